@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package api is what loxilightd and its clients say to each other: JSON-RPC 2.0
+// requests and replies over a nanomsg REQ/REP socket, and events over PUB/SUB.
+// docs/api.md is the same contract in prose. The package only holds types and
+// names; it neither dials nor listens (see api/client), and imports nothing of ours.
+package api
+
+import "encoding/json"
+
+// Version is the version of the contract. It changes when an old client would
+// misread a new daemon, or the reverse.
+const Version = 1
+
+// Default addresses of the daemon's sockets, as nanomsg URLs.
+const (
+	ControlSocket = "ipc:///run/loxilight/control.sock" // REQ/REP
+	EventsSocket  = "ipc:///run/loxilight/events.sock"  // PUB/SUB
+)
+
+// Limits of the channel, in bytes.
+const (
+	MaxRequest = 1 << 20  // a longer request is refused by the client, and cut off by the daemon
+	MaxReply   = 64 << 10 // a longer list is paged
+)
+
+// Request is one JSON-RPC 2.0 call. A request without ID is a notification: it
+// is carried out, and answered by a reply with ID null, since REQ/REP always answers.
+type Request struct {
+	JSONRPC string          `json:"jsonrpc"` // "2.0"
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params,omitempty"` // an object
+}
+
+// Reply answers one Request: it has a Result or an Error, never both.
+type Reply struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *Error          `json:"error,omitempty"`
+}
+
+// Method names.
+const (
+	MethodVersion          = "version"
+	MethodStatus           = "status"
+	MethodApply            = "apply"
+	MethodReplace          = "replace"
+	MethodDelete           = "delete"
+	MethodGet              = "get"
+	MethodList             = "list"
+	MethodChanges          = "changes"
+	MethodReload           = "reload" // reads the object files again; an addition to the first contract
+	MethodConnectionsList  = "connections.list"
+	MethodConnectionsFlush = "connections.flush"
+	MethodCounters         = "counters"
+)
+
+// Change is the change parameters that apply, replace and delete share.
+type Change struct {
+	// DryRun does everything but the commit, with the same errors and changes.
+	DryRun bool `json:"dryRun,omitempty"`
+	// Wait holds the answer back until the data plane does as told, at most this
+	// long; then the error is timeout. Zero: answer when the change is durable.
+	Wait Duration `json:"wait,omitempty"`
+	// IfRevision refuses the change with conflict unless the daemon is still at
+	// that revision. Nil: no condition.
+	IfRevision *uint64 `json:"ifRevision,omitempty"`
+	// RequestID makes the change happen at most once: a second request with the
+	// same id by the same user gets the first one's answer. At most 128 bytes.
+	RequestID string `json:"requestID,omitempty"`
+	// Transaction collects a change that is larger than one request: requests
+	// with the same method and Transaction and with More set only add their
+	// objects; the one without More commits them all. A transaction that is
+	// not continued for 30 seconds is forgotten. At most 128 bytes.
+	Transaction string `json:"transaction,omitempty"`
+	More        bool   `json:"more,omitempty"`
+	// ChangesFrom is the index of the first change to be listed in the answer
+	// of a dry run whose list of changes did not fit one reply.
+	ChangesFrom int `json:"changesFrom,omitempty"`
+}
+
+// ApplyParams are the parameters of apply.
+type ApplyParams struct {
+	Objects []Object `json:"objects"`
+	Change
+}
+
+// ReplaceParams are the parameters of replace: what Owner holds of Kinds becomes
+// exactly Objects.
+type ReplaceParams struct {
+	Owner   string   `json:"owner"`
+	Kinds   []string `json:"kinds"`
+	Objects []Object `json:"objects"`
+	Change
+}
+
+// DeleteParams are the parameters of delete.
+type DeleteParams struct {
+	Objects []ObjectRef `json:"objects"`
+	Change
+}
+
+// Actions of a [ObjectChange].
+const (
+	ActionCreated   = "created"
+	ActionUpdated   = "updated"
+	ActionUnchanged = "unchanged"
+	ActionDeleted   = "deleted"
+	ActionAbsent    = "absent" // asked to delete what is not there
+)
+
+// ObjectChange says what became of one object.
+type ObjectChange struct {
+	Kind   string `json:"kind"`
+	Name   string `json:"name"`
+	Action string `json:"action"`
+}
+
+// ChangeResult answers apply, replace and delete.
+type ChangeResult struct {
+	// Revision under which the change is durable; unchanged if nothing changed.
+	Revision uint64 `json:"revision"`
+	// Changes of the objects in the order of the request, deletions last.
+	Changes []ObjectChange `json:"changes"`
+	// Summary counts all changes by action, those not listed included.
+	Summary map[string]int `json:"summary,omitempty"`
+	// Truncated is set where Changes did not fit the reply. The rest is told by
+	// the method changes, or for a dry run by asking again with ChangesFrom.
+	Truncated bool `json:"truncated,omitempty"`
+	// Staged counts the objects collected so far, in the answer to a request with More.
+	Staged int `json:"staged,omitempty"`
+}
+
+// GetParams are the parameters of get.
+type GetParams struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// ListParams are the parameters of list. Items come in order of their names.
+type ListParams struct {
+	Kind     string            `json:"kind"`
+	Owner    string            `json:"owner,omitempty"`  // empty: all
+	Labels   map[string]string `json:"labels,omitempty"` // all must be equal; empty: all
+	Limit    int               `json:"limit,omitempty"`  // 0: as many as fit the reply
+	Continue string            `json:"continue,omitempty"`
+}
+
+// ListResult answers list.
+type ListResult struct {
+	Revision uint64   `json:"revision"`
+	Items    []Object `json:"items"`
+	Continue string   `json:"continue,omitempty"` // empty: that was all
+}
+
+// ChangesParams are the parameters of changes.
+type ChangesParams struct {
+	Since uint64 `json:"since"` // a revision
+	Limit int    `json:"limit,omitempty"`
+}
+
+// ChangesResult answers changes. With Expired set the daemon no longer knows what
+// happened since then: list again.
+type ChangesResult struct {
+	Revision uint64          `json:"revision"` // of the last change told here: the next Since
+	Changes  []RevisedChange `json:"changes"`
+	More     bool            `json:"more,omitempty"` // ask again with Since = Revision
+	Expired  bool            `json:"expired,omitempty"`
+}
+
+// RevisedChange is a change of one object with the revision that it happened in.
+type RevisedChange struct {
+	Revision uint64 `json:"revision"`
+	ObjectChange
+}
+
+// CountersParams are the parameters of counters. Without Kind and Name the
+// counters are those of the node.
+type CountersParams struct {
+	Kind string `json:"kind,omitempty"`
+	Name string `json:"name,omitempty"`
+}
+
+// CountersResult answers counters. Figures count from the creation of the
+// object's entry in the data plane, across restarts of the daemon.
+type CountersResult struct {
+	Packets     uint64            `json:"packets"`
+	Bytes       uint64            `json:"bytes"`                 // of whole frames
+	Connections uint64            `json:"connections,omitempty"` // opened so far
+	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node
+	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by what was done with them
+	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
+}
+
+// BackendCounters are the figures of one backend of a Service.
+type BackendCounters struct {
+	Address     string `json:"address"`
+	Connections uint64 `json:"connections"` // opened so far
+	Active      uint64 `json:"active"`      // tracked now
+	Packets     uint64 `json:"packets"`
+	Bytes       uint64 `json:"bytes"`
+}
+
+// VersionResult answers version.
+type VersionResult struct {
+	Version string `json:"version"` // of the daemon
+	API     []int  `json:"api"`     // contract versions spoken
+	Build   string `json:"build"`   // Go version, platform and commit
+}
+
+// StatusResult answers status.
+type StatusResult struct {
+	Instance string           `json:"instance"`
+	PID      int              `json:"pid"`
+	Uptime   Duration         `json:"uptime"`
+	Revision uint64           `json:"revision"`
+	Datapath DatapathStatus   `json:"datapath"`
+	Capacity map[string]Usage `json:"capacity"` // by table
+	Health   Health           `json:"health"`
+	Objects  map[string]int   `json:"objects"`            // count by kind
+	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
+}
+
+// DatapathStatus says what the data plane runs on.
+type DatapathStatus struct {
+	Kernel    string            `json:"kernel"`
+	Layout    int               `json:"layout"`              // version of the pinned maps
+	Hooks     []Hook            `json:"hooks"`               // attached programs
+	Fallbacks map[string]string `json:"fallbacks,omitempty"` // feature not in use: why
+}
+
+// Hook is one program attached to one device.
+type Hook struct {
+	Device  string `json:"device"`
+	Netns   string `json:"netns"`
+	Hook    string `json:"hook"` // tcx-ingress, tcx-egress, tc-ingress, tc-egress
+	Program string `json:"program"`
+	ID      uint32 `json:"id"` // the kernel's program id
+}
+
+// Usage is how full a table is.
+type Usage struct {
+	Used uint64 `json:"used"`
+	Size uint64 `json:"size"`
+}
+
+// Health is the daemon's own judgement.
+type Health struct {
+	State    string   `json:"state"` // ok, degraded
+	Messages []string `json:"messages,omitempty"`
+}
+
+// NotReady names an object that the data plane does not do as told yet.
+type NotReady struct {
+	Object  string `json:"object"` // Kind/name
+	State   string `json:"state"`
+	Message string `json:"message,omitempty"`
+}
+
+// ReloadResult answers reload.
+type ReloadResult struct {
+	ChangeResult
+	Files []string `json:"files"` // read, in order
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// ConnectionFilter chooses connections; every field that is set must match.
+type ConnectionFilter struct {
+	All         bool   `json:"all,omitempty"`         // for flush: really all
+	Source      string `json:"source,omitempty"`      // address, prefix or address:port of the client
+	Destination string `json:"destination,omitempty"` // the same of what the client connected to
+	Protocol    string `json:"protocol,omitempty"`    // tcp, udp, sctp, icmp, icmpv6
+	State       string `json:"state,omitempty"`       // see [Connection.State]
+	Service     string `json:"service,omitempty"`     // name
+	Backend     string `json:"backend,omitempty"`     // address or address:port
+	Endpoint    string `json:"endpoint,omitempty"`    // name
+}
+
+// ConnectionsListParams are the parameters of connections.list. The order of
+// connections is that of the table; one that comes or goes meanwhile may be
+// missed or not, no other is.
+type ConnectionsListParams struct {
+	Filter   ConnectionFilter `json:"filter,omitzero"`
+	Limit    int              `json:"limit,omitempty"`
+	Continue string           `json:"continue,omitempty"`
+}
+
+// ConnectionsListResult answers connections.list.
+type ConnectionsListResult struct {
+	Items    []Connection `json:"items"`
+	Continue string       `json:"continue,omitempty"`
+}
+
+// ConnectionsFlushParams are the parameters of connections.flush. An empty
+// filter is refused: {all: true} flushes all.
+type ConnectionsFlushParams struct {
+	Filter ConnectionFilter `json:"filter"`
+}
+
+// ConnectionsFlushResult answers connections.flush.
+type ConnectionsFlushResult struct {
+	Flushed uint64 `json:"flushed"` // connections, not entries
+}
+
+// Connection is one tracked connection.
+type Connection struct {
+	Protocol string `json:"protocol"`
+	Original Tuple  `json:"original"` // as the client sends it
+	Reply    Tuple  `json:"reply"`    // as the backend answers it
+	// State: syn-sent, syn-received, established, fin-wait, time-wait, closed
+	// (TCP, SCTP); unreplied, replied (others).
+	State    string   `json:"state"`
+	Path     string   `json:"path"` // tracked: both directions by the short cut; slow: through the kernel's stack
+	Age      Duration `json:"age"`
+	Idle     Duration `json:"idle"`
+	Expires  Duration `json:"expires"` // after so much more idleness
+	Sent     Traffic  `json:"sent"`    // original direction
+	Received Traffic  `json:"received"`
+	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
+	Service  string   `json:"service,omitempty"`
+	Backend  string   `json:"backend,omitempty"` // address:port
+}
+
+// Tuple is one direction of a connection. For ICMP echo the ports are the identifier.
+type Tuple struct {
+	Source      string `json:"source"` // address:port
+	Destination string `json:"destination"`
+}
+
+// Traffic counts what passed in one direction.
+type Traffic struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"` // of whole frames
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"errors"
+	"fmt"
+)
+
+// JSON-RPC's own error codes, for requests that are no requests.
+const (
+	CodeParse          = -32700 // not JSON
+	CodeInvalidRequest = -32600 // JSON, but not a JSON-RPC 2.0 request
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602 // parameters of the wrong shape
+)
+
+// Reason says what a caller can do about an error.
+type Reason string
+
+// The reasons. A client treats one that it does not know as ReasonInternal.
+const (
+	ReasonInvalid     Reason = "invalid"     // (1) the request is wrong; do not repeat it
+	ReasonNotFound    Reason = "not_found"   // (2) no such object
+	ReasonConflict    Reason = "conflict"    // (3) somebody else holds it, or the revision moved on
+	ReasonCapacity    Reason = "capacity"    // (4) a table is full
+	ReasonDenied      Reason = "denied"      // (5) the user may not do this
+	ReasonUnsupported Reason = "unsupported" // (6) this data plane cannot do it
+	ReasonUnavailable Reason = "unavailable" // (7) not now; repeat later
+	ReasonTimeout     Reason = "timeout"     // (8) durable, but not Ready in time
+	ReasonInternal    Reason = "internal"    // (9) a bug, or the kernel refused
+)
+
+// Code returns the number of the reason in an error reply.
+func (r Reason) Code() int {
+	switch r {
+	case ReasonInvalid:
+		return 1
+	case ReasonNotFound:
+		return 2
+	case ReasonConflict:
+		return 3
+	case ReasonCapacity:
+		return 4
+	case ReasonDenied:
+		return 5
+	case ReasonUnsupported:
+		return 6
+	case ReasonUnavailable:
+		return 7
+	case ReasonTimeout:
+		return 8
+	default:
+		return 9
+	}
+}
+
+// Error is an error as it stands in a reply. Make one with [Errorf].
+type Error struct {
+	Code    int        `json:"code"`
+	Message string     `json:"message"` // for people
+	Data    *ErrorData `json:"data,omitempty"`
+}
+
+// ErrorData is what a program can know about an error.
+type ErrorData struct {
+	Reason Reason `json:"reason"`
+	Object string `json:"object,omitempty"` // Kind/name
+	Field  string `json:"field,omitempty"`  // such as spec.backends[3].address
+	// NotReady lists the objects that kept a request waiting until its timeout.
+	NotReady []NotReady `json:"notReady,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Reason returns the error's reason; JSON-RPC's own codes are ReasonInvalid.
+func (e *Error) Reason() Reason {
+	switch {
+	case e.Data != nil:
+		return e.Data.Reason
+	case e.Code < 0:
+		return ReasonInvalid
+	default:
+		return ReasonInternal
+	}
+}
+
+// Errorf makes an error with a reason. %w is not understood: the text is all
+// that travels.
+func Errorf(reason Reason, format string, args ...any) *Error {
+	return &Error{Code: reason.Code(), Message: fmt.Sprintf(format, args...), Data: &ErrorData{Reason: reason}}
+}
+
+// At returns a copy of e that names the object and the field, both of which may
+// be empty, in its data and at the head of its message.
+func (e *Error) At(object, field string) *Error {
+	c := *e
+	d := ErrorData{Reason: e.Reason()}
+	if e.Data != nil {
+		d = *e.Data
+	}
+	d.Object, d.Field = object, field
+	c.Data = &d
+	head := object
+	if field != "" {
+		if head != "" {
+			head += ": "
+		}
+		head += field
+	}
+	if head != "" {
+		c.Message = head + ": " + e.Message
+	}
+	return &c
+}
+
+// FromError is the one place where errors become codes: an [*Error] stays as it
+// is, anything else is internal.
+func FromError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return Errorf(ReasonInternal, "%v", err)
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// Topics of events. A message on the events socket is the topic, a space, and
+// one JSON object, which begins with the fields of [Event].
+const (
+	TopicChanges     = "changes"     // ChangeEvent
+	TopicStatus      = "status"      // StatusEvent
+	TopicDrops       = "drops"       // DropEvent, sampled
+	TopicConnections = "connections" // ConnectionEvent, sampled
+)
+
+// Topics lists them.
+var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections}
+
+// Event is what all events have. Seq counts a topic's events from 1 at the start
+// of the daemon, without gaps: who sees a gap has lost events.
+type Event struct {
+	Seq uint64 `json:"seq"`
+}
+
+// ChangeEvent tells of a committed change of one object.
+type ChangeEvent struct {
+	Event
+	Revision uint64 `json:"revision"`
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Action   string `json:"action"` // created, updated, deleted
+}
+
+// StatusEvent tells that an object's state turned, or a backend's health.
+type StatusEvent struct {
+	Event
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	State   string `json:"state"`
+	Message string `json:"message,omitempty"`
+	Backend string `json:"backend,omitempty"` // address:port, where it is the health of a backend
+}
+
+// DropEvent tells of one dropped packet. Which ones are told is left to chance:
+// the counters count all.
+type DropEvent struct {
+	Event
+	Reason   string `json:"reason"`
+	Device   string `json:"device"`
+	Hook     string `json:"hook"` // ingress, egress
+	Protocol string `json:"protocol"`
+	Tuple
+	Service string `json:"service,omitempty"`
+	Length  int    `json:"length"` // bytes of the frame
+}
+
+// ConnectionEvent tells of a connection that began or ended.
+type ConnectionEvent struct {
+	Event
+	Action string `json:"action"` // opened, closed
+	Connection
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import "encoding/json"
+
+// Kinds of objects that this daemon knows.
+const (
+	KindInterface = "Interface"
+	KindService   = "Service"
+)
+
+// Kinds lists them in the order in which they are applied.
+var Kinds = []string{KindInterface, KindService}
+
+// Owners that are not a client's own word.
+const (
+	OwnerCLI  = "cli"  // the default
+	OwnerFile = "file" // /etc/loxilight/conf.d; only the daemon sets it
+)
+
+// Object is everything that the daemon is told, one piece at a time. The same
+// document is valid JSON on the channel and valid YAML in a file.
+type Object struct {
+	Kind     string            `json:"kind" yaml:"kind"`
+	Name     string            `json:"name" yaml:"name"` // [a-z0-9]([-a-z0-9./:]*[a-z0-9])?, at most 253 characters
+	Owner    string            `json:"owner,omitempty" yaml:"owner,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; means nothing to the daemon
+	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // InterfaceSpec or ServiceSpec
+	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus or ServiceStatus; ignored in requests
+	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
+}
+
+// ObjectRef names an object.
+type ObjectRef struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// String returns Kind/name.
+func (r ObjectRef) String() string { return r.Kind + "/" + r.Name }
+
+// States of an object.
+const (
+	StatePending = "Pending" // the data plane has not taken it up yet, or what it needs is not there
+	StateReady   = "Ready"
+	StateError   = "Error"
+)
+
+// Status is what every kind's status begins with.
+type Status struct {
+	State   string `json:"state"`
+	Message string `json:"message,omitempty"`
+}
+
+// InterfaceSpec is a Linux device that the data plane attaches to.
+type InterfaceSpec struct {
+	Device string `json:"device"`
+	Netns  string `json:"netns,omitempty"` // host (default), switch
+	Role   string `json:"role,omitempty"`  // uplink (default), port, host, tunnel
+	XDP    string `json:"xdp,omitempty"`   // off (default), generic, native
+}
+
+// InterfaceStatus is what became of an Interface.
+type InterfaceStatus struct {
+	Status
+	Index     int      `json:"index,omitempty"` // the kernel's
+	MAC       string   `json:"mac,omitempty"`
+	MTU       int      `json:"mtu,omitempty"` // bytes
+	Addresses []string `json:"addresses,omitempty"`
+	Hooks     []string `json:"hooks,omitempty"` // such as tcx-ingress
+}
+
+// ServiceSpec spreads the connections to its frontends over its backends.
+type ServiceSpec struct {
+	// Frontends: address:port/protocol; protocol tcp, udp or sctp. At least one.
+	Frontends []string `json:"frontends"`
+	// Backends serve the frontends of their own address family.
+	Backends []Backend `json:"backends,omitempty"`
+	// Algorithm: maglev (default), random, round-robin, least-connections, source-hash.
+	Algorithm string    `json:"algorithm,omitempty"`
+	Affinity  *Affinity `json:"affinity,omitempty"` // nil: none
+	// Source is the client's address as the backend sees it: keep, snat, auto (default).
+	Source       string       `json:"source,omitempty"`
+	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of clients let in; empty: all
+	Health       *HealthCheck `json:"health,omitempty"`       // nil: none
+	IdleTimeout  *IdleTimeout `json:"idleTimeout,omitempty"`
+}
+
+// Backend is one server of a Service.
+type Backend struct {
+	Address string `json:"address"`          // address:port
+	Weight  *int   `json:"weight,omitempty"` // 0 to 65535, default 1; 0: no new connections
+	// State: active (default), draining (keeps its connections, gets no new
+	// ones), down (as draining, and its UDP connections end at once).
+	State string `json:"state,omitempty"`
+}
+
+// Affinity sends a client to the same backend again.
+type Affinity struct {
+	Timeout Duration `json:"timeout"` // since the client's last new connection; 1s to 24h
+}
+
+// HealthCheck finds out whether a backend serves.
+type HealthCheck struct {
+	Type      string   `json:"type"`                // tcp, http, https, ping
+	Path      string   `json:"path,omitempty"`      // http and https; default /
+	Port      int      `json:"port,omitempty"`      // default: the backend's
+	Interval  Duration `json:"interval,omitempty"`  // default 5s
+	Timeout   Duration `json:"timeout,omitempty"`   // default 1s
+	Healthy   int      `json:"healthy,omitempty"`   // successes in a row; default 2
+	Unhealthy int      `json:"unhealthy,omitempty"` // failures in a row; default 3
+}
+
+// IdleTimeout ends connections that carried nothing for so long. Zero: the default.
+type IdleTimeout struct {
+	TCP  Duration `json:"tcp,omitempty"`  // default 2h
+	UDP  Duration `json:"udp,omitempty"`  // default 30s
+	SCTP Duration `json:"sctp,omitempty"` // default 2h
+}
+
+// ServiceStatus is what became of a Service.
+type ServiceStatus struct {
+	Status
+	Backends []BackendStatus `json:"backends,omitempty"`
+}
+
+// BackendStatus is one backend as the data plane uses it.
+type BackendStatus struct {
+	Address string `json:"address"`
+	State   string `json:"state"`            // active, draining, down
+	Health  string `json:"health,omitempty"` // healthy, unhealthy, unknown; empty: not checked
+	Message string `json:"message,omitempty"`
+}

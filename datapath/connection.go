@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Tuple is one direction of a connection. For ICMP echo the ports are the identifier.
+type Tuple struct{ Source, Destination netip.AddrPort }
+
+// Connection is one tracked connection.
+type Connection struct {
+	Protocol Protocol
+	Original Tuple // as the client sends it
+	Reply    Tuple // as the backend answers it
+	State    string
+	Tracked  bool // both directions go by the short cut
+	Age      time.Duration
+	Idle     time.Duration
+	Expires  time.Duration // after so much more idleness
+	Sent     Traffic       // original direction
+	Received Traffic
+	DNAT     bool
+	SNAT     bool
+	Service  ServiceName // empty: unknown, or none
+	Backend  BackendAddr // the zero value: none
+}
+
+// Traffic counts what passed in one direction; bytes are of whole frames.
+type Traffic struct{ Packets, Bytes uint64 }
+
+// ConnectionFilter chooses connections. Zero fields match everything.
+type ConnectionFilter struct {
+	Source          netip.Prefix // of the original tuple
+	SourcePort      uint16
+	Destination     netip.Prefix
+	DestinationPort uint16
+	Protocol        Protocol
+	State           string
+	Service         ServiceName
+	Backend         netip.Prefix
+	BackendPort     uint16
+}
+
+// Match reports whether c is chosen.
+func (f *ConnectionFilter) Match(c *Connection) bool {
+	return matchAddr(f.Source, f.SourcePort, c.Original.Source) &&
+		matchAddr(f.Destination, f.DestinationPort, c.Original.Destination) &&
+		matchAddr(f.Backend, f.BackendPort, c.Backend) &&
+		(f.Protocol == 0 || f.Protocol == c.Protocol) &&
+		(f.State == "" || f.State == c.State) &&
+		(f.Service == "" || f.Service == c.Service)
+}
+
+func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
+	return (!prefix.IsValid() || prefix.Contains(a.Addr())) && (port == 0 || port == a.Port())
+}
+
+// Sample is one event of the data plane, chosen by chance: a Drop or a Connection.
+type Sample struct {
+	Drop       *Drop
+	Connection *Connection
+	Opened     bool // of Connection: it began; else it ended
+}
+
+// Drop is one dropped packet.
+type Drop struct {
+	Reason   string
+	Device   string
+	Egress   bool
+	Protocol Protocol
+	Tuple    Tuple
+	Service  ServiceName // empty: none
+	Length   int         // bytes of the frame
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package datapath says what a data plane must do, in terms of the network and
+// not of any one implementation. Its types are validated: an address is a
+// [netip.Addr], a port is in host byte order, a duration is a [time.Duration].
+// It holds no state and touches no kernel.
+package datapath
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"time"
+)
+
+// ErrUnsupported is wrapped when a data plane cannot express an object at all,
+// so that retrying is pointless.
+var ErrUnsupported = errors.New("not supported by this data plane")
+
+// ErrAbsent is wrapped when what an object needs is not there (a device, say),
+// so that the object is pending rather than wrong. Retrying makes sense.
+var ErrAbsent = errors.New("not there")
+
+// ErrCapacity is wrapped when a table is full.
+var ErrCapacity = errors.New("table full")
+
+// Table is the part of a data plane that holds one kind of object.
+//
+// Every method is idempotent: a caller that crashed half way starts over.
+// Methods of one Table are not safe for concurrent use; different Tables are.
+type Table[K comparable, V any] interface {
+	// Update makes key behave like value, creating it if need be. Between the
+	// old and the new value no packet sees a mixture.
+	Update(ctx context.Context, key K, value V) error
+	// Delete removes key. Removing what is not there is no error.
+	Delete(ctx context.Context, key K) error
+	// Keys yields what the data plane holds now, including what an earlier
+	// run of the daemon left behind.
+	Keys(ctx context.Context) iter.Seq2[K, error]
+	// Verify compares what the kernel holds for key with what Update last wrote,
+	// and reports whether it is still so. A stranger may have changed it.
+	Verify(ctx context.Context, key K) (bool, error)
+}
+
+// DataPlane carries packets. It holds no desired state of its own and never
+// retries: that is the reconciler's part.
+type DataPlane interface {
+	Ports() Table[PortName, Port]
+	Services() Table[ServiceName, Service]
+	Connections() Connections
+	Telemetry() Telemetry
+	// Maintain does one bounded piece of upkeep: expiry of connections, refresh
+	// of neighbours and device figures. The daemon calls it about once a second.
+	Maintain(ctx context.Context) error
+	// Closer lets go of the data plane and leaves the programs running.
+	io.Closer
+}
+
+// Connections is the table of tracked connections. Safe for concurrent use.
+type Connections interface {
+	// List returns connections that match f, at most limit, from cursor on (empty:
+	// from the start), and the cursor of the next page (empty: no more).
+	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
+	// Flush ends the connections that match f and returns how many they were.
+	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)
+}
+
+// Telemetry is what a data plane tells about itself. Safe for concurrent use.
+type Telemetry interface {
+	// NodeCounters returns the counters of the node.
+	NodeCounters(ctx context.Context) (NodeCounters, error)
+	// ServiceCounters returns those of one service; false if it has no entry.
+	ServiceCounters(ctx context.Context, name ServiceName) (ServiceCounters, bool, error)
+	// PortCounters returns those of one port; false if it has no entry.
+	PortCounters(ctx context.Context, name PortName) (PortCounters, bool, error)
+	// PortState returns the device of a port as it is now; false if it has no entry.
+	PortState(name PortName) (PortState, bool)
+	// Features says what the data plane runs on.
+	Features(ctx context.Context) (Features, error)
+	// Usage returns how full each table is, by its name in the configuration.
+	Usage(ctx context.Context) (map[string]Usage, error)
+	// Changed is signalled when something that is ours was changed by a stranger,
+	// or a device came or went: time for a round. It is never closed.
+	Changed() <-chan struct{}
+	// Samples delivers samples of drops and connections until ctx ends. There is
+	// one reader at a time; what is not read in time is lost and counted.
+	Samples(ctx context.Context, each func(Sample)) error
+}
+
+// Features says what a data plane runs on.
+type Features struct {
+	Kernel    string            // release
+	Layout    int               // version of the pinned maps
+	Hooks     []Hook            // attached programs
+	Fallbacks map[string]string // feature not in use: why
+	Warnings  []string          // what keeps traffic from flowing, such as forwarding switched off
+}
+
+// Hook is one program attached to one device.
+type Hook struct {
+	Device, Netns, Hook, Program string
+	ID                           uint32
+}
+
+// Usage is how full a table is.
+type Usage struct{ Used, Size uint64 }
+
+// Tables are the sizes of the tables, in entries.
+type Tables struct {
+	Connections uint32 // established ones, for each address family
+	HalfOpen    uint32 // half-open ones, for each address family
+	Services    uint32 // frontends
+	Backends    uint32 // backends of all services
+	Slots       uint32 // of all backend selection tables; see Service.Slots
+	Affinity    uint32 // remembered clients
+	Ranges      uint32 // source ranges of all services
+}
+
+// DefaultTables are the sizes of an ordinary node.
+func DefaultTables() Tables {
+	return Tables{
+		Connections: 1 << 20,
+		HalfOpen:    1 << 18,
+		Services:    1 << 16,
+		Backends:    1 << 20,
+		Slots:       1 << 24,
+		Affinity:    1 << 18,
+		Ranges:      1 << 16,
+	}
+}
+
+// NodeCounters count packets since the data plane was set up.
+type NodeCounters struct {
+	Packets, Bytes uint64            // handled by the fast path
+	Verdicts       map[string]uint64 // packets by what was done with them
+	Drops          map[string]uint64 // packets by reason; every reason is there
+	Connections    uint64            // opened so far
+}
+
+// ServiceCounters count what a service carried since its entry was made.
+type ServiceCounters struct {
+	Packets, Bytes uint64
+	Connections    uint64
+	Drops          map[string]uint64
+	Backends       []BackendCounters
+}
+
+// BackendCounters are the figures of one backend of a service.
+type BackendCounters struct {
+	Backend             BackendAddr
+	Connections, Active uint64
+	Packets, Bytes      uint64
+}
+
+// PortCounters count what passed a port's programs.
+type PortCounters struct {
+	Packets, Bytes uint64
+	Drops          map[string]uint64
+}
+
+// Config is how a data plane is opened.
+type Config struct {
+	PinDir          string // where its kernel objects are kept; made if need be
+	SwitchNamespace string // name of the switch's network namespace; "host" for the host's
+	Tables          Tables
+	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best there is.
+	Attach string
+	// SweepInterval is how often all connections are looked through; 0: 5 s.
+	SweepInterval time.Duration
+}
