@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loxilight
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/loxilight/loxilight/"
+
+// mayImport is the whole dependency policy: what each part may import of ours.
+// Go's own internal/ rule keeps everybody else out of the rest. Packages for
+// tests only (internal/test*) may be imported by any test.
+var mayImport = map[string][]string{
+	"api":        {},
+	"api/client": {"api"},
+	"datapath":   {},
+
+	"datapath/internal/ebpf": {"datapath"},
+	"datapath/internal/fake": {"datapath"},
+	"datapath/backends":      {"datapath", "datapath/internal/ebpf", "datapath/internal/fake"},
+
+	"loxilightd/internal/channel":   {"api"},
+	"loxilightd/internal/config":    {"datapath"},
+	"loxilightd/internal/control":   {"api", "datapath", "loxilightd/internal/state"},
+	"loxilightd/internal/health":    {"datapath"},
+	"loxilightd/internal/reconcile": {"datapath"},
+	"loxilightd/internal/state":     {"datapath"},
+	"loxilightd": {
+		"api", "datapath", "datapath/backends",
+		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control",
+		"loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+	},
+	"llcli":              {"api", "api/client", "llcli/internal/cli"},
+	"llcli/internal/cli": {"api", "api/client"},
+
+	"internal/testnet": {},
+	"internal/testpkt": {},
+	"tests/demo":       {"api", "api/client"},
+	"tests/bench":      {"api", "api/client"},
+}
+
+func TestLayering(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		pkg, imports, _ := strings.Cut(strings.TrimSpace(line), " ")
+		rel := strings.TrimPrefix(pkg, module)
+		if rel == strings.TrimSuffix(module, "/") {
+			continue
+		}
+		seen++
+		allowed, known := mayImport[rel]
+		if !known {
+			t.Errorf("%s: add it to mayImport", rel)
+		}
+		for imp := range strings.FieldsSeq(imports) {
+			dep, ours := strings.CutPrefix(imp, module)
+			if ours && !slices.Contains(allowed, dep) {
+				t.Errorf("%s must not import %s", rel, dep)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("go list named no package of ours")
+	}
+}
