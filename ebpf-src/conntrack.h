@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* conntrack.h - connections: finding, entering, and TCP's states.
+ *
+ * A connection is two entries, one for each direction, each found by the tuple
+ * of the packets that come in and holding the tuple they leave with: the key of
+ * the other entry is that one turned round.
+ */
+#pragma once
+
+#include "maps.h"
+#include "pkt.h"
+
+/* An entry of either family, copied out of its map. */
+struct conn {
+	struct ct_meta meta;
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u32 half_open;	/* it was in the half-open table */
+};
+
+struct tuple {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 family;
+	__u16 pad;
+};
+
+static __always_inline void key4_from(struct ct4_key *k, const struct tuple *t)
+{
+	k->saddr = t->saddr.word[3];
+	k->daddr = t->daddr.word[3];
+	k->sport = t->sport;
+	k->dport = t->dport;
+	k->proto = t->proto;
+	k->zone = config_zone;
+	k->pad = 0;
+}
+
+static __always_inline void key6_from(struct ct6_key *k, const struct tuple *t)
+{
+	k->saddr = t->saddr;
+	k->daddr = t->daddr;
+	k->sport = t->sport;
+	k->dport = t->dport;
+	k->proto = t->proto;
+	k->zone = config_zone;
+	k->pad = 0;
+}
+
+static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
+{
+	t->saddr = p->saddr;
+	t->daddr = p->daddr;
+	t->sport = p->sport;
+	t->dport = p->dport;
+	t->proto = p->proto;
+	t->family = p->family;
+	t->pad = 0;
+}
+
+/* The tuple of the answers to what leaves as c says. */
+static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
+					__u8 proto, __u8 family)
+{
+	t->saddr = c->daddr;
+	t->daddr = c->saddr;
+	t->sport = c->dport;
+	t->dport = c->sport;
+	t->proto = proto;
+	t->family = family;
+	t->pad = 0;
+}
+
+/* The same tuple the other way round. */
+static __always_inline void tuple_turn(struct tuple *t)
+{
+	struct addr a = t->saddr;
+	__be16 port = t->sport;
+
+	t->saddr = t->daddr;
+	t->daddr = a;
+	t->sport = t->dport;
+	t->dport = port;
+}
+
+/* Finds the entry of t in either table and copies it to c. Returns its shared
+ * part in the map, or NULL.
+ */
+static __noinline struct ct_meta *conn_find(const struct tuple *t, struct conn *c)
+{
+	if (t->family == 4) {
+		struct ct4_key key;
+		struct ct4_val *v;
+
+		key4_from(&key, t);
+		c->half_open = 0;
+		v = bpf_map_lookup_elem(&ll_ct4, &key);
+		if (!v) {
+			c->half_open = 1;
+			v = bpf_map_lookup_elem(&ll_half4, &key);
+		}
+		if (!v)
+			return NULL;
+		c->meta = v->meta;
+		addr_from4(&c->saddr, v->saddr);
+		addr_from4(&c->daddr, v->daddr);
+		c->sport = v->sport;
+		c->dport = v->dport;
+		return &v->meta;
+	} else {
+		struct ct6_key key;
+		struct ct6_val *v;
+
+		key6_from(&key, t);
+		c->half_open = 0;
+		v = bpf_map_lookup_elem(&ll_ct6, &key);
+		if (!v) {
+			c->half_open = 1;
+			v = bpf_map_lookup_elem(&ll_half6, &key);
+		}
+		if (!v)
+			return NULL;
+		c->meta = v->meta;
+		c->saddr = v->saddr;
+		c->daddr = v->daddr;
+		c->sport = v->sport;
+		c->dport = v->dport;
+		return &v->meta;
+	}
+}
+
+/* Enters c under t, in the half-open table or the established one. Returns 0 or
+ * a negative errno: -E2BIG where the established table is full, -EEXIST with
+ * BPF_NOEXIST where there is one.
+ */
+static __noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
+{
+	if (t->family == 4) {
+		struct ct4_val v = {
+			.meta = c->meta,
+			.saddr = c->saddr.word[3],
+			.daddr = c->daddr.word[3],
+			.sport = c->sport,
+			.dport = c->dport,
+		};
+		struct ct4_key key;
+
+		key4_from(&key, t);
+		if (c->half_open)
+			return bpf_map_update_elem(&ll_half4, &key, &v, flags);
+		return bpf_map_update_elem(&ll_ct4, &key, &v, flags);
+	} else {
+		struct ct6_val v = {
+			.meta = c->meta,
+			.saddr = c->saddr,
+			.daddr = c->daddr,
+			.sport = c->sport,
+			.dport = c->dport,
+		};
+		struct ct6_key key;
+
+		key6_from(&key, t);
+		if (c->half_open)
+			return bpf_map_update_elem(&ll_half6, &key, &v, flags);
+		return bpf_map_update_elem(&ll_ct6, &key, &v, flags);
+	}
+}
+
+static __noinline void conn_remove(const struct tuple *t, int half_open)
+{
+	if (t->family == 4) {
+		struct ct4_key key;
+
+		key4_from(&key, t);
+		if (half_open)
+			bpf_map_delete_elem(&ll_half4, &key);
+		else
+			bpf_map_delete_elem(&ll_ct4, &key);
+	} else {
+		struct ct6_key key;
+
+		key6_from(&key, t);
+		if (half_open)
+			bpf_map_delete_elem(&ll_half6, &key);
+		else
+			bpf_map_delete_elem(&ll_ct6, &key);
+	}
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* count.h - counters, samples and rates. */
+#pragma once
+
+#include "maps.h"
+#include "pkt.h"
+
+static __always_inline void count_verdict(__u32 verdict)
+{
+	__u64 *n = bpf_map_lookup_elem(&ll_verdicts, &verdict);
+
+	if (n)
+		*n += 1;
+}
+
+/* Lets limit things a tick through on each CPU. */
+static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
+{
+	struct rate_bucket *b = bpf_map_lookup_elem(&ll_rate, &which);
+
+	if (!b)
+		return 0;
+	if (b->tick != now_tick) {
+		b->tick = now_tick;
+		b->used = 0;
+	}
+	if (b->used >= limit)
+		return 0;
+	b->used++;
+	return 1;
+}
+
+#define SAMPLES_PER_TICK 16
+
+static __noinline void sample_send(struct pkt *p, __u8 type, __u8 reason)
+{
+	struct sample *s;
+
+	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED,
+			 p->now_tick, SAMPLES_PER_TICK))
+		return;
+	s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
+	if (!s)
+		return;
+	s->saddr = p->saddr;
+	s->daddr = p->daddr;
+	s->sport = p->sport;
+	s->dport = p->dport;
+	s->proto = p->proto;
+	s->type = type;
+	s->reason = reason;
+	s->egress = p->egress;
+	s->ifindex = p->skb->ifindex;
+	s->zone = config_zone;
+	s->service_id = p->service_id;
+	s->len_bytes = p->skb->len;
+	bpf_ringbuf_submit(s, 0);
+}
+
+static __noinline void count_service_drop(__u32 service_id, __u32 reason)
+{
+	struct service_stats *s = bpf_map_lookup_elem(&ll_service_stats, &service_id);
+	__u32 which = SERVICE_DROP_OTHER;
+
+	if (!s)
+		return;
+	if (reason == DROP_NO_BACKEND || reason == DROP_NO_BACKEND_LIMITED)
+		which = SERVICE_DROP_NO_BACKEND;
+	else if (reason == DROP_SOURCE_RANGE)
+		which = SERVICE_DROP_SOURCE_RANGE;
+	else if (reason == DROP_NO_PORT)
+		which = SERVICE_DROP_NO_PORT;
+	s->drop_count[which & 3] += 1;
+}
+
+static __always_inline void count_drop(struct pkt *p, __u32 reason)
+{
+	__u64 *n = bpf_map_lookup_elem(&ll_drops, &reason);
+
+	if (n)
+		*n += 1;
+	if (p->service_id)
+		count_service_drop(p->service_id, reason);
+	sample_send(p, SAMPLE_DROP, reason);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ctstate.h - how a packet changes the state of its connection (RFC 9293, with
+ * the window check of RFC 5961 for resets; RFC 9260 for SCTP).
+ *
+ * A connection moves from the half-open table to the established one when the
+ * client has spoken again after the answer: neither a SYN nor a SYN-ACK can do it.
+ * UDP has only the answer to go by.
+ */
+#pragma once
+
+#include "conntrack.h"
+#include "count.h"
+
+#define SCTP_INIT		1
+#define SCTP_ABORT		6
+#define SCTP_SHUTDOWN		7
+#define SCTP_SHUTDOWN_COMPLETE	14
+
+enum ct_event {
+	EVENT_DATA,
+	EVENT_OPEN,	/* SYN without ACK, INIT */
+	EVENT_ANSWER,	/* SYN-ACK */
+	EVENT_CLOSE,	/* FIN, SHUTDOWN */
+	EVENT_CLOSED,	/* SHUTDOWN COMPLETE: both sides are done */
+	EVENT_RESET,	/* RST, ABORT */
+};
+
+static __always_inline enum ct_event ct_event_of(const struct pkt *p)
+{
+	if (p->proto == IPPROTO_TCP) {
+		if (p->tcp_flags & TCP_RST)
+			return EVENT_RESET;
+		if (p->tcp_flags & TCP_SYN)
+			return p->tcp_flags & TCP_ACK ? EVENT_ANSWER : EVENT_OPEN;
+		return p->tcp_flags & TCP_FIN ? EVENT_CLOSE : EVENT_DATA;
+	}
+	if (p->proto == IPPROTO_SCTP) {
+		switch (p->sctp_chunk) {
+		case SCTP_INIT:
+			return EVENT_OPEN;
+		case SCTP_ABORT:
+			return EVENT_RESET;
+		case SCTP_SHUTDOWN:
+			return EVENT_CLOSE;
+		case SCTP_SHUTDOWN_COMPLETE:
+			return EVENT_CLOSED;
+		}
+	}
+	return EVENT_DATA;
+}
+
+/* Whether a reset can be genuine: its sequence number lies in the window that the
+ * other side, twin, last announced (RFC 5961, section 3.2).
+ */
+static __always_inline int ct_reset_in_window(const struct pkt *p, const struct ct_meta *twin)
+{
+	__u32 window = (__u32)twin->tcp_window << (twin->tcp_scale & 15);
+
+	if (p->proto != IPPROTO_TCP || !twin->tcp_ack)
+		return 1;
+	return p->tcp_seq - twin->tcp_ack <= (window ? window : 1);
+}
+
+/* What ct_advance has to say besides LL_NEXT. */
+#define CT_REOPEN	100	/* a new connection with the tuple of one that ended */
+
+/* Moves both entries to the established table. Where that is full they stay what
+ * they are: usable, but the oldest of their kind make room.
+ */
+static __always_inline void ct_promote(struct pkt *p, const struct tuple *t, struct conn *c,
+				       const struct tuple *tt, struct conn *tc)
+{
+	c->half_open = 0;
+	tc->half_open = 0;
+	c->meta.state = CT_ESTABLISHED;
+	tc->meta.state = CT_ESTABLISHED;
+	if (conn_put(t, c, BPF_ANY))
+		goto full;
+	if (conn_put(tt, tc, BPF_ANY)) {
+		conn_remove(t, 0);
+		goto full;
+	}
+	conn_remove(t, 1);
+	conn_remove(tt, 1);
+	return;
+full:
+	count_verdict(VERDICT_TABLE_FULL);
+	c->half_open = 1;
+	tc->half_open = 1;
+}
+
+/* The state after event in the direction of flags, where the other direction has
+ * twin_flags. Pure: the whole table of transitions is here.
+ */
+static __always_inline __u8 ct_next(__u8 state, enum ct_event event, __u16 flags,
+				    __u16 twin_flags)
+{
+	int reply = flags & CT_F_REPLY;
+
+	switch (event) {
+	case EVENT_RESET:
+		return CT_CLOSED;
+	case EVENT_CLOSED:
+		return CT_TIME_WAIT;
+	case EVENT_CLOSE:
+		if (state == CT_CLOSED)
+			return CT_CLOSED;
+		return twin_flags & CT_F_FIN ? CT_TIME_WAIT : CT_FIN;
+	case EVENT_OPEN:
+		return state;
+	case EVENT_ANSWER:
+		return state == CT_NEW && reply ? CT_ANSWERED : state;
+	case EVENT_DATA:
+		break;
+	}
+	if (state == CT_NEW && reply)
+		return CT_ANSWERED;
+	if (state == CT_ANSWERED && !reply)
+		return CT_ESTABLISHED;
+	/* Who resets a connection does not go on with it: the reset was forged. */
+	if (state == CT_CLOSED && flags & CT_F_RST)
+		return CT_ESTABLISHED;
+	return state;
+}
+
+/* Lets packet p of the connection entry meta (c, its copy, found by t) have its
+ * effect. Returns LL_NEXT, CT_REOPEN, or LL_STACK for a packet without effect.
+ */
+static __noinline int ct_advance(struct pkt *p, const struct tuple *t, struct conn *c,
+				 struct ct_meta *meta)
+{
+	enum ct_event event = ct_event_of(p);
+	struct ct_meta *twin;
+	struct tuple tt;
+	struct conn tc;
+	__u8 state;
+
+	if (!meta)
+		return LL_NEXT;
+	if (event == EVENT_OPEN && !(c->meta.flags & CT_F_REPLY) && c->meta.state >= CT_TIME_WAIT)
+		return CT_REOPEN;
+	tuple_reply(&tt, c, t->proto, t->family);
+	twin = conn_find(&tt, &tc);
+	if (!twin) {
+		/* Evicted alone: put back what mirrors this entry. */
+		tc = *c;
+		tc.saddr = t->daddr;
+		tc.daddr = t->saddr;
+		tc.sport = t->dport;
+		tc.dport = t->sport;
+		tc.meta.flags ^= CT_F_REPLY;
+		tc.meta.flags &= ~(CT_F_FIN | CT_F_RST);
+		tc.meta.nexthop = 0;
+		tc.meta.packet_count = 0;
+		tc.meta.byte_count = 0;
+		tc.meta.tcp_ack = 0;
+		if (conn_put(&tt, &tc, BPF_ANY))
+			return LL_NEXT;
+		twin = conn_find(&tt, &tc);
+		if (!twin)
+			return LL_NEXT;
+	}
+	if (event == EVENT_RESET && !ct_reset_in_window(p, twin))
+		return LL_NEXT;
+	if (event == EVENT_RESET)
+		meta->flags |= CT_F_RST;
+	if (event == EVENT_CLOSE)
+		meta->flags |= CT_F_FIN;
+	state = ct_next(c->meta.state, event, c->meta.flags, twin->flags);
+	if (event == EVENT_DATA && state == CT_ESTABLISHED)
+		meta->flags &= ~CT_F_RST;
+	if (p->proto == IPPROTO_UDP && state == CT_ANSWERED)
+		state = CT_ESTABLISHED;
+	meta->state = state;
+	twin->state = state;
+	if (c->half_open && state == CT_ESTABLISHED) {
+		c->meta = *meta;
+		tc.meta = *twin;
+		ct_promote(p, t, c, &tt, &tc);
+	}
+	return LL_NEXT;
+}

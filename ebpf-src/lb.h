@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* lb.h - services: from a frontend to one of its backends. */
+#pragma once
+
+#include "count.h"
+#include "maps.h"
+#include "pkt.h"
+
+#define LEAST_CONNECTIONS_MAX 64	/* backends compared for one connection */
+
+/* A 32-bit mixing step (Murmur3's finaliser, Appleby, public domain). */
+static __always_inline __u32 hash_mix(__u32 h, __u32 v)
+{
+	h ^= v;
+	h ^= h >> 16;
+	h *= 0x85ebca6b;
+	h ^= h >> 13;
+	h *= 0xc2b2ae35;
+	h ^= h >> 16;
+	return h;
+}
+
+static __always_inline __u32 hash_addr(__u32 h, const struct addr *a)
+{
+	for (int i = 0; i < 4; i++)
+		h = hash_mix(h, a->word[i]);
+	return h;
+}
+
+/* The same on every node, so that any of them picks the same backend. */
+static __always_inline __u32 lb_hash(const struct pkt *p, const struct service *s)
+{
+	__u32 h = hash_addr(0x10c111, &p->saddr);
+
+	if (s->algorithm == ALG_SOURCE_HASH)
+		return h;
+	h = hash_addr(h, &p->daddr);
+	h = hash_mix(h, (__u32)p->sport << 16 | p->dport);
+	return hash_mix(h, p->proto);
+}
+
+/* Returns the backend id in a slot; 0 where there is none. */
+static __always_inline __u32 lb_slot(__u32 table_id, __u32 slot)
+{
+	struct slot_key key = { .table_id = table_id, .chunk = slot / SLOTS_PER_CHUNK };
+	struct slot_chunk *chunk = bpf_map_lookup_elem(&ll_slot, &key);
+
+	return chunk ? chunk->backend_id[slot % SLOTS_PER_CHUNK] : 0;
+}
+
+/* How loaded the backend in a slot is: connections for each unit of weight above,
+ * backend id below; all ones where there is none. A global function, so that the
+ * verifier walks it once and not for each turn of the loop.
+ */
+__noinline __u64 lb_load(__u32 table_id, __u32 slot)
+{
+	__u32 id = lb_slot(table_id, slot);
+	struct backend *backend = bpf_map_lookup_elem(&ll_backend, &id);
+	__u32 *load = bpf_map_lookup_elem(&ll_backend_load, &id);
+	__u64 share;
+
+	if (!id || !backend || !load || !backend->weight)
+		return ~0ULL;
+	share = ((__u64)*load << 16) / backend->weight;
+	if (share > 0xfffffffe)
+		share = 0xfffffffe;
+	return share << 32 | id;
+}
+
+/* The backend with the fewest connections for its weight, of all, or of so many
+ * from a random place on.
+ */
+static __noinline __u32 lb_least(__u32 table_id, __u32 slot_count)
+{
+	__u64 best = ~0ULL;
+	__u32 start;
+
+	if (!slot_count)
+		return 0;
+	start = bpf_get_prandom_u32() % slot_count;
+	for (int i = 0; i < LEAST_CONNECTIONS_MAX && i < slot_count; i++) {
+		__u64 load = lb_load(table_id, (start + i) % slot_count);
+
+		best = load < best ? load : best;
+	}
+	return best == ~0ULL ? 0 : (__u32)best;
+}
+
+static __always_inline __u32 lb_turn(const struct service *s)
+{
+	__u32 key = s->table_id % 4096;
+	__u32 *turn = bpf_map_lookup_elem(&ll_turn, &key);
+
+	return turn ? __sync_fetch_and_add(turn, 1) : 0;
+}
+
+/* Chooses a backend for a new connection: its id, or 0. */
+static __noinline __u32 lb_choose(struct pkt *p, const struct service *s)
+{
+	struct affinity_key akey = { .client = p->saddr, .service_id = s->id };
+	struct affinity *known = NULL;
+	struct affinity fresh = {};
+	struct backend *backend;
+	__u32 id = 0, slot;
+
+	if (s->affinity_ticks) {
+		known = bpf_map_lookup_elem(&ll_affinity, &akey);
+		if (known && p->now_tick - known->used_tick <= s->affinity_ticks) {
+			id = known->backend_id;
+			backend = bpf_map_lookup_elem(&ll_backend, &id);
+			if (backend && backend->service_id == s->id &&
+			    backend->flags & BACKEND_F_USABLE) {
+				known->used_tick = p->now_tick;
+				return id;
+			}
+		}
+		id = 0;
+	}
+	if (!s->slot_count)
+		return 0;
+	switch (s->algorithm) {
+	case ALG_RANDOM:
+		slot = bpf_get_prandom_u32();
+		break;
+	case ALG_ROUND_ROBIN:
+		slot = lb_turn(s);
+		break;
+	case ALG_LEAST_CONNECTIONS:
+		id = lb_least(s->table_id, s->slot_count);
+		slot = 0;
+		break;
+	default:
+		slot = lb_hash(p, s);
+		break;
+	}
+	if (!id)
+		id = lb_slot(s->table_id, slot % s->slot_count);
+	if (s->affinity_ticks && id) {
+		fresh.backend_id = id;
+		fresh.used_tick = p->now_tick;
+		bpf_map_update_elem(&ll_affinity, &akey, &fresh, BPF_ANY);
+	}
+	return id;
+}
+
+/* Whether the client may use the service. */
+static __always_inline int lb_client_allowed(const struct pkt *p, const struct service *s)
+{
+	struct source_range_key key = {
+		.prefix_len = 8 * (sizeof(__u32) + sizeof(struct addr)),
+		.service_id = s->id,
+		.addr = p->saddr,
+	};
+
+	return !(s->flags & SERVICE_F_RANGES) || bpf_map_lookup_elem(&ll_source_range, &key);
+}
+
+/* Finds the service that p is for. */
+static __always_inline struct service *lb_service(const struct pkt *p)
+{
+	struct service_key key = { .addr = p->daddr, .port = p->dport, .proto = p->proto };
+
+	return bpf_map_lookup_elem(&ll_service, &key);
+}

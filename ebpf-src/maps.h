@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* maps.h - every map of the data plane, and who writes it. loxilightd sets the
+ * sizes from its configuration; those here are for tests.
+ */
+#pragma once
+
+#include "config.h"
+#include "drop.h"
+#include "types.h"
+
+#define MAP(name, map_type, key_type, value_type, entries, flag_bits)	\
+	struct {							\
+		__uint(type, map_type);					\
+		__type(key, key_type);					\
+		__type(value, value_type);				\
+		__uint(max_entries, entries);				\
+		__uint(map_flags, flag_bits);				\
+		__uint(pinning, LIBBPF_PIN_BY_NAME);			\
+	} name SEC(".maps")
+
+/* Established connections, both directions: never evicted. Written here,
+ * expired by loxilightd.
+ */
+MAP(ll_ct4, BPF_MAP_TYPE_HASH, struct ct4_key, struct ct4_val, 8192, 0);
+MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0);
+
+/* Half-open ones: the oldest makes room. Written here, expired by loxilightd. */
+MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0);
+MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0);
+
+/* Neighbours learnt from the slow path, by index; index 0 is none. Entered here,
+ * made invalid and freed by loxilightd.
+ */
+MAP(ll_nexthop, BPF_MAP_TYPE_ARRAY, __u32, struct nexthop, NEXTHOP_COUNT, 0);
+MAP(ll_nexthop_id, BPF_MAP_TYPE_HASH, struct nexthop_key, __u32, NEXTHOP_COUNT, BPF_F_NO_PREALLOC);
+
+/* Free indexes of ll_nexthop. Filled by loxilightd, taken here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(key_size, 0);
+	__type(value, __u32);
+	__uint(max_entries, NEXTHOP_COUNT);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} ll_nexthop_free SEC(".maps");
+
+/* All devices of the node. Written by loxilightd. */
+MAP(ll_device, BPF_MAP_TYPE_HASH, struct device_key, struct device, 16384, BPF_F_NO_PREALLOC);
+
+/* Frontend -> service. Written by loxilightd, last. */
+MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC);
+
+/* Selection tables, in chunks. Written by loxilightd before the service that uses them. */
+MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC);
+
+/* Backends by id; id 0 is none. Written by loxilightd before the slots that name them. */
+MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
+
+/* Tracked connections of each backend, for least-connections. Raised here, lowered
+ * here and by loxilightd.
+ */
+MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
+
+/* Next slot of round-robin, by selection table modulo the size. Written here. */
+MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
+
+/* (client, service) -> backend. Written here; the oldest makes room. */
+MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0);
+
+/* Clients let in. Written by loxilightd. */
+MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC);
+
+/* What no connection counts, by service id. Created by loxilightd, raised here. */
+MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096, BPF_F_NO_PREALLOC);
+
+/* Ports of fragmented packets. Written here. */
+MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);
+
+/* Source ports that may be given out, shuffled. Written by loxilightd. */
+MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
+
+/* Index of the next source port towards a target. Written here. */
+MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0);
+
+/* Packets by drop_reason, and by verdict_count. Raised here, read by loxilightd. */
+MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
+MAP(ll_verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, VERDICT_MAX, 0);
+
+/* Samples for the events of loxilightd, and how many may still be sent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} ll_samples SEC(".maps");
+
+/* One bucket for each kind of thing that is limited. Written here. */
+struct rate_bucket {
+	__u64 tick;
+	__u64 used;
+};
+enum rate_limit {
+	RATE_ICMP,
+	RATE_SAMPLE_DROP,
+	RATE_SAMPLE_OPENED,
+	RATE_MAX,
+};
+MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0);

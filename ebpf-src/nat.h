@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* nat.h - rewriting addresses and ports, checksums included. */
+#pragma once
+
+#include <stddef.h>
+
+#include "csum.h"
+#include "drop.h"
+#include "pkt.h"
+#include "sctp.h"
+
+#define IP_TTL_WORD	8	/* offset of the word that holds TTL and protocol */
+
+/* What a packet is to become. */
+struct rewrite {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 dec_ttl;		/* forwarded by us, so we are the hop */
+	__u8 pad[3];
+};
+
+/* The L4 checksum follows: the pseudo-header part also where the sender's own
+ * checksum is still to be finished, the ports' part only where it is not; the
+ * kernel knows which, we do not.
+ */
+static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 port_diff)
+{
+	__u64 flags = 0;
+	__u32 off;
+
+	if (p->proto == IPPROTO_TCP) {
+		off = p->l4_off + offsetof(struct tcphdr, check);
+	} else {
+		off = p->l4_off + offsetof(struct udphdr, check);
+		/* A UDP checksum of 0 means "none": leave it, and never produce one. */
+		flags = BPF_F_MARK_MANGLED_0;
+	}
+	if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(addr_diff), flags | BPF_F_PSEUDO_HDR))
+		return -DROP_REWRITE;
+	/* The IPv6 header has no checksum to make up for the addresses, so a
+	 * device's checksum over the whole packet (CHECKSUM_COMPLETE) has not
+	 * changed: take back what the helper added to it.
+	 */
+	if (p->family == 6)
+		bpf_csum_update(p->skb, ~csum_fold32(addr_diff));
+	if (port_diff &&
+	    bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(port_diff), flags))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}
+
+/* Makes the packet, and p, be as r says. */
+static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
+{
+	void *data = (void *)(long)p->skb->data;
+	void *end = (void *)(long)p->skb->data_end;
+	void *l3 = data + (p->l3_off & 63);
+	void *l4 = data + (p->l4_off & L4_OFF_MAX);
+	__u32 old_ports = p->sport | (__u32)p->dport << 16;
+	__u32 new_ports = r->sport | (__u32)r->dport << 16;
+	__u64 addr_diff, port_diff = 0;
+
+	addr_diff = csum_diff_addr(csum_diff_addr(0, &p->saddr, &r->saddr), &p->daddr, &r->daddr);
+	if (p->family == 4) {
+		struct iphdr *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return -DROP_REWRITE;
+		ip->check = csum_apply(ip->check, csum_fold32(addr_diff) +
+				       (r->dec_ttl ? (__u32)(__u16)~bpf_htons(0x0100) : 0));
+		ip->ttl -= r->dec_ttl;
+		ip->saddr = r->saddr.word[3];
+		ip->daddr = r->daddr.word[3];
+	} else {
+		struct ipv6hdr *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return -DROP_REWRITE;
+		ip->hop_limit -= r->dec_ttl;
+		__builtin_memcpy(&ip->saddr, &r->saddr, sizeof(r->saddr));
+		__builtin_memcpy(&ip->daddr, &r->daddr, sizeof(r->daddr));
+	}
+	if (p->fragment != FRAGMENT_LATER) {
+		if (l4 + 4 > end)
+			return -DROP_REWRITE;
+		if (old_ports != new_ports) {
+			*(__u32 *)l4 = new_ports;
+			port_diff = csum_diff32(0, old_ports, new_ports);
+		}
+	}
+	p->saddr = r->saddr;
+	p->daddr = r->daddr;
+	p->sport = r->sport;
+	p->dport = r->dport;
+	p->ttl -= r->dec_ttl;
+	if (p->fragment == FRAGMENT_LATER)
+		return LL_NEXT;
+	if (p->proto == IPPROTO_SCTP)
+		return old_ports == new_ports ? LL_NEXT : sctp_csum(p, old_ports ^ new_ports);
+	return nat_l4_csum(p, addr_diff, port_diff);
+}

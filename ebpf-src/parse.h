@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* parse.h - L2 to L4 headers into struct pkt. */
+#pragma once
+
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "pkt.h"
+
+#define IP_MORE_FRAGMENTS	0x2000
+#define IP_OFFSET_MASK		0x1fff
+#define IPV6_EXT_MAX		8	/* extension headers that we look through */
+#define L4_OFF_MAX		511	/* an L4 header further in is left to the kernel */
+
+/* RFC 792 and RFC 4443; linux/icmp.h needs all of libc. */
+struct icmp_header {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be32 rest;
+};
+
+#define ICMP_DEST_UNREACH	3
+#define ICMP_TIME_EXCEEDED	11
+#define ICMP_PARAMETERPROB	12
+#define ICMPV6_INFO_MIN		128	/* below: errors */
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 proto;
+};
+
+/* Walks IPv6 extension headers from p->l4_off on. LL_NEXT: p->l4_off and p->proto
+ * are those of the upper layer. What cannot be walked is the kernel's.
+ */
+static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p)
+{
+	__u32 off = p->l4_off;
+	__u8 next = p->proto;
+	struct {
+		__u8 next;
+		__u8 len;
+		__be16 frag_off;
+		__be32 id;
+	} ext;
+
+	for (int i = 0; i < IPV6_EXT_MAX; i++) {
+		switch (next) {
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+			if (bpf_skb_load_bytes(skb, off, &ext, sizeof(ext)))
+				return LL_PASS;
+			off += (ext.len + 1) * 8;
+			break;
+		case IPPROTO_FRAGMENT:
+			if (bpf_skb_load_bytes(skb, off, &ext, sizeof(ext)))
+				return LL_PASS;
+			off += 8;
+			p->fragment_id = ext.id;
+			if (ext.frag_off & bpf_htons(0xfff8)) {
+				p->fragment = FRAGMENT_LATER;
+				next = ext.next;
+				goto out;
+			}
+			/* An atomic fragment (RFC 6946) is a whole packet. */
+			if (ext.frag_off & bpf_htons(1))
+				p->fragment = FRAGMENT_FIRST;
+			break;
+		default:
+			goto out;
+		}
+		next = ext.next;
+	}
+	return LL_PASS;
+out:
+	if (off > L4_OFF_MAX)
+		return LL_PASS;
+	p->l4_len -= off - p->l4_off;
+	p->l4_off = off;
+	p->proto = next;
+	return LL_NEXT;
+}
+
+/* Reads ports, and of TCP what connection tracking needs. */
+static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
+{
+	void *l4 = data + (p->l4_off & L4_OFF_MAX);
+
+	if (p->fragment == FRAGMENT_LATER)
+		return LL_NEXT;
+	if (p->proto == IPPROTO_TCP) {
+		struct tcphdr *tcp = l4;
+
+		if ((void *)(tcp + 1) > end)
+			return LL_PASS;
+		p->sport = tcp->source;
+		p->dport = tcp->dest;
+		p->tcp_flags = ((__u8 *)tcp)[13];
+		p->tcp_seq = bpf_ntohl(tcp->seq);
+		p->tcp_ack = bpf_ntohl(tcp->ack_seq);
+		p->tcp_window = bpf_ntohs(tcp->window);
+		return LL_NEXT;
+	}
+	if (p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP) {
+		/* SCTP has its ports where UDP has them, and 12 bytes of header. */
+		if (l4 + (p->proto == IPPROTO_UDP ? 8 : 12) > end)
+			return LL_PASS;
+		p->sport = ((struct udphdr *)l4)->source;
+		p->dport = ((struct udphdr *)l4)->dest;
+		p->sctp_chunk = 0xff;
+		if (p->proto == IPPROTO_SCTP && l4 + 13 <= end)
+			p->sctp_chunk = ((__u8 *)l4)[12];
+		return LL_NEXT;
+	}
+	if (p->proto == IPPROTO_ICMP && p->family == 4) {
+		struct icmp_header *icmp = l4;
+
+		if ((void *)(icmp + 1) > end)
+			return LL_PASS;
+		p->icmp_error = icmp->type == ICMP_DEST_UNREACH ||
+				icmp->type == ICMP_TIME_EXCEEDED ||
+				icmp->type == ICMP_PARAMETERPROB;
+		return p->icmp_error ? LL_NEXT : LL_PASS;
+	}
+	if (p->proto == IPPROTO_ICMPV6 && p->family == 6) {
+		struct icmp_header *icmp = l4;
+
+		if ((void *)(icmp + 1) > end)
+			return LL_PASS;
+		p->icmp_error = icmp->type && icmp->type < ICMPV6_INFO_MIN;
+		return p->icmp_error ? LL_NEXT : LL_PASS;
+	}
+	return LL_PASS;
+}
+
+static __always_inline int parse_ipv4(struct pkt *p, void *data, void *end)
+{
+	struct iphdr *ip = data + (p->l3_off & 63);
+	__u16 frag;
+
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+		return LL_PASS;
+	p->family = 4;
+	p->proto = ip->protocol;
+	p->ttl = ip->ttl;
+	addr_from4(&p->saddr, ip->saddr);
+	addr_from4(&p->daddr, ip->daddr);
+	p->l4_off = p->l3_off + ip->ihl * 4;
+	p->l4_len = bpf_ntohs(ip->tot_len) - ip->ihl * 4;
+	frag = bpf_ntohs(ip->frag_off);
+	if (frag & (IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
+		p->fragment_id = ip->id;
+		p->fragment = frag & IP_OFFSET_MASK ? FRAGMENT_LATER : FRAGMENT_FIRST;
+	}
+	return LL_NEXT;
+}
+
+static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
+{
+	struct ipv6hdr *ip = data + (p->l3_off & 63);
+
+	if ((void *)(ip + 1) > end || ip->version != 6)
+		return LL_PASS;
+	p->family = 6;
+	p->proto = ip->nexthdr;
+	p->ttl = ip->hop_limit;
+	__builtin_memcpy(&p->saddr, &ip->saddr, sizeof(p->saddr));
+	__builtin_memcpy(&p->daddr, &ip->daddr, sizeof(p->daddr));
+	p->l4_off = p->l3_off + sizeof(*ip);
+	p->l4_len = bpf_ntohs(ip->payload_len);
+	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
+		return LL_NEXT;
+	return parse_ipv6_extensions(p->skb, p);
+}
+
+/* Fills p from an Ethernet frame. LL_PASS: nothing that we could ever handle. */
+static __always_inline int parse_packet(struct pkt *p)
+{
+	void *data = (void *)(long)p->skb->data;
+	void *end = (void *)(long)p->skb->data_end;
+	struct ethhdr *eth = data;
+	__be16 proto;
+	int ret;
+
+	if ((void *)(eth + 1) > end)
+		return LL_PASS;
+	proto = eth->h_proto;
+	p->l3_off = sizeof(*eth);
+	p->tagged = p->skb->vlan_present;
+	for (int i = 0; i < 2; i++) {
+		struct vlan_tag *tag = data + (p->l3_off & 63);
+
+		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
+			break;
+		if ((void *)(tag + 1) > end)
+			return LL_PASS;
+		proto = tag->proto;
+		p->l3_off += sizeof(*tag);
+		p->tagged = 1;
+	}
+	if (proto == bpf_htons(ETH_P_IP))
+		ret = parse_ipv4(p, data, end);
+	else if (proto == bpf_htons(ETH_P_IPV6))
+		ret = parse_ipv6(p, data, end);
+	else
+		return LL_PASS;
+	if (ret != LL_NEXT)
+		return ret;
+	return parse_l4(p, data, end);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* sctp.h - SCTP's CRC32c (RFC 9260, appendix A) after a change of the ports.
+ *
+ * A CRC is linear: the CRC of a change, followed by as many zeros as there are
+ * bytes after it, is what the CRC of the whole packet changes by. Going on by
+ * 2^n zero bytes is one multiplication modulo the polynomial, as in zlib's
+ * crc32_combine. Addresses are not covered: SCTP has no pseudo-header.
+ */
+#pragma once
+
+#include "drop.h"
+#include "pkt.h"
+
+#define CRC32C_POLY	0x82f63b78	/* reflected */
+#define CRC32C_POWERS	16		/* packets of less than 2^16 bytes */
+
+/* x^(8 * 2^n) modulo the polynomial, reflected. */
+static const __u32 crc32c_power[CRC32C_POWERS] = {
+	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c,
+	0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
+	0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a,
+	0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
+};
+
+/* Product of two polynomials; without branches, which the verifier would follow,
+ * and global, so that it is walked once.
+ */
+__noinline __u32 crc32c_multiply(__u32 a, __u32 b)
+{
+	__u32 product = 0;
+
+	for (int i = 0; i < 32; i++) {
+		product ^= b & -(a >> 31);
+		a <<= 1;
+		b = (b >> 1) ^ (CRC32C_POLY & -(b & 1));
+	}
+	return product;
+}
+
+/* The ports changed by changed_bits (their exclusive or, as in memory). */
+static __noinline int sctp_csum(struct pkt *p, __u32 changed_bits)
+{
+	__u32 off = p->l4_off + 8, crc = changed_bits, csum, zeros;
+
+	if (p->skb->len < p->l4_off + 12 || p->skb->len - p->l4_off >= 1 << CRC32C_POWERS)
+		return -DROP_REWRITE;
+	/* Padding of the link is not part of the packet. */
+	zeros = p->l4_len - 4;
+	for (int i = 0; i < 32; i++)
+		crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
+	for (int i = 0; i < CRC32C_POWERS; i++) {
+		__u32 advanced = crc32c_multiply(crc32c_power[i], crc);
+
+		crc = zeros >> i & 1 ? advanced : crc;
+	}
+	if (bpf_skb_load_bytes(p->skb, off, &csum, sizeof(csum)))
+		return -DROP_REWRITE;
+	csum ^= crc;
+	if (bpf_skb_store_bytes(p->skb, off, &csum, sizeof(csum), 0))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}

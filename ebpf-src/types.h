@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* types.h - map keys and values, shared with Go by bpf2go.
+ *
+ * Fixed width, natural alignment, padding spelled out and zeroed; no bitfields,
+ * no unions. __be16 and __be32 are as on the wire, __u16 and __u32 host order.
+ * These layouts are pinned: a change needs a new LAYOUT_VERSION.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define LAYOUT_VERSION 1
+
+/* Time in the maps is in ticks of 2^27 ns (134 ms) of CLOCK_MONOTONIC. */
+#define TICK_SHIFT 27
+
+/* IPv4 addresses in 16-byte fields are ::ffff:a.b.c.d. */
+struct addr {
+	__be32 word[4];
+};
+
+/* --- connections: both directions are found by their own tuple --- */
+
+struct ct4_key {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;	/* ICMP echo: identifier in both */
+	__be16 dport;
+	__u8 proto;	/* IPPROTO_ */
+	__u8 zone;	/* 0: host, 1: switch namespace */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct ct4_key) == 16, "layout is pinned");
+
+struct ct6_key {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 zone;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
+
+/* States of a connection; both entries of it have the same. */
+enum ct_state {
+	CT_NEW,		/* TCP: SYN seen; others: nothing answered yet */
+	CT_ANSWERED,	/* TCP: SYN-ACK seen */
+	CT_ESTABLISHED,
+	CT_FIN,		/* one side has closed */
+	CT_TIME_WAIT,	/* both sides have closed */
+	CT_CLOSED,	/* reset; traffic that goes on revives it */
+	CT_STATE_MAX,
+};
+
+/* ct_meta.flags */
+#define CT_F_REPLY	0x01	/* this entry is the reply direction */
+#define CT_F_DNAT	0x02
+#define CT_F_SNAT	0x04
+#define CT_F_LOCAL	0x08	/* this direction ends at, or begins at, the node itself */
+#define CT_F_FIN	0x10	/* a FIN was seen in this direction */
+#define CT_F_FROM_NODE	0x20	/* the client is the node itself */
+#define CT_F_RST	0x40	/* a reset was seen in this direction */
+
+/* The part of an entry that both families have. */
+struct ct_meta {
+	__u64 packet_count;
+	__u64 byte_count;	/* of whole frames */
+	__u32 last_seen_tick;
+	__u32 created_tick;
+	__u32 nexthop;		/* index into nexthops; 0: not learnt, the kernel routes */
+	__u32 service_id;
+	__u32 backend_id;
+	__u32 tcp_ack;		/* host order: highest acknowledgement sent in this direction */
+	__u16 tcp_window;	/* unscaled, with that acknowledgement */
+	__u8 tcp_scale;		/* shift of tcp_window */
+	__u8 state;		/* enum ct_state */
+	__u16 flags;		/* CT_F_ */
+	__u16 pad;
+};
+
+/* An entry's key is the tuple of the packets that come in, its value the tuple
+ * they leave with. With a 16-byte key an element of a preallocated hash is 128
+ * bytes, two cache lines: the header and the key, and this.
+ */
+struct ct4_val {
+	struct ct_meta meta;
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct ct4_val) == 64, "one cache line");
+
+struct ct6_val {
+	struct ct_meta meta;
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
+
+/* --- where packets leave --- */
+
+#define NEXTHOP_COUNT	16384
+
+#define NEXTHOP_F_PEER	0x1	/* a veth whose other end is in another namespace */
+
+/* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew. */
+struct nexthop {
+	__u32 ifindex;
+	__u32 mtu_bytes;	/* of the IP packet */
+	__u8 dmac[6];
+	__u8 smac[6];
+	__u32 flags;		/* NEXTHOP_F_ */
+	__u32 checked_tick;	/* when the kernel last confirmed it */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct nexthop) == 32, "two to a cache line");
+
+struct nexthop_key {
+	__u32 ifindex;
+	__u8 dmac[6];
+	__u8 smac[6];
+	__u8 zone;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct nexthop_key) == 20, "layout is pinned");
+
+struct device_key {
+	__u32 ifindex;
+	__u32 zone;
+};
+
+#define DEVICE_F_PEER	0x1	/* as NEXTHOP_F_PEER */
+#define DEVICE_F_PORT	0x2	/* our programs are attached */
+
+struct device {
+	struct addr addr4;	/* source for SNAT; all zero: none */
+	struct addr addr6;
+	__u32 mtu_bytes;
+	__u32 flags;		/* DEVICE_F_ */
+	__u8 mac[6];
+	__u16 pad;
+};
+_Static_assert(sizeof(struct device) == 48, "layout is pinned");
+
+/* --- services --- */
+
+struct service_key {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct service_key) == 20, "layout is pinned");
+
+enum algorithm {
+	ALG_MAGLEV,
+	ALG_RANDOM,
+	ALG_ROUND_ROBIN,
+	ALG_LEAST_CONNECTIONS,
+	ALG_SOURCE_HASH,
+};
+
+enum source_mode {
+	SOURCE_AUTO,
+	SOURCE_KEEP,
+	SOURCE_SNAT,
+};
+
+#define SERVICE_F_RANGES 0x1	/* only clients in source_ranges */
+
+struct service {
+	__u32 id;
+	__u32 table_id;		/* of the selection table */
+	__u32 slot_count;	/* of the selection table; 0: no usable backend */
+	__u32 affinity_ticks;	/* client affinity; 0 turns it off */
+	__u8 algorithm;		/* enum algorithm */
+	__u8 source;		/* enum source_mode */
+	__u8 flags;		/* SERVICE_F_ */
+	__u8 pad;
+	__u32 pad2;
+};
+_Static_assert(sizeof(struct service) == 24, "layout is pinned");
+
+#define SLOTS_PER_CHUNK 64
+
+struct slot_key {
+	__u32 table_id;
+	__u32 chunk;
+};
+
+struct slot_chunk {
+	__u32 backend_id[SLOTS_PER_CHUNK];
+};
+
+#define BACKEND_F_USABLE 0x1	/* may get new connections by affinity */
+
+struct backend {
+	struct addr addr;
+	__be16 port;
+	__u16 flags;		/* BACKEND_F_ */
+	__u32 service_id;	/* 0: no backend here */
+	__u32 weight;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct backend) == 32, "layout is pinned");
+
+struct affinity_key {
+	struct addr client;
+	__u32 service_id;
+};
+
+struct affinity {
+	__u32 backend_id;
+	__u32 used_tick;
+};
+
+struct source_range_key {
+	__u32 prefix_len;	/* bits, 32 of service_id included */
+	__u32 service_id;
+	struct addr addr;
+};
+
+/* Counters of a service, per CPU, for what is no packet of a tracked connection. */
+struct service_stats {
+	__u64 connection_count;
+	__u64 drop_count[4];	/* by enum service_drop */
+};
+
+enum service_drop {
+	SERVICE_DROP_NO_BACKEND,
+	SERVICE_DROP_SOURCE_RANGE,
+	SERVICE_DROP_NO_PORT,
+	SERVICE_DROP_OTHER,
+};
+
+/* --- fragments --- */
+
+struct fragment_key {
+	struct addr saddr;
+	struct addr daddr;
+	__be32 id;
+	__u8 proto;
+	__u8 zone;
+	__u16 pad;
+};
+
+struct fragment {
+	__be16 sport;
+	__be16 dport;
+	__u32 seen_tick;
+};
+
+/* --- source ports --- */
+
+#define SNAT_PORT_MAX 65536
+
+/* The source ports that may be given out: count in entry 0. Written by loxilightd. */
+struct snat_target {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 dport;
+	__u8 proto;
+	__u8 zone;
+};
+
+/* --- samples --- */
+
+enum sample_type {
+	SAMPLE_DROP,
+	SAMPLE_OPENED,
+};
+
+struct sample {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 type;		/* enum sample_type */
+	__u8 reason;		/* enum drop_reason */
+	__u8 egress;		/* 1: seen on the egress hook */
+	__u32 ifindex;
+	__u32 zone;
+	__u32 service_id;
+	__u32 len_bytes;	/* of the frame */
+};
+_Static_assert(sizeof(struct sample) == 56, "layout is pinned");
