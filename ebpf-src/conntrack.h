@@ -30,6 +30,31 @@ struct tuple {
 	__u16 pad;
 };
 
+/* What the long way needs and the stack (512 bytes for all callers together) has
+ * no room for. One for each CPU; nothing of it outlives a run.
+ */
+struct work {
+	struct tuple tuple;
+	struct conn conn;
+	struct tuple twin_tuple;
+	struct conn twin;
+	struct bpf_fib_lookup fib;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct work);
+	__uint(max_entries, 1);
+} ll_work SEC(".maps");
+
+static __always_inline struct work *work_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ll_work, &zero);
+}
+
 static __always_inline void key4_from(struct ct4_key *k, const struct tuple *t)
 {
 	k->saddr = t->saddr.word[3];

@@ -67,26 +67,21 @@ static __always_inline int ct_reset_in_window(const struct pkt *p, const struct 
 /* Moves both entries to the established table. Where that is full they stay what
  * they are: usable, but the oldest of their kind make room.
  */
-static __always_inline void ct_promote(struct pkt *p, const struct tuple *t, struct conn *c,
-				       const struct tuple *tt, struct conn *tc)
+static __always_inline void ct_promote(struct work *w)
 {
-	c->half_open = 0;
-	tc->half_open = 0;
-	c->meta.state = CT_ESTABLISHED;
-	tc->meta.state = CT_ESTABLISHED;
-	if (conn_put(t, c, BPF_ANY))
+	w->conn.half_open = 0;
+	w->twin.half_open = 0;
+	if (conn_put(&w->tuple, &w->conn, BPF_ANY))
 		goto full;
-	if (conn_put(tt, tc, BPF_ANY)) {
-		conn_remove(t, 0);
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY)) {
+		conn_remove(&w->tuple, 0);
 		goto full;
 	}
-	conn_remove(t, 1);
-	conn_remove(tt, 1);
+	conn_remove(&w->tuple, 1);
+	conn_remove(&w->twin_tuple, 1);
 	return;
 full:
 	count_verdict(VERDICT_TABLE_FULL);
-	c->half_open = 1;
-	tc->half_open = 1;
 }
 
 /* The state after event in the direction of flags, where the other direction has
@@ -123,60 +118,68 @@ static __always_inline __u8 ct_next(__u8 state, enum ct_event event, __u16 flags
 	return state;
 }
 
-/* Lets packet p of the connection entry meta (c, its copy, found by t) have its
- * effect. Returns LL_NEXT, CT_REOPEN, or LL_STACK for a packet without effect.
+/* Finds the other direction's entry of w->conn, or puts one back that was evicted
+ * alone. Returns its shared part in the map, or NULL.
  */
-static __noinline int ct_advance(struct pkt *p, const struct tuple *t, struct conn *c,
-				 struct ct_meta *meta)
+static __noinline struct ct_meta *ct_twin(struct work *w)
+{
+	struct ct_meta *twin;
+
+	tuple_reply(&w->twin_tuple, &w->conn, w->tuple.proto, w->tuple.family);
+	twin = conn_find(&w->twin_tuple, &w->twin);
+	if (twin)
+		return twin;
+	w->twin = w->conn;
+	w->twin.saddr = w->tuple.daddr;
+	w->twin.daddr = w->tuple.saddr;
+	w->twin.sport = w->tuple.dport;
+	w->twin.dport = w->tuple.sport;
+	w->twin.meta.flags ^= CT_F_REPLY;
+	w->twin.meta.flags &= ~(CT_F_FIN | CT_F_RST);
+	w->twin.meta.nexthop = 0;
+	w->twin.meta.packet_count = 0;
+	w->twin.meta.byte_count = 0;
+	w->twin.meta.tcp_ack = 0;
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
+		return NULL;
+	return conn_find(&w->twin_tuple, &w->twin);
+}
+
+/* Lets packet p of connection w->conn, found under w->tuple and with its shared
+ * part in the map at meta, have its effect. Returns LL_NEXT or CT_REOPEN.
+ */
+static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	enum ct_event event = ct_event_of(p);
 	struct ct_meta *twin;
-	struct tuple tt;
-	struct conn tc;
 	__u8 state;
 
-	if (!meta)
+	if (!meta || !w)
 		return LL_NEXT;
-	if (event == EVENT_OPEN && !(c->meta.flags & CT_F_REPLY) && c->meta.state >= CT_TIME_WAIT)
+	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
+	    w->conn.meta.state >= CT_TIME_WAIT)
 		return CT_REOPEN;
-	tuple_reply(&tt, c, t->proto, t->family);
-	twin = conn_find(&tt, &tc);
-	if (!twin) {
-		/* Evicted alone: put back what mirrors this entry. */
-		tc = *c;
-		tc.saddr = t->daddr;
-		tc.daddr = t->saddr;
-		tc.sport = t->dport;
-		tc.dport = t->sport;
-		tc.meta.flags ^= CT_F_REPLY;
-		tc.meta.flags &= ~(CT_F_FIN | CT_F_RST);
-		tc.meta.nexthop = 0;
-		tc.meta.packet_count = 0;
-		tc.meta.byte_count = 0;
-		tc.meta.tcp_ack = 0;
-		if (conn_put(&tt, &tc, BPF_ANY))
-			return LL_NEXT;
-		twin = conn_find(&tt, &tc);
-		if (!twin)
-			return LL_NEXT;
-	}
-	if (event == EVENT_RESET && !ct_reset_in_window(p, twin))
+	twin = ct_twin(w);
+	if (!twin)
 		return LL_NEXT;
-	if (event == EVENT_RESET)
+	if (event == EVENT_RESET) {
+		if (!ct_reset_in_window(p, twin))
+			return LL_NEXT;
 		meta->flags |= CT_F_RST;
+	}
 	if (event == EVENT_CLOSE)
 		meta->flags |= CT_F_FIN;
-	state = ct_next(c->meta.state, event, c->meta.flags, twin->flags);
-	if (event == EVENT_DATA && state == CT_ESTABLISHED)
-		meta->flags &= ~CT_F_RST;
+	state = ct_next(w->conn.meta.state, event, meta->flags, twin->flags);
 	if (p->proto == IPPROTO_UDP && state == CT_ANSWERED)
 		state = CT_ESTABLISHED;
+	if (state == CT_ESTABLISHED)
+		meta->flags &= ~CT_F_RST;
 	meta->state = state;
 	twin->state = state;
-	if (c->half_open && state == CT_ESTABLISHED) {
-		c->meta = *meta;
-		tc.meta = *twin;
-		ct_promote(p, t, c, &tt, &tc);
+	if (w->conn.half_open && state == CT_ESTABLISHED) {
+		w->conn.meta = *meta;
+		w->twin.meta = *twin;
+		ct_promote(w);
 	}
 	return LL_NEXT;
 }

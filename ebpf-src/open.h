@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* open.h - the first packet of a connection to a service. */
+#pragma once
+
+#include "ctstate.h"
+#include "lb.h"
+#include "nat.h"
+#include "route.h"
+
+#define SNAT_TRIES 32	/* source ports looked at for one connection */
+
+/* Takes the next source port towards the backend for w->conn. Ports go out in
+ * order, each target starting at a place of its own, so that one is given out
+ * again as late as can be; the first that no connection holds is taken.
+ */
+static __noinline int snat_port(struct pkt *p, struct work *w)
+{
+	struct snat_target target = {
+		.saddr = w->conn.saddr,
+		.daddr = w->conn.daddr,
+		.dport = w->conn.dport,
+		.proto = p->proto,
+		.zone = config_zone,
+	};
+	__u32 start = bpf_get_prandom_u32(), *next;
+
+	if (!config_snat_ports)
+		return -DROP_NO_PORT;
+	next = bpf_map_lookup_elem(&ll_snat_next, &target);
+	if (!next) {
+		bpf_map_update_elem(&ll_snat_next, &target, &start, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, &target);
+		if (!next)
+			return -DROP_NO_PORT;
+	}
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		__u32 index = __sync_fetch_and_add(next, 1) % config_snat_ports;
+		__u16 *port = bpf_map_lookup_elem(&ll_snat_ports, &index);
+
+		if (!port)
+			return -DROP_NO_PORT;
+		w->conn.sport = bpf_htons(*port);
+		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+		if (!conn_find(&w->twin_tuple, &w->twin))
+			return LL_NEXT;
+	}
+	return -DROP_NO_PORT;
+}
+
+/* Chooses the source that the backend sees. w->conn has the destination. */
+static __always_inline int open_source(struct pkt *p, struct work *w, const struct service *s)
+{
+	int snat = s->source == SOURCE_SNAT || p->egress;
+	struct device *device;
+	__u32 out;
+
+	w->conn.saddr = p->saddr;
+	w->conn.sport = p->sport;
+	if (s->source != SOURCE_KEEP) {
+		out = route_out(p, &w->fib, &w->conn.saddr, &w->conn.daddr);
+		if (s->source == SOURCE_AUTO && out == p->skb->ifindex)
+			snat = 1;
+		if (!snat || s->source == SOURCE_KEEP)
+			goto keep;
+		if (!out && p->egress) {
+			/* Node to itself: the frontend's address is one that
+			 * comes back to our hook and is not the node's own.
+			 */
+			w->conn.saddr = p->daddr;
+			w->conn.meta.flags |= CT_F_LOCAL;
+		} else {
+			device = device_find(out ? out : p->skb->ifindex);
+			if (!device)
+				return -DROP_NO_ADDRESS;
+			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;
+			if (!addr_is_set(&w->conn.saddr))
+				return -DROP_NO_ADDRESS;
+			/* The node's own address already: its port is the node's too. */
+			if (p->egress && addr_equal(&w->conn.saddr, &p->saddr))
+				goto keep;
+		}
+		w->conn.meta.flags |= CT_F_SNAT;
+		return snat_port(p, w);
+	}
+keep:
+	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+	if (!conn_find(&w->twin_tuple, &w->twin))
+		return LL_NEXT;
+	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
+	    w->twin.sport == p->dport && w->twin.dport == p->sport)
+		return LL_NEXT; /* left over from this very tuple */
+	/* The client has this connection already, by another frontend: only
+	 * another port can tell the answers apart.
+	 */
+	w->conn.meta.flags |= CT_F_SNAT;
+	return snat_port(p, w);
+}
+
+/* Where packets go that are to be refused: to the node itself, port 0, where
+ * nobody can listen. Its stack answers as it should (RST, ICMP with its rate
+ * limits), and the answer finds its way back like any other.
+ */
+static __always_inline int open_refused(struct pkt *p, struct work *w)
+{
+	struct device *device = device_find(p->skb->ifindex);
+
+	if (!device)
+		return -DROP_NO_BACKEND;
+	w->conn.daddr = p->family == 4 ? device->addr4 : device->addr6;
+	w->conn.dport = 0;
+	w->conn.saddr = p->saddr;
+	w->conn.sport = p->sport;
+	if (!addr_is_set(&w->conn.daddr))
+		return -DROP_NO_BACKEND;
+	w->conn.meta.state = CT_CLOSED;
+	if (p->egress) {
+		w->conn.saddr = p->daddr;
+		w->conn.meta.flags |= CT_F_LOCAL | CT_F_SNAT;
+	}
+	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+	return LL_NEXT;
+}
+
+/* Enters both directions of w->conn as half-open. */
+static __always_inline int open_enter(struct pkt *p, struct work *w)
+{
+	w->conn.half_open = 1;
+	w->twin = w->conn;
+	w->twin.meta.flags |= CT_F_REPLY;
+	w->twin.saddr = p->daddr;
+	w->twin.sport = p->dport;
+	w->twin.daddr = p->saddr;
+	w->twin.dport = p->sport;
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) ||
+	    conn_put(&w->tuple, &w->conn, BPF_ANY))
+		return -DROP_TABLE_FULL;
+	return LL_NEXT;
+}
+
+/* If p is for a service, chooses a backend and enters the connection: w->conn is
+ * what p becomes. LL_PASS: not for a service.
+ */
+static __noinline int open_connection(struct pkt *p, struct work *w)
+{
+	struct service *found = lb_service(p), s;
+	struct backend *backend;
+	struct service_stats *stats;
+	__u32 id, *load;
+	int ret;
+
+	if (!found || !w || p->icmp_error || p->fragment == FRAGMENT_LATER)
+		return LL_PASS;
+	s = *found;
+	p->service_id = s.id;
+	if (!lb_client_allowed(p, &s))
+		return -DROP_SOURCE_RANGE;
+	tuple_of(&w->tuple, p);
+	__builtin_memset(&w->conn, 0, sizeof(w->conn));
+	w->conn.meta.service_id = s.id;
+	w->conn.meta.created_tick = p->now_tick;
+	w->conn.meta.last_seen_tick = p->now_tick;
+	w->conn.meta.flags = CT_F_DNAT | (p->egress ? CT_F_FROM_NODE : 0);
+	id = lb_choose(p, &s);
+	backend = bpf_map_lookup_elem(&ll_backend, &id);
+	if (!id || !backend || backend->service_id != s.id) {
+		ret = open_refused(p, w);
+		if (ret == LL_NEXT)
+			ret = open_enter(p, w);
+		if (ret == LL_NEXT)
+			count_drop(p, DROP_NO_BACKEND);
+		return ret;
+	}
+	w->conn.meta.backend_id = id;
+	w->conn.daddr = backend->addr;
+	w->conn.dport = backend->port;
+	ret = open_source(p, w, &s);
+	if (ret == LL_NEXT)
+		ret = open_enter(p, w);
+	if (ret != LL_NEXT)
+		return ret;
+	load = bpf_map_lookup_elem(&ll_backend_load, &id);
+	if (load)
+		__sync_fetch_and_add(load, 1);
+	stats = bpf_map_lookup_elem(&ll_service_stats, &s.id);
+	if (stats)
+		stats->connection_count++;
+	sample_send(p, SAMPLE_OPENED, 0);
+	return LL_NEXT;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* tc_ingress.bpf.c - the program on the ingress hook of every port.
+ *
+ * Reads top to bottom in packet order; each stage is one header.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "parse.h"
+#include "track.h"
+
+#define HEADERS_MAX 128	/* bytes that we want to read directly */
+
+/* Turns what the last stage returned into a TC action, and counts a drop. */
+static __always_inline int finish(struct pkt *p, int ret)
+{
+	if (ret < 0) {
+		count_drop(p, -ret);
+		return TC_ACT_SHOT;
+	}
+	if (ret == LL_REDIRECT)
+		return p->action;
+	return TC_ACT_UNSPEC;
+}
+
+/* What is not an established connection that stays one. */
+static __noinline int slow(struct pkt *p)
+{
+	struct work *w = work_get();
+	struct ct_meta *meta;
+	struct rewrite r = {};
+	int ret;
+
+	if (!w)
+		return LL_PASS;
+	ret = track_lookup(p, w);
+	if (ret != LL_NEXT)
+		return ret;
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_teach(p);
+	meta = conn_find(&w->tuple, &w->conn);
+	if (!meta)
+		return -DROP_TABLE_FULL;
+	track_count(p, meta);
+	r.saddr = w->conn.saddr;
+	r.daddr = w->conn.daddr;
+	r.sport = w->conn.sport;
+	r.dport = w->conn.dport;
+	return track_forward(p, meta, &r);
+}
+
+SEC("tc")
+int ll_tc_ingress(struct __sk_buff *skb)
+{
+	struct pkt p = { .skb = skb };
+	int ret;
+
+	if (skb->tc_index)
+		skb->tc_index = 0;
+	if (skb->pkt_type != PACKET_HOST)
+		return TC_ACT_UNSPEC;
+	if (skb->data + HEADERS_MAX > skb->data_end && skb->data + skb->len > skb->data_end &&
+	    !skb->gso_size)
+		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+
+	ret = parse_packet(&p);
+	if (ret != LL_NEXT)
+		return TC_ACT_UNSPEC;
+	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	if (p.fragment == FRAGMENT_LATER)
+		ret = fragment_learn(&p);
+	if (ret == LL_NEXT)
+		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
+	if (ret == LL_NEXT)
+		ret = slow(&p);
+	return finish(&p, ret);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* track.h - the tracked path: what a packet of a known connection goes through. */
+#pragma once
+
+#include "fragment.h"
+#include "nexthop.h"
+#include "open.h"
+
+/* Counts the packet in its entry. */
+static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
+{
+	meta->packet_count++;
+	meta->byte_count += p->skb->len;
+	if (meta->last_seen_tick != p->now_tick)
+		meta->last_seen_tick = p->now_tick;
+	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_ACK && p->fragment != FRAGMENT_LATER) {
+		meta->tcp_ack = p->tcp_ack;
+		meta->tcp_window = p->tcp_window;
+	}
+}
+
+/* Whether the packet, as large as it is, fits where the next hop leads. A GSO
+ * packet is cut into pieces on its way out.
+ */
+static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexthop)
+{
+	__u32 len = p->skb->len - p->l3_off;
+
+	if (len <= nexthop->mtu_bytes)
+		return 1;
+	return p->skb->gso_size &&
+	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
+}
+
+/* Rewrites a packet of connection meta as r says and sends it on: by the short cut
+ * where its next hop is known and nothing speaks against it, else by the kernel.
+ */
+static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, struct rewrite *r)
+{
+	__u32 index = meta->nexthop;
+	struct nexthop *nexthop;
+	int ret;
+
+	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+	if (!nexthop || !nexthop->ifindex || p->tagged || p->ttl <= 1 || !track_fits(p, nexthop))
+		goto slow;
+	if (p->now_tick - nexthop->checked_tick > config_confirm_ticks) {
+		/* One packet goes by the kernel's neighbour table, which so learns
+		 * that the neighbour is in use and finds out whether it lives.
+		 */
+		nexthop->checked_tick = p->now_tick;
+		r->dec_ttl = 1;
+		ret = nat_rewrite(p, r);
+		if (ret != LL_NEXT)
+			return ret;
+		p->skb->tc_index = TC_INDEX_LEARN;
+		p->action = bpf_redirect_neigh(nexthop->ifindex, NULL, 0, 0);
+		count_verdict(VERDICT_SLOW);
+		return LL_REDIRECT;
+	}
+	r->dec_ttl = 1;
+	ret = nat_rewrite(p, r);
+	if (ret != LL_NEXT)
+		return ret;
+	count_verdict(VERDICT_TRACKED);
+	return nexthop_send(p, nexthop);
+slow:
+	ret = nat_rewrite(p, r);
+	if (ret != LL_NEXT)
+		return ret;
+	p->skb->tc_index = TC_INDEX_LEARN;
+	count_verdict(VERDICT_SLOW);
+	return LL_STACK;
+}
+
+/* Whether the packet can change its connection's state. */
+static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
+{
+	return meta->state != CT_ESTABLISHED || p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
+	       p->proto == IPPROTO_SCTP;
+}
+
+/* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
+static __always_inline int track_ipv4(struct pkt *p)
+{
+	struct ct4_key key = {
+		.saddr = p->saddr.word[3],
+		.daddr = p->daddr.word[3],
+		.sport = p->sport,
+		.dport = p->dport,
+		.proto = p->proto,
+		.zone = config_zone,
+	};
+	struct ct4_val *v = bpf_map_lookup_elem(&ll_ct4, &key);
+	struct rewrite r = {};
+
+	if (!v || track_is_event(p, &v->meta))
+		return LL_NEXT;
+	track_count(p, &v->meta);
+	addr_from4(&r.saddr, v->saddr);
+	addr_from4(&r.daddr, v->daddr);
+	r.sport = v->sport;
+	r.dport = v->dport;
+	return track_forward(p, &v->meta, &r);
+}
+
+static __always_inline int track_ipv6(struct pkt *p)
+{
+	struct ct6_key key = {
+		.saddr = p->saddr,
+		.daddr = p->daddr,
+		.sport = p->sport,
+		.dport = p->dport,
+		.proto = p->proto,
+		.zone = config_zone,
+	};
+	struct ct6_val *v = bpf_map_lookup_elem(&ll_ct6, &key);
+	struct rewrite r = {};
+
+	if (!v || track_is_event(p, &v->meta))
+		return LL_NEXT;
+	track_count(p, &v->meta);
+	r.saddr = v->saddr;
+	r.daddr = v->daddr;
+	r.sport = v->sport;
+	r.dport = v->dport;
+	return track_forward(p, &v->meta, &r);
+}
+
+/* The long way: connections that are half-open or change, and new ones. LL_NEXT:
+ * w->conn is what p is to become, *meta its entry in the map.
+ */
+static __noinline int track_lookup(struct pkt *p, struct work *w)
+{
+	struct ct_meta *meta;
+	int ret;
+
+	if (!w)
+		return LL_PASS;
+	tuple_of(&w->tuple, p);
+	meta = conn_find(&w->tuple, &w->conn);
+	/* A connection that was refused is chosen anew: a backend may be there. */
+	if (meta && w->conn.meta.service_id && !w->conn.meta.backend_id &&
+	    !(w->conn.meta.flags & CT_F_REPLY))
+		meta = NULL;
+	if (meta) {
+		ret = ct_advance(p, w, meta);
+		if (ret == LL_NEXT)
+			return LL_NEXT;
+		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+		conn_remove(&w->twin_tuple, w->conn.half_open);
+		conn_remove(&w->tuple, w->conn.half_open);
+	}
+	return open_connection(p, w);
+}
