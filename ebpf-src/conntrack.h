@@ -30,6 +30,16 @@ struct tuple {
 	__u16 pad;
 };
 
+/* What a packet is to become. */
+struct rewrite {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 dec_ttl;		/* forwarded by us, so we are the hop */
+	__u8 pad[3];
+};
+
 /* What the long way needs and the stack (512 bytes for all callers together) has
  * no room for. One for each CPU; nothing of it outlives a run.
  */
@@ -39,6 +49,8 @@ struct work {
 	struct tuple twin_tuple;
 	struct conn twin;
 	struct bpf_fib_lookup fib;
+	struct rewrite rewrite;
+	struct service service;
 };
 
 struct {

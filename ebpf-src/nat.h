@@ -4,22 +4,13 @@
 
 #include <stddef.h>
 
+#include "conntrack.h"
 #include "csum.h"
 #include "drop.h"
 #include "pkt.h"
 #include "sctp.h"
 
 #define IP_TTL_WORD	8	/* offset of the word that holds TTL and protocol */
-
-/* What a packet is to become. */
-struct rewrite {
-	struct addr saddr;
-	struct addr daddr;
-	__be16 sport;
-	__be16 dport;
-	__u8 dec_ttl;		/* forwarded by us, so we are the hop */
-	__u8 pad[3];
-};
 
 /* The L4 checksum follows: the pseudo-header part also where the sender's own
  * checksum is still to be finished, the ports' part only where it is not; the

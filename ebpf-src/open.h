@@ -142,7 +142,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
-	struct service *found = lb_service(p), s;
+	struct service *found = lb_service(p), *s;
 	struct backend *backend;
 	struct service_stats *stats;
 	__u32 id, *load;
@@ -150,19 +150,20 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 
 	if (!found || !w || p->icmp_error || p->fragment == FRAGMENT_LATER)
 		return LL_PASS;
-	s = *found;
-	p->service_id = s.id;
-	if (!lb_client_allowed(p, &s))
+	w->service = *found;
+	s = &w->service;
+	p->service_id = s->id;
+	if (!lb_client_allowed(p, s))
 		return -DROP_SOURCE_RANGE;
 	tuple_of(&w->tuple, p);
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
-	w->conn.meta.service_id = s.id;
+	w->conn.meta.service_id = s->id;
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = CT_F_DNAT | (p->egress ? CT_F_FROM_NODE : 0);
-	id = lb_choose(p, &s);
+	id = lb_choose(p, s);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
-	if (!id || !backend || backend->service_id != s.id) {
+	if (!id || !backend || backend->service_id != s->id) {
 		ret = open_refused(p, w);
 		if (ret == LL_NEXT)
 			ret = open_enter(p, w);
@@ -173,7 +174,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.meta.backend_id = id;
 	w->conn.daddr = backend->addr;
 	w->conn.dport = backend->port;
-	ret = open_source(p, w, &s);
+	ret = open_source(p, w, s);
 	if (ret == LL_NEXT)
 		ret = open_enter(p, w);
 	if (ret != LL_NEXT)
@@ -181,7 +182,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);
 	if (load)
 		__sync_fetch_and_add(load, 1);
-	stats = bpf_map_lookup_elem(&ll_service_stats, &s.id);
+	stats = bpf_map_lookup_elem(&ll_service_stats, &s->id);
 	if (stats)
 		stats->connection_count++;
 	sample_send(p, SAMPLE_OPENED, 0);

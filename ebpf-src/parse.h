@@ -15,6 +15,7 @@
 #define IP_MORE_FRAGMENTS	0x2000
 #define IP_OFFSET_MASK		0x1fff
 #define IPV6_EXT_MAX		8	/* extension headers that we look through */
+#define HEADERS_MAX		128	/* bytes that we want to read directly */
 #define L4_OFF_MAX		511	/* an L4 header further in is left to the kernel */
 
 /* RFC 792 and RFC 4443; linux/icmp.h needs all of libc. */
@@ -177,6 +178,20 @@ static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;
 	return parse_ipv6_extensions(p->skb, p);
+}
+
+/* Brings the headers into the part of the packet that can be read directly. A GSO
+ * packet has them there; to pull a part of a UDP one would break its list of
+ * fragments.
+ */
+static __always_inline void parse_pull(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+
+	if (data + HEADERS_MAX <= end || skb->gso_size || end - data >= skb->len)
+		return;
+	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
 }
 
 /* Fills p from an Ethernet frame. LL_PASS: nothing that we could ever handle. */

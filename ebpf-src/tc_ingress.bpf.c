@@ -12,8 +12,6 @@
 #include "parse.h"
 #include "track.h"
 
-#define HEADERS_MAX 128	/* bytes that we want to read directly */
-
 /* Turns what the last stage returned into a TC action, and counts a drop. */
 static __always_inline int finish(struct pkt *p, int ret)
 {
@@ -31,7 +29,7 @@ static __noinline int slow(struct pkt *p)
 {
 	struct work *w = work_get();
 	struct ct_meta *meta;
-	struct rewrite r = {};
+	struct rewrite *r;
 	int ret;
 
 	if (!w)
@@ -45,11 +43,13 @@ static __noinline int slow(struct pkt *p)
 	if (!meta)
 		return -DROP_TABLE_FULL;
 	track_count(p, meta);
-	r.saddr = w->conn.saddr;
-	r.daddr = w->conn.daddr;
-	r.sport = w->conn.sport;
-	r.dport = w->conn.dport;
-	return track_forward(p, meta, &r);
+	r = &w->rewrite;
+	r->saddr = w->conn.saddr;
+	r->daddr = w->conn.daddr;
+	r->sport = w->conn.sport;
+	r->dport = w->conn.dport;
+	r->dec_ttl = 0;
+	return track_forward(p, meta, r);
 }
 
 SEC("tc")
@@ -62,10 +62,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		skb->tc_index = 0;
 	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
-	if (skb->data + HEADERS_MAX > skb->data_end && skb->data + skb->len > skb->data_end &&
-	    !skb->gso_size)
-		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-
+	parse_pull(skb);
 	ret = parse_packet(&p);
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;
