@@ -19,7 +19,8 @@ var mayImport = map[string][]string{
 	"api/client": {"api"},
 	"datapath":   {},
 
-	"datapath/internal/ebpf": {"datapath"},
+	"datapath/selection":     {"datapath"},
+	"datapath/internal/ebpf": {"datapath", "datapath/selection"},
 	"datapath/internal/fake": {"datapath"},
 	"datapath/backends":      {"datapath", "datapath/internal/ebpf", "datapath/internal/fake"},
 
