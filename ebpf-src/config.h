@@ -9,8 +9,5 @@
  */
 volatile const __u8 config_zone = 0;
 
-/* Number of entries of ll_snat_ports. 0: no source port may be given out. */
-volatile const __u32 config_snat_ports = 0;
-
 /* Ticks after which a next hop is confirmed by the kernel again. */
 volatile const __u32 config_confirm_ticks = 37;

@@ -51,12 +51,15 @@ struct work {
 	struct bpf_fib_lookup fib;
 	struct rewrite rewrite;
 	struct service service;
+	struct snat_target snat_target;
+	struct source_range_key source_range_key;
+	struct pkt inner;	/* embedded in an ICMP error */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct work);
+	__uint(value_size, sizeof(struct work));
 	__uint(max_entries, 1);
 } ll_work SEC(".maps");
 

@@ -73,13 +73,43 @@ static __noinline void count_service_drop(__u32 service_id, __u32 reason)
 	s->drop_count[which & 3] += 1;
 }
 
+static __noinline void count_port_drop(struct pkt *p, __u32 reason)
+{
+	struct port_drop_key key = {
+		.ifindex = p->skb->ifindex,
+		.zone = config_zone,
+		.reason = reason,
+	};
+	__u64 one = 1, *n = bpf_map_lookup_elem(&ll_port_drops, &key);
+
+	if (n)
+		*n += 1;
+	else
+		bpf_map_update_elem(&ll_port_drops, &key, &one, BPF_NOEXIST);
+}
+
 static __always_inline void count_drop(struct pkt *p, __u32 reason)
 {
 	__u64 *n = bpf_map_lookup_elem(&ll_drops, &reason);
 
 	if (n)
 		*n += 1;
+	count_port_drop(p, reason);
 	if (p->service_id)
 		count_service_drop(p->service_id, reason);
 	sample_send(p, SAMPLE_DROP, reason);
+}
+
+/* Turns what the last stage returned into a TC action, and counts a drop. */
+static __always_inline int finish(struct pkt *p, int ret)
+{
+	if (ret < 0) {
+		count_drop(p, -ret);
+		return TC_ACT_SHOT;
+	}
+	if (p->verdict)
+		count_verdict(p->verdict);
+	if (ret == LL_REDIRECT)
+		return p->action;
+	return TC_ACT_UNSPEC;
 }

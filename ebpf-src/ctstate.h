@@ -87,8 +87,8 @@ full:
 /* The state after event in the direction of flags, where the other direction has
  * twin_flags. Pure: the whole table of transitions is here.
  */
-static __always_inline __u8 ct_next(__u8 state, enum ct_event event, __u16 flags,
-				    __u16 twin_flags)
+static __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u16 flags,
+					__u16 twin_flags)
 {
 	int reply = flags & CT_F_REPLY;
 

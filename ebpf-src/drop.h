@@ -19,13 +19,11 @@ enum drop_reason {
 
 /* What was done with a packet that was ours. Append only, as above. */
 enum verdict_count {
+	VERDICT_NONE,
 	VERDICT_TRACKED,	/* redirected by the short cut */
 	VERDICT_SLOW,		/* rewritten, then left to the kernel */
 	VERDICT_LOCAL,		/* rewritten, for or from the node itself */
-	VERDICT_REFUSED,	/* answered with RST or ICMP */
 	VERDICT_ICMP_ERROR,	/* an ICMP error about a connection, translated */
-	VERDICT_FRAGMENT,	/* a later fragment of a connection */
-	VERDICT_FRAGMENT_UNKNOWN,/* a later fragment without its first: passed up as it is */
 	VERDICT_TABLE_FULL,	/* established table full: connection stays half-open */
 	VERDICT_MAX,
 };

@@ -144,15 +144,13 @@ static __noinline __u32 lb_choose(struct pkt *p, const struct service *s)
 }
 
 /* Whether the client may use the service. */
-static __always_inline int lb_client_allowed(const struct pkt *p, const struct service *s)
+static __always_inline int lb_client_allowed(const struct pkt *p, const struct service *s,
+					     struct source_range_key *key)
 {
-	struct source_range_key key = {
-		.prefix_len = 8 * (sizeof(__u32) + sizeof(struct addr)),
-		.service_id = s->id,
-		.addr = p->saddr,
-	};
-
-	return !(s->flags & SERVICE_F_RANGES) || bpf_map_lookup_elem(&ll_source_range, &key);
+	key->prefix_len = 8 * (sizeof(__u32) + sizeof(struct addr));
+	key->service_id = s->id;
+	key->addr = p->saddr;
+	return !(s->flags & SERVICE_F_RANGES) || bpf_map_lookup_elem(&ll_source_range, key);
 }
 
 /* Finds the service that p is for. */

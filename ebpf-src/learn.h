@@ -68,13 +68,5 @@ static __noinline void nexthop_learn(struct pkt *p, struct work *w)
 	if (!meta)
 		return;
 	index = nexthop_of(p);
-	if (index && meta->nexthop && meta->nexthop != index) {
-		/* The way has changed: nobody else may go on using the old one. */
-		__u32 old_index = meta->nexthop;
-		struct nexthop *old = bpf_map_lookup_elem(&ll_nexthop, &old_index);
-
-		if (old)
-			old->ifindex = 0;
-	}
 	meta->nexthop = index;
 }

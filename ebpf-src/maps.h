@@ -55,10 +55,24 @@ MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_
 /* Backends by id; id 0 is none. Written by loxilightd before the slots that name them. */
 MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
 
-/* Tracked connections of each backend, for least-connections. Raised here, lowered
- * here and by loxilightd.
+/* Tracked connections of each backend, for least-connections. Raised here, set to
+ * what there is by loxilightd.
  */
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
+
+/* Connections that each backend was given so far. Raised here, set to 0 by
+ * loxilightd when the id gets another owner.
+ */
+MAP(ll_backend_opened, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4096, 0);
+
+/* What connections carried that are gone, by backend id, and by service id for
+ * backends that are gone too. Written by loxilightd.
+ */
+MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
+MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
+
+/* Names of services, by id. Written by loxilightd. */
+MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC);
 
 /* Next slot of round-robin, by selection table modulo the size. Written here. */
 MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
@@ -75,7 +89,9 @@ MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 409
 /* Ports of fragmented packets. Written here. */
 MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);
 
-/* Source ports that may be given out, shuffled. Written by loxilightd. */
+/* Source ports that may be given out, shuffled, from index 1 on; how many, at 0.
+ * Written by loxilightd.
+ */
 MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 
 /* Index of the next source port towards a target. Written here. */
@@ -84,6 +100,9 @@ MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0);
 /* Packets by drop_reason, and by verdict_count. Raised here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
 MAP(ll_verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, VERDICT_MAX, 0);
+
+/* Drops of each port. Raised here. */
+MAP(ll_port_drops, BPF_MAP_TYPE_PERCPU_HASH, struct port_drop_key, __u64, 16384, BPF_F_NO_PREALLOC);
 
 /* Samples for the events of loxilightd, and how many may still be sent. */
 struct {

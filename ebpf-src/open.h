@@ -15,26 +15,26 @@
  */
 static __noinline int snat_port(struct pkt *p, struct work *w)
 {
-	struct snat_target target = {
-		.saddr = w->conn.saddr,
-		.daddr = w->conn.daddr,
-		.dport = w->conn.dport,
-		.proto = p->proto,
-		.zone = config_zone,
-	};
-	__u32 start = bpf_get_prandom_u32(), *next;
+	struct snat_target *target = &w->snat_target;
+	__u32 start = bpf_get_prandom_u32(), zero = 0, *next;
+	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &zero);
 
-	if (!config_snat_ports)
+	if (!port_count || !*port_count)
 		return -DROP_NO_PORT;
-	next = bpf_map_lookup_elem(&ll_snat_next, &target);
+	target->saddr = w->conn.saddr;
+	target->daddr = w->conn.daddr;
+	target->dport = w->conn.dport;
+	target->proto = p->proto;
+	target->zone = config_zone;
+	next = bpf_map_lookup_elem(&ll_snat_next, target);
 	if (!next) {
-		bpf_map_update_elem(&ll_snat_next, &target, &start, BPF_NOEXIST);
-		next = bpf_map_lookup_elem(&ll_snat_next, &target);
+		bpf_map_update_elem(&ll_snat_next, target, &start, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, target);
 		if (!next)
 			return -DROP_NO_PORT;
 	}
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		__u32 index = __sync_fetch_and_add(next, 1) % config_snat_ports;
+		__u32 index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
 		__u16 *port = bpf_map_lookup_elem(&ll_snat_ports, &index);
 
 		if (!port)
@@ -145,6 +145,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	struct service *found = lb_service(p), *s;
 	struct backend *backend;
 	struct service_stats *stats;
+	__u64 *opened;
 	__u32 id, *load;
 	int ret;
 
@@ -153,7 +154,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->service = *found;
 	s = &w->service;
 	p->service_id = s->id;
-	if (!lb_client_allowed(p, s))
+	if (!lb_client_allowed(p, s, &w->source_range_key))
 		return -DROP_SOURCE_RANGE;
 	tuple_of(&w->tuple, p);
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
@@ -167,8 +168,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		ret = open_refused(p, w);
 		if (ret == LL_NEXT)
 			ret = open_enter(p, w);
-		if (ret == LL_NEXT)
-			count_drop(p, DROP_NO_BACKEND);
+		p->refused = 1;
 		return ret;
 	}
 	w->conn.meta.backend_id = id;
@@ -182,9 +182,12 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);
 	if (load)
 		__sync_fetch_and_add(load, 1);
+	opened = bpf_map_lookup_elem(&ll_backend_opened, &id);
+	if (opened)
+		__sync_fetch_and_add(opened, 1);
 	stats = bpf_map_lookup_elem(&ll_service_stats, &s->id);
 	if (stats)
 		stats->connection_count++;
-	sample_send(p, SAMPLE_OPENED, 0);
+	p->opened = 1;
 	return LL_NEXT;
 }

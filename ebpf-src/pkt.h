@@ -36,11 +36,14 @@ struct pkt {
 	__u32 now_tick;
 	__u16 tcp_window;
 	__u8 sctp_chunk;	/* type of the first chunk; 0xff where there is none */
-	__u8 pad[3];
+	__u8 opened;		/* the first packet of a connection */
+	__u8 refused;		/* no backend: counted as a drop, and answered */
+	__u8 pad;
 	__u16 l4_len;		/* bytes from l4_off to the end of the IP packet */
 	__be32 fragment_id;
 	__u32 service_id;	/* for counters and samples */
 	int action;		/* for LL_REDIRECT */
+	enum verdict_count verdict;
 };
 
 #define FRAGMENT_NONE	0

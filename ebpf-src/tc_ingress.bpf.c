@@ -10,19 +10,8 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
+#include "icmp.h"
 #include "track.h"
-
-/* Turns what the last stage returned into a TC action, and counts a drop. */
-static __always_inline int finish(struct pkt *p, int ret)
-{
-	if (ret < 0) {
-		count_drop(p, -ret);
-		return TC_ACT_SHOT;
-	}
-	if (ret == LL_REDIRECT)
-		return p->action;
-	return TC_ACT_UNSPEC;
-}
 
 /* What is not an established connection that stays one. */
 static __noinline int slow(struct pkt *p)
@@ -34,9 +23,12 @@ static __noinline int slow(struct pkt *p)
 
 	if (!w)
 		return LL_PASS;
+	if (p->icmp_error)
+		return icmp_translate(p, w);
 	ret = track_lookup(p, w);
 	if (ret != LL_NEXT)
 		return ret;
+	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
 	meta = conn_find(&w->tuple, &w->conn);

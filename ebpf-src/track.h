@@ -55,21 +55,21 @@ static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, st
 			return ret;
 		p->skb->tc_index = TC_INDEX_LEARN;
 		p->action = bpf_redirect_neigh(nexthop->ifindex, NULL, 0, 0);
-		count_verdict(VERDICT_SLOW);
+		p->verdict = VERDICT_SLOW;
 		return LL_REDIRECT;
 	}
 	r->dec_ttl = 1;
 	ret = nat_rewrite(p, r);
 	if (ret != LL_NEXT)
 		return ret;
-	count_verdict(VERDICT_TRACKED);
+	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop);
 slow:
 	ret = nat_rewrite(p, r);
 	if (ret != LL_NEXT)
 		return ret;
 	p->skb->tc_index = TC_INDEX_LEARN;
-	count_verdict(VERDICT_SLOW);
+	p->verdict = VERDICT_SLOW;
 	return LL_STACK;
 }
 
@@ -152,4 +152,13 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		conn_remove(&w->tuple, w->conn.half_open);
 	}
 	return open_connection(p, w);
+}
+
+/* Tells what track_lookup did, while p is still as it came. */
+static __always_inline void track_tell(struct pkt *p)
+{
+	if (p->opened)
+		sample_send(p, SAMPLE_OPENED, 0);
+	else if (p->refused)
+		count_drop(p, DROP_NO_BACKEND);
 }

@@ -9,6 +9,8 @@
 
 #include <linux/types.h>
 
+#include "drop.h"
+
 #define LAYOUT_VERSION 1
 
 /* Time in the maps is in ticks of 2^27 ns (134 ms) of CLOCK_MONOTONIC. */
@@ -180,13 +182,11 @@ struct service {
 	__u32 table_id;		/* of the selection table */
 	__u32 slot_count;	/* of the selection table; 0: no usable backend */
 	__u32 affinity_ticks;	/* client affinity; 0 turns it off */
-	__u8 algorithm;		/* enum algorithm */
-	__u8 source;		/* enum source_mode */
-	__u8 flags;		/* SERVICE_F_ */
-	__u8 pad;
-	__u32 pad2;
+	enum algorithm algorithm;
+	enum source_mode source;
+	__u32 flags;		/* SERVICE_F_ */
 };
-_Static_assert(sizeof(struct service) == 24, "layout is pinned");
+_Static_assert(sizeof(struct service) == 28, "layout is pinned");
 
 #define SLOTS_PER_CHUNK 64
 
@@ -240,6 +240,25 @@ enum service_drop {
 	SERVICE_DROP_OTHER,
 };
 
+/* What connections carried that are gone; both directions. */
+struct traffic {
+	__u64 packet_count;
+	__u64 byte_count;	/* of whole frames */
+};
+
+#define SERVICE_NAME_MAX 256
+
+/* For loxilightd, which finds its services again by it. */
+struct service_name {
+	char name[SERVICE_NAME_MAX];	/* padded with zeros */
+};
+
+struct port_drop_key {
+	__u32 ifindex;
+	__u32 zone;
+	enum drop_reason reason;
+};
+
 /* --- fragments --- */
 
 struct fragment_key {
@@ -261,7 +280,7 @@ struct fragment {
 
 #define SNAT_PORT_MAX 65536
 
-/* The source ports that may be given out: count in entry 0. Written by loxilightd. */
+/* Ports are given out towards each target one after the other. */
 struct snat_target {
 	struct addr saddr;
 	struct addr daddr;

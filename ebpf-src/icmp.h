@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* icmp.h - ICMP errors about connections of ours (RFC 5508, section 4): the tuple
+ * that they carry and the addresses that they go by are those that the receiver
+ * knows. The embedded layer 4 checksum is left: nobody can check it, for most of
+ * what it covers is cut off.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "count.h"
+#include "ctstate.h"
+#include "nexthop.h"
+#include "parse.h"
+#include "route.h"
+
+/* Reads the headers of the embedded packet: w->inner, with offsets from the start
+ * of the frame. LL_PASS: not of a kind that we translate.
+ */
+static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
+{
+	struct pkt *inner = &w->inner;
+	struct {
+		__be16 sport;
+		__be16 dport;
+	} ports;
+
+	__builtin_memset(inner, 0, sizeof(*inner));
+	inner->family = p->family;
+	inner->l3_off = p->l4_off + sizeof(struct icmp_header);
+	if (p->family == 4) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(p->skb, inner->l3_off, &ip, sizeof(ip)))
+			return LL_PASS;
+		if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(IP_OFFSET_MASK))
+			return LL_PASS;
+		inner->proto = ip.protocol;
+		inner->l4_off = inner->l3_off + ip.ihl * 4;
+		addr_from4(&inner->saddr, ip.saddr);
+		addr_from4(&inner->daddr, ip.daddr);
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(p->skb, inner->l3_off, &ip, sizeof(ip)) || ip.version != 6)
+			return LL_PASS;
+		inner->proto = ip.nexthdr;
+		inner->l4_off = inner->l3_off + sizeof(ip);
+		__builtin_memcpy(&inner->saddr, &ip.saddr, sizeof(inner->saddr));
+		__builtin_memcpy(&inner->daddr, &ip.daddr, sizeof(inner->daddr));
+		if (parse_ipv6_extensions(p->skb, inner) != LL_NEXT ||
+		    inner->fragment == FRAGMENT_LATER)
+			return LL_PASS;
+	}
+	if (inner->proto != IPPROTO_TCP && inner->proto != IPPROTO_UDP &&
+	    inner->proto != IPPROTO_SCTP)
+		return LL_PASS;
+	if (bpf_skb_load_bytes(p->skb, inner->l4_off, &ports, sizeof(ports)))
+		return LL_PASS;
+	inner->sport = ports.sport;
+	inner->dport = ports.dport;
+	return LL_NEXT;
+}
+
+/* Writes the addresses of the IP header at off; IPv4's checksum follows. */
+static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 family,
+				       const struct addr *saddr, const struct addr *daddr)
+{
+	struct iphdr ip;
+	__u64 diff;
+
+	if (!saddr || !daddr)
+		return -DROP_REWRITE;
+	if (family == 6)
+		return bpf_skb_store_bytes(skb, off + offsetof(struct ipv6hdr, saddr), saddr, 16, 0) ||
+		       bpf_skb_store_bytes(skb, off + offsetof(struct ipv6hdr, daddr), daddr, 16, 0) ?
+		       -DROP_REWRITE : LL_NEXT;
+	if (bpf_skb_load_bytes(skb, off, &ip, sizeof(ip)))
+		return -DROP_REWRITE;
+	diff = csum_diff32(csum_diff32(0, ip.saddr, saddr->word[3]), ip.daddr, daddr->word[3]);
+	ip.check = csum_apply(ip.check, diff);
+	ip.saddr = saddr->word[3];
+	ip.daddr = daddr->word[3];
+	return bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0) ? -DROP_REWRITE : LL_NEXT;
+}
+
+/* Translates the ICMP error p. What it is about was sent as w->conn turned round
+ * before we rewrote it. LL_PASS: about no connection of ours.
+ */
+static __noinline int icmp_translate(struct pkt *p, struct work *w)
+{
+	struct rewrite *outer;
+	struct {
+		__be16 sport;
+		__be16 dport;
+	} ports;
+	__u64 diff;
+
+	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
+		return LL_PASS;
+	tuple_of(&w->tuple, &w->inner);
+	tuple_turn(&w->tuple);
+	if (!conn_find(&w->tuple, &w->conn))
+		return LL_PASS;
+	outer = &w->rewrite;
+	outer->daddr = w->conn.daddr;
+	outer->saddr = addr_equal(&p->saddr, &w->inner.daddr) ? w->conn.saddr : p->saddr;
+	ports.sport = w->conn.dport;
+	ports.dport = w->conn.sport;
+	diff = csum_diff32(0, w->inner.sport | (__u32)w->inner.dport << 16,
+			   ports.sport | (__u32)ports.dport << 16);
+	/* In IPv4 the checksum of the embedded header makes up for its addresses. */
+	if (p->family == 6) {
+		diff = csum_diff_addr(diff, &w->inner.saddr, &w->conn.daddr);
+		diff = csum_diff_addr(diff, &w->inner.daddr, &w->conn.saddr);
+		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
+		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
+	}
+	if (icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
+	    icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
+	    bpf_skb_store_bytes(p->skb, w->inner.l4_off, &ports, sizeof(ports), 0) ||
+	    bpf_l4_csum_replace(p->skb, p->l4_off + offsetof(struct icmp_header, checksum), 0,
+				csum_fold32(diff), 0))
+		return -DROP_REWRITE;
+	p->verdict = VERDICT_ICMP_ERROR;
+	p->skb->tc_index = TC_INDEX_TRACKED;
+	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
+		/* Already routed to where it was: route it anew. */
+		__u32 out = route_out(p, &w->fib, &outer->saddr, &outer->daddr);
+
+		if (!out)
+			return -DROP_NO_ROUTE;
+		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+		return LL_REDIRECT;
+	}
+	return LL_STACK;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* tc_egress.bpf.c - the program on the egress hook of every port.
+ *
+ * It sees what the ingress hook sent on, and where the kernel would send it; what
+ * the node itself sends; and what came in by devices that are not ports.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "parse.h"
+#include "icmp.h"
+#include "learn.h"
+#include "track.h"
+
+/* Back to the node itself, by the ingress hook of the same device. */
+static __always_inline int send_back(struct pkt *p)
+{
+	struct device *device = device_find(p->skb->ifindex);
+	void *data, *end;
+
+	if (!device)
+		return -DROP_NO_ROUTE;
+	data = (void *)(long)p->skb->data;
+	end = (void *)(long)p->skb->data_end;
+	if (data + 14 > end)
+		return -DROP_REWRITE;
+	__builtin_memcpy(data, device->mac, 6);
+	__builtin_memcpy(data + 6, device->mac, 6);
+	p->action = bpf_redirect(p->skb->ifindex, BPF_F_INGRESS);
+	return LL_REDIRECT;
+}
+
+/* Sends a rewritten packet of the node's own to its new destination. */
+static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
+{
+	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+	__u32 out;
+
+	if (nexthop && nexthop->ifindex && track_fits(p, nexthop) &&
+	    p->now_tick - nexthop->checked_tick <= config_confirm_ticks) {
+		void *data = (void *)(long)p->skb->data;
+		void *end = (void *)(long)p->skb->data_end;
+
+		if (data + 14 > end)
+			return -DROP_REWRITE;
+		__builtin_memcpy(data, nexthop->dmac, 6);
+		__builtin_memcpy(data + 6, nexthop->smac, 6);
+		p->skb->tc_index = TC_INDEX_TRACKED;
+		p->action = bpf_redirect(nexthop->ifindex, 0);
+		return LL_REDIRECT;
+	}
+	out = route_out(p, &w->fib, &p->saddr, &p->daddr);
+	if (!out)
+		return -DROP_NO_ROUTE;
+	p->skb->tc_index = TC_INDEX_LEARN;
+	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+	return LL_REDIRECT;
+}
+
+static __noinline int send(struct pkt *p, struct work *w)
+{
+	struct ct_meta *meta;
+	struct rewrite *r;
+	struct addr daddr;
+	int ret;
+
+	if (!w)
+		return LL_PASS;
+	ret = track_lookup(p, w);
+	if (ret != LL_NEXT)
+		return ret;
+	track_tell(p);
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_teach(p);
+	meta = conn_find(&w->tuple, &w->conn);
+	if (!meta)
+		return -DROP_TABLE_FULL;
+	track_count(p, meta);
+	r = &w->rewrite;
+	r->saddr = w->conn.saddr;
+	r->daddr = w->conn.daddr;
+	r->sport = w->conn.sport;
+	r->dport = w->conn.dport;
+	r->dec_ttl = 0;
+	daddr = p->daddr;
+	ret = nat_rewrite(p, r);
+	if (ret != LL_NEXT)
+		return ret;
+	p->verdict = VERDICT_LOCAL;
+	if (w->conn.meta.flags & CT_F_LOCAL)
+		return send_back(p);
+	if (addr_equal(&daddr, &p->daddr))
+		return LL_STACK;
+	return send_routed(p, w, w->conn.meta.nexthop);
+}
+
+SEC("tc")
+int ll_tc_egress(struct __sk_buff *skb)
+{
+	struct pkt p = { .skb = skb, .egress = 1 };
+	__u32 word = skb->tc_index;
+	struct work *w;
+	int ret;
+
+	if (word)
+		skb->tc_index = 0;
+	if (word == TC_INDEX_TRACKED)
+		return TC_ACT_UNSPEC;
+	parse_pull(skb);
+	ret = parse_packet(&p);
+	if (ret != LL_NEXT)
+		return TC_ACT_UNSPEC;
+	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	w = work_get();
+	if (!w)
+		return TC_ACT_UNSPEC;
+	if (word == TC_INDEX_LEARN) {
+		nexthop_learn(&p, w);
+		return TC_ACT_UNSPEC;
+	}
+	if (p.fragment == FRAGMENT_LATER)
+		ret = fragment_learn(&p);
+	if (ret == LL_NEXT)
+		ret = p.icmp_error ? icmp_translate(&p, w) : send(&p, w);
+	return finish(&p, ret);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
