@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// changeOptions are the flags of every command that changes something.
+type changeOptions struct {
+	dryRun     bool
+	wait       time.Duration
+	ifRevision int64
+	requestID  string
+}
+
+func (o *changeOptions) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
+	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, at most so long (exit code 4 if it does not)")
+	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this revision")
+	flags.StringVar(&o.requestID, "request-id", "", "an id of your own; a change with the same id is carried out once only")
+	for _, flag := range []string{"wait", "if-revision", "request-id"} {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+}
+
+func (o *changeOptions) params() (api.Change, error) {
+	if o.wait < 0 {
+		return api.Change{}, usagef("--wait %s: want 0 or more", o.wait)
+	}
+	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), RequestID: o.requestID}
+	if o.ifRevision >= 0 {
+		revision := uint64(o.ifRevision)
+		change.IfRevision = &revision
+	}
+	return change, nil
+}
+
+func (a *app) applyCommand() *cobra.Command {
+	var options changeOptions
+	var files []string
+	var owner string
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE…",
+		Short: "Make the objects of files be as the files say",
+		Long: `Create the objects of the files, or change them to be as the files say, all of
+them in one transaction. Objects that the files do not name stay as they are.
+
+FILE is YAML (several documents with --- between them) or JSON, a folder of such
+files, or - for the standard input.`,
+		Example: "  llcli apply -f web.yaml --wait 10s\n  llcli apply -f services/ --dry-run\n  generate | llcli apply -f -",
+		Args:    noWords("name files with -f FILE"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			docs, change, err := a.changeInput(files, owner, &options)
+			if err != nil {
+				return err
+			}
+			params := api.ApplyParams{Objects: objectsOf(docs), Change: change}
+			return a.change(ctx, d, api.MethodApply, params, change, docs)
+		}),
+	}
+	options.bind(cmd)
+	bindFiles(cmd, &files)
+	cmd.Flags().StringVar(&owner, "owner", "", "the owner of objects that name none (default cli)")
+	return cmd
+}
+
+func bindFiles(cmd *cobra.Command, files *[]string) {
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a file of objects, a folder, or - for the standard input; may be repeated")
+	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
+}
+
+// changeInput reads what a change by files needs.
+func (a *app) changeInput(files []string, owner string, options *changeOptions) ([]document, api.Change, error) {
+	change, err := options.params()
+	if err != nil {
+		return nil, change, err
+	}
+	if len(files) == 0 {
+		return nil, change, usagef("which objects? name a file with -f FILE, or -f - for the standard input")
+	}
+	docs, err := readManifests(a.In, files)
+	if err == nil && len(docs) == 0 {
+		err = fmt.Errorf("no object in %s", titles(files))
+	}
+	for i := range docs {
+		if docs[i].object.Owner == "" {
+			docs[i].object.Owner = owner
+		}
+	}
+	return docs, change, err
+}
+
+func objectsOf(docs []document) []api.Object {
+	objects := make([]api.Object, len(docs))
+	for i := range docs {
+		objects[i] = docs[i].object
+	}
+	return objects
+}
+
+func (a *app) deleteCommand() *cobra.Command {
+	var options changeOptions
+	var files []string
+	cmd := &cobra.Command{
+		Use:     "delete {KIND NAME… | -f FILE…}",
+		Short:   "Delete objects",
+		Long:    "Delete the objects that are named, or those that files name, in one transaction. What is not there is no error.",
+		Example: "  llcli delete service web\n  llcli delete -f web.yaml",
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			if len(files) > 0 {
+				if len(args) > 0 {
+					return usagef("names and -f do not go together")
+				}
+				docs, change, err := a.changeInput(files, "", &options)
+				if err != nil {
+					return err
+				}
+				refs := make([]api.ObjectRef, len(docs))
+				for i := range docs {
+					refs[i] = docs[i].ref()
+				}
+				return a.change(ctx, d, api.MethodDelete, api.DeleteParams{Objects: refs, Change: change}, change, docs)
+			}
+			if len(args) == 0 {
+				return usagef("which objects? llcli delete KIND NAME…, or -f FILE")
+			}
+			kind, names, err := refArgs(args)
+			if err != nil {
+				return err
+			}
+			return a.deleteNames(ctx, d, kind, names, change)
+		}),
+	}
+	options.bind(cmd)
+	bindFiles(cmd, &files)
+	return cmd
+}
+
+func (a *app) deleteNames(ctx context.Context, d Daemon, kind string, names []string, change api.Change) error {
+	if len(names) == 0 {
+		return usagef("which %s? name it", kind)
+	}
+	refs := make([]api.ObjectRef, len(names))
+	for i, name := range names {
+		refs[i] = api.ObjectRef{Kind: kind, Name: name}
+	}
+	return a.change(ctx, d, api.MethodDelete, api.DeleteParams{Objects: refs, Change: change}, change, nil)
+}
+
+// change carries out a change and prints what became of each object. An error
+// that names an object of docs is told with its file and line.
+func (a *app) change(ctx context.Context, d Daemon, method string, params any, change api.Change, docs []document) error {
+	var result api.ChangeResult
+	if err := d.Change(ctx, method, change.RequestID, time.Duration(change.Wait), params, &result); err != nil {
+		return locate(err, docs)
+	}
+	return a.printChange(&result, change.DryRun)
+}
+
+// located is an error of the daemon with the place in a file that it is about.
+type located struct {
+	place string
+	err   error
+}
+
+func (e *located) Error() string { return e.place + ": " + e.err.Error() }
+func (e *located) Unwrap() error { return e.err }
+
+// locate finds the place in docs that an error of the daemon names.
+func locate(err error, docs []document) error {
+	e, ok := errors.AsType[*api.Error](err)
+	if !ok || e.Data == nil {
+		return err
+	}
+	for i := range docs {
+		if d := &docs[i]; d.ref().String() == e.Data.Object {
+			return &located{fmt.Sprintf("%s:%d", d.file, d.lineOf(e.Data.Field)), err}
+		}
+	}
+	return err
+}
+
+func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {
+	if !a.isTable() {
+		return a.printValue(result)
+	}
+	summary := result.Summary
+	if summary == nil {
+		summary = make(map[string]int)
+		for _, c := range result.Changes {
+			summary[c.Action]++
+		}
+	}
+	paint := a.painter()
+	for _, c := range result.Changes {
+		a.printf("%s/%s %s\n", c.Kind, c.Name, paint.paint(actionColor(c.Action), c.Action))
+	}
+	var parts []string
+	total := 0
+	for _, action := range slices.Sorted(maps.Keys(summary)) {
+		total += summary[action]
+		parts = append(parts, fmt.Sprintf("%d %s", summary[action], action))
+	}
+	if more := total - len(result.Changes); more > 0 {
+		a.printf("… and %d more\n", more)
+	}
+	if len(parts) == 0 {
+		parts = []string{"nothing to do"}
+	}
+	head := fmt.Sprintf("revision %d", result.Revision)
+	if dryRun {
+		head = "dry run, nothing was changed"
+	}
+	a.printf("%s: %s\n", head, strings.Join(parts, ", "))
+	return nil
+}
+
+func actionColor(action string) string {
+	switch action {
+	case api.ActionCreated:
+		return green
+	case api.ActionUpdated:
+		return yellow
+	case api.ActionDeleted:
+		return red
+	default:
+		return ""
+	}
+}

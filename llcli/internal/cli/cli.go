@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is llcli: it turns words on a command line and documents in files
+// into requests to loxilightd, and the answers into tables, JSON or YAML. It
+// decides nothing about networks: what a document means, and whether it is
+// right, is the daemon's to say. Everything it needs from its process comes in
+// an [Env], so that tests run it whole.
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1 // refused by the daemon, or failed here
+	ExitUsage       = 2
+	ExitUnreachable = 3
+	ExitNotReady    = 4 // done and durable, but not Ready in time
+)
+
+// Daemon is the daemon as the commands need it.
+type Daemon interface {
+	// Call calls a method that changes nothing, and decodes its result.
+	Call(ctx context.Context, method string, params, result any) error
+	// Change calls a method that changes something, at most once. wait is how
+	// long the daemon may take on purpose.
+	Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error
+	Close() error
+}
+
+// Env is what a run takes from its process.
+type Env struct {
+	Args   []string // without the program's name
+	In     io.Reader
+	Out    io.Writer
+	Err    io.Writer
+	Getenv func(string) string
+	// Width returns the columns of the terminal that Out is; 0: it is none.
+	Width func() int
+	// Dial connects to the daemon at a nanomsg URL. Each call may take so long.
+	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
+	// Now is the time of day, for what is printed only.
+	Now func() time.Time
+}
+
+// app is one run.
+type app struct {
+	Env
+	out *bufio.Writer
+
+	socket   string
+	instance string
+	timeout  time.Duration
+	output   string
+	watch    bool
+	interval time.Duration
+
+	started bool // a command's own code runs: errors are no longer those of usage
+}
+
+// Run carries out one command line and returns the exit code.
+func Run(ctx context.Context, env Env) int {
+	a := &app{Env: env, out: bufio.NewWriterSize(env.Out, 64<<10)}
+	root := a.root()
+	root.SetArgs(env.Args)
+	root.SetIn(env.In)
+	root.SetOut(a.out)
+	root.SetErr(env.Err)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !a.started && !errors.Is(err, errUnreachable) {
+		err = &usageError{err}
+	}
+	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
+		err = fmt.Errorf("write the output: %w", flushErr)
+	}
+	a.report(err)
+	return exitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "llcli",
+		Short: "Control loxilightd, the switch, router, load balancer and firewall of this node",
+		Long: `llcli tells loxilightd what is wanted, and shows what is.
+
+Everything that the daemon is told is an object of a kind: an Interface that the
+data plane attaches to, a Service that spreads connections over backends. Objects
+are written in YAML or JSON and applied as a whole: a change takes place
+completely and durably, or not at all.`,
+		Example: `  llcli apply -f web.yaml --wait 10s
+  llcli service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080
+  llcli get services -o wide
+  llcli connections --service web
+  llcli status`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket: a path or a nanomsg URL (default: $LOXILIGHT_SOCKET, or that of --instance)")
+	flags.StringVar(&a.instance, "instance", "", "the instance of the daemon on this machine (default: $LOXILIGHT_INSTANCE, or default)")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for the daemon's answer")
+	flags.StringVarP(&a.output, "output", "o", formatTable, "form of the output: "+strings.Join(formats, ", "))
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
+	root.AddCommand(
+		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.statusCommand(),
+	)
+	return root
+}
+
+// run makes f the body of a command: with a connection to the daemon, and with
+// errors that are no longer those of usage.
+func (a *app) run(f func(ctx context.Context, d Daemon, args []string) error) func(*cobra.Command, []string) error {
+	return a.runLocal(func(ctx context.Context, args []string) error {
+		d, err := a.dial(ctx)
+		if err != nil {
+			return err
+		}
+		err = f(ctx, d, args)
+		return errors.Join(err, d.Close())
+	})
+}
+
+// runLocal makes f the body of a command that may need no daemon.
+func (a *app) runLocal(f func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := checkFormat(a.output); err != nil {
+			return err
+		}
+		if a.timeout <= 0 {
+			return fmt.Errorf("--timeout %s: want more than 0", a.timeout)
+		}
+		a.started = true
+		return f(cmd.Context(), args)
+	}
+}
+
+// dial connects to the daemon that the flags and the environment name.
+func (a *app) dial(ctx context.Context) (Daemon, error) {
+	return a.Dial(ctx, a.controlURL(), a.timeout)
+}
+
+// controlURL returns the control socket as a nanomsg URL.
+func (a *app) controlURL() string {
+	socket, instance := a.socket, a.instance
+	if socket == "" && instance == "" {
+		socket = a.Getenv("LOXILIGHT_SOCKET")
+	}
+	if instance == "" {
+		instance = a.Getenv("LOXILIGHT_INSTANCE")
+	}
+	switch {
+	case strings.Contains(socket, "://"):
+		return socket
+	case socket != "":
+		return "ipc://" + socket
+	case instance != "" && instance != "default":
+		return "ipc:///run/loxilight-" + instance + "/control.sock"
+	default:
+		return api.ControlSocket
+	}
+}
+
+// must is for what only a mistake in this package can make fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

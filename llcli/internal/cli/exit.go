@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// errUnreachable is in the chain of errors that leave the daemon unheard.
+var errUnreachable = errors.New("loxilightd is not reachable")
+
+// usageError is a command line that cannot be carried out.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// noWords refuses arguments, and says what to do instead.
+func noWords(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usagef("unexpected %q; %s", args[0], hint)
+		}
+		return nil
+	}
+}
+
+// needWords refuses fewer arguments than n.
+func needWords(n int, usage string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usagef("something is missing: %s", usage)
+		}
+		return nil
+	}
+}
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// exitCode is the one place where errors become exit codes.
+func exitCode(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return ExitUsage
+	}
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		if e.Reason() == api.ReasonTimeout {
+			return ExitNotReady
+		}
+		return ExitFailed
+	}
+	if errors.Is(err, errUnreachable) {
+		return ExitUnreachable
+	}
+	return ExitFailed
+}
+
+// report prints err for people. A reader who went away (llcli get | head) and an
+// interrupt by the user need no words.
+func (a *app) report(err error) {
+	if err == nil || errors.Is(err, syscall.EPIPE) || errors.Is(err, context.Canceled) {
+		return
+	}
+	// There is nowhere to tell of an error of writing this.
+	_, _ = fmt.Fprintf(a.Err, "llcli: %v\n", err)
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Data != nil {
+		for _, object := range e.Data.NotReady {
+			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, prefixed(": ", object.Message))
+		}
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		_, _ = fmt.Fprintln(a.Err, "llcli: see llcli --help, or llcli COMMAND --help")
+	}
+}
+
+// prefixed returns prefix and text, or nothing where text is empty.
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// getOptions are the flags of get and of the list of each noun.
+type getOptions struct {
+	owner  string
+	labels map[string]string
+}
+
+func (o *getOptions) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.owner, "owner", "", "only objects of this owner: "+api.OwnerCLI+", "+api.OwnerFile+" or another")
+	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: KEY=VALUE,…")
+	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions))
+}
+
+func (a *app) getCommand() *cobra.Command {
+	var options getOptions
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME…]",
+		Short: "Show objects: what is wanted, and what is",
+		Long: `Show the objects of a kind, or those that are named.
+
+With -o yaml and -o json the objects come out as apply takes them.`,
+		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide",
+		Args:    needWords(1, "llcli get KIND [NAME…]"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			kind, names, err := refArgs(args)
+			if err != nil {
+				return err
+			}
+			return a.get(ctx, d, kind, names, options)
+		}),
+	}
+	options.bind(cmd)
+	return cmd
+}
+
+// refArgs reads KIND [NAME…] or KIND/NAME….
+func refArgs(args []string) (string, []string, error) {
+	kind, name, slash := strings.Cut(args[0], "/")
+	if !slash {
+		return kindOf(kind), args[1:], nil
+	}
+	kind = kindOf(kind)
+	names := []string{name}
+	for _, arg := range args[1:] {
+		k, n, slash := strings.Cut(arg, "/")
+		if !slash || kindOf(k) != kind {
+			return "", nil, usagef("%q: want %s/NAME, as in %q", arg, kind, args[0])
+		}
+		names = append(names, n)
+	}
+	return kind, names, nil
+}
+
+// get shows objects of a kind.
+func (a *app) get(ctx context.Context, d Daemon, kind string, names []string, options getOptions) error {
+	if len(names) > 0 && (options.owner != "" || len(options.labels) > 0) {
+		return usagef("names and --owner or --labels do not go together")
+	}
+	w := a.objectWriter(kind, len(names) == 1)
+	if len(names) == 0 {
+		params := api.ListParams{Kind: kind, Owner: options.owner, Labels: options.labels}
+		if _, err := a.list(ctx, d, params, w.add); err != nil {
+			return err
+		}
+		return w.end()
+	}
+	for _, name := range names {
+		var object api.Object
+		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: kind, Name: name}, &object); err != nil {
+			return err
+		}
+		if err := w.add([]api.Object{object}); err != nil {
+			return err
+		}
+	}
+	return w.end()
+}
+
+// list calls each for every page of a list, and returns the revision of the first.
+func (a *app) list(ctx context.Context, d Daemon, params api.ListParams, each func([]api.Object) error) (uint64, error) {
+	var revision uint64
+	for {
+		var page api.ListResult
+		if err := d.Call(ctx, api.MethodList, params, &page); err != nil {
+			return 0, err
+		}
+		if params.Continue == "" {
+			revision = page.Revision
+		}
+		if err := each(page.Items); err != nil {
+			return 0, err
+		}
+		if page.Continue == "" {
+			return revision, nil
+		}
+		params.Continue = page.Continue
+	}
+}
+
+// objectWriter writes objects in the form that was asked for.
+type objectWriter struct {
+	app    *app
+	kind   *kind // nil: one that this llcli does not know
+	single bool  // one object, not a list of one
+	table  *table
+	list   listWriter
+	count  int
+}
+
+func (a *app) objectWriter(name string, single bool) *objectWriter {
+	w := &objectWriter{app: a, kind: findKind(name), single: single, list: listWriter{app: a}}
+	columns := []column{{title: "NAME"}, {title: "STATE"}}
+	if w.kind != nil {
+		columns = append(columns, w.kind.columns...)
+	}
+	if a.output == formatWide {
+		if w.kind != nil {
+			columns = append(columns, w.kind.wide...)
+		}
+		columns = append(columns, column{title: "OWNER"}, column{title: "REVISION", right: true})
+	}
+	w.table = a.table(append(columns, column{title: "MESSAGE", flexible: true})...)
+	return w
+}
+
+func (w *objectWriter) add(objects []api.Object) error {
+	w.count += len(objects)
+	for i := range objects {
+		switch {
+		case w.app.isTable():
+			w.table.add(w.row(&objects[i])...)
+		case w.single:
+			return w.app.printValue(objects[i])
+		default:
+			if err := w.list.add(objects[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *objectWriter) row(o *api.Object) []cell {
+	var status api.Status
+	decode(o, &struct{}{}, &status)
+	state := or(status.State, api.StatePending)
+	wide := w.app.output == formatWide
+	cells := []cell{{text: o.Name}, {text: state, color: stateColor(state)}}
+	if w.kind != nil {
+		cells = append(cells, w.kind.cells(o, wide)...)
+	}
+	if wide {
+		cells = append(cells, cell{text: or(o.Owner, api.OwnerCLI)}, cell{text: strconv.FormatUint(o.Revision, 10)})
+	}
+	return append(cells, cell{text: status.Message})
+}
+
+func (w *objectWriter) end() error {
+	switch {
+	case !w.app.isTable():
+		if !w.single {
+			w.list.end()
+		}
+	case w.count == 0:
+		w.app.note("there are none")
+	default:
+		w.table.flush()
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// kind is how objects of one kind are named and shown.
+type kind struct {
+	name    string   // as in a document
+	words   []string // as on a command line; the first is the noun
+	columns []column
+	wide    []column
+	// cells returns the values of columns, and of columns and wide.
+	cells func(o *api.Object, wide bool) []cell
+}
+
+var kinds = []kind{
+	{
+		name:  api.KindInterface,
+		words: []string{"interface", "interfaces", "if", "iface"},
+		columns: []column{
+			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP"},
+		},
+		wide: []column{
+			{title: "INDEX", right: true}, {title: "MAC"}, {title: "MTU", right: true},
+			{title: "ADDRESSES", flexible: true}, {title: "HOOKS", flexible: true},
+		},
+		cells: interfaceCells,
+	},
+	{
+		name:  api.KindService,
+		words: []string{"service", "services", "svc"},
+		columns: []column{
+			{title: "FRONTENDS", flexible: true}, {title: "BACKENDS", right: true}, {title: "ALGORITHM"},
+		},
+		wide: []column{
+			{title: "SOURCE"}, {title: "AFFINITY"}, {title: "HEALTH"}, {title: "LABELS", flexible: true},
+		},
+		cells: serviceCells,
+	},
+}
+
+// kindOf returns the kind that a word means, or the word: the daemon may know more.
+func kindOf(word string) string {
+	if k := findKind(word); k != nil {
+		return k.name
+	}
+	return word
+}
+
+// findKind returns the kind that a word means; nil: none that we know.
+func findKind(word string) *kind {
+	for i := range kinds {
+		if word == kinds[i].name {
+			return &kinds[i]
+		}
+		for _, w := range kinds[i].words {
+			if strings.EqualFold(word, w) {
+				return &kinds[i]
+			}
+		}
+	}
+	return nil
+}
+
+func interfaceCells(o *api.Object, wide bool) []cell {
+	var spec api.InterfaceSpec
+	var status api.InterfaceStatus
+	decode(o, &spec, &status)
+	cells := []cell{
+		{text: spec.Device}, {text: or(spec.Netns, "host")}, {text: or(spec.Role, "uplink")}, {text: or(spec.XDP, "off")},
+	}
+	if wide {
+		cells = append(cells,
+			cell{text: number(status.Index)}, cell{text: or(status.MAC, "-")}, cell{text: number(status.MTU)},
+			cell{text: join(status.Addresses)}, cell{text: join(status.Hooks)})
+	}
+	return cells
+}
+
+func serviceCells(o *api.Object, wide bool) []cell {
+	var spec api.ServiceSpec
+	var status api.ServiceStatus
+	decode(o, &spec, &status)
+	cells := []cell{
+		{text: join(spec.Frontends)}, backendCount(&spec, &status), {text: or(spec.Algorithm, "maglev")},
+	}
+	if wide {
+		affinity, health := "-", "-"
+		if spec.Affinity != nil {
+			affinity = short(spec.Affinity.Timeout)
+		}
+		if spec.Health != nil {
+			health = spec.Health.Type
+		}
+		cells = append(cells, cell{text: or(spec.Source, "auto")}, cell{text: affinity}, cell{text: health}, cell{text: labels(o.Labels)})
+	}
+	return cells
+}
+
+// backendCount returns how many of the backends take new connections, and how
+// many there are.
+func backendCount(spec *api.ServiceSpec, status *api.ServiceStatus) cell {
+	active := 0
+	for _, b := range status.Backends {
+		if b.State == "active" {
+			active++
+		}
+	}
+	c := cell{text: fmt.Sprintf("%d/%d", active, len(spec.Backends))}
+	switch {
+	case active == len(spec.Backends):
+	case active == 0:
+		c.color = red
+	default:
+		c.color = yellow
+	}
+	return c
+}
+
+// decode reads what this llcli knows of an object's spec and status; what a
+// newer daemon adds is left out, and what it changed shows as absent.
+func decode(o *api.Object, spec, status any) {
+	if o.Spec != nil {
+		_ = json.Unmarshal(o.Spec, spec)
+	}
+	if o.Status != nil {
+		_ = json.Unmarshal(o.Status, status)
+	}
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+func join(texts []string) string { return or(strings.Join(texts, ","), "-") }
+
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// Forms of output.
+const (
+	formatTable = "table"
+	formatWide  = "wide" // a table with more columns
+	formatJSON  = "json"
+	formatYAML  = "yaml"
+)
+
+var formats = []string{formatTable, formatWide, formatJSON, formatYAML}
+
+func checkFormat(format string) error {
+	if !slices.Contains(formats, format) {
+		return fmt.Errorf("--output %q: want one of %s", format, strings.Join(formats, ", "))
+	}
+	return nil
+}
+
+// isTable says whether people read the output, rather than programs.
+func (a *app) isTable() bool { return a.output == formatTable || a.output == formatWide }
+
+// printf writes to the output; its errors are told when it is flushed.
+func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+
+// note tells people something that is no part of the output.
+func (a *app) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.Err, "llcli: "+format+"\n", args...) // there is nowhere to tell of an error of it
+}
+
+// printValue writes v, which JSON can say, as one document.
+func (a *app) printValue(v any) error {
+	if a.output == formatYAML {
+		text, err := toYAML(v)
+		if err != nil {
+			return err
+		}
+		_, err = a.out.Write(text)
+		return err
+	}
+	text, err := indentJSON(v, "")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n", text)
+	return err
+}
+
+// indentJSON writes v as people read it.
+func indentJSON(v any, prefix string) ([]byte, error) {
+	data, err := marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	err = json.Indent(&buf, data, prefix, "  ")
+	return buf.Bytes(), err
+}
+
+// listWriter writes values one by one: as a JSON list, or as YAML documents.
+type listWriter struct {
+	app   *app
+	count int
+}
+
+func (l *listWriter) add(v any) error {
+	l.count++
+	if l.app.output == formatYAML {
+		if l.count > 1 {
+			l.app.printf("---\n")
+		}
+		return l.app.printValue(v)
+	}
+	separator := ",\n  "
+	if l.count == 1 {
+		separator = "[\n  "
+	}
+	text, err := indentJSON(v, "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(l.app.out, "%s%s", separator, text)
+	return err
+}
+
+func (l *listWriter) end() {
+	switch {
+	case l.app.output == formatYAML:
+	case l.count == 0:
+		l.app.printf("[]\n")
+	default:
+		l.app.printf("\n]\n")
+	}
+}
+
+// printLine writes v as JSON in one line, or as a YAML document of its own:
+// what a reader of a stream can take apart.
+func (a *app) printLine(v any) error {
+	if a.output == formatYAML {
+		a.printf("---\n")
+		return a.printValue(v)
+	}
+	text, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n", text)
+	return err
+}
+
+// color wraps text in a colour where the reader is a person who wants colours.
+type painter bool
+
+func (a *app) painter() painter {
+	return painter(a.Width() > 0 && a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb")
+}
+
+const (
+	green  = "32"
+	yellow = "33"
+	red    = "31"
+	bold   = "1"
+)
+
+func (p painter) paint(color, text string) string {
+	if !p || color == "" || text == "" {
+		return text
+	}
+	return "\x1b[" + color + "m" + text + "\x1b[0m"
+}
+
+// stateColor is the colour of a state of an object, a backend or the daemon.
+func stateColor(state string) string {
+	switch state {
+	case api.StateReady, "ok", "healthy", "active":
+		return green
+	case api.StatePending, "draining", "unknown", "degraded":
+		return yellow
+	case api.StateError, "down", "unhealthy", "Deleted":
+		return red
+	default:
+		return ""
+	}
+}

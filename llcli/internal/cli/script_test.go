@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write what llcli prints into the scripts of testdata")
+
+// session is a run of llcli after the other against one daemon.
+type session struct {
+	daemon *testDaemon
+	dir    string
+	env    map[string]string
+	width  int
+	stdin  string
+}
+
+// run carries out one command line and returns the exit code and the outputs.
+func (s *session) run(ctx context.Context, args ...string) (int, string, string) {
+	var out, errs bytes.Buffer
+	code := Run(ctx, Env{
+		Args:   args,
+		In:     strings.NewReader(s.stdin),
+		Out:    &out,
+		Err:    &errs,
+		Getenv: func(name string) string { return s.env[name] },
+		Width:  func() int { return s.width },
+		Dial:   s.daemon.dial,
+		Now:    func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) },
+	})
+	return code, out.String(), errs.String()
+}
+
+// TestScripts runs the scripts in testdata. A line "$ llcli …" is a command;
+// what follows is what it prints: lines of stderr after "! ", and its exit code
+// in brackets if it is not 0. "$ write FILE" makes a file of the lines that
+// follow and begin with "| ", "$ width N" sets the width of the terminal.
+func TestScripts(t *testing.T) {
+	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := filepath.Glob(dir + "/*.txt")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("scripts: %v, %v", scripts, err)
+	}
+	for _, script := range scripts {
+		t.Run(strings.TrimSuffix(filepath.Base(script), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := runScript(t, string(want))
+			if *update {
+				if err := os.WriteFile(script, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(want) {
+				t.Errorf("%s is not what llcli prints:\n%s", script, firstDifference(string(want), got))
+			}
+		})
+	}
+}
+
+func runScript(t *testing.T, script string) string {
+	t.Helper()
+	s := &session{daemon: newTestDaemon(t), dir: t.TempDir(), env: map[string]string{}}
+	t.Chdir(s.dir)
+	var got strings.Builder
+	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		line := lines[i]
+		command, isCommand := strings.CutPrefix(line, "$ ")
+		if line == "" || strings.HasPrefix(line, "# ") {
+			got.WriteString(line + "\n")
+		}
+		if !isCommand {
+			continue
+		}
+		got.WriteString(line + "\n")
+		var input strings.Builder
+		for ; i+1 < len(lines) && strings.HasPrefix(lines[i+1], "|"); i++ {
+			got.WriteString(lines[i+1] + "\n")
+			input.WriteString(strings.TrimPrefix(strings.TrimPrefix(lines[i+1], "|"), " ") + "\n")
+		}
+		got.WriteString(s.command(t, strings.Fields(command), input.String()))
+	}
+	return got.String()
+}
+
+func (s *session) command(t *testing.T, words []string, input string) string {
+	t.Helper()
+	var err error
+	switch words[0] {
+	case "llcli":
+		s.stdin = input
+		code, out, errs := s.run(t.Context(), words[1:]...)
+		for line := range strings.Lines(errs) {
+			out += "! " + line
+		}
+		if code != 0 {
+			out += fmt.Sprintf("[%d]\n", code)
+		}
+		return strings.ReplaceAll(out, s.dir, "DIR")
+	case "write":
+		if err = os.MkdirAll(filepath.Dir(words[1]), 0o755); err == nil {
+			err = os.WriteFile(words[1], []byte(input), 0o644)
+		}
+	case "width":
+		s.width, err = strconv.Atoi(words[1])
+	case "env":
+		name, value, _ := strings.Cut(words[1], "=")
+		s.env[name] = value
+	default:
+		t.Fatalf("script: unknown command %q", words[0])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ""
+}
+
+// firstDifference shows the first lines that differ.
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range max(len(w), len(g)) {
+		a, b := "(end)", "(end)"
+		if i < len(w) {
+			a = w[i]
+		}
+		if i < len(g) {
+			b = g[i]
+		}
+		if a != b {
+			return fmt.Sprintf("line %d:\n got %q\nwant %q", i+1, b, a)
+		}
+	}
+	return "no difference"
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how the daemon and its data plane are",
+		Long: `Show the daemon's health, what the data plane runs on (kernel, attached programs,
+features that fell back and why), how full its tables are, and which objects are
+not Ready.`,
+		Args: cobra.NoArgs,
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			var status api.StatusResult
+			if err := d.Call(ctx, api.MethodStatus, nil, &status); err != nil {
+				return err
+			}
+			if !a.isTable() {
+				return a.printValue(status)
+			}
+			a.printStatus(&status)
+			return nil
+		}),
+	}
+}
+
+func (a *app) printStatus(s *api.StatusResult) {
+	paint := a.painter()
+	field := func(title, text string) { a.printf("%-12s%s\n", title, text) }
+	field("Health", paint.paint(stateColor(s.Health.State), s.Health.State))
+	for _, message := range s.Health.Messages {
+		field("", clean(message))
+	}
+	field("Instance", fmt.Sprintf("%s, process %d, up %s", s.Instance, s.PID, short(s.Uptime)))
+	field("Revision", strconv.FormatUint(s.Revision, 10))
+	field("Kernel", fmt.Sprintf("%s, map layout %d", s.Datapath.Kernel, s.Datapath.Layout))
+	for i, kind := range slices.Sorted(maps.Keys(s.Objects)) {
+		title := ""
+		if i == 0 {
+			title = "Objects"
+		}
+		field(title, fmt.Sprintf("%d %s", s.Objects[kind], kind))
+	}
+	if len(s.NotReady) > 0 {
+		t := a.table(column{title: "NOT READY"}, column{title: "STATE"}, column{title: "MESSAGE", flexible: true})
+		for _, o := range s.NotReady {
+			t.add(cell{text: o.Object}, cell{text: o.State, color: stateColor(o.State)}, cell{text: o.Message})
+		}
+		a.section(t)
+	}
+	a.section(a.hookTable(s.Datapath.Hooks))
+	if len(s.Datapath.Fallbacks) > 0 {
+		t := a.table(column{title: "NOT IN USE"}, column{title: "WHY", flexible: true})
+		for _, feature := range slices.Sorted(maps.Keys(s.Datapath.Fallbacks)) {
+			t.add(cell{text: feature, color: yellow}, cell{text: s.Datapath.Fallbacks[feature]})
+		}
+		a.section(t)
+	}
+	a.section(a.capacityTable(s.Capacity))
+}
+
+// section writes a table after an empty line, unless it has no rows.
+func (a *app) section(t *table) {
+	if len(t.rows) > 0 {
+		a.printf("\n")
+		t.flush()
+	}
+}
+
+func (a *app) hookTable(hooks []api.Hook) *table {
+	t := a.table(column{title: "DEVICE"}, column{title: "NETNS"}, column{title: "HOOK"}, column{title: "PROGRAM", flexible: true}, column{title: "ID", right: true})
+	for _, h := range hooks {
+		t.add(cell{text: h.Device}, cell{text: h.Netns}, cell{text: h.Hook}, cell{text: h.Program}, cell{text: strconv.FormatUint(uint64(h.ID), 10)})
+	}
+	return t
+}
+
+// capacityTable shows the tables of the data plane; one that is nearly full stands out.
+func (a *app) capacityTable(capacity map[string]api.Usage) *table {
+	t := a.table(column{title: "TABLE"}, column{title: "USED", right: true}, column{title: "SIZE", right: true}, column{title: "FULL", right: true})
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		u := capacity[name]
+		color := ""
+		switch {
+		case u.Used*100 >= u.Size*95:
+			color = red
+		case u.Used*100 >= u.Size*80:
+			color = yellow
+		}
+		t.add(cell{text: name}, cell{text: count(u.Used)}, cell{text: count(u.Size)}, cell{text: percent(u.Used, u.Size), color: color})
+	}
+	return t
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// gap is what stands between two columns.
+const gap = "  "
+
+// minFlexible is how narrow a flexible column can get, in characters.
+const minFlexible = 8
+
+// column is one column of a table.
+type column struct {
+	title    string
+	flexible bool // may be cut to fit the terminal
+	right    bool // numbers: aligned at the right
+}
+
+// cell is one value.
+type cell struct {
+	text  string
+	color string
+}
+
+// table lays out rows in columns. A block of rows is written as a whole; later
+// blocks keep the columns where they are as far as their values allow.
+type table struct {
+	app     *app
+	columns []column
+	widths  []int
+	rows    [][]cell
+	begun   bool
+}
+
+func (a *app) table(columns ...column) *table {
+	return &table{app: a, columns: columns, widths: make([]int, len(columns))}
+}
+
+func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
+
+// flush writes the rows that were added, and the titles before the first ones.
+func (t *table) flush() {
+	header := make([]cell, len(t.columns))
+	for i, c := range t.columns {
+		header[i] = cell{text: c.title, color: bold}
+	}
+	if !t.begun {
+		t.rows = append([][]cell{header}, t.rows...)
+		t.begun = true
+	}
+	for _, row := range t.rows {
+		for i, c := range row {
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	widths := t.fit(t.app.Width())
+	paint := t.app.painter()
+	for _, row := range t.rows {
+		t.writeRow(row, widths, paint)
+	}
+	t.rows = nil
+}
+
+func (t *table) writeRow(row []cell, widths []int, paint painter) {
+	var line strings.Builder
+	for i, c := range row {
+		if i > 0 {
+			line.WriteString(gap)
+		}
+		text := cut(clean(c.text), widths[i])
+		padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+		switch {
+		case t.columns[i].right:
+			line.WriteString(padding + paint.paint(c.color, text))
+		default:
+			line.WriteString(paint.paint(c.color, text) + padding)
+		}
+	}
+	t.app.printf("%s\n", strings.TrimRight(line.String(), " "))
+}
+
+// fit returns the widths of the columns on a terminal of so many columns: the
+// widest flexible ones give way first. Without a terminal nothing is cut.
+func (t *table) fit(terminal int) []int {
+	widths := append([]int(nil), t.widths...)
+	total := len(gap) * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	for terminal > 0 && total > terminal {
+		widest := -1
+		for i, c := range t.columns {
+			if c.flexible && widths[i] > minFlexible && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break // it will not fit; the terminal wraps
+		}
+		widths[widest]--
+		total--
+	}
+	return widths
+}
+
+// cut shortens text to width characters, and shows that it did.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// clean replaces characters that would break the table or command the terminal.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || (r >= 0x7f && r < 0xa0) {
+			return ' '
+		}
+		return r
+	}, text)
+}
