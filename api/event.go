@@ -20,6 +20,9 @@ type Event struct {
 	Seq uint64 `json:"seq"`
 }
 
+// SetSeq numbers the event.
+func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
+
 // ChangeEvent tells of a committed change of one object.
 type ChangeEvent struct {
 	Event

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.nanomsg.org/mangos/v3"
+	"go.nanomsg.org/mangos/v3/protocol/rep"
+	_ "go.nanomsg.org/mangos/v3/transport/ipc"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// socketIn returns a path short enough for a socket.
+func socketIn(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
+	return filepath.Join(dir, "control.sock")
+}
+
+// daemon answers each request with what handle returns, on stock mangos. The
+// test stops it early with the function that comes back.
+func daemon(t *testing.T, path string, handle func(request []byte) []byte) (stop func()) {
+	t.Helper()
+	sock, err := rep.NewSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sock.Listen("ipc://" + path); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			request, err := sock.Recv()
+			if err != nil {
+				return
+			}
+			if reply := handle(request); reply != nil {
+				_ = sock.Send(reply) // the test sees what is missing
+			}
+		}
+	}()
+	stop = func() {
+		if err := sock.Close(); err == nil || errors.Is(err, mangos.ErrClosed) {
+			<-done
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func TestCall(t *testing.T) {
+	path := socketIn(t)
+	daemon(t, path, func([]byte) []byte {
+		return []byte(`{"jsonrpc":"2.0","id":1,"result":{"version":"1.2","api":[1],"build":"b"}}`)
+	})
+	c, err := Dial(t.Context(), Options{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 3 {
+		var v api.VersionResult
+		if err := c.Call(t.Context(), api.MethodVersion, nil, &v); err != nil || v.Version != "1.2" {
+			t.Fatalf("version = %+v, %v; want 1.2", v, err)
+		}
+	}
+}
+
+func TestNotRunning(t *testing.T) {
+	path := socketIn(t)
+	begin := time.Now()
+	_, err := Dial(t.Context(), Options{Socket: path})
+	if !errors.Is(err, ErrNotRunning) {
+		t.Errorf("error = %v, want ErrNotRunning", err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("took %s to find out", took)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	path := socketIn(t)
+	daemon(t, path, func([]byte) []byte { return nil })
+	c, err := New(Options{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = c.Call(ctx, api.MethodStatus, nil, nil)
+	if !errors.Is(err, ErrNotAnswering) || errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("error = %v, want ErrNotAnswering alone", err)
+	}
+}

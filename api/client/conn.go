@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.nanomsg.org/mangos/v3"
+	"go.nanomsg.org/mangos/v3/protocol/req"
+	"go.nanomsg.org/mangos/v3/transport"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// conn is one connection to the daemon: a mangos socket with one pipe that is
+// never dialed again, so that no request is sent again behind the caller's back.
+type conn struct {
+	sock mangos.Socket
+	pipe *pipe
+	gone atomic.Bool // the pipe is closed
+}
+
+// connect dials path within the deadline of ctx. Its errors are [*Error].
+func connect(ctx context.Context, path string) (*conn, error) {
+	sock, err := req.NewSocket()
+	if err != nil {
+		return nil, fmt.Errorf("new REQ socket: %w", err)
+	}
+	c, err := attach(ctx, path, sock, api.MaxReply+1024)
+	if err != nil {
+		return nil, errors.Join(err, ignore(sock.Close()))
+	}
+	return c, nil
+}
+
+// attach connects sock to path.
+func attach(ctx context.Context, path string, sock mangos.Socket, maxRecv int) (*conn, error) {
+	nc, err := dialUnix(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	p, err := handshake(ctx, path, nc, sock.Info(), maxRecv)
+	if err != nil {
+		_ = nc.Close() // nothing was sent
+		return nil, err
+	}
+	c := &conn{sock: sock, pipe: p}
+	p.closed = func() { c.gone.Store(true) }
+	// RetryTime 0: mangos sends no request again by itself.
+	if err := sock.SetOption(mangos.OptionRetryTime, time.Duration(0)); err != nil && !errors.Is(err, mangos.ErrBadOption) {
+		return nil, errors.Join(fmt.Errorf("turn off resending: %w", err), ignore(p.Close()))
+	}
+	if err := sock.SetOption(mangos.OptionFailNoPeers, true); err != nil && !errors.Is(err, mangos.ErrBadOption) {
+		return nil, errors.Join(fmt.Errorf("turn on failing without peers: %w", err), ignore(p.Close()))
+	}
+	if err := sock.DialOptions(scheme+"://"+path, map[string]any{optionPipe: p}); err != nil {
+		return nil, errors.Join(fmt.Errorf("socket %s: %w", path, err), ignore(p.Close()))
+	}
+	return c, nil
+}
+
+// ignore is for errors of closing what did not work anyway.
+func ignore(error) error { return nil }
+
+func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: REQ has no unsent data of ours
+
+// dialUnix connects, and tells apart why not. A full backlog is waited out: the
+// kernel refuses at once then.
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	for {
+		var d net.Dialer
+		nc, err := d.DialContext(ctx, "unix", path)
+		if err == nil {
+			return nc, nil
+		}
+		e := &Error{Socket: path, cause: cause(err)}
+		switch {
+		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+			e.kinds = []error{ErrNotRunning}
+			e.hint = "start it with systemctl start loxilightd, or name its socket"
+			return nil, e
+		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+			e.kinds, e.hint = []error{ErrPermission}, permissionHint
+			return nil, e
+		case !errors.Is(err, syscall.EAGAIN) && ctx.Err() == nil:
+			return nil, e
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			e.kinds, e.hint = []error{ErrNotAnswering}, "it does not take connections: look at its log"
+			return nil, e
+		}
+	}
+}
+
+const permissionHint = "be root, or a member of group loxilight to read and of loxilight-admin to change"
+
+// cause strips what [Error] says itself.
+func cause(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return err
+}
+
+// handshake does nanomsg's handshake within the deadline of ctx.
+func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.ProtocolInfo, maxRecv int) (*pipe, error) {
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) }) // a socket takes any deadline
+	timed := &timedConn{Conn: nc}
+	inner := transport.NewConnPipeIPC(timed, proto)
+	inner.SetOption(mangos.OptionMaxRecvSize, maxRecv)
+	hs := transport.NewConnHandshaker()
+	defer hs.Close()
+	hs.Start(inner)
+	tp, err := hs.Wait()
+	if stop() && err == nil {
+		timed.armed = true
+		return &pipe{TranPipe: tp}, nil
+	}
+	e := &Error{Socket: path, kinds: []error{ErrNotAnswering}, cause: errHandshake}
+	switch {
+	case ctx.Err() != nil:
+		e.hint = "it hangs: look at its log"
+	case !memberOf(path):
+		e.kinds, e.hint = []error{ErrPermission}, permissionHint
+	default:
+		e.hint = "it hung up: too many connections, or it is stopping; look at its log"
+	}
+	return nil, e
+}
+
+// memberOf says whether this process is in the group that the socket is for.
+func memberOf(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return true // not the reason
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	groups, err := os.Getgroups()
+	uid := os.Geteuid()
+	return !ok || err != nil || uid == 0 || uid == int(stat.Uid) ||
+		os.Getegid() == int(stat.Gid) || slices.Contains(groups, int(stat.Gid))
+}
+
+// writeTimeout bounds the writing of one request to a daemon that does not read.
+const writeTimeout = 5 * time.Second
+
+// timedConn gives each write a deadline once the handshake is done.
+type timedConn struct {
+	net.Conn
+	armed bool // set before the connection is shared
+}
+
+func (c *timedConn) Write(b []byte) (int, error) {
+	if c.armed {
+		if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// pipe is a connection after its handshake, as mangos uses it. It knows how far
+// the request of the moment came.
+type pipe struct {
+	mangos.TranPipe
+	state  atomic.Int32 // one of those below
+	closed func()
+}
+
+const (
+	stateReady     = iota // nothing is written
+	stateWriting          // or written
+	stateFailed           // not wholly written, so that the daemon does not carry it out
+	stateAbandoned        // nothing is written, nor will it be
+)
+
+func (p *pipe) Send(m *mangos.Message) error {
+	if !p.state.CompareAndSwap(stateReady, stateWriting) {
+		return mangos.ErrClosed
+	}
+	err := p.TranPipe.Send(m)
+	if err != nil {
+		p.state.Store(stateFailed)
+	}
+	return err
+}
+
+// abandon gives the request up and says whether the daemon cannot have got it.
+func (p *pipe) abandon() bool {
+	return p.state.CompareAndSwap(stateReady, stateAbandoned) || p.state.Load() == stateFailed
+}
+
+func (p *pipe) Close() error {
+	p.closed()
+	return p.TranPipe.Close()
+}
+
+// roundTrip sends a request and waits for the reply.
+func (c *conn) roundTrip(ctx context.Context, request []byte) ([]byte, error) {
+	c.pipe.state.Store(stateReady)
+	stop := context.AfterFunc(ctx, c.close)
+	defer stop()
+	err := c.sock.Send(request)
+	var reply []byte
+	if err == nil {
+		reply, err = c.sock.Recv()
+	}
+	if err == nil {
+		return reply, nil
+	}
+	why := errBroken
+	if ctx.Err() != nil {
+		why = ctx.Err()
+	}
+	if c.pipe.abandon() {
+		return nil, fmt.Errorf("%w: %w", errNotSent, why)
+	}
+	return nil, why
+}
+
+// scheme names our transport to mangos. It is no scheme that a user can use.
+const scheme = "loxilight-client"
+
+// optionPipe is the dialer option that hands mangos the connection.
+const optionPipe = "loxilight-pipe"
+
+func init() { transport.RegisterTransport(ours{}) }
+
+// ours is a transport whose dialers have connected already.
+type ours struct{}
+
+func (ours) Scheme() string { return scheme }
+
+func (ours) NewDialer(string, mangos.Socket) (mangos.TranDialer, error) { return &tranDialer{}, nil }
+
+func (ours) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
+	return nil, mangos.ErrBadTran
+}
+
+// tranDialer gives its pipe once. ErrClosed after that stops mangos' redialing.
+type tranDialer struct{ pipe atomic.Pointer[pipe] }
+
+func (d *tranDialer) Dial() (mangos.TranPipe, error) {
+	if p := d.pipe.Swap(nil); p != nil {
+		return p, nil
+	}
+	return nil, mangos.ErrClosed
+}
+
+func (d *tranDialer) GetOption(string) (any, error) { return nil, mangos.ErrBadOption }
+
+func (d *tranDialer) SetOption(name string, value any) error {
+	p, ok := value.(*pipe)
+	if name != optionPipe || !ok {
+		return mangos.ErrBadOption
+	}
+	d.pipe.Store(p)
+	return nil
+}

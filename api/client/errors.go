@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// What a call can fail with besides an [*api.Error], to be tested with [errors.Is].
+var (
+	// ErrNotRunning: nobody listens on the socket. Nothing was done.
+	ErrNotRunning = errors.New("loxilightd is not running")
+	// ErrPermission: this user may not use the socket. Nothing was done.
+	ErrPermission = errors.New("permission denied")
+	// ErrNotAnswering: the daemon is there and hung, or hung up.
+	ErrNotAnswering = errors.New("loxilightd is not answering")
+	// ErrOutcomeUnknown: a change was sent, and no answer came. It comes
+	// together with ErrNotAnswering.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrTooLong: a request is larger than the channel allows.
+	ErrTooLong = errors.New("request too long")
+)
+
+// Inside the package: how far a request came.
+var (
+	errNotSent   = errors.New("request not sent")     // not wholly, so it is not carried out
+	errBroken    = errors.New("connection broken")    // by the daemon's end
+	errHandshake = errors.New("no nanomsg handshake") // connected, then nothing
+)
+
+// Error is an error of the channel: which socket, which call, and what to do.
+type Error struct {
+	Socket    string // path
+	Method    string // empty while connecting
+	RequestID string // of a change whose outcome is unknown: ask again with it
+
+	kinds []error
+	hint  string
+	cause error
+}
+
+func (e *Error) Error() string {
+	text := ""
+	if e.Method != "" {
+		text = e.Method + ": "
+	}
+	for _, k := range e.kinds {
+		text += k.Error() + ": "
+	}
+	text += fmt.Sprintf("socket %s", e.Socket)
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	if e.hint != "" {
+		text += " (" + e.hint + ")"
+	}
+	return text
+}
+
+// Unwrap returns the sentinels that apply, and the cause.
+func (e *Error) Unwrap() []error { return append(append([]error{}, e.kinds...), e.cause) }
+
+// callError adds to err what a caller needs to know about the call.
+func (c *Client) callError(method, requestID string, change bool, err error) error {
+	if known, ok := errors.AsType[*Error](err); ok {
+		e := *known
+		e.Method = method
+		return &e
+	}
+	e := &Error{Socket: c.socket, Method: method, cause: err, kinds: []error{ErrNotAnswering}}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		e.hint = "it hangs, or needs longer than the timeout: look at its log"
+	default:
+		e.hint = "it stopped meanwhile: look at its log"
+	}
+	if change && !errors.Is(err, errNotSent) {
+		e.kinds = []error{ErrOutcomeUnknown, ErrNotAnswering}
+		e.RequestID = requestID
+		e.hint = "the change may or may not have been made"
+		if requestID != "" {
+			e.hint += "; asking again with request id " + requestID + " does not make it twice"
+		}
+	}
+	return e
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package channel is the daemon's side of the control channel: nanomsg REQ/REP on
+// control.sock and PUB/SUB on events.sock in the run directory. It says who a
+// peer is and what the peer's user may do, bounds what any peer can take, and
+// carries bytes. It knows neither JSON-RPC nor objects: a [Handler] does.
+//
+// The sockets are mangos' own, on a listener of ours: what a peer does before and
+// below the protocol (silence, garbage, half a frame, not reading) is dealt with
+// there, since mangos itself would wait for ever or stall other peers.
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.nanomsg.org/mangos/v3"
+	"go.nanomsg.org/mangos/v3/protocol/pub"
+	"go.nanomsg.org/mangos/v3/protocol/rep"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// Names of the sockets in the run directory.
+const (
+	ControlSocket = "control.sock" // REQ/REP
+	EventsSocket  = "events.sock"  // PUB/SUB
+)
+
+// Handler answers one request. It may keep request, must return a reply of at
+// most [api.MaxReply] bytes, and is called concurrently. ctx ends when the peer
+// hangs up, and when the daemon stops and has waited long enough.
+type Handler func(ctx context.Context, peer Peer, request []byte) []byte
+
+// Options are what [Listen] needs; only RunDir and Log have no default.
+type Options struct {
+	RunDir string
+	Log    *slog.Logger
+
+	Group      string // may connect and read; default loxilight
+	AdminGroup string // may change as well; default loxilight-admin
+
+	// TooLong answers a request that is larger than [api.MaxRequest]. Nil:
+	// the peer is hung up on.
+	TooLong []byte
+
+	Limits Limits
+}
+
+// Channel is the pair of listening sockets. Its methods are safe for concurrent use.
+type Channel struct {
+	log     *slog.Logger
+	control *endpoint
+	events  *endpoint
+	pub     publisher
+	quota   *quota
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Listen binds both sockets with their modes and owners, and takes the place of
+// sockets that a killed daemon left behind. Peers may connect at once; they are
+// answered once [Channel.Serve] runs. The caller holds the lock of the run
+// directory, see [Lock].
+func Listen(o Options) (*Channel, error) {
+	o.setDefaults()
+	rules := newAccess(o.Group, o.AdminGroup)
+	q := newQuota(o.Limits)
+	control, err := newEndpoint(endpointOptions{
+		path: filepath.Join(o.RunDir, ControlSocket), newSocket: rep.NewSocket, access: rules, limits: o.Limits,
+		quota: q, log: o.Log, tooLong: o.TooLong, maxRecv: api.MaxRequest, requests: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	events, err := newEndpoint(endpointOptions{
+		path: filepath.Join(o.RunDir, EventsSocket), newSocket: pub.NewSocket, access: rules, limits: o.Limits,
+		quota: q, log: o.Log, maxRecv: 1024,
+	})
+	if err != nil {
+		return nil, errors.Join(err, control.close())
+	}
+	return &Channel{log: o.Log, control: control, events: events, quota: q, pub: publisher{sock: events.sock}}, nil
+}
+
+// Serve answers requests until ctx ends, then waits a few seconds for those that
+// are being carried out, and closes the channel.
+func (c *Channel) Serve(ctx context.Context, h Handler) error {
+	handlers, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelHandlers()
+	var running sync.WaitGroup
+	stopped := context.AfterFunc(ctx, func() { c.control.stopAccepting() })
+	defer stopped()
+
+	err := c.dispatch(ctx, handlers, h, &running)
+	grace := time.AfterFunc(c.quota.limits.StopGrace, cancelHandlers)
+	running.Wait()
+	grace.Stop()
+	c.control.drain(c.quota.limits.WriteTimeout)
+	return errors.Join(err, c.Close())
+}
+
+// dispatch hands each request that mangos delivers to a goroutine of its own. How
+// many there can be is bounded before mangos sees the request, by quota.
+func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sync.WaitGroup) error {
+	for ctx.Err() == nil {
+		rctx, err := c.control.sock.OpenContext()
+		if err != nil {
+			return fmt.Errorf("control channel: open a context: %w", err)
+		}
+		stop := context.AfterFunc(ctx, func() { _ = rctx.Close() }) // wakes RecvMsg; closing twice is harmless
+		msg, err := rctx.RecvMsg()
+		if err != nil {
+			_ = rctx.Close()
+			if ctx.Err() != nil || errors.Is(err, mangos.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("control channel: receive: %w", err)
+		}
+		conn := connOf(msg)
+		bytes, ok := conn.take()
+		if !ok { // hung up meanwhile, its share is given back already
+			_ = rctx.Close()
+			continue
+		}
+		if !stop() { // could not be answered any more, so it is not carried out
+			c.quota.release(conn.peer, bytes)
+			return nil
+		}
+		running.Go(func() {
+			defer c.quota.release(conn.peer, bytes)
+			defer func() { _ = rctx.Close() }() // harmless
+			c.answer(handlers, rctx, conn, msg, h)
+		})
+	}
+	return nil
+}
+
+// answer calls the handler and queues its reply, which does not block: a
+// connection's queue is as long as its requests can be many.
+func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *conn, msg *mangos.Message, h Handler) {
+	ctx, cancel := context.WithCancel(handlers)
+	defer cancel()
+	defer context.AfterFunc(conn.ctx, cancel)()
+	// The request is not given back to mangos' pool: the handler may keep it.
+	reply := mangos.NewMessage(0)
+	reply.Body = h(ctx, conn.peer, msg.Body)
+	if len(reply.Body) > api.MaxReply {
+		c.log.Error("reply is longer than clients expect", "size", len(reply.Body), "limit", api.MaxReply)
+	}
+	if err := rctx.SendMsg(reply); err != nil && !errors.Is(err, mangos.ErrClosed) {
+		c.log.Error("reply not sent", "error", err, "peer", conn.peer)
+	}
+}
+
+// Publish numbers an event and sends it to every subscriber of topic that keeps
+// up. It never waits for one: a subscriber that is too slow loses events, and
+// sees it by their numbers. event is encoded before Publish returns.
+func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
+
+// Close closes the sockets and removes them, as [Channel.Serve] does at its end.
+func (c *Channel) Close() error {
+	c.closeOnce.Do(func() { c.closeErr = errors.Join(c.control.close(), c.events.close()) })
+	return c.closeErr
+}
+
+func (o *Options) setDefaults() {
+	if o.Group == "" {
+		o.Group = "loxilight"
+	}
+	if o.AdminGroup == "" {
+		o.AdminGroup = "loxilight-admin"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	o.Limits.setDefaults()
+}

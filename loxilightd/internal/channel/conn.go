@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"go.nanomsg.org/mangos/v3"
+)
+
+// The framing of nanomsg's ipc transport: eight bytes of handshake each way, then
+// messages, each a 1, eight bytes of length in network byte order, and the body.
+const (
+	headerSize  = 9
+	messageType = 1
+	maxHops     = 8 // request ids of devices on the way before the client's own
+	// maxSkip is how much of a message that is too long is read away, so that
+	// the client can be told. A longer one is hung up on.
+	maxSkip = 64 << 20
+)
+
+// optionConn is the pipe option by which mangos hands back the *conn.
+const optionConn = "loxilight-conn"
+
+// conn is one connection after its handshake, as mangos uses it. For requests it
+// counts what it gave to mangos and what was answered.
+type conn struct {
+	net    *net.UnixConn
+	peer   Peer
+	opts   *endpointOptions
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+	closed func(*conn)   // tells the endpoint
+	slots  chan struct{} // one for each request that is not answered yet
+
+	writing sync.Mutex // held for a whole frame
+
+	mu     sync.Mutex
+	taken  bool      // hung up: no request may be handed on any more
+	unread []int     // sizes of requests given to mangos that dispatch has not taken yet
+	since  time.Time // the last request or the handshake
+}
+
+func newConn(c *net.UnixConn, peer Peer, o *endpointOptions, closed func(*conn)) *conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &conn{
+		net: c, peer: peer, opts: o, ctx: ctx, cancel: cancel, closed: closed,
+		slots: make(chan struct{}, o.limits.PerPeer), since: time.Now(),
+	}
+}
+
+// connOf finds the connection that a message came from.
+func connOf(m *mangos.Message) *conn {
+	v, err := m.Pipe.GetOption(optionConn)
+	c, ok := v.(*conn)
+	if err != nil || !ok {
+		panic(fmt.Sprintf("message from a pipe that is not ours: %v", err))
+	}
+	return c
+}
+
+// GetOption implements mangos.TranPipe.
+func (c *conn) GetOption(name string) (any, error) {
+	switch name {
+	case optionConn:
+		return c, nil
+	case mangos.OptionPeerUID:
+		return c.peer.UID, nil
+	case mangos.OptionPeerPID:
+		return c.peer.PID, nil
+	}
+	return nil, mangos.ErrBadOption
+}
+
+// Close implements mangos.TranPipe.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	if c.taken {
+		c.mu.Unlock()
+		return nil
+	}
+	c.taken = true
+	unread := c.unread
+	c.unread = nil
+	c.mu.Unlock()
+	for _, size := range unread {
+		c.opts.quota.release(c.peer, size)
+	}
+	c.cancel()
+	err := c.net.Close()
+	c.closed(c)
+	return err
+}
+
+// take moves the oldest request's share of the quota from the connection to the
+// caller. It returns false if the connection has been closed.
+func (c *conn) take() (size int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken {
+		return 0, false
+	}
+	size = c.unread[0]
+	c.unread = c.unread[1:]
+	return size, true
+}
+
+// handshake tells the protocol and checks the peer's, within the timeout.
+func (c *conn) handshake(proto mangos.ProtocolInfo) error {
+	if err := c.net.SetDeadline(time.Now().Add(c.opts.limits.HandshakeTimeout)); err != nil {
+		return err
+	}
+	hello := []byte{0, 'S', 'P', 0, 0, 0, 0, 0}
+	binary.BigEndian.PutUint16(hello[4:], proto.Self)
+	if _, err := c.net.Write(hello); err != nil {
+		return err
+	}
+	var theirs [8]byte
+	if _, err := io.ReadFull(c.net, theirs[:]); err != nil {
+		return err
+	}
+	binary.BigEndian.PutUint16(hello[4:], proto.Peer)
+	if theirs != [8]byte(hello) {
+		return fmt.Errorf("peer does not speak %s: % x", proto.PeerName, theirs)
+	}
+	return c.net.SetDeadline(time.Time{})
+}
+
+// Recv implements mangos.TranPipe. It waits for ever for a message to begin, and
+// not long for it to end.
+func (c *conn) Recv() (*mangos.Message, error) {
+	for {
+		size, err := c.readHeader()
+		if err != nil {
+			return nil, err
+		}
+		if c.opts.requests && !c.await(size) {
+			return nil, mangos.ErrClosed
+		}
+		if size > c.opts.maxRecv+4*maxHops {
+			if err := c.refuse(size); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		return c.readBody(size)
+	}
+}
+
+func (c *conn) readHeader() (size int, err error) {
+	var header [headerSize]byte
+	if _, err := io.ReadFull(c.net, header[:1]); err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	c.since = time.Now()
+	c.mu.Unlock()
+	if err := c.net.SetReadDeadline(time.Now().Add(c.opts.limits.FrameTimeout)); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(c.net, header[1:]); err != nil {
+		return 0, err
+	}
+	length := binary.BigEndian.Uint64(header[1:])
+	if header[0] != messageType || length > maxSkip {
+		return 0, mangos.ErrTooLong
+	}
+	return int(length), nil
+}
+
+// await waits until the peer may have one more request, and notes it down.
+func (c *conn) await(size int) bool {
+	select {
+	case c.slots <- struct{}{}:
+	case <-c.ctx.Done():
+		return false
+	}
+	share := min(size, c.opts.maxRecv)
+	if !c.opts.quota.acquire(c.ctx, c.peer, share) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken {
+		c.opts.quota.release(c.peer, share)
+		return false
+	}
+	c.unread = append(c.unread, share)
+	return true
+}
+
+func (c *conn) readBody(size int) (*mangos.Message, error) {
+	if err := c.net.SetReadDeadline(time.Now().Add(c.opts.limits.FrameTimeout)); err != nil {
+		return nil, err
+	}
+	msg := mangos.NewMessage(size)
+	msg.Body = msg.Body[:size]
+	if _, err := io.ReadFull(c.net, msg.Body); err != nil {
+		return nil, err
+	}
+	// mangos drops a request without a request id in silence, and its slot
+	// would never come free.
+	if c.opts.requests && requestIDSize(msg.Body) == 0 {
+		return nil, errors.New("message without request id")
+	}
+	return msg, c.net.SetReadDeadline(time.Time{})
+}
+
+// requestIDSize returns the length of the header that a reply has to repeat: the
+// words up to the first with its highest bit set. 0: there is none.
+func requestIDSize(body []byte) int {
+	for i := 0; i+4 <= len(body) && i < 4*maxHops; i += 4 {
+		if body[i]&0x80 != 0 {
+			return i + 4
+		}
+	}
+	return 0
+}
+
+// refuse reads a message that is too long away and answers it.
+func (c *conn) refuse(size int) error {
+	if !c.opts.requests || c.opts.tooLong == nil {
+		return mangos.ErrTooLong
+	}
+	if err := c.net.SetReadDeadline(time.Now().Add(c.opts.limits.FrameTimeout)); err != nil {
+		return err
+	}
+	head := make([]byte, 4*maxHops)
+	if _, err := io.ReadFull(c.net, head); err != nil {
+		return err
+	}
+	if _, err := io.CopyN(io.Discard, c.net, int64(size-len(head))); err != nil {
+		return err
+	}
+	id := requestIDSize(head)
+	if id == 0 {
+		return errors.New("message without request id")
+	}
+	if err := c.net.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	share, ok := c.take()
+	if !ok {
+		return mangos.ErrClosed
+	}
+	c.opts.quota.release(c.peer, share)
+	return c.write(head[:id], c.opts.tooLong)
+}
+
+// Send implements mangos.TranPipe. A peer that does not read in time is hung up on.
+func (c *conn) Send(m *mangos.Message) error {
+	if err := c.write(m.Header, m.Body); err != nil {
+		return err
+	}
+	m.Free()
+	return nil
+}
+
+func (c *conn) write(header, body []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.opts.requests {
+		defer func() { <-c.slots }()
+	}
+	if err := c.net.SetWriteDeadline(time.Now().Add(c.opts.limits.WriteTimeout)); err != nil {
+		return err
+	}
+	frame := make([]byte, headerSize, headerSize+len(header))
+	frame[0] = messageType
+	binary.BigEndian.PutUint64(frame[1:], uint64(len(header)+len(body)))
+	buffers := net.Buffers{append(frame, header...), body}
+	_, err := buffers.WriteTo(c.net)
+	return err
+}
+
+// idleSince tells when the peer last asked, and whether nothing is going on now.
+func (c *conn) idleSince() (since time.Time, idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.since, len(c.slots) == 0
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.nanomsg.org/mangos/v3"
+	"go.nanomsg.org/mangos/v3/transport"
+	"golang.org/x/sys/unix"
+)
+
+type endpointOptions struct {
+	path      string
+	newSocket func() (mangos.Socket, error)
+	access    access
+	limits    Limits
+	quota     *quota
+	log       *slog.Logger
+	tooLong   []byte
+	maxRecv   int
+	requests  bool // the protocol answers each message, so requests are counted
+}
+
+// endpoint is one listening socket with its connections. It is the transport
+// listener of a mangos socket: mangos sees a connection after its handshake.
+type endpoint struct {
+	opts     endpointOptions
+	sock     mangos.Socket
+	listener *net.UnixListener
+	inode    os.FileInfo // of the socket, to remove no other
+	ready    chan *conn  // through the handshake
+	done     chan struct{}
+	stopOnce sync.Once
+	stopErr  error
+
+	mu    sync.Mutex
+	conns map[*conn]bool // true: through the handshake
+	users map[int]int    // connections by user
+}
+
+func newEndpoint(o endpointOptions) (*endpoint, error) {
+	l, err := bind(o.path, o.access.group)
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{
+		opts: o, listener: l, ready: make(chan *conn), done: make(chan struct{}),
+		conns: map[*conn]bool{}, users: map[int]int{},
+	}
+	if e.inode, err = os.Lstat(o.path); err != nil {
+		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
+	}
+	if err := e.start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("socket %s: %w", o.path, err), e.stopAccepting())
+	}
+	return e, nil
+}
+
+func (e *endpoint) start() error {
+	sock, err := e.opts.newSocket()
+	if err != nil {
+		return err
+	}
+	e.sock = sock
+	// As long as a connection's requests, a queue never holds up who answers.
+	queue := e.opts.limits.PerPeer
+	if !e.opts.requests {
+		queue = eventQueue
+	}
+	if err := sock.SetOption(mangos.OptionWriteQLen, queue); err != nil {
+		return err
+	}
+	return sock.ListenOptions(scheme+"://"+e.opts.path, map[string]any{optionEndpoint: e})
+}
+
+// eventQueue is how many events wait for one subscriber before it loses some.
+const eventQueue = 1024
+
+// acceptLoop takes connections until the listener is closed. Without free file
+// descriptors it waits, longer each time, for some to come free.
+func (e *endpoint) acceptLoop() {
+	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
+	wait := shortest
+	for {
+		c, err := e.listener.AcceptUnix()
+		if err == nil {
+			wait = shortest
+			e.welcome(c)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if wait == shortest && !errors.Is(err, unix.ECONNABORTED) {
+			e.opts.log.Warn("cannot accept connections", "socket", e.opts.path, "error", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-e.done:
+			return
+		}
+		wait = min(2*wait, longest)
+	}
+}
+
+// welcome starts the handshake of a connection whose user may connect and does
+// not have too many already.
+func (e *endpoint) welcome(nc *net.UnixConn) {
+	peer, err := e.opts.access.admit(nc)
+	if err != nil {
+		e.opts.log.Info("connection refused", "socket", e.opts.path, "peer", peer, "error", err)
+		_ = nc.Close() // nothing was written
+		return
+	}
+	c := newConn(nc, peer, &e.opts, e.forget)
+	if !e.admit(c) {
+		e.opts.log.Warn("too many connections", "socket", e.opts.path, "peer", peer)
+		c.cancel()
+		_ = nc.Close() // nothing was written
+		return
+	}
+	go func() {
+		if err := c.handshake(e.sock.Info()); err != nil {
+			e.opts.log.Debug("handshake not completed", "socket", e.opts.path, "peer", peer, "error", err)
+			_ = c.Close() // who did not finish has nothing to lose
+			return
+		}
+		e.mu.Lock()
+		if _, there := e.conns[c]; there {
+			e.conns[c] = true
+		}
+		e.mu.Unlock()
+		select {
+		case e.ready <- c:
+		case <-e.done:
+			_ = c.Close()
+		}
+	}()
+}
+
+// admit adds c, hanging up on an idle connection of the same user where there are
+// too many. Only connections that wait for nothing can be hung up on; their
+// clients connect again when they need to.
+func (e *endpoint) admit(c *conn) bool {
+	uid := c.peer.UID
+	e.mu.Lock()
+	var victim *conn
+	full := len(e.conns) >= e.opts.limits.Connections
+	if full || uid != 0 && e.users[uid] >= e.opts.limits.Connections/userShare {
+		victim = e.idlest(uid, full && uid == 0)
+		if victim == nil {
+			e.mu.Unlock()
+			return false
+		}
+		e.remove(victim)
+	}
+	e.conns[c] = false
+	e.users[uid]++
+	e.mu.Unlock()
+	if victim != nil {
+		_ = victim.Close() // it was idle
+	}
+	return true
+}
+
+// idlest returns the connection of a user, or of any, that has been waiting for
+// nothing longest: first those that do not even finish their handshake. The
+// caller holds mu.
+func (e *endpoint) idlest(uid int, any bool) *conn {
+	var found *conn
+	var foundSince time.Time
+	foundShaken := true
+	for c, shaken := range e.conns {
+		since, idle := c.idleSince()
+		switch {
+		case !any && c.peer.UID != uid, shaken && (!idle || !e.opts.requests):
+			continue
+		case found != nil && (shaken && !foundShaken || shaken == foundShaken && since.After(foundSince)):
+			continue
+		}
+		found, foundSince, foundShaken = c, since, shaken
+	}
+	return found
+}
+
+// forget takes a closed connection off the books.
+func (e *endpoint) forget(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.remove(c)
+}
+
+func (e *endpoint) remove(c *conn) {
+	if _, there := e.conns[c]; !there {
+		return
+	}
+	delete(e.conns, c)
+	if e.users[c.peer.UID]--; e.users[c.peer.UID] == 0 {
+		delete(e.users, c.peer.UID)
+	}
+}
+
+// stopAccepting removes the socket from the directory and takes no new
+// connections; those that are there go on.
+func (e *endpoint) stopAccepting() error {
+	e.stopOnce.Do(func() {
+		close(e.done)
+		e.stopErr = e.listener.Close()
+		if now, err := os.Lstat(e.opts.path); err == nil && os.SameFile(now, e.inode) {
+			e.stopErr = errors.Join(e.stopErr, os.Remove(e.opts.path))
+		}
+	})
+	return e.stopErr
+}
+
+// drain waits until every reply has been written, at most for timeout.
+func (e *endpoint) drain(timeout time.Duration) {
+	deadline := time.Now().Add(timeout)
+	for time.Now().Before(deadline) && e.busy() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (e *endpoint) busy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.conns {
+		if _, idle := c.idleSince(); !idle {
+			return true
+		}
+	}
+	return false
+}
+
+// close hangs up on everybody.
+func (e *endpoint) close() error {
+	err := e.stopAccepting()
+	if e.sock != nil {
+		err = errors.Join(err, e.sock.Close())
+	}
+	e.mu.Lock()
+	var left []*conn
+	for c := range e.conns {
+		left = append(left, c)
+	}
+	e.mu.Unlock()
+	for _, c := range left {
+		_ = c.Close() // mangos closes those that it knows as well
+	}
+	return err
+}
+
+// scheme names our transport to mangos. It is no scheme that a client can use.
+const scheme = "loxilightd"
+
+// optionEndpoint is the listener option that says which endpoint listens.
+const optionEndpoint = "loxilight-endpoint"
+
+func init() { transport.RegisterTransport(ours{}) }
+
+// ours is the transport whose listeners are endpoints.
+type ours struct{}
+
+func (ours) Scheme() string { return scheme }
+
+func (ours) NewDialer(string, mangos.Socket) (mangos.TranDialer, error) {
+	return nil, mangos.ErrBadTran
+}
+
+func (ours) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
+	return &tranListener{}, nil
+}
+
+// tranListener shows an endpoint to mangos. Accept returns no error but
+// ErrClosed: mangos pauses after others, for all connections.
+type tranListener struct{ *endpoint }
+
+func (l *tranListener) Listen() error {
+	go l.acceptLoop()
+	return nil
+}
+
+func (l *tranListener) Accept() (mangos.TranPipe, error) {
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case <-l.done:
+		return nil, mangos.ErrClosed
+	}
+}
+
+func (l *tranListener) Close() error { return l.stopAccepting() }
+
+func (l *tranListener) Address() string { return "ipc://" + l.opts.path }
+
+func (l *tranListener) GetOption(string) (any, error) { return nil, mangos.ErrBadOption }
+
+func (l *tranListener) SetOption(name string, value any) error {
+	e, ok := value.(*endpoint)
+	if name != optionEndpoint || !ok {
+		return mangos.ErrBadOption
+	}
+	l.endpoint = e
+	return nil
+}
