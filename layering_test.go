@@ -40,8 +40,8 @@ var mayImport = map[string][]string{
 
 	"internal/testnet": {},
 	"internal/testpkt": {},
-	"tests/demo":       {"api", "api/client"},
-	"tests/bench":      {"api", "api/client"},
+	"tests/demo":       {"api", "api/client", "internal/testnet"},
+	"tests/bench":      {"api", "api/client", "internal/testnet", "internal/testpkt"},
 }
 
 func TestLayering(t *testing.T) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testnet
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const runDir = "/run"
+
+// BPFFS mounts a BPF file system for the test alone and returns where. What is
+// pinned there, and attached by it alone, ends with the test.
+func BPFFS(t T) string {
+	t.Helper()
+	RequireRoot(t)
+	leftovers.Do(func() { clearLeftovers(t) })
+	dir := filepath.Join(runDir, UniqueName("bpf"))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatalf("BPF file system: %v", err)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		os.Remove(dir)
+		t.Fatalf("BPF file system on %s: %v", dir, err)
+	}
+	t.Cleanup(func() {
+		if err := unmount(dir); err != nil {
+			t.Logf("BPF file system on %s: %v", dir, err)
+		}
+	})
+	return dir
+}
+
+func unmount(dir string) error {
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && err != unix.EINVAL {
+		return err
+	}
+	return os.Remove(dir)
+}
+
+// clearLeftovers removes what test processes made that are no more.
+func clearLeftovers(t T) {
+	for _, dir := range []string{netnsDir, runDir} {
+		paths, err := filepath.Glob(filepath.Join(dir, namePrefix+"*"))
+		if err != nil {
+			t.Fatalf("leftovers: %v", err)
+		}
+		for _, path := range paths {
+			if ownerLives(filepath.Base(path)) {
+				continue
+			}
+			if dir == netnsDir {
+				err = netns.DeleteNamed(filepath.Base(path))
+			} else {
+				err = unmount(path)
+			}
+			if err != nil {
+				_ = os.Remove(path) // nothing was mounted on it
+			}
+		}
+	}
+}
+
+// ownerLives reports whether the process that made name is alive. True as well
+// where name does not tell.
+func ownerLives(name string) bool {
+	pid, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "-")
+	n, err := strconv.Atoi(pid)
+	return err != nil || unix.Kill(n, 0) != unix.ESRCH
+}

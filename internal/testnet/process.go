@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testnet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netns"
+)
+
+// Process is a program that runs in a namespace. It does not outlive the test,
+// nor the test process where that is killed.
+type Process struct {
+	cmd  *exec.Cmd
+	out  output
+	done chan struct{}
+	err  error
+}
+
+// output collects what a program writes. Safe for concurrent use.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// Start starts a program in the namespace. It sees the mounts of the test: unlike
+// under ip netns exec, /sys/fs/bpf is the one that everybody sees. The test log
+// shows what it wrote if the test fails.
+func (ns *NS) Start(t T, name string, args ...string) *Process {
+	t.Helper()
+	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.WaitDelay = time.Second
+	// The signal comes when the parent thread ends, so that has to wait as well.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	started := make(chan error)
+	go func() {
+		_ = onThread(func() error {
+			if err := netns.Set(ns.handle); err != nil {
+				started <- err
+				return nil
+			}
+			err := p.cmd.Start()
+			started <- err
+			if err == nil {
+				p.err = p.cmd.Wait()
+				close(p.done)
+			}
+			return nil
+		})
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("in %s: %s: %v", ns.name, name, err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("%s %s (pid %d) wrote:\n%s", name, strings.Join(args, " "), p.PID(), tail(p.Output(), 60))
+		}
+	})
+	return p
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Output is what the program has written so far.
+func (p *Process) Output() string { return p.out.String() }
+
+// Signal sends a signal; a program that has ended does not mind.
+func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Kill ends the program as kill -9 does and waits for its end.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the program's end and returns its exit code.
+func (p *Process) Wait(timeout time.Duration) (int, error) {
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(timeout):
+		return 0, fmt.Errorf("%s (pid %d) still runs after %s", p.cmd.Path, p.PID(), timeout)
+	}
+}
+
+// Run runs a program in the namespace and returns what it wrote to its standard
+// output; the test fails if it does, or if it takes more than 30 s.
+func (ns *NS) Run(t T, name string, args ...string) string {
+	t.Helper()
+	out, err := ns.TryRun(name, args...)
+	if err != nil {
+		t.Fatalf("in %s: %s %s: %v\n%s", ns.name, name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// TryRun is Run for callers that want the error, which has what the program wrote
+// to its standard error.
+func (ns *NS) TryRun(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	err := ns.Try(func() error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		return cmd.Run()
+	})
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), err
+}
+
+func tail(s string, lines int) string {
+	all := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Eventually waits until ok reports true and fails the test after timeout.
+func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so after %s: %s", timeout, what)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testnet gives tests networks of their own: namespaces, veth pairs,
+// routes, programs and small servers inside them. Everything is gone when the
+// test ends; what a killed test process left behind, the next one clears away.
+// It changes nothing in the namespace that the test itself runs in.
+package testnet
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// T is the part of testing.TB that is used here, so that programs can fill it too.
+type T interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Failed() bool
+}
+
+// NS is a network namespace that lives as long as the test.
+type NS struct {
+	name   string
+	handle netns.NsHandle
+}
+
+const (
+	namePrefix = "llt-"
+	netnsDir   = "/run/netns"
+)
+
+var (
+	counter   atomic.Uint32
+	leftovers sync.Once
+	home      = sync.OnceValues(netns.Get) // the namespace of the process
+)
+
+// RequireRoot skips the test with -short and without the privileges that
+// namespaces take.
+func RequireRoot(t T) {
+	t.Helper()
+	if f := flag.Lookup("test.short"); f != nil && f.Value.String() == "true" {
+		t.Skipf("needs network namespaces: not with -short")
+	}
+	if os.Geteuid() != 0 {
+		t.Skipf("needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF)")
+	}
+}
+
+// UniqueName returns a name that no other test uses, for whatever needs one.
+func UniqueName(label string) string {
+	return fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), counter.Add(1), label)
+}
+
+// New returns a fresh namespace with loopback up and duplicate address detection
+// off, so that addresses can be used at once.
+func New(t T, label string) *NS {
+	t.Helper()
+	RequireRoot(t)
+	leftovers.Do(func() { clearLeftovers(t) })
+	if _, err := home(); err != nil {
+		t.Fatalf("namespace of this process: %v", err)
+	}
+	ns := &NS{name: UniqueName(label)}
+	err := onThread(func() (err error) {
+		ns.handle, err = netns.NewNamed(ns.name)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("namespace %s: %v", ns.name, err)
+	}
+	t.Cleanup(func() {
+		ns.handle.Close()
+		if err := netns.DeleteNamed(ns.name); err != nil {
+			t.Logf("namespace %s: %v", ns.name, err)
+		}
+	})
+	ns.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
+	ns.Sysctl(t, "net.ipv6.conf.default.dad_transmits", "0")
+	ns.Sysctl(t, "net.ipv6.conf.default.accept_ra", "0")
+	ns.Do(t, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+	return ns
+}
+
+// Name is the name as ip netns shows it.
+func (ns *NS) Name() string { return ns.name }
+
+// Path is the file that stands for the namespace.
+func (ns *NS) Path() string { return filepath.Join(netnsDir, ns.name) }
+
+// Do runs fn inside the namespace and fails the test if it fails. Goroutines that
+// fn starts are outside it.
+func (ns *NS) Do(t T, fn func() error) {
+	t.Helper()
+	if err := ns.Try(fn); err != nil {
+		t.Fatalf("in %s: %v", ns.name, err)
+	}
+}
+
+// Try is Do for callers that want the error.
+func (ns *NS) Try(fn func() error) error {
+	runtime.LockOSThread()
+	if err := netns.Set(ns.handle); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	// A thread that cannot go back stays locked, and ends with its goroutine.
+	defer func() {
+		if back, err := home(); err == nil && netns.Set(back) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return fn()
+}
+
+// Sysctl sets a kernel parameter of the namespace, by its dotted name.
+func (ns *NS) Sysctl(t T, key, value string) {
+	t.Helper()
+	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
+	ns.Do(t, func() error { return os.WriteFile(path, []byte(value), 0o644) })
+}
+
+// Forward makes the namespace a router for IPv4 and IPv6.
+func (ns *NS) Forward(t T) {
+	t.Helper()
+	ns.Sysctl(t, "net.ipv4.ip_forward", "1")
+	ns.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
+}
+
+// onThread runs fn on an OS thread that ends with it, whatever fn does to it.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}
