@@ -43,8 +43,8 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 }
 
 // TestScripts runs the scripts in testdata. A line "$ llcli …" is a command;
-// what follows is what it prints: lines of stderr after "! ", and its exit code
-// in brackets if it is not 0. "$ write FILE" makes a file of the lines that
+// what follows is what it prints: lines of stderr after "! ", blank ones as "~",
+// and its exit code in brackets if it is not 0. "$ write FILE" makes a file of the lines that
 // follow and begin with "| ", "$ width N" sets the width of the terminal.
 func TestScripts(t *testing.T) {
 	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
@@ -111,6 +111,10 @@ func (s *session) command(t *testing.T, words []string, input string) string {
 		}
 		if code != 0 {
 			out += fmt.Sprintf("[%d]\n", code)
+		}
+		// A blank line of output is shown as ~: those of the script are its own.
+		for strings.Contains(out, "\n\n") {
+			out = strings.ReplaceAll(out, "\n\n", "\n~\n")
 		}
 		return strings.ReplaceAll(out, s.dir, "DIR")
 	case "write":
