@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// freshShare is how many changed rows are tried for each row that is tried
+// again, so that neither keeps the other waiting for ever.
+const freshShare = 16
+
+// attempt is what is tried for one row, copied out from under the lock.
+type attempt[K comparable, V any] struct {
+	row        *row[K, V]
+	key        K
+	value      V
+	remove     bool
+	generation uint64
+}
+
+// step does one piece of work and reports whether there was any.
+func (r *Reconciler[K, V]) step(ctx context.Context) bool {
+	a, ok := r.next(time.Now())
+	if ok {
+		r.try(ctx, a)
+		return true
+	}
+	return r.verifyStep(ctx)
+}
+
+// next takes the row to be tried now out of its queue.
+func (r *Reconciler[K, V]) next(now time.Time) (attempt[K, V], bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.nextRow(now)
+	if w == nil {
+		return attempt[K, V]{}, false
+	}
+	return attempt[K, V]{w, w.key, w.value, w.remove, w.generation}, true
+}
+
+func (r *Reconciler[K, V]) nextRow(now time.Time) *row[K, V] {
+	due := len(r.retries) > 0 && !r.retries[0].retryAt.After(now)
+	r.round.turn++
+	if due && (r.fresh.empty() || r.round.turn%freshShare == 0) {
+		w := r.retries[0]
+		r.retries.remove(w)
+		return w
+	}
+	key, ok := r.fresh.pop()
+	if !ok {
+		return nil
+	}
+	w := r.rows[key]
+	w.queued = false
+	return w
+}
+
+// try makes the table be as wanted for one row and records how it went.
+func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
+	var err error
+	if a.remove {
+		err = r.opts.Table.Delete(ctx, a.key)
+	} else {
+		err = r.opts.Table.Update(ctx, a.key, a.value)
+	}
+	if ctx.Err() != nil {
+		return // stopping: says nothing about the row
+	}
+	r.record(a, err)
+}
+
+// record notes the outcome of an attempt, unless the row was changed meanwhile:
+// then it is in the queue again, and the next attempt tells.
+func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
+	r.mu.Lock()
+	w := a.row
+	if w.generation != a.generation {
+		r.mu.Unlock()
+		return
+	}
+	s := statusOf(err, w.revision, w.status.Failures)
+	if err == nil && w.remove {
+		s.State = Removed
+	}
+	r.setStatus(w, s)
+	switch {
+	case s.State == Removed:
+		delete(r.rows, w.key)
+		r.counts[Removed]--
+	case err != nil && s.Reason != ReasonUnsupported:
+		rest := backoff(s, r.opts.MinBackoff, r.opts.MaxBackoff, r.opts.AbsentBackoff)
+		r.retries.add(w, time.Now().Add(rest))
+	}
+	if err == nil {
+		r.release(w.key)
+	}
+	before := w.told
+	turned := !sameOutcome(before, s) || s.State == Realised && before.Revision == 0
+	if turned {
+		w.told = s
+	}
+	r.mu.Unlock()
+	if turned {
+		r.tell(w.key, before, s)
+	}
+}
+
+// tell passes on and logs an outcome that is not what it was.
+func (r *Reconciler[K, V]) tell(key K, before, now Status) {
+	if r.opts.Notify != nil {
+		r.opts.Notify(key, now)
+	}
+	name := slog.String("object", fmt.Sprint(key))
+	switch {
+	case now.State == Failed && now.Reason == ReasonUnsupported:
+		r.log.warn("not supported by the data plane", name, slog.String("error", now.Message))
+	case now.State == Failed:
+		r.log.warn("not applied, will be tried again", name, slog.String("error", now.Message))
+	case now.State == Pending:
+		r.log.warn("waiting for what it needs", name, slog.String("error", now.Message))
+	case before.Failures > 0:
+		r.log.info("applied after failures", name, slog.Int("failures", before.Failures))
+	}
+}
+
+// settle closes Settled once there is nothing left that was never tried.
+func (r *Reconciler[K, V]) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.complete || !r.pruned || !r.fresh.empty() {
+		return
+	}
+	select {
+	case <-r.settled:
+	default:
+		close(r.settled)
+	}
+}
+
+// idle returns how long there is nothing to do.
+func (r *Reconciler[K, V]) idle() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	d := r.round.nextAt().Sub(now)
+	if len(r.retries) > 0 {
+		d = min(d, r.retries[0].retryAt.Sub(now))
+	}
+	if !r.fresh.empty() {
+		d = 0
+	}
+	return max(d, 0)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reconcile makes the tables of a data plane follow the desired state.
+//
+// It holds what is wanted of each row, applies it, retries what failed, repairs
+// what a stranger changed, and knows of each row how it went. It does not know
+// what a row means, nor where desired state comes from or is kept.
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Options are how a [Reconciler] works. Zero durations mean the defaults.
+type Options[K comparable, V any] struct {
+	Table datapath.Table[K, V]
+	Log   *slog.Logger
+	// Notify is told each time the outcome of a row turned, from the goroutine of
+	// Run and with no lock held. A row that is gone is told with State Removed.
+	Notify func(K, Status)
+
+	MinBackoff time.Duration // after the first failure of a row; default 50 ms
+	MaxBackoff time.Duration // after many; default 30 s
+	// AbsentBackoff bounds the retry of a row that waits for something; default 5 s.
+	AbsentBackoff time.Duration
+	// VerifyInterval is the time between the starts of two rounds of
+	// verification; default 5 s. A round over a large table takes longer.
+	VerifyInterval time.Duration
+}
+
+// Change is one row of desired state that is to be otherwise.
+type Change[K comparable, V any] struct {
+	Key    K
+	Value  V
+	Remove bool // Value does not matter
+}
+
+// Reconciler makes one table follow what it is told. All of its methods are safe
+// for concurrent use; Run is called once.
+type Reconciler[K comparable, V any] struct {
+	opts Options[K, V]
+	wake chan struct{}
+	log  limitedLog
+
+	mu       sync.Mutex
+	rows     map[K]*row[K, V]
+	fresh    fifo[K]         // rows that were changed
+	retries  retryHeap[K, V] // rows that failed, by time
+	waiters  map[*waiter[K]]struct{}
+	counts   [stateCount]int
+	complete bool // every source of desired state has spoken
+	pruned   bool // what nobody wants has been found, once
+	settled  chan struct{}
+	repairs  uint64
+	round    round[K]
+}
+
+// row is one row of desired state and what became of it.
+type row[K comparable, V any] struct {
+	key        K
+	value      V
+	remove     bool
+	revision   uint64
+	generation uint64 // raised by each change: an outcome counts for what was tried
+	queued     bool   // in fresh
+	heapIndex  int    // in retries; -1: not there
+	retryAt    time.Time
+	status     Status
+	told       Status // what Notify was told last
+}
+
+// New returns a Reconciler that does nothing before Run.
+func New[K comparable, V any](opts Options[K, V]) *Reconciler[K, V] {
+	setDefault(&opts.MinBackoff, 50*time.Millisecond)
+	setDefault(&opts.MaxBackoff, 30*time.Second)
+	setDefault(&opts.AbsentBackoff, 5*time.Second)
+	setDefault(&opts.VerifyInterval, 5*time.Second)
+	return &Reconciler[K, V]{
+		opts:    opts,
+		wake:    make(chan struct{}, 1),
+		log:     limitedLog{log: opts.Log},
+		rows:    make(map[K]*row[K, V]),
+		waiters: make(map[*waiter[K]]struct{}),
+		settled: make(chan struct{}),
+	}
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+// Apply takes over rows of desired state as of revision. It returns at once; the
+// rows are Pending until Run gets to them.
+func (r *Reconciler[K, V]) Apply(revision uint64, changes []Change[K, V]) {
+	r.mu.Lock()
+	for _, c := range changes {
+		r.want(revision, c)
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
+// want notes one change. r.mu is held.
+func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
+	w, ok := r.rows[c.Key]
+	if !ok {
+		w = &row[K, V]{key: c.Key, heapIndex: -1}
+		r.rows[c.Key] = w
+		r.counts[Pending]++
+	}
+	w.value, w.remove, w.revision = c.Value, c.Remove, revision
+	w.generation++
+	r.setStatus(w, Status{State: Pending, Revision: revision, Message: "not applied yet"})
+	r.retries.remove(w)
+	if !w.queued {
+		w.queued = true
+		r.fresh.push(c.Key)
+	}
+}
+
+// setStatus keeps the counts by state. r.mu is held.
+func (r *Reconciler[K, V]) setStatus(w *row[K, V], s Status) {
+	r.counts[w.status.State]--
+	r.counts[s.State]++
+	w.status = s
+}
+
+// Complete says that the desired state is whole: from now on rows of the table
+// that nobody asked for are deleted.
+func (r *Reconciler[K, V]) Complete() {
+	r.mu.Lock()
+	r.complete = true
+	r.round.due, r.round.keys = time.Time{}, nil // prune at once
+	r.mu.Unlock()
+	r.signal()
+}
+
+// Kick makes the next round of verification come at once, and what waits for
+// something absent be tried again: call it when the world has changed.
+func (r *Reconciler[K, V]) Kick() {
+	r.mu.Lock()
+	r.round.kicked = true
+	if !r.round.hurry {
+		r.round.keys = nil // the round under way is too slow: begin anew
+	}
+	now := time.Now()
+	var absent []*row[K, V]
+	for _, w := range r.retries {
+		if w.status.Reason == ReasonAbsent {
+			absent = append(absent, w)
+		}
+	}
+	for _, w := range absent {
+		r.retries.remove(w)
+		r.retries.add(w, now)
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
+func (r *Reconciler[K, V]) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Settled is closed when the desired state is complete and every row of it, and
+// every row that nobody wanted, has been tried once.
+func (r *Reconciler[K, V]) Settled() <-chan struct{} { return r.settled }
+
+// Repairs returns how often a stranger's change was mended.
+func (r *Reconciler[K, V]) Repairs() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.repairs
+}
+
+// Run works until ctx ends.
+func (r *Reconciler[K, V]) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if r.step(ctx) {
+			continue
+		}
+		r.settle()
+		timer := time.NewTimer(r.idle())
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"errors"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// State is how far a row has come.
+type State uint8
+
+// States of a row.
+const (
+	Pending  State = iota // not applied yet, or what it needs is not there
+	Realised              // the data plane does as told
+	Failed                // the data plane refused
+	Removed               // gone from the data plane
+	stateCount
+)
+
+// String returns the name of s.
+func (s State) String() string {
+	return [...]string{"pending", "realised", "failed", "removed"}[s]
+}
+
+// Reason classes the error of a row, for those who branch on it.
+type Reason uint8
+
+// Reasons of a row that is not realised.
+const (
+	ReasonNone        Reason = iota // nothing has gone wrong
+	ReasonAbsent                    // [datapath.ErrAbsent]: tried again
+	ReasonUnsupported               // [datapath.ErrUnsupported]: not tried again
+	ReasonCapacity                  // [datapath.ErrCapacity]: tried again
+	ReasonOther                     // tried again
+)
+
+// Status is what became of a row.
+type Status struct {
+	State    State
+	Revision uint64 // of the desired state that State is about
+	Reason   Reason
+	Message  string // empty when realised
+	Failures int    // in a row
+}
+
+// statusOf classes the outcome of one attempt.
+func statusOf(err error, revision uint64, failuresBefore int) Status {
+	s := Status{State: Realised, Revision: revision}
+	if err == nil {
+		return s
+	}
+	s.State, s.Reason, s.Message, s.Failures = Failed, ReasonOther, err.Error(), failuresBefore+1
+	switch {
+	case errors.Is(err, datapath.ErrUnsupported):
+		s.Reason = ReasonUnsupported
+	case errors.Is(err, datapath.ErrAbsent):
+		s.State, s.Reason = Pending, ReasonAbsent
+	case errors.Is(err, datapath.ErrCapacity):
+		s.Reason = ReasonCapacity
+	}
+	return s
+}
+
+// sameOutcome says whether a client would see no difference.
+func sameOutcome(a, b Status) bool {
+	return a.State == b.State && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// backoff returns how long a row rests after so many failures in a row.
+func backoff(s Status, minimum, maximum, absent time.Duration) time.Duration {
+	if s.Reason == ReasonAbsent {
+		maximum = min(maximum, absent)
+	}
+	d := minimum
+	for i := 1; i < s.Failures && d < maximum; i++ {
+		d *= 2
+	}
+	return min(d, maximum)
+}
+
+// Status returns what became of a row; false if there is no such row.
+func (r *Reconciler[K, V]) Status(key K) (Status, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, ok := r.rows[key]
+	if !ok || w.remove {
+		return Status{}, false
+	}
+	return w.status, true
+}
+
+// Counts returns how many rows are in each state, those being removed included.
+func (r *Reconciler[K, V]) Counts() map[State]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := make(map[State]int, stateCount)
+	for s, n := range r.counts {
+		m[State(s)] = n
+	}
+	return m
+}
+
+// NotRealised returns at most limit rows that are wanted and not realised, in no
+// order. It costs nothing where there are none.
+func (r *Reconciler[K, V]) NotRealised(limit int) map[K]Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts[Pending]+r.counts[Failed] == 0 {
+		return nil
+	}
+	m := make(map[K]Status)
+	for key, w := range r.rows {
+		if len(m) == limit {
+			break
+		}
+		if !w.remove && w.status.State != Realised {
+			m[key] = w.status
+		}
+	}
+	return m
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// A round of verification goes over the table in slices of sliceSize rows, and
+// rests between them for restShare times as long as the slice took: it takes at
+// most a twentieth of the time, and a fifth where somebody said that something
+// has changed. Changed rows go first at every point in between.
+const (
+	sliceSize       = 32
+	restShare       = 19
+	restShareKicked = 4
+	listRetry       = time.Second // after the table could not be listed
+)
+
+// round is one verification of the table, and when the next one is due.
+type round[K comparable] struct {
+	turn   int // counts attempts; see freshShare
+	keys   []K // left to be verified in this round
+	due    time.Time
+	resume time.Time // of the next slice
+	kicked bool      // somebody asked for a round now
+	hurry  bool      // this round was asked for
+}
+
+func (v *round[K]) nextAt() time.Time {
+	switch {
+	case len(v.keys) > 0:
+		return v.resume
+	case v.kicked:
+		return time.Time{}
+	default:
+		return v.due
+	}
+}
+
+// verifyStep begins a round or does one slice of it, and reports whether there
+// was anything to do.
+func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
+	r.mu.Lock()
+	now := time.Now()
+	if r.round.nextAt().After(now) {
+		r.mu.Unlock()
+		return false
+	}
+	if len(r.round.keys) == 0 {
+		r.beginRound(now)
+		complete := r.complete
+		r.mu.Unlock()
+		if complete {
+			r.prune(ctx)
+		}
+		return true
+	}
+	n := min(sliceSize, len(r.round.keys))
+	slice := r.round.keys[:n]
+	r.round.keys = r.round.keys[n:]
+	r.mu.Unlock()
+
+	for _, key := range slice {
+		if ctx.Err() != nil {
+			return true
+		}
+		r.verify(ctx, key)
+	}
+
+	r.mu.Lock()
+	share := restShare
+	if r.round.hurry {
+		share = restShareKicked
+	}
+	end := time.Now()
+	r.round.resume = end.Add(time.Duration(share) * end.Sub(now))
+	r.mu.Unlock()
+	return true
+}
+
+// beginRound lists what is to be verified. r.mu is held.
+func (r *Reconciler[K, V]) beginRound(now time.Time) {
+	r.round.hurry, r.round.kicked = r.round.kicked, false
+	r.round.due, r.round.resume = now.Add(r.opts.VerifyInterval), now
+	r.round.keys = make([]K, 0, r.counts[Realised])
+	for key, w := range r.rows {
+		if w.status.State == Realised {
+			r.round.keys = append(r.round.keys, key)
+		}
+	}
+}
+
+// verify looks at one row and has it applied again if it is not as it was left.
+func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
+	r.mu.Lock()
+	w, ok := r.rows[key]
+	if !ok || w.status.State != Realised {
+		r.mu.Unlock()
+		return
+	}
+	generation := w.generation
+	r.mu.Unlock()
+
+	intact, err := r.opts.Table.Verify(ctx, key)
+	if intact && err == nil || ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	if w.generation != generation {
+		r.mu.Unlock()
+		return
+	}
+	message := "a stranger changed it in the data plane"
+	if err != nil {
+		message = fmt.Sprintf("cannot be verified: %v", err)
+	} else {
+		r.repairs++
+	}
+	r.setStatus(w, Status{State: Pending, Revision: w.revision, Message: message})
+	w.queued = true
+	r.fresh.push(key)
+	r.mu.Unlock()
+	r.log.warn("not as it was left, applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
+}
+
+// prune has the rows deleted that the table holds and nobody wants.
+func (r *Reconciler[K, V]) prune(ctx context.Context) {
+	var present []K
+	for key, err := range r.opts.Table.Keys(ctx) {
+		if err != nil {
+			r.log.warn("table cannot be listed, nothing is pruned", slog.String("error", err.Error()))
+			r.mu.Lock()
+			r.round.due = time.Now().Add(listRetry)
+			r.mu.Unlock()
+			return
+		}
+		present = append(present, key)
+	}
+	var strangers []K
+	r.mu.Lock()
+	r.pruned = true
+	for _, key := range present {
+		if _, ok := r.rows[key]; !ok {
+			r.want(0, Change[K, V]{Key: key, Remove: true})
+			strangers = append(strangers, key)
+		}
+	}
+	r.mu.Unlock()
+	for _, key := range strangers {
+		r.log.info("pruning what nobody wants", slog.String("object", fmt.Sprint(key)))
+	}
+}

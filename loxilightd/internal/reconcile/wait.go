@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import "context"
+
+// waiter waits for rows to be as they are wanted.
+type waiter[K comparable] struct {
+	left map[K]struct{}
+	done chan struct{}
+}
+
+// WaitRealised returns when every row that was last changed at revision or before
+// is realised, or gone if it was to be removed. With keys only those count, and
+// at any revision: whoever waits has called Apply before. A row that is changed
+// again meanwhile counts when the later change is realised. When ctx ends first
+// WaitRealised returns the keys that are left, and the error of ctx.
+func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
+	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{})}
+	r.mu.Lock()
+	if len(keys) == 0 {
+		for key, row := range r.rows {
+			if row.revision <= revision && row.status.State != Realised {
+				w.left[key] = struct{}{}
+			}
+		}
+	}
+	for _, key := range keys {
+		if row, ok := r.rows[key]; ok && row.status.State != Realised {
+			w.left[key] = struct{}{}
+		}
+	}
+	if len(w.left) == 0 {
+		r.mu.Unlock()
+		return nil, nil
+	}
+	r.waiters[w] = struct{}{}
+	r.mu.Unlock()
+
+	select {
+	case <-w.done:
+		return nil, nil
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiters, w)
+	left := make([]K, 0, len(w.left))
+	for key := range w.left {
+		left = append(left, key)
+	}
+	if len(left) == 0 {
+		return nil, nil // realised just now
+	}
+	return left, ctx.Err()
+}
+
+// release tells those who wait that a row is as wanted. r.mu is held.
+func (r *Reconciler[K, V]) release(key K) {
+	for w := range r.waiters {
+		if _, ok := w.left[key]; !ok {
+			continue
+		}
+		delete(w.left, key)
+		if len(w.left) == 0 {
+			delete(r.waiters, w)
+			close(w.done)
+		}
+	}
+}

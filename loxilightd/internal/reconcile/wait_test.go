@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWaitRealised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		f.fail["bad"] = errInjected
+		r := start(t, f)
+		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if left, err := r.WaitRealised(ctx, 4, "good", "no such row"); err != nil {
+			t.Errorf("wait for good: %v, left %v", err, left)
+		}
+		left, err := r.WaitRealised(ctx, 4)
+		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(left, []string{"bad"}) {
+			t.Errorf("wait for all: left %v, %v; want bad and a deadline", left, err)
+		}
+		if left, err := r.WaitRealised(t.Context(), 3); err != nil {
+			t.Errorf("wait for an earlier revision: %v, left %v", err, left)
+		}
+		done := make(chan error)
+		go func() { _, err := r.WaitRealised(t.Context(), 4, "bad"); done <- err }()
+		synctest.Wait()
+		f.set(func() { delete(f.fail, "bad") })
+		if err := <-done; err != nil {
+			t.Errorf("wait for bad: %v", err)
+		}
+		wantContent(t, f, map[string]int{"good": 1, "bad": 2})
+
+		r.Apply(5, []Change[string, int]{del("good")})
+		if left, err := r.WaitRealised(t.Context(), 5, "good"); err != nil {
+			t.Errorf("wait for a removal: %v, left %v", err, left)
+		}
+		wantContent(t, f, map[string]int{"bad": 2})
+	})
+}
+
+// TestManyRows holds the reconciler to what ten thousand services need: it must
+// not be quadratic, and a change among them must not wait for a round.
+func TestManyRows(t *testing.T) {
+	const count = 10000
+	f := newTable(map[string]int{})
+	r := start(t, f)
+	changes := make([]Change[string, int], count)
+	keys := make([]string, count)
+	for i := range changes {
+		keys[i] = fmt.Sprint("service-", i)
+		changes[i] = put(keys[i], i)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	begin := time.Now()
+	r.Apply(1, changes)
+	r.Complete()
+	if left, err := r.WaitRealised(ctx, 1, keys...); err != nil {
+		t.Fatalf("%d of %d rows left: %v", len(left), count, err)
+	}
+	if d := time.Since(begin); d > 2*time.Second { // about 20 ms on an idle machine
+		t.Errorf("%d rows took %s", count, d)
+	}
+	if n := len(f.content()); n != count {
+		t.Errorf("the table holds %d rows, want %d", n, count)
+	}
+	// Rounds are under way while single changes come: the median counts, since
+	// the machine may be busy with something else.
+	var took []time.Duration
+	for i := range 51 {
+		r.Kick()
+		begin := time.Now()
+		r.Apply(uint64(i+2), []Change[string, int]{put(keys[i*97], -1)})
+		if _, err := r.WaitRealised(ctx, uint64(i+2), keys[i*97]); err != nil {
+			t.Fatal(err)
+		}
+		f.set(func() { took = append(took, f.updated[keys[i*97]].Sub(begin)) })
+	}
+	slices.Sort(took)
+	if median := took[len(took)/2]; median > 20*time.Millisecond {
+		t.Errorf("a change among %d rows reached the table after %s (median)", count, median)
+	} else {
+		t.Logf("a change among %d rows reached the table after %s (median), %s at most", count, median, took[len(took)-1])
+	}
+}
