@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+func TestParseEveryKey(t *testing.T) {
+	got, err := Parse("test.yaml", []byte(`
+instance: blue
+runDir: /run/b/
+stateDir: /var/lib/b
+pinDir: /sys/fs/bpf/b
+objectDir: /etc/b
+switch: {namespace: host}
+tables: {connections: 11, halfOpen: 12, services: 13, backends: 14, slots: 15, affinity: 16, ranges: 17}
+datapath:
+  backend: fake
+  attach: tc
+  sweepInterval: 250ms
+log: {level: debug, format: json}
+metrics: {listen: ""}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
+		SwitchNamespace: "host",
+		Tables: datapath.Tables{
+			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17,
+		},
+		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
+		LogLevel: slog.LevelDebug, LogFormat: "json",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("configuration (-want +got):\n%s", d)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	for _, text := range []string{"", "# nothing\n", "switch:\ntables:\n"} {
+		got, err := Parse("test.yaml", []byte(text))
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if d := cmp.Diff(Default("default"), got); d != "" {
+			t.Errorf("%q (-want +got):\n%s", text, d)
+		}
+	}
+	got, err := Parse("test.yaml", []byte("stateDir: /srv/b\ninstance: b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default("b")
+	want.StateDir = "/srv/b"
+	if d := cmp.Diff(want, got); d != "" || want.RunDir != "/run/loxilight-b" {
+		t.Errorf("folders of an instance (-want +got):\n%s", d)
+	}
+}
+
+func TestErrorsNameLineAndKey(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"runDir: /run/x\nrunDirs: /run/y\n", "t.yaml:2: unknown key runDirs: known are instance, runDir,"},
+		{"tables:\n  connection: 5\n", "t.yaml:2: unknown key tables.connection: known are"},
+		{"a: &x 1\n", "t.yaml:1: unknown key a"},
+		{"tables:\n  connections: many\n", `t.yaml:2: tables.connections: "many" is no size`},
+		{"tables: {services: 0}\n", `t.yaml:1: tables.services: "0" is no size`},
+		{"tables: {services: -1}\n", `t.yaml:1: tables.services: "-1" is no size`},
+		{"tables: {services: 999999999}\n", `t.yaml:1: tables.services: "999999999" is no size`},
+		{"tables: 5\n", "t.yaml:1: tables: want keys and values"},
+		{"- a\n", "t.yaml:1: want keys and values"},
+		{"\nrunDir: run\n", `t.yaml:2: runDir: "run" is no folder: want an absolute path`},
+		{"runDir: /" + strings.Repeat("x", 90) + "\n", "is too long for sockets in it: at most 90 bytes"},
+		{"runDir: [/a]\n", "t.yaml:1: runDir: want a single value"},
+		{"runDir:\n", "t.yaml:1: runDir: want a single value"},
+		{"pinDir: /\n", `t.yaml:1: pinDir: "/" is no folder`},
+		{"instance: A b\n", `t.yaml:1: instance: "A b" is no name`},
+		{"log: {level: loud}\n", `t.yaml:1: log.level: "loud" is no level: want debug, info, warn or error`},
+		{"log: {format: xml}\n", `t.yaml:1: log.format: "xml" is not among text, json`},
+		{"switch: {namespace: ../x}\n", `t.yaml:1: switch.namespace: "../x" is no name of a network namespace`},
+		{"datapath: {sweepInterval: 5}\n", `t.yaml:1: datapath.sweepInterval: "5" is no interval`},
+		{"metrics: {listen: \":9\"}\n", "t.yaml:1: metrics.listen: this version has no metrics"},
+		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log stands in line 1 already"},
+		{"log: {level: info\n", "t.yaml:1: did not find expected ',' or '}'"},
+		{"---\nrunDir: /a\n---\nrunDir: /b\n", "t.yaml:3: a second document"},
+		{"runDir: /a\n\tb: c\n", "t.yaml:2: found a tab character"},
+	} {
+		_, err := Parse("t.yaml", []byte(tt.text))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q:\n got %v\nwant %s", tt.text, err, tt.want)
+		}
+	}
+}
+
+// FuzzParse holds the parser to its word: what it takes is valid.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("instance: b\ntables: {services: 5}\nlog: {level: warn}\n"))
+	f.Add([]byte("runDir: *x\n? [a]\n: b\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("f.yaml", data)
+		if (c == nil) == (err == nil) {
+			t.Fatalf("configuration %v and error %v", c, err)
+		}
+		if c == nil {
+			return
+		}
+		for _, dir := range []string{c.RunDir, c.StateDir, c.PinDir, c.ObjectDir} {
+			if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.ContainsRune(dir, 0) {
+				t.Errorf("folder %q", dir)
+			}
+		}
+		if c.Tables.Connections == 0 || c.Instance == "" || c.SwitchNamespace == "" {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestRestartNeeded(t *testing.T) {
+	a, b := Default("default"), Default("default")
+	b.LogLevel, b.Tables.Services, b.PinDir = slog.LevelDebug, 5, "/sys/fs/bpf/other"
+	if got, want := a.RestartNeeded(b), []string{"pinDir", "tables.services"}; !slices.Equal(got, want) {
+		t.Errorf("restart needed for %v, want %v", got, want)
+	}
+}
+
+// TestInstalledFile holds the file of the package to what its comments say: it
+// is the defaults.
+func TestInstalledFile(t *testing.T) {
+	const file = "../../../configs/loxilightd.yaml"
+	got, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Default("default"), got); d != "" {
+		t.Errorf("%s is not the defaults (-default +file):\n%s", file, d)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range schema {
+		_, last, _ := strings.Cut("."+k.name, ".")
+		if i := strings.LastIndex(last, "."); i >= 0 {
+			last = last[i+1:]
+		}
+		if !strings.Contains(string(data), last+":") {
+			t.Errorf("%s does not mention %s", file, k.name)
+		}
+	}
+}
+
+func TestLoadOfWhatIsNotThere(t *testing.T) {
+	if _, err := Load(filepath.Join(t.TempDir(), "no.yaml")); err == nil || !strings.Contains(err.Error(), "no.yaml") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// key is one key of the file, in the dotted form.
+type key struct {
+	name string
+	set  func(c *Config, value string) error
+	get  func(c *Config) any
+	live bool // a running daemon takes a new value over
+}
+
+// schema is every key that there is. The instance comes first: it decides about
+// the defaults of the others.
+var schema = []key{
+	text("instance", func(c *Config) *string { return &c.Instance }, parseInstance),
+	text("runDir", func(c *Config) *string { return &c.RunDir }, parseRunDir),
+	text("stateDir", func(c *Config) *string { return &c.StateDir }, parseDir),
+	text("pinDir", func(c *Config) *string { return &c.PinDir }, parseDir),
+	text("objectDir", func(c *Config) *string { return &c.ObjectDir }, parseDir),
+	text("switch.namespace", func(c *Config) *string { return &c.SwitchNamespace }, parseNamespace),
+	size("tables.connections", func(c *Config) *uint32 { return &c.Tables.Connections }),
+	size("tables.halfOpen", func(c *Config) *uint32 { return &c.Tables.HalfOpen }),
+	size("tables.services", func(c *Config) *uint32 { return &c.Tables.Services }),
+	size("tables.backends", func(c *Config) *uint32 { return &c.Tables.Backends }),
+	size("tables.slots", func(c *Config) *uint32 { return &c.Tables.Slots }),
+	size("tables.affinity", func(c *Config) *uint32 { return &c.Tables.Affinity }),
+	size("tables.ranges", func(c *Config) *uint32 { return &c.Tables.Ranges }),
+	text("datapath.backend", func(c *Config) *string { return &c.Backend }, oneOf("ebpf", "fake")),
+	text("datapath.attach", func(c *Config) *string { return &c.Attach }, oneOf("", "tcx", "tc")),
+	text("datapath.sweepInterval", func(c *Config) *time.Duration { return &c.SweepInterval }, parseInterval),
+	live(text("log.level", func(c *Config) *slog.Level { return &c.LogLevel }, parseLevel)),
+	text("log.format", func(c *Config) *string { return &c.LogFormat }, oneOf("text", "json")),
+	{
+		name: "metrics.listen",
+		get:  func(*Config) any { return "" },
+		set: func(_ *Config, s string) error {
+			if s != "" {
+				return errors.New("this version has no metrics: leave it empty; llcli counters has the figures")
+			}
+			return nil
+		},
+	},
+}
+
+func text[T comparable](name string, at func(*Config) *T, parse func(string) (T, error)) key {
+	return key{
+		name: name,
+		get:  func(c *Config) any { return *at(c) },
+		set: func(c *Config, s string) error {
+			v, err := parse(s)
+			if err == nil {
+				*at(c) = v
+			}
+			return err
+		},
+	}
+}
+
+func size(name string, at func(*Config) *uint32) key {
+	return text(name, at, func(s string) (uint32, error) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil || n < 1 || n > maxTable {
+			return 0, fmt.Errorf("%q is no size: want a number of entries from 1 to %d", s, maxTable)
+		}
+		return uint32(n), nil
+	})
+}
+
+func live(k key) key {
+	k.live = true
+	return k
+}
+
+func oneOf(words ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if slices.Contains(words, s) {
+			return s, nil
+		}
+		return "", fmt.Errorf("%q is not among %s", s, strings.Trim(strings.Join(words, ", "), ", "))
+	}
+}
+
+func parseInterval(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 100*time.Millisecond || d > time.Hour {
+		return 0, fmt.Errorf("%q is no interval: want a duration from 100ms to 1h, such as 5s", s)
+	}
+	return d, nil
+}
+
+// entry is one value of the file and where it stands.
+type entry struct {
+	line  int
+	value string
+}
+
+// Parse reads a configuration; file is its name in errors, all of which are
+// returned, each with its line.
+func Parse(file string, data []byte) (*Config, error) {
+	r := reader{file: file, found: map[string]entry{}}
+	r.read(data)
+	c := Default(DefaultInstance)
+	for i := range schema {
+		k := &schema[i]
+		e, ok := r.found[k.name]
+		if !ok {
+			continue
+		}
+		if err := k.set(c, e.value); err != nil {
+			r.failf(e.line, "%s: %w", k.name, err)
+		} else if k.name == "instance" {
+			c = Default(c.Instance)
+		}
+	}
+	if err := errors.Join(r.errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// reader flattens a document into dotted keys.
+type reader struct {
+	file  string
+	found map[string]entry
+	errs  []error
+}
+
+func (r *reader) failf(line int, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s:%d: %w", r.file, line, fmt.Errorf(format, args...)))
+}
+
+func (r *reader) read(data []byte) {
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+		return // empty: everything by default
+	} else if err != nil {
+		r.errs = append(r.errs, syntaxError(r.file, err))
+		return
+	}
+	r.mapping("", doc.Content[0])
+	var more yaml.Node
+	if err := d.Decode(&more); err == nil {
+		r.failf(more.Line, "a second document: the configuration is one")
+	} else if !errors.Is(err, io.EOF) {
+		r.errs = append(r.errs, syntaxError(r.file, err))
+	}
+}
+
+// syntaxError brings "yaml: line 3: …" into the form of the other errors.
+func syntaxError(file string, err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if line, what, ok := strings.Cut(rest, ": "); ok {
+			return fmt.Errorf("%s:%s: %s", file, line, what)
+		}
+	}
+	return fmt.Errorf("%s: %s", file, text)
+}
+
+func (r *reader) mapping(prefix string, n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return // a key with nothing after it
+	}
+	if n.Kind != yaml.MappingNode {
+		head := strings.TrimSuffix(prefix, ".")
+		if head != "" {
+			head += ": "
+		}
+		r.failf(n.Line, "%swant keys and values", head)
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		name := prefix + k.Value
+		if line, twice := seen[k.Value]; twice {
+			r.failf(k.Line, "%s stands in line %d already", name, line)
+			continue
+		}
+		seen[k.Value] = k.Line
+		r.value(name, k, v)
+	}
+}
+
+func (r *reader) value(name string, k, v *yaml.Node) {
+	section := func(s key) bool { return strings.HasPrefix(s.name, name+".") }
+	switch {
+	case slices.ContainsFunc(schema, section):
+		r.mapping(name+".", v)
+	case !slices.ContainsFunc(schema, func(s key) bool { return s.name == name }):
+		r.failf(k.Line, "unknown key %s: known are %s", name, known())
+	case v.Kind != yaml.ScalarNode || v.Tag == "!!null":
+		r.failf(v.Line, "%s: want a single value", name)
+	default:
+		r.found[name] = entry{v.Line, v.Value}
+	}
+}
+
+func known() string {
+	names := make([]string, len(schema))
+	for i := range schema {
+		names[i] = schema[i].name
+	}
+	return strings.Join(names, ", ")
+}
