@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// What the programs return to the kernel.
+const (
+	actUnspec   = -1 // TC_ACT_UNSPEC: as if we were not there
+	actShot     = 2  // TC_ACT_SHOT
+	actRedirect = 7  // TC_ACT_REDIRECT
+)
+
+// rig is both programs on maps of their own, and a namespace whose devices and
+// routes they see. Packets go in and come out by BPF_PROG_RUN; redirects are not
+// carried out.
+//
+//	clients 192.0.2.0/24 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── backends 10.0.1.0/24
+//	     2001:db8:1::/64    2001:db8:1::1              2001:db8:2::1      2001:db8:2::/64
+type rig struct {
+	t               *testing.T
+	ns              *testnet.NS
+	maps            map[string]*ebpf.Map
+	ingress, egress *ebpf.Program
+	types           *btf.Spec
+	in, out         rigPort
+}
+
+type rigPort struct {
+	name  string
+	index uint32
+	mac   [6]byte
+	other [6]byte // of whoever sends to it
+}
+
+// newRig loads the programs; tune may change a specification before.
+func newRig(t *testing.T, tune ...func(*ebpf.CollectionSpec)) *rig {
+	t.Helper()
+	r := &rig{t: t, ns: testnet.New(t, "node"), maps: make(map[string]*ebpf.Map)}
+	far := testnet.New(t, "far")
+	testnet.Veth(t,
+		testnet.Port{NS: r.ns, Name: "in0", Addrs: []string{"192.0.2.1/24", "2001:db8:1::1/64"}, MAC: "02:00:5e:10:01:01"},
+		testnet.Port{NS: far, Name: "in1", MAC: "02:00:5e:10:01:17"})
+	testnet.Veth(t,
+		testnet.Port{NS: r.ns, Name: "out0", Addrs: []string{"10.0.1.1/24", "2001:db8:2::1/64"}, MAC: "02:00:5e:10:02:01"},
+		testnet.Port{NS: far, Name: "out1", MAC: "02:00:5e:10:02:34"})
+	r.ns.Forward(t)
+	r.load(tune)
+	r.in = r.port("in0", "02:00:5e:10:01:17", "192.0.2.1", "2001:db8:1::1")
+	r.out = r.port("out0", "02:00:5e:10:02:34", "10.0.1.1", "2001:db8:2::1")
+	r.ports(61057)
+	return r
+}
+
+func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
+	r.t.Helper()
+	for _, program := range []struct {
+		load func() (*ebpf.CollectionSpec, error)
+		name string
+		to   **ebpf.Program
+	}{{loadKernel, kernelProgLlTcIngress, &r.ingress}, {loadEgress, egressProgLlTcEgress, &r.egress}} {
+		spec, err := program.load()
+		r.ok(err)
+		r.types = spec.Types
+		for _, f := range tune {
+			f(spec)
+		}
+		shared := make(map[string]*ebpf.Map)
+		for name, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+			if have := r.maps[name]; have != nil {
+				shared[name] = have
+			}
+		}
+		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+		var refused *ebpf.VerifierError
+		if errors.As(err, &refused) {
+			r.t.Fatalf("%+v", refused)
+		}
+		r.ok(err)
+		*program.to = c.DetachProgram(program.name)
+		r.t.Cleanup(func() { (*program.to).Close() })
+		for name := range c.Maps {
+			if strings.HasPrefix(name, "ll_") && r.maps[name] == nil {
+				r.maps[name] = c.DetachMap(name)
+				r.t.Cleanup(func() { r.maps[name].Close() })
+			}
+		}
+		c.Close()
+	}
+}
+
+// port enters a device of the namespace, and returns what packets need to know.
+func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
+	r.t.Helper()
+	p := rigPort{name: name, mac: r.ns.MAC(r.t, name), other: rigMAC(other)}
+	r.ns.Do(r.t, func() error {
+		dev, err := net.InterfaceByName(name)
+		if err == nil {
+			p.index = uint32(dev.Index)
+		}
+		return err
+	})
+	d := kernelDevice{MtuBytes: 1500, Mac: p.mac, Flags: 2} // DEVICE_F_PORT
+	d.Addr4.Word, d.Addr6.Word = rigWords(addr4), rigWords(addr6)
+	r.put(kernelMapLlDevice, kernelDeviceKey{Ifindex: p.index}, d)
+	return p
+}
+
+// ports sets the source ports that may be given out.
+func (r *rig) ports(ports ...uint16) {
+	r.t.Helper()
+	r.put(kernelMapLlSnatPorts, uint32(0), uint16(len(ports)))
+	for i, port := range ports {
+		r.put(kernelMapLlSnatPorts, uint32(i+1), port)
+	}
+}
+
+// nexthop enters a neighbour as the slow path would have learnt it, and makes the
+// connection found under tuple use it.
+func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
+	r.t.Helper()
+	r.put(kernelMapLlNexthop, index, kernelNexthop{
+		Ifindex: to.index, MtuBytes: 1500, Dmac: to.other, Smac: to.mac, Flags: flags, CheckedTick: rigTick(),
+	})
+	r.change(tuple, func(m *rigMeta) { m.Nexthop = index })
+}
+
+// frame in or out of a program.
+func (r *rig) run(p *ebpf.Program, dev rigPort, frame []byte) (int32, []byte) {
+	r.t.Helper()
+	var ctx [44]uint32 // struct __sk_buff
+	ctx[10] = dev.index
+	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx[:]}
+	var action uint32
+	r.ns.Do(r.t, func() (err error) {
+		action, err = p.Run(&opts)
+		return err
+	})
+	return int32(action), opts.DataOut
+}
+
+// step sends a frame into the ingress hook of dev and compares what comes out.
+func (r *rig) step(what string, dev rigPort, in []byte, action int32, want []byte) {
+	r.t.Helper()
+	r.compare(what, r.ingress, dev, in, action, want)
+}
+
+func (r *rig) compare(what string, p *ebpf.Program, dev rigPort, in []byte, action int32, want []byte) {
+	r.t.Helper()
+	got, out := r.run(p, dev, in)
+	if got != action {
+		r.t.Errorf("%s: action %d, want %d; counters %v", what, got, action, r.counters())
+	}
+	if d := testpkt.Diff(want, out); d != "" {
+		r.t.Errorf("%s: packet out (- want, + got):\n%s", what, d)
+	}
+}
+
+// counters returns all counters of drops and verdicts that are not zero.
+func (r *rig) counters() map[string]uint64 {
+	r.t.Helper()
+	all := make(map[string]uint64)
+	for enum, name := range map[string]string{"drop_reason": kernelMapLlDrops, "verdict_count": kernelMapLlVerdicts} {
+		var e *btf.Enum
+		r.ok(r.types.TypeByName(enum, &e))
+		for _, v := range e.Values {
+			var each []uint64
+			if r.maps[name].Lookup(uint32(v.Value), &each) != nil {
+				continue // …_MAX
+			}
+			for _, n := range each {
+				if n > 0 {
+					all[v.Name] += n
+				}
+			}
+		}
+	}
+	return all
+}
+
+// counted fails the test unless the counters are exactly these; absent is 0.
+func (r *rig) counted(want map[string]uint64) {
+	r.t.Helper()
+	if got := r.counters(); !maps.Equal(got, want) {
+		r.t.Errorf("counters: got %v, want %v", got, want)
+	}
+}
+
+func (r *rig) put(name string, key, value any) {
+	r.t.Helper()
+	r.ok(r.maps[name].Put(key, value))
+}
+
+func (r *rig) ok(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Packets that arrive at p, and that leave by it.
+func (p rigPort) arrives() testpkt.Ethernet {
+	return testpkt.Ethernet{Source: p.other, Destination: p.mac}
+}
+func (p rigPort) leaves() testpkt.Ethernet {
+	return testpkt.Ethernet{Source: p.mac, Destination: p.other}
+}
+
+func rigMAC(s string) [6]byte {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return [6]byte(mac)
+}
+
+// rigWords is struct addr; an IPv4 address is ::ffff:a.b.c.d.
+func rigWords(addr string) (words [4]uint32) {
+	b := netip.MustParseAddr(addr).As16()
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return words
+}
+
+func rigPortOnWire(port uint16) uint16 { return port<<8 | port>>8 }

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// rigTuple is a packet's, as the tables of connections have it.
+type rigTuple struct {
+	proto    uint8
+	src, dst netip.AddrPort
+}
+
+func (t rigTuple) String() string { return fmt.Sprintf("%d %s > %s", t.proto, t.src, t.dst) }
+
+// turned is the tuple of the answers.
+func (t rigTuple) turned() rigTuple { return rigTuple{t.proto, t.dst, t.src} }
+
+// rigMeta is the part of an entry that both families have.
+type rigMeta struct {
+	PacketCount, ByteCount               uint64
+	LastSeenTick, CreatedTick            uint32
+	Nexthop, ServiceID, BackendID, TCPAk uint32
+	TCPWindow                            uint16
+	TCPScale, State                      uint8
+	Flags, Pad                           uint16
+}
+
+// rigConn is one entry.
+type rigConn struct {
+	rigMeta
+	half   bool     // in the table of half-open ones
+	leaves rigTuple // what packets that come in by the key become
+}
+
+// tables returns the names of the two tables that tuple may be in.
+func (t rigTuple) tables() (established, half string) {
+	if t.src.Addr().Is4() {
+		return kernelMapLlCt4, kernelMapLlHalf4
+	}
+	return kernelMapLlCt6, kernelMapLlHalf6
+}
+
+// key encodes t as struct ct4_key or ct6_key.
+func (t rigTuple) key() []byte {
+	b := append(t.src.Addr().AsSlice(), t.dst.Addr().AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, t.src.Port())
+	b = binary.BigEndian.AppendUint16(b, t.dst.Port())
+	return append(b, t.proto, 0, 0, 0)
+}
+
+const rigMetaSize = 48
+
+// conn returns the entry found under t; false if there is none.
+func (r *rig) conn(t rigTuple) (c rigConn, found bool) {
+	r.t.Helper()
+	raw, half := r.raw(t)
+	if raw == nil {
+		return c, false
+	}
+	_, err := binary.Decode(raw, binary.NativeEndian, &c.rigMeta)
+	r.ok(err)
+	size := len(t.src.Addr().AsSlice())
+	addrs, ports := raw[rigMetaSize:], raw[rigMetaSize+2*size:]
+	src, _ := netip.AddrFromSlice(addrs[:size])
+	dst, _ := netip.AddrFromSlice(addrs[size : 2*size])
+	c.half = half
+	c.leaves = rigTuple{t.proto, netip.AddrPortFrom(src, binary.BigEndian.Uint16(ports)),
+		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(ports[2:]))}
+	return c, true
+}
+
+func (r *rig) raw(t rigTuple) (raw []byte, half bool) {
+	established, halfOpen := t.tables()
+	if r.maps[established].Lookup(t.key(), &raw) == nil {
+		return raw, false
+	}
+	if r.maps[halfOpen].Lookup(t.key(), &raw) == nil {
+		return raw, true
+	}
+	return nil, false
+}
+
+// change edits the entry found under t.
+func (r *rig) change(t rigTuple, edit func(*rigMeta)) {
+	r.t.Helper()
+	raw, half := r.raw(t)
+	if raw == nil {
+		r.t.Fatalf("no connection %s", t)
+	}
+	var m rigMeta
+	_, err := binary.Decode(raw, binary.NativeEndian, &m)
+	r.ok(err)
+	edit(&m)
+	_, err = binary.Encode(raw, binary.NativeEndian, &m)
+	r.ok(err)
+	established, halfOpen := t.tables()
+	if half {
+		established = halfOpen
+	}
+	r.put(established, t.key(), raw)
+}
+
+// forget removes the entry found under t.
+func (r *rig) forget(t rigTuple) {
+	r.t.Helper()
+	established, half := t.tables()
+	if r.maps[established].Delete(t.key()) != nil {
+		r.ok(r.maps[half].Delete(t.key()))
+	}
+}
+
+// count returns how many entries a map has.
+func (r *rig) count(name string) (n int) {
+	r.t.Helper()
+	var key, value []byte
+	for it := r.maps[name].Iterate(); it.Next(&key, &value); n++ {
+	}
+	return n
+}
+
+// rigTick is the clock of the programs, in units of 2^27 ns.
+func rigTick() uint32 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts) // the clock is always there
+	return uint32(ts.Nano() >> 27)
+}
+
+// rigBackend is a backend in the tables; id is its index.
+type rigBackend struct {
+	id     uint32
+	addr   netip.AddrPort
+	weight uint32 // 0: 1
+}
+
+// rigService is a service as the tables have it: backends take the slots in turn.
+type rigService struct {
+	id        uint32
+	proto     uint8
+	frontend  netip.AddrPort
+	backends  []rigBackend
+	algorithm kernelAlgorithm
+	source    kernelSourceMode
+	affinity  uint32 // ticks
+	ranges    []netip.Prefix
+}
+
+// service enters s. Its selection table has the number of its id.
+func (r *rig) service(s rigService) {
+	r.t.Helper()
+	var chunk kernelSlotChunk
+	for i, b := range s.backends {
+		entry := kernelBackend{Port: rigPortOnWire(b.addr.Port()), Flags: 1, ServiceId: s.id, Weight: max(b.weight, 1)}
+		entry.Addr.Word = rigWords(b.addr.Addr().String())
+		r.put(kernelMapLlBackend, b.id, entry)
+		chunk.BackendId[i] = b.id
+	}
+	r.put(kernelMapLlSlot, kernelSlotKey{TableId: s.id}, chunk)
+	r.put(kernelMapLlServiceStats, s.id, make([]kernelServiceStats, ebpf.MustPossibleCPU()))
+	value := kernelService{
+		Id: s.id, TableId: s.id, SlotCount: uint32(len(s.backends)), AffinityTicks: s.affinity,
+		Algorithm: s.algorithm, Source: s.source,
+	}
+	for _, p := range s.ranges {
+		value.Flags = 1 // SERVICE_F_RANGES
+		bits := 32 + p.Bits()
+		if p.Addr().Is4() {
+			bits += 96
+		}
+		key := kernelSourceRangeKey{PrefixLen: uint32(bits), ServiceId: s.id}
+		key.Addr.Word = rigWords(p.Addr().String())
+		r.put(kernelMapLlSourceRange, key, uint8(1))
+	}
+	key := kernelServiceKey{Port: rigPortOnWire(s.frontend.Port()), Proto: s.proto}
+	key.Addr.Word = rigWords(s.frontend.Addr().String())
+	r.put(kernelMapLlService, key, value)
+}
+
+// stats returns what the service counted on all CPUs.
+func (r *rig) stats(id uint32) (sum kernelServiceStats) {
+	r.t.Helper()
+	var each []kernelServiceStats
+	r.ok(r.maps[kernelMapLlServiceStats].Lookup(id, &each))
+	for _, s := range each {
+		sum.ConnectionCount += s.ConnectionCount
+		for i, n := range s.DropCount {
+			sum.DropCount[i] += n
+		}
+	}
+	return sum
+}
