@@ -9,9 +9,10 @@ const (
 	TopicStatus      = "status"      // StatusEvent
 	TopicDrops       = "drops"       // DropEvent, sampled
 	TopicConnections = "connections" // ConnectionEvent, sampled
+	TopicHello       = "hello"       // HelloEvent: the first message of each connection
 )
 
-// Topics lists them.
+// Topics lists those that are published; hello comes by itself.
 var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections}
 
 // Event is what all events have. Seq counts a topic's events from 1 at the start
@@ -22,6 +23,15 @@ type Event struct {
 
 // SetSeq numbers the event.
 func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
+
+// HelloEvent is what a subscriber gets first: from there on it sees every event,
+// or a gap in their numbers. It has no number itself, and a client that does not
+// subscribe to its topic does not see it.
+type HelloEvent struct {
+	// Last numbers the latest event of each topic so far; a topic without events
+	// is missing. What is read from the daemon after the hello is newer than they are.
+	Last map[string]uint64 `json:"last"`
+}
 
 // ChangeEvent tells of a committed change of one object.
 type ChangeEvent struct {

@@ -58,7 +58,7 @@ type Channel struct {
 	log     *slog.Logger
 	control *endpoint
 	events  *endpoint
-	pub     publisher
+	pub     *publisher
 	quota   *quota
 
 	closeOnce sync.Once
@@ -80,14 +80,16 @@ func Listen(o Options) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &publisher{seq: map[string]uint64{}}
 	events, err := newEndpoint(endpointOptions{
 		path: filepath.Join(o.RunDir, EventsSocket), newSocket: pub.NewSocket, access: rules, limits: o.Limits,
-		quota: q, log: o.Log, maxRecv: 1024,
+		quota: q, log: o.Log, maxRecv: 1024, attached: func(c *conn) { c.greet(p.hello) },
 	})
 	if err != nil {
 		return nil, errors.Join(err, control.close())
 	}
-	return &Channel{log: o.Log, control: control, events: events, quota: q, pub: publisher{sock: events.sock}}, nil
+	p.sock = events.sock
+	return &Channel{log: o.Log, control: control, events: events, quota: q, pub: p}, nil
 }
 
 // Serve answers requests until ctx ends, then waits a few seconds for those that
@@ -124,7 +126,7 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 			}
 			return fmt.Errorf("control channel: receive: %w", err)
 		}
-		conn := connOf(msg)
+		conn := connOf(msg.Pipe)
 		bytes, ok := conn.take()
 		if !ok { // hung up meanwhile, its share is given back already
 			_ = rctx.Close()
@@ -160,10 +162,17 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 	}
 }
 
-// Publish numbers an event and sends it to every subscriber of topic that keeps
-// up. It never waits for one: a subscriber that is too slow loses events, and
-// sees it by their numbers. event is encoded before Publish returns.
+// Publish numbers an event and sends it to every subscriber that keeps up; topic
+// is one of [api.Topics], event a pointer to the event of that topic. It never
+// waits for a subscriber: one that is too slow loses events, and sees it by their
+// numbers. Events of one goroutine leave in its order, so a committer publishes
+// its changes in the order of their revisions. event is encoded before Publish
+// returns. An error means that it could not be encoded, or that the channel is closed.
 func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
+
+// Subscribers counts the connections for events: without any, who samples events
+// need not make them.
+func (c *Channel) Subscribers() int { return c.events.count() }
 
 // Close closes the sockets and removes them, as [Channel.Serve] does at its end.
 func (c *Channel) Close() error {

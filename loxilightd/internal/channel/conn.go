@@ -40,6 +40,8 @@ type conn struct {
 	closed func(*conn)   // tells the endpoint
 	slots  chan struct{} // one for each request that is not answered yet
 
+	greeted chan struct{} // closed once the peer has got what it gets first
+
 	writing sync.Mutex // held for a whole frame
 
 	mu     sync.Mutex
@@ -50,18 +52,22 @@ type conn struct {
 
 func newConn(c *net.UnixConn, peer Peer, o *endpointOptions, closed func(*conn)) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &conn{
+	fresh := &conn{
 		net: c, peer: peer, opts: o, ctx: ctx, cancel: cancel, closed: closed,
-		slots: make(chan struct{}, o.limits.PerPeer), since: time.Now(),
+		slots: make(chan struct{}, o.limits.PerPeer), greeted: make(chan struct{}), since: time.Now(),
 	}
+	if o.attached == nil {
+		close(fresh.greeted)
+	}
+	return fresh
 }
 
-// connOf finds the connection that a message came from.
-func connOf(m *mangos.Message) *conn {
-	v, err := m.Pipe.GetOption(optionConn)
+// connOf finds the connection that mangos calls pipe.
+func connOf(pipe mangos.Pipe) *conn {
+	v, err := pipe.GetOption(optionConn)
 	c, ok := v.(*conn)
 	if err != nil || !ok {
-		panic(fmt.Sprintf("message from a pipe that is not ours: %v", err))
+		panic(fmt.Sprintf("a pipe that is not ours: %v", err))
 	}
 	return c
 }
@@ -254,8 +260,29 @@ func (c *conn) refuse(size int) error {
 	return c.write(head[:id], c.opts.tooLong)
 }
 
+// greet writes the first message, which everything else waits for. mangos must
+// not wait for it: the caller is the goroutine that takes all connections.
+func (c *conn) greet(hello func() ([]byte, error)) {
+	go func() {
+		body, err := hello()
+		if err == nil {
+			err = c.write(nil, body)
+		}
+		if err != nil {
+			c.opts.log.Debug("subscriber not greeted", "socket", c.opts.path, "peer", c.peer, "error", err)
+			_ = c.Close() // mangos notices when it reads
+		}
+		close(c.greeted)
+	}()
+}
+
 // Send implements mangos.TranPipe. A peer that does not read in time is hung up on.
 func (c *conn) Send(m *mangos.Message) error {
+	select {
+	case <-c.greeted:
+	case <-c.ctx.Done():
+		return mangos.ErrClosed
+	}
 	if err := c.write(m.Header, m.Body); err != nil {
 		return err
 	}

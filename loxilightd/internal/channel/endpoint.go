@@ -26,6 +26,9 @@ type endpointOptions struct {
 	tooLong   []byte
 	maxRecv   int
 	requests  bool // the protocol answers each message, so requests are counted
+	// attached is called with each connection that mangos has taken over, and
+	// has to greet it. Nil: there is no greeting. It must not wait.
+	attached func(*conn)
 }
 
 // endpoint is one listening socket with its connections. It is the transport
@@ -76,6 +79,13 @@ func (e *endpoint) start() error {
 	}
 	if err := sock.SetOption(mangos.OptionWriteQLen, queue); err != nil {
 		return err
+	}
+	if e.opts.attached != nil {
+		sock.SetPipeEventHook(func(event mangos.PipeEvent, p mangos.Pipe) {
+			if event == mangos.PipeEventAttached {
+				e.opts.attached(connOf(p))
+			}
+		})
 	}
 	return sock.ListenOptions(scheme+"://"+e.opts.path, map[string]any{optionEndpoint: e})
 }
@@ -226,6 +236,19 @@ func (e *endpoint) drain(timeout time.Duration) {
 	for time.Now().Before(deadline) && e.busy() {
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// count returns how many connections are through the handshake.
+func (e *endpoint) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, shaken := range e.conns {
+		if shaken {
+			n++
+		}
+	}
+	return n
 }
 
 func (e *endpoint) busy() bool {

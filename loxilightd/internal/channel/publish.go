@@ -8,14 +8,17 @@ import (
 	"sync"
 
 	"go.nanomsg.org/mangos/v3"
+
+	"github.com/loxilight/loxilight/api"
 )
 
-// Numbered is an event that can be given its number, as all events of package api.
+// Numbered is an event that can be given its number: a pointer to one of the
+// events of package api, which have SetSeq from [api.Event].
 type Numbered interface{ SetSeq(seq uint64) }
 
 // publisher numbers the events of each topic from 1, without gaps.
 type publisher struct {
-	sock mangos.Socket
+	sock mangos.Socket // set before the first event
 
 	mu  sync.Mutex // held while sending, so that events leave in the order of their numbers
 	seq map[string]uint64
@@ -25,22 +28,34 @@ type publisher struct {
 func (p *publisher) publish(topic string, event Numbered) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seq == nil {
-		p.seq = map[string]uint64{}
-	}
 	seq := p.seq[topic] + 1
 	event.SetSeq(seq)
-	body, err := json.Marshal(event)
+	body, err := encodeEvent(topic, event)
 	if err != nil {
-		return fmt.Errorf("event %s: encode: %w", topic, err)
+		return err
 	}
-	msg := mangos.NewMessage(len(topic) + 1 + len(body))
-	msg.Body = append(msg.Body, topic...)
-	msg.Body = append(msg.Body, ' ')
-	msg.Body = append(msg.Body, body...)
+	msg := mangos.NewMessage(0)
+	msg.Body = body
 	if err := p.sock.SendMsg(msg); err != nil {
 		return fmt.Errorf("event %s: send: %w", topic, err)
 	}
 	p.seq[topic] = seq
 	return nil
+}
+
+// hello returns the first message for a subscriber that has just been attached.
+// Events that are published while it is made come behind it, so a client may
+// find among them some that the hello counts already.
+func (p *publisher) hello() ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return encodeEvent(api.TopicHello, api.HelloEvent{Last: p.seq})
+}
+
+func encodeEvent(topic string, event any) ([]byte, error) {
+	body, err := json.Marshal(event)
+	if err != nil {
+		return nil, fmt.Errorf("event %s: encode: %w", topic, err)
+	}
+	return append([]byte(topic+" "), body...), nil
 }
