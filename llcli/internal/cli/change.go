@@ -65,8 +65,7 @@ files, or - for the standard input.`,
 			if err != nil {
 				return err
 			}
-			params := api.ApplyParams{Objects: objectsOf(docs), Change: change}
-			return a.change(ctx, d, api.MethodApply, params, change, docs)
+			return a.change(ctx, d, transaction{method: api.MethodApply, objects: objectsOf(docs), change: change}, docs)
 		}),
 	}
 	options.bind(cmd)
@@ -134,7 +133,7 @@ func (a *app) deleteCommand() *cobra.Command {
 				for i := range docs {
 					refs[i] = docs[i].ref()
 				}
-				return a.change(ctx, d, api.MethodDelete, api.DeleteParams{Objects: refs, Change: change}, change, docs)
+				return a.change(ctx, d, transaction{method: api.MethodDelete, refs: refs, change: change}, docs)
 			}
 			if len(args) == 0 {
 				return usagef("which objects? llcli delete KIND NAME…, or -f FILE")
@@ -145,6 +144,7 @@ func (a *app) deleteCommand() *cobra.Command {
 			}
 			return a.deleteNames(ctx, d, kind, names, change)
 		}),
+		ValidArgsFunction: a.completeRefs(0),
 	}
 	options.bind(cmd)
 	bindFiles(cmd, &files)
@@ -159,17 +159,17 @@ func (a *app) deleteNames(ctx context.Context, d Daemon, kind string, names []st
 	for i, name := range names {
 		refs[i] = api.ObjectRef{Kind: kind, Name: name}
 	}
-	return a.change(ctx, d, api.MethodDelete, api.DeleteParams{Objects: refs, Change: change}, change, nil)
+	return a.change(ctx, d, transaction{method: api.MethodDelete, refs: refs, change: change}, nil)
 }
 
 // change carries out a change and prints what became of each object. An error
 // that names an object of docs is told with its file and line.
-func (a *app) change(ctx context.Context, d Daemon, method string, params any, change api.Change, docs []document) error {
-	var result api.ChangeResult
-	if err := d.Change(ctx, method, change.RequestID, time.Duration(change.Wait), params, &result); err != nil {
+func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []document) error {
+	result, err := t.send(ctx, d)
+	if err != nil {
 		return locate(err, docs)
 	}
-	return a.printChange(&result, change.DryRun)
+	return a.printChange(result, t.change.DryRun)
 }
 
 // located is an error of the daemon with the place in a file that it is about.

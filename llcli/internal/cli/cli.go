@@ -52,6 +52,8 @@ type Env struct {
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
 	// Now is the time of day, for what is printed only.
 	Now func() time.Time
+	// Version and Build are llcli's own.
+	Version, Build string
 }
 
 // app is one run.
@@ -78,7 +80,7 @@ func Run(ctx context.Context, env Env) int {
 	root.SetOut(a.out)
 	root.SetErr(env.Err)
 	err := root.ExecuteContext(ctx)
-	if err != nil && !a.started && !errors.Is(err, errUnreachable) {
+	if err != nil && !a.started && !isUnreachable(err) {
 		err = &usageError{err}
 	}
 	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
@@ -107,6 +109,7 @@ completely and durably, or not at all.`,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 	}
+	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket: a path or a nanomsg URL (default: $LOXILIGHT_SOCKET, or that of --instance)")
@@ -116,7 +119,9 @@ completely and durably, or not at all.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	root.AddCommand(
-		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.statusCommand(),
+		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(),
+		a.serviceCommand(), a.interfaceCommand(),
+		a.connectionsCommand(), a.countersCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	return root
 }

@@ -21,16 +21,17 @@ import (
 // testDaemon holds objects as loxilightd does, and forwards nothing: a Service
 // is Ready at once unless its name begins with "stuck".
 type testDaemon struct {
-	mu       sync.Mutex
-	objects  map[api.ObjectRef]api.Object
-	revision uint64
-	calls    []string              // methods, in the order of the calls
-	fail     map[string]*api.Error // by method
+	mu          sync.Mutex
+	objects     map[api.ObjectRef]api.Object
+	revision    uint64
+	connections []api.Connection
+	calls       []string              // methods, in the order of the calls
+	fail        map[string]*api.Error // by method
 }
 
 func newTestDaemon(t *testing.T) *testDaemon {
 	t.Helper()
-	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, fail: map[string]*api.Error{}}
+	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), fail: map[string]*api.Error{}}
 }
 
 func (d *testDaemon) dial(context.Context, string, time.Duration) (Daemon, error) { return d, nil }
@@ -77,6 +78,14 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.get)
 	case api.MethodList:
 		return with(params, d.list)
+	case api.MethodConnectionsList:
+		return with(params, d.connectionsList)
+	case api.MethodConnectionsFlush:
+		return with(params, d.connectionsFlush)
+	case api.MethodCounters:
+		return with(params, d.counters)
+	case api.MethodVersion:
+		return api.VersionResult{Version: "1.2.3", API: []int{1}, Build: "go1.26 linux/amd64"}, nil
 	case api.MethodStatus:
 		return d.status(), nil
 	default:

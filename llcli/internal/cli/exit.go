@@ -9,11 +9,14 @@ import (
 	"syscall"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
 	"github.com/spf13/cobra"
 )
 
-// errUnreachable is in the chain of errors that leave the daemon unheard.
-var errUnreachable = errors.New("loxilightd is not reachable")
+// isUnreachable says whether err leaves the daemon unheard.
+func isUnreachable(err error) bool {
+	return errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrPermission) || errors.Is(err, client.ErrNotAnswering)
+}
 
 // usageError is a command line that cannot be carried out.
 type usageError struct{ err error }
@@ -57,7 +60,7 @@ func exitCode(err error) int {
 		}
 		return ExitFailed
 	}
-	if errors.Is(err, errUnreachable) {
+	if isUnreachable(err) {
 		return ExitUnreachable
 	}
 	return ExitFailed
@@ -66,7 +69,8 @@ func exitCode(err error) int {
 // report prints err for people. A reader who went away (llcli get | head) and an
 // interrupt by the user need no words.
 func (a *app) report(err error) {
-	if err == nil || errors.Is(err, syscall.EPIPE) || errors.Is(err, context.Canceled) {
+	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
+	if err == nil || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
 	// There is nowhere to tell of an error of writing this.

@@ -95,3 +95,14 @@ func percent(used, size uint64) string {
 	}
 	return fmt.Sprintf("%.1f%%", 100*float64(used)/float64(size))
 }
+
+// plural writes a number of things: 1 packet, 2,000 packets.
+func plural(n uint64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return count(n) + " " + thing
+}
+
+// dashed writes a name of the data plane as people type it.
+func dashed(name string) string { return strings.ReplaceAll(name, "_", "-") }

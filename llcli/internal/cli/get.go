@@ -41,6 +41,7 @@ With -o yaml and -o json the objects come out as apply takes them.`,
 			}
 			return a.get(ctx, d, kind, names, options)
 		}),
+		ValidArgsFunction: a.completeRefs(0),
 	}
 	options.bind(cmd)
 	return cmd
@@ -69,14 +70,20 @@ func (a *app) get(ctx context.Context, d Daemon, kind string, names []string, op
 	if len(names) > 0 && (options.owner != "" || len(options.labels) > 0) {
 		return usagef("names and --owner or --labels do not go together")
 	}
-	w := a.objectWriter(kind, len(names) == 1)
-	if len(names) == 0 {
-		params := api.ListParams{Kind: kind, Owner: options.owner, Labels: options.labels}
-		if _, err := a.list(ctx, d, params, w.add); err != nil {
-			return err
-		}
-		return w.end()
+	if len(names) > 0 {
+		return a.getNames(ctx, d, kind, names)
 	}
+	w := a.objectWriter(kind, false)
+	params := api.ListParams{Kind: kind, Owner: options.owner, Labels: options.labels}
+	if _, err := a.list(ctx, d, params, w.add); err != nil {
+		return err
+	}
+	return w.end()
+}
+
+// getNames shows the objects of a kind that are named.
+func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []string) error {
+	w := a.objectWriter(kind, len(names) == 1)
 	for _, name := range names {
 		var object api.Object
 		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: kind, Name: name}, &object); err != nil {

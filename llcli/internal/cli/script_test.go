@@ -38,6 +38,8 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 		Width:  func() int { return s.width },
 		Dial:   s.daemon.dial,
 		Now:    func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) },
+		Version: "0.9",
+		Build:   "test",
 	})
 	return code, out.String(), errs.String()
 }
@@ -94,9 +96,20 @@ func runScript(t *testing.T, script string) string {
 			got.WriteString(lines[i+1] + "\n")
 			input.WriteString(strings.TrimPrefix(strings.TrimPrefix(lines[i+1], "|"), " ") + "\n")
 		}
-		got.WriteString(s.command(t, strings.Fields(command), input.String()))
+		got.WriteString(s.command(t, words(command), input.String()))
 	}
 	return got.String()
+}
+
+// words splits a command at its spaces; "" is an empty word.
+func words(command string) []string {
+	split := strings.Fields(command)
+	for i := range split {
+		if split[i] == `""` {
+			split[i] = ""
+		}
+	}
+	return split
 }
 
 func (s *session) command(t *testing.T, words []string, input string) string {

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// completionTimeout bounds how long a press of the tab key may take.
+const completionTimeout = time.Second
+
+// errEnough ends a list that is long enough.
+var errEnough = errors.New("enough")
+
+// maxCompletions is how many names a shell gets offered.
+const maxCompletions = 500
+
+type completer = cobra.CompletionFunc
+
+func (a *app) completionCommand() *cobra.Command {
+	shells := []string{"bash", "zsh", "fish"}
+	return &cobra.Command{
+		Use:   "completion {bash | zsh | fish}",
+		Short: "Write the completion script of a shell",
+		Long: `Write a script to the standard output that makes a shell complete commands, flags
+and the names of objects, which it asks the daemon for.
+
+bash (with the package bash-completion):
+  llcli completion bash > /etc/bash_completion.d/llcli
+zsh:
+  llcli completion zsh > "${fpath[1]}/_llcli"
+fish:
+  llcli completion fish > ~/.config/fish/completions/llcli.fish`,
+		Example:               "  . <(llcli completion bash)",
+		Args:                  oneOf("which shell?", shells),
+		ValidArgs:             shells,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.started = true
+			switch root := cmd.Root(); args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			default:
+				return root.GenFishCompletion(a.out, true)
+			}
+		},
+	}
+}
+
+// oneOf wants one argument that is among words.
+func oneOf(question string, words []string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 || !slices.Contains(words, args[0]) {
+			return usagef("%s want one of %s", question, strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+// ask calls f with a connection for a completion. Where the daemon does not
+// answer there is nothing to offer: a press of a key is no place for an error.
+func (a *app) ask(ctx context.Context, f func(ctx context.Context, d Daemon) error) {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	d, err := a.dial(ctx)
+	if err != nil {
+		return
+	}
+	_ = f(ctx, d)
+	_ = d.Close()
+}
+
+// names returns the names of a kind's objects that begin with prefix and are
+// not in args, with what they are for.
+func (a *app) names(ctx context.Context, kind, prefix string, args []string) []string {
+	var found []string
+	a.ask(ctx, func(ctx context.Context, d Daemon) error {
+		_, err := a.list(ctx, d, api.ListParams{Kind: kind}, func(objects []api.Object) error {
+			for i := range objects {
+				name := objects[i].Name
+				if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+					found = append(found, cobra.CompletionWithDesc(name, hint(&objects[i])))
+				}
+			}
+			if len(found) >= maxCompletions {
+				return errEnough
+			}
+			return nil
+		})
+		return err
+	})
+	return found
+}
+
+// hint describes an object in a few words.
+func hint(o *api.Object) string {
+	switch o.Kind {
+	case api.KindService:
+		var spec api.ServiceSpec
+		decode(o, &spec, &struct{}{})
+		return strings.Join(spec.Frontends, " ")
+	case api.KindInterface:
+		var spec api.InterfaceSpec
+		decode(o, &spec, &struct{}{})
+		return or(spec.Role, "uplink") + " " + spec.Device
+	default:
+		return ""
+	}
+}
+
+// completeNames offers the names of a kind's objects, each once.
+func (a *app) completeNames(kind string) completer {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.names(cmd.Context(), kind, prefix, args), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeName offers the name of one object of a kind.
+func (a *app) completeName(kind string) completer {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.names(cmd.Context(), kind, prefix, nil), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeRefs offers a kind, and then the names of so many objects of it; 0:
+// of any number.
+func (a *app) completeRefs(limit int) completer {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		word, name, slash := strings.Cut(prefix, "/")
+		switch {
+		case len(args) == 0 && slash:
+			found := a.names(cmd.Context(), kindOf(word), name, nil)
+			for i := range found {
+				found[i] = word + "/" + found[i]
+			}
+			return found, cobra.ShellCompDirectiveNoFileComp
+		case len(args) == 0:
+			return kindWords(prefix), cobra.ShellCompDirectiveNoFileComp
+		case limit > 0 && len(args) > limit:
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.names(cmd.Context(), kindOf(args[0]), prefix, args[1:]), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// kindWords returns the words for kinds that begin with prefix, those of which
+// nobody types the capital letter first.
+func kindWords(prefix string) []string {
+	var words []string
+	for i := range kinds {
+		for _, word := range append(kinds[i].words[:2:2], kinds[i].name) {
+			if prefix != "" && strings.HasPrefix(word, prefix) || prefix == "" && word == kinds[i].words[0] {
+				words = append(words, cobra.CompletionWithDesc(word, "objects of kind "+kinds[i].name))
+			}
+		}
+	}
+	return words
+}
+
+// backends returns the addresses of the backends of a Service, or without a
+// service those of all, that begin with prefix.
+func (a *app) backends(ctx context.Context, service, prefix string, args []string) []string {
+	var found []string
+	add := func(objects []api.Object) error {
+		for i := range objects {
+			for _, address := range backendsOf(&objects[i]) {
+				if strings.HasPrefix(address, prefix) && !slices.Contains(args, address) {
+					found = append(found, address)
+				}
+			}
+		}
+		if len(found) >= maxCompletions {
+			return errEnough
+		}
+		return nil
+	}
+	a.ask(ctx, func(ctx context.Context, d Daemon) error {
+		if service == "" {
+			_, err := a.list(ctx, d, api.ListParams{Kind: api.KindService}, add)
+			return err
+		}
+		var object api.Object
+		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: api.KindService, Name: service}, &object); err != nil {
+			return err
+		}
+		return add([]api.Object{object})
+	})
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// completeBackends offers backends of the Service that is named elsewhere on
+// the command line.
+func (a *app) completeBackends(service func(args []string) string) completer {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.backends(cmd.Context(), service(args), prefix, nil), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeServiceBackends offers a Service, and then its backends.
+func (a *app) completeServiceBackends(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.names(cmd.Context(), api.KindService, prefix, nil), cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.backends(cmd.Context(), args[0], prefix, args[1:]), cobra.ShellCompDirectiveNoFileComp
+}

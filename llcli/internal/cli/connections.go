@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// bindFilter adds the flags that choose connections.
+func (a *app) bindFilter(cmd *cobra.Command, f *api.ConnectionFilter) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Source, "source", "", "of this client: an address, prefix or address:port")
+	flags.StringVar(&f.Destination, "destination", "", "to this address, prefix or address:port, as the client knows it")
+	flags.StringVar(&f.Protocol, "protocol", "", "tcp, udp, sctp, icmp or icmpv6")
+	flags.StringVar(&f.State, "state", "", "in this state, such as established")
+	flags.StringVar(&f.Service, "service", "", "of this Service")
+	flags.StringVar(&f.Backend, "backend", "", "to this backend: an address or address:port")
+	flags.StringVar(&f.Endpoint, "endpoint", "", "of this Endpoint")
+	fixed := func(flag string, values ...string) {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	fixed("source")
+	fixed("destination")
+	fixed("protocol", "tcp", "udp", "sctp", "icmp", "icmpv6")
+	fixed("state", "syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied")
+	fixed("endpoint")
+	must(cmd.RegisterFlagCompletionFunc("service", a.completeNames(api.KindService)))
+	must(cmd.RegisterFlagCompletionFunc("backend", a.completeBackends(func([]string) string { return f.Service })))
+}
+
+func (a *app) connectionsCommand() *cobra.Command {
+	var params api.ConnectionsListParams
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "connections",
+		Aliases: []string{"conns"},
+		Short:   "Show tracked connections",
+		Long: `Show the connections that the data plane tracks: all of them, or those that the
+flags choose. SENT and RECEIVED count the bytes of whole frames from and to the
+client.
+
+PATH says how their packets go: tracked, from port to port in one look-up, or
+slow, through the kernel's stack.`,
+		Example: "  llcli connections --service web --state established\n  llcli connections --source 203.0.113.0/24 -o wide\n  llcli connections flush --backend 10.0.1.2",
+		Args:    noWords("choose connections with flags"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			if limit < 0 {
+				return usagef("--limit %d: want 0 (all) or more", limit)
+			}
+			return a.repeat(ctx, func() error { return a.connections(ctx, d, params, limit) })
+		}),
+	}
+	a.bindFilter(cmd, &params.Filter)
+	a.bindWatch(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 0, "show at most so many, and say so if there are more; 0: all")
+	cmd.AddCommand(a.flushCommand())
+	return cmd
+}
+
+// connections shows connections page by page, as they come: there may be millions.
+func (a *app) connections(ctx context.Context, d Daemon, params api.ConnectionsListParams, limit int) error {
+	t := a.connectionTable()
+	list := listWriter{app: a}
+	shown, more := 0, false
+	for {
+		var page api.ConnectionsListResult
+		if err := d.Call(ctx, api.MethodConnectionsList, params, &page); err != nil {
+			return err
+		}
+		if limit > 0 && shown+len(page.Items) > limit {
+			page.Items, more = page.Items[:limit-shown], true
+		}
+		shown += len(page.Items)
+		for i := range page.Items {
+			if a.isTable() {
+				t.add(a.connectionRow(&page.Items[i])...)
+			} else if err := list.add(page.Items[i]); err != nil {
+				return err
+			}
+		}
+		if a.isTable() && shown > 0 {
+			t.flush()
+		}
+		if page.Continue == "" || (limit > 0 && shown >= limit) {
+			more = more || page.Continue != ""
+			break
+		}
+		if err := a.out.Flush(); err != nil {
+			return err
+		}
+		params.Continue = page.Continue
+	}
+	switch {
+	case !a.isTable():
+		list.end()
+	case shown == 0:
+		a.note("there are none")
+	}
+	if more {
+		a.note("there are more than %d; --limit 0 shows all", shown)
+	}
+	return nil
+}
+
+func (a *app) connectionTable() *table {
+	columns := []column{
+		{title: "PROTOCOL"}, {title: "SOURCE"}, {title: "DESTINATION"}, {title: "BACKEND"}, {title: "SERVICE", flexible: true},
+		{title: "STATE"}, {title: "PATH"}, {title: "IDLE", right: true}, {title: "SENT", right: true}, {title: "RECEIVED", right: true},
+	}
+	if a.output == formatWide {
+		columns = append(columns,
+			column{title: "NAT"}, column{title: "REPLY TO"}, column{title: "AGE", right: true}, column{title: "EXPIRES", right: true},
+			column{title: "PACKETS SENT", right: true}, column{title: "PACKETS RECEIVED", right: true})
+	}
+	return a.table(columns...)
+}
+
+func (a *app) connectionRow(c *api.Connection) []cell {
+	color := ""
+	if c.State == "established" || c.State == "replied" {
+		color = green
+	}
+	row := []cell{
+		{text: c.Protocol}, {text: c.Original.Source}, {text: c.Original.Destination}, {text: or(c.Backend, "-")}, {text: or(c.Service, "-")},
+		{text: c.State, color: color}, {text: c.Path}, {text: short(c.Idle)}, {text: size(c.Sent.Bytes)}, {text: size(c.Received.Bytes)},
+	}
+	if a.output == formatWide {
+		row = append(row,
+			cell{text: or(c.NAT, "-")}, cell{text: c.Reply.Destination}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
+			cell{text: strconv.FormatUint(c.Sent.Packets, 10)}, cell{text: strconv.FormatUint(c.Received.Packets, 10)})
+	}
+	return row
+}
+
+func (a *app) flushCommand() *cobra.Command {
+	var filter api.ConnectionFilter
+	cmd := &cobra.Command{
+		Use:   "flush {--all | FILTER}",
+		Short: "Forget tracked connections",
+		Long: `Forget the connections that the flags choose. Their next packet is decided anew:
+where the endpoints still keep a TCP connection that a Service translated, it ends.`,
+		Example: "  llcli connections flush --service web\n  llcli connections flush --all",
+		Args:    noWords("choose connections with flags"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			if filter == (api.ConnectionFilter{}) {
+				return usagef("which connections? choose them with flags, or all with --all")
+			}
+			if filter.All && filter != (api.ConnectionFilter{All: true}) {
+				return usagef("--all and other flags do not go together")
+			}
+			var result api.ConnectionsFlushResult
+			if err := d.Change(ctx, api.MethodConnectionsFlush, "", 0, api.ConnectionsFlushParams{Filter: filter}, &result); err != nil {
+				return err
+			}
+			if !a.isTable() {
+				return a.printValue(result)
+			}
+			a.printf("%s flushed\n", plural(result.Flushed, "connection"))
+			return nil
+		}),
+	}
+	a.bindFilter(cmd, &filter)
+	cmd.Flags().BoolVar(&filter.All, "all", false, "really all connections")
+	return cmd
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// maxAttempts is how often a change is tried that others get ahead of.
+const maxAttempts = 5
+
+// attempt carries out a transaction that prepare makes from what the daemon
+// has, on the condition that nobody changes anything between. Where somebody
+// does, it is prepared anew.
+func (a *app) attempt(ctx context.Context, d Daemon, t transaction, prepare func(t *transaction) error) error {
+	given := t.change.IfRevision != nil
+	for try := 1; ; try++ {
+		if !given {
+			revision, err := a.revision(ctx, d)
+			if err != nil {
+				return err
+			}
+			t.change.IfRevision = &revision
+		}
+		err := prepare(&t)
+		if err == nil {
+			err = a.change(ctx, d, t, nil)
+		}
+		e, ok := errors.AsType[*api.Error](err)
+		if given || try == maxAttempts || !ok || e.Reason() != api.ReasonConflict {
+			return err
+		}
+		// A conflict of another kind comes again.
+		if revision, revErr := a.revision(ctx, d); revErr != nil || revision == *t.change.IfRevision {
+			return err
+		}
+	}
+}
+
+// revision returns the daemon's revision.
+func (a *app) revision(ctx context.Context, d Daemon) (uint64, error) {
+	var page api.ListResult
+	err := d.Call(ctx, api.MethodList, api.ListParams{Kind: api.KindInterface, Limit: 1}, &page)
+	return page.Revision, err
+}
+
+// edit changes the spec of one object. Of the spec f touches what it knows;
+// what a newer daemon put there stays.
+func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change, f func(spec map[string]any) error) error {
+	t := transaction{method: api.MethodApply, change: change}
+	return a.attempt(ctx, d, t, func(t *transaction) error {
+		var object api.Object
+		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
+			return err
+		}
+		var spec map[string]any
+		dec := json.NewDecoder(strings.NewReader(string(object.Spec)))
+		dec.UseNumber()
+		if err := dec.Decode(&spec); err != nil {
+			return fmt.Errorf("%s: the spec that the daemon has: %w", ref, err)
+		}
+		if err := f(spec); err != nil {
+			return err
+		}
+		raw, err := marshal(spec)
+		if err != nil {
+			return err
+		}
+		object.Spec, object.Status, object.Revision = raw, nil, 0
+		t.objects = []api.Object{object}
+		return nil
+	})
+}

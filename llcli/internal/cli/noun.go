@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// specFlags are the flags that a spec is made of.
+type specFlags interface {
+	bind(cmd *cobra.Command)
+	spec() (any, error)
+}
+
+func (a *app) interfaceCommand() *cobra.Command {
+	return a.nounCommand(findKind(api.KindInterface), &interfaceFlags{}, "  llcli interface add eth0 --device eth0")
+}
+
+// nounCommand is the word for a kind, with the verbs that all kinds have.
+func (a *app) nounCommand(k *kind, flags specFlags, addExample string) *cobra.Command {
+	noun := k.words[0]
+	cmd := &cobra.Command{
+		Use:     noun,
+		Aliases: k.words[1:],
+		Short:   fmt.Sprintf("Add, list, show and delete objects of kind %s", k.name),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.addCommand(k, flags, addExample), a.nounList(k), a.nounShow(k), a.nounDelete(k))
+	return cmd
+}
+
+// addCommand makes one object from flags.
+func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Command {
+	var options changeOptions
+	var owner string
+	var labels map[string]string
+	var overwrite bool
+	cmd := &cobra.Command{
+		Use:     "add NAME",
+		Short:   "Add one " + k.name,
+		Long:    fmt.Sprintf("Add one %s. One that is there with another spec stays, unless --overwrite is given.", k.name),
+		Example: example,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			spec, err := flags.spec()
+			if err != nil {
+				return err
+			}
+			raw, err := marshal(spec)
+			if err != nil {
+				return err
+			}
+			object := api.Object{Kind: k.name, Name: args[0], Owner: owner, Labels: labels, Spec: raw}
+			t := transaction{method: api.MethodApply, objects: []api.Object{object}, change: change}
+			if overwrite {
+				return a.change(ctx, d, t, nil)
+			}
+			return a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) })
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd)
+	options.bind(cmd)
+	cmd.Flags().StringVar(&owner, "owner", "", "who sets it (default cli)")
+	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels: KEY=VALUE,…")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change one that is there already")
+	return cmd
+}
+
+// checkAbsent refuses to change objects that are there and not the same.
+func (t *transaction) checkAbsent(ctx context.Context, d Daemon) error {
+	dry := *t
+	dry.change = api.Change{DryRun: true, IfRevision: t.change.IfRevision}
+	result, err := dry.send(ctx, d)
+	if err != nil {
+		return err
+	}
+	for _, c := range result.Changes {
+		if c.Action == api.ActionUpdated {
+			return fmt.Errorf("%s/%s is there already and is not the same; change it with --overwrite or llcli apply", c.Kind, c.Name)
+		}
+	}
+	return nil
+}
+
+func (a *app) nounList(k *kind) *cobra.Command {
+	var options getOptions
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List them",
+		Args:  noWords("name objects with show or get"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			return a.get(ctx, d, k.name, nil, options)
+		}),
+	}
+	options.bind(cmd)
+	a.bindWatch(cmd)
+	return cmd
+}
+
+func (a *app) nounShow(k *kind) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show NAME…",
+		Short: "Show all about one",
+		Args:  needWords(1, "llcli "+k.words[0]+" show NAME…"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			return a.show(ctx, d, k.name, args)
+		}),
+		ValidArgsFunction: a.completeNames(k.name),
+	}
+}
+
+func (a *app) nounDelete(k *kind) *cobra.Command {
+	var options changeOptions
+	cmd := &cobra.Command{
+		Use:   "delete NAME…",
+		Short: "Delete them",
+		Args:  needWords(1, "llcli "+k.words[0]+" delete NAME…"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			return a.deleteNames(ctx, d, k.name, args, change)
+		}),
+		ValidArgsFunction: a.completeNames(k.name),
+	}
+	options.bind(cmd)
+	return cmd
+}
+
+// interfaceFlags are an InterfaceSpec as flags.
+type interfaceFlags struct{ api.InterfaceSpec }
+
+func (f *interfaceFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Device, "device", "", "the Linux device that the data plane attaches to")
+	flags.StringVar(&f.Netns, "netns", "", "the namespace that it is in: host (default) or switch")
+	flags.StringVar(&f.Role, "role", "", "uplink (default), port, host or tunnel")
+	flags.StringVar(&f.XDP, "xdp", "", "off (default), generic or native")
+	for flag, values := range map[string][]string{
+		"device": nil, "netns": {"host", "switch"}, "role": {"uplink", "port", "host", "tunnel"}, "xdp": {"off", "generic", "native"},
+	} {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+}
+
+func (f *interfaceFlags) spec() (any, error) {
+	if f.Device == "" {
+		return nil, usagef("which device? say --device DEVICE")
+	}
+	return f.InterfaceSpec, nil
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func (a *app) serviceCommand() *cobra.Command {
+	cmd := a.nounCommand(findKind(api.KindService), &serviceFlags{},
+		"  llcli service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080 --backend 10.0.1.3:8080,weight=2")
+	cmd.AddCommand(a.drainCommand())
+	return cmd
+}
+
+// serviceFlags are a ServiceSpec as flags.
+type serviceFlags struct {
+	frontends, backends []string
+	algorithm, source   string
+	sourceRanges        []string
+	affinity            time.Duration
+	health              api.HealthCheck
+	interval, timeout   time.Duration
+	idle                map[string]string
+}
+
+func (f *serviceFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.frontends, "frontend", nil, "ADDRESS:PORT/PROTOCOL that clients connect to; may be repeated")
+	flags.StringArrayVar(&f.backends, "backend", nil, "ADDRESS:PORT[,weight=N][,state=active|draining|down] of a server; may be repeated")
+	flags.StringVar(&f.algorithm, "algorithm", "", "maglev (default), random, round-robin, least-connections or source-hash")
+	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for so long since its last new connection")
+	flags.StringVar(&f.source, "source", "", "the client's address as backends see it: keep, snat or auto (default)")
+	flags.StringSliceVar(&f.sourceRanges, "source-range", nil, "prefix of clients let in; may be repeated (default: all)")
+	flags.StringVar(&f.health.Type, "health", "", "check backends by tcp, http, https or ping (default: not)")
+	flags.StringVar(&f.health.Path, "health-path", "", "path that http and https checks ask for (default /)")
+	flags.IntVar(&f.health.Port, "health-port", 0, "port to check (default: the backend's)")
+	flags.DurationVar(&f.interval, "health-interval", 0, "time between two checks (default 5s)")
+	flags.DurationVar(&f.timeout, "health-timeout", 0, "time for a backend to answer (default 1s)")
+	flags.IntVar(&f.health.Healthy, "health-healthy", 0, "successes in a row that make a backend healthy (default 2)")
+	flags.IntVar(&f.health.Unhealthy, "health-unhealthy", 0, "failures in a row that make it unhealthy (default 3)")
+	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after, such as tcp=2h,udp=30s,sctp=2h (the defaults)")
+	fixed := map[string][]string{
+		"algorithm": {"maglev", "random", "round-robin", "least-connections", "source-hash"},
+		"source":    {"keep", "snat", "auto"},
+		"health":    {"tcp", "http", "https", "ping"},
+	}
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != "help" {
+			must(cmd.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(fixed[flag.Name], cobra.ShellCompDirectiveNoFileComp)))
+		}
+	})
+}
+
+// spec returns what the flags say; whether it is right is for the daemon to say.
+func (f *serviceFlags) spec() (any, error) {
+	if len(f.frontends) == 0 {
+		return nil, usagef("where do clients connect to? say --frontend ADDRESS:PORT/PROTOCOL")
+	}
+	spec := &api.ServiceSpec{Frontends: f.frontends, Algorithm: f.algorithm, Source: f.source, SourceRanges: f.sourceRanges}
+	for _, text := range f.backends {
+		b, err := parseBackend(text)
+		if err != nil {
+			return nil, err
+		}
+		spec.Backends = append(spec.Backends, b)
+	}
+	if f.affinity != 0 {
+		spec.Affinity = &api.Affinity{Timeout: api.Duration(f.affinity)}
+	}
+	f.health.Interval, f.health.Timeout = api.Duration(f.interval), api.Duration(f.timeout)
+	if f.health != (api.HealthCheck{}) {
+		if f.health.Type == "" {
+			return nil, usagef("the --health-… flags need --health tcp, http, https or ping")
+		}
+		spec.Health = &f.health
+	}
+	if len(f.idle) > 0 {
+		spec.IdleTimeout = &api.IdleTimeout{}
+		into := map[string]*api.Duration{"tcp": &spec.IdleTimeout.TCP, "udp": &spec.IdleTimeout.UDP, "sctp": &spec.IdleTimeout.SCTP}
+		for protocol, text := range f.idle {
+			d, err := time.ParseDuration(text)
+			if into[protocol] == nil || err != nil {
+				return nil, usagef("--idle-timeout %s=%s: want tcp, udp or sctp, and a time such as 30s", protocol, text)
+			}
+			*into[protocol] = api.Duration(d)
+		}
+	}
+	return spec, nil
+}
+
+// parseBackend reads ADDRESS:PORT[,weight=N][,state=S].
+func parseBackend(text string) (api.Backend, error) {
+	parts := strings.Split(text, ",")
+	b := api.Backend{Address: parts[0]}
+	for _, part := range parts[1:] {
+		name, value, _ := strings.Cut(part, "=")
+		switch name {
+		case "weight":
+			weight, err := strconv.Atoi(value)
+			if err != nil {
+				return b, usagef("--backend %s: weight %q is no number", text, value)
+			}
+			b.Weight = &weight
+		case "state":
+			b.State = value
+		default:
+			return b, usagef("--backend %s: %q: want weight=N or state=active, draining or down", text, part)
+		}
+	}
+	return b, nil
+}
+
+// drainCommand sets backends of a Service to draining, or back to active.
+func (a *app) drainCommand() *cobra.Command {
+	var options changeOptions
+	var undo bool
+	cmd := &cobra.Command{
+		Use:   "drain NAME BACKEND…",
+		Short: "Take backends out of a Service: they keep their connections and get no new ones",
+		Long: `Set the state of backends to draining: they keep the connections that they have and
+get no new ones. --undo sets it back to active. BACKEND is an address:port, or an
+address for all of its ports.`,
+		Example: "  llcli service drain web 10.0.1.2:8080 --wait 5s\n  llcli service drain web 10.0.1.2 --undo",
+		Args:    needWords(2, "llcli service drain NAME BACKEND…"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			state := "draining"
+			if undo {
+				state = "active"
+			}
+			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+				return setBackendState(spec, args[0], args[1:], state)
+			})
+		}),
+		ValidArgsFunction: a.completeServiceBackends,
+	}
+	options.bind(cmd)
+	cmd.Flags().BoolVar(&undo, "undo", false, "give them new connections again")
+	return cmd
+}
+
+// setBackendState sets the state of the backends that are named, in a spec of
+// which nothing else is touched, known or not.
+func setBackendState(spec map[string]any, service string, names []string, state string) error {
+	backends, _ := spec["backends"].([]any)
+	for _, name := range names {
+		found := false
+		for _, item := range backends {
+			b, ok := item.(map[string]any)
+			if !ok {
+				continue
+			}
+			address, _ := b["address"].(string)
+			if address == name || hostOf(address) == strings.Trim(name, "[]") {
+				b["state"], found = state, true
+			}
+		}
+		if !found {
+			return fmt.Errorf("Service/%s has no backend %s", service, name)
+		}
+	}
+	return nil
+}
+
+// hostOf returns the address without its port.
+func hostOf(address string) string {
+	if i := strings.LastIndexByte(address, ':'); i >= 0 {
+		address = address[:i]
+	}
+	return strings.Trim(address, "[]")
+}
+
+// backendsOf returns the addresses of a Service's backends, in order.
+func backendsOf(o *api.Object) []string {
+	var spec api.ServiceSpec
+	decode(o, &spec, &struct{}{})
+	var addresses []string
+	for _, b := range spec.Backends {
+		addresses = append(addresses, b.Address)
+	}
+	slices.Sort(addresses)
+	return addresses
+}

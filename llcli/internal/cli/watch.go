@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// bindWatch adds the flags of what can be shown again and again.
+func (a *app) bindWatch(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "show it again and again, until interrupted")
+	cmd.Flags().DurationVar(&a.interval, "interval", 2*time.Second, "how often --watch shows it")
+	must(cmd.RegisterFlagCompletionFunc("interval", cobra.NoFileCompletions))
+}
+
+// repeat calls show once, or with --watch until the user interrupts: on a
+// terminal each time in place of the last, else one after the other. A daemon
+// that goes away meanwhile is told of, and waited for.
+func (a *app) repeat(ctx context.Context, show func() error) error {
+	if !a.watch {
+		return show()
+	}
+	if a.interval < 100*time.Millisecond {
+		return usagef("--interval %s: want 100ms or more", a.interval)
+	}
+	ticker := time.NewTicker(a.interval)
+	defer ticker.Stop()
+	for first := true; ; first = false {
+		if a.isTable() && a.Width() > 0 {
+			a.printf("\x1b[H\x1b[2J") // to the top, and clear
+		} else if a.isTable() && !first {
+			a.printf("\n")
+		}
+		err := show()
+		switch {
+		case ctx.Err() != nil:
+			return nil // the user has seen enough
+		case err != nil && (first || !isUnreachable(err)):
+			return err
+		case err != nil:
+			a.note("%v; trying again", err)
+		}
+		if err := a.out.Flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

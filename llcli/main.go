@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command llcli controls loxilightd, the switch, router, load balancer and
+// firewall of this node.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/llcli/internal/cli"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(cli.Run(ctx, cli.Env{
+		Args:    os.Args[1:],
+		In:      os.Stdin,
+		Out:     os.Stdout,
+		Err:     os.Stderr,
+		Getenv:  os.Getenv,
+		Width:   width,
+		Dial:    dial,
+		Now:     time.Now,
+		Version: version,
+		Build:   build(),
+	}))
+}
+
+func dial(ctx context.Context, url string, timeout time.Duration) (cli.Daemon, error) {
+	c, err := client.Dial(ctx, client.Options{Socket: url, Timeout: timeout})
+	if err != nil {
+		return nil, err // no client: a nil *client.Client would be a Daemon that is not nil
+	}
+	return c, nil
+}
+
+// width returns the columns of the terminal that the standard output is; 0: it
+// is none.
+func width() int {
+	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	if size.Col == 0 { // a terminal that does not know
+		return 80
+	}
+	return int(size.Col)
+}
+
+// build says what this llcli was built from, in the words of the daemon's build.
+func build() string {
+	text := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return text
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			text += " " + setting.Value[:min(12, len(setting.Value))]
+		}
+	}
+	return text
+}
