@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package backends is the only place that knows which data planes there are.
+package backends
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/fake"
+)
+
+// Names of the data planes.
+const (
+	EBPF = "ebpf"
+	Fake = "fake" // carries nothing
+)
+
+// Open opens the data plane called name. One that an earlier run of the daemon
+// set up is adopted, and goes on carrying packets meanwhile.
+func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
+	switch name {
+	case Fake:
+		log.Warn("the data plane is a fake: nothing will be forwarded")
+		return fake.New(fake.Options{Tables: cfg.Tables}), nil
+	default:
+		return nil, fmt.Errorf("data plane %s: there is none of that name", name)
+	}
+}
+
+// FakePlane and FakeOptions are the fake for tests of other packages.
+type (
+	FakePlane   = fake.DataPlane
+	FakeOptions = fake.Options
+)
+
+// NewFake returns a fake that fails as told.
+func NewFake(o FakeOptions) *FakePlane { return fake.New(o) }

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fake is a data plane that carries nothing: what it is told it keeps in
+// memory, and it fails as often as it is asked to. It is for tests of what
+// stands above a data plane. It knows devices, but touches none.
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// ErrInjected is wrapped by every failure that was asked for.
+var ErrInjected = errors.New("injected failure")
+
+// Options are how a fake behaves. The zero value never fails.
+type Options struct {
+	Tables datapath.Tables // zero sizes: [datapath.DefaultTables]
+	// Faults is the share of calls that fail, from 0 to 1. Half of the changes
+	// that fail are done all the same, as where a process dies half way.
+	Faults float64
+	Seed   uint64 // of the faults
+	// Device finds the device of a port; false: there is none. Nil: devices of
+	// this process's network namespace, and none in the switch.
+	Device func(datapath.Port) (datapath.PortState, bool)
+}
+
+// DataPlane is the fake. What it holds outlives Close, as pinned maps do. All
+// methods are safe for concurrent use, but for those of one Table.
+type DataPlane struct {
+	ports    *table[datapath.PortName, datapath.Port]
+	services *table[datapath.ServiceName, datapath.Service]
+	device   func(datapath.Port) (datapath.PortState, bool)
+	tables   datapath.Tables
+	changed  chan struct{}
+	samples  chan datapath.Sample
+
+	mu          sync.Mutex
+	faults      float64
+	random      *rand.Rand
+	cost        datapath.Cost // of what is in services; see admitService
+	connections []tracked
+	nextID      uint64
+	maintained  int
+}
+
+// tracked is a connection and the place that it has in pages for as long as it lives.
+type tracked struct {
+	id uint64
+	datapath.Connection
+}
+
+// New returns an empty data plane.
+func New(o Options) *DataPlane {
+	if o.Tables == (datapath.Tables{}) {
+		o.Tables = datapath.DefaultTables()
+	}
+	if o.Device == nil {
+		o.Device = lookUp
+	}
+	d := &DataPlane{
+		device:  o.Device,
+		tables:  o.Tables,
+		changed: make(chan struct{}, 1),
+		samples: make(chan datapath.Sample),
+		faults:  o.Faults,
+		random:  rand.New(rand.NewPCG(o.Seed, 0)),
+	}
+	d.ports = newTable[datapath.PortName](d, "port", d.admitPort)
+	d.services = newTable[datapath.ServiceName](d, "service", d.admitService)
+	return d
+}
+
+// lookUp finds devices of this process's own network namespace.
+func lookUp(p datapath.Port) (datapath.PortState, bool) {
+	if p.Switch {
+		return datapath.PortState{}, false
+	}
+	i, err := net.InterfaceByName(p.Device)
+	if err != nil {
+		return datapath.PortState{}, false
+	}
+	s := datapath.PortState{Index: i.Index, MAC: i.HardwareAddr, MTU: i.MTU}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return s, true // gone meanwhile
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			s.Addresses = append(s.Addresses, p)
+		}
+	}
+	return s, true
+}
+
+func (d *DataPlane) admitPort(_, p *datapath.Port) error {
+	if p == nil {
+		return nil
+	}
+	if _, ok := d.device(*p); !ok {
+		return fmt.Errorf("device %s: %w", p.Device, datapath.ErrAbsent)
+	}
+	return nil
+}
+
+// admitService keeps account of the tables. Either of old and s may be nil.
+func (d *DataPlane) admitService(old, s *datapath.Service) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	cost := d.cost
+	if old != nil {
+		cost = cost.Sub(old.Cost())
+	}
+	if s != nil {
+		cost = cost.Add(s.Cost())
+	}
+	for _, t := range d.usage(cost) {
+		if s != nil && t.Used > t.Size {
+			return fmt.Errorf("%s: %w", t.name, datapath.ErrCapacity)
+		}
+	}
+	d.cost = cost
+	return nil
+}
+
+type namedUsage struct {
+	name string
+	datapath.Usage
+}
+
+func (d *DataPlane) usage(c datapath.Cost) []namedUsage {
+	of := func(name string, used int, size uint32) namedUsage {
+		return namedUsage{name, datapath.Usage{Used: uint64(used), Size: uint64(size)}}
+	}
+	return []namedUsage{
+		of("services", c.Frontends, d.tables.Services),
+		of("backends", c.Backends, d.tables.Backends),
+		of("slots", c.Slots, d.tables.Slots),
+		of("ranges", c.Ranges, d.tables.Ranges),
+	}
+}
+
+// fault says whether this call fails, and whether what it asked for is done
+// before that.
+func (d *DataPlane) fault() (fails, done bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.faults == 0 || d.random.Float64() >= d.faults {
+		return false, true
+	}
+	return true, d.random.IntN(2) == 0
+}
+
+// Ports implements [datapath.DataPlane].
+func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
+
+// Services implements [datapath.DataPlane].
+func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Service] {
+	return d.services
+}
+
+// Connections implements [datapath.DataPlane].
+func (d *DataPlane) Connections() datapath.Connections { return (*connections)(d) }
+
+// Telemetry implements [datapath.DataPlane].
+func (d *DataPlane) Telemetry() datapath.Telemetry { return (*telemetry)(d) }
+
+// Maintain implements [datapath.DataPlane].
+func (d *DataPlane) Maintain(context.Context) error {
+	if fails, _ := d.fault(); fails {
+		return fmt.Errorf("maintain: %w", ErrInjected)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.maintained++
+	return nil
+}
+
+// Close implements [datapath.DataPlane]. The fake stays usable.
+func (d *DataPlane) Close() error { return nil }

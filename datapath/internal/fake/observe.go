@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// connections is the fake as [datapath.Connections].
+type connections DataPlane
+
+// List implements [datapath.Connections]. A cursor is the number of the last
+// connection of the page before.
+func (c *connections) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) (
+	[]datapath.Connection, string, error,
+) {
+	after := uint64(0)
+	if cursor != "" {
+		var err error
+		if after, err = strconv.ParseUint(cursor, 10, 64); err != nil {
+			return nil, "", fmt.Errorf("cursor %q is none of this data plane's", cursor)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(c.connections, after+1, func(t tracked, id uint64) int { return cmp.Compare(t.id, id) })
+	var page []datapath.Connection
+	for i := range c.connections[first:] {
+		t := &c.connections[first+i]
+		if !f.Match(&t.Connection) {
+			continue
+		}
+		if len(page) == limit {
+			return page, strconv.FormatUint(after, 10), nil
+		}
+		page, after = append(page, t.Connection), t.id
+	}
+	return page, "", nil
+}
+
+// Flush implements [datapath.Connections].
+func (c *connections) Flush(_ context.Context, f datapath.ConnectionFilter) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.connections)
+	c.connections = slices.DeleteFunc(c.connections, func(t tracked) bool { return f.Match(&t.Connection) })
+	return uint64(before - len(c.connections)), nil
+}
+
+// telemetry is the fake as [datapath.Telemetry]. Nothing passes a fake, so its
+// counters say nothing.
+type telemetry DataPlane
+
+// NodeCounters implements [datapath.Telemetry].
+func (t *telemetry) NodeCounters(context.Context) (datapath.NodeCounters, error) {
+	return datapath.NodeCounters{Verdicts: map[string]uint64{}, Drops: map[string]uint64{}}, nil
+}
+
+// ServiceCounters implements [datapath.Telemetry].
+func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
+	s, ok := t.services.get(name)
+	c := datapath.ServiceCounters{Drops: map[string]uint64{}}
+	for _, b := range s.Backends {
+		c.Backends = append(c.Backends, datapath.BackendCounters{Backend: b.Addr})
+	}
+	return c, ok, nil
+}
+
+// PortCounters implements [datapath.Telemetry].
+func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (datapath.PortCounters, bool, error) {
+	_, ok := t.ports.get(name)
+	return datapath.PortCounters{Drops: map[string]uint64{}}, ok, nil
+}
+
+// PortState implements [datapath.Telemetry].
+func (t *telemetry) PortState(name datapath.PortName) (datapath.PortState, bool) {
+	p, ok := t.ports.get(name)
+	if !ok {
+		return datapath.PortState{}, false
+	}
+	s, _ := t.device(p)
+	return s, true
+}
+
+// Features implements [datapath.Telemetry].
+func (t *telemetry) Features(context.Context) (datapath.Features, error) {
+	return datapath.Features{
+		Kernel:   "none (fake data plane)",
+		Warnings: []string{"the data plane is a fake: nothing is forwarded by it"},
+	}, nil
+}
+
+// Usage implements [datapath.Telemetry].
+func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := map[string]datapath.Usage{
+		"connections": {Used: uint64(len(t.connections)), Size: uint64(t.tables.Connections)},
+		"halfOpen":    {Size: uint64(t.tables.HalfOpen)},
+		"affinity":    {Size: uint64(t.tables.Affinity)},
+	}
+	for _, u := range (*DataPlane)(t).usage(t.cost) {
+		m[u.name] = u.Usage
+	}
+	return m, nil
+}
+
+// Changed implements [datapath.Telemetry].
+func (t *telemetry) Changed() <-chan struct{} { return t.changed }
+
+// Samples implements [datapath.Telemetry].
+func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) error {
+	for {
+		select {
+		case s := <-t.samples:
+			each(s)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// What follows is for tests: looking on, and being the stranger.
+
+// SetFaults sets the share of calls that fail.
+func (d *DataPlane) SetFaults(share float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = share
+}
+
+// Content returns copies of all ports and services.
+func (d *DataPlane) Content() (map[datapath.PortName]datapath.Port, map[datapath.ServiceName]datapath.Service) {
+	return d.ports.content(), d.services.content()
+}
+
+// Maintained returns how often upkeep was done.
+func (d *DataPlane) Maintained() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.maintained
+}
+
+// DamageService changes what the data plane holds of a service behind the
+// daemon's back, or takes it away.
+func (d *DataPlane) DamageService(name datapath.ServiceName, remove bool) error {
+	return d.services.damage(name, remove)
+}
+
+// SignalChange tells that the world has changed.
+func (d *DataPlane) SignalChange() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Track adds a connection.
+func (d *DataPlane) Track(c datapath.Connection) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nextID++
+	d.connections = append(d.connections, tracked{d.nextID, c})
+}
+
+// Emit delivers a sample to the reader of Samples, waiting for it.
+func (d *DataPlane) Emit(ctx context.Context, s datapath.Sample) error {
+	select {
+	case d.samples <- s:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// table is a datapath.Table in memory. It panics where two of its methods run at
+// once: that is what its contract forbids.
+type table[K cmp.Ordered, V any] struct {
+	plane *DataPlane
+	kind  string
+	// admit refuses a change, or takes account of it. Either of old and wanted is
+	// nil where there is none.
+	admit func(old, wanted *V) error
+	busy  atomic.Bool
+
+	mu    sync.Mutex // for those who look on
+	rows  map[K]*V
+	spoil map[K]struct{} // changed by a stranger
+}
+
+func newTable[K cmp.Ordered, V any](d *DataPlane, kind string, admit func(old, wanted *V) error) *table[K, V] {
+	return &table[K, V]{plane: d, kind: kind, admit: admit, rows: map[K]*V{}, spoil: map[K]struct{}{}}
+}
+
+func (t *table[K, V]) enter() (leave func()) {
+	if !t.busy.CompareAndSwap(false, true) {
+		panic("fake: two calls of the " + t.kind + " table at once")
+	}
+	return func() { t.busy.Store(false) }
+}
+
+// Update implements [datapath.Table].
+func (t *table[K, V]) Update(ctx context.Context, key K, value V) error {
+	defer t.enter()()
+	return t.change(ctx, "update", key, &value)
+}
+
+// Delete implements [datapath.Table].
+func (t *table[K, V]) Delete(ctx context.Context, key K) error {
+	defer t.enter()()
+	return t.change(ctx, "delete", key, nil)
+}
+
+func (t *table[K, V]) change(ctx context.Context, verb string, key K, wanted *V) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s %s %v: %w", verb, t.kind, key, err)
+	}
+	fails, done := t.plane.fault()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if done {
+		if err := t.admit(t.rows[key], wanted); err != nil {
+			return fmt.Errorf("%s %s %v: %w", verb, t.kind, key, err)
+		}
+		delete(t.spoil, key)
+		if wanted == nil {
+			delete(t.rows, key)
+		} else {
+			t.rows[key] = wanted
+		}
+	}
+	if fails {
+		return fmt.Errorf("%s %s %v: %w", verb, t.kind, key, ErrInjected)
+	}
+	return nil
+}
+
+// Keys implements [datapath.Table].
+func (t *table[K, V]) Keys(context.Context) iter.Seq2[K, error] {
+	return func(yield func(K, error) bool) {
+		defer t.enter()()
+		t.mu.Lock()
+		keys := slices.Sorted(maps.Keys(t.rows))
+		t.mu.Unlock()
+		for _, k := range keys {
+			if fails, _ := t.plane.fault(); fails {
+				yield(k, fmt.Errorf("list %ss: %w", t.kind, ErrInjected))
+				return
+			}
+			if !yield(k, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (t *table[K, V]) Verify(_ context.Context, key K) (bool, error) {
+	defer t.enter()()
+	if fails, _ := t.plane.fault(); fails {
+		return false, fmt.Errorf("verify %s %v: %w", t.kind, key, ErrInjected)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, spoilt := t.spoil[key]
+	return t.rows[key] != nil && !spoilt, nil
+}
+
+// content returns a copy of what is there.
+func (t *table[K, V]) content() map[K]V {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := make(map[K]V, len(t.rows))
+	for k, v := range t.rows {
+		m[k] = *v
+	}
+	return m
+}
+
+func (t *table[K, V]) get(key K) (v V, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.rows[key]; p != nil {
+		return *p, true
+	}
+	return v, false
+}
+
+// damage changes a row behind the owner's back, or takes it away.
+func (t *table[K, V]) damage(key K, remove bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !remove {
+		t.spoil[key] = struct{}{}
+		return nil
+	}
+	if err := t.admit(t.rows[key], nil); err != nil {
+		return err
+	}
+	delete(t.rows, key)
+	return nil
+}
