@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// encoding is an odd way to write a datagram: eth and ip are the headers, body is
+// what follows the address.
+type encoding struct {
+	name   string
+	layers func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer
+}
+
+func udpOf(from, to netip.AddrPort) []testpkt.Layer {
+	return []testpkt.Layer{testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload("datagram")}
+}
+
+func tagged(tags ...testpkt.Layer) func(testpkt.Ethernet, netip.AddrPort, netip.AddrPort) []testpkt.Layer {
+	return func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer {
+		layers := append([]testpkt.Layer{eth}, tags...)
+		return append(append(layers, ipHeader(from.Addr(), to.Addr(), 61)), udpOf(from, to)...)
+	}
+}
+
+func options(o ...byte) func(testpkt.Ethernet, netip.AddrPort, netip.AddrPort) []testpkt.Layer {
+	return func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer {
+		ip := testpkt.IPv4{Source: from.Addr(), Destination: to.Addr(), TTL: 61, Options: o}
+		return append([]testpkt.Layer{eth, ip}, udpOf(from, to)...)
+	}
+}
+
+func extensions(e ...testpkt.Extension) func(testpkt.Ethernet, netip.AddrPort, netip.AddrPort) []testpkt.Layer {
+	return func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer {
+		ip := testpkt.IPv6{Source: from.Addr(), Destination: to.Addr(), HopLimit: 61, Extensions: e}
+		return append([]testpkt.Layer{eth, ip}, udpOf(from, to)...)
+	}
+}
+
+func hops(kind uint8, size int) testpkt.Extension {
+	return testpkt.Extension{Type: kind, Data: append([]byte{1, byte(size - 4)}, make([]byte, size-4)...)}
+}
+
+// TestOddEncodings is F12: what is written in an unusual way is the same service's
+// all the same.
+func TestOddEncodings(t *testing.T) {
+	both := []encoding{
+		{"VLAN tag", tagged(testpkt.VLAN{ID: 0x6123})},
+		{"two VLAN tags", tagged(testpkt.VLAN{ID: 0x123, TPID: 0x88a8}, testpkt.VLAN{ID: 0x456})},
+	}
+	odd := map[string][]encoding{
+		"IPv4": append(both, encoding{"router alert", options(0x94, 4, 0, 0)},
+			encoding{"options of 40 bytes", options(append([]byte{7, 39, 4}, make([]byte, 36)...)...)}),
+		"IPv6": append(both, encoding{"hop-by-hop", extensions(hops(testpkt.HopByHop, 8))},
+			encoding{"destination options of 64 bytes", extensions(hops(testpkt.Destination, 64))},
+			encoding{"three headers", extensions(hops(testpkt.HopByHop, 8), hops(testpkt.Destination, 16),
+				testpkt.Extension{Type: testpkt.Routing, Data: []byte{4, 0, 0, 0, 0, 0}})},
+			encoding{"atomic fragment", extensions(testpkt.FragmentHeader(0x51525354, 0, false))}),
+	}
+	for _, f := range families {
+		for _, e := range odd[f.name] {
+			t.Run(f.name+"/"+e.name, func(t *testing.T) {
+				r := newRig(t)
+				p := r.connect(f, testpkt.ProtoUDP, natModes[0])
+				in := testpkt.Build(e.layers(r.in.arrives(), p.client, p.vip)...)
+				want := testpkt.Build(e.layers(r.in.arrives(), p.source, p.backend)...)
+				r.step("datagram", r.in, in, actUnspec, want)
+				r.counted(map[string]uint64{"VERDICT_SLOW": 1})
+			})
+		}
+	}
+}
+
+// TestTCPHeaderLengths is F09: a TCP header of any length, and the link's padding.
+func TestTCPHeaderLengths(t *testing.T) {
+	for _, f := range families {
+		r := newRig(t)
+		p := r.connect(f, testpkt.ProtoTCP, natModes[3])
+		for size := 0; size <= 40; size += 4 {
+			build := func(from, to netip.AddrPort) []byte {
+				tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Flags: testpkt.SYN,
+					Options: bytes.Repeat([]byte{1}, size)}
+				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61), tcp), "padding"...)
+			}
+			r.step(f.name, r.in, build(p.client, p.vip), actUnspec, build(p.source, p.backend))
+		}
+	}
+}
+
+// TestUDPWithoutChecksum: IPv4 allows it, and it must stay without; a checksum that
+// comes to 0 is sent as 0xffff.
+func TestUDPWithoutChecksum(t *testing.T) {
+	r := newRig(t)
+	p := r.connect(families[0], testpkt.ProtoUDP, natModes[0])
+	build := func(from, to netip.AddrPort) []byte {
+		return testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61),
+			testpkt.UDP{Source: from.Port(), Destination: to.Port(), NoChecksum: true}, testpkt.Payload("bare"))
+	}
+	r.step("bare", r.in, build(p.client, p.vip), actUnspec, build(p.source, p.backend))
+
+	for _, f := range families {
+		r := newRig(t)
+		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
+		// The payload's last word is what makes the sum after translation zero.
+		build := func(from, to netip.AddrPort, word []byte) []byte {
+			return testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61),
+				testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(word))
+		}
+		at := len(build(p.source, p.backend, nil)) - 2
+		word := bytes.Clone(build(p.source, p.backend, []byte{0, 0})[at : at+2])
+		want := build(p.source, p.backend, word)
+		if !bytes.Equal(want[at:at+2], []byte{0xff, 0xff}) {
+			t.Fatalf("%s: the checksum is %x, not the one this test is about", f.name, want[at:at+2])
+		}
+		r.step(f.name+" zero", r.in, build(p.client, p.vip, word), actUnspec, want)
+	}
+}
+
+// TestNotOurs is F03 and F12: what cannot be understood, or is for nobody here, goes
+// up as it came, and enters nothing.
+func TestNotOurs(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := newRig(t)
+			p := r.connect(f, testpkt.ProtoTCP, natModes[0])
+			for name, frame := range strangers(r, f, p) {
+				r.step(name, r.in, frame, actUnspec, frame)
+			}
+			r.counted(map[string]uint64{})
+			for _, table := range []string{kernelMapLlHalf4, kernelMapLlHalf6, kernelMapLlCt4, kernelMapLlCt6, kernelMapLlFragment} {
+				if n := r.count(table); n != 0 {
+					t.Errorf("%s has %d entries", table, n)
+				}
+			}
+		})
+	}
+}
+
+// strangers are frames that no service may touch. The service of p is there.
+func strangers(r *rig, f family, p path) map[string][]byte {
+	good := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
+	l3 := 14
+	l4 := l3 + 20
+	edit := func(change func(b []byte) []byte) []byte { return change(bytes.Clone(good)) }
+	set := func(at int, values ...byte) []byte {
+		return edit(func(b []byte) []byte { copy(b[at:], values); return b })
+	}
+	port := func(addr netip.AddrPort, n uint16) netip.AddrPort { return netip.AddrPortFrom(addr.Addr(), n) }
+	all := map[string][]byte{
+		"another port":           packet(r.in.arrives(), p.proto, p.client, port(p.vip, 4661), stageOpen, 61),
+		"another protocol":       packet(r.in.arrives(), testpkt.ProtoUDP, p.client, p.vip, stageOpen, 61),
+		"the backend itself":     packet(r.in.arrives(), p.proto, p.client, p.backend, stageOpen, 61),
+		"another station's":      set(0, 2, 0, 0x5e, 0x10, 9, 9),
+		"EtherType of ARP":       set(12, 8, 6),
+		"EtherType of the other": set(12, map[string]byte{"IPv4": 0x86, "IPv6": 8}[f.name], map[string]byte{"IPv4": 0xdd}[f.name]),
+		"IP version 5":           set(l3, 0x55),
+		"cut in the VLAN tag":    edit(func(b []byte) []byte { copy(b[12:], []byte{0x81, 0}); return b[:16] }),
+		"three VLAN tags": testpkt.Build(r.in.arrives(), testpkt.VLAN{ID: 1}, testpkt.VLAN{ID: 2}, testpkt.VLAN{ID: 3},
+			ipHeader(p.client.Addr(), p.vip.Addr(), 61), testpkt.TCP{Source: 1, Destination: p.vip.Port(), Flags: testpkt.SYN}),
+	}
+	if f.name == "IPv4" {
+		all["IP header of 16 bytes"] = set(l3, 0x44)
+		all["cut in the TCP header"] = good[:l4+19]
+		all["options beyond the end"] = edit(func(b []byte) []byte { b[l3] = 0x4f; return b[:l4+20] })
+		all["tiny first fragment"] = testpkt.Build(r.in.arrives(), testpkt.IPv4{Source: p.client.Addr(),
+			Destination: p.vip.Addr(), MoreFragments: true, Protocol: p.proto}, testpkt.Raw(good[l4:l4+8]))
+		all["fragment without a first"] = testpkt.Build(r.in.arrives(), testpkt.IPv4{Source: p.client.Addr(),
+			Destination: p.vip.Addr(), Offset: 64, Protocol: p.proto}, testpkt.Raw(good[l4:]))
+		return all
+	}
+	extended := func(protocol uint8, body []byte, e ...testpkt.Extension) []byte {
+		ip := testpkt.IPv6{Source: p.client.Addr(), Destination: p.vip.Addr(), Extensions: e, Protocol: protocol}
+		return testpkt.Build(r.in.arrives(), ip, testpkt.Raw(body))
+	}
+	l4 = l3 + 40
+	var nine []testpkt.Extension
+	for range 9 {
+		nine = append(nine, hops(testpkt.Destination, 8))
+	}
+	all["cut in the TCP header"] = good[:l4+19]
+	all["nine extension headers"] = extended(p.proto, good[l4:], nine...)
+	all["TCP behind 600 bytes"] = extended(p.proto, good[l4:], hops(testpkt.Destination, 600))
+	all["extension beyond the end"] = extended(p.proto, nil, hops(testpkt.Destination, 8))[:l4+4]
+	all["tiny first fragment"] = extended(p.proto, good[l4:l4+8], testpkt.FragmentHeader(7, 0, true))
+	all["fragment without a first"] = extended(p.proto, good[l4:], testpkt.FragmentHeader(7, 64, false))
+	all["authentication header"] = extended(p.proto, good[l4:], testpkt.Extension{Type: testpkt.AuthHeader, Data: make([]byte, 22)})
+	all["no next header"] = extended(59, good[l4:])
+	return all
+}
