@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health finds out which backends serve, by asking them again and again.
+// It knows services by name only, and nothing of what is done about a backend
+// that does not answer. Probes leave from the network namespace of the process.
+package health
+
+import (
+	"container/heap"
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Type is what a backend is asked.
+type Type string
+
+// The types.
+const (
+	TCP   Type = "tcp"   // a connection is accepted
+	HTTP  Type = "http"  // GET is answered with a status from 200 to 399
+	HTTPS Type = "https" // the same by TLS; the certificate is not verified
+	Ping  Type = "ping"  // an ICMP echo is answered
+)
+
+// Check is how the backends of a service are asked. No field has a default.
+type Check struct {
+	Type      Type
+	Path      string // of HTTP and HTTPS
+	Port      uint16 // 0: the backend's
+	Interval  time.Duration
+	Timeout   time.Duration
+	Healthy   int // answers in a row after which an unhealthy backend is healthy
+	Unhealthy int // the reverse
+}
+
+// State is what is known of a backend.
+type State uint8
+
+// The states.
+const (
+	Unknown State = iota // not asked yet
+	Healthy
+	Unhealthy
+)
+
+// String returns the name of s as in the API.
+func (s State) String() string { return [...]string{"unknown", "healthy", "unhealthy"}[s] }
+
+// Result is what is known of a backend, and why it is not healthy.
+type Result struct {
+	State   State
+	Message string
+}
+
+// Target is one backend of one service.
+type Target struct {
+	Service string
+	Backend netip.AddrPort
+}
+
+// maxProbes bounds the probes under way at once. Where that is not enough for
+// all backends the interval grows.
+const maxProbes = 512
+
+// Checker asks backends. Its methods are safe for concurrent use; Run is called once.
+type Checker struct {
+	turned func(Target, Result)
+	probe  func(context.Context, *Check, netip.AddrPort) error
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	services map[string]map[netip.AddrPort]*target
+	due      schedule
+	running  int
+	unknown  int           // targets in state Unknown
+	known    chan struct{} // closed when unknown is 0; replaced when it is not any more
+}
+
+// target is one backend being asked.
+type target struct {
+	Target
+	check     *Check
+	result    Result
+	streak    int // results in a row that speak against result.State
+	at        time.Time
+	heapIndex int // -1: not in due
+	removed   bool
+}
+
+// New returns a Checker that asks nobody before Run. turned is told of every
+// change of a backend's state, the first one included, from any goroutine and
+// with no lock held.
+func New(turned func(Target, Result)) *Checker {
+	known := make(chan struct{})
+	close(known)
+	return &Checker{
+		turned: turned, probe: probe, wake: make(chan struct{}, 1),
+		services: map[string]map[netip.AddrPort]*target{}, known: known,
+	}
+}
+
+// Set says which backends of a service are asked from now on, and how. What is
+// known of one that was asked before stays. No backends: none any more.
+func (c *Checker) Set(service string, check Check, backends []netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.services[service]
+	wanted := make(map[netip.AddrPort]*target, len(backends))
+	now := time.Now()
+	for _, b := range backends {
+		t := old[b]
+		switch {
+		case wanted[b] != nil:
+			continue
+		case t == nil:
+			t = &target{Target: Target{service, b}, check: &check, heapIndex: -1}
+			c.countUnknown(1)
+			// A little apart, so that not all are asked at the same moment for ever.
+			c.schedule(t, now.Add(rand.N(min(check.Interval/4, 100*time.Millisecond)+1)))
+		case *t.check != check:
+			t.check, t.streak = &check, 0
+			if t.heapIndex >= 0 {
+				c.schedule(t, now)
+			}
+		}
+		wanted[b] = t
+	}
+	for b, t := range old {
+		if wanted[b] == nil {
+			c.drop(t)
+		}
+	}
+	delete(c.services, service)
+	if len(wanted) > 0 {
+		c.services[service] = wanted
+	}
+	c.signal()
+}
+
+// drop forgets a target. c.mu is held.
+func (c *Checker) drop(t *target) {
+	t.removed = true
+	if t.heapIndex >= 0 {
+		heap.Remove(&c.due, t.heapIndex)
+	}
+	if t.result.State == Unknown {
+		c.countUnknown(-1)
+	}
+}
+
+// countUnknown keeps known. c.mu is held.
+func (c *Checker) countUnknown(by int) {
+	before := c.unknown
+	c.unknown += by
+	switch {
+	case before == 0 && c.unknown > 0:
+		c.known = make(chan struct{})
+	case before > 0 && c.unknown == 0:
+		close(c.known)
+	}
+}
+
+// schedule puts t into due, or moves it there. c.mu is held.
+func (c *Checker) schedule(t *target, at time.Time) {
+	t.at = at
+	if t.heapIndex >= 0 {
+		heap.Fix(&c.due, t.heapIndex)
+	} else {
+		heap.Push(&c.due, t)
+	}
+}
+
+func (c *Checker) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Result returns what is known of a backend. One that is not asked is Unknown.
+func (c *Checker) Result(service string, backend netip.AddrPort) Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.services[service][backend]; t != nil {
+		return t.result
+	}
+	return Result{}
+}
+
+// WaitKnown waits until no backend is Unknown, or ctx ends.
+func (c *Checker) WaitKnown(ctx context.Context) {
+	c.mu.Lock()
+	known := c.known
+	c.mu.Unlock()
+	select {
+	case <-known:
+	case <-ctx.Done():
+	}
+}
+
+// Run asks until ctx ends, and returns when no probe is under way.
+func (c *Checker) Run(ctx context.Context) {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	for {
+		t, check, rest := c.next(time.Now())
+		if t != nil {
+			probes.Go(func() { c.ask(ctx, t, check) })
+			continue
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// next takes a target that is due, or returns how long there is none.
+func (c *Checker) next(now time.Time) (*target, *Check, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.due) == 0 || c.running == maxProbes {
+		return nil, nil, time.Minute
+	}
+	if rest := c.due[0].at.Sub(now); rest > 0 {
+		return nil, nil, rest
+	}
+	t := heap.Pop(&c.due).(*target)
+	t.at = now
+	c.running++
+	return t, t.check, 0
+}
+
+// ask carries out one probe.
+func (c *Checker) ask(ctx context.Context, t *target, check *Check) {
+	probeCtx, cancel := context.WithTimeout(ctx, check.Timeout)
+	defer cancel()
+	err := c.probe(probeCtx, check, t.Backend)
+	turned := false
+	c.mu.Lock()
+	c.running--
+	if !t.removed && ctx.Err() == nil {
+		if t.check == check {
+			turned = c.record(t, err)
+		}
+		c.schedule(t, later(t.at.Add(t.check.Interval), time.Now()))
+	}
+	result := t.result
+	c.mu.Unlock()
+	c.signal()
+	if turned {
+		c.turned(t.Target, result)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// record notes an answer, or that there was none, and says whether the state of
+// the target is another now. The first answer counts at once. c.mu is held.
+func (c *Checker) record(t *target, err error) (turned bool) {
+	r, needed := Result{State: Healthy}, t.check.Healthy
+	if err != nil {
+		r, needed = Result{Unhealthy, err.Error()}, t.check.Unhealthy
+	}
+	if t.result.State == r.State {
+		t.result, t.streak = r, 0
+		return false
+	}
+	if t.streak++; t.result.State != Unknown && t.streak < needed {
+		return false
+	}
+	if t.result.State == Unknown {
+		c.countUnknown(-1)
+	}
+	t.result, t.streak = r, 0
+	return true
+}
+
+// schedule orders targets by when they are asked next.
+type schedule []*target
+
+// Len, Less, Swap, Push and Pop are [heap.Interface].
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].at.Before(s[j].at) }
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].heapIndex, s[j].heapIndex = i, j
+}
+func (s *schedule) Push(x any) {
+	t := x.(*target)
+	t.heapIndex = len(*s)
+	*s = append(*s, t)
+}
+func (s *schedule) Pop() any {
+	old := *s
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*s = old[:len(old)-1]
+	t.heapIndex = -1
+	return t
+}

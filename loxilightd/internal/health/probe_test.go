@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestProbes(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/ok":
+		case "/moved":
+			http.Redirect(w, r, "/bad", http.StatusFound)
+		case "/slow":
+			<-r.Context().Done()
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secure.Close()
+	http4, https4 := addrOf(plain.Listener), addrOf(secure.Listener)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := addrOf(silent)
+	if err := silent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := netip.AddrPortFrom(http4.Addr(), 9)
+
+	for _, tt := range []struct {
+		check   Check
+		backend netip.AddrPort
+		want    string // part of the error; empty: healthy
+	}{
+		{Check{Type: TCP}, http4, ""},
+		{Check{Type: TCP}, closed, "tcp: connection refused"},
+		{Check{Type: TCP, Port: http4.Port()}, other, ""},
+		{Check{Type: HTTP, Path: "/ok"}, http4, ""},
+		{Check{Type: HTTP, Path: "/moved"}, http4, ""},
+		{Check{Type: HTTP, Path: "/bad"}, http4, "http: answered with 503 Service Unavailable"},
+		{Check{Type: HTTP, Path: "/slow"}, http4, "http: no answer in 300ms"},
+		{Check{Type: HTTP, Path: "/ok"}, closed, "http: connection refused"},
+		{Check{Type: HTTPS, Path: "/ok"}, https4, ""},
+		{Check{Type: HTTPS, Path: "/ok"}, http4, "https: "},
+		{Check{Type: "telepathy"}, http4, "no such type"},
+	} {
+		tt.check.Timeout = 5 * time.Second
+		if tt.check.Path == "/slow" {
+			tt.check.Timeout = 300 * time.Millisecond
+		}
+		wantProbe(t, tt.check, tt.backend, tt.want)
+	}
+}
+
+func wantProbe(t *testing.T, c Check, backend netip.AddrPort, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), c.Timeout)
+	defer cancel()
+	err := probe(ctx, &c, backend)
+	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Errorf("%s %s %s: %v, want %q", c.Type, backend, c.Path, err, want)
+	}
+}
+
+func addrOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
+
+func TestPing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_NET_RAW")
+	}
+	c := Check{Type: Ping, Timeout: 5 * time.Second}
+	wantProbe(t, c, netip.MustParseAddrPort("127.0.0.1:80"), "")
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if a.String() == "::1/128" {
+				wantProbe(t, c, netip.MustParseAddrPort("[::1]:80"), "")
+			}
+		}
+	}
+	// Without a zone the kernel does not know where that would be.
+	wantProbe(t, c, netip.MustParseAddrPort("[fe80::5]:80"), "ping: ")
+}
