@@ -73,7 +73,9 @@ type Change struct {
 	// Transaction collects a change that is larger than one request: requests
 	// with the same method and Transaction and with More set only add their
 	// objects; the one without More commits them all. A transaction that is
-	// not continued for 30 seconds is forgotten. At most 128 bytes.
+	// not continued for 30 seconds, or that the daemon was restarted in, is
+	// forgotten: its commit is refused with conflict, so that no part of it is
+	// ever taken for the whole. At most 128 bytes.
 	Transaction string `json:"transaction,omitempty"`
 	More        bool   `json:"more,omitempty"`
 	// ChangesFrom is the index of the first change to be listed in the answer

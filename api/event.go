@@ -9,7 +9,7 @@ const (
 	TopicStatus      = "status"      // StatusEvent
 	TopicDrops       = "drops"       // DropEvent, sampled
 	TopicConnections = "connections" // ConnectionEvent, sampled
-	TopicHello       = "hello"       // HelloEvent: the first message of each connection
+	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and now and then
 )
 
 // Topics lists those that are published; hello comes by itself.
@@ -25,8 +25,9 @@ type Event struct {
 func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
 
 // HelloEvent is what a subscriber gets first: from there on it sees every event,
-// or a gap in their numbers. It has no number itself, and a client that does not
-// subscribe to its topic does not see it.
+// or a gap in their numbers. It comes again each second for ten seconds after an
+// event, so that a subscriber sees whether it lost the last ones. It has no number
+// itself, and a client that does not subscribe to its topic does not see it.
 type HelloEvent struct {
 	// Last numbers the latest event of each topic so far; a topic without events
 	// is missing. What is read from the daemon after the hello is newer than they are.

@@ -136,22 +136,38 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 // Change calls a method that changes something. It is sent at most once; if the
 // answer does not come, the error is [ErrOutcomeUnknown] with the request id,
 // with which the same change can be asked for again without being done twice.
-// wait is how long the daemon may take on purpose.
+// wait is how long the daemon may take on purpose. Parameters of apply, replace
+// and delete get a request id where they have none, and may be larger than a
+// request: they are sent in pieces that take effect together.
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {
 	ctx, cancel := c.bound(ctx, wait)
 	defer cancel()
-	request, err := encode(method, params)
+	p, err := newPlan(method, requestID, params)
 	if err != nil {
 		return err
 	}
-	raw, err := c.roundTrip(ctx, request)
-	if errors.Is(err, errNotSent) && errors.Is(err, errBroken) && ctx.Err() == nil {
-		raw, err = c.roundTrip(ctx, request) // a kept connection to a daemon that is gone
+	for i, request := range p.requests() {
+		commits := i == len(p.staged)
+		raw, err := c.roundTrip(ctx, request)
+		if errors.Is(err, errNotSent) && errors.Is(err, errBroken) && ctx.Err() == nil {
+			raw, err = c.roundTrip(ctx, request) // a kept connection to a daemon that is gone
+		}
+		if err != nil {
+			return c.callError(method, p.requestID, commits, err)
+		}
+		if commits {
+			return decode(method, raw, result)
+		}
+		var sofar api.ChangeResult
+		if err := decode(method, raw, &sofar); err != nil {
+			return err
+		}
+		if sofar.Staged != p.counts[i] {
+			return fmt.Errorf("%s: the daemon has %d of %d objects of the transaction, it was restarted meanwhile: nothing was changed, try again",
+				method, sofar.Staged, p.counts[i])
+		}
 	}
-	if err != nil {
-		return c.callError(method, requestID, true, err)
-	}
-	return decode(method, raw, result)
+	return nil
 }
 
 // NewRequestID returns an id for Change.RequestID that nobody else has.
@@ -230,6 +246,9 @@ func decode(method string, raw []byte, result any) error {
 	}
 	if reply.Error != nil {
 		return reply.Error
+	}
+	if reply.Result == nil {
+		return fmt.Errorf("%s: the answer has neither result nor error, is the daemon older or newer than the client?", method)
 	}
 	if result == nil {
 		return nil

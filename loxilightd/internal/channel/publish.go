@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.nanomsg.org/mangos/v3"
 
@@ -22,7 +23,14 @@ type publisher struct {
 
 	mu  sync.Mutex // held while sending, so that events leave in the order of their numbers
 	seq map[string]uint64
+
+	latest    time.Time // when the last event was published
+	repeating bool      // the hello will be said again
 }
+
+// The hello is said again so often, until so long after the last event: a
+// subscriber that was too slow for the last events would not see a gap otherwise.
+const helloEvery, helloUntil = time.Second, 10 * time.Second
 
 // publish sends one event. Events that fail to encode take no number.
 func (p *publisher) publish(topic string, event Numbered) error {
@@ -40,7 +48,28 @@ func (p *publisher) publish(topic string, event Numbered) error {
 		return fmt.Errorf("event %s: send: %w", topic, err)
 	}
 	p.seq[topic] = seq
+	p.latest = time.Now()
+	if !p.repeating {
+		p.repeating = true
+		time.AfterFunc(helloEvery, p.repeat)
+	}
 	return nil
+}
+
+// repeat says the hello to everybody, for as long as there is need.
+func (p *publisher) repeat() {
+	body, err := p.hello()
+	if err == nil {
+		msg := mangos.NewMessage(0)
+		msg.Body = body
+		err = p.sock.SendMsg(msg)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.repeating = err == nil && time.Since(p.latest) < helloUntil // an error: the socket is closed
+	if p.repeating {
+		time.AfterFunc(helloEvery, p.repeat)
+	}
 }
 
 // hello returns the first message for a subscriber that has just been attached.

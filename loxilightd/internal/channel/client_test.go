@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+func newClient(t *testing.T, runDir string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{Socket: filepath.Join(runDir, ControlSocket)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // has nothing unsent
+	return c
+}
+
+// serveMini runs a mini daemon and returns its client.
+func serveMini(t *testing.T, o Options) (*mini, *Channel, *client.Client) {
+	t.Helper()
+	m := newMini()
+	c := serve(t, o, m.handle)
+	m.publish = c.Publish
+	return m, c, newClient(t, filepath.Dir(controlPath(c)))
+}
+
+func services(count, generation int) []api.Object {
+	objects := make([]api.Object, count)
+	for i := range objects {
+		objects[i] = service(fmt.Sprintf("s%05d", i), generation)
+	}
+	return objects
+}
+
+func TestClientPages(t *testing.T) {
+	_, _, c := serveMini(t, Options{})
+	if _, err := c.Apply(t.Context(), api.ApplyParams{Objects: services(100, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	for o, err := range c.List(t.Context(), api.ListParams{Kind: api.KindService}) {
+		if want := fmt.Sprintf("s%05d", i); err != nil || o.Name != want {
+			t.Fatalf("item %d = %q, %v; want %q", i, o.Name, err, want)
+		}
+		i++
+	}
+	if i != 100 {
+		t.Errorf("%d items, want 100", i)
+	}
+	for _, err := range c.Connections(t.Context(), api.ConnectionsListParams{}) {
+		if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Code != api.CodeMethodNotFound {
+			t.Errorf("error = %v, want that of the daemon", err)
+		}
+	}
+}
+
+// TestClientSplitsLargeChanges applies five times what fits one request.
+func TestClientSplitsLargeChanges(t *testing.T) {
+	m, _, c := serveMini(t, Options{})
+	result, err := c.Apply(t.Context(), api.ApplyParams{Objects: services(5000, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.commits != 1 || result.Revision != 1 || len(m.objects) != 5000 {
+		t.Errorf("%d commits, revision %d, %d objects; want 1, 1, 5000", m.commits, result.Revision, len(m.objects))
+	}
+}
+
+func TestClientRefusesAnObjectLargerThanARequest(t *testing.T) {
+	_, _, c := serveMini(t, Options{})
+	big := service("big", 1)
+	big.Spec = []byte(`"` + strings.Repeat("x", api.MaxRequest) + `"`)
+	if _, err := c.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{big}}); !errors.Is(err, client.ErrTooLong) {
+		t.Errorf("error = %v, want ErrTooLong", err)
+	}
+}
+
+// watching runs Watch and hands its steps to the test.
+func watching(t *testing.T, c *client.Client, o client.WatchOptions) <-chan string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	steps := make(chan string, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for w, err := range c.Watch(ctx, o) {
+			switch {
+			case err != nil:
+				continue // tried again
+			case w.Synced:
+				steps <- "synced"
+			case w.Object == nil:
+				steps <- w.Ref.Name + " gone"
+			default:
+				port, _, _ := strings.Cut(strings.SplitN(string(w.Object.Spec), ":", 3)[2], "/")
+				steps <- w.Ref.Name + " " + port
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return steps
+}
+
+func expect(t *testing.T, steps <-chan string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		select {
+		case got := <-steps:
+			if got != w {
+				t.Fatalf("step = %q, want %q", got, w)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no step, want %q", w)
+		}
+	}
+}
+
+func apply(t *testing.T, c *client.Client, objects ...api.Object) {
+	t.Helper()
+	if _, err := c.Apply(t.Context(), api.ApplyParams{Objects: objects}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	_, _, c := serveMini(t, Options{})
+	apply(t, c, service("a", 1), service("b", 1))
+	steps := watching(t, c, client.WatchOptions{Kinds: []string{api.KindService}})
+	expect(t, steps, "a 1", "b 1", "synced")
+	apply(t, c, service("b", 2))
+	expect(t, steps, "b 2")
+	if _, err := c.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindService, Name: "a"}}}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, steps, "a gone")
+	apply(t, c, service("c", 3), service("d", 4))
+	expect(t, steps, "c 3", "d 4")
+}
+
+// TestWatchManyChanges changes more objects at once than events are kept for.
+func TestWatchManyChanges(t *testing.T) {
+	_, _, c := serveMini(t, Options{})
+	apply(t, c, services(1500, 1)...)
+	generation := map[string]string{}
+	steps := watching(t, c, client.WatchOptions{Kinds: []string{api.KindService}})
+	for step := range steps {
+		if step == "synced" {
+			break
+		}
+	}
+	apply(t, c, services(1500, 2)...)
+	deadline := time.After(30 * time.Second)
+	for len(generation) < 1500 {
+		select {
+		case step := <-steps:
+			if name, now, ok := strings.Cut(step, " "); ok && now == "2" {
+				generation[name] = now
+			}
+		case <-deadline:
+			t.Fatalf("only %d of 1500 changes were told", len(generation))
+		}
+	}
+}
+
+// TestWatchOverRestart changes objects while the daemon is away.
+func TestWatchOverRestart(t *testing.T) {
+	dir := runDir(t)
+	c := newClient(t, dir)
+	var steps <-chan string
+	run := func(name string, objects []api.Object, then func()) {
+		t.Run(name, func(t *testing.T) { // the daemon ends with it
+			m := newMini()
+			if _, err := m.apply(api.ApplyParams{Objects: objects}); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, Options{RunDir: dir}, m.handle)
+			then()
+		})
+	}
+	run("before", []api.Object{service("a", 1), service("b", 1)}, func() {
+		steps = watching(t, c, client.WatchOptions{Kinds: []string{api.KindService}})
+		expect(t, steps, "a 1", "b 1", "synced")
+	})
+	run("after", []api.Object{service("b", 2), service("c", 2)}, func() {
+		expect(t, steps, "b 2", "c 2", "a gone", "synced")
+	})
+}
+
+// TestLostEventsAreSeen is the client's part of D09: a client that is too slow
+// knows how many events it has lost, the last ones included.
+func TestLostEventsAreSeen(t *testing.T) {
+	_, ch, c := serveMini(t, Options{})
+	s, err := c.Subscribe(t.Context(), api.TopicChanges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const count = 50000
+	for i := range uint64(count) {
+		if err := ch.Publish(api.TopicChanges, changeEvent(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	came, lost := uint64(0), uint64(0)
+	for came+lost < count {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		e, err := s.Next(ctx)
+		cancel()
+		if err != nil {
+			t.Fatalf("after %d events and %d lost: %v", came, lost, err)
+		}
+		lost += e.Lost
+		if e.Data != nil {
+			came++
+		}
+		if e.Seq != came+lost {
+			t.Fatalf("event %d after %d and %d lost", e.Seq, came, lost)
+		}
+	}
+	t.Logf("%d came, %d lost", came, lost)
+	if lost == 0 {
+		t.Error("none was lost, so the test shows nothing: publish more")
+	}
+}
