@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The paths that are compared.
+const (
+	pathKernel   = "kernel routing"
+	pathNftables = "nftables"
+	pathOurs     = "loxilight"
+)
+
+// balancer is what turns the node of a rig from a router into a load balancer.
+type balancer interface {
+	// set makes the node's services those given and nothing else, and returns when
+	// packets are handled so.
+	set(ctx context.Context, services []service) error
+	// alter gives one service what it says now.
+	alter(ctx context.Context, s service) error
+	close() error
+}
+
+// bench is one run.
+type bench struct {
+	daemon string // path of loxilightd
+	paths  []string
+	report *report
+	// How much of it.
+	rounds         int
+	packetCount    int // packets of one measurement
+	connectionsMax int // UDP connections of the largest case
+	serviceCount   int // services of the largest case
+	tcpConnections int
+	tcpRequests    int
+	bulkTime       time.Duration
+}
+
+// shorten makes a run that only shows that all works.
+func (b *bench) shorten() {
+	b.rounds = 3
+	b.packetCount = 300_000
+	b.connectionsMax = 65536
+	b.serviceCount = 1000
+	b.tcpConnections, b.tcpRequests = 3000, 10_000
+	b.bulkTime = 100 * time.Millisecond
+}
+
+// measures says whether a path takes part.
+func (b *bench) measures(path string) bool { return slices.Contains(b.paths, path) }
+
+// withRigs builds a rig for each path, ours with room for so many connections, and
+// takes them down when fn is done.
+func (b *bench) withRigs(ctx context.Context, connections int, fn func([]*rig) error) (err error) {
+	restore, err := raiseConntrack(connections)
+	if err != nil {
+		return fmt.Errorf("room for connections of nftables: %w", err)
+	}
+	defer func() { err = errors.Join(err, restore()) }()
+	var rigs []*rig
+	defer func() {
+		for _, r := range rigs {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	for _, name := range b.paths {
+		r, err := newRig(name)
+		if err != nil {
+			return err
+		}
+		rigs = append(rigs, r)
+		switch name {
+		case pathNftables:
+			r.balancer = &nftables{rig: r}
+		case pathOurs:
+			if err := b.attachOurs(ctx, r, connections); err != nil {
+				return err
+			}
+		}
+	}
+	return fn(rigs)
+}
+
+// attachOurs starts a daemon of ours on the rig's node.
+func (b *bench) attachOurs(ctx context.Context, r *rig, connections int) error {
+	d, err := startLoxilight(ctx, r, b.daemon, connections)
+	if err != nil {
+		return fmt.Errorf("start of loxilight: %w", err)
+	}
+	r.balancer = d
+	b.report.version, err = d.version(ctx)
+	return err
+}
+
+// set tells the rig's balancer of services; a plain router needs none.
+func (r *rig) set(ctx context.Context, services []service) error {
+	if r.balancer == nil {
+		return nil
+	}
+	if err := r.balancer.set(ctx, services); err != nil {
+		return fmt.Errorf("%s: set %d services: %w", r.name, len(services), err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	bulkChunk    = 128 << 10 // bytes of one write and one read
+	bulkPatience = 5         // seconds that a connection, or a peer that has gone silent, is waited for
+)
+
+// bulkRun sends as much as it can by so many streams for so long, each with a
+// thread for either end, and returns bytes per second as received.
+func bulkRun(r *rig, p place, target string, port, streams int, duration time.Duration) (float64, error) {
+	backend := r.pod
+	if p == elsewhere {
+		backend = r.server
+	}
+	listener, err := listen(backend)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(listener)
+	if err := unix.SetNonblock(listener, false); err != nil {
+		return 0, err
+	}
+	if err := patience(listener); err != nil {
+		return 0, err
+	}
+	var received atomic.Int64
+	done := make(chan error, 2*streams)
+	begin := time.Now()
+	for range streams {
+		go func() {
+			done <- onThread(func() error { return bulkReceive(listener, &received) })
+		}()
+		go func() {
+			done <- r.client.do(func() error { return bulkSend(target, port, begin.Add(duration)) })
+		}()
+	}
+	for range 2 * streams {
+		err = errors.Join(err, <-done)
+	}
+	return float64(received.Load()) / time.Since(begin).Seconds(), err
+}
+
+// patience bounds how long calls on a socket block.
+func patience(fd int) error {
+	t := unix.Timeval{Sec: bulkPatience}
+	return errors.Join(
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t),
+	)
+}
+
+func bulkSend(target string, port int, end time.Time) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := patience(fd); err != nil {
+		return err
+	}
+	to := unix.SockaddrInet4{Port: port}
+	copy(to.Addr[:], net.ParseIP(target).To4())
+	if err := unix.Connect(fd, &to); err != nil {
+		return fmt.Errorf("connect to %s:%d: %w", target, port, err)
+	}
+	chunk := make([]byte, bulkChunk)
+	for time.Now().Before(end) {
+		if _, err := unix.Write(fd, chunk); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("send: %w", err)
+		}
+	}
+	return nil
+}
+
+func bulkReceive(listener int, received *atomic.Int64) error {
+	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := patience(fd); err != nil {
+		return err
+	}
+	chunk := make([]byte, bulkChunk)
+	for {
+		n, err := unix.Read(fd, chunk)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("receive: %w", err)
+		case n == 0:
+			return nil
+		}
+		received.Add(int64(max(n, 0)))
+	}
+}

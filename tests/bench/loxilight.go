@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// loxilight is a daemon of ours in the namespace of a rig's node, as a user would
+// run it: told what to do over its control channel and by nothing else.
+type loxilight struct {
+	dir    string
+	pid    int
+	client *client.Client
+	ended  chan error // of the process
+}
+
+// daemonPatience bounds the start of the daemon and each of its changes.
+const daemonPatience = time.Minute
+
+// startLoxilight starts a daemon with room for so many connections and attaches it
+// to the devices of the rig's node.
+func startLoxilight(ctx context.Context, r *rig, binary string, connections int) (*loxilight, error) {
+	dir, err := os.MkdirTemp("", "loxilight-bench-")
+	if err != nil {
+		return nil, err
+	}
+	d := &loxilight{dir: dir, ended: make(chan error, 1)}
+	if err := d.start(ctx, r, binary, connections); err != nil {
+		log, _ := os.ReadFile(d.path("log")) // only adds to the error
+		return nil, errors.Join(err, errors.New(lastLines(log)), d.close())
+	}
+	return d, nil
+}
+
+func (d *loxilight) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *loxilight) start(ctx context.Context, r *rig, binary string, connections int) error {
+	config := fmt.Sprintf(`instance: bench-%s
+runDir: %s
+stateDir: %s
+pinDir: %s
+objectDir: %s
+switch: {namespace: host}
+tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
+`, r.name, d.path("run"), d.path("state"), d.path("bpf/pins"), d.path("conf.d"), connections)
+	if err := os.WriteFile(d.path("config.yaml"), []byte(config), 0o600); err != nil {
+		return err
+	}
+	for _, folder := range []string{"run", "state", "bpf", "conf.d"} {
+		if err := os.Mkdir(d.path(folder), 0o750); err != nil {
+			return err
+		}
+	}
+	if err := d.spawn(r, binary); err != nil {
+		return err
+	}
+	if err := d.dial(ctx); err != nil {
+		return err
+	}
+	devices := map[string]string{"up0": "uplink", "up1": "uplink", "pod0": "port"}
+	var objects []api.Object
+	for device, role := range devices {
+		spec, err := json.Marshal(api.InterfaceSpec{Device: device, Role: role})
+		if err != nil {
+			return err
+		}
+		objects = append(objects, api.Object{Kind: api.KindInterface, Name: device, Owner: "bench", Spec: spec})
+	}
+	return d.change(ctx, api.MethodApply, api.ApplyParams{Objects: objects, Change: waiting()})
+}
+
+// spawn starts the process in the namespace of the node and in a mount namespace
+// of its own, where its BPF file system is: that, and all that is pinned there,
+// is gone when the process is. It dies with us.
+func (d *loxilight) spawn(r *rig, binary string) error {
+	started := make(chan error, 1)
+	go func() {
+		_ = r.node.do(func() error { // the error went through started
+			log, err := os.OpenFile(d.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+			if err != nil {
+				started <- err
+				return nil
+			}
+			defer log.Close()
+			cmd := exec.Command(binary, "--config", d.path("config.yaml"))
+			cmd.Stdout, cmd.Stderr = log, log
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+			if err = d.mount(); err == nil {
+				err = cmd.Start()
+			}
+			if err == nil {
+				d.pid = cmd.Process.Pid
+			}
+			started <- err
+			if err == nil {
+				d.ended <- cmd.Wait() // the thread must not end before the process
+			}
+			return nil
+		})
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	return nil
+}
+
+// mount gives the calling thread mounts of its own, with a BPF file system among them.
+func (d *loxilight) mount() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("new mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("bpf", d.path("bpf"), "bpf", 0, ""); err != nil {
+		return fmt.Errorf("mount a BPF file system: %w", err)
+	}
+	return nil
+}
+
+// dial connects to the daemon as soon as it listens.
+func (d *loxilight) dial(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, daemonPatience)
+	defer cancel()
+	for {
+		var err error
+		d.client, err = client.Dial(ctx, client.Options{Socket: d.path("run/control.sock"), Timeout: daemonPatience})
+		if err == nil {
+			return nil
+		}
+		select {
+		case end := <-d.ended:
+			d.ended <- end
+			return fmt.Errorf("daemon ended at once: %w", errors.Join(end, err))
+		case <-ctx.Done():
+			return fmt.Errorf("daemon does not listen: %w", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// close ends the daemon and removes what it left.
+func (d *loxilight) close() error {
+	if d.client != nil {
+		d.client.Close() // only hangs up
+	}
+	if d.pid != 0 {
+		// Ours still: it is not reaped before ended has its end.
+		if err := unix.Kill(d.pid, unix.SIGTERM); err == nil {
+			select {
+			case <-d.ended:
+			case <-time.After(10 * time.Second):
+				err = unix.Kill(d.pid, unix.SIGKILL)
+				<-d.ended
+			}
+		}
+	}
+	return os.RemoveAll(d.dir)
+}
+
+// waiting asks for an answer when packets are handled as told.
+func waiting() api.Change { return api.Change{Wait: api.Duration(daemonPatience)} }
+
+func (d *loxilight) change(ctx context.Context, method string, params any) error {
+	var result api.ChangeResult
+	if err := d.client.Change(ctx, method, "", daemonPatience, params, &result); err != nil {
+		return fmt.Errorf("%s: %w", method, err)
+	}
+	return nil
+}
+
+// objectOf returns what the daemon is told of a service.
+func objectOf(s service) (api.Object, error) {
+	spec := api.ServiceSpec{IdleTimeout: &api.IdleTimeout{UDP: api.Duration(time.Hour)}}
+	for _, protocol := range s.protocols {
+		spec.Frontends = append(spec.Frontends, fmt.Sprintf("%s:%d/%s", s.address, frontendPort, protocol))
+	}
+	for _, b := range s.backends {
+		spec.Backends = append(spec.Backends, api.Backend{Address: fmt.Sprintf("%s:%d", b, s.port)})
+	}
+	raw, err := json.Marshal(spec)
+	return api.Object{Kind: api.KindService, Name: s.name, Owner: "bench", Spec: raw}, err
+}
+
+// replaceChunk is how many services go into one request, which is limited to 1 MiB.
+const replaceChunk = 1000
+
+// set makes the services those given and nothing else.
+func (d *loxilight) set(ctx context.Context, services []service) error {
+	params := api.ReplaceParams{Owner: "bench", Kinds: []string{api.KindService}}
+	if len(services) > replaceChunk {
+		params.Transaction = client.NewRequestID()
+	}
+	for begin := 0; ; begin += replaceChunk {
+		end := min(begin+replaceChunk, len(services))
+		params.Objects = nil
+		for _, s := range services[begin:end] {
+			object, err := objectOf(s)
+			if err != nil {
+				return err
+			}
+			params.Objects = append(params.Objects, object)
+		}
+		params.More = end < len(services)
+		if !params.More {
+			params.Wait = api.Duration(daemonPatience)
+		}
+		if err := d.change(ctx, api.MethodReplace, params); err != nil || !params.More {
+			return err
+		}
+	}
+}
+
+// alter gives one service what it says now.
+func (d *loxilight) alter(ctx context.Context, s service) error {
+	object, err := objectOf(s)
+	if err != nil {
+		return err
+	}
+	return d.change(ctx, api.MethodApply, api.ApplyParams{Objects: []api.Object{object}, Change: waiting()})
+}
+
+// resident returns the memory of the daemon itself, without the tables in the kernel.
+func (d *loxilight) resident() (bytes int64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("the daemon's memory is not told by the kernel")
+}
+
+// version returns what the daemon says it is.
+func (d *loxilight) version(ctx context.Context) (string, error) {
+	var v api.VersionResult
+	err := d.client.Call(ctx, api.MethodVersion, nil, &v)
+	return fmt.Sprintf("%s (%s)", v.Version, v.Build), err
+}
+
+// hooks returns the ids of the programs on a device, by hook.
+func (d *loxilight) hooks(ctx context.Context, device string) (map[string]uint32, error) {
+	var status api.StatusResult
+	if err := d.client.Call(ctx, api.MethodStatus, nil, &status); err != nil {
+		return nil, err
+	}
+	ids := map[string]uint32{}
+	for _, h := range status.Datapath.Hooks {
+		if h.Device == device {
+			_, side, _ := strings.Cut(h.Hook, "-") // tcx-ingress, tc-ingress
+			ids[side] = h.ID
+		}
+	}
+	return ids, nil
+}
+
+func lastLines(text []byte) string {
+	const limit = 2000
+	return strings.TrimSpace(string(text[max(0, len(text)-limit):]))
+}

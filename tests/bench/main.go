@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures loxilight beside plain kernel routing and beside the
+// nftables rules of kube-proxy, in network namespaces that it makes itself, and
+// writes docs/benchmarks.md. It needs root. It judges nothing by itself: targets
+// that are missed are told, and the run succeeds.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// groups are the parts of a run, in their order.
+var groups = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"run", (*bench).run},
+	{"udp", (*bench).udp},
+	{"services", (*bench).many},
+	{"tcp", (*bench).tcp},
+	{"bulk", (*bench).bulk},
+}
+
+func main() {
+	if err := command(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func command() error {
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	daemon := flag.String("daemon", "bin/loxilightd", "path of loxilightd; empty: measure the other paths only")
+	output := flag.String("o", "", "file to write the report to; without it, standard output")
+	short := flag.Bool("short", false, "only show that all works; the figures mean little")
+	limit := flag.Duration("limit", 20*time.Minute, "longest time the run may take")
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "usage: bench [flags] [%s]...\n", strings.Join(names, "|"))
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	for _, name := range flag.Args() {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("no group %q; there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("run as root: network namespaces and BPF programs need it")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	defer cancel()
+	b := &bench{
+		daemon: *daemon, report: &report{at: time.Now()}, rounds: 7, packetCount: 1_000_000, connectionsMax: 1_000_000,
+		serviceCount: 10_000, tcpConnections: 10_000, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
+	}
+	b.paths = []string{pathKernel, pathNftables, pathOurs}
+	if *daemon == "" {
+		b.paths = b.paths[:2]
+	}
+	if *short {
+		b.shorten()
+	}
+	return errors.Join(b.all(ctx, flag.Args()), b.write(*output))
+}
+
+// all runs the groups that are asked for, by default every one. One that fails
+// stops no other.
+func (b *bench) all(ctx context.Context, names []string) (err error) {
+	if b.report.machine, err = machineOf(); err != nil {
+		return err
+	}
+	b.report.rounds = b.rounds
+	for _, g := range groups {
+		if len(names) > 0 && !slices.Contains(names, g.name) {
+			continue
+		}
+		begin := time.Now()
+		if failed := g.run(b, ctx); failed != nil {
+			failed = fmt.Errorf("%s: %w", g.name, failed)
+			b.report.failures = append(b.report.failures, failed.Error())
+			err = errors.Join(err, failed)
+		}
+		fmt.Fprintf(os.Stderr, "%s: %s\n", g.name, time.Since(begin).Round(time.Second))
+	}
+	return err
+}
+
+func (b *bench) write(path string) error {
+	var text strings.Builder
+	if err := b.report.write(&text); err != nil {
+		return err
+	}
+	if path == "" {
+		_, err := io.WriteString(os.Stdout, text.String())
+		return err
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "%s is written; %d of %d targets missed\n", path, b.report.missed, len(b.report.targets))
+	return nil
+}

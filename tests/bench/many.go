@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// pathControl is ours with a single service, in the same rounds as ours with many.
+const pathControl = pathOurs + ", 1 service"
+
+// many measures what many services cost: to enter them, to change one, and what a
+// packet pays for them.
+func (b *bench) many(ctx context.Context) error {
+	services := servicesFor(onNode, b.serviceCount, backendCount, "udp")
+	return b.withRigs(ctx, 1<<18, func(rigs []*rig) error {
+		if err := b.entering(ctx, rigs, services); err != nil {
+			return err
+		}
+		if !b.measures(pathOurs) {
+			return b.packetsOfMany(ctx, rigs, services)
+		}
+		control, err := newRig(pathControl)
+		if err != nil {
+			return err
+		}
+		defer control.close() // what it holds ends with the process at the latest
+		if err := b.attachOurs(ctx, control, 1<<18); err != nil {
+			return err
+		}
+		if err := control.set(ctx, services[:1]); err != nil {
+			return err
+		}
+		return b.packetsOfMany(ctx, append(rigs, control), services)
+	})
+}
+
+// entering measures how long it takes until packets are handled as told.
+func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
+	count := grouped(len(services))
+	s := b.report.section(count+" services of 10 backends",
+		"Until packets are handled as told: all of them at once, where there was none; and one of them\n"+
+			"given other backends, the median and the longest of ten times. Memory is the daemon's own.",
+		"path", "all", "one change", "longest", "memory")
+	for _, r := range rigs {
+		if r.balancer == nil {
+			continue
+		}
+		begin := time.Now()
+		if err := r.set(ctx, services); err != nil {
+			return err
+		}
+		all := time.Since(begin)
+		last := len(services) - 1
+		f := flows{connections: 1, target: services[last].address, targets: 1, port: frontendPort}
+		if err := establish(r, onNode, f); err != nil {
+			return fmt.Errorf("the last of %s services does not work: %w", count, err)
+		}
+		changes, err := alterOne(ctx, r, services[last/2])
+		if err != nil {
+			return err
+		}
+		median, longest := changes[len(changes)/2], changes[len(changes)-1]
+		memory := "–"
+		if d, ok := r.balancer.(*loxilight); ok {
+			resident, err := d.resident()
+			if err != nil {
+				return err
+			}
+			memory = fmt.Sprintf("%d MB", resident>>20)
+			b.report.atMost(count+" services of 10 backends in the data plane", all.Seconds(), 3, "s")
+			b.report.atMost("one change among them", float64(longest.Microseconds())/1000, 50, "ms")
+			b.report.atMost("memory of the daemon with them", float64(resident)/1e6, 200, "MB")
+		}
+		s.row(r.name, all.Round(time.Millisecond).String(), median.Round(10*time.Microsecond).String(),
+			longest.Round(10*time.Microsecond).String(), memory)
+	}
+	return nil
+}
+
+// alterOne gives a service other backends again and again and returns how long each
+// time took, shortest first.
+func alterOne(ctx context.Context, r *rig, s service) ([]time.Duration, error) {
+	var times []time.Duration
+	for i := range 10 {
+		changed := s
+		changed.backends = slices.Delete(slices.Clone(s.backends), i%len(s.backends), i%len(s.backends)+1)
+		begin := time.Now()
+		if err := r.balancer.alter(ctx, changed); err != nil {
+			return nil, fmt.Errorf("%s: change %s: %w", r.name, s.name, err)
+		}
+		times = append(times, time.Since(begin))
+	}
+	slices.Sort(times)
+	return times, nil
+}
+
+// packetsOfMany measures packets through all the services.
+func (b *bench) packetsOfMany(ctx context.Context, rigs []*rig, services []service) error {
+	count := grouped(len(services))
+	s := b.report.section("Small UDP packets through "+count+" services",
+		"As above; connections are spread over all the services, backends are on the node.",
+		"connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables", pathOurs+" to itself with 1 service")
+	for _, connections := range []int{1024, 65536} {
+		for _, r := range rigs {
+			n := len(services)
+			if r.name == pathControl {
+				n = 1
+			}
+			if err := establish(r, onNode, r.flowsTo(onNode, connections, n)); err != nil {
+				return err
+			}
+		}
+		c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
+			return packetRate(r, onNode, max(b.packetCount, connections))
+		})
+		if err != nil {
+			return fmt.Errorf("%d connections through %s services: %w", connections, count, err)
+		}
+		s.row(append(append([]string{grouped(connections)}, c.cells(1e6, "%.2f")...), c.cell(pathOurs, pathControl))...)
+		b.report.atLeast(fmt.Sprintf("small packets, %s connections, %s services", grouped(connections), count), c, pathOurs, pathControl, 0.9)
+	}
+	return nil
+}
+
+// memory tells what the connections of a comparison take in the kernel.
+func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
+	if p != onNode {
+		return nil
+	}
+	s := b.report.section("Memory",
+		"The kernel's connection tracking allocates as it needs, and has a hash table besides; ours is set\n"+
+			"aside from the start, both directions of a connection counted.", "path", "bytes a connection", "for a million connections", "of the daemon")
+	row := func(name string, perConnection float64, daemon string) {
+		const million = 1e6
+		s.row(name, fmt.Sprintf("%.0f", perConnection), fmt.Sprintf("%.0f MB", perConnection*million/1e6), daemon)
+	}
+	slab, err := slabBytes("nf_conntrack")
+	if err != nil {
+		return err
+	}
+	connections := 0
+	for _, pc := range packetCases {
+		if pc.connections <= b.connectionsMax {
+			connections = max(connections, pc.connections)
+		}
+	}
+	row(pathNftables, float64(slab)/float64(connections), "–")
+	for _, r := range rigs {
+		d, ok := r.balancer.(*loxilight)
+		if !ok {
+			continue
+		}
+		perEntry, err := d.entryBytes(ctx, "ll_ct4")
+		if err != nil {
+			return err
+		}
+		resident, err := d.resident()
+		if err != nil {
+			return err
+		}
+		row(pathOurs, 2*perEntry, fmt.Sprintf("%d MB", resident>>20)) // an entry for each direction
+	}
+	return nil
+}
+
+// entryBytes returns what an entry takes of a map of the daemon's programs.
+func (d *loxilight) entryBytes(ctx context.Context, name string) (float64, error) {
+	ids, err := d.hooks(ctx, "up0")
+	if err != nil {
+		return 0, err
+	}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(ids["ingress"]))
+	if err != nil {
+		return 0, fmt.Errorf("program on the ingress hook of up0: %w", err)
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return 0, err
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return 0, err
+		}
+		info, err := m.Info()
+		m.Close() // nothing was written
+		if err != nil {
+			return 0, err
+		}
+		if info.Name == name {
+			bytes, _ := info.Memlock()
+			return float64(bytes) / float64(info.MaxEntries), nil
+		}
+	}
+	return 0, fmt.Errorf("the program on up0 has no map %s", name)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a network namespace without a name: it is gone when the last
+// process that uses it is, however that process ended.
+type namespace struct {
+	handle netns.NsHandle
+	links  *netlink.Handle
+}
+
+func newNamespace() (*namespace, error) {
+	ns := new(namespace)
+	err := onThread(func() (err error) {
+		if ns.handle, err = netns.New(); err != nil {
+			return fmt.Errorf("new network namespace: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if ns.links, err = netlink.NewHandleAt(ns.handle); err != nil {
+		return nil, fmt.Errorf("netlink socket in namespace: %w", err)
+	}
+	return ns, ns.up("lo")
+}
+
+func (ns *namespace) close() {
+	ns.links.Close()
+	ns.handle.Close() // harmless if it fails: the process is about to end
+}
+
+// do runs fn on a thread inside the namespace. Goroutines that fn starts are outside it.
+func (ns *namespace) do(fn func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(ns.handle); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn on an OS thread of its own, which ends with it: a namespace
+// and a CPU affinity belong to a thread.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}
+
+// run runs a command inside the namespace and returns its output as an error if it fails.
+func (ns *namespace) run(stdin string, name string, args ...string) error {
+	return ns.do(func() error {
+		cmd := exec.Command(name, args...)
+		cmd.Stdin = strings.NewReader(stdin)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, firstLines(out))
+		}
+		return nil
+	})
+}
+
+func firstLines(out []byte) string {
+	const limit = 500
+	return strings.TrimSpace(string(out[:min(len(out), limit)]))
+}
+
+// sysctl sets a variable below /proc/sys/net of the namespace.
+func (ns *namespace) sysctl(name, value string) error {
+	return ns.do(func() error {
+		return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644)
+	})
+}
+
+func (ns *namespace) up(device string) error {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	if err := ns.links.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set device %s up: %w", device, err)
+	}
+	return nil
+}
+
+// veth connects two namespaces by a pair of devices, both up.
+func veth(a *namespace, nameA string, b *namespace, nameB string) error {
+	err := a.links.LinkAdd(&netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: nameA},
+		PeerName:      nameB,
+		PeerNamespace: netlink.NsFd(b.handle),
+	})
+	if err != nil {
+		return fmt.Errorf("create veth pair %s and %s: %w", nameA, nameB, err)
+	}
+	if err := a.up(nameA); err != nil {
+		return err
+	}
+	return b.up(nameB)
+}
+
+// address gives addresses, each with its prefix length, to a device.
+func (ns *namespace) address(device string, addresses ...string) error {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	for _, a := range addresses {
+		addr, err := netlink.ParseAddr(a)
+		if err != nil {
+			return err
+		}
+		if err := ns.links.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", a, device, err)
+		}
+	}
+	return nil
+}
+
+// route sends prefix by a gateway.
+func (ns *namespace) route(prefix, gateway string) error {
+	_, dst, err := net.ParseCIDR(prefix)
+	if err != nil {
+		return err
+	}
+	if err := ns.links.RouteAdd(&netlink.Route{Dst: dst, Gw: net.ParseIP(gateway)}); err != nil {
+		return fmt.Errorf("add route %s via %s: %w", prefix, gateway, err)
+	}
+	return nil
+}
+
+// neighbour enters a neighbour for good, so that no packet waits for ARP.
+func (ns *namespace) neighbour(device, address string, mac net.HardwareAddr) error {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	err = ns.links.NeighSet(&netlink.Neigh{
+		LinkIndex:    link.Attrs().Index,
+		State:        netlink.NUD_PERMANENT,
+		IP:           net.ParseIP(address),
+		HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("set neighbour %s on %s: %w", address, device, err)
+	}
+	return nil
+}
+
+// The offloads of a device, as ETHTOOL_S commands of linux/ethtool.h.
+const (
+	offloadGSO = 0x24
+	offloadGRO = 0x2c
+	offloadTSO = 0x1f
+)
+
+// offload switches one offload of a device on or off.
+func (ns *namespace) offload(device string, command uint32, on bool) error {
+	return ns.do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		value := struct{ command, data uint32 }{command: command}
+		if on {
+			value.data = 1
+		}
+		request := struct { // struct ifreq
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:unix.IFNAMSIZ-1], device)
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+		if errno != 0 {
+			return fmt.Errorf("ethtool %s, command %#x: %w", device, command, errno)
+		}
+		return nil
+	})
+}

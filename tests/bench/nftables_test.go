@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+)
+
+// The rules of kube-proxy balance, before and after a change, and a service that
+// is not there is not answered.
+func TestNftables(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("nft is not installed")
+	}
+	r := testRig(t)
+	n := &nftables{rig: r}
+	r.balancer = n
+	ctx := context.Background()
+	services := servicesFor(onNode, 3, backendCount, "udp", "tcp")
+	if err := r.set(ctx, services); err != nil {
+		t.Fatal(err)
+	}
+	if err := establish(r, onNode, r.flowsTo(onNode, 300, 3)); err != nil {
+		t.Error(err)
+	}
+	services[0].backends = services[0].backends[:2]
+	if err := n.alter(ctx, services[0]); err != nil {
+		t.Fatal(err)
+	}
+	again := r.flowsTo(onNode, 300, 1)
+	again.sourceOffset = 7
+	if err := establish(r, onNode, again); err != nil {
+		t.Error(err)
+	}
+	again.target = addressAt(frontendFirst[onNode], 3)
+	if err := establish(r, onNode, again); err == nil {
+		t.Error("a service that is not there answers")
+	}
+	target, port := r.tcpTarget(onNode)
+	if _, err := tcpRun(ctx, r, onNode, target, port, 200, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := bulkRun(r, onNode, target, port, 2, 0); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// report is what a run found out, as docs/benchmarks.md tells it.
+type report struct {
+	machine, version string
+	at               time.Time
+	rounds           int
+	sections         []*section
+	targets          []string
+	missed           int
+	failures         []string
+}
+
+// section is one table of the report.
+type section struct {
+	title, text string
+	columns     []string
+	rows        [][]string
+}
+
+// section begins a table.
+func (r *report) section(title, text string, columns ...string) *section {
+	s := &section{title: title, text: text, columns: columns}
+	r.sections = append(r.sections, s)
+	return s
+}
+
+func (s *section) row(cells ...string) { s.rows = append(s.rows, cells) }
+
+// atLeast notes how the ratio of path a to b stands to what is asked for.
+func (r *report) atLeast(what string, c comparison, a, b string, want float64) {
+	if got, ok := c.ratio(a, b); ok {
+		r.target(what+", to "+b, got.String(), fmt.Sprintf("at least %g", want), got.median >= want)
+	}
+}
+
+// atMost notes how a measured value stands to what is asked for.
+func (r *report) atMost(what string, got, want float64, unit string) {
+	r.target(what, fmt.Sprintf("%.3g %s", got, unit), fmt.Sprintf("at most %g %s", want, unit), got <= want)
+}
+
+func (r *report) target(what, got, want string, met bool) {
+	verdict := "yes"
+	if !met {
+		verdict = "**no**"
+		r.missed++
+	}
+	r.targets = append(r.targets, fmt.Sprintf("| %s | %s | %s | %s |\n", what, want, got, verdict))
+}
+
+// cells returns the columns of a comparison of all paths: the baseline as it is,
+// divided by unit, the others as ratios.
+func (c comparison) cells(unit float64, format string) []string {
+	cells := []string{fmt.Sprintf(format, c.of(pathKernel).median/unit)}
+	for _, pair := range [][2]string{{pathNftables, pathKernel}, {pathOurs, pathKernel}, {pathOurs, pathNftables}} {
+		cells = append(cells, c.cell(pair[0], pair[1]))
+	}
+	return cells
+}
+
+// cell returns the ratio of a to b, if both were measured.
+func (c comparison) cell(a, b string) string {
+	if ratio, ok := c.ratio(a, b); ok {
+		return ratio.String()
+	}
+	return "–"
+}
+
+const reportHead = `# Benchmarks
+
+Written by ` + "`make bench`" + ` on %s: %s%s.
+Do not edit: run it again.
+
+Each row compares paths side by side in one run: the same traffic, in turn and in an order shuffled
+each round, over plain **kernel routing** (no connection tracking, the client talks to the backends
+themselves), over **nftables** with the rules that kube-proxy writes for the same services, and over
+**loxilight**. Kernel routing is given as it is, the others as their ratio to it in the same round:
+the median of %d rounds, and in brackets the quartiles. Ratios from 0.9 to 1.1 count as equal; figures
+of different machines, or of different days, do not compare.
+
+The node, its client and the backends are network namespaces joined by veth pairs. Backends are
+*on the node* (in a namespace that one of its ports leads to) or *behind another port* (on another
+machine).
+`
+
+const reportTail = `
+## Review notes
+- Is the generator the bottleneck? It takes about 100 ns a packet; a path faster than that shows less than it could.
+- Did packets really arrive? A run fails where more than one in a hundred is lost.
+- What changed besides the code: kernel, CPU, what else ran? The quartiles tell.
+`
+
+// write renders the report as Markdown.
+func (r *report) write(w io.Writer) error {
+	var b strings.Builder
+	version := ""
+	if r.version != "" {
+		version = "; loxilight " + r.version
+	}
+	fmt.Fprintf(&b, reportHead, r.at.Format(time.DateOnly), r.machine, version, r.rounds)
+	for _, failure := range r.failures {
+		fmt.Fprintf(&b, "\n**Not measured:** %s\n", failure)
+	}
+	if len(r.targets) > 0 {
+		b.WriteString("\n## Targets\n| what | asked | measured | met |\n|---|---|---|---|\n" + strings.Join(r.targets, ""))
+	}
+	for _, s := range r.sections {
+		s.write(&b)
+	}
+	b.WriteString(reportTail)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (s *section) write(b *strings.Builder) {
+	if len(s.rows) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n%s\n\n", s.title, s.text)
+	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(s.columns, " | "), strings.Repeat("---|", len(s.columns)))
+	for _, row := range s.rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+	}
+}
+
+// grouped writes n with commas between thousands.
+func grouped(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

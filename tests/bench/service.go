@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "fmt"
+
+// service is one service, as every path that has services is told it.
+type service struct {
+	name      string
+	address   string
+	protocols []string
+	backends  []string // addresses
+	port      int      // of the backends
+}
+
+// servicesFor returns count services with so many backends each. Their addresses
+// are in a row; all have the same backend addresses, each a port of its own.
+func servicesFor(p place, count, backends int, protocols ...string) []service {
+	list := make([]service, count)
+	for i := range list {
+		list[i] = service{
+			name:      fmt.Sprintf("%s-%d", map[place]string{onNode: "near", elsewhere: "far"}[p], i),
+			address:   addressAt(frontendFirst[p], i),
+			protocols: protocols,
+			port:      backendPort + i,
+		}
+		for b := range backends {
+			list[i].backends = append(list[i].backends, addressAt(backendFirst[p], b))
+		}
+	}
+	return list
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// tcpTarget returns where the rig's client connects to.
+func (r *rig) tcpTarget(p place) (string, int) {
+	if r.balancer == nil {
+		return backendFirst[p], backendPort
+	}
+	return frontendFirst[p], frontendPort
+}
+
+// tcp measures connections and requests.
+func (b *bench) tcp(ctx context.Context) error {
+	s := b.report.section("TCP connections and requests",
+		fmt.Sprintf("Thousands a second of one core that is client, node and server; %d at a time, %d bytes each way.\n"+
+			"A connection carries one request; requests follow each other on connections that stay.", tcpInFlight, requestSize),
+		"backends", "what", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
+	return b.withRigs(ctx, 1<<19, func(rigs []*rig) error {
+		for _, p := range places {
+			if err := setAll(ctx, rigs, servicesFor(p, 1, backendCount, "tcp")); err != nil {
+				return err
+			}
+			for _, keep := range []bool{false, true} {
+				what, count := "connections", b.tcpConnections
+				if keep {
+					what, count = "requests", b.tcpRequests
+				}
+				c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
+					target, port := r.tcpTarget(p)
+					cpu, err := tcpRun(ctx, r, p, target, port, count, keep)
+					return float64(count) / cpu.Seconds(), err
+				})
+				if err != nil {
+					return fmt.Errorf("%s to backends %s: %w", what, p, err)
+				}
+				s.row(append([]string{string(p), what}, c.cells(1e3, "%.1f")...)...)
+				if !keep {
+					b.report.atLeast(fmt.Sprintf("TCP connections, backends %s", p), c, pathOurs, pathNftables, 1.3)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// bulk measures throughput.
+func (b *bench) bulk(ctx context.Context) error {
+	s := b.report.section("Bulk TCP",
+		"Gbit/s, all cores. Without segmentation offload packets cross the node as they do behind a plain NIC.",
+		"backends", "offload", "streams", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
+	return b.withRigs(ctx, 1<<16, func(rigs []*rig) error {
+		for _, p := range places {
+			if err := setAll(ctx, rigs, servicesFor(p, 1, backendCount, "tcp")); err != nil {
+				return err
+			}
+			for _, offload := range []bool{true, false} {
+				var errs []error
+				for _, r := range rigs {
+					errs = append(errs, r.segmentation(offload))
+				}
+				if err := errors.Join(errs...); err != nil {
+					return err
+				}
+				for _, streams := range []int{1, 4} {
+					c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
+						target, port := r.tcpTarget(p)
+						return bulkRun(r, p, target, port, streams, b.bulkTime)
+					})
+					if err != nil {
+						return fmt.Errorf("%d streams to backends %s: %w", streams, p, err)
+					}
+					s.row(append([]string{string(p), onOff(offload), fmt.Sprint(streams)}, c.cells(1e9/8, "%.1f")...)...)
+					want := 1.0
+					if offload {
+						want = 0.9 // equal
+					}
+					what := fmt.Sprintf("bulk TCP, streams: %d, offload %s, backends %s", streams, onOff(offload), p)
+					b.report.atLeast(what, c, pathOurs, pathKernel, want)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+func setAll(ctx context.Context, rigs []*rig, services []service) error {
+	for _, r := range rigs {
+		if err := r.set(ctx, services); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	frameSize = 60 // bytes, without the checksum of the wire: the smallest there is
+	ipSize    = frameSize - 14
+	udpSize   = ipSize - 20
+)
+
+// flows says which packets the generator makes.
+type flows struct {
+	connections  int
+	sourceOffset int    // to the first source address
+	target       string // first destination address
+	targets      int    // addresses that the connections are spread over
+	port         uint16
+}
+
+// generator makes UDP packets in the client's namespace without a socket: XDP
+// live frames, which the kernel sends out of the client's device.
+type generator struct {
+	objects  trafficObjects
+	client   *namespace
+	index    int // of the client's device
+	own, hop net.HardwareAddr
+	sink     *receiver // of the answers
+}
+
+func newGenerator(r *rig) (*generator, error) {
+	g := &generator{client: r.client}
+	own, err := r.client.links.LinkByName("eth0")
+	if err != nil {
+		return nil, err
+	}
+	hop, err := r.node.links.LinkByName("up0")
+	if err != nil {
+		return nil, err
+	}
+	g.index, g.own, g.hop = own.Attrs().Index, own.Attrs().HardwareAddr, hop.Attrs().HardwareAddr
+	if err := loadTrafficObjects(&g.objects, nil); err != nil {
+		return nil, fmt.Errorf("load traffic programs: %w", err)
+	}
+	if g.sink, err = newReceiver(r.client, "eth0"); err != nil {
+		return nil, errors.Join(err, g.objects.Close())
+	}
+	return g, nil
+}
+
+func (g *generator) close() {
+	g.sink.close()
+	g.objects.Close() // harmless if it fails: the process is about to end
+}
+
+// aim makes the generator send f from its first connection on.
+func (g *generator) aim(f flows) error {
+	flow := trafficFlow{
+		Count:       uint32(f.connections),
+		Leap:        uint32(leapOf(f.connections)),
+		FirstSource: hostOrder(sourceFirst) + uint32(f.sourceOffset),
+		FirstTarget: hostOrder(f.target),
+		TargetCount: uint32(f.targets),
+		TargetPort:  f.port,
+		LenBytes:    ipSize,
+	}
+	copy(flow.Dmac[:], g.hop)
+	copy(flow.Smac[:], g.own)
+	ip := []uint16{0x4500, ipSize, 0, 0x4000, 64<<8 | unix.IPPROTO_UDP}
+	udp := []uint16{unix.IPPROTO_UDP, udpSize, f.port, udpSize}
+	flow.IpCsum, flow.UdpCsum = wireSum(ip), wireSum(udp)
+	if err := g.objects.Flows.Put(uint32(0), &flow); err != nil {
+		return fmt.Errorf("aim the generator: %w", err)
+	}
+	return nil
+}
+
+// leapOf returns the distance between one connection and the next: about 0.618
+// of count, and with no divisor in common with it, so that all have their turn.
+func leapOf(count int) int {
+	for leap := max(1, count*618/1000); leap < count; leap++ {
+		if gcd(leap, count) == 1 {
+			return leap
+		}
+	}
+	return 0 // one connection
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// wireSum adds 16-bit words as they lie on the wire, as the checksum does.
+func wireSum(words []uint16) (sum uint32) {
+	for _, w := range words {
+		sum += uint32(w>>8 | w<<8)
+	}
+	return sum
+}
+
+func hostOrder(ip string) uint32 { return binary.BigEndian.Uint32(net.ParseIP(ip).To4()) }
+
+// send makes count packets and returns the CPU time that it took to make them, to
+// carry them through the node and to swallow them, all on one CPU.
+func (g *generator) send(count int) (cpu time.Duration, err error) {
+	err = g.client.do(func() error {
+		options := &ebpf.RunOptions{
+			Data:    make([]byte, frameSize),
+			Context: xdpContext{DataEnd: frameSize, IngressIfindex: uint32(g.index)},
+			Repeat:  uint32(count),
+			Flags:   unix.BPF_F_TEST_XDP_LIVE_FRAMES,
+		}
+		watch, err := startWatch()
+		if err != nil {
+			return err
+		}
+		if _, err := g.objects.Generate.Run(options); err != nil {
+			return fmt.Errorf("run the generator: %w", err)
+		}
+		cpu, err = watch.stop()
+		return err
+	})
+	return cpu, err
+}
+
+// xdpContext is struct xdp_md.
+type xdpContext struct {
+	Data, DataEnd, DataMeta                     uint32
+	IngressIfindex, RxQueueIndex, EgressIfindex uint32
+}
+
+// receiver counts the UDP packets that come in by a device, and swallows them or
+// sends them back. What is not UDP goes up.
+type receiver struct {
+	objects trafficObjects
+}
+
+func newReceiver(ns *namespace, device string) (*receiver, error) {
+	rcv := new(receiver)
+	if err := loadTrafficObjects(&rcv.objects, nil); err != nil {
+		return nil, fmt.Errorf("load traffic programs: %w", err)
+	}
+	if err := attach(ns, device, rcv.objects.Swallow); err != nil {
+		return nil, errors.Join(err, rcv.objects.Close())
+	}
+	return rcv, nil
+}
+
+func (rcv *receiver) close() {
+	rcv.objects.Close() // harmless if it fails: the process is about to end
+}
+
+// attach puts a program on the ingress hook of a device, by cls_bpf: every kernel has it.
+func attach(ns *namespace, device string, program *ebpf.Program) error {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	index := link.Attrs().Index
+	err = ns.links.QdiscAdd(&netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	})
+	if err != nil {
+		return fmt.Errorf("add clsact to %s: %w", device, err)
+	}
+	err = ns.links.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs:  netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Fd:           program.FD(),
+		Name:         "bench_sink",
+		DirectAction: true,
+	})
+	if err != nil {
+		return fmt.Errorf("attach the sink to %s: %w", device, err)
+	}
+	return nil
+}
+
+// echo sets whether packets are sent back, and begins to count anew.
+func (rcv *receiver) echo(on bool) error {
+	var sink trafficSink
+	if on {
+		sink.Echo = 1
+	}
+	if err := rcv.objects.Sinks.Put(uint32(0), &sink); err != nil {
+		return fmt.Errorf("set the sink: %w", err)
+	}
+	return nil
+}
+
+// count returns the packets seen since the last call of echo.
+func (rcv *receiver) count() (uint64, error) {
+	var sink trafficSink
+	if err := rcv.objects.Sinks.Lookup(uint32(0), &sink); err != nil {
+		return 0, fmt.Errorf("read the sink: %w", err)
+	}
+	return sink.PacketCount, nil
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// flowsTo returns connections from the rig's client to all of its services at a
+// place, or where it has none, to all backends there.
+func (r *rig) flowsTo(p place, connections, services int) flows {
+	if r.balancer == nil {
+		return flows{connections: connections, target: backendFirst[p], targets: backendCount, port: backendPort}
+	}
+	return flows{connections: connections, target: frontendFirst[p], targets: services, port: frontendPort}
+}
+
+// establish opens connections, each with a packet and its answer, and leaves the
+// generator aimed at them.
+func establish(r *rig, p place, f flows) error {
+	const tries = 5
+	if err := errors.Join(r.injection(true), r.receivers[p].echo(true), r.generator.sink.echo(false)); err != nil {
+		return err
+	}
+	var answered uint64
+	for range tries {
+		if err := r.generator.aim(f); err != nil {
+			return err
+		}
+		if _, err := r.generator.send(f.connections); err != nil {
+			return err
+		}
+		var err error
+		if answered, err = r.generator.sink.count(); err != nil {
+			return err
+		}
+		if answered >= uint64(f.connections) {
+			return r.receivers[p].echo(false)
+		}
+	}
+	return fmt.Errorf("%s: %d connections to %s, port %d: %d packets answered of %d",
+		r.name, f.connections, f.target, f.port, answered, tries*f.connections)
+}
+
+// packetRate sends packets of the connections that the generator is aimed at and
+// returns how many a second of CPU time arrived.
+func packetRate(r *rig, p place, packets int) (float64, error) {
+	if err := r.receivers[p].echo(false); err != nil {
+		return 0, err
+	}
+	cpu, err := r.generator.send(packets)
+	if err != nil {
+		return 0, err
+	}
+	arrived, err := r.receivers[p].count()
+	if err != nil {
+		return 0, err
+	}
+	const lossMax = 0.01
+	if float64(arrived) < (1-lossMax)*float64(packets) {
+		return 0, fmt.Errorf("%d packets of %d arrived", arrived, packets)
+	}
+	return float64(arrived) / cpu.Seconds(), nil
+}
+
+// packetCases are how many connections the packets belong to, and what is
+// asked of us there, to kernel routing.
+var packetCases = []struct {
+	connections int
+	want        map[place]float64
+}{
+	{1, nil},
+	{1024, map[place]float64{onNode: 1.4, elsewhere: 1.05}},
+	{65536, map[place]float64{onNode: 1.0, elsewhere: 0.8}},
+	{100000, nil},
+	{1000000, map[place]float64{onNode: 1.0, elsewhere: 0.8}},
+}
+
+// udp measures small packets through one service, by place and number of connections.
+func (b *bench) udp(ctx context.Context) error {
+	s := b.report.section("Small UDP packets",
+		"Millions of 64-byte packets a second of one core, through one service with ten backends. Every\n"+
+			"packet belongs to another connection than the one before it. The core does it all: it makes the\n"+
+			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it.",
+		"backends", "connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
+	for _, p := range places {
+		err := b.withRigs(ctx, 1_100_000, func(rigs []*rig) error {
+			services := servicesFor(p, 1, backendCount, "udp")
+			for _, r := range rigs {
+				if err := r.set(ctx, services); err != nil {
+					return err
+				}
+			}
+			for _, pc := range packetCases {
+				if pc.connections > b.connectionsMax {
+					continue
+				}
+				c, err := b.packets(ctx, rigs, p, pc.connections, 1)
+				if err != nil {
+					return fmt.Errorf("%s, %d connections: %w", p, pc.connections, err)
+				}
+				s.row(append([]string{string(p), grouped(pc.connections)}, c.cells(1e6, "%.2f")...)...)
+				what := fmt.Sprintf("small packets, %s connections, backends %s", grouped(pc.connections), p)
+				if want := pc.want[p]; want != 0 {
+					b.report.atLeast(what, c, pathOurs, pathKernel, want)
+				}
+			}
+			return b.memory(ctx, rigs, p)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packets compares the rigs with so many connections over so many services.
+func (b *bench) packets(ctx context.Context, rigs []*rig, p place, connections, services int) (comparison, error) {
+	for _, r := range rigs {
+		if err := establish(r, p, r.flowsTo(p, connections, services)); err != nil {
+			return comparison{}, err
+		}
+	}
+	packets := max(b.packetCount, connections)
+	return compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) { return packetRate(r, p, packets) })
+}
