@@ -52,6 +52,8 @@ type Env struct {
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
 	// Now is the time of day, for what is printed only.
 	Now func() time.Time
+	// Edit lets the user edit a file with the editor of his choice.
+	Edit func(ctx context.Context, path string) error
 	// Version and Build are llcli's own.
 	Version, Build string
 }
@@ -79,14 +81,14 @@ func Run(ctx context.Context, env Env) int {
 	root.SetIn(env.In)
 	root.SetOut(a.out)
 	root.SetErr(env.Err)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.started && !isUnreachable(err) {
 		err = &usageError{err}
 	}
 	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
 		err = fmt.Errorf("write the output: %w", flushErr)
 	}
-	a.report(err)
+	a.report(cmd, err)
 	return exitCode(err)
 }
 
@@ -107,7 +109,7 @@ completely and durably, or not at all.`,
   llcli status`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          noCommand,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -119,7 +121,7 @@ completely and durably, or not at all.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	root.AddCommand(
-		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(),
+		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
 		a.connectionsCommand(), a.countersCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
 	)
