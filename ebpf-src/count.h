@@ -32,16 +32,9 @@ static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 
 #define SAMPLES_PER_TICK 16
 
-static __noinline void sample_send(struct pkt *p, __u8 type, __u8 reason)
+static __noinline void sample_fill(struct sample *s, const struct pkt *p,
+				   enum sample_type type, __u8 reason)
 {
-	struct sample *s;
-
-	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED,
-			 p->now_tick, SAMPLES_PER_TICK))
-		return;
-	s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
-	if (!s)
-		return;
 	s->saddr = p->saddr;
 	s->daddr = p->daddr;
 	s->sport = p->sport;
@@ -54,6 +47,19 @@ static __noinline void sample_send(struct pkt *p, __u8 type, __u8 reason)
 	s->zone = config_zone;
 	s->service_id = p->service_id;
 	s->len_bytes = p->skb->len;
+}
+
+static __noinline void sample_send(struct pkt *p, enum sample_type type, __u8 reason)
+{
+	struct sample *s;
+
+	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED,
+			 p->now_tick, SAMPLES_PER_TICK))
+		return;
+	s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
+	if (!s)
+		return;
+	sample_fill(s, p, type, reason);
 	bpf_ringbuf_submit(s, 0);
 }
 

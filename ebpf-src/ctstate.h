@@ -10,6 +10,7 @@
 
 #include "conntrack.h"
 #include "count.h"
+#include "parse.h"
 
 #define SCTP_INIT		1
 #define SCTP_ABORT		6
@@ -59,6 +60,47 @@ static __always_inline int ct_reset_in_window(const struct pkt *p, const struct 
 	if (p->proto != IPPROTO_TCP || !twin->tcp_ack)
 		return 1;
 	return p->tcp_seq - twin->tcp_ack <= (window ? window : 1);
+}
+
+#define TCP_OPTIONS_MAX		40	/* bytes */
+#define TCP_OPTION_END		0
+#define TCP_OPTION_NOP		1
+#define TCP_OPTION_SCALE	3	/* RFC 7323, section 2.2 */
+#define TCP_SCALE_MAX		14
+
+/* The shift of windows that the SYN whose TCP header is at off announces; -1: none.
+ * A global function, so that the verifier walks it once.
+ */
+__noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off)
+{
+	__u8 option[3], header_len;
+	__u32 at = sizeof(struct tcphdr);
+
+	if (off > L4_OFF_MAX || bpf_skb_load_bytes(skb, off + 12, &header_len, 1))
+		return -1;
+	header_len = header_len >> 4 << 2;
+	for (int i = 0; i < TCP_OPTIONS_MAX && at + 3 <= header_len; i++) {
+		if (bpf_skb_load_bytes(skb, off + at, option, sizeof(option)))
+			return -1;
+		if (option[0] == TCP_OPTION_SCALE)
+			return option[2] > TCP_SCALE_MAX ? TCP_SCALE_MAX : option[2];
+		if (option[0] == TCP_OPTION_END || (option[0] != TCP_OPTION_NOP && option[1] < 2))
+			return -1;
+		at += option[0] == TCP_OPTION_NOP ? 1 : option[1];
+	}
+	return -1;
+}
+
+/* The answer to a SYN: windows are scaled only if both sides asked for it. */
+static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struct ct_meta *twin)
+{
+	int scale = tcp_scale_of(p->skb, p->l4_off);
+
+	if (!meta || !twin)
+		return;
+	meta->tcp_scale = scale > 0 ? scale : 0;
+	if (scale < 0)
+		twin->tcp_scale = 0;
 }
 
 /* What ct_advance has to say besides LL_NEXT. */
@@ -167,6 +209,8 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 			return LL_NEXT;
 		meta->flags |= CT_F_RST;
 	}
+	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
+		ct_agree_scale(p, meta, twin);
 	if (event == EVENT_CLOSE)
 		meta->flags |= CT_F_FIN;
 	state = ct_next(w->conn.meta.state, event, meta->flags, twin->flags);

@@ -147,10 +147,15 @@ static __noinline __u32 lb_choose(struct pkt *p, const struct service *s)
 static __always_inline int lb_client_allowed(const struct pkt *p, const struct service *s,
 					     struct source_range_key *key)
 {
+	__u8 *family;
+
+	if (!s->range_set_id)
+		return 1;
 	key->prefix_len = 8 * (sizeof(__u32) + sizeof(struct addr));
-	key->service_id = s->id;
+	key->set_id = s->range_set_id;
 	key->addr = p->saddr;
-	return !(s->flags & SERVICE_F_RANGES) || bpf_map_lookup_elem(&ll_source_range, key);
+	family = bpf_map_lookup_elem(&ll_source_range, key);
+	return family && *family == p->family;
 }
 
 /* Finds the service that p is for. */

@@ -80,7 +80,9 @@ MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 /* (client, service) -> backend. Written here; the oldest makes room. */
 MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0);
 
-/* Clients let in. Written by loxilightd. */
+/* Clients let in -> 4 or 6, the family: ::/0 lets no IPv4 client in. Written by
+ * loxilightd.
+ */
 MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC);
 
 /* What no connection counts, by service id. Created by loxilightd, raised here. */

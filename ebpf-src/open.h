@@ -124,8 +124,12 @@ static __always_inline int open_refused(struct pkt *p, struct work *w)
 /* Enters both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
+	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP ?
+		    tcp_scale_of(p->skb, p->l4_off) : 0;
+
 	w->conn.half_open = 1;
 	w->twin = w->conn;
+	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
 	w->twin.meta.flags |= CT_F_REPLY;
 	w->twin.saddr = p->daddr;
 	w->twin.sport = p->dport;

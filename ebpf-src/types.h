@@ -175,8 +175,6 @@ enum source_mode {
 	SOURCE_SNAT,
 };
 
-#define SERVICE_F_RANGES 0x1	/* only clients in source_ranges */
-
 struct service {
 	__u32 id;
 	__u32 table_id;		/* of the selection table */
@@ -184,7 +182,7 @@ struct service {
 	__u32 affinity_ticks;	/* client affinity; 0 turns it off */
 	enum algorithm algorithm;
 	enum source_mode source;
-	__u32 flags;		/* SERVICE_F_ */
+	__u32 range_set_id;	/* only clients in these source ranges; 0: all */
 };
 _Static_assert(sizeof(struct service) == 28, "layout is pinned");
 
@@ -222,8 +220,8 @@ struct affinity {
 };
 
 struct source_range_key {
-	__u32 prefix_len;	/* bits, 32 of service_id included */
-	__u32 service_id;
+	__u32 prefix_len;	/* bits, 32 of set_id included */
+	__u32 set_id;
 	struct addr addr;
 };
 

@@ -5,11 +5,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
@@ -37,7 +34,6 @@ func main() {
 		Width:   width,
 		Dial:    dial,
 		Now:     time.Now,
-		Edit:    edit,
 		Version: version,
 		Build:   build(),
 	}))
@@ -49,18 +45,6 @@ func dial(ctx context.Context, url string, timeout time.Duration) (cli.Daemon, e
 		return nil, err // no client: a nil *client.Client would be a Daemon that is not nil
 	}
 	return c, nil
-}
-
-// edit runs the user's editor, which has the terminal to itself. Its words are
-// the shell's, as others take them: EDITOR="code --wait".
-func edit(ctx context.Context, path string) error {
-	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "editor")
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "llcli-edit", path)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w", editor, err)
-	}
-	return nil
 }
 
 // width returns the columns of the terminal that the standard output is; 0: it

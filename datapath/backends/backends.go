@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf"
 	"github.com/loxilight/loxilight/datapath/internal/fake"
 )
 
@@ -21,6 +22,12 @@ const (
 // set up is adopted, and goes on carrying packets meanwhile.
 func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
 	switch name {
+	case EBPF:
+		d, err := ebpf.Open(cfg, log)
+		if err != nil {
+			return nil, fmt.Errorf("data plane %s: %w", name, err)
+		}
+		return d, nil
 	case Fake:
 		log.Warn("the data plane is a fake: nothing will be forwarded")
 		return fake.New(fake.Options{Tables: cfg.Tables}), nil

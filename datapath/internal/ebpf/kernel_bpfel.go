@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelAddr struct {
+	_    structs.HostLayout
+	Word [4]uint32
+}
+
 type kernelAffinity struct {
 	_         structs.HostLayout
 	BackendId uint32
@@ -20,11 +25,8 @@ type kernelAffinity struct {
 }
 
 type kernelAffinityKey struct {
-	_      structs.HostLayout
-	Client struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_         structs.HostLayout
+	Client    kernelAddr
 	ServiceId uint32
 }
 
@@ -39,11 +41,8 @@ const (
 )
 
 type kernelBackend struct {
-	_    structs.HostLayout
-	Addr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_         structs.HostLayout
+	Addr      kernelAddr
 	Port      uint16
 	Flags     uint16
 	ServiceId uint32
@@ -63,23 +62,8 @@ type kernelCt4Key struct {
 }
 
 type kernelCt4Val struct {
-	_    structs.HostLayout
-	Meta struct {
-		_            structs.HostLayout
-		PacketCount  uint64
-		ByteCount    uint64
-		LastSeenTick uint32
-		CreatedTick  uint32
-		Nexthop      uint32
-		ServiceId    uint32
-		BackendId    uint32
-		TcpAck       uint32
-		TcpWindow    uint16
-		TcpScale     uint8
-		State        uint8
-		Flags        uint16
-		Pad          uint16
-	}
+	_     structs.HostLayout
+	Meta  kernelCtMeta
 	Saddr uint32
 	Daddr uint32
 	Sport uint16
@@ -89,14 +73,8 @@ type kernelCt4Val struct {
 
 type kernelCt6Key struct {
 	_     structs.HostLayout
-	Saddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Daddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	Saddr kernelAddr
+	Daddr kernelAddr
 	Sport uint16
 	Dport uint16
 	Proto uint8
@@ -105,34 +83,30 @@ type kernelCt6Key struct {
 }
 
 type kernelCt6Val struct {
-	_    structs.HostLayout
-	Meta struct {
-		_            structs.HostLayout
-		PacketCount  uint64
-		ByteCount    uint64
-		LastSeenTick uint32
-		CreatedTick  uint32
-		Nexthop      uint32
-		ServiceId    uint32
-		BackendId    uint32
-		TcpAck       uint32
-		TcpWindow    uint16
-		TcpScale     uint8
-		State        uint8
-		Flags        uint16
-		Pad          uint16
-	}
-	Saddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Daddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_     structs.HostLayout
+	Meta  kernelCtMeta
+	Saddr kernelAddr
+	Daddr kernelAddr
 	Sport uint16
 	Dport uint16
 	Pad   uint32
+}
+
+type kernelCtMeta struct {
+	_            structs.HostLayout
+	PacketCount  uint64
+	ByteCount    uint64
+	LastSeenTick uint32
+	CreatedTick  uint32
+	Nexthop      uint32
+	ServiceId    uint32
+	BackendId    uint32
+	TcpAck       uint32
+	TcpWindow    uint16
+	TcpScale     uint8
+	State        uint8
+	Flags        uint16
+	Pad          uint16
 }
 
 type kernelCtState uint32
@@ -148,15 +122,9 @@ const (
 )
 
 type kernelDevice struct {
-	_     structs.HostLayout
-	Addr4 struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Addr6 struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_        structs.HostLayout
+	Addr4    kernelAddr
+	Addr6    kernelAddr
 	MtuBytes uint32
 	Flags    uint32
 	Mac      [6]uint8
@@ -178,14 +146,8 @@ type kernelFragment struct {
 
 type kernelFragmentKey struct {
 	_     structs.HostLayout
-	Saddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Daddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	Saddr kernelAddr
+	Daddr kernelAddr
 	Id    uint32
 	Proto uint8
 	Zone  uint8
@@ -225,6 +187,29 @@ type kernelRateBucket struct {
 	Used uint64
 }
 
+type kernelSample struct {
+	_         structs.HostLayout
+	Saddr     kernelAddr
+	Daddr     kernelAddr
+	Sport     uint16
+	Dport     uint16
+	Proto     uint8
+	Type      uint8
+	Reason    uint8
+	Egress    uint8
+	Ifindex   uint32
+	Zone      uint32
+	ServiceId uint32
+	LenBytes  uint32
+}
+
+type kernelSampleType uint32
+
+const (
+	kernelSampleTypeSAMPLE_DROP   kernelSampleType = 0
+	kernelSampleTypeSAMPLE_OPENED kernelSampleType = 1
+)
+
 type kernelService struct {
 	_             structs.HostLayout
 	Id            uint32
@@ -233,15 +218,12 @@ type kernelService struct {
 	AffinityTicks uint32
 	Algorithm     kernelAlgorithm
 	Source        kernelSourceMode
-	Flags         uint32
+	RangeSetId    uint32
 }
 
 type kernelServiceKey struct {
-	_    structs.HostLayout
-	Addr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_     structs.HostLayout
+	Addr  kernelAddr
 	Port  uint16
 	Proto uint8
 	Pad   uint8
@@ -271,14 +253,8 @@ type kernelSlotKey struct {
 
 type kernelSnatTarget struct {
 	_     structs.HostLayout
-	Saddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Daddr struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	Saddr kernelAddr
+	Daddr kernelAddr
 	Dport uint16
 	Proto uint8
 	Zone  uint8
@@ -295,11 +271,8 @@ const (
 type kernelSourceRangeKey struct {
 	_         structs.HostLayout
 	PrefixLen uint32
-	ServiceId uint32
-	Addr      struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	SetId     uint32
+	Addr      kernelAddr
 }
 
 type kernelTraffic struct {

@@ -168,14 +168,14 @@ func (r *rig) service(s rigService) {
 		Algorithm: s.algorithm, Source: s.source,
 	}
 	for _, p := range s.ranges {
-		value.Flags = 1 // SERVICE_F_RANGES
-		bits := 32 + p.Bits()
+		value.RangeSetId = s.id
+		bits, family := 32+p.Bits(), uint8(6)
 		if p.Addr().Is4() {
-			bits += 96
+			bits, family = bits+96, 4
 		}
-		key := kernelSourceRangeKey{PrefixLen: uint32(bits), ServiceId: s.id}
+		key := kernelSourceRangeKey{PrefixLen: uint32(bits), SetId: s.id}
 		key.Addr.Word = rigWords(p.Addr().String())
-		r.put(kernelMapLlSourceRange, key, uint8(1))
+		r.put(kernelMapLlSourceRange, key, family)
 	}
 	key := kernelServiceKey{Port: rigPortOnWire(s.frontend.Port()), Proto: s.proto}
 	key.Addr.Word = rigWords(s.frontend.Addr().String())

@@ -52,8 +52,6 @@ type Env struct {
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
 	// Now is the time of day, for what is printed only.
 	Now func() time.Time
-	// Edit lets the user edit a file with the editor of his choice.
-	Edit func(ctx context.Context, path string) error
 	// Version and Build are llcli's own.
 	Version, Build string
 }
@@ -81,14 +79,14 @@ func Run(ctx context.Context, env Env) int {
 	root.SetIn(env.In)
 	root.SetOut(a.out)
 	root.SetErr(env.Err)
-	cmd, err := root.ExecuteContextC(ctx)
+	err := root.ExecuteContext(ctx)
 	if err != nil && !a.started && !isUnreachable(err) {
 		err = &usageError{err}
 	}
 	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
 		err = fmt.Errorf("write the output: %w", flushErr)
 	}
-	a.report(cmd, err)
+	a.report(err)
 	return exitCode(err)
 }
 
@@ -109,7 +107,7 @@ completely and durably, or not at all.`,
   llcli status`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          noCommand,
+		Args:          cobra.NoArgs,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -121,7 +119,7 @@ completely and durably, or not at all.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	root.AddCommand(
-		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
+		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
 		a.connectionsCommand(), a.countersCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
 	)

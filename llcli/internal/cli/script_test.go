@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,7 +24,6 @@ type session struct {
 	env    map[string]string
 	width  int
 	stdin  string
-	edit   func(text string) string // what the user does in the editor
 }
 
 // run carries out one command line and returns the exit code and the outputs.
@@ -40,13 +38,6 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 		Width:  func() int { return s.width },
 		Dial:   s.daemon.dial,
 		Now:    func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) },
-		Edit: func(_ context.Context, path string) error {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(path, []byte(s.edit(string(text))), 0o600)
-		},
 		Version: "0.9",
 		Build:   "test",
 	})
@@ -56,8 +47,7 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 // TestScripts runs the scripts in testdata. A line "$ llcli …" is a command;
 // what follows is what it prints: lines of stderr after "! ", blank ones as "~",
 // and its exit code in brackets if it is not 0. "$ write FILE" makes a file of the lines that
-// follow and begin with "| ", "$ width N" sets the width of the terminal, "$ edit
-// OLD NEW" is what the user does in the editor.
+// follow and begin with "| ", "$ width N" sets the width of the terminal.
 func TestScripts(t *testing.T) {
 	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
 	if err != nil {
@@ -89,7 +79,6 @@ func runScript(t *testing.T, script string) string {
 	t.Helper()
 	s := &session{daemon: newTestDaemon(t), dir: t.TempDir(), env: map[string]string{}}
 	t.Chdir(s.dir)
-	t.Setenv("TMPDIR", s.dir)
 	var got strings.Builder
 	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -111,9 +100,6 @@ func runScript(t *testing.T, script string) string {
 	}
 	return got.String()
 }
-
-// edited is the folder of a text that edit keeps.
-var edited = regexp.MustCompile(`DIR/llcli-\d+`)
 
 // words splits a command at its spaces; "" is an empty word.
 func words(command string) []string {
@@ -143,23 +129,13 @@ func (s *session) command(t *testing.T, words []string, input string) string {
 		for strings.Contains(out, "\n\n") {
 			out = strings.ReplaceAll(out, "\n\n", "\n~\n")
 		}
-		return edited.ReplaceAllString(strings.ReplaceAll(out, s.dir, "DIR"), "DIR/TMP")
+		return strings.ReplaceAll(out, s.dir, "DIR")
 	case "write":
 		if err = os.MkdirAll(filepath.Dir(words[1]), 0o755); err == nil {
 			err = os.WriteFile(words[1], []byte(input), 0o644)
 		}
 	case "width":
 		s.width, err = strconv.Atoi(words[1])
-	case "edit":
-		s.edit = func(text string) string {
-			edited := strings.ReplaceAll(text, words[1], words[2])
-			if text == edited {
-				t.Errorf("the editor shows no %q:\n%s", words[1], text)
-			}
-			return edited
-		}
-	case "daemon":
-		s.daemon.act(t, words[1:])
 	case "env":
 		name, value, _ := strings.Cut(words[1], "=")
 		s.env[name] = value

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// batchSize is how many entries of a map one system call reads.
+const batchSize = 4096
+
+// batches reads a whole map in batches.
+func batches[K, V any](m *ebpf.Map, each func(keys []K, values []V) error) error {
+	var cursor ebpf.MapBatchCursor
+	size := min(batchSize, int(m.MaxEntries()))
+	keys, values := make([]K, size), make([]V, size)
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		if e := each(keys[:n], values[:n]); e != nil {
+			return e
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// adoptServices takes over what an earlier run wrote.
+func adoptServices(d *DataPlane) (*services, error) {
+	s := &services{
+		d:        d,
+		backends: newBackendIDs(d),
+		byName:   make(map[datapath.ServiceName]*service),
+		byID:     make(map[uint32]*service),
+		owner:    make(map[datapath.Frontend]*service),
+	}
+	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges} {
+		if err := adopt(); err != nil {
+			return nil, fmt.Errorf("take over the services of an earlier run: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *services) adoptNames() error {
+	return batches(s.d.maps[kernelMapLlServiceName], func(ids []uint32, names []kernelServiceName) error {
+		for i, id := range ids {
+			v := &service{name: names[i].name(), id: id}
+			if twin := s.byName[v.name]; twin != nil {
+				return fmt.Errorf("service %q has two ids, %d and %d", v.name, twin.id, id)
+			}
+			s.byName[v.name], s.byID[id] = v, v
+			s.lastID = max(s.lastID, id)
+		}
+		return nil
+	})
+}
+
+func (s *services) adoptFrontends() error {
+	var strangers []kernelServiceKey
+	err := batches(s.d.maps[kernelMapLlService], func(keys []kernelServiceKey, entries []kernelService) error {
+		for i, key := range keys {
+			v, e := s.byID[entries[i].Id], entries[i]
+			if v == nil {
+				strangers = append(strangers, key)
+				continue
+			}
+			f := key.frontend()
+			fam := familyOf(f.Addr.Addr())
+			v.frontends = append(v.frontends, f)
+			s.owner[f] = v
+			// A run that ended between two frontends of a service left them
+			// with different tables.
+			if old := v.tables[fam]; old.id != 0 && old.id != e.TableId {
+				v.stray = append(v.stray, oldTable{table: old})
+			}
+			if v.rangeSet != 0 && v.rangeSet != e.RangeSetId {
+				v.stray = append(v.stray, oldTable{rangeSet: v.rangeSet})
+			}
+			v.entries[fam] = e
+			v.tables[fam] = table{id: e.TableId, count: e.SlotCount}
+			v.rangeSet = e.RangeSetId
+			s.lastID = max(s.lastID, e.TableId, e.RangeSetId)
+		}
+		return nil
+	})
+	for _, key := range strangers {
+		err = errors.Join(err, s.d.maps[kernelMapLlService].Delete(&key))
+	}
+	return err
+}
+
+func (s *services) adoptBackends() error {
+	table := s.d.maps[kernelMapLlBackend]
+	used := make([]bool, table.MaxEntries())
+	err := batches(table, func(ids []uint32, entries []kernelBackend) error {
+		for i, id := range ids {
+			e := &entries[i]
+			if e.ServiceId == 0 || id == 0 {
+				continue
+			}
+			used[id] = true
+			s.adoptBackend(id, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, v := range s.byID {
+		slices.SortFunc(v.backends, compareBackends)
+	}
+	// An id that was in use once has counters, even where it is free now.
+	last := uint32(0)
+	err = batches(s.d.maps[kernelMapLlBackendOpened], func(ids []uint32, opened []uint64) error {
+		for i, id := range ids {
+			if used[id] || opened[i] != 0 {
+				last = max(last, id)
+			}
+		}
+		return nil
+	})
+	for id := uint32(1); id <= last; id++ {
+		if !used[id] {
+			s.backends.free = append(s.backends.free, id)
+		}
+	}
+	s.backends.next = last + 1
+	return err
+}
+
+func (s *services) adoptBackend(id uint32, e *kernelBackend) {
+	v := s.byID[e.ServiceId]
+	if v == nil {
+		s.backends.dead[id] = deadBackend{service: e.ServiceId, pass: 1, gone: true}
+		return
+	}
+	b := backend{addr: e.backendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
+	// One that went and came again has two ids for a while; the dead one is unusable.
+	if i := slices.IndexFunc(v.backends, func(o backend) bool { return o.addr == b.addr }); i >= 0 {
+		if b.flags > v.backends[i].flags || b.weight > v.backends[i].weight {
+			b, v.backends[i] = v.backends[i], b
+		}
+		s.backends.dead[b.id] = deadBackend{service: v.id, pass: 1, gone: true}
+		return
+	}
+	v.backends = append(v.backends, b)
+}
+
+// adoptTables finds selection tables that no frontend refers to: of a run that
+// ended before it could delete them, or before it could use them.
+func (s *services) adoptTables() error {
+	referred := make(map[uint32]bool)
+	for _, v := range s.byID {
+		for _, t := range v.tables {
+			referred[t.id] = true
+		}
+		for _, o := range v.stray {
+			referred[o.table.id] = true
+		}
+	}
+	left := make(map[uint32]uint32) // table: chunks
+	err := batches(s.d.maps[kernelMapLlSlot], func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+		for _, key := range keys {
+			s.lastID = max(s.lastID, key.TableId)
+			if !referred[key.TableId] {
+				left[key.TableId] = max(left[key.TableId], key.Chunk+1)
+			}
+		}
+		return nil
+	})
+	for id, chunks := range left {
+		s.putAside(oldTable{table: table{id: id, count: chunks * slotsPerChunk}})
+	}
+	return err
+}
+
+func (s *services) adoptRanges() error {
+	sets := make(map[uint32][]netip.Prefix)
+	var key kernelSourceRangeKey
+	var one uint8
+	it := s.d.maps[kernelMapLlSourceRange].Iterate()
+	for it.Next(&key, &one) {
+		sets[key.SetId] = append(sets[key.SetId], key.prefix())
+		s.lastID = max(s.lastID, key.SetId)
+	}
+	for _, v := range s.byID {
+		v.ranges = sets[v.rangeSet]
+		delete(sets, v.rangeSet)
+		for i := range v.stray {
+			v.stray[i].ranges = sets[v.stray[i].rangeSet]
+			delete(sets, v.stray[i].rangeSet)
+		}
+	}
+	for set, ranges := range sets {
+		s.putAside(oldTable{rangeSet: set, ranges: ranges})
+	}
+	return it.Err()
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// DataPlane is the data plane in this node's kernel. Safe for concurrent use as
+// far as [datapath.DataPlane] is.
+type DataPlane struct {
+	config datapath.Config
+	log    *slog.Logger
+	dir    string // of the pins of this layout
+	maps   map[string]*ebpf.Map
+
+	zonesMu sync.Mutex
+	zones   [2]*zone // by id; the switch's is nil until a port needs it
+
+	ports    *ports
+	services *services
+	nexthops *nexthops
+	sweeper  *sweeper
+	conns    *connections
+	counters *telemetry
+	snat     snatPorts
+	changed  chan struct{}
+
+	reasons, verdicts, states []string // by value of the enum
+}
+
+var _ datapath.DataPlane = (*DataPlane)(nil)
+
+// Open loads the programs and takes over what an earlier run left pinned in
+// cfg.PinDir: maps with all that they hold, and programs, which are replaced in
+// place. Nothing is attached that was not.
+func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
+	d := &DataPlane{
+		config:  cfg,
+		log:     log,
+		dir:     filepath.Join(cfg.PinDir, fmt.Sprintf("layout-%d", layoutVersion)),
+		changed: make(chan struct{}, 1),
+	}
+	if d.config.SweepInterval == 0 {
+		d.config.SweepInterval = 5 * time.Second
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if err := preparePinDir(d.dir); err != nil {
+		return nil, err
+	}
+	spec, err := loadKernel()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.readNames(spec); err != nil {
+		return nil, err
+	}
+	if d.maps, err = openMaps(d.dir, spec.Maps, cfg.Tables); err != nil {
+		return nil, err
+	}
+	d.nexthops = newNexthops(d)
+	if d.services, err = adoptServices(d); err != nil {
+		return nil, err
+	}
+	d.sweeper = newSweeper(d)
+	d.conns, d.counters = newConnections(d), &telemetry{d: d}
+	d.ports = newPorts(d)
+	if _, err := d.zone(zoneHost); err != nil {
+		return nil, err
+	}
+	if err := d.refreshSNATPorts(); err != nil {
+		return nil, err
+	}
+	if err := d.ports.adopt(); err != nil {
+		return nil, err
+	}
+	return d, finishResize(d.dir, d.maps)
+}
+
+func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
+	if d.reasons, err = enumNames(spec.Types, "drop_reason", "DROP_"); err != nil {
+		return err
+	}
+	if d.verdicts, err = enumNames(spec.Types, "verdict_count", "VERDICT_"); err != nil {
+		return err
+	}
+	d.states, err = enumNames(spec.Types, "ct_state", "CT_")
+	return err
+}
+
+// zone returns the zone with id, opening it on first use.
+func (d *DataPlane) zone(id uint8) (*zone, error) {
+	d.zonesMu.Lock()
+	defer d.zonesMu.Unlock()
+	if d.zones[id] != nil {
+		return d.zones[id], nil
+	}
+	name := ""
+	if id == zoneSwitch {
+		name = d.config.SwitchNamespace
+	}
+	z, err := openZone(id, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := z.load(d.maps); err != nil {
+		return nil, errors.Join(err, z.Close())
+	}
+	z.devices = newDevices(d, z)
+	if err := z.devices.start(); err != nil {
+		return nil, errors.Join(err, z.Close())
+	}
+	d.zones[id] = z
+	return z, nil
+}
+
+// openZones returns the zones in use.
+func (d *DataPlane) openZones() (open []*zone) {
+	d.zonesMu.Lock()
+	defer d.zonesMu.Unlock()
+	for _, z := range d.zones {
+		if z != nil {
+			open = append(open, z)
+		}
+	}
+	return open
+}
+
+// Ports implements [datapath.DataPlane].
+func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
+
+// Services implements [datapath.DataPlane].
+func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Service] {
+	return d.services
+}
+
+// Connections implements [datapath.DataPlane].
+func (d *DataPlane) Connections() datapath.Connections { return d.conns }
+
+// Telemetry implements [datapath.DataPlane].
+func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
+
+// Maintain implements [datapath.DataPlane].
+func (d *DataPlane) Maintain(ctx context.Context) error {
+	d.services.dropOld()
+	err := d.sweeper.maintain(ctx)
+	for _, z := range d.openZones() {
+		err = errors.Join(err, z.devices.maintain())
+	}
+	return errors.Join(err, d.refreshSNATPorts())
+}
+
+// Close implements [datapath.DataPlane]: what is pinned goes on.
+func (d *DataPlane) Close() error {
+	var err error
+	if d.sweeper != nil {
+		d.sweeper.close()
+	}
+	for _, z := range d.openZones() {
+		err = errors.Join(err, z.Close())
+	}
+	if d.ports != nil {
+		d.ports.close()
+	}
+	closeMaps(d.maps)
+	return err
+}
+
+// signal tells the reader of Changed that something is not as it was.
+func (d *DataPlane) signal() {
+	select {
+	case d.changed <- struct{}{}:
+	default: // it will see this, too
+	}
+}

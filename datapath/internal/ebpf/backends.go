@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// backendIDs gives out the ids of backends. The id of a backend that is gone is
+// dead: its connections end, and when a whole sweep has seen none of them any
+// more it may name another backend. The lock of [services] guards it.
+type backendIDs struct {
+	d     *DataPlane
+	next  uint32 // never given out from here on
+	free  []uint32
+	dead  map[uint32]deadBackend
+	total uint32 // ids of ll_backend
+}
+
+type deadBackend struct {
+	service uint32 // whose totals it goes into
+	pass    uint64 // the first sweep that counts
+	gone    bool   // it is to be freed; else it may come back
+}
+
+func newBackendIDs(d *DataPlane) *backendIDs {
+	return &backendIDs{
+		d: d, next: 1,
+		dead:  make(map[uint32]deadBackend),
+		total: d.maps[kernelMapLlBackend].MaxEntries(),
+	}
+}
+
+// take returns a free id, its counters at zero.
+func (b *backendIDs) take() (uint32, error) {
+	var id uint32
+	switch n := len(b.free); {
+	case n > 0:
+		id = b.free[n-1]
+		b.free = b.free[:n-1]
+	case b.next < b.total:
+		id = b.next
+		b.next++
+		return id, nil // never used: its counters are zero
+	default:
+		return 0, fmt.Errorf("%w: raise tables.backends in the configuration", datapath.ErrCapacity)
+	}
+	return id, b.zero(id)
+}
+
+func (b *backendIDs) zero(id uint32) error {
+	if err := b.d.maps[kernelMapLlBackendOpened].Update(id, uint64(0), ebpf.UpdateAny); err != nil {
+		return err
+	}
+	if err := b.d.maps[kernelMapLlBackendLoad].Update(id, uint32(0), ebpf.UpdateAny); err != nil {
+		return err
+	}
+	return b.d.maps[kernelMapLlBackendTraffic].Update(id, &kernelTraffic{}, ebpf.UpdateAny)
+}
+
+// end makes the connections of what changed end.
+func (s *services) end(service uint32, c changes) {
+	if len(c.down)+len(c.gone) == 0 {
+		return
+	}
+	pass := s.d.sweeper.nextPass()
+	for _, id := range c.down {
+		s.backends.dead[id] = deadBackend{service: service, pass: pass}
+	}
+	for _, id := range c.gone {
+		s.backends.dead[id] = deadBackend{service: service, pass: pass, gone: true}
+	}
+	s.d.sweeper.kick()
+}
+
+// revive takes id back: it is up again.
+func (b *backendIDs) revive(id uint32) {
+	delete(b.dead, id)
+}
+
+// deadIDs returns the ids whose connections are to end.
+func (b *backendIDs) deadIDs() map[uint32]bool {
+	ids := make(map[uint32]bool, len(b.dead))
+	for id := range b.dead {
+		ids[id] = true
+	}
+	return ids
+}
+
+// passEnded frees the ids of which sweep number pass, whole, saw no connection.
+func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
+	for id, dead := range b.dead {
+		if !dead.gone || pass < dead.pass || live(id) {
+			continue
+		}
+		if err := b.bury(id, dead.service); err != nil {
+			return fmt.Errorf("free backend id %d: %w", id, err)
+		}
+		delete(b.dead, id)
+		b.free = append(b.free, id)
+	}
+	return nil
+}
+
+// bury adds what the connections of id carried to the totals of its service.
+func (b *backendIDs) bury(id, service uint32) error {
+	if err := b.d.maps[kernelMapLlBackend].Update(id, &kernelBackend{}, ebpf.UpdateAny); err != nil {
+		return err
+	}
+	if b.d.services.byID[service] == nil {
+		return nil
+	}
+	var carried, total kernelTraffic
+	if err := b.d.maps[kernelMapLlBackendTraffic].Lookup(id, &carried); err != nil {
+		return err
+	}
+	if _, err := lookup(b.d.maps[kernelMapLlServiceTraffic], service, &total); err != nil {
+		return err
+	}
+	total.PacketCount += carried.PacketCount
+	total.ByteCount += carried.ByteCount
+	return b.d.maps[kernelMapLlServiceTraffic].Update(service, &total, ebpf.UpdateAny)
+}

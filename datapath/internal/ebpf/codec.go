@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// What the headers define as numbers only; a test compares the two.
+const (
+	tickShift     = 27 // TICK_SHIFT
+	slotsPerChunk = 64 // SLOTS_PER_CHUNK
+	nexthopCount  = 16384
+
+	ctReply    = 0x01 // CT_F_REPLY
+	ctDNAT     = 0x02
+	ctSNAT     = 0x04
+	ctLocal    = 0x08
+	ctFromNode = 0x20
+
+	devicePeer = 0x1 // DEVICE_F_PEER
+	devicePort = 0x2
+
+	backendUsable = 0x1 // BACKEND_F_USABLE
+)
+
+// addrOf encodes a, an IPv4 one as ::ffff:a.b.c.d.
+func addrOf(a netip.Addr) (k kernelAddr) {
+	b := a.As16()
+	for i := range k.Word {
+		k.Word[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return k
+}
+
+func (k kernelAddr) addr() netip.Addr {
+	var b [16]byte
+	for i, w := range k.Word {
+		binary.NativeEndian.PutUint32(b[4*i:], w)
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
+func addr4(w uint32) netip.Addr {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], w)
+	return netip.AddrFrom4(b)
+}
+
+// swap16 turns a port from host to network order and back.
+func swap16(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func serviceKeyOf(f datapath.Frontend) kernelServiceKey {
+	return kernelServiceKey{Addr: addrOf(f.Addr.Addr()), Port: swap16(f.Addr.Port()), Proto: uint8(f.Protocol)}
+}
+
+func (k kernelServiceKey) frontend() datapath.Frontend {
+	return datapath.Frontend{
+		Addr:     netip.AddrPortFrom(k.Addr.addr(), swap16(k.Port)),
+		Protocol: datapath.Protocol(k.Proto),
+	}
+}
+
+func (k kernelBackend) backendAddr() datapath.BackendAddr {
+	return netip.AddrPortFrom(k.Addr.addr(), swap16(k.Port))
+}
+
+// sourceRangeKeyOf encodes p; the id of the set counts as part of the prefix.
+func sourceRangeKeyOf(setID uint32, p netip.Prefix) kernelSourceRangeKey {
+	bits := 32 + p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return kernelSourceRangeKey{PrefixLen: uint32(bits), SetId: setID, Addr: addrOf(p.Masked().Addr())}
+}
+
+func (k kernelSourceRangeKey) prefix() netip.Prefix {
+	a, bits := k.Addr.addr(), int(k.PrefixLen)-32
+	if a.Is4() {
+		bits -= 96
+	}
+	return netip.PrefixFrom(a, bits)
+}
+
+func serviceNameOf(name datapath.ServiceName) (k kernelServiceName) {
+	for i := range min(len(name), len(k.Name)-1) {
+		k.Name[i] = int8(name[i])
+	}
+	return k
+}
+
+func (k *kernelServiceName) name() datapath.ServiceName {
+	var b strings.Builder
+	for _, c := range k.Name {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return datapath.ServiceName(b.String())
+}
+
+var algorithms = map[datapath.Algorithm]kernelAlgorithm{
+	datapath.Maglev:           kernelAlgorithmALG_MAGLEV,
+	datapath.Random:           kernelAlgorithmALG_RANDOM,
+	datapath.RoundRobin:       kernelAlgorithmALG_ROUND_ROBIN,
+	datapath.LeastConnections: kernelAlgorithmALG_LEAST_CONNECTIONS,
+	datapath.SourceHash:       kernelAlgorithmALG_SOURCE_HASH,
+}
+
+var sourceModes = map[datapath.SourceMode]kernelSourceMode{
+	datapath.SourceAuto: kernelSourceModeSOURCE_AUTO,
+	datapath.SourceKeep: kernelSourceModeSOURCE_KEEP,
+	datapath.SourceSNAT: kernelSourceModeSOURCE_SNAT,
+}
+
+// ticksOf rounds d up to the time unit of the maps.
+func ticksOf(d time.Duration) uint32 {
+	return uint32((int64(d) + 1<<tickShift - 1) >> tickShift)
+}
+
+func durationOf(ticks uint32) time.Duration { return time.Duration(int64(ticks) << tickShift) }
+
+// nowTick is the clock of the programs.
+func nowTick() uint32 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: the clock is always there
+	return uint32(ts.Nano() >> tickShift)
+}
+
+// enumNames reads the names of an enum out of the program itself, so that they
+// cannot differ from what it counts: DROP_NO_BACKEND becomes no_backend.
+func enumNames(types *btf.Spec, enum, prefix string) ([]string, error) {
+	var e *btf.Enum
+	if err := types.TypeByName(enum, &e); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, v := range e.Values {
+		name := strings.ToLower(strings.TrimPrefix(v.Name, prefix))
+		if name != "max" && name != "state_max" {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// sampleOf decodes what a program put into the ring buffer.
+func sampleOf(raw []byte) (s kernelSample, ok bool) {
+	if len(raw) < int(unsafe.Sizeof(s)) {
+		return s, false
+	}
+	_, err := binary.Decode(raw, binary.NativeEndian, &s)
+	return s, err == nil
+}

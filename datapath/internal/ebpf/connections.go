@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// listBatch is how many entries a listing reads at once.
+const listBatch = 1024
+
+// Listings that wait for their next page: how many at most, and for how long.
+const (
+	maxListings = 64
+	listingLife = 2 * time.Minute
+)
+
+// listing is a list of connections, part of which was given out. A map has no
+// place to go on from that outlives its entries, so the kernel's cursor is kept.
+type listing struct {
+	table  int
+	cursor *ebpf.MapBatchCursor
+	idle   idleTimeouts
+	rest   []datapath.Connection // read, and not given out yet
+	used   time.Time
+}
+
+type connections struct {
+	d      *DataPlane
+	tables []connTable
+
+	mu       sync.Mutex
+	listings map[string]*listing
+}
+
+func newConnections(d *DataPlane) *connections {
+	return &connections{d: d, tables: newConnTables(d), listings: make(map[string]*listing)}
+}
+
+// List implements [datapath.Connections]. A connection that is there all the time
+// is listed once.
+func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
+	l, err := c.resume(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	for len(l.rest) < limit && l.table < len(c.tables) {
+		if err := context.Cause(ctx); err != nil {
+			return nil, "", err
+		}
+		found, more, err := c.tables[l.table].list(l, f.Match)
+		if err != nil {
+			return nil, "", fmt.Errorf("list connections: %w", err)
+		}
+		l.rest = append(l.rest, found...)
+		if !more {
+			l.table++
+			l.cursor = new(ebpf.MapBatchCursor)
+		}
+	}
+	n := min(limit, len(l.rest))
+	page := l.rest[:n:n]
+	l.rest = l.rest[n:]
+	if len(l.rest) == 0 && l.table == len(c.tables) {
+		return page, "", nil
+	}
+	return page, c.keep(l), nil
+}
+
+// resume takes the listing out that cursor names, or begins one.
+func (c *connections) resume(cursor string) (*listing, error) {
+	if cursor == "" {
+		idle, _ := c.d.services.forSweep()
+		return &listing{cursor: new(ebpf.MapBatchCursor), idle: idle}, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.listings[cursor]
+	if l == nil {
+		return nil, fmt.Errorf("list of connections: its place %q is not known any more; begin anew: %w", cursor, datapath.ErrAbsent)
+	}
+	delete(c.listings, cursor)
+	return l, nil
+}
+
+// keep puts l aside until its next page is asked for.
+func (c *connections) keep(l *listing) (cursor string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.used = time.Now()
+	for cursor, other := range c.listings {
+		if time.Since(other.used) > listingLife {
+			delete(c.listings, cursor)
+		}
+	}
+	for len(c.listings) >= maxListings {
+		oldest := ""
+		for cursor, other := range c.listings {
+			if oldest == "" || other.used.Before(c.listings[oldest].used) {
+				oldest = cursor
+			}
+		}
+		delete(c.listings, oldest)
+	}
+	cursor = rand.Text()
+	c.listings[cursor] = l
+	return cursor
+}
+
+// Flush implements [datapath.Connections].
+func (c *connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (uint64, error) {
+	return c.d.sweeper.flush(ctx, f.Match)
+}
+
+func (d *DataPlane) stateName(state uint8) string {
+	if int(state) < len(d.states) {
+		return d.states[state]
+	}
+	return fmt.Sprint(state)
+}
+
+// name returns the name of the service with id; empty: there is none.
+func (s *services) name(id uint32) datapath.ServiceName {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if v := s.byID[id]; v != nil {
+		return v.name
+	}
+	return ""
+}
+
+// since returns the time from one tick to another, 0 where it lies ahead.
+func since(now, tick uint32) time.Duration {
+	return durationOf(uint32(max(0, int32(now-tick))))
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// rescanInterval bounds how long a lost message of the kernel goes unnoticed.
+const rescanInterval = 30 * time.Second
+
+type neighbour struct {
+	ifindex int
+	addr    netip.Addr
+}
+
+// devices follows the devices, addresses, neighbours and routes of a zone. It
+// keeps ll_device as they are, and makes next hops invalid that may have changed.
+type devices struct {
+	d    *DataPlane
+	zone *zone
+	done chan struct{}
+	wg   sync.WaitGroup
+
+	mu         sync.Mutex
+	links      map[int]netlink.Link
+	addrs      map[int][]netip.Prefix
+	written    map[kernelDeviceKey]kernelDevice
+	neighbours map[neighbour][6]byte
+	stale      bool // a message was lost
+	scanned    time.Time
+}
+
+func newDevices(d *DataPlane, z *zone) *devices {
+	return &devices{
+		d: d, zone: z,
+		done:       make(chan struct{}),
+		written:    make(map[kernelDeviceKey]kernelDevice),
+		neighbours: make(map[neighbour][6]byte),
+	}
+}
+
+func (v *devices) Close() {
+	close(v.done)
+	v.wg.Wait()
+}
+
+// start subscribes, then reads what there is.
+func (v *devices) start() error {
+	if err := v.subscribe(); err != nil {
+		return err
+	}
+	// What the programs learnt before this run began may have changed since.
+	if err := v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }); err != nil {
+		return err
+	}
+	return v.scan()
+}
+
+func (v *devices) subscribe() error {
+	links := make(chan netlink.LinkUpdate, 64)
+	addrs := make(chan netlink.AddrUpdate, 64)
+	neighs := make(chan netlink.NeighUpdate, 256)
+	routes := make(chan netlink.RouteUpdate, 256)
+	lost := func(error) { v.lost() }
+	err := errors.Join(
+		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
+		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
+		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost, ListExisting: true}),
+		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
+	)
+	if err != nil {
+		close(v.done)
+		return fmt.Errorf("watch devices: %w", err)
+	}
+	v.wg.Add(4)
+	go follow(v, links, func(netlink.LinkUpdate) { v.refresh() })
+	go follow(v, addrs, func(netlink.AddrUpdate) { v.refresh() })
+	go follow(v, neighs, v.neighbourChanged)
+	go follow(v, routes, func(u netlink.RouteUpdate) { v.routeChanged(u) })
+	return nil
+}
+
+// follow handles updates until they end. What has piled up while one was handled
+// is handled as one.
+func follow[T any](v *devices, updates <-chan T, handle func(T)) {
+	defer v.wg.Done()
+	for u := range updates {
+		handle(u)
+	}
+	select {
+	case <-v.done:
+	default:
+		v.lost()
+	}
+}
+
+// lost notes that messages were lost; maintain makes up for them.
+func (v *devices) lost() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stale = true
+}
+
+func (v *devices) report(err error) {
+	if err != nil {
+		v.d.log.Warn("cannot follow the devices of the node; trying again", "error", err)
+		v.lost()
+	}
+}
+
+func (v *devices) refresh() {
+	v.report(v.scan())
+	v.d.signal()
+}
+
+// maintain scans again where messages were lost, and from time to time.
+func (v *devices) maintain() error {
+	v.mu.Lock()
+	stale, due := v.stale, time.Since(v.scanned) > rescanInterval
+	v.stale = false
+	v.mu.Unlock()
+	if !stale && !due {
+		return nil
+	}
+	if stale {
+		if err := v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }); err != nil {
+			return err
+		}
+		v.d.signal()
+	}
+	return v.scan()
+}
+
+// scan reads the devices and writes what has changed into ll_device.
+func (v *devices) scan() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	links, err := retry(v.zone.nl.LinkList)
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	addrs, err := retry(func() ([]netlink.Addr, error) { return v.zone.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	v.scanned = time.Now()
+	v.links = make(map[int]netlink.Link, len(links))
+	v.addrs = make(map[int][]netip.Prefix)
+	wanted := make(map[kernelDeviceKey]kernelDevice, len(links))
+	first := firstAddrs(addrs, v.addrs)
+	for _, l := range links {
+		v.links[l.Attrs().Index] = l
+		wanted[v.key(l)] = v.encode(l, first)
+	}
+	return v.write(wanted)
+}
+
+func (v *devices) key(l netlink.Link) kernelDeviceKey {
+	return kernelDeviceKey{Ifindex: uint32(l.Attrs().Index), Zone: uint32(v.zone.id)}
+}
+
+// write brings ll_device from v.written to wanted. Next hops by a device that is
+// not what it was are invalid.
+func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
+	table := v.d.maps[kernelMapLlDevice]
+	changed := make(map[uint32]bool)
+	for key, device := range wanted {
+		if old, ok := v.written[key]; ok && old == device {
+			continue
+		}
+		if err := table.Update(&key, &device, ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("device %d: %w", key.Ifindex, err)
+		}
+		v.written[key] = device
+		changed[key.Ifindex] = true
+	}
+	for key := range maps.Clone(v.written) {
+		if _, ok := wanted[key]; ok {
+			continue
+		}
+		if err := table.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("device %d: %w", key.Ifindex, err)
+		}
+		delete(v.written, key)
+		changed[key.Ifindex] = true
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id && changed[k.Ifindex] })
+}
+
+// firstAddrs collects the addresses of each device into all and returns the ones
+// that are fit to be a source: global, not deprecated nor tentative, the first of
+// their family. Index 0 has those for devices that have none of their own.
+func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
+	first := make(map[int][2]netip.Addr)
+	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
+	for _, a := range addrs {
+		if a.IPNet == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		bits, _ := a.Mask.Size()
+		all[a.LinkIndex] = append(all[a.LinkIndex], netip.PrefixFrom(ip, bits))
+		secondary := ip.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
+		if a.Scope != unix.RT_SCOPE_UNIVERSE || ip.IsLoopback() || secondary || ip.Is6() && a.Flags&unfit != 0 {
+			continue
+		}
+		family := 0
+		if ip.Is6() {
+			family = 1
+		}
+		for _, index := range []int{a.LinkIndex, 0} {
+			if f := first[index]; !f[family].IsValid() {
+				f[family] = ip
+				first[index] = f
+			}
+		}
+	}
+	return first
+}
+
+func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevice {
+	a := l.Attrs()
+	k := kernelDevice{MtuBytes: uint32(a.MTU)}
+	copy(k.Mac[:], a.HardwareAddr)
+	for family, to := range []*kernelAddr{&k.Addr4, &k.Addr6} {
+		ip := first[a.Index][family]
+		if !ip.IsValid() {
+			ip = first[0][family]
+		}
+		if ip.IsValid() {
+			*to = addrOf(ip)
+		}
+	}
+	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 {
+		k.Flags |= devicePeer
+	}
+	if a.RawFlags&unix.IFF_UP == 0 {
+		k.Flags &^= devicePeer
+	}
+	return k
+}
+
+// neighbourChanged makes the next hops of a neighbour invalid that has another
+// address of its link, or none any more.
+func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
+	ip, ok := netip.AddrFromSlice(u.IP)
+	if !ok {
+		return
+	}
+	n := neighbour{u.LinkIndex, ip.Unmap()}
+	var mac [6]byte
+	gone := u.Type == unix.RTM_DELNEIGH || u.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 ||
+		copy(mac[:], u.HardwareAddr) != len(mac)
+	v.mu.Lock()
+	old, known := v.neighbours[n]
+	if gone {
+		delete(v.neighbours, n)
+	} else {
+		v.neighbours[n] = mac
+	}
+	v.mu.Unlock()
+	if !known || !gone && old == mac {
+		return
+	}
+	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+		return k.Zone == v.zone.id && int(k.Ifindex) == u.LinkIndex && k.Dmac == old
+	}))
+}
+
+// routeChanged makes all next hops invalid: any connection may go another way
+// now. Those of the neighbours' own entries and of the local table change nothing.
+func (v *devices) routeChanged(u netlink.RouteUpdate) {
+	if u.Route.Flags&unix.RTM_F_CLONED != 0 || u.Route.Table == unix.RT_TABLE_LOCAL {
+		return
+	}
+	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }))
+}
+
+// byName returns the device of a port, or nil.
+func (v *devices) byName(name string) netlink.Link {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, l := range v.links {
+		if l.Attrs().Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// nameOf returns the name of the device with index, or the number.
+func (v *devices) nameOf(index int) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if l := v.links[index]; l != nil {
+		return l.Attrs().Name
+	}
+	return strconv.Itoa(index)
+}
+
+func (v *devices) prefixes(index int) []netip.Prefix {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.addrs[index]
+}
+
+// retry repeats a listing that was interrupted by a change.
+func retry[T any](list func() (T, error)) (t T, err error) {
+	for range 10 {
+		if t, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return t, err
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// nexthops keeps the table of neighbours that the programs learn. A neighbour
+// that may have changed gets its index taken away, so that connections that refer
+// to it learn anew under another one. An index is given out again once a sweep
+// over all connections has found nobody who refers to it.
+type nexthops struct {
+	table, ids, free *ebpf.Map
+
+	mu      sync.Mutex
+	retired map[uint32]uint64 // index: number of the first sweep that counts
+	sweep   uint64            // number of the sweep that begins next
+	unused  map[uint32]int    // sweeps in a row that found no reference
+}
+
+func newNexthops(d *DataPlane) *nexthops {
+	n := &nexthops{
+		table:   d.maps[kernelMapLlNexthop],
+		ids:     d.maps[kernelMapLlNexthopId],
+		free:    d.maps[kernelMapLlNexthopFree],
+		retired: make(map[uint32]uint64),
+		unused:  make(map[uint32]int),
+	}
+	n.adopt()
+	return n
+}
+
+// adopt finds out which indexes are free. What is neither free nor in use is
+// retired: an earlier run may have had it in mind.
+func (n *nexthops) adopt() {
+	free := make(map[uint32]bool)
+	fresh := true
+	var index uint32
+	for n.free.LookupAndDelete(nil, &index) == nil {
+		free[index] = true
+		fresh = false
+	}
+	used := make(map[uint32]bool)
+	var key kernelNexthopKey
+	it := n.ids.Iterate()
+	for it.Next(&key, &index) {
+		used[index] = true
+		fresh = false
+	}
+	for index := uint32(1); index < nexthopCount; index++ {
+		switch {
+		case used[index]:
+		case fresh || free[index]:
+			n.free.Update(nil, index, ebpf.UpdateAny) // a full queue: cannot be, it has room for all
+		default:
+			n.retired[index] = 0
+		}
+	}
+}
+
+// invalidate takes the indexes of the neighbours that match chooses. The packets
+// of their connections take the slow path until they are learnt again.
+func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var chosen []kernelNexthopKey
+	var indexes []uint32
+	var key kernelNexthopKey
+	var index uint32
+	it := n.ids.Iterate()
+	for it.Next(&key, &index) {
+		if match(key) {
+			chosen = append(chosen, key)
+			indexes = append(indexes, index)
+		}
+	}
+	err := it.Err()
+	if errors.Is(err, ebpf.ErrIterationAborted) {
+		err = nil // entries came and went; those that were there were seen or are new
+	}
+	for i, key := range chosen {
+		err = errors.Join(err, n.retire(key, indexes[i]))
+	}
+	return err
+}
+
+func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
+	if err := n.ids.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("next hop %d: %w", index, err)
+	}
+	if err := n.table.Update(index, &kernelNexthop{}, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("next hop %d: %w", index, err)
+	}
+	n.retired[index] = n.sweep
+	return nil
+}
+
+// sweepBegins is called before the connections are looked through.
+func (n *nexthops) sweepBegins() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sweep++
+}
+
+// sweepEnded frees what no connection referred to: retired indexes at once, others
+// after a few sweeps.
+func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs error
+	for index, first := range n.retired {
+		// A program that was just about to learn may have made it valid again.
+		var now kernelNexthop
+		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
+			n.table.Update(index, &kernelNexthop{}, ebpf.UpdateAny)
+			n.retired[index] = n.sweep
+			continue
+		}
+		if used(index) || n.sweep <= first {
+			continue
+		}
+		delete(n.retired, index)
+		if err := n.free.Update(nil, index, ebpf.UpdateAny); err != nil {
+			errs = errors.Join(errs, fmt.Errorf("free next hop %d: %w", index, err))
+		}
+	}
+	return errors.Join(errs, n.age(used))
+}
+
+// age retires neighbours that no connection has referred to for three sweeps.
+func (n *nexthops) age(used func(index uint32) bool) error {
+	var old []kernelNexthopKey
+	var indexes []uint32
+	var key kernelNexthopKey
+	var index uint32
+	seen := make(map[uint32]int)
+	it := n.ids.Iterate()
+	for it.Next(&key, &index) {
+		if used(index) {
+			continue
+		}
+		seen[index] = n.unused[index] + 1
+		if seen[index] > 3 {
+			old = append(old, key)
+			indexes = append(indexes, index)
+			delete(seen, index)
+		}
+	}
+	n.unused = seen
+	var err error
+	for i, key := range old {
+		err = errors.Join(err, n.retire(key, indexes[i]))
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// ports is the table of devices that the programs are attached to. Each has a
+// folder of pins, ports/ZONE/NAME, which is what is known of it after a restart.
+type ports struct {
+	d   *DataPlane
+	dir string
+
+	mu     sync.RWMutex // of byName; written by Update and Delete only
+	byName map[datapath.PortName]*port
+}
+
+// port is one device with both programs attached. Without hooks it is known by
+// its folder only: its device went.
+type port struct {
+	zone    uint8
+	device  string // empty: of an earlier run
+	ifindex int
+	hooks   []hook
+}
+
+func newPorts(d *DataPlane) *ports {
+	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port)}
+}
+
+// pinName makes name fit for a BPF file system, which knows no dots.
+func pinName(name datapath.PortName) string {
+	return strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f").Replace(string(name))
+}
+
+func portName(pin string) datapath.PortName {
+	return datapath.PortName(strings.NewReplacer("%25", "%", "%2e", ".", "%2f", "/").Replace(pin))
+}
+
+func (p *ports) folder(zone uint8, name datapath.PortName) string {
+	return filepath.Join(p.dir, strconv.Itoa(int(zone)), pinName(name))
+}
+
+// adopt takes over what an earlier run attached, and puts this run's programs in
+// place of its programs.
+func (p *ports) adopt() error {
+	for zone := range p.d.zones {
+		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(zone)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, f := range folders {
+			if err := p.adoptOne(uint8(zone), portName(f.Name())); err != nil {
+				return fmt.Errorf("take over port %q of an earlier run: %w", portName(f.Name()), err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *ports) adoptOne(id uint8, name datapath.PortName) error {
+	t := &port{zone: id}
+	p.byName[name] = t
+	z, err := p.d.zone(id)
+	if errors.Is(err, datapath.ErrAbsent) {
+		return nil // its namespace went, and the device with it
+	}
+	if err != nil {
+		return err
+	}
+	t.hooks, t.ifindex, err = adoptHooks(z, p.folder(id, name))
+	return err
+}
+
+// Update implements [datapath.Table].
+func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
+	id := uint8(zoneHost)
+	if value.Switch && p.d.config.SwitchNamespace != "" && p.d.config.SwitchNamespace != "host" {
+		id = zoneSwitch
+	}
+	z, err := p.d.zone(id)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.byName[name]
+	link, err := z.nl.LinkByName(value.Device)
+	if err != nil {
+		return fmt.Errorf("device %q: %w", value.Device, errNoDevice)
+	}
+	index := link.Attrs().Index
+	if other := p.holder(id, index); other != "" && other != name {
+		return fmt.Errorf("device %q is the device of interface %q already", value.Device, other)
+	}
+	if t != nil && (t.zone != id || t.ifindex != index || !z.attached(t)) {
+		if err := p.detach(name, t); err != nil {
+			return err
+		}
+		t = nil
+	}
+	if t == nil {
+		t = &port{zone: id, ifindex: index}
+		p.byName[name] = t
+		if t.hooks, err = attachHooks(z, p.d.config.Attach, p.folder(id, name), index); err != nil {
+			return fmt.Errorf("device %q: %w", value.Device, err)
+		}
+	}
+	t.device = value.Device
+	return z.devices.scan()
+}
+
+// holder returns the port that has the device, or "".
+func (p *ports) holder(zone uint8, index int) datapath.PortName {
+	for name, t := range p.byName {
+		if t.zone == zone && t.ifindex == index && len(t.hooks) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// Delete implements [datapath.Table].
+func (p *ports) Delete(_ context.Context, name datapath.PortName) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.byName[name]
+	if t == nil {
+		return nil
+	}
+	if err := p.detach(name, t); err != nil {
+		return err
+	}
+	delete(p.byName, name)
+	return nil
+}
+
+func (p *ports) detach(name datapath.PortName, t *port) error {
+	for _, h := range t.hooks {
+		if err := h.detach(); err != nil {
+			return err
+		}
+	}
+	t.hooks = nil
+	return os.RemoveAll(p.folder(t.zone, name))
+}
+
+// Keys implements [datapath.Table].
+func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	var names []datapath.PortName
+	for name := range p.byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return func(yield func(datapath.PortName, error) bool) {
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (p *ports) Verify(_ context.Context, name datapath.PortName) (bool, error) {
+	p.mu.RLock()
+	t := p.byName[name]
+	p.mu.RUnlock()
+	if t == nil || t.device == "" {
+		return false, nil
+	}
+	z, err := p.d.zone(t.zone)
+	if err != nil {
+		return false, err
+	}
+	link, err := z.nl.LinkByName(t.device)
+	return err == nil && link.Attrs().Index == t.ifindex && z.attached(t), nil
+}
+
+// attached reports whether both programs are where they were put.
+func (z *zone) attached(t *port) bool {
+	for _, h := range t.hooks {
+		if !h.attached() {
+			return false
+		}
+	}
+	return len(t.hooks) == 2
+}
+
+func (p *ports) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.byName {
+		for _, h := range t.hooks {
+			h.close()
+		}
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Samples implements [datapath.Telemetry].
+func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) error {
+	t.samples.Lock()
+	defer t.samples.Unlock()
+	r, err := ringbuf.NewReader(t.d.maps[kernelMapLlSamples])
+	if err != nil {
+		return fmt.Errorf("read samples: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { r.Close() })
+	defer stop()
+	defer r.Close()
+	for {
+		record, err := r.Read()
+		if errors.Is(err, ringbuf.ErrClosed) || errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read samples: %w", err)
+		}
+		if raw, ok := sampleOf(record.RawSample); ok {
+			each(t.d.sample(&raw))
+		}
+	}
+}
+
+func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
+	tuple := datapath.Tuple{
+		Source:      netip.AddrPortFrom(raw.Saddr.addr(), swap16(raw.Sport)),
+		Destination: netip.AddrPortFrom(raw.Daddr.addr(), swap16(raw.Dport)),
+	}
+	service := d.services.name(raw.ServiceId)
+	if kernelSampleType(raw.Type) == kernelSampleTypeSAMPLE_OPENED {
+		return datapath.Sample{Opened: true, Connection: &datapath.Connection{
+			Protocol: datapath.Protocol(raw.Proto),
+			Original: tuple,
+			Service:  service,
+		}}
+	}
+	reason := fmt.Sprint(raw.Reason)
+	if int(raw.Reason) < len(d.reasons) {
+		reason = d.reasons[raw.Reason]
+	}
+	return datapath.Sample{Drop: &datapath.Drop{
+		Reason:   reason,
+		Device:   d.deviceName(uint8(raw.Zone), int(raw.Ifindex)),
+		Egress:   raw.Egress != 0,
+		Protocol: datapath.Protocol(raw.Proto),
+		Tuple:    tuple,
+		Service:  service,
+		Length:   int(raw.LenBytes),
+	}}
+}
+
+func (d *DataPlane) deviceName(zone uint8, index int) string {
+	for _, z := range d.openZones() {
+		if z.id == zone {
+			return z.devices.nameOf(index)
+		}
+	}
+	return fmt.Sprint(index)
+}

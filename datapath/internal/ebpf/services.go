@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// services is the table of services. A service is written from its far end: name
+// and counters, backends, selection tables and source ranges under ids that no
+// packet knows of, and then its frontends, each of which moves from the old to
+// the new by one write. What they referred to before goes a moment later.
+type services struct {
+	d        *DataPlane
+	backends *backendIDs
+
+	mu     sync.RWMutex // of what follows; written by Update and Delete only
+	byName map[datapath.ServiceName]*service
+	byID   map[uint32]*service
+	owner  map[datapath.Frontend]*service
+	lastID uint32 // of services, selection tables and sets of source ranges
+	old    []oldTable
+}
+
+// service is what the kernel holds for one service.
+type service struct {
+	name      datapath.ServiceName
+	id        uint32
+	current   bool             // written by this run
+	value     datapath.Service // as written by this run
+	frontends []datapath.Frontend
+	entries   [2]kernelService // what frontends point to, by family
+	tables    [2]table
+	backends  []backend // sorted by address
+	ranges    []netip.Prefix
+	rangeSet  uint32
+	stray     []oldTable // what some frontends may still refer to, of an earlier run
+}
+
+// backend is one entry of ll_backend.
+type backend struct {
+	addr   datapath.BackendAddr
+	id     uint32
+	weight uint16
+	flags  uint16
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// newID returns a number that nothing in the kernel is called by.
+func (s *services) newID() uint32 {
+	s.lastID++
+	return s.lastID
+}
+
+// Update implements [datapath.Table].
+func (s *services) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
+	s.dropOld()
+	v, err := s.named(name)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed, err := s.writeBackends(v, &value)
+	if err != nil {
+		return err
+	}
+	before := *v
+	if err := s.writeTables(v, &value); err != nil {
+		return err
+	}
+	if err := s.writeRanges(v, value.SourceRanges); err != nil {
+		return err
+	}
+	if err := s.writeFrontends(v, &value); err != nil {
+		return err
+	}
+	s.retire(before.tables, v.tables, before.rangeSet, v.rangeSet, before.ranges)
+	for _, o := range v.stray {
+		s.putAside(o)
+	}
+	v.stray = nil
+	s.end(v.id, changed)
+	v.value, v.current = value, true
+	return nil
+}
+
+// named returns the service called name, entering it where it is new.
+func (s *services) named(name datapath.ServiceName) (*service, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.byName[name]; v != nil {
+		return v, nil
+	}
+	if len(name) >= len(kernelServiceName{}.Name) {
+		return nil, fmt.Errorf("service %q: name longer than %d bytes: %w", name, len(kernelServiceName{}.Name)-1, datapath.ErrUnsupported)
+	}
+	v := &service{name: name, id: s.newID()}
+	key := serviceNameOf(name)
+	if err := s.d.maps[kernelMapLlServiceName].Update(v.id, &key, ebpf.UpdateAny); err != nil {
+		return nil, tableError("services", err)
+	}
+	if err := s.zeroStats(v.id); err != nil {
+		return nil, err
+	}
+	s.byName[name], s.byID[v.id] = v, v
+	return v, nil
+}
+
+func (s *services) zeroStats(id uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	err = s.d.maps[kernelMapLlServiceStats].Update(id, make([]kernelServiceStats, cpus), ebpf.UpdateAny)
+	return tableError("services", err)
+}
+
+// changes are the backends whose connections are to end with an update.
+type changes struct{ down, gone []uint32 }
+
+// writeBackends enters the backends of value.
+func (s *services) writeBackends(v *service, value *datapath.Service) (c changes, err error) {
+	known := v.backends
+	wanted := make([]backend, 0, len(value.Backends))
+	for _, b := range value.Backends {
+		w := backend{addr: b.Addr, weight: b.Weight}
+		if b.State == datapath.BackendActive && b.Weight > 0 {
+			w.flags = backendUsable
+		}
+		i, ok := findBackend(known, b.Addr)
+		if ok {
+			w.id = known[i].id
+		} else if w.id, err = s.backends.take(); err != nil {
+			break
+		}
+		wanted = append(wanted, w)
+		if !ok || known[i] != w || !v.current {
+			if err = s.writeBackend(v.id, w); err != nil {
+				break
+			}
+		}
+		if b.State == datapath.BackendDown {
+			c.down = append(c.down, w.id)
+		} else {
+			s.backends.revive(w.id)
+		}
+	}
+	sorted := slices.Clone(wanted)
+	slices.SortFunc(sorted, compareBackends)
+	for _, b := range known {
+		if _, ok := findBackend(sorted, b.addr); ok {
+			continue
+		}
+		if err != nil {
+			wanted = append(wanted, b) // it stays ours, so that the next try finds it
+			continue
+		}
+		c.gone = append(c.gone, b.id)
+		err = errors.Join(err, s.writeBackend(v.id, backend{addr: b.addr, id: b.id}))
+	}
+	slices.SortFunc(wanted, compareBackends)
+	v.backends = wanted
+	return c, err
+}
+
+func compareBackends(a, b backend) int { return a.addr.Compare(b.addr) }
+
+func findBackend(sorted []backend, addr datapath.BackendAddr) (int, bool) {
+	return slices.BinarySearchFunc(sorted, addr, func(b backend, a datapath.BackendAddr) int { return b.addr.Compare(a) })
+}
+
+func (s *services) writeBackend(service uint32, b backend) error {
+	entry := kernelBackend{
+		Addr:      addrOf(b.addr.Addr()),
+		Port:      swap16(b.addr.Port()),
+		Flags:     b.flags,
+		ServiceId: service,
+		Weight:    uint32(b.weight),
+	}
+	if err := s.d.maps[kernelMapLlBackend].Update(b.id, &entry, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("backend %s: %w", b.addr, err)
+	}
+	return nil
+}
+
+// writeRanges enters the source ranges under a new id, where they have changed.
+func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
+	if v.current && slices.Equal(v.ranges, ranges) {
+		return nil
+	}
+	set := uint32(0)
+	if len(ranges) > 0 {
+		set = s.newID()
+	}
+	table := s.d.maps[kernelMapLlSourceRange]
+	for i, p := range ranges {
+		key := sourceRangeKeyOf(set, p)
+		if err := table.Update(&key, rangeFamily(p), ebpf.UpdateAny); err != nil {
+			s.deleteRanges(set, ranges[:i])
+			return tableError("ranges", err)
+		}
+	}
+	v.ranges, v.rangeSet = slices.Clone(ranges), set
+	return nil
+}
+
+func rangeFamily(p netip.Prefix) uint8 {
+	if p.Addr().Is4() {
+		return 4
+	}
+	return 6
+}
+
+func (s *services) deleteRanges(set uint32, ranges []netip.Prefix) error {
+	var errs error
+	for _, p := range ranges {
+		key := sourceRangeKeyOf(set, p)
+		if err := s.d.maps[kernelMapLlSourceRange].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = errors.Join(errs, err)
+		}
+	}
+	return errs
+}
+
+// writeFrontends makes the frontends point to what was written before them, and
+// removes those that the service has no more.
+func (s *services) writeFrontends(v *service, value *datapath.Service) error {
+	var entries [2]kernelService
+	for f := range entries {
+		entries[f] = kernelService{
+			Id:            v.id,
+			TableId:       v.tables[f].id,
+			SlotCount:     v.tables[f].count,
+			AffinityTicks: ticksOf(value.Affinity),
+			Algorithm:     algorithms[value.Algorithm],
+			Source:        sourceModes[value.Source],
+			RangeSetId:    v.rangeSet,
+		}
+	}
+	for _, f := range value.Frontends {
+		fam := familyOf(f.Addr.Addr())
+		ours := s.owner[f] == v
+		if ours && v.entries[fam] == entries[fam] && v.current {
+			continue
+		}
+		key := serviceKeyOf(f)
+		if err := s.d.maps[kernelMapLlService].Update(&key, &entries[fam], ebpf.UpdateAny); err != nil {
+			v.current = false // some point here, some there: write all the next time
+			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
+		}
+		s.owner[f] = v
+		if !slices.Contains(v.frontends, f) {
+			v.frontends = append(v.frontends, f)
+		}
+	}
+	v.entries = entries
+	var err error
+	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
+		if slices.Contains(value.Frontends, f) {
+			return false
+		}
+		e := s.deleteFrontend(v, f)
+		err = errors.Join(err, e)
+		return e == nil
+	})
+	return err
+}
+
+// deleteFrontend removes f unless another service has it by now.
+func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
+	if s.owner[f] != v {
+		return nil
+	}
+	key := serviceKeyOf(f)
+	if err := s.d.maps[kernelMapLlService].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("frontend %s: %w", f, err)
+	}
+	delete(s.owner, f)
+	return nil
+}
+
+// Delete implements [datapath.Table].
+func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.byName[name]
+	if v == nil {
+		return nil
+	}
+	for _, f := range slices.Clone(v.frontends) {
+		if err := s.deleteFrontend(v, f); err != nil {
+			return err
+		}
+	}
+	v.frontends = nil
+	ids := make([]uint32, len(v.backends))
+	for i, b := range v.backends {
+		ids[i] = b.id
+		if err := s.writeBackend(v.id, backend{addr: b.addr, id: b.id}); err != nil {
+			return err
+		}
+	}
+	s.retire(v.tables, [2]table{}, v.rangeSet, 0, v.ranges)
+	s.end(v.id, changes{gone: ids})
+	var err error
+	for _, name := range []string{kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceName} {
+		if e := s.d.maps[name].Delete(v.id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
+		}
+	}
+	delete(s.byName, name)
+	delete(s.byID, v.id)
+	return err
+}
+
+// Keys implements [datapath.Table].
+func (s *services) Keys(context.Context) iter.Seq2[datapath.ServiceName, error] {
+	s.mu.RLock()
+	names := make([]datapath.ServiceName, 0, len(s.byName))
+	for name := range s.byName {
+		names = append(names, name)
+	}
+	s.mu.RUnlock()
+	return func(yield func(datapath.ServiceName, error) bool) {
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	v := s.byName[name]
+	if v == nil || !v.current {
+		return false, nil
+	}
+	ok, err := s.verify(v)
+	if !ok {
+		v.current = false // Update is to write all of it again
+	}
+	return ok, err
+}
+
+func (s *services) verify(v *service) (bool, error) {
+	for _, f := range v.frontends {
+		if s.owner[f] != v {
+			continue // another service was given it; that one's entry is as it should be
+		}
+		key := serviceKeyOf(f)
+		var entry kernelService
+		if ok, err := lookup(s.d.maps[kernelMapLlService], &key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
+			return false, err
+		}
+	}
+	for _, b := range v.backends {
+		var entry kernelBackend
+		if ok, err := lookup(s.d.maps[kernelMapLlBackend], b.id, &entry); !ok ||
+			entry.backendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
+			return false, err
+		}
+	}
+	for _, p := range v.ranges {
+		key := sourceRangeKeyOf(v.rangeSet, p)
+		var f uint8
+		if ok, err := lookup(s.d.maps[kernelMapLlSourceRange], &key, &f); !ok || f != rangeFamily(p) {
+			return false, err
+		}
+	}
+	for _, t := range v.tables {
+		if t.count == 0 {
+			continue
+		}
+		if sum, err := s.readTable(t); err != nil || sum != t.sum {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// lookup is Lookup, with absence told apart from failure.
+func lookup(m *ebpf.Map, key, value any) (bool, error) {
+	err := m.Lookup(key, value)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// tableError turns a full map into [datapath.ErrCapacity] with the name of the
+// table in the configuration.
+func tableError(table string, err error) error {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%w: raise tables.%s in the configuration", datapath.ErrCapacity, table)
+	}
+	return err
+}

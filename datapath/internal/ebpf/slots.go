@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/selection"
+)
+
+// table is one selection table in ll_slot: count backend ids, in chunks.
+type table struct {
+	id, count uint32
+	sum       uint64 // of the ids; 0: not known, of an earlier run
+}
+
+// oldTable is what no frontend refers to any more, but a packet that is on its
+// way may: it is deleted a moment later.
+type oldTable struct {
+	at       time.Time
+	table    table
+	rangeSet uint32
+	ranges   []netip.Prefix
+}
+
+// grace is longer than any program runs.
+const grace = 100 * time.Millisecond
+
+// writeTables fills the selection table of each family that v has a frontend of. A
+// table that would be the same stays.
+func (s *services) writeTables(v *service, value *datapath.Service) error {
+	for f := range v.tables {
+		var ids []uint32
+		if slices.ContainsFunc(value.Frontends, func(x datapath.Frontend) bool { return familyOf(x.Addr.Addr()) == f }) {
+			ids = v.slots(value, f)
+		}
+		t := table{count: uint32(len(ids)), sum: sumOf(ids)}
+		old := v.tables[f]
+		if old.sum == 0 && old.count == t.count && old.count > 0 {
+			sum, err := s.readTable(old)
+			if err != nil {
+				return err
+			}
+			old.sum = sum
+		}
+		if old.count == t.count && old.sum == t.sum && v.tableWhole(s, old) {
+			v.tables[f].sum = t.sum
+			continue
+		}
+		t.id = s.newID()
+		if err := s.writeTable(t.id, ids); err != nil {
+			return err
+		}
+		v.tables[f] = t
+	}
+	return nil
+}
+
+// tableWhole reports whether t needs no second look: this run wrote it or has just
+// read it, and nobody has said that it was changed since.
+func (v *service) tableWhole(s *services, t table) bool {
+	if v.current || t.count == 0 {
+		return true
+	}
+	sum, err := s.readTable(t)
+	return err == nil && sum == t.sum
+}
+
+// slots returns the backend ids for the selection table of family f.
+func (v *service) slots(value *datapath.Service, f int) []uint32 {
+	usable, all := v.usable(value, f, datapath.BackendActive)
+	if len(usable) == 0 {
+		usable, all = v.usable(value, f, datapath.BackendDraining)
+	}
+	if len(usable) == 0 {
+		return nil
+	}
+	ids := make([]uint32, slotCount(value.Algorithm, usable, all))
+	switch value.Algorithm {
+	case datapath.LeastConnections:
+		for i := range ids {
+			ids[i] = uint32(i)
+		}
+	case datapath.Random, datapath.RoundRobin:
+		selection.Proportional(ids, usable)
+	default:
+		selection.Maglev(ids, usable)
+	}
+	for i, index := range ids {
+		j, _ := findBackend(v.backends, usable[index].Addr)
+		ids[i] = v.backends[j].id
+	}
+	return ids
+}
+
+// usable returns the backends of family f in state that may get connections, and
+// how many backends of that family there are in all.
+func (v *service) usable(value *datapath.Service, f int, state datapath.BackendState) (usable []selection.Weighted, all int) {
+	for _, b := range value.Backends {
+		if familyOf(b.Addr.Addr()) != f {
+			continue
+		}
+		all++
+		weight := b.Weight
+		switch {
+		case b.State == datapath.BackendDown:
+			continue
+		case state == datapath.BackendDraining:
+			weight = max(weight, 1)
+		case b.State != state || weight == 0:
+			continue
+		}
+		usable = append(usable, selection.Weighted{Addr: b.Addr, Weight: weight})
+	}
+	return usable, all
+}
+
+// slotCount returns how long a table is best. Maglev's length depends on all
+// backends, so that it stays the same when one of them stops taking connections.
+func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
+	size := datapath.SlotCount(all)
+	switch a {
+	case datapath.LeastConnections:
+		return min(len(usable), size)
+	case datapath.Random, datapath.RoundRobin:
+		sum := 0
+		for _, u := range usable {
+			sum += int(u.Weight)
+		}
+		if sum <= size {
+			return size - size%sum // every round gives each its exact share
+		}
+	}
+	return size
+}
+
+var seed = maphash.MakeSeed()
+
+// sumOf returns a sum of ids that is not 0.
+func sumOf(ids []uint32) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, id := range ids {
+		maphash.WriteComparable(&h, id)
+	}
+	return h.Sum64() | 1
+}
+
+func chunksOf(slots uint32) uint32 { return (slots + slotsPerChunk - 1) / slotsPerChunk }
+
+// writeTable enters ids as selection table id, whole or not at all.
+func (s *services) writeTable(id uint32, ids []uint32) error {
+	keys := make([]kernelSlotKey, chunksOf(uint32(len(ids))))
+	if len(keys) == 0 {
+		return nil
+	}
+	chunks := make([]kernelSlotChunk, len(keys))
+	for i := range keys {
+		keys[i] = kernelSlotKey{TableId: id, Chunk: uint32(i)}
+		copy(chunks[i].BackendId[:], ids[i*slotsPerChunk:])
+	}
+	if _, err := s.d.maps[kernelMapLlSlot].BatchUpdate(keys, chunks, nil); err != nil {
+		return errors.Join(tableError("slots", err), s.deleteTable(table{id: id, count: uint32(len(ids))}))
+	}
+	return nil
+}
+
+func (s *services) deleteTable(t table) error {
+	var errs error
+	for chunk := range chunksOf(t.count) {
+		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
+		if err := s.d.maps[kernelMapLlSlot].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = errors.Join(errs, err)
+		}
+	}
+	return errs
+}
+
+// readTable returns the sum of what the kernel holds for t.
+func (s *services) readTable(t table) (uint64, error) {
+	ids := make([]uint32, 0, t.count+slotsPerChunk)
+	for chunk := range chunksOf(t.count) {
+		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
+		var c kernelSlotChunk
+		if _, err := lookup(s.d.maps[kernelMapLlSlot], &key, &c); err != nil {
+			return 0, err
+		}
+		ids = append(ids, c.BackendId[:]...)
+	}
+	return sumOf(ids[:t.count]), nil
+}
+
+// retire puts aside what a change left without a frontend.
+func (s *services) retire(before, after [2]table, setBefore, setAfter uint32, ranges []netip.Prefix) {
+	for f, t := range before {
+		if t.id != 0 && t.id != after[f].id {
+			s.putAside(oldTable{table: t})
+		}
+	}
+	if setBefore != 0 && setBefore != setAfter {
+		s.putAside(oldTable{rangeSet: setBefore, ranges: ranges})
+	}
+}
+
+func (s *services) putAside(o oldTable) {
+	o.at = time.Now()
+	s.old = append(s.old, o)
+}
+
+// dropOld deletes what was put aside long enough ago.
+func (s *services) dropOld() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, o := range s.old {
+		if time.Since(o.at) < grace {
+			break
+		}
+		if err := errors.Join(s.deleteTable(o.table), s.deleteRanges(o.rangeSet, o.ranges)); err != nil {
+			s.d.log.Warn("cannot delete an old selection table; trying again", "error", err)
+			break
+		}
+		n++
+	}
+	s.old = slices.Delete(s.old, 0, n)
+}

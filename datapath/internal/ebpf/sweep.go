@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// sweepBudget bounds one call of maintain.
+const sweepBudget = 50 * time.Millisecond
+
+// What ends connections besides the idle timeout of their service.
+var (
+	newTimeout      = ticksOf(30 * time.Second) // nothing answered
+	answeredTimeout = ticksOf(60 * time.Second) // handshake not finished
+	finTimeout      = ticksOf(120 * time.Second)
+	timeWaitTimeout = ticksOf(60 * time.Second)
+	closedTimeout   = ticksOf(10 * time.Second)
+)
+
+// sweeper looks through all connections, a batch at a time: it ends those that
+// are idle or whose backend is gone, and counts what the others carry.
+type sweeper struct {
+	d      *DataPlane
+	tables []connTable
+	stop   chan struct{}
+	kicked chan struct{}
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex // one sweep at a time
+	pass   *pass      // under way; nil: none
+	begins time.Time  // of the next, by itself
+
+	numbers sync.Mutex
+	number  uint64 // of the pass under way or the last one
+	totals  map[uint32]backendTotals
+	ended   time.Time     // when the last whole pass did
+	took    time.Duration // and how long it was
+	seen    [4]uint64     // entries by table, as of then
+}
+
+// backendTotals is what the connections carry that a backend has now.
+type backendTotals struct{ active, packets, bytes uint64 }
+
+// pass is one sweep over all connections.
+type pass struct {
+	number uint64
+	began  time.Time
+	table  int // index into sweeper.tables
+	cursor *ebpf.MapBatchCursor
+	now    uint32
+	idle   idleTimeouts
+	dead   map[uint32]bool // backends whose connections end
+	live   map[uint32]*backendTotals
+	closed map[uint32]*backendTotals
+	used   [nexthopCount]bool
+	seen   [4]uint64 // entries by table
+
+	match   func(*datapath.Connection) bool // connections to end; nil: none
+	matched uint64
+}
+
+// idleTimeouts are those of the services, by id.
+type idleTimeouts map[uint32]idleTicks
+
+type idleTicks struct{ tcp, udp, sctp uint32 }
+
+func newSweeper(d *DataPlane) *sweeper {
+	w := &sweeper{
+		d:      d,
+		stop:   make(chan struct{}),
+		kicked: make(chan struct{}, 1),
+		totals: make(map[uint32]backendTotals),
+		tables: newConnTables(d),
+	}
+	w.wg.Add(1)
+	go w.sweepWhenKicked()
+	return w
+}
+
+func (w *sweeper) close() {
+	close(w.stop)
+	w.wg.Wait()
+}
+
+// kick asks for a sweep without delay: backends have gone.
+func (w *sweeper) kick() {
+	select {
+	case w.kicked <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+func (w *sweeper) sweepWhenKicked() {
+	defer w.wg.Done()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-w.kicked:
+		}
+		if err := w.whole(w.stop); err != nil {
+			w.d.log.Warn("cannot look through the connections; trying again", "error", err)
+		}
+	}
+}
+
+// whole runs a pass that begins now, to its end.
+func (w *sweeper) whole(stop <-chan struct{}) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.run(stop, nil)
+	return err
+}
+
+// flush ends the connections that match chooses.
+func (w *sweeper) flush(ctx context.Context, match func(*datapath.Connection) bool) (uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, err := w.run(ctx.Done(), match)
+	return p.matched, errors.Join(err, context.Cause(ctx))
+}
+
+func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) bool) (*pass, error) {
+	w.begin() // a pass under way has not seen what this one is to see
+	p := w.pass
+	p.match = match
+	for {
+		done, err := w.step(time.Now().Add(sweepBudget))
+		if done || err != nil {
+			return p, err
+		}
+		select {
+		case <-stop:
+			w.pass = nil
+			return p, nil
+		default:
+		}
+	}
+}
+
+// refresh runs a pass where the figures are old and that costs little.
+func (w *sweeper) refresh() error {
+	w.numbers.Lock()
+	fresh := time.Since(w.ended) < 100*time.Millisecond || w.took > sweepBudget
+	w.numbers.Unlock()
+	if fresh {
+		return nil
+	}
+	return w.whole(w.stop)
+}
+
+// maintain goes on with the pass under way, or begins one when it is time.
+func (w *sweeper) maintain(ctx context.Context) error {
+	if !w.mu.TryLock() {
+		return nil // a sweep is running
+	}
+	defer w.mu.Unlock()
+	now := time.Now()
+	if w.pass == nil && now.Before(w.begins) {
+		return nil
+	}
+	_, err := w.step(now.Add(sweepBudget))
+	return errors.Join(err, context.Cause(ctx))
+}
+
+// nextPass returns the number of the first pass that begins from now on.
+func (w *sweeper) nextPass() uint64 {
+	w.numbers.Lock()
+	defer w.numbers.Unlock()
+	return w.number + 1
+}
+
+// step does a piece of a pass; done reports that it is whole.
+func (w *sweeper) step(until time.Time) (done bool, err error) {
+	if w.pass == nil {
+		w.begin()
+	}
+	p := w.pass
+	p.now = nowTick()
+	w.d.services.stillDead(p.dead)
+	for p.table < len(w.tables) {
+		more, err := w.tables[p.table].sweep(p)
+		if err != nil {
+			w.pass = nil
+			return false, fmt.Errorf("sweep connections: %w", err)
+		}
+		if !more {
+			p.table++
+			p.cursor = new(ebpf.MapBatchCursor)
+		}
+		if time.Now().After(until) {
+			break
+		}
+	}
+	if p.table < len(w.tables) {
+		return false, nil
+	}
+	w.pass = nil
+	return true, w.end(p)
+}
+
+func (w *sweeper) begin() {
+	w.numbers.Lock()
+	w.number++
+	number := w.number
+	w.numbers.Unlock()
+	w.begins = time.Now().Add(w.d.config.SweepInterval)
+	w.d.nexthops.sweepBegins()
+	idle, dead := w.d.services.forSweep()
+	w.pass = &pass{
+		number: number,
+		began:  time.Now(),
+		cursor: new(ebpf.MapBatchCursor),
+		idle:   idle,
+		dead:   dead,
+		live:   make(map[uint32]*backendTotals),
+		closed: make(map[uint32]*backendTotals),
+	}
+}
+
+// end writes down what the pass found out.
+func (w *sweeper) end(p *pass) error {
+	totals := make(map[uint32]backendTotals, len(p.live))
+	for id, t := range p.live {
+		totals[id] = *t
+	}
+	err := w.addClosed(p)
+	w.numbers.Lock()
+	before := w.totals
+	w.totals, w.ended, w.took, w.seen = totals, time.Now(), time.Since(p.began), p.seen
+	w.numbers.Unlock()
+	err = errors.Join(err, w.writeLoads(before, totals))
+	err = errors.Join(err, w.d.nexthops.sweepEnded(func(index uint32) bool { return index < nexthopCount && p.used[index] }))
+	return errors.Join(err, w.d.services.passEnded(p))
+}
+
+// addClosed adds what ended connections carried to the totals of their backends.
+func (w *sweeper) addClosed(p *pass) error {
+	table := w.d.maps[kernelMapLlBackendTraffic]
+	for id, c := range p.closed {
+		var t kernelTraffic
+		if err := table.Lookup(id, &t); err != nil {
+			return fmt.Errorf("totals of backend %d: %w", id, err)
+		}
+		t.PacketCount += c.packets
+		t.ByteCount += c.bytes
+		if err := table.Update(id, &t, ebpf.UpdateExist); err != nil {
+			return fmt.Errorf("totals of backend %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// writeLoads sets the number of connections of each backend, which the programs
+// only raise.
+func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
+	table := w.d.maps[kernelMapLlBackendLoad]
+	for id := range before {
+		if _, ok := now[id]; !ok {
+			if err := table.Update(id, uint32(0), ebpf.UpdateExist); err != nil {
+				return fmt.Errorf("load of backend %d: %w", id, err)
+			}
+		}
+	}
+	for id, t := range now {
+		if err := table.Update(id, uint32(t.active), ebpf.UpdateExist); err != nil {
+			return fmt.Errorf("load of backend %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// backend returns what the connections of a backend carried as of the last pass.
+func (w *sweeper) backend(id uint32) backendTotals {
+	w.numbers.Lock()
+	defer w.numbers.Unlock()
+	return w.totals[id]
+}
+
+// entries returns how many entries a table had as of the last pass.
+func (w *sweeper) entries(table int) uint64 {
+	w.numbers.Lock()
+	defer w.numbers.Unlock()
+	return w.seen[table]
+}
+
+// idleFor returns after how many idle ticks a connection ends; 0: never, it is not
+// known yet what its service wants.
+func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
+	switch kernelCtState(m.State) {
+	case kernelCtStateCT_NEW:
+		return newTimeout
+	case kernelCtStateCT_ANSWERED:
+		return answeredTimeout
+	case kernelCtStateCT_FIN:
+		return finTimeout
+	case kernelCtStateCT_TIME_WAIT:
+		return timeWaitTimeout
+	case kernelCtStateCT_CLOSED:
+		return closedTimeout
+	}
+	t, ok := idle[m.ServiceId]
+	if !ok {
+		return closedTimeout // of a service that is gone
+	}
+	switch datapath.Protocol(proto) {
+	case datapath.TCP:
+		return t.tcp
+	case datapath.SCTP:
+		return t.sctp
+	default:
+		return t.udp
+	}
+}
+
+// count enters a connection's direction that goes on.
+func (p *pass) count(m *kernelCtMeta) {
+	p.seen[p.table]++
+	if m.Nexthop < nexthopCount {
+		p.used[m.Nexthop] = true
+	}
+	if m.BackendId == 0 {
+		return
+	}
+	t := totalsOf(p.live, m.BackendId)
+	t.packets += m.PacketCount
+	t.bytes += m.ByteCount
+	if m.Flags&ctReply == 0 && kernelCtState(m.State) < kernelCtStateCT_TIME_WAIT {
+		t.active++
+	}
+}
+
+// close enters a connection's direction that has ended.
+func (p *pass) close(m *kernelCtMeta) {
+	if m.BackendId == 0 {
+		return
+	}
+	t := totalsOf(p.closed, m.BackendId)
+	t.packets += m.PacketCount
+	t.bytes += m.ByteCount
+}
+
+func totalsOf(m map[uint32]*backendTotals, id uint32) *backendTotals {
+	t := m[id]
+	if t == nil {
+		t = new(backendTotals)
+		m[id] = t
+	}
+	return t
+}
+
+// forSweep returns the idle timeouts of the services and the dead backends.
+func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	idle := make(idleTimeouts, len(s.byID))
+	for id, v := range s.byID {
+		if v.current {
+			t := v.value.IdleTimeout
+			idle[id] = idleTicks{ticksOf(t.TCP), ticksOf(t.UDP), ticksOf(t.SCTP)}
+		} else {
+			idle[id] = idleTicks{}
+		}
+	}
+	dead := make(map[uint32]bool, len(s.backends.dead))
+	for id := range s.backends.dead {
+		dead[id] = true
+	}
+	return idle, dead
+}
+
+// stillDead takes those out of dead that have come back.
+func (s *services) stillDead(dead map[uint32]bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for id := range dead {
+		if _, ok := s.backends.dead[id]; !ok {
+			delete(dead, id)
+		}
+	}
+}
+
+func (s *services) passEnded(p *pass) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backends.passEnded(p.number, func(id uint32) bool {
+		t := p.live[id]
+		return t != nil && t.active > 0
+	})
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// telemetry reads the counters of the programs.
+type telemetry struct {
+	d       *DataPlane
+	samples sync.Mutex // held by the reader of samples
+}
+
+// perCPU returns the sum over the CPUs of each entry of a per-CPU array.
+func perCPU(m *ebpf.Map) ([]uint64, error) {
+	sums := make([]uint64, m.MaxEntries())
+	var values []uint64
+	for i := range sums {
+		if err := m.Lookup(uint32(i), &values); err != nil {
+			return nil, err
+		}
+		for _, v := range values {
+			sums[i] += v
+		}
+	}
+	return sums, nil
+}
+
+// byReason names what counts has by value of an enum; the first value is "none".
+func byReason(counts []uint64, names []string) map[string]uint64 {
+	named := make(map[string]uint64, len(names))
+	for i := 1; i < min(len(counts), len(names)); i++ {
+		named[names[i]] = counts[i]
+	}
+	return named
+}
+
+// NodeCounters implements [datapath.Telemetry].
+func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err error) {
+	drops, err := perCPU(t.d.maps[kernelMapLlDrops])
+	if err != nil {
+		return c, fmt.Errorf("counters of drops: %w", err)
+	}
+	verdicts, err := perCPU(t.d.maps[kernelMapLlVerdicts])
+	if err != nil {
+		return c, fmt.Errorf("counters of verdicts: %w", err)
+	}
+	c.Drops, c.Verdicts = byReason(drops, t.d.reasons), byReason(verdicts, t.d.verdicts)
+	if err := t.d.sweeper.refresh(); err != nil {
+		return c, err
+	}
+	for _, v := range t.d.services.all() {
+		s, err := t.service(v)
+		if err != nil {
+			return c, err
+		}
+		c.Packets += s.Packets
+		c.Bytes += s.Bytes
+		c.Connections += s.Connections
+	}
+	return c, nil
+}
+
+// ServiceCounters implements [datapath.Telemetry]. Packets and bytes are those of
+// the last sweep over the connections where there are very many of them.
+func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
+	v, ok := t.d.services.get(name)
+	if !ok {
+		return datapath.ServiceCounters{}, false, nil
+	}
+	if err := t.d.sweeper.refresh(); err != nil {
+		return datapath.ServiceCounters{}, false, err
+	}
+	c, err := t.service(v)
+	return c, err == nil, err
+}
+
+func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
+	var stats []kernelServiceStats
+	if _, err := lookup(t.d.maps[kernelMapLlServiceStats], v.id, &stats); err != nil {
+		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
+	}
+	c.Drops = make(map[string]uint64, len(serviceDrops))
+	for _, s := range stats {
+		c.Connections += s.ConnectionCount
+		for i, reason := range serviceDrops {
+			c.Drops[reason] += s.DropCount[i]
+		}
+	}
+	var gone kernelTraffic // of backends that the service has no more
+	if _, err := lookup(t.d.maps[kernelMapLlServiceTraffic], v.id, &gone); err != nil {
+		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
+	}
+	c.Packets, c.Bytes = gone.PacketCount, gone.ByteCount
+	for _, b := range v.backends {
+		x, err := t.backend(b)
+		if err != nil {
+			return c, err
+		}
+		c.Packets += x.Packets
+		c.Bytes += x.Bytes
+		c.Backends = append(c.Backends, x)
+	}
+	return c, nil
+}
+
+// serviceDrops are the reasons by enum service_drop.
+var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
+
+func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
+	var opened uint64
+	var closed kernelTraffic
+	err := errors.Join(
+		t.d.maps[kernelMapLlBackendOpened].Lookup(b.id, &opened),
+		t.d.maps[kernelMapLlBackendTraffic].Lookup(b.id, &closed))
+	live := t.d.sweeper.backend(b.id)
+	if err != nil {
+		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.addr, err)
+	}
+	return datapath.BackendCounters{
+		Backend:     b.addr,
+		Connections: opened,
+		Active:      live.active,
+		Packets:     closed.PacketCount + live.packets,
+		Bytes:       closed.ByteCount + live.bytes,
+	}, nil
+}
+
+// all returns copies of all services.
+func (s *services) all() []service {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]service, 0, len(s.byName))
+	for _, v := range s.byName {
+		all = append(all, *v)
+	}
+	return all
+}
+
+// get returns a copy of the service called name.
+func (s *services) get(name datapath.ServiceName) (service, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	v := s.byName[name]
+	if v == nil {
+		return service{}, false
+	}
+	return *v, true
+}
+
+// PortCounters implements [datapath.Telemetry]. Packets and bytes are the
+// device's own, of both directions.
+func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
+	p, z, ok := t.port(name)
+	if !ok {
+		return c, false, nil
+	}
+	if link, err := z.nl.LinkByIndex(p.ifindex); err == nil && link.Attrs().Statistics != nil {
+		s := link.Attrs().Statistics
+		c.Packets, c.Bytes = s.RxPackets+s.TxPackets, s.RxBytes+s.TxBytes
+	}
+	c.Drops = make(map[string]uint64, len(t.d.reasons))
+	for reason := 1; reason < len(t.d.reasons); reason++ {
+		key := kernelPortDropKey{Ifindex: uint32(p.ifindex), Zone: uint32(p.zone), Reason: uint32(reason)}
+		var counts []uint64
+		if _, err := lookup(t.d.maps[kernelMapLlPortDrops], &key, &counts); err != nil {
+			return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
+		}
+		sum := uint64(0)
+		for _, n := range counts {
+			sum += n
+		}
+		c.Drops[t.d.reasons[reason]] = sum
+	}
+	return c, true, nil
+}
+
+func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
+	t.d.ports.mu.RLock()
+	p := t.d.ports.byName[name]
+	t.d.ports.mu.RUnlock()
+	if p == nil || p.device == "" {
+		return port{}, nil, false
+	}
+	z, err := t.d.zone(p.zone)
+	return *p, z, err == nil
+}
+
+// PortState implements [datapath.Telemetry].
+func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok bool) {
+	p, z, ok := t.port(name)
+	if !ok {
+		return s, false
+	}
+	link := z.devices.byName(p.device)
+	if link == nil {
+		return s, true
+	}
+	a := link.Attrs()
+	s = datapath.PortState{Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index)}
+	for _, h := range p.hooks {
+		if p.ifindex == a.Index && h.attached() {
+			s.Hooks = append(s.Hooks, h.name())
+		}
+	}
+	return s, true
+}
+
+// Features implements [datapath.Telemetry].
+func (t *telemetry) Features(context.Context) (datapath.Features, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return datapath.Features{}, err
+	}
+	f := datapath.Features{
+		Kernel:    unix.ByteSliceToString(u.Release[:]),
+		Layout:    layoutVersion,
+		Fallbacks: make(map[string]string),
+	}
+	t.d.ports.mu.RLock()
+	ports := maps.Clone(t.d.ports.byName)
+	t.d.ports.mu.RUnlock()
+	for _, p := range ports {
+		for _, h := range p.hooks {
+			x := datapath.Hook{Device: p.device, Hook: h.name(), Program: programName(h.name()), ID: uint32(h.program())}
+			if p.zone == zoneSwitch {
+				x.Netns = t.d.config.SwitchNamespace
+			}
+			f.Hooks = append(f.Hooks, x)
+			if strings.HasPrefix(h.name(), "tc-") {
+				f.Fallbacks["tcx"] = "this kernel has none (it is in 6.6 and later): cls_bpf is used"
+				if t.d.config.Attach == "tc" {
+					f.Fallbacks["tcx"] = "cls_bpf is used as configured"
+				}
+			}
+		}
+	}
+	f.Warnings = t.d.warnings()
+	return f, nil
+}
+
+func programName(hook string) string {
+	if strings.HasSuffix(hook, "ingress") {
+		return kernelProgLlTcIngress
+	}
+	return egressProgLlTcEgress
+}
+
+// warnings says what keeps the kernel from forwarding the first packets of
+// connections.
+func (d *DataPlane) warnings() (found []string) {
+	for _, z := range d.openZones() {
+		_ = z.do(func() error { // it has no error of its own
+			for _, x := range []struct{ file, what string }{
+				{"/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
+				{"/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
+			} {
+				if b, err := os.ReadFile(x.file); err == nil && strings.TrimSpace(string(b)) == "0" {
+					found = append(found, fmt.Sprintf("%s is 0%s: services reach no backends on other hosts; set it to 1", x.what, z.where()))
+				}
+			}
+			return nil
+		})
+	}
+	return found
+}
+
+func (z *zone) where() string {
+	if z.own {
+		return ""
+	}
+	return " in network namespace " + z.name
+}
+
+// Usage implements [datapath.Telemetry].
+func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
+	return t.d.usage()
+}
+
+// Changed implements [datapath.Telemetry].
+func (t *telemetry) Changed() <-chan struct{} { return t.d.changed }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// usage returns how full the tables are, by their names in the configuration. Of
+// the connections' tables, one for each family, it is the fuller one's figure, as
+// of the last sweep.
+func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
+	if err := d.sweeper.refresh(); err != nil {
+		return nil, err
+	}
+	half4, est4, half6, est6 := d.sweeper.entries(0), d.sweeper.entries(1), d.sweeper.entries(2), d.sweeper.entries(3)
+	affinity := uint64(0)
+	err := batches(d.maps[kernelMapLlAffinity], func(keys []kernelAffinityKey, _ []kernelAffinity) error {
+		affinity += uint64(len(keys))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count remembered clients: %w", err)
+	}
+	t := d.config.Tables
+	u := map[string]datapath.Usage{
+		"connections": {Used: max(est4, est6) / 2, Size: uint64(t.Connections)},
+		"halfOpen":    {Used: max(half4, half6) / 2, Size: uint64(t.HalfOpen)},
+		"affinity":    {Used: affinity, Size: uint64(t.Affinity)},
+	}
+	d.services.usage(u, t)
+	return u, nil
+}
+
+func (s *services) usage(u map[string]datapath.Usage, t datapath.Tables) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var slots, ranges, backends uint64
+	for _, v := range s.byName {
+		ranges += uint64(len(v.ranges))
+		backends += uint64(len(v.backends))
+		for _, t := range v.tables {
+			slots += uint64(t.count)
+		}
+	}
+	u["services"] = datapath.Usage{Used: uint64(len(s.owner)), Size: uint64(t.Services)}
+	u["backends"] = datapath.Usage{Used: backends, Size: uint64(t.Backends)}
+	u["slots"] = datapath.Usage{Used: slots, Size: uint64(t.Slots)}
+	u["ranges"] = datapath.Usage{Used: ranges, Size: uint64(t.Ranges)}
+}

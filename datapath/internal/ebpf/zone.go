@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// The zones, as config_zone in the programs.
+const (
+	zoneHost   = 0
+	zoneSwitch = 1
+)
+
+// zone is one network namespace that the data plane works in: connections,
+// devices and next hops of one are not those of the other.
+type zone struct {
+	id      uint8
+	name    string
+	ns      netns.NsHandle
+	own     bool // the namespace of the daemon itself
+	nl      *netlink.Handle
+	ingress *ebpf.Program
+	egress  *ebpf.Program
+	devices *devices
+}
+
+// openZone opens the namespace called name, or the daemon's own where it is empty.
+// It wraps [datapath.ErrAbsent] where there is none.
+func openZone(id uint8, name string) (_ *zone, err error) {
+	z := &zone{id: id, name: name, own: name == "", ns: -1}
+	if z.own {
+		z.ns, err = netns.Get()
+	} else {
+		z.ns, err = netns.GetFromName(name)
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("network namespace %q (switch.namespace): %w", name, datapath.ErrAbsent)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if z.nl, err = netlink.NewHandleAt(z.ns); err != nil {
+		return nil, errors.Join(fmt.Errorf("netlink: %w", err), z.ns.Close())
+	}
+	return z, nil
+}
+
+func (z *zone) Close() error {
+	var err error
+	if z.devices != nil {
+		z.devices.Close()
+	}
+	for _, p := range []*ebpf.Program{z.ingress, z.egress} {
+		if p != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}
+	z.nl.Close()
+	return errors.Join(err, z.ns.Close())
+}
+
+// do calls f on a thread that is in the zone's namespace.
+func (z *zone) do(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		// Not unlocked: the thread ends with the goroutine, and nobody gets
+		// one that is in the wrong namespace.
+		runtime.LockOSThread()
+		if err := unix.Setns(int(z.ns), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// load loads the programs of the zone on top of maps.
+func (z *zone) load(maps map[string]*ebpf.Map) (err error) {
+	if z.ingress, err = loadProgram(loadKernel, kernelProgLlTcIngress, z.id, maps); err != nil {
+		return err
+	}
+	z.egress, err = loadProgram(loadEgress, egressProgLlTcEgress, z.id, maps)
+	return err
+}
+
+func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint8, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+	s, err := spec()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Variables[kernelVarConfigZone].Set(id); err != nil {
+		return nil, err
+	}
+	replace := make(map[string]*ebpf.Map)
+	for n, m := range s.Maps {
+		m.Pinning = ebpf.PinNone
+		if shared := maps[n]; shared != nil {
+			replace[n] = shared
+			m.MaxEntries = shared.MaxEntries()
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: replace})
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	defer c.Close()
+	return c.DetachProgram(name), nil
+}
+
+// preparePinDir makes dir on a BPF file system, mounting one where there is none.
+func preparePinDir(dir string) error {
+	const root = "/sys/fs/bpf"
+	parent := dir
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(parent, &st)
+		if err == nil && st.Type == unix.BPF_FS_MAGIC {
+			return os.MkdirAll(dir, 0o700)
+		}
+		if err == nil {
+			break
+		}
+		parent = filepath.Dir(parent)
+	}
+	target := dir
+	if rel, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(rel) {
+		target = root
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("bpf", target, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount a BPF file system on %s for pinDir %s: %w", target, dir, err)
+	}
+	return os.MkdirAll(dir, 0o700)
+}
