@@ -123,7 +123,7 @@ func (p *Packet) parseICMP(protocol uint8, b []byte) {
 	p.Embedded = ParseIP(b[8:])
 	if !p.CutOff {
 		for _, fault := range p.Embedded.faults {
-			p.fault("embedded: %s", fault)
+			p.fault(embeddedFault+"%s", fault)
 		}
 	}
 }

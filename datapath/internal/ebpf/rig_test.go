@@ -32,7 +32,7 @@ const (
 //	clients 192.0.2.0/24 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── backends 10.0.1.0/24
 //	     2001:db8:1::/64    2001:db8:1::1              2001:db8:2::1      2001:db8:2::/64
 type rig struct {
-	t               *testing.T
+	t               testing.TB
 	ns              *testnet.NS
 	maps            map[string]*ebpf.Map
 	ingress, egress *ebpf.Program
@@ -48,7 +48,7 @@ type rigPort struct {
 }
 
 // newRig loads the programs; tune may change a specification before.
-func newRig(t *testing.T, tune ...func(*ebpf.CollectionSpec)) *rig {
+func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 	t.Helper()
 	r := &rig{t: t, ns: testnet.New(t, "node"), maps: make(map[string]*ebpf.Map)}
 	far := testnet.New(t, "far")

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// TestRefused: without a backend the node itself gets the packet, at a port where
+// nobody listens, and its refusal goes out as the frontend's. A backend that
+// comes later gets the very next packet.
+func TestRefused(t *testing.T) {
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := newRig(t)
+				r.service(rigService{id: 7, proto: proto, frontend: f.vip})
+				node := netip.AddrPortFrom(f.inAddr, 0)
+				open := packet(r.in.arrives(), proto, f.client, f.vip, stageOpen, 61)
+				r.step("opening", r.in, open, actUnspec, packet(r.in.arrives(), proto, f.client, node, stageOpen, 61))
+				r.step("again", r.in, open, actUnspec, packet(r.in.arrives(), proto, f.client, node, stageOpen, 61))
+				r.counted(map[string]uint64{"DROP_NO_BACKEND": 2, "VERDICT_SLOW": 2})
+				if s := r.stats(7); s.DropCount[0] != 2 || s.ConnectionCount != 0 {
+					t.Errorf("the service counted %+v", s)
+				}
+				if proto == testpkt.ProtoTCP {
+					reset := func(from netip.AddrPort) []byte {
+						return testpkt.Build(r.in.leaves(), ipHeader(from.Addr(), f.client.Addr(), 64),
+							testpkt.TCP{Source: from.Port(), Destination: f.client.Port(), Flags: testpkt.RST | testpkt.ACK, Ack: 0x01020305})
+					}
+					r.compare("RST", r.egress, r.in, reset(node), actUnspec, reset(f.vip))
+				} else {
+					refusal := testpkt.ICMP{Type: 3, Code: 3}
+					if f.name == "IPv6" {
+						refusal = testpkt.ICMP{V6: true, Type: 1, Code: 4}
+					}
+					asSent := packet(testpkt.Ethernet{}, proto, f.client, f.vip, stageOpen, 61)
+					asLeft := packet(testpkt.Ethernet{}, proto, f.client, node, stageOpen, 61)
+					r.compare("ICMP", r.egress, r.in,
+						about(r.in.leaves(), refusal, f.inAddr, f.client.Addr(), asLeft, 200), actUnspec,
+						about(r.in.leaves(), refusal, f.vip.Addr(), f.client.Addr(), seen(proto, asLeft, asSent), 200))
+				}
+				r.service(rigService{id: 7, proto: proto, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
+				r.step("with a backend", r.in, open, actUnspec, packet(r.in.arrives(), proto, f.client, f.far, stageOpen, 61))
+			})
+		}
+	}
+}
+
+// TestNodeIsClient: what a program of the node sends to a frontend goes to a backend
+// from the node's address there, by the egress hook, and the answers come back to
+// the address that it used.
+func TestNodeIsClient(t *testing.T) {
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := newRig(t)
+				for addr, mac := range map[netip.Addr][6]byte{f.far.Addr(): r.out.other, f.client.Addr(): r.in.other} {
+					dev := r.out.name
+					if addr == f.client.Addr() {
+						dev = r.in.name
+					}
+					r.ns.Neighbour(t, dev, addr.String(), mac)
+				}
+				r.service(rigService{id: 7, proto: proto, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
+				// The route to the frontend led to in0.
+				local := netip.AddrPortFrom(f.inAddr, 40123)
+				source := netip.AddrPortFrom(f.outAddr, 61057)
+				for _, s := range []stage{stageOpen, stageConfirm} {
+					r.compare("request", r.egress, r.in, packet(r.in.leaves(), proto, local, f.vip, s, 64),
+						actRedirect, packet(r.in.leaves(), proto, source, f.far, s, 64))
+				}
+				r.step("answer", r.out, packet(r.out.arrives(), proto, f.far, source, stageAnswer, 61),
+					actUnspec, packet(r.out.arrives(), proto, f.vip, local, stageAnswer, 61))
+				c, found := r.conn(rigTuple{proto, local, f.vip})
+				if !found || c.Flags&0x26 != 0x26 { // DNAT, SNAT, from the node
+					t.Errorf("connection %+v, there: %t", c, found)
+				}
+				r.counted(map[string]uint64{"VERDICT_LOCAL": 2, "VERDICT_SLOW": 1})
+			})
+		}
+	}
+}
+
+// TestNodeSendsElsewhere: what the node sends to others leaves as it is.
+func TestNodeSendsElsewhere(t *testing.T) {
+	for _, f := range families {
+		r := newRig(t)
+		r.service(rigService{id: 7, proto: testpkt.ProtoTCP, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
+		for name, frame := range map[string][]byte{
+			"another port": packet(r.in.leaves(), testpkt.ProtoTCP, netip.AddrPortFrom(f.inAddr, 40123), f.farRouterPort(4660), stageOpen, 64),
+			"the client":   packet(r.in.leaves(), testpkt.ProtoTCP, netip.AddrPortFrom(f.inAddr, 22), f.client, stageData, 64),
+			"the backend":  packet(r.in.leaves(), testpkt.ProtoTCP, netip.AddrPortFrom(f.inAddr, 40123), f.far, stageOpen, 64),
+		} {
+			r.compare(f.name+" "+name, r.egress, r.in, frame, actUnspec, frame)
+		}
+		r.counted(map[string]uint64{})
+	}
+}
+
+func (f family) farRouterPort(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(f.farRouter, port)
+}
+
+// TestHairpin: a backend that calls its own service sees the node as the client.
+func TestHairpin(t *testing.T) {
+	for _, f := range families {
+		for _, proto := range protocols {
+			r := newRig(t)
+			p := r.connect(f, proto, natModes[2])
+			p.client = netip.AddrPortFrom(p.backend.Addr(), 40123)
+			for s := stageOpen; s <= stageData; s++ {
+				r.slow(f.name, p, s)
+			}
+			r.nexthop(5, r.in, 0, p.forth())
+			r.step("data", r.in, packet(r.in.arrives(), proto, p.client, p.vip, stageData, 61),
+				actRedirect, packet(r.in.leaves(), proto, p.source, p.backend, stageData, 60))
+		}
+	}
+}
+
+// TestShortCutGivesWay: what does not fit, or may not be forwarded any further, is
+// the kernel's, which answers as it should; so is what carries a VLAN tag.
+func TestShortCutGivesWay(t *testing.T) {
+	for _, f := range families {
+		r := newRig(t)
+		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
+		for s := stageOpen; s <= stageData; s++ {
+			r.slow(f.name, p, s)
+		}
+		r.nexthop(5, r.out, 0, p.forth())
+		datagram := func(from, to netip.AddrPort, ttl uint8, size int, tags ...testpkt.Layer) []byte {
+			layers := append([]testpkt.Layer{r.in.arrives()}, tags...)
+			return testpkt.Build(append(layers, ipHeader(from.Addr(), to.Addr(), ttl),
+				testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(make([]byte, size)))...)
+		}
+		room := 1500 - 28
+		if f.name == "IPv6" {
+			room -= 20
+		}
+		for _, tt := range []struct {
+			name   string
+			ttl    uint8
+			size   int
+			tags   []testpkt.Layer
+			action int32
+		}{
+			{"as large as may be", 2, room, nil, actRedirect}, {"too large", 61, room + 1, nil, actUnspec},
+			{"last hop", 1, 9, nil, actUnspec}, {"tagged", 61, 9, []testpkt.Layer{testpkt.VLAN{ID: 5}}, actUnspec},
+		} {
+			in := datagram(p.client, p.vip, tt.ttl, tt.size, tt.tags...)
+			want := datagram(p.source, p.backend, tt.ttl, tt.size, tt.tags...)
+			if tt.action == actRedirect {
+				want = datagram(p.source, p.backend, tt.ttl-1, tt.size)
+				copy(want, r.out.other[:])
+				copy(want[6:], r.out.mac[:])
+			}
+			r.step(f.name+" "+tt.name, r.in, in, tt.action, want)
+		}
+		// A next hop that was not confirmed for a while goes by the kernel's neighbours.
+		var hop kernelNexthop
+		r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &hop))
+		hop.CheckedTick -= 40
+		r.put(kernelMapLlNexthop, uint32(5), hop)
+		r.step("stale", r.in, datagram(p.client, p.vip, 61, 9), actRedirect, datagram(p.source, p.backend, 60, 9))
+		if n := r.counters()["VERDICT_TRACKED"]; n != 1 {
+			t.Errorf("%s: %d packets took the short cut, want 1", f.name, n)
+		}
+	}
+}

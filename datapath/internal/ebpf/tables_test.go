@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// sized makes tables of connections small.
+func sized(established, halfOpen uint32) func(*ebpf.CollectionSpec) {
+	return func(spec *ebpf.CollectionSpec) {
+		for name, size := range map[string]uint32{
+			kernelMapLlCt4: established, kernelMapLlCt6: established,
+			kernelMapLlHalf4: halfOpen, kernelMapLlHalf6: halfOpen,
+		} {
+			spec.Maps[name].MaxEntries = size
+		}
+	}
+}
+
+// from is p with another client port.
+func (p path) from(port uint16) path {
+	p.client = netip.AddrPortFrom(p.client.Addr(), port)
+	p.source = p.client
+	return p
+}
+
+// open plays a whole opening.
+func (r *rig) open(p path) {
+	r.t.Helper()
+	r.play(p, "cSYN", "sSYNA", "cACK")
+}
+
+// TestFloodSparesConnections is T01: however many connections are begun, one that
+// is established stays.
+func TestFloodSparesConnections(t *testing.T) {
+	for _, f := range families {
+		r := newRig(t, sized(64, 256))
+		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
+		for port := range uint16(20) {
+			r.open(p.from(1000 + port))
+		}
+		syn := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
+		l4 := len(syn) - 28
+		for i := range 5000 {
+			syn[l4], syn[l4+1] = byte(i>>8)|0x80, byte(i)
+			if action, _ := r.run(r.ingress, r.in, syn); action != actUnspec {
+				t.Fatalf("%s: SYN %d of the flood: action %d", f.name, i, action)
+			}
+		}
+		for port := range uint16(20) {
+			if got := r.stateOf(p.from(1000 + port)); got != "ESTABLISHED+" {
+				t.Errorf("%s: connection %d is %s after the flood", f.name, port, got)
+			}
+			r.send(p.from(1000+port), segments["sACK"])
+		}
+	}
+}
+
+// TestFullTable is T01: where the table of established connections is full, a new
+// one still works, is counted, and is entered as soon as there is room.
+func TestFullTable(t *testing.T) {
+	for _, f := range families {
+		r := newRig(t, sized(8, 1024))
+		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
+		for port := range uint16(4) {
+			r.open(p.from(1000 + port))
+		}
+		late := p.from(2000)
+		r.open(late)
+		r.send(late, segments["sACK"])
+		r.send(late, segments["cACK"])
+		if got := r.stateOf(late); got != "ESTABLISHED" {
+			t.Errorf("%s: with a full table a connection is %s, want it half-open and ESTABLISHED", f.name, got)
+		}
+		if n := r.counters()["VERDICT_TABLE_FULL"]; n != 3 {
+			t.Errorf("%s: %d packets found the table full, want 3", f.name, n)
+		}
+		first := p.from(1000)
+		r.forget(first.forth())
+		r.forget(first.back())
+		r.send(late, segments["cACK"])
+		if got := r.stateOf(late); got != "ESTABLISHED+" {
+			t.Errorf("%s: with room again the connection is %s", f.name, got)
+		}
+		for port := uint16(1001); port < 1004; port++ {
+			if got := r.stateOf(p.from(port)); got != "ESTABLISHED+" {
+				t.Errorf("%s: the connection that was there before is %s", f.name, got)
+			}
+		}
+	}
+}
+
+// TestHalfOfAPair is T02: of a half-open connection the table may lose one entry;
+// the next packet of the other direction puts it back.
+func TestHalfOfAPair(t *testing.T) {
+	for _, f := range families {
+		for _, m := range natModes {
+			r := newRig(t)
+			p := r.connect(f, testpkt.ProtoTCP, m)
+			r.play(p, "cSYN", "sSYNA")
+			r.forget(p.back())
+			r.send(p, segments["cSYN"])
+			r.send(p, segments["sSYNA"])
+			r.forget(p.forth())
+			r.send(p, segments["sSYNA"])
+			r.send(p, segments["cACK"])
+			if got := r.stateOf(p); got != "ESTABLISHED+" {
+				t.Errorf("%s %s: the connection is %s", f.name, m.name, got)
+			}
+			// The client's next packet is a new connection's first, and gets
+			// the same backend.
+			r.forget(p.forth())
+			if !m.snat {
+				r.send(p, segments["cACK"])
+				r.send(p, segments["sACK"])
+			}
+		}
+	}
+}
+
+// TestSourcePorts is F10: every connection to a backend has a port of its own, and
+// when there is none left the next is refused and counted; a port is free again
+// with its connection.
+func TestSourcePorts(t *testing.T) {
+	for _, f := range families {
+		for name, proto := range protocols {
+			r := newRig(t)
+			p := r.connect(f, proto, natModes[3])
+			var pool []uint16
+			for i := range uint16(64) {
+				pool = append(pool, 32768+7*i)
+			}
+			r.ports(pool...)
+			used := make(map[netip.AddrPort]uint16)
+			first := make(map[uint16]rigTuple)
+			for i := range uint16(64) {
+				client := p.from(1000 + i)
+				action, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, client.client, p.vip, stageOpen, 61))
+				source := testpkt.Parse(out).Source()
+				if action != actUnspec || used[source] != 0 || source.Addr() != f.outAddr {
+					t.Fatalf("%s %s: connection %d: action %d, source %s, which has client port %d", f.name, name, i, action, source, used[source])
+				}
+				used[source] = 1000 + i
+				first[1000+i] = rigTuple{proto, p.backend, source}
+			}
+			for _, port := range pool {
+				if used[netip.AddrPortFrom(f.outAddr, port)] == 0 {
+					t.Errorf("%s %s: port %d was not given out", f.name, name, port)
+				}
+			}
+			next := packet(r.in.arrives(), proto, p.from(3000).client, p.vip, stageOpen, 61)
+			r.step("one too many", r.in, next, actShot, next)
+			r.counted(map[string]uint64{"VERDICT_SLOW": 64, "DROP_NO_PORT": 1})
+			if s := r.stats(7); s.DropCount[2] != 1 || s.ConnectionCount != 64 {
+				t.Errorf("%s %s: the service counted %+v", f.name, name, s)
+			}
+			for port := range uint16(8) { // not the whole pool is looked through each time
+				r.forget(first[1000+8*port])
+			}
+			if action, _ := r.run(r.ingress, r.in, next); action != actUnspec {
+				t.Errorf("%s %s: with ports free again: action %d", f.name, name, action)
+			}
+		}
+	}
+}
+
+// TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two
+// frontends of one backend has two connections there: only the port can tell their
+// answers apart, so the second gets another one.
+func TestTwoFrontendsOneBackend(t *testing.T) {
+	for _, f := range families {
+		for name, proto := range protocols {
+			r := newRig(t)
+			p := r.connect(f, proto, natModes[0])
+			other := p
+			other.vip = netip.AddrPortFrom(p.vip.Addr(), 4662)
+			other.source = netip.AddrPortFrom(p.client.Addr(), 61057)
+			r.service(rigService{id: 8, proto: proto, frontend: other.vip, source: kernelSourceModeSOURCE_KEEP,
+				backends: []rigBackend{{id: 4, addr: p.backend}}})
+			for s := stageOpen; s <= stageData; s++ {
+				r.slow(f.name+" "+name+" first", p, s)
+				r.slow(f.name+" "+name+" second", other, s)
+			}
+			if proto == testpkt.ProtoTCP && (r.stateOf(p) != "ESTABLISHED+" || r.stateOf(other) != "ESTABLISHED+") {
+				t.Errorf("%s: connections are %s and %s", f.name, r.stateOf(p), r.stateOf(other))
+			}
+		}
+	}
+}
