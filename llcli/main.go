@@ -5,8 +5,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
@@ -34,6 +37,7 @@ func main() {
 		Width:   width,
 		Dial:    dial,
 		Now:     time.Now,
+		Edit:    edit,
 		Version: version,
 		Build:   build(),
 	}))
@@ -44,7 +48,31 @@ func dial(ctx context.Context, url string, timeout time.Duration) (cli.Daemon, e
 	if err != nil {
 		return nil, err // no client: a nil *client.Client would be a Daemon that is not nil
 	}
-	return c, nil
+	return daemon{c}, nil
+}
+
+// daemon is a client as llcli needs it.
+type daemon struct{ *client.Client }
+
+// Events implements [cli.Daemon].
+func (d daemon) Events(ctx context.Context, topics ...string) (cli.Events, error) {
+	s, err := d.Subscribe(ctx, topics...)
+	if err != nil {
+		return nil, err // no events: a nil subscription would be Events that are not nil
+	}
+	return s, nil
+}
+
+// edit runs the user's editor, which has the terminal to itself. Its words are
+// the shell's, as others take them: EDITOR="code --wait".
+func edit(ctx context.Context, path string) error {
+	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "editor")
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "llcli-edit", path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", editor, err)
+	}
+	return nil
 }
 
 // width returns the columns of the terminal that the standard output is; 0: it

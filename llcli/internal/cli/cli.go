@@ -13,10 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
 	"github.com/spf13/cobra"
 )
 
@@ -36,7 +38,18 @@ type Daemon interface {
 	// Change calls a method that changes something, at most once. wait is how
 	// long the daemon may take on purpose.
 	Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error
+	// Watch tells of objects, and then of each that changes, until ctx ends.
+	Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error]
+	// Events subscribes to topics; without any, to all.
+	Events(ctx context.Context, topics ...string) (Events, error)
 	Close() error
+}
+
+// Events is a subscription.
+type Events interface {
+	// Next waits for the next event.
+	Next(ctx context.Context) (client.Event, error)
+	Close()
 }
 
 // Env is what a run takes from its process.
@@ -52,6 +65,8 @@ type Env struct {
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
 	// Now is the time of day, for what is printed only.
 	Now func() time.Time
+	// Edit lets the user edit a file with the editor of his choice.
+	Edit func(ctx context.Context, path string) error
 	// Version and Build are llcli's own.
 	Version, Build string
 }
@@ -79,14 +94,14 @@ func Run(ctx context.Context, env Env) int {
 	root.SetIn(env.In)
 	root.SetOut(a.out)
 	root.SetErr(env.Err)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.started && !isUnreachable(err) {
 		err = &usageError{err}
 	}
 	if flushErr := a.out.Flush(); err == nil && flushErr != nil {
 		err = fmt.Errorf("write the output: %w", flushErr)
 	}
-	a.report(err)
+	a.report(cmd, err)
 	return exitCode(err)
 }
 
@@ -107,7 +122,7 @@ completely and durably, or not at all.`,
   llcli status`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          noCommand,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -119,9 +134,9 @@ completely and durably, or not at all.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	root.AddCommand(
-		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(),
+		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
-		a.connectionsCommand(), a.countersCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
+		a.connectionsCommand(), a.countersCommand(), a.eventsCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
 	)
 	return root
 }

@@ -138,14 +138,9 @@ func (a *app) completeName(kind string) completer {
 // of any number.
 func (a *app) completeRefs(limit int) completer {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		word, name, slash := strings.Cut(prefix, "/")
 		switch {
-		case len(args) == 0 && slash:
-			found := a.names(cmd.Context(), kindOf(word), name, nil)
-			for i := range found {
-				found[i] = word + "/" + found[i]
-			}
-			return found, cobra.ShellCompDirectiveNoFileComp
+		case len(args) == 0 && strings.Contains(prefix, "/"):
+			return a.completeRef(cmd, nil, prefix)
 		case len(args) == 0:
 			return kindWords(prefix), cobra.ShellCompDirectiveNoFileComp
 		case limit > 0 && len(args) > limit:
@@ -153,6 +148,24 @@ func (a *app) completeRefs(limit int) completer {
 		}
 		return a.names(cmd.Context(), kindOf(args[0]), prefix, args[1:]), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completeRef offers KIND/NAME.
+func (a *app) completeRef(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	word, name, slash := strings.Cut(prefix, "/")
+	if !slash {
+		words := kindWords(prefix)
+		for i := range words {
+			text, description, _ := strings.Cut(words[i], "\t")
+			words[i] = cobra.CompletionWithDesc(text+"/", description)
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	found := a.names(cmd.Context(), kindOf(word), name, nil)
+	for i := range found {
+		found[i] = word + "/" + found[i]
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
 // kindWords returns the words for kinds that begin with prefix, those of which

@@ -108,13 +108,15 @@ func (a *app) connections(ctx context.Context, d Daemon, params api.ConnectionsL
 
 func (a *app) connectionTable() *table {
 	columns := []column{
-		{title: "PROTOCOL"}, {title: "SOURCE"}, {title: "DESTINATION"}, {title: "BACKEND"}, {title: "SERVICE", flexible: true},
-		{title: "STATE"}, {title: "PATH"}, {title: "IDLE", right: true}, {title: "SENT", right: true}, {title: "RECEIVED", right: true},
+		{title: "PROTO"}, {title: "SOURCE"}, {title: "DESTINATION"}, {title: "BACKEND", optional: 1}, {title: "SERVICE", flexible: true, optional: 2},
+		{title: "STATE"}, {title: "PATH", optional: 6}, {title: "IDLE", right: true, optional: 3},
+		{title: "SENT", right: true, optional: 5}, {title: "RECEIVED", right: true, optional: 4},
 	}
 	if a.output == formatWide {
 		columns = append(columns,
-			column{title: "NAT"}, column{title: "REPLY TO"}, column{title: "AGE", right: true}, column{title: "EXPIRES", right: true},
-			column{title: "PACKETS SENT", right: true}, column{title: "PACKETS RECEIVED", right: true})
+			column{title: "NAT", optional: 7}, column{title: "REPLY TO", optional: 8}, column{title: "AGE", right: true, optional: 9},
+			column{title: "EXPIRES", right: true, optional: 9}, column{title: "PACKETS SENT", right: true, optional: 9},
+			column{title: "PACKETS RECEIVED", right: true, optional: 9})
 	}
 	return a.table(columns...)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
 )
 
 // testDaemon holds objects as loxilightd does, and forwards nothing: a Service
@@ -25,16 +26,24 @@ type testDaemon struct {
 	objects     map[api.ObjectRef]api.Object
 	revision    uint64
 	connections []api.Connection
-	calls       []string              // methods, in the order of the calls
+	calls       []string // methods, in the order of the calls
+	events      []client.Event
+	interrupt   func()                // what Ctrl-C does
+	away        error                 // what everybody gets who connects
 	fail        map[string]*api.Error // by method
 }
 
 func newTestDaemon(t *testing.T) *testDaemon {
 	t.Helper()
-	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), fail: map[string]*api.Error{}}
+	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), events: testEvents(t), fail: map[string]*api.Error{}}
 }
 
-func (d *testDaemon) dial(context.Context, string, time.Duration) (Daemon, error) { return d, nil }
+func (d *testDaemon) dial(context.Context, string, time.Duration) (Daemon, error) {
+	if d.away != nil {
+		return nil, d.away
+	}
+	return d, nil
+}
 
 // Close implements Daemon.
 func (d *testDaemon) Close() error { return nil }
@@ -78,6 +87,10 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.get)
 	case api.MethodList:
 		return with(params, d.list)
+	case api.MethodReplace:
+		return with(params, d.replace)
+	case api.MethodReload:
+		return d.reload()
 	case api.MethodConnectionsList:
 		return with(params, d.connectionsList)
 	case api.MethodConnectionsFlush:
@@ -169,6 +182,55 @@ func (d *testDaemon) delete(p api.DeleteParams) (any, *api.Error) {
 		addChange(result, ref, action)
 	}
 	return d.commit(result, after, p.Change, nil)
+}
+
+// replace deletes before it applies, which nobody sees: it is one transaction.
+func (d *testDaemon) replace(p api.ReplaceParams) (any, *api.Error) {
+	before := d.objects
+	given := map[api.ObjectRef]bool{}
+	for _, o := range p.Objects {
+		given[api.ObjectRef{Kind: o.Kind, Name: o.Name}] = true
+	}
+	answer, err := d.apply(api.ApplyParams{Objects: p.Objects, Change: p.Change})
+	if err != nil {
+		return nil, err
+	}
+	result := answer.(*api.ChangeResult)
+	for _, ref := range slices.SortedFunc(maps.Keys(before), func(a, b api.ObjectRef) int { return cmp.Compare(a.Name, b.Name) }) {
+		if !given[ref] && before[ref].Owner == p.Owner && slices.Contains(p.Kinds, ref.Kind) {
+			addChange(result, ref, api.ActionDeleted)
+			if !p.DryRun {
+				delete(d.objects, ref)
+			}
+		}
+	}
+	return result, nil
+}
+
+// reload finds one file with one Interface.
+func (d *testDaemon) reload() (any, *api.Error) {
+	files := []string{"/etc/loxilight/conf.d/10-eth.yaml"}
+	objects := []api.Object{{Kind: api.KindInterface, Name: "eth7", Owner: api.OwnerFile, Spec: json.RawMessage(`{"device":"eth7"}`)}}
+	answer, err := d.replace(api.ReplaceParams{Owner: api.OwnerFile, Kinds: api.Kinds, Objects: objects})
+	if err != nil {
+		return nil, err
+	}
+	return api.ReloadResult{ChangeResult: *answer.(*api.ChangeResult), Files: files}, nil
+}
+
+// act does what a script tells: somebody else's change of an object.
+func (d *testDaemon) act(t *testing.T, words []string) {
+	t.Helper()
+	raw := strings.Join(words, " ")
+	var o api.Object
+	if err := json.Unmarshal([]byte(raw), &o); err != nil {
+		t.Fatalf("script: daemon %s: %v", raw, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := d.apply(api.ApplyParams{Objects: []api.Object{o}}); err != nil {
+		t.Fatalf("script: daemon %s: %v", raw, err)
+	}
 }
 
 func addChange(r *api.ChangeResult, ref api.ObjectRef, action string) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/loxilight/loxilight/api"
@@ -44,6 +45,32 @@ func needWords(n int, usage string) cobra.PositionalArgs {
 	}
 }
 
+// oneName wants exactly one argument: a name.
+func oneName(command string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usagef("the name is missing: llcli %s NAME …", command)
+		case len(args) > 1:
+			return usagef("unexpected %q after the name: llcli %s NAME …", args[1], command)
+		}
+		return nil
+	}
+}
+
+// noCommand refuses words after a command that only has commands of its own.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usagef("%s", text)
+}
+
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
 // exitCode is the one place where errors become exit codes.
@@ -66,11 +93,11 @@ func exitCode(err error) int {
 	return ExitFailed
 }
 
-// report prints err for people. A reader who went away (llcli get | head) and an
+// report prints err, which cmd ended with, for people. A reader who went away (llcli get | head) and an
 // interrupt by the user need no words.
-func (a *app) report(err error) {
+func (a *app) report(cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
-	if err == nil || errors.Is(err, syscall.EPIPE) || interrupted {
+	if err == nil || errors.Is(err, errDiffers) || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
 	// There is nowhere to tell of an error of writing this.
@@ -81,7 +108,7 @@ func (a *app) report(err error) {
 		}
 	}
 	if _, ok := errors.AsType[*usageError](err); ok {
-		_, _ = fmt.Fprintln(a.Err, "llcli: see llcli --help, or llcli COMMAND --help")
+		_, _ = fmt.Fprintf(a.Err, "llcli: see %s --help\n", cmd.CommandPath())
 	}
 }
 

@@ -44,6 +44,7 @@ With -o yaml and -o json the objects come out as apply takes them.`,
 		ValidArgsFunction: a.completeRefs(0),
 	}
 	options.bind(cmd)
+	a.bindWatch(cmd)
 	return cmd
 }
 
@@ -70,6 +71,13 @@ func (a *app) get(ctx context.Context, d Daemon, kind string, names []string, op
 	if len(names) > 0 && (options.owner != "" || len(options.labels) > 0) {
 		return usagef("names and --owner or --labels do not go together")
 	}
+	if a.watch {
+		return a.watchObjects(ctx, d, kind, names, options)
+	}
+	return a.getOnce(ctx, d, kind, names, options)
+}
+
+func (a *app) getOnce(ctx context.Context, d Daemon, kind string, names []string, options getOptions) error {
 	if len(names) > 0 {
 		return a.getNames(ctx, d, kind, names)
 	}
@@ -137,7 +145,7 @@ func (a *app) objectWriter(name string, single bool) *objectWriter {
 		if w.kind != nil {
 			columns = append(columns, w.kind.wide...)
 		}
-		columns = append(columns, column{title: "OWNER"}, column{title: "REVISION", right: true})
+		columns = append(columns, column{title: "OWNER", optional: 2}, column{title: "REVISION", right: true, optional: 3})
 	}
 	w.table = a.table(append(columns, column{title: "MESSAGE", flexible: true})...)
 	return w

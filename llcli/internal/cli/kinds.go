@@ -26,11 +26,11 @@ var kinds = []kind{
 		name:  api.KindInterface,
 		words: []string{"interface", "interfaces", "if", "iface"},
 		columns: []column{
-			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP"},
+			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP", optional: 1},
 		},
 		wide: []column{
-			{title: "INDEX", right: true}, {title: "MAC"}, {title: "MTU", right: true},
-			{title: "ADDRESSES", flexible: true}, {title: "HOOKS", flexible: true},
+			{title: "INDEX", right: true, optional: 2}, {title: "MAC", optional: 5}, {title: "MTU", right: true, optional: 4},
+			{title: "ADDRESSES", flexible: true, optional: 3}, {title: "HOOKS", flexible: true, optional: 3},
 		},
 		cells: interfaceCells,
 	},
@@ -38,10 +38,10 @@ var kinds = []kind{
 		name:  api.KindService,
 		words: []string{"service", "services", "svc"},
 		columns: []column{
-			{title: "FRONTENDS", flexible: true}, {title: "BACKENDS", right: true}, {title: "ALGORITHM"},
+			{title: "FRONTENDS", flexible: true}, {title: "BACKENDS", right: true}, {title: "ALGORITHM", optional: 1},
 		},
 		wide: []column{
-			{title: "SOURCE"}, {title: "AFFINITY"}, {title: "HEALTH"}, {title: "LABELS", flexible: true},
+			{title: "SOURCE", optional: 3}, {title: "AFFINITY", optional: 4}, {title: "HEALTH", optional: 4}, {title: "LABELS", flexible: true, optional: 5},
 		},
 		cells: serviceCells,
 	},

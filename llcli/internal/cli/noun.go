@@ -8,16 +8,23 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // specFlags are the flags that a spec is made of.
 type specFlags interface {
 	bind(cmd *cobra.Command)
+	// spec returns the whole spec that the flags say.
 	spec() (any, error)
+	// merge puts what the flags that were given say into a spec.
+	merge(spec map[string]any, given *pflag.FlagSet) error
 }
 
 func (a *app) interfaceCommand() *cobra.Command {
-	return a.nounCommand(findKind(api.KindInterface), &interfaceFlags{}, "  llcli interface add eth0 --device eth0")
+	k := findKind(api.KindInterface)
+	cmd := a.nounCommand(k, &interfaceFlags{}, "  llcli interface add eth0 --device eth0")
+	cmd.AddCommand(a.setCommand(k, &interfaceFlags{}, "  llcli interface set eth0 --xdp native"))
+	return cmd
 }
 
 // nounCommand is the word for a kind, with the verbs that all kinds have.
@@ -27,13 +34,8 @@ func (a *app) nounCommand(k *kind, flags specFlags, addExample string) *cobra.Co
 		Use:     noun,
 		Aliases: k.words[1:],
 		Short:   fmt.Sprintf("Add, list, show and delete objects of kind %s", k.name),
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.addCommand(k, flags, addExample), a.nounList(k), a.nounShow(k), a.nounDelete(k))
 	return cmd
@@ -50,7 +52,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 		Short:   "Add one " + k.name,
 		Long:    fmt.Sprintf("Add one %s. One that is there with another spec stays, unless --overwrite is given.", k.name),
 		Example: example,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneName(k.words[0] + " add"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {

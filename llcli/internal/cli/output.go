@@ -141,6 +141,9 @@ func (p painter) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
+// stateDeleted is the state that a watch shows of an object that is gone.
+const stateDeleted = "Deleted"
+
 // stateColor is the colour of a state of an object, a backend or the daemon.
 func stateColor(state string) string {
 	switch state {
@@ -148,7 +151,7 @@ func stateColor(state string) string {
 		return green
 	case api.StatePending, "draining", "unknown", "degraded":
 		return yellow
-	case api.StateError, "down", "unhealthy", "Deleted":
+	case api.StateError, "down", "unhealthy", stateDeleted:
 		return red
 	default:
 		return ""

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,11 +25,15 @@ type session struct {
 	env    map[string]string
 	width  int
 	stdin  string
+	edit   func(text string) string // what the user does in the editor
 }
 
 // run carries out one command line and returns the exit code and the outputs.
 func (s *session) run(ctx context.Context, args ...string) (int, string, string) {
 	var out, errs bytes.Buffer
+	ctx, interrupt := context.WithCancel(ctx)
+	defer interrupt()
+	s.daemon.interrupt = interrupt
 	code := Run(ctx, Env{
 		Args:   args,
 		In:     strings.NewReader(s.stdin),
@@ -38,6 +43,13 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 		Width:  func() int { return s.width },
 		Dial:   s.daemon.dial,
 		Now:    func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) },
+		Edit: func(_ context.Context, path string) error {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, []byte(s.edit(string(text))), 0o600)
+		},
 		Version: "0.9",
 		Build:   "test",
 	})
@@ -47,7 +59,8 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 // TestScripts runs the scripts in testdata. A line "$ llcli …" is a command;
 // what follows is what it prints: lines of stderr after "! ", blank ones as "~",
 // and its exit code in brackets if it is not 0. "$ write FILE" makes a file of the lines that
-// follow and begin with "| ", "$ width N" sets the width of the terminal.
+// follow and begin with "| ", "$ width N" sets the width of the terminal, "$ edit
+// OLD NEW" is what the user does in the editor.
 func TestScripts(t *testing.T) {
 	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
 	if err != nil {
@@ -79,6 +92,7 @@ func runScript(t *testing.T, script string) string {
 	t.Helper()
 	s := &session{daemon: newTestDaemon(t), dir: t.TempDir(), env: map[string]string{}}
 	t.Chdir(s.dir)
+	t.Setenv("TMPDIR", s.dir)
 	var got strings.Builder
 	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -100,6 +114,9 @@ func runScript(t *testing.T, script string) string {
 	}
 	return got.String()
 }
+
+// edited is the folder of a text that edit keeps.
+var edited = regexp.MustCompile(`DIR/llcli-\d+`)
 
 // words splits a command at its spaces; "" is an empty word.
 func words(command string) []string {
@@ -129,13 +146,23 @@ func (s *session) command(t *testing.T, words []string, input string) string {
 		for strings.Contains(out, "\n\n") {
 			out = strings.ReplaceAll(out, "\n\n", "\n~\n")
 		}
-		return strings.ReplaceAll(out, s.dir, "DIR")
+		return edited.ReplaceAllString(strings.ReplaceAll(out, s.dir, "DIR"), "DIR/TMP")
 	case "write":
 		if err = os.MkdirAll(filepath.Dir(words[1]), 0o755); err == nil {
 			err = os.WriteFile(words[1], []byte(input), 0o644)
 		}
 	case "width":
 		s.width, err = strconv.Atoi(words[1])
+	case "edit":
+		s.edit = func(text string) string {
+			edited := strings.ReplaceAll(text, words[1], words[2])
+			if text == edited {
+				t.Errorf("the editor shows no %q:\n%s", words[1], text)
+			}
+			return edited
+		}
+	case "daemon":
+		s.daemon.act(t, words[1:])
 	case "env":
 		name, value, _ := strings.Cut(words[1], "=")
 		s.env[name] = value

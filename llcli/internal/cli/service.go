@@ -18,7 +18,8 @@ import (
 func (a *app) serviceCommand() *cobra.Command {
 	cmd := a.nounCommand(findKind(api.KindService), &serviceFlags{},
 		"  llcli service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080 --backend 10.0.1.3:8080,weight=2")
-	cmd.AddCommand(a.drainCommand())
+	cmd.AddCommand(a.setCommand(findKind(api.KindService), &serviceFlags{}, "  llcli service set web --algorithm least-connections --affinity 3h\n  llcli service set web --health none"),
+		a.drainCommand(), a.backendCommand())
 	return cmd
 }
 
@@ -66,6 +67,15 @@ func (f *serviceFlags) spec() (any, error) {
 	if len(f.frontends) == 0 {
 		return nil, usagef("where do clients connect to? say --frontend ADDRESS:PORT/PROTOCOL")
 	}
+	spec, err := f.fields()
+	if err == nil && spec.Health != nil && spec.Health.Type == "" {
+		return nil, usagef("the --health-… flags need --health tcp, http, https or ping")
+	}
+	return spec, err
+}
+
+// fields returns the fields that the flags say.
+func (f *serviceFlags) fields() (*api.ServiceSpec, error) {
 	spec := &api.ServiceSpec{Frontends: f.frontends, Algorithm: f.algorithm, Source: f.source, SourceRanges: f.sourceRanges}
 	for _, text := range f.backends {
 		b, err := parseBackend(text)
@@ -79,9 +89,6 @@ func (f *serviceFlags) spec() (any, error) {
 	}
 	f.health.Interval, f.health.Timeout = api.Duration(f.interval), api.Duration(f.timeout)
 	if f.health != (api.HealthCheck{}) {
-		if f.health.Type == "" {
-			return nil, usagef("the --health-… flags need --health tcp, http, https or ping")
-		}
 		spec.Health = &f.health
 	}
 	if len(f.idle) > 0 {
@@ -142,7 +149,7 @@ address for all of its ports.`,
 				state = "active"
 			}
 			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
-				return setBackendState(spec, args[0], args[1:], state)
+				return setBackends(spec, args[0], args[1:], map[string]any{"state": state})
 			})
 		}),
 		ValidArgsFunction: a.completeServiceBackends,
@@ -152,27 +159,40 @@ address for all of its ports.`,
 	return cmd
 }
 
-// setBackendState sets the state of the backends that are named, in a spec of
-// which nothing else is touched, known or not.
-func setBackendState(spec map[string]any, service string, names []string, state string) error {
-	backends, _ := spec["backends"].([]any)
-	for _, name := range names {
-		found := false
-		for _, item := range backends {
-			b, ok := item.(map[string]any)
-			if !ok {
-				continue
-			}
-			address, _ := b["address"].(string)
-			if address == name || hostOf(address) == strings.Trim(name, "[]") {
-				b["state"], found = state, true
-			}
-		}
-		if !found {
-			return fmt.Errorf("Service/%s has no backend %s", service, name)
+// setBackends sets fields of the backends that are named, in a spec of which
+// nothing else is touched, known or not.
+func setBackends(spec map[string]any, service string, names []string, fields map[string]any) error {
+	chosen, err := chooseBackends(spec, service, names)
+	if err != nil {
+		return err
+	}
+	for _, i := range chosen {
+		b := spec["backends"].([]any)[i].(map[string]any)
+		for field, value := range fields {
+			b[field] = value
 		}
 	}
 	return nil
+}
+
+// chooseBackends returns which backends of a spec the names name.
+func chooseBackends(spec map[string]any, service string, names []string) ([]int, error) {
+	backends, _ := spec["backends"].([]any)
+	var chosen []int
+	for _, name := range names {
+		found := false
+		for i, item := range backends {
+			b, _ := item.(map[string]any)
+			address, _ := b["address"].(string)
+			if address == name || address != "" && hostOf(address) == strings.Trim(name, "[]") {
+				chosen, found = append(chosen, i), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("Service/%s has no backend %s; llcli service show %s lists them", service, name, service)
+		}
+	}
+	return chosen, nil
 }
 
 // hostOf returns the address without its port.

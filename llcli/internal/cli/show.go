@@ -188,8 +188,8 @@ func describeIdle(t *api.IdleTimeout) string {
 // backendTable shows each backend as it is wanted, as it is, and what it does.
 func (a *app) backendTable(spec *api.ServiceSpec, status *api.ServiceStatus, counters []api.BackendCounters) *table {
 	t := a.table(column{title: "BACKEND"}, column{title: "WEIGHT", right: true}, column{title: "STATE"}, column{title: "HEALTH"},
-		column{title: "ACTIVE", right: true}, column{title: "CONNECTIONS", right: true}, column{title: "PACKETS", right: true},
-		column{title: "BYTES", right: true}, column{title: "MESSAGE", flexible: true})
+		column{title: "ACTIVE", right: true}, column{title: "CONNECTIONS", right: true, optional: 1}, column{title: "PACKETS", right: true, optional: 3},
+		column{title: "BYTES", right: true, optional: 2}, column{title: "MESSAGE", flexible: true})
 	for _, b := range spec.Backends {
 		is := api.BackendStatus{State: or(b.State, "active")}
 		if i := slices.IndexFunc(status.Backends, func(s api.BackendStatus) bool { return s.Address == b.Address }); i >= 0 {

@@ -18,6 +18,9 @@ type column struct {
 	title    string
 	flexible bool // may be cut to fit the terminal
 	right    bool // numbers: aligned at the right
+	// optional columns are left out of a table that does not fit the terminal,
+	// those with the highest number first. 0: never.
+	optional int
 }
 
 // cell is one value.
@@ -33,6 +36,7 @@ type table struct {
 	columns []column
 	widths  []int
 	rows    [][]cell
+	hidden  []bool // set with the titles, by column
 	begun   bool
 }
 
@@ -44,18 +48,21 @@ func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
 
 // flush writes the rows that were added, and the titles before the first ones.
 func (t *table) flush() {
-	header := make([]cell, len(t.columns))
-	for i, c := range t.columns {
-		header[i] = cell{text: c.title, color: bold}
-	}
 	if !t.begun {
+		header := make([]cell, len(t.columns))
+		for i, c := range t.columns {
+			header[i] = cell{text: c.title, color: bold}
+		}
 		t.rows = append([][]cell{header}, t.rows...)
-		t.begun = true
 	}
 	for _, row := range t.rows {
 		for i, c := range row {
 			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(c.text))
 		}
+	}
+	if !t.begun {
+		t.hide(t.app.Width())
+		t.begun = true
 	}
 	widths := t.fit(t.app.Width())
 	paint := t.app.painter()
@@ -68,7 +75,10 @@ func (t *table) flush() {
 func (t *table) writeRow(row []cell, widths []int, paint painter) {
 	var line strings.Builder
 	for i, c := range row {
-		if i > 0 {
+		if t.hidden[i] {
+			continue
+		}
+		if line.Len() > 0 {
 			line.WriteString(gap)
 		}
 		text := cut(clean(c.text), widths[i])
@@ -83,18 +93,58 @@ func (t *table) writeRow(row []cell, widths []int, paint painter) {
 	t.app.printf("%s\n", strings.TrimRight(line.String(), " "))
 }
 
+// hide leaves out optional columns until the table fits the terminal, and says
+// which.
+func (t *table) hide(terminal int) {
+	t.hidden = make([]bool, len(t.columns))
+	var left []string
+	for terminal > 0 && t.least() > terminal {
+		most := -1
+		for i, c := range t.columns {
+			if c.optional > 0 && !t.hidden[i] && (most < 0 || c.optional >= t.columns[most].optional) {
+				most = i
+			}
+		}
+		if most < 0 {
+			break // it will not fit; the terminal wraps
+		}
+		t.hidden[most] = true
+		left = append(left, t.columns[most].title)
+	}
+	if len(left) > 0 && !t.app.watch {
+		t.app.note("the terminal is too narrow for %s; -o json shows all", strings.Join(left, ", "))
+	}
+}
+
+// least returns how narrow the table can get without leaving out more.
+func (t *table) least() int {
+	total := -len(gap)
+	for i, w := range t.widths {
+		switch {
+		case t.hidden[i]:
+			continue
+		case t.columns[i].flexible:
+			w = min(w, minFlexible)
+		}
+		total += w + len(gap)
+	}
+	return total
+}
+
 // fit returns the widths of the columns on a terminal of so many columns: the
 // widest flexible ones give way first. Without a terminal nothing is cut.
 func (t *table) fit(terminal int) []int {
 	widths := append([]int(nil), t.widths...)
-	total := len(gap) * (len(widths) - 1)
-	for _, w := range widths {
-		total += w
+	total := -len(gap)
+	for i, w := range widths {
+		if !t.hidden[i] {
+			total += w + len(gap)
+		}
 	}
 	for terminal > 0 && total > terminal {
 		widest := -1
 		for i, c := range t.columns {
-			if c.flexible && widths[i] > minFlexible && (widest < 0 || widths[i] > widths[widest]) {
+			if c.flexible && !t.hidden[i] && widths[i] > minFlexible && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}

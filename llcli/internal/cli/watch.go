@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,25 +18,34 @@ func (a *app) bindWatch(cmd *cobra.Command) {
 }
 
 // repeat calls show once, or with --watch until the user interrupts: on a
-// terminal each time in place of the last, else one after the other. A daemon
-// that goes away meanwhile is told of, and waited for.
+// terminal each time in place of the last, else one after the other.
 func (a *app) repeat(ctx context.Context, show func() error) error {
 	if !a.watch {
 		return show()
 	}
+	return a.periodically(ctx, func(first bool) error {
+		if a.isTable() && a.Width() > 0 {
+			a.printf("\x1b[H\x1b[2J") // to the top, and clear
+		} else if a.isTable() && !first {
+			a.printf("\n")
+		}
+		return show()
+	})
+}
+
+// periodically calls show until the user interrupts, and writes out what it
+// printed. A daemon that goes away meanwhile is told of, and waited for.
+func (a *app) periodically(ctx context.Context, show func(first bool) error) error {
 	if a.interval < 100*time.Millisecond {
 		return usagef("--interval %s: want 100ms or more", a.interval)
 	}
 	ticker := time.NewTicker(a.interval)
 	defer ticker.Stop()
 	for first := true; ; first = false {
-		if a.isTable() && a.Width() > 0 {
-			a.printf("\x1b[H\x1b[2J") // to the top, and clear
-		} else if a.isTable() && !first {
-			a.printf("\n")
-		}
-		err := show()
+		err := show(first)
 		switch {
+		case errors.Is(err, errEnough):
+			return nil
 		case ctx.Err() != nil:
 			return nil // the user has seen enough
 		case err != nil && (first || !isUnreachable(err)):

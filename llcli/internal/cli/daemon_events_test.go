@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"iter"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// testEvents are what happens at the test daemon: all there is, and then its end.
+func testEvents(t *testing.T) []client.Event {
+	t.Helper()
+	connection := testConnections()[0]
+	events := []client.Event{
+		event(t, api.TopicChanges, &api.ChangeEvent{Event: api.Event{Seq: 7}, Revision: 43, Kind: "Service", Name: "web", Action: "updated"}),
+		event(t, api.TopicStatus, &api.StatusEvent{Event: api.Event{Seq: 1}, Kind: "Service", Name: "web", State: "unhealthy",
+			Message: "connection refused", Backend: "10.0.1.2:8080"}),
+		event(t, api.TopicStatus, &api.StatusEvent{Event: api.Event{Seq: 2}, Kind: "Interface", Name: "eth0", State: "Error", Message: "eth0 is gone"}),
+		event(t, api.TopicDrops, &api.DropEvent{Event: api.Event{Seq: 12}, Reason: "no_backend", Device: "eth0", Hook: "ingress", Protocol: "tcp",
+			Tuple: connection.Original, Service: "web", Length: 74}),
+		event(t, api.TopicConnections, &api.ConnectionEvent{Event: api.Event{Seq: 3}, Action: "opened", Connection: connection}),
+		event(t, api.TopicConnections, &api.ConnectionEvent{Event: api.Event{Seq: 4}, Action: "closed", Connection: connection}),
+		{Topic: api.TopicChanges, Seq: 9, Lost: 2},
+	}
+	events[3].Lost = 5
+	return events
+}
+
+func event(t *testing.T, topic string, v any) client.Event {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.Event{Topic: topic, Data: raw}
+}
+
+// Events implements Daemon.
+func (d *testDaemon) Events(_ context.Context, topics ...string) (Events, error) {
+	if d.away != nil {
+		return nil, d.away
+	}
+	s := &testSubscription{daemon: d}
+	for _, e := range d.events {
+		if len(topics) == 0 || slices.Contains(topics, e.Topic) {
+			s.events = append(s.events, e)
+		}
+	}
+	return s, nil
+}
+
+type testSubscription struct {
+	daemon *testDaemon
+	events []client.Event
+}
+
+// Next implements Events. After the last event the user interrupts llcli.
+func (s *testSubscription) Next(ctx context.Context) (client.Event, error) {
+	if len(s.events) == 0 {
+		s.daemon.interrupt()
+		<-ctx.Done()
+		return client.Event{}, ctx.Err()
+	}
+	e := s.events[0]
+	s.events = s.events[1:]
+	return e, nil
+}
+
+// Close implements Events.
+func (s *testSubscription) Close() {}
+
+// Watch implements Daemon: what is there, then the last of it is deleted, and
+// the user interrupts llcli.
+func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error] {
+	return func(yield func(client.Watched, error) bool) {
+		if d.away != nil {
+			yield(client.Watched{}, d.away)
+			return
+		}
+		var last api.ObjectRef
+		for _, ref := range slices.SortedFunc(maps.Keys(d.objects), func(a, b api.ObjectRef) int { return cmp.Compare(a.Name, b.Name) }) {
+			object := d.objects[ref]
+			if slices.Contains(o.Kinds, ref.Kind) && (o.Owner == "" || o.Owner == object.Owner) {
+				if !yield(client.Watched{Ref: ref, Object: &object}, nil) {
+					return
+				}
+				last = ref
+			}
+		}
+		if yield(client.Watched{Synced: true}, nil) && last.Name != "" && yield(client.Watched{Ref: last}, nil) {
+			d.interrupt()
+			<-ctx.Done()
+		}
+	}
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// errDiffers is the end of a diff --exit-code that found something.
+var errDiffers = errors.New("they differ")
+
+func (a *app) diffCommand() *cobra.Command {
+	var files []string
+	var exitCode bool
+	var owner string
+	cmd := &cobra.Command{
+		Use:   "diff -f FILE…",
+		Short: "Show what apply would change",
+		Long: `Show line by line what apply would change of what is wanted. The daemon checks the
+files as it would for apply, with the same errors. JSON and YAML output is the
+answer of apply --dry-run.`,
+		Example: "  llcli diff -f web.yaml\n  llcli diff -f conf/ --exit-code || echo it differs",
+		Args:    noWords("name files with -f FILE"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			docs, change, err := a.changeInput(files, owner, &changeOptions{dryRun: true, ifRevision: -1})
+			if err != nil {
+				return err
+			}
+			t := transaction{method: api.MethodApply, objects: objectsOf(docs), change: change}
+			result, err := t.send(ctx, d)
+			if err != nil {
+				return locate(err, docs)
+			}
+			differs := slices.ContainsFunc(result.Changes, func(c api.ObjectChange) bool { return c.Action != api.ActionUnchanged })
+			if a.isTable() {
+				err = a.diffObjects(ctx, d, docs)
+			} else {
+				err = a.printValue(result)
+			}
+			if err == nil && differs && exitCode {
+				return errDiffers
+			}
+			return err
+		}),
+	}
+	bindFiles(cmd, &files)
+	bindOwner(cmd, &owner, "", "the owner of objects that name none (default cli)")
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 1 if there are differences")
+	return cmd
+}
+
+// diffObjects shows how each document differs from what the daemon has.
+func (a *app) diffObjects(ctx context.Context, d Daemon, docs []document) error {
+	for i := range docs {
+		o := &docs[i].object
+		var is api.Object
+		err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name}, &is)
+		e, isAPI := errors.AsType[*api.Error](err)
+		absent := isAPI && e.Reason() == api.ReasonNotFound
+		if err != nil && !absent {
+			return err
+		}
+		before, after := "", ""
+		if !absent {
+			if before, err = canonical(&is); err != nil {
+				return err
+			}
+		}
+		if after, err = canonical(o); err != nil {
+			return err
+		}
+		if lines := diffLines(before, after); len(lines) > 0 {
+			a.printDiff(docs[i].ref().String(), absent, lines)
+		}
+	}
+	return nil
+}
+
+// canonical writes what an object wants as YAML, with its fields in the order
+// of the alphabet.
+func canonical(o *api.Object) (string, error) {
+	wanted := map[string]any{"owner": or(o.Owner, api.OwnerCLI)}
+	if len(o.Labels) > 0 {
+		wanted["labels"] = o.Labels
+	}
+	spec := map[string]any{}
+	if err := mergeFields(spec, o.Spec); o.Spec != nil && err != nil {
+		return "", fmt.Errorf("%s/%s: spec: %w", o.Kind, o.Name, err)
+	}
+	wanted["spec"] = spec
+	text, err := toYAML(wanted)
+	return string(text), err
+}
+
+func (a *app) printDiff(ref string, absent bool, lines []string) {
+	paint := a.painter()
+	title := ref
+	if absent {
+		title += " (it is not there)"
+	}
+	a.printf("%s\n", paint.paint(bold, clean(title)))
+	for _, line := range lines {
+		color := ""
+		switch line[0] {
+		case '+':
+			color = green
+		case '-':
+			color = red
+		}
+		a.printf("%s\n", paint.paint(color, clean(line)))
+	}
+}
+
+// diffContext is how many lines are shown around one that differs.
+const diffContext = 3
+
+// diffLines returns the lines of two texts with +, - or a blank before them:
+// those that differ and a few around them. Nothing: they are the same.
+func diffLines(before, after string) []string {
+	if before == after {
+		return nil
+	}
+	all := editScript(splitLines(before), splitLines(after))
+	keep := make([]bool, len(all))
+	for i := range all {
+		if all[i][0] == ' ' {
+			continue
+		}
+		for j := max(0, i-diffContext); j < min(len(all), i+diffContext+1); j++ {
+			keep[j] = true
+		}
+	}
+	var lines []string
+	for i := range all {
+		switch {
+		case keep[i]:
+			lines = append(lines, all[i])
+		case i == 0 || keep[i-1]:
+			lines = append(lines, "  …")
+		}
+	}
+	return lines
+}
+
+func splitLines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+// maxDiff bounds the table of the longest common subsequence, in cells.
+const maxDiff = 4 << 20
+
+// editScript returns the lines of both texts, each with what became of it.
+func editScript(before, after []string) []string {
+	var script, tail []string
+	for len(before) > 0 && len(after) > 0 && before[0] == after[0] {
+		script = append(script, "  "+before[0])
+		before, after = before[1:], after[1:]
+	}
+	for len(before) > 0 && len(after) > 0 && before[len(before)-1] == after[len(after)-1] {
+		tail = append(tail, "  "+before[len(before)-1])
+		before, after = before[:len(before)-1], after[:len(after)-1]
+	}
+	slices.Reverse(tail)
+	if len(before)*len(after) > maxDiff { // too long: all of it differs
+		return slices.Concat(script, prefixLines("- ", before), prefixLines("+ ", after), tail)
+	}
+	return slices.Concat(script, commonScript(before, after), tail)
+}
+
+// commonScript keeps the longest common subsequence.
+func commonScript(before, after []string) []string {
+	// length[i][j] is that of before[i:] and after[j:].
+	length := make([][]int32, len(before)+1)
+	for i := range length {
+		length[i] = make([]int32, len(after)+1)
+	}
+	for i := len(before) - 1; i >= 0; i-- {
+		for j := len(after) - 1; j >= 0; j-- {
+			if before[i] == after[j] {
+				length[i][j] = length[i+1][j+1] + 1
+			} else {
+				length[i][j] = max(length[i+1][j], length[i][j+1])
+			}
+		}
+	}
+	var script []string
+	i, j := 0, 0
+	for i < len(before) && j < len(after) {
+		switch {
+		case before[i] == after[j]:
+			script = append(script, "  "+before[i])
+			i, j = i+1, j+1
+		case length[i+1][j] >= length[i][j+1]:
+			script = append(script, "- "+before[i])
+			i++
+		default:
+			script = append(script, "+ "+after[j])
+			j++
+		}
+	}
+	return slices.Concat(script, prefixLines("- ", before[i:]), prefixLines("+ ", after[j:]))
+}
+
+func prefixLines(prefix string, lines []string) []string {
+	out := make([]string, len(lines))
+	for i := range lines {
+		out[i] = prefix + lines[i]
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+const editorHead = `# What is wanted of %s. Save and leave the editor to apply it;
+# leave the text as it is, or empty, to change nothing.
+`
+
+func (a *app) editCommand() *cobra.Command {
+	var options changeOptions
+	cmd := &cobra.Command{
+		Use:   "edit KIND NAME",
+		Short: "Edit an object in an editor",
+		Long: `Edit an object as YAML in the editor of $VISUAL or $EDITOR, and apply it. What
+somebody else changed meanwhile is not overwritten. A text that is refused is kept
+in a file that the error names.`,
+		Example: "  llcli edit service web\n  EDITOR=nano llcli edit interface eth0",
+		Args:    needWords(1, "llcli edit KIND NAME"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			kind, names, err := refArgs(args)
+			if err != nil {
+				return err
+			}
+			if len(names) != 1 {
+				return usagef("want one object: llcli edit KIND NAME")
+			}
+			return a.editObject(ctx, d, api.ObjectRef{Kind: kind, Name: names[0]}, change)
+		}),
+		ValidArgsFunction: a.completeRefs(1),
+	}
+	options.bind(cmd)
+	return cmd
+}
+
+// editObject has the user edit an object, and applies what he made of it.
+func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change) error {
+	var object api.Object
+	if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
+		return err
+	}
+	if object.Owner == api.OwnerFile {
+		return fmt.Errorf("%s stands in a file of the daemon's object folder: edit it there, then llcli reload", ref)
+	}
+	revision := object.Revision
+	object.Status, object.Revision = nil, 0
+	text, err := toYAML(object)
+	if err != nil {
+		return err
+	}
+	text = append(fmt.Appendf(nil, editorHead, ref), text...)
+	path, edited, err := a.editText(ctx, text)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(text, edited) || len(bytes.TrimSpace(edited)) == 0 {
+		a.printf("nothing was changed\n")
+		return os.RemoveAll(filepath.Dir(path))
+	}
+	if err := a.applyEdited(ctx, d, ref, revision, path, edited, change); err != nil {
+		return fmt.Errorf("%w\n  your text is kept in %s: correct it, and llcli apply -f %s", err, path, path)
+	}
+	return os.RemoveAll(filepath.Dir(path))
+}
+
+// editText has the user edit a text, and returns the file that it stands in,
+// which is the caller's to remove, and what he made of it.
+func (a *app) editText(ctx context.Context, text []byte) (path string, edited []byte, err error) {
+	dir, err := os.MkdirTemp("", "llcli-")
+	if err != nil {
+		return "", nil, err
+	}
+	path = filepath.Join(dir, "object.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := a.Edit(ctx, path); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("the editor: %w", err), os.RemoveAll(dir))
+	}
+	edited, err = os.ReadFile(path)
+	return path, edited, err
+}
+
+// applyEdited applies a text, provided that the object is still at the revision
+// that the text was made from.
+func (a *app) applyEdited(ctx context.Context, d Daemon, ref api.ObjectRef, revision uint64, path string, text []byte, change api.Change) error {
+	docs, err := parseManifest(path, text)
+	if err != nil {
+		return err
+	}
+	if len(docs) != 1 || docs[0].ref() != ref {
+		return fmt.Errorf("%s: want %s alone: apply makes others, delete takes them away", path, ref)
+	}
+	t := transaction{method: api.MethodApply, objects: objectsOf(docs), change: change}
+	err = a.attempt(ctx, d, t, func(*transaction) error {
+		var is api.Object
+		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &is); err != nil {
+			return err
+		}
+		if is.Revision != revision {
+			return fmt.Errorf("%s was changed by somebody else meanwhile", ref)
+		}
+		return nil
+	})
+	return locate(err, docs)
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/spf13/cobra"
+)
+
+// eventOptions are the flags of events.
+type eventOptions struct {
+	count int
+	of    string // KIND/NAME
+}
+
+// eventLine is an event as programs read it.
+type eventLine struct {
+	Time  time.Time       `json:"time"` // when llcli got it
+	Topic string          `json:"topic"`
+	Lost  uint64          `json:"lost,omitempty"`  // events of the topic just before this one
+	Event json.RawMessage `json:"event,omitempty"` // absent: there is only the loss to tell
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var options eventOptions
+	cmd := &cobra.Command{
+		Use:     "events [TOPIC…]",
+		Aliases: []string{"monitor"},
+		Short:   "Show what happens, as it happens",
+		Long: `Show events as they come, until interrupted: those of all topics, or of
+
+  changes      objects that were created, updated or deleted
+  status       states of objects, and health of backends, that turned
+  drops        packets that were dropped (a sample: the counters count all)
+  connections  connections that began and ended (a sample)
+
+Events that were lost are told of. JSON output has one event a line.`,
+		Example:   "  llcli events\n  llcli events drops --of service/web\n  llcli events changes -o json",
+		Args:      topicsOnly,
+		ValidArgs: api.Topics,
+		RunE: a.run(func(ctx context.Context, d Daemon, topics []string) error {
+			if options.count < 0 {
+				return usagef("--count %d: want 0 (no end) or more", options.count)
+			}
+			if options.of != "" && !strings.Contains(options.of, "/") {
+				return usagef("--of %s: want KIND/NAME, such as service/web", options.of)
+			}
+			return a.events(ctx, d, topics, options)
+		}),
+	}
+	cmd.Flags().IntVar(&options.count, "count", 0, "end after so many events; 0: when interrupted")
+	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: KIND/NAME")
+	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))
+	return cmd
+}
+
+func topicsOnly(_ *cobra.Command, args []string) error {
+	for _, topic := range args {
+		if !slices.Contains(api.Topics, topic) {
+			return usagef("topic %q: want one of %s", topic, strings.Join(api.Topics, ", "))
+		}
+	}
+	return nil
+}
+
+// events shows events until the user interrupts. A daemon that goes away
+// meanwhile is told of, and waited for.
+func (a *app) events(ctx context.Context, d Daemon, topics []string, options eventOptions) error {
+	shown := 0
+	for first := true; ; first = false {
+		err := a.subscribed(ctx, d, topics, options, &shown)
+		switch {
+		case ctx.Err() != nil || err == nil:
+			return nil
+		case !isUnreachable(err) || first && shown == 0 && !isBroken(err):
+			return err
+		}
+		a.note("%v; trying again", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// subscribed shows the events of one connection. Its end is an error, enough
+// events are none.
+func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options eventOptions, shown *int) error {
+	events, err := d.Events(ctx, topics...)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	for {
+		event, err := events.Next(ctx)
+		if err != nil {
+			return &brokenError{err}
+		}
+		if !concerns(&event, options.of) {
+			event.Data = nil
+		}
+		if event.Lost == 0 && event.Data == nil {
+			continue
+		}
+		if err := a.printEvent(&event); err != nil {
+			return err
+		}
+		if err := a.out.Flush(); err != nil {
+			return err
+		}
+		if event.Data != nil {
+			*shown++
+		}
+		if *shown == options.count && options.count > 0 {
+			return nil
+		}
+	}
+}
+
+// brokenError is the end of a connection that worked.
+type brokenError struct{ err error }
+
+func (e *brokenError) Error() string { return e.err.Error() }
+func (e *brokenError) Unwrap() error { return e.err }
+
+func isBroken(err error) bool {
+	_, ok := errors.AsType[*brokenError](err)
+	return ok
+}
+
+// concerns says whether an event is one of the object that is named KIND/NAME,
+// or of any.
+func concerns(e *client.Event, of string) bool {
+	if of == "" || e.Data == nil {
+		return true
+	}
+	var about struct{ Kind, Name, Service string }
+	if err := e.Decode(&about); err != nil {
+		return true // better one too many
+	}
+	kind, name, _ := strings.Cut(of, "/")
+	if about.Service != "" {
+		about.Kind, about.Name = api.KindService, about.Service
+	}
+	return about.Kind == kindOf(kind) && about.Name == name
+}
+
+func (a *app) printEvent(e *client.Event) error {
+	now := a.Now()
+	if !a.isTable() {
+		return a.printLine(eventLine{Time: now, Topic: e.Topic, Lost: e.Lost, Event: e.Data})
+	}
+	at := now.Format("15:04:05")
+	paint := a.painter()
+	if e.Lost > 0 {
+		a.printf("%s  %-11s  %s\n", at, e.Topic, paint.paint(yellow, plural(e.Lost, "event")+" lost"))
+	}
+	if e.Data == nil {
+		return nil
+	}
+	text, color, err := eventText(e)
+	if err != nil {
+		return err
+	}
+	a.printf("%s  %-11s  %s\n", at, e.Topic, paint.paint(color, clean(text)))
+	return nil
+}
+
+// eventText writes an event for people.
+func eventText(e *client.Event) (text, color string, err error) {
+	switch e.Topic {
+	case api.TopicChanges:
+		var v api.ChangeEvent
+		err = e.Decode(&v)
+		return fmt.Sprintf("%s/%s %s at revision %d", v.Kind, v.Name, v.Action, v.Revision), actionColor(v.Action), err
+	case api.TopicStatus:
+		var v api.StatusEvent
+		err = e.Decode(&v)
+		of := v.Kind + "/" + v.Name
+		if v.Backend != "" {
+			of += " backend " + v.Backend
+		}
+		return fmt.Sprintf("%s is %s%s", of, v.State, prefixed(": ", v.Message)), stateColor(v.State), err
+	case api.TopicDrops:
+		var v api.DropEvent
+		err = e.Decode(&v)
+		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", dashed(v.Reason), v.Protocol, v.Source, v.Destination,
+			v.Length, v.Hook, v.Device, prefixed(", service ", v.Service)), "", err
+	case api.TopicConnections:
+		var v api.ConnectionEvent
+		err = e.Decode(&v)
+		text := fmt.Sprintf("%s: %s %s > %s%s%s", v.Action, v.Protocol, v.Original.Source, v.Original.Destination,
+			prefixed(", backend ", v.Backend), prefixed(", service ", v.Service))
+		if v.Action == "closed" {
+			text += fmt.Sprintf(", after %s, sent %s, received %s", short(v.Age), size(v.Sent.Bytes), size(v.Received.Bytes))
+		}
+		return text, "", err
+	default:
+		return string(e.Data), "", nil
+	}
+}

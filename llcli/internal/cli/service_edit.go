@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// merge puts what the flags that were given say into a spec, and leaves the rest.
+func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
+	flags := *f // it may be called again
+	if given.Changed("health") && f.health.Type == "none" {
+		delete(spec, "health")
+		flags.health.Type = ""
+	}
+	if given.Changed("affinity") && f.affinity == 0 {
+		delete(spec, "affinity")
+	}
+	said, err := flags.fields()
+	if err != nil {
+		return err
+	}
+	if given.Changed("source-range") && len(f.sourceRanges) == 0 {
+		delete(spec, "sourceRanges")
+	}
+	if _, has := spec["health"]; !has && said.Health != nil && said.Health.Type == "" {
+		return usagef("it has no health check; say --health tcp, http, https or ping")
+	}
+	return mergeFields(spec, said)
+}
+
+// mergeFields puts the fields that are set in a part of a spec into the spec;
+// objects of fields are merged, everything else takes the place of what was.
+func mergeFields(spec map[string]any, part any) error {
+	raw, err := marshal(part)
+	if err != nil {
+		return err
+	}
+	var said map[string]any
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	if err := dec.Decode(&said); err != nil {
+		return err
+	}
+	for name, value := range said {
+		if value == nil {
+			continue
+		}
+		inner, isMap := value.(map[string]any)
+		before, wasMap := spec[name].(map[string]any)
+		if !isMap || !wasMap {
+			spec[name] = value
+			continue
+		}
+		for key, v := range inner {
+			if v != "" { // the type of a health check of which other fields are said
+				before[key] = v
+			}
+		}
+	}
+	return nil
+}
+
+func (f *interfaceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
+	if given.Changed("device") && f.Device == "" {
+		return usagef("--device: which device?")
+	}
+	said := map[string]any{}
+	for name, value := range map[string]string{"device": f.Device, "netns": f.Netns, "role": f.Role, "xdp": f.XDP} {
+		if given.Changed(name) {
+			said[name] = value
+		}
+	}
+	return mergeFields(spec, said)
+}
+
+// setCommand changes what its flags say of one object, and nothing else.
+func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Command {
+	var options changeOptions
+	cmd := &cobra.Command{
+		Use:     "set NAME",
+		Short:   "Change what the flags say, and nothing else",
+		Long:    fmt.Sprintf("Change what the flags say of one %s. What they do not say stays as it is.", k.name),
+		Example: example,
+		Args:    oneName(k.words[0] + " set"),
+	}
+	flags.bind(cmd)
+	own := 0 // flags of the spec that were given
+	cmd.RunE = a.run(func(ctx context.Context, d Daemon, args []string) error {
+		change, err := options.params()
+		if err != nil {
+			return err
+		}
+		if own == 0 {
+			return usagef("nothing to change; see llcli %s set --help", k.words[0])
+		}
+		ref := api.ObjectRef{Kind: k.name, Name: args[0]}
+		return a.edit(ctx, d, ref, change, func(spec map[string]any) error { return flags.merge(spec, cmd.Flags()) })
+	})
+	var names []string
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if slices.Contains(names, flag.Name) {
+				own++
+			}
+		})
+	}
+	options.bind(cmd)
+	cmd.ValidArgsFunction = a.completeName(k.name)
+	return cmd
+}
+
+// backendCommand is the noun for the backends of a Service.
+func (a *app) backendCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "backend",
+		Aliases: []string{"backends"},
+		Short:   "Add, change and remove backends of a Service",
+		Args:    noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.backendAdd(), a.backendSet(), a.backendRemove())
+	return cmd
+}
+
+func (a *app) backendAdd() *cobra.Command {
+	var options changeOptions
+	cmd := &cobra.Command{
+		Use:     "add NAME ADDRESS:PORT[,weight=N][,state=S]…",
+		Short:   "Add backends to a Service",
+		Long:    "Add backends to a Service. One that it has already is refused: change it with set.",
+		Example: "  llcli service backend add web 10.0.1.4:8080 10.0.1.5:8080,weight=2 --wait 5s",
+		Args:    needWords(2, "llcli service backend add NAME ADDRESS:PORT…"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			var added []any
+			for _, text := range args[1:] {
+				b, err := parseBackend(text)
+				if err != nil {
+					return err
+				}
+				added = append(added, b)
+			}
+			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+				backends, _ := spec["backends"].([]any)
+				for _, b := range added {
+					if address := b.(api.Backend).Address; indexOf(backends, address) >= 0 {
+						return fmt.Errorf("Service/%s has backend %s already; change it with llcli service backend set", args[0], address)
+					}
+				}
+				spec["backends"] = append(slices.Clone(backends), added...)
+				return nil
+			})
+		}),
+		ValidArgsFunction: a.completeName(api.KindService),
+	}
+	options.bind(cmd)
+	return cmd
+}
+
+// indexOf returns where the backend with an address stands; -1: nowhere.
+func indexOf(backends []any, address string) int {
+	return slices.IndexFunc(backends, func(item any) bool {
+		b, _ := item.(map[string]any)
+		return b["address"] == address
+	})
+}
+
+func (a *app) backendSet() *cobra.Command {
+	var options changeOptions
+	var weight int
+	var state string
+	cmd := &cobra.Command{
+		Use:     "set NAME BACKEND…",
+		Short:   "Change the weight or the state of backends",
+		Long:    "Change the weight or the state of backends. BACKEND is an address:port, or an address for all of its ports.",
+		Example: "  llcli service backend set web 10.0.1.2:8080 --weight 5\n  llcli service backend set web 10.0.1.3 --state down",
+		Args:    needWords(2, "llcli service backend set NAME BACKEND…"),
+	}
+	cmd.RunE = a.run(func(ctx context.Context, d Daemon, args []string) error {
+		change, err := options.params()
+		if err != nil {
+			return err
+		}
+		fields := map[string]any{}
+		if cmd.Flags().Changed("weight") {
+			fields["weight"] = weight
+		}
+		if cmd.Flags().Changed("state") {
+			fields["state"] = state
+		}
+		if len(fields) == 0 {
+			return usagef("nothing to change; say --weight N or --state active, draining or down")
+		}
+		return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+			return setBackends(spec, args[0], args[1:], fields)
+		})
+	})
+	cmd.Flags().IntVar(&weight, "weight", 1, "its share of new connections, 0 (none) to 65535")
+	cmd.Flags().StringVar(&state, "state", "", "active, draining (keeps its connections, gets no new ones) or down")
+	must(cmd.RegisterFlagCompletionFunc("weight", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"active", "draining", "down"}, cobra.ShellCompDirectiveNoFileComp)))
+	options.bind(cmd)
+	cmd.ValidArgsFunction = a.completeServiceBackends
+	return cmd
+}
+
+func (a *app) backendRemove() *cobra.Command {
+	var options changeOptions
+	cmd := &cobra.Command{
+		Use:     "remove NAME BACKEND…",
+		Aliases: []string{"delete"},
+		Short:   "Remove backends from a Service",
+		Long: `Remove backends from a Service; to let their connections end first, drain them.
+BACKEND is an address:port, or an address for all of its ports.`,
+		Example: "  llcli service backend remove web 10.0.1.2:8080",
+		Args:    needWords(2, "llcli service backend remove NAME BACKEND…"),
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+				chosen, err := chooseBackends(spec, args[0], args[1:])
+				if err != nil {
+					return err
+				}
+				backends, _ := spec["backends"].([]any)
+				kept := make([]any, 0, len(backends))
+				for i := range backends {
+					if !slices.Contains(chosen, i) {
+						kept = append(kept, backends[i])
+					}
+				}
+				spec["backends"] = kept
+				return nil
+			})
+		}),
+		ValidArgsFunction: a.completeServiceBackends,
+	}
+	options.bind(cmd)
+	return cmd
+}
