@@ -139,6 +139,8 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 			{false, 'c', -1, "ESTABLISHED+"}, {false, 'c', 0, "CLOSED+"}, {false, 'c', bothSay, "CLOSED+"},
 			{false, 'c', bothSay + 1, "ESTABLISHED+"}, {false, 'c', 1 << 30, "ESTABLISHED+"},
 			{false, 's', -1, "ESTABLISHED+"}, {false, 's', 0, "CLOSED+"}, {false, 's', bothSay + 1, "ESTABLISHED+"},
+			{true, 'c', bothSay << 5, "CLOSED+"}, {true, 'c', bothSay<<5 + 1, "ESTABLISHED+"},
+			{true, 's', bothSay << 3, "CLOSED+"}, {true, 's', bothSay<<3 + 1, "ESTABLISHED+"}, {true, 's', -1, "ESTABLISHED+"},
 		} {
 			if tt.scaled {
 				r.play(p)
