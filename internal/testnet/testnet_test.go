@@ -170,7 +170,7 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := ns.Start(t, "sh", "-c", `readlink /proc/self/ns/net; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done`)
+	p := ns.Start(t, "sh", "-c", `trap 'echo bye; exit 3' TERM; readlink /proc/self/ns/net; while :; do sleep 0.05; done`)
 	Eventually(t, 5*time.Second, "the program's first line", func() bool { return strings.Contains(p.Output(), "\n") })
 	if strings.HasPrefix(p.Output(), link) {
 		t.Errorf("the program runs in %s, the namespace of the test", link)
