@@ -5,12 +5,20 @@
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
 GO ?= go
+# What make build builds, as far as it is there.
+BINARIES := $(patsubst %/main.go,./%,$(wildcard loxilightd/main.go llcli/main.go loxilight-cni/main.go loxilight-agent/main.go))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "%-18s %s\n", $$1, $$2}'
 
 setup: ## install what the tests need (root, Debian 12)
 	.ci/setup test
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+build: ## static binaries in bin/
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ $(BINARIES)
 
 test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...

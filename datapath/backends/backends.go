@@ -23,6 +23,9 @@ const (
 func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
 	switch name {
 	case EBPF:
+		if err := checkPrivileges(); err != nil {
+			return nil, fmt.Errorf("data plane %s: %w", name, err)
+		}
 		d, err := ebpf.Open(cfg, log)
 		if err != nil {
 			return nil, fmt.Errorf("data plane %s: %w", name, err)
