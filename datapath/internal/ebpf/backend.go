@@ -35,6 +35,7 @@ type DataPlane struct {
 	counters *telemetry
 	snat     snatPorts
 	changed  chan struct{}
+	closing  sync.Once
 
 	reasons, verdicts, states []string // by value of the enum
 }
@@ -164,19 +165,21 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	return errors.Join(err, d.refreshSNATPorts())
 }
 
-// Close implements [datapath.DataPlane]: what is pinned goes on.
-func (d *DataPlane) Close() error {
-	var err error
-	if d.sweeper != nil {
-		d.sweeper.close()
-	}
-	for _, z := range d.openZones() {
-		err = errors.Join(err, z.Close())
-	}
-	if d.ports != nil {
-		d.ports.close()
-	}
-	closeMaps(d.maps)
+// Close implements [datapath.DataPlane]: what is pinned goes on. Closing again does
+// nothing.
+func (d *DataPlane) Close() (err error) {
+	d.closing.Do(func() {
+		if d.sweeper != nil {
+			d.sweeper.close()
+		}
+		for _, z := range d.openZones() {
+			err = errors.Join(err, z.Close())
+		}
+		if d.ports != nil {
+			d.ports.close()
+		}
+		closeMaps(d.maps)
+	})
 	return err
 }
 

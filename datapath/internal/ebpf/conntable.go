@@ -22,7 +22,6 @@ type connValue[K, V any] interface {
 	*V
 	meta() *kernelCtMeta
 	twin(*K) K // key of the other direction
-	backend() netip.AddrPort
 }
 
 func (k *kernelCt4Key) tuple() datapath.Tuple {
@@ -53,14 +52,6 @@ func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
 	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone}
 }
 
-func (v *kernelCt4Val) backend() netip.AddrPort {
-	return netip.AddrPortFrom(addr4(v.Daddr), swap16(v.Dport))
-}
-
-func (v *kernelCt6Val) backend() netip.AddrPort {
-	return netip.AddrPortFrom(v.Daddr.addr(), swap16(v.Dport))
-}
-
 // connTable is one map of connections, whatever its family.
 type connTable interface {
 	// sweep handles the next batch of entries for p and reports whether there are more.
@@ -69,7 +60,7 @@ type connTable interface {
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
 }
 
-type connMap[K, V any, KP connKey[K], VP connValue[K, V]] struct {
+type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 	d      *DataPlane
 	m      *ebpf.Map
 	other  *ebpf.Map // where the other direction's entry may be, too
@@ -116,63 +107,39 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 	return more, nil
 }
 
-// sweepOne ends the connection of an entry, or counts it.
+// sweepOne ends one direction of a connection, or counts it. The other direction
+// is visited by itself, and judged alike.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
-	switch {
-	case p.dead[m.BackendId]:
-		_, err := t.remove(p, k, m) // the other direction is visited by itself
-		return err
-	case p.match != nil && m.Flags&ctReply == 0:
+	ends := p.dead[m.BackendId]
+	if !ends && p.match != nil {
 		c := t.connection(k, v, p.now)
-		if p.match(&c) {
+		if ends = p.match(&c); ends && m.Flags&ctReply == 0 {
 			p.matched++
-			return t.removeBoth(p, k, v)
 		}
 	}
-	idle := p.idle.idleFor(m, k.proto())
-	if idle != 0 && p.now-m.LastSeenTick > idle && int32(p.now-m.LastSeenTick) > 0 {
+	if idle := p.idle.idleFor(m, k.proto()); !ends && idleSince(p.now, m) > idle && idle != 0 {
 		twin, err := t.twinMeta(v.twin((*K)(k)))
 		if err != nil {
 			return err
 		}
-		if twin == nil || p.now-twin.LastSeenTick > idle && int32(p.now-twin.LastSeenTick) > 0 {
-			return t.removeBoth(p, k, v)
-		}
+		ends = twin == nil || idleSince(p.now, twin) > idle
 	}
-	p.count(m)
-	return nil
-}
-
-// remove deletes one entry; false: it is not there any more.
-func (t *connMap[K, V, KP, VP]) remove(p *pass, k KP, m *kernelCtMeta) (bool, error) {
+	if !ends {
+		p.count(m)
+		return nil
+	}
 	switch err := t.m.Delete((*K)(k)); {
-	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	p.close(m)
-	return true, nil
-}
-
-func (t *connMap[K, V, KP, VP]) removeBoth(p *pass, k KP, v VP) error {
-	twin := v.twin((*K)(k))
-	if _, err := t.remove(p, k, v.meta()); err != nil {
+	case err == nil:
+		p.close(m)
+	case !errors.Is(err, ebpf.ErrKeyNotExist): // it has moved to the other table, or made room
 		return err
 	}
-	for _, m := range []*ebpf.Map{t.m, t.other} {
-		var value V
-		ok, err := lookup(m, &twin, &value)
-		if err != nil {
-			return err
-		}
-		if ok && m.Delete(&twin) == nil {
-			p.close(VP(&value).meta())
-		}
-	}
 	return nil
 }
+
+// idleSince returns for how many ticks a direction has carried nothing.
+func idleSince(now uint32, m *kernelCtMeta) uint32 { return uint32(max(0, int32(now-m.LastSeenTick))) }
 
 // twinMeta returns the shared part of the entry at k in either table, or nil.
 func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
@@ -185,15 +152,15 @@ func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
 	return nil, nil
 }
 
-// connection describes the connection of an entry of the original direction, but
-// for what only the other direction knows.
+// connection describes the connection that an entry is a direction of. What only
+// the other direction's entry knows is missing.
 func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Connection {
 	m := v.meta()
-	twin := v.twin((*K)(k))
+	other := v.twin((*K)(k))
 	c := datapath.Connection{
 		Protocol: datapath.Protocol(k.proto()),
 		Original: k.tuple(),
-		Reply:    KP(&twin).tuple(),
+		Reply:    KP(&other).tuple(),
 		State:    t.d.stateName(m.State),
 		Age:      since(now, m.CreatedTick),
 		Idle:     since(now, m.LastSeenTick),
@@ -202,8 +169,12 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		SNAT:     m.Flags&ctSNAT != 0,
 		Service:  t.d.services.name(m.ServiceId),
 	}
+	if m.Flags&ctReply != 0 {
+		c.Original, c.Reply = c.Reply, c.Original
+		c.Sent, c.Received = c.Received, c.Sent
+	}
 	if m.BackendId != 0 {
-		c.Backend = v.backend()
+		c.Backend = c.Reply.Source
 	}
 	return c
 }

@@ -150,7 +150,7 @@ func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) boo
 // refresh runs a pass where the figures are old and that costs little.
 func (w *sweeper) refresh() error {
 	w.numbers.Lock()
-	fresh := time.Since(w.ended) < 100*time.Millisecond || w.took > sweepBudget
+	fresh := time.Since(w.ended) < 10*w.took || w.took > sweepBudget
 	w.numbers.Unlock()
 	if fresh {
 		return nil

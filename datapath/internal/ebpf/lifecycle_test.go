@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+var bothHooks = map[string]struct{ attach, hook string }{
+	"tcx":     {"tcx", "tcx-ingress"},
+	"cls_bpf": {"tc", "tc-ingress"},
+}
+
+// web is a service with the first so many backends.
+func web(backends int) datapath.Service {
+	return datapath.Service{
+		Frontends:   []datapath.Frontend{frontend("198.51.100.10:80", datapath.TCP), frontend("198.51.100.10:80", datapath.UDP)},
+		Backends:    backendAddrs(8080, []string{"10.0.1.11", "10.0.1.12", "10.0.1.13"}[:backends]...),
+		IdleTimeout: datapath.DefaultIdleTimeout(),
+	}
+}
+
+func (n *network) serve() (servers []*testnet.Server) {
+	for i, a := range []string{"10.0.1.11", "10.0.1.12", "10.0.1.13"} {
+		servers = append(servers, n.backends.ServeTCP(n.t, a+":8080", fmt.Sprint("tcp-", i)))
+		n.backends.ServeUDP(n.t, a+":8080", fmt.Sprint("udp-", i))
+	}
+	return servers
+}
+
+func TestRestartKeepsConnections(t *testing.T) {
+	for name, how := range bothHooks {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.restart(how.attach)
+			n.attach()
+			n.serve()
+			ctx := context.Background()
+			n.ok(n.d.Services().Update(ctx, "web", web(3)))
+			c := n.dial("198.51.100.10:80")
+			c.echo(t, "before")
+			before, _, _ := n.d.Telemetry().ServiceCounters(ctx, "web")
+
+			n.ok(n.d.Close())
+			c.echo(t, "without a daemon")
+			if _, err := n.ask("198.51.100.10:80"); err != nil {
+				t.Errorf("a new connection without a daemon: %v", err)
+			}
+			n.restart(how.attach)
+			c.echo(t, "after")
+
+			var names []datapath.ServiceName
+			for name, err := range n.d.Services().Keys(ctx) {
+				n.ok(err)
+				names = append(names, name)
+			}
+			if !slices.Equal(names, []datapath.ServiceName{"web"}) {
+				t.Errorf("services after the restart: %v", names)
+			}
+			table := n.d.services.byName["web"].tables[0].id
+			n.attach()
+			n.ok(n.d.Services().Update(ctx, "web", web(3)))
+			if now := n.d.services.byName["web"].tables[0].id; now != table {
+				t.Error("the same service was written anew")
+			}
+			c.echo(t, "after the first round")
+			s, ok := n.d.Telemetry().PortState("in0")
+			if !ok || !slices.Contains(s.Hooks, how.hook) {
+				t.Errorf("state of in0: %+v, want hook %s", s, how.hook)
+			}
+			after, _, err := n.d.Telemetry().ServiceCounters(ctx, "web")
+			if err != nil || after.Connections != before.Connections+1 || after.Packets < before.Packets+8 {
+				t.Errorf("counters %+v after the restart, %+v before (%v)", after, before, err)
+			}
+		})
+	}
+}
+
+// restart opens the data plane anew.
+func (n *network) restart(attach string) {
+	n.t.Helper()
+	n.d.Close() // harmless where it is closed
+	n.config.Attach = attach
+	if attach == "tcx" {
+		n.config.Attach = ""
+	}
+	n.open()
+}
+
+// conversation is a connection to a server that sends back what it hears.
+type conversation struct{ net.Conn }
+
+func (n *network) dial(addr string) *conversation {
+	n.t.Helper()
+	var c net.Conn
+	n.client.Do(n.t, func() (err error) {
+		c, err = net.DialTimeout("tcp", addr, 3*time.Second)
+		return err
+	})
+	n.t.Cleanup(func() { c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	var b [64]byte
+	if _, err := c.Read(b[:]); err != nil {
+		n.t.Fatalf("greeting of %s: %v", addr, err)
+	}
+	return &conversation{c}
+}
+
+func (c *conversation) echo(t *testing.T, text string) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	b := make([]byte, len(text))
+	for got := 0; got < len(b); {
+		k, err := c.Read(b[got:])
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		got += k
+	}
+	if string(b) != text {
+		t.Fatalf("sent %q, got back %q", text, b)
+	}
+}
+
+func TestDeletedPortsLeaveNothing(t *testing.T) {
+	for name, how := range bothHooks {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.restart(how.attach)
+			n.attach()
+			for _, device := range []string{"in0", "out0"} {
+				n.ok(n.d.Ports().Delete(context.Background(), datapath.PortName(device)))
+				if out := n.node.Run(t, "tc", "qdisc", "show", "dev", device); out != "" && out != "qdisc noqueue 0: root refcnt 2 \n" {
+					t.Errorf("left on %s: %s", device, out)
+				}
+			}
+			pins, err := os.ReadDir(filepath.Join(n.d.dir, "ports", "0"))
+			if err != nil || len(pins) != 0 {
+				t.Errorf("pins left: %v, %v", pins, err)
+			}
+			if out := n.node.Run(t, "bpftool", "net", "show"); strings.Contains(out, "ll_tc") || strings.Contains(out, "loxilight") {
+				t.Errorf("programs left:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestPortWithoutDeviceIsAbsent(t *testing.T) {
+	n := newNetwork(t)
+	err := n.d.Ports().Update(context.Background(), "gone", datapath.Port{Device: "nosuch0"})
+	if !errors.Is(err, datapath.ErrAbsent) {
+		t.Errorf("error %v, want one that wraps ErrAbsent", err)
+	}
+}
+
+func TestDeviceThatComesBackIsAttachedAnew(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	ctx := context.Background()
+	n.node.DeleteLink(t, "in0")
+	testnet.Eventually(t, 3*time.Second, "the loss is noticed", func() bool {
+		ok, err := n.d.Ports().Verify(ctx, "in0")
+		return !ok && err == nil
+	})
+	testnet.Veth(t,
+		testnet.Port{NS: n.node, Name: "in0", Addrs: []string{"192.0.2.1/24"}},
+		testnet.Port{NS: n.client, Name: "eth0", Addrs: []string{"192.0.2.10/24"}})
+	n.client.Route(t, "default", "192.0.2.1")
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRemovedBackendEndsItsConnections(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(2)))
+	var c net.Conn
+	n.client.Do(t, func() (err error) {
+		c, err = net.Dial("udp", "198.51.100.10:80")
+		return err
+	})
+	defer c.Close()
+	first := n.datagram(c)
+	// The backend that it has goes; the next datagram is another's.
+	s := web(2)
+	at := slices.IndexFunc(s.Backends, func(b datapath.Backend) bool {
+		return first == map[string]string{"10.0.1.11": "udp-0", "10.0.1.12": "udp-1"}[b.Addr.Addr().String()]
+	})
+	if at < 0 {
+		t.Fatalf("answered by %q", first)
+	}
+	s.Backends = slices.Delete(s.Backends, at, at+1)
+	n.ok(n.d.Services().Update(ctx, "web", s))
+	testnet.Eventually(t, 2*time.Second, "another backend answers", func() bool { return n.datagram(c) != first })
+	testnet.Eventually(t, 5*time.Second, "the backend's id is free again", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		n.d.services.mu.Lock()
+		defer n.d.services.mu.Unlock()
+		return len(n.d.services.backends.free) == 1 && len(n.d.services.backends.dead) == 0
+	})
+}
+
+// datagram sends one and returns the name of who answers; empty: nobody did.
+func (n *network) datagram(c net.Conn) string {
+	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+	if _, err := c.Write([]byte("x")); err != nil {
+		return ""
+	}
+	var b [64]byte
+	k, err := c.Read(b[:])
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(b[:k]), " ")
+	return name
+}
+
+func TestFlushEndsWhatTheFilterChooses(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	for range 5 {
+		n.dial("198.51.100.10:80")
+	}
+	count, err := n.d.Connections().Flush(ctx, datapath.ConnectionFilter{Source: netip.MustParsePrefix("203.0.113.0/24")})
+	if err != nil || count != 0 {
+		t.Errorf("flushed %d of another source (%v)", count, err)
+	}
+	n.ok(n.d.sweeper.whole(nil))
+	before, _, _ := n.d.Telemetry().ServiceCounters(ctx, "web")
+	count, err = n.d.Connections().Flush(ctx, datapath.ConnectionFilter{Source: netip.MustParsePrefix("192.0.2.0/24"), Protocol: datapath.TCP})
+	if err != nil || count != 5 {
+		t.Errorf("flushed %d (%v), want 5", count, err)
+	}
+	list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+	if err != nil || len(list) != 0 {
+		t.Errorf("left: %v (%v)", list, err)
+	}
+	after, _, _ := n.d.Telemetry().ServiceCounters(ctx, "web")
+	if after.Packets != before.Packets || after.Bytes != before.Bytes {
+		t.Errorf("counters %+v after the flush, %+v before", after, before)
+	}
+}
+
+func TestListComesInPages(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	for range 7 {
+		n.dial("198.51.100.10:80")
+	}
+	seen := make(map[datapath.Tuple]int)
+	cursor, pages := "", 0
+	for {
+		list, next, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{Service: "web"}, cursor, 3)
+		n.ok(err)
+		for _, c := range list {
+			seen[c.Original]++
+		}
+		pages++
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	if len(seen) != 7 || pages != 3 {
+		t.Errorf("%d connections on %d pages, want 7 on 3", len(seen), pages)
+	}
+	if _, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "nowhere", 3); !errors.Is(err, datapath.ErrAbsent) {
+		t.Errorf("a cursor that nobody gave: %v", err)
+	}
+}
+
+func TestIdleConnectionsEnd(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	s := web(3)
+	s.IdleTimeout.UDP = 300 * time.Millisecond
+	n.ok(n.d.Services().Update(ctx, "web", s))
+	var c net.Conn
+	n.client.Do(t, func() (err error) {
+		c, err = net.Dial("udp", "198.51.100.10:80")
+		return err
+	})
+	defer c.Close()
+	keep := n.dial("198.51.100.10:80")
+	if n.datagram(c) == "" || n.datagram(c) == "" {
+		t.Fatal("no answer")
+	}
+	testnet.Eventually(t, 5*time.Second, "the UDP connection ends, and the TCP one does not", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+		return err == nil && len(list) == 1 && list[0].Protocol == datapath.TCP
+	})
+	keep.echo(t, "still there")
+}
+
+func TestTablesThatAreFullRefuse(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	big := datapath.Service{Frontends: []datapath.Frontend{frontend("198.51.100.20:80", datapath.TCP)}}
+	for i := range 300 {
+		big.Backends = append(big.Backends, datapath.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 80), Weight: 1})
+	}
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	err := n.d.Services().Update(ctx, "big", big)
+	if !errors.Is(err, datapath.ErrCapacity) {
+		t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+	}
+	n.attach()
+	n.serve()
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Errorf("what was there does not go on: %v", err)
+	}
+	n.ok(n.d.Services().Delete(ctx, "big"))
+	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		n.d.services.mu.Lock()
+		defer n.d.services.mu.Unlock()
+		return len(n.d.services.backends.dead) == 0
+	})
+	big.Backends = big.Backends[:200]
+	n.ok(n.d.Services().Update(ctx, "big", big))
+}
+
+func TestResizedTablesKeepTheirConnections(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	n.config.Tables.Connections *= 2
+	n.config.Tables.Backends *= 2
+	n.restart("tcx")
+	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 4*4096 {
+		t.Errorf("%d entries, want %d", got, 4*4096)
+	}
+	c.echo(t, "in a larger table")
+	list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+	if err != nil || len(list) != 1 || list[0].Service != "web" {
+		t.Errorf("connections after the change: %v (%v)", list, err)
+	}
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Error(err)
+	}
+}
