@@ -26,9 +26,9 @@ type changeOptions struct {
 func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
-	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, at most so long (exit code 4 if it does not)")
-	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this revision")
-	flags.StringVar(&o.requestID, "request-id", "", "an id of your own; a change with the same id is carried out once only")
+	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
+	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
+	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
 	for _, flag := range []string{"wait", "if-revision", "request-id"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}
@@ -70,12 +70,12 @@ files, or - for the standard input.`,
 	}
 	options.bind(cmd)
 	bindFiles(cmd, &files)
-	cmd.Flags().StringVar(&owner, "owner", "", "the owner of objects that name none (default cli)")
+	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of objects that name none (default cli)")
 	return cmd
 }
 
 func bindFiles(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a file of objects, a folder, or - for the standard input; may be repeated")
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a folder, or - for the standard input; may be repeated")
 	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }
 

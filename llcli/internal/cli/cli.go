@@ -127,17 +127,18 @@ completely and durably, or not at all.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket: a path or a nanomsg URL (default: $LOXILIGHT_SOCKET, or that of --instance)")
-	flags.StringVar(&a.instance, "instance", "", "the instance of the daemon on this machine (default: $LOXILIGHT_INSTANCE, or default)")
-	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for the daemon's answer")
-	flags.StringVarP(&a.output, "output", "o", formatTable, "form of the output: "+strings.Join(formats, ", "))
+	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket, a `PATH` or ipc://PATH (default: $LOXILIGHT_SOCKET, or that of --instance)")
+	flags.StringVar(&a.instance, "instance", "", "the `NAME` of the daemon's instance (default: $LOXILIGHT_INSTANCE, or default)")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for the daemon's answer, a `TIME` such as 30s")
+	flags.StringVarP(&a.output, "output", "o", formatTable, "`FORM` of the output: "+strings.Join(formats, ", "))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	root.AddCommand(
 		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
-		a.connectionsCommand(), a.countersCommand(), a.eventsCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(),
+		a.connectionsCommand(), a.countersCommand(), a.eventsCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
 	)
+	root.AddCommand(topicCommands()...)
 	return root
 }
 

@@ -13,13 +13,13 @@ import (
 // bindFilter adds the flags that choose connections.
 func (a *app) bindFilter(cmd *cobra.Command, f *api.ConnectionFilter) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Source, "source", "", "of this client: an address, prefix or address:port")
-	flags.StringVar(&f.Destination, "destination", "", "to this address, prefix or address:port, as the client knows it")
-	flags.StringVar(&f.Protocol, "protocol", "", "tcp, udp, sctp, icmp or icmpv6")
-	flags.StringVar(&f.State, "state", "", "in this state, such as established")
-	flags.StringVar(&f.Service, "service", "", "of this Service")
-	flags.StringVar(&f.Backend, "backend", "", "to this backend: an address or address:port")
-	flags.StringVar(&f.Endpoint, "endpoint", "", "of this Endpoint")
+	flags.StringVar(&f.Source, "source", "", "of this `CLIENT`: an address, prefix or address:port")
+	flags.StringVar(&f.Destination, "destination", "", "to this `ADDRESS`, prefix or address:port, as the client knows it")
+	flags.StringVar(&f.Protocol, "protocol", "", "of this `PROTOCOL`: tcp, udp, sctp, icmp or icmpv6")
+	flags.StringVar(&f.State, "state", "", "in this `STATE`, such as established")
+	flags.StringVar(&f.Service, "service", "", "of the Service of this `NAME`")
+	flags.StringVar(&f.Backend, "backend", "", "to this `BACKEND`: an address or address:port")
+	flags.StringVar(&f.Endpoint, "endpoint", "", "of the Endpoint of this `NAME`")
 	fixed := func(flag string, values ...string) {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 	}
@@ -56,7 +56,7 @@ slow, through the kernel's stack.`,
 	}
 	a.bindFilter(cmd, &params.Filter)
 	a.bindWatch(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 0, "show at most so many, and say so if there are more; 0: all")
+	cmd.Flags().IntVar(&limit, "limit", 0, "show at most `N`, and say so if there are more; 0: all")
 	cmd.AddCommand(a.flushCommand())
 	return cmd
 }

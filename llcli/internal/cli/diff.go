@@ -51,7 +51,7 @@ answer of apply --dry-run.`,
 		}),
 	}
 	bindFiles(cmd, &files)
-	bindOwner(cmd, &owner, "", "the owner of objects that name none (default cli)")
+	bindOwner(cmd, &owner, "", "the `OWNER` of objects that name none (default cli)")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 1 if there are differences")
 	return cmd
 }

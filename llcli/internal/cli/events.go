@@ -57,8 +57,8 @@ Events that were lost are told of. JSON output has one event a line.`,
 			return a.events(ctx, d, topics, options)
 		}),
 	}
-	cmd.Flags().IntVar(&options.count, "count", 0, "end after so many events; 0: when interrupted")
-	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: KIND/NAME")
+	cmd.Flags().IntVar(&options.count, "count", 0, "end after `N` events; 0: when interrupted")
+	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`")
 	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))
 	return cmd

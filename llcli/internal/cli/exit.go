@@ -45,14 +45,14 @@ func needWords(n int, usage string) cobra.PositionalArgs {
 	}
 }
 
-// oneName wants exactly one argument: a name.
-func oneName(command string) cobra.PositionalArgs {
+// oneName wants exactly one argument.
+func oneName(command, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return usagef("the name is missing: llcli %s NAME …", command)
+			return usagef("%s is missing: llcli %s %s", what, command, what)
 		case len(args) > 1:
-			return usagef("unexpected %q after the name: llcli %s NAME …", args[1], command)
+			return usagef("unexpected %q: llcli %s takes one %s", args[1], command, what)
 		}
 		return nil
 	}

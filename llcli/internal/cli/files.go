@@ -33,8 +33,8 @@ owners stay as they are. With --dry-run it tells what it would delete.`,
 	}
 	options.bind(cmd)
 	bindFiles(cmd, &files)
-	bindOwner(cmd, &owner, api.OwnerCLI, "whose objects become exactly those of the files")
-	cmd.Flags().StringSliceVar(&kindNames, "kinds", nil, "of these kinds only (default: of all kinds)")
+	bindOwner(cmd, &owner, api.OwnerCLI, "the `OWNER` whose objects become exactly those of the files")
+	cmd.Flags().StringSliceVar(&kindNames, "kinds", nil, "of these `KINDS` only (default: of all kinds)")
 	must(cmd.RegisterFlagCompletionFunc("kinds", cobra.FixedCompletions(kindWords(""), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

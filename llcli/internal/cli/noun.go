@@ -52,7 +52,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 		Short:   "Add one " + k.name,
 		Long:    fmt.Sprintf("Add one %s. One that is there with another spec stays, unless --overwrite is given.", k.name),
 		Example: example,
-		Args:    oneName(k.words[0] + " add"),
+		Args:    oneName(k.words[0]+" add", "NAME"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {
@@ -77,8 +77,8 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	}
 	flags.bind(cmd)
 	options.bind(cmd)
-	cmd.Flags().StringVar(&owner, "owner", "", "who sets it (default cli)")
-	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels: KEY=VALUE,…")
+	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of it (default cli)")
+	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels: `KEY=VALUE,…`")
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change one that is there already")
 	return cmd
 }
@@ -150,10 +150,10 @@ type interfaceFlags struct{ api.InterfaceSpec }
 
 func (f *interfaceFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Device, "device", "", "the Linux device that the data plane attaches to")
-	flags.StringVar(&f.Netns, "netns", "", "the namespace that it is in: host (default) or switch")
-	flags.StringVar(&f.Role, "role", "", "uplink (default), port, host or tunnel")
-	flags.StringVar(&f.XDP, "xdp", "", "off (default), generic or native")
+	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to")
+	flags.StringVar(&f.Netns, "netns", "", "the `NAMESPACE` that it is in: host (default) or switch")
+	flags.StringVar(&f.Role, "role", "", "its `ROLE`: uplink (default), port, host or tunnel")
+	flags.StringVar(&f.XDP, "xdp", "", "the `MODE` of XDP: off (default), generic or native")
 	for flag, values := range map[string][]string{
 		"device": nil, "netns": {"host", "switch"}, "role": {"uplink", "port", "host", "tunnel"}, "xdp": {"off", "generic", "native"},
 	} {

@@ -90,7 +90,7 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 		Short:   "Change what the flags say, and nothing else",
 		Long:    fmt.Sprintf("Change what the flags say of one %s. What they do not say stays as it is.", k.name),
 		Example: example,
-		Args:    oneName(k.words[0] + " set"),
+		Args:    oneName(k.words[0]+" set", "NAME"),
 	}
 	flags.bind(cmd)
 	own := 0 // flags of the spec that were given
@@ -208,8 +208,8 @@ func (a *app) backendSet() *cobra.Command {
 			return setBackends(spec, args[0], args[1:], fields)
 		})
 	})
-	cmd.Flags().IntVar(&weight, "weight", 1, "its share of new connections, 0 (none) to 65535")
-	cmd.Flags().StringVar(&state, "state", "", "active, draining (keeps its connections, gets no new ones) or down")
+	cmd.Flags().IntVar(&weight, "weight", 1, "its share `N` of new connections, 0 (none) to 65535")
+	cmd.Flags().StringVar(&state, "state", "", "its `STATE`: active, draining (keeps its connections, gets no new ones) or down")
 	must(cmd.RegisterFlagCompletionFunc("weight", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"active", "draining", "down"}, cobra.ShellCompDirectiveNoFileComp)))
 	options.bind(cmd)

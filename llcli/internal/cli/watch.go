@@ -13,7 +13,7 @@ import (
 // bindWatch adds the flags of what can be shown again and again.
 func (a *app) bindWatch(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "show it again and again, until interrupted")
-	cmd.Flags().DurationVar(&a.interval, "interval", 2*time.Second, "how often --watch shows it")
+	cmd.Flags().DurationVar(&a.interval, "interval", 2*time.Second, "the `TIME` from one showing to the next")
 	must(cmd.RegisterFlagCompletionFunc("interval", cobra.NoFileCompletions))
 }
 
