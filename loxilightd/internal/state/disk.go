@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// Buckets of the store, and keys of the first.
+var (
+	bucketMeta       = []byte("meta")
+	bucketObjects    = []byte("objects")    // Kind/name: record
+	bucketRequests   = []byte("requests")   // sequence number: what was answered
+	bucketUnreadable = []byte("unreadable") // as objects: what this version does not understand
+	buckets          = [][]byte{bucketMeta, bucketObjects, bucketRequests, bucketUnreadable}
+
+	keyHead   = []byte(headKey)
+	keyDamage = []byte("damage")
+)
+
+// disk is the durable side of a store. Its methods are not safe for concurrent use.
+type disk struct {
+	db       *bbolt.DB
+	head     head
+	requests requests
+	broken   error // why nothing can be written any more
+}
+
+// content is what a store held when it was opened.
+type content struct {
+	head
+	objects    []*Object
+	requests   requests
+	damage     *Damage
+	unreadable []Unreadable
+	rolledBack bool
+}
+
+// guarded runs f, which reads a mapped file. Where that is damaged bbolt panics,
+// or the kernel objects; both become errDamaged.
+func guarded(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errDamaged, r)
+		}
+	}()
+	return f()
+}
+
+// create makes a new, empty store. It appears under its name when it is whole.
+func create(path string, revision uint64, damage *Damage) error {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("new store: %w", err)
+	}
+	db, err := bbolt.Open(fresh, 0o600, &bbolt.Options{Timeout: time.Second})
+	if err != nil {
+		return fmt.Errorf("new store %s: %w", fresh, err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range buckets {
+			if _, err := tx.CreateBucket(b); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(bucketMeta)
+		if damage != nil {
+			text, err := json.Marshal(damage)
+			if err != nil {
+				return err
+			}
+			if err := meta.Put(keyDamage, text); err != nil {
+				return err
+			}
+		}
+		return meta.Put(keyHead, head{format: format, revision: revision}.encode())
+	})
+	if err = errors.Join(err, db.Close()); err != nil {
+		return fmt.Errorf("new store %s: %w", fresh, err)
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return fmt.Errorf("new store: %w", err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	defer f.Close() // read only: nothing to lose
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+// openDisk opens and checks the store at path. The error wraps errDamaged,
+// os.ErrNotExist or ErrLocked where it is one of these.
+func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%w: not a file", errDamaged)
+	}
+	lost, err := verify(path)
+	if err != nil {
+		if !errors.Is(err, ErrLocked) && !errors.Is(err, errDamaged) && !isPassing(err) {
+			err = fmt.Errorf("%w: %v", errDamaged, err)
+		}
+		return nil, nil, err
+	}
+	c, d := &content{rolledBack: lost}, &disk{}
+	err = guarded(func() (err error) {
+		d.db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, FreelistType: bbolt.FreelistMapType})
+		return err
+	})
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, nil, ErrLocked
+	case err != nil && isPassing(err):
+		return nil, nil, err
+	case err != nil:
+		return nil, nil, fmt.Errorf("%w: %v", errDamaged, err)
+	}
+	if err := guarded(func() error { return d.load(c, decode) }); err != nil {
+		// What was mapped is given up rather than closed: closing touches it again.
+		if !errors.Is(err, errDamaged) {
+			err = errors.Join(err, d.db.Close())
+		}
+		return nil, nil, err
+	}
+	d.head, d.requests = c.head, c.requests
+	if c.rolledBack {
+		c.revision = freshRevision(time.Now())
+	}
+	if c.rolledBack || len(c.unreadable) > 0 {
+		if err := d.putAway(c); err != nil {
+			return nil, nil, errors.Join(err, d.db.Close())
+		}
+	}
+	return d, c, nil
+}
+
+// isPassing tells what the system lacks now, which another start may have, from
+// what is wrong with the store.
+func isPassing(err error) bool {
+	for _, lack := range []error{
+		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EINTR,
+	} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+// load reads and checks everything.
+func (d *disk) load(c *content, decode func(string, []byte) (Value, error)) error {
+	return d.db.View(func(tx *bbolt.Tx) error {
+		for _, b := range buckets {
+			if tx.Bucket(b) == nil {
+				return fmt.Errorf("%w: no bucket %s", errDamaged, b)
+			}
+		}
+		if err := c.loadMeta(tx.Bucket(bucketMeta)); err != nil {
+			return err
+		}
+		if err := c.loadObjects(tx.Bucket(bucketObjects), decode); err != nil {
+			return err
+		}
+		return c.requests.load(tx.Bucket(bucketRequests))
+	})
+}
+
+func (c *content) loadMeta(b *bbolt.Bucket) error {
+	var ok bool
+	if c.head, ok = decodeHead(b.Get(keyHead)); !ok {
+		return fmt.Errorf("%w: the head is missing or wrong", errDamaged)
+	}
+	if c.format != format {
+		return fmt.Errorf("%w: written in format %d, this version reads %d", errDamaged, c.format, format)
+	}
+	if text := b.Get(keyDamage); text != nil {
+		if err := json.Unmarshal(text, &c.damage); err != nil {
+			return fmt.Errorf("%w: record of earlier damage: %v", errDamaged, err)
+		}
+	}
+	return nil
+}
+
+func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Value, error)) error {
+	var count, sum uint64
+	err := b.ForEach(func(k, v []byte) error {
+		o, ok := decodeObject(string(k), v)
+		if !ok {
+			return fmt.Errorf("%w: object %q", errDamaged, k)
+		}
+		count++
+		sum += uint64(o.crc)
+		value, err := decode(o.Kind, []byte(o.Spec))
+		if err != nil {
+			c.unreadable = append(c.unreadable, Unreadable{o.Key, err})
+			return nil
+		}
+		o.Value = value
+		c.objects = append(c.objects, o)
+		return nil
+	})
+	if err == nil && (count != c.count || sum != c.sum) {
+		err = fmt.Errorf("%w: %d objects, which are not the %d that were written", errDamaged, count, c.count)
+	}
+	return err
+}
+
+// putAway moves unreadable objects out of the way, and writes the revision of c.
+func (d *disk) putAway(c *content) error {
+	h := d.head
+	h.revision = c.revision
+	err := d.update(func(tx *bbolt.Tx) error {
+		objects, unreadable := tx.Bucket(bucketObjects), tx.Bucket(bucketUnreadable)
+		for _, u := range c.unreadable {
+			key := []byte(u.Key.String())
+			record := slices.Clone(objects.Get(key))
+			_, crc, _ := unseal(u.Key.String(), record)
+			h.count--
+			h.sum -= uint64(crc)
+			if err := errors.Join(unreadable.Put(key, record), objects.Delete(key)); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(bucketMeta).Put(keyHead, h.encode())
+	})
+	if err == nil {
+		d.head = h
+	}
+	return err
+}
+
+// write is one commit.
+type write struct {
+	revision  uint64
+	puts      []*Object
+	deletes   []*Object
+	replaced  []*Object // what puts and deletes do away with
+	count     int       // of objects afterwards
+	requestID string    // empty: none
+	answer    []byte
+}
+
+// write makes w durable, whole or not at all.
+func (d *disk) write(w *write) error {
+	h := head{format: format, revision: w.revision, count: uint64(w.count), sum: d.head.sum}
+	for _, o := range w.replaced {
+		h.sum -= uint64(o.crc)
+	}
+	slices.SortFunc(w.puts, func(a, b *Object) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	var remembered *remembered
+	err := d.update(func(tx *bbolt.Tx) error {
+		objects := tx.Bucket(bucketObjects)
+		for _, o := range w.deletes {
+			if err := objects.Delete([]byte(o.Key.String())); err != nil {
+				return err
+			}
+		}
+		for _, o := range w.puts { // in order, which is what the tree is fast at
+			record := encodeObject(o)
+			h.sum += uint64(o.crc)
+			if err := objects.Put([]byte(o.Key.String()), record); err != nil {
+				return err
+			}
+		}
+		if w.requestID != "" {
+			var err error
+			if remembered, err = d.requests.put(tx.Bucket(bucketRequests), w.requestID, w.answer); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(bucketMeta).Put(keyHead, h.encode())
+	})
+	if err != nil {
+		return err
+	}
+	d.head = h
+	d.requests.note(remembered)
+	return nil
+}
+
+// update runs f in a transaction of the store. After an error it makes sure that
+// the store really is as before, and else gives it up: what is in memory and
+// what is on disk must not drift apart.
+func (d *disk) update(f func(*bbolt.Tx) error) error {
+	if d.broken != nil {
+		return d.broken
+	}
+	err := guarded(func() error { return d.db.Update(f) })
+	if err == nil {
+		return nil
+	}
+	asBefore := guarded(func() error {
+		return d.db.View(func(tx *bbolt.Tx) error {
+			if h, ok := decodeHead(tx.Bucket(bucketMeta).Get(keyHead)); !ok || h != d.head {
+				return errors.New("the store is not as before")
+			}
+			return nil
+		})
+	})
+	if errors.Is(err, errDamaged) || asBefore != nil {
+		d.broken = fmt.Errorf("the store failed and takes no more changes before a restart: %w", errors.Join(err, asBefore))
+		return d.broken
+	}
+	return err
+}
+
+// answer returns what the request id was answered; nil if it is not remembered.
+func (d *disk) answer(id string) (answer []byte, err error) {
+	seq, ok := d.requests.find(id)
+	if !ok {
+		return nil, nil
+	}
+	err = guarded(func() error {
+		return d.db.View(func(tx *bbolt.Tx) error {
+			_, answer, err = decodeRequest(seq, tx.Bucket(bucketRequests).Get(seqKey(seq)))
+			return err
+		})
+	})
+	return answer, err
+}
+
+func (d *disk) close() error {
+	if d.broken != nil {
+		return nil // mapped memory is not touched again
+	}
+	d.broken = errors.New("the store is closed")
+	return d.db.Close()
+}

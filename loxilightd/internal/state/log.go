@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import "sort"
+
+// Action is what became of an object.
+type Action uint8
+
+// The actions. The first three are the ones of the change log.
+const (
+	Created Action = iota
+	Updated
+	Deleted
+	Unchanged
+	Absent // was to be deleted, and was not there
+)
+
+// String returns the name of a as in the API.
+func (a Action) String() string {
+	return [...]string{"created", "updated", "deleted", "unchanged", "absent"}[a]
+}
+
+// Change says what became of one object.
+type Change struct {
+	Key
+	Action   Action
+	Revision uint64 // of the commit; 0 where nothing was committed
+}
+
+// logSize bounds the change log, in changes.
+const logSize = 1 << 16
+
+// changeLog remembers the last changes, in the order of their revisions.
+type changeLog struct {
+	oldest  uint64 // changes after this revision are all there
+	changes []Change
+}
+
+func (l *changeLog) add(changes []Change) {
+	l.changes = append(l.changes, changes...)
+	if len(l.changes) <= logSize+logSize/4 {
+		return
+	}
+	cut := len(l.changes) - logSize
+	for cut < len(l.changes) && l.changes[cut].Revision == l.changes[cut-1].Revision {
+		cut++ // a revision is remembered whole or not at all
+	}
+	l.oldest = l.changes[cut-1].Revision
+	l.changes = append([]Change(nil), l.changes[cut:]...)
+}
+
+// Changes returns what changed after revision since, in order, and the revision
+// that it leads to. It is false where the store does not remember so far back,
+// or was never at since: only a fresh look at a [Snapshot] helps then. The
+// changes are not to be written to.
+func (s *Store) Changes(since uint64) (changes []Change, revision uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	revision = s.Snapshot().Revision
+	if since < s.log.oldest || since > revision {
+		return nil, revision, false
+	}
+	all := s.log.changes
+	i := sort.Search(len(all), func(i int) bool { return all[i].Revision > since })
+	return all[i:len(all):len(all)], revision, true
+}
+
+// Watch tells which objects changed. It remembers each object once, however
+// often it changed, so a slow reader costs little.
+type Watch struct {
+	store  *Store
+	signal chan struct{}
+	dirty  map[Key]struct{} // guarded by store.mu
+}
+
+// Watch begins a watch. At first all objects count as changed.
+func (s *Store) Watch() *Watch {
+	w := &Watch{store: s, signal: make(chan struct{}, 1), dirty: map[Key]struct{}{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o := range s.Snapshot().All() {
+		w.dirty[o.Key] = struct{}{}
+	}
+	s.watches[w] = struct{}{}
+	w.signal <- struct{}{}
+	return w
+}
+
+// C receives a value when there is something to take.
+func (w *Watch) C() <-chan struct{} { return w.signal }
+
+// Take returns a snapshot and the keys, in no order, of the objects that changed
+// since the last call. A key that the snapshot does not have was deleted.
+func (w *Watch) Take() (*Snapshot, []Key) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	keys := make([]Key, 0, len(w.dirty))
+	for k := range w.dirty {
+		keys = append(keys, k)
+	}
+	w.dirty = map[Key]struct{}{}
+	return w.store.Snapshot(), keys
+}
+
+// Close ends the watch. C receives nothing more.
+func (w *Watch) Close() {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	delete(w.store.watches, w)
+}
+
+// add notes changes. w.store.mu is held.
+func (w *Watch) add(changes []Change) {
+	for _, c := range changes {
+		w.dirty[c.Key] = struct{}{}
+	}
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}

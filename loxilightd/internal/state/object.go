@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package state keeps the desired state: the objects that the daemon was told,
+// whole transactions at a time, durable before anybody is answered.
+//
+// It checks what concerns several objects at once (owners, frontends claimed
+// twice, full tables) and tells who asks which objects changed. It neither
+// parses requests nor knows what the data plane made of an object.
+package state
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Kinds of objects.
+const (
+	KindInterface = "Interface"
+	KindService   = "Service"
+)
+
+// OwnerFile owns the objects that stand in files. Only a [Transaction] by that
+// owner touches them.
+const OwnerFile = "file"
+
+// Key names an object.
+type Key struct{ Kind, Name string }
+
+// String returns Kind/name.
+func (k Key) String() string { return k.Kind + "/" + k.Name }
+
+// compare orders by kind, then by name.
+func (k Key) compare(l Key) int {
+	switch {
+	case k == l:
+		return 0
+	case k.Kind < l.Kind, k.Kind == l.Kind && k.Name < l.Name:
+		return -1
+	default:
+		return 1
+	}
+}
+
+// Object is one object of the desired state. It is never changed once it is in
+// the store: whoever gets one may keep and share it, and must not write to it.
+type Object struct {
+	Key
+	Owner    string
+	Labels   map[string]string
+	Spec     string // as JSON, as it was told
+	Value    Value  // what Spec means
+	Revision uint64 // of the commit that last changed it; set by the store
+
+	crc uint32 // of its record on disk
+}
+
+// same says whether o and p differ in nothing but the revision.
+func (o *Object) same(p *Object) bool {
+	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
+}
+
+// Value is the checked spec of an object: an [*Interface] or a [*Service].
+type Value interface {
+	// cost is what it takes of the tables.
+	cost() datapath.Cost
+	// claims calls each for everything that only one object may have.
+	claims(each func(c claim, field func() string))
+}
+
+// claim is something that belongs to at most one object: a frontend or a device.
+type claim struct {
+	frontend datapath.Frontend
+	device   string
+	inSwitch bool // the device is in the switch's network namespace
+}
+
+// kind returns the kind of the objects that have such claims.
+func (c claim) kind() string {
+	if c.device != "" {
+		return KindInterface
+	}
+	return KindService
+}
+
+func (c claim) String() string {
+	switch {
+	case c.device == "":
+		return c.frontend.String()
+	case c.inSwitch:
+		return "device " + c.device + " in the switch"
+	default:
+		return "device " + c.device
+	}
+}
+
+// Interface is the spec of an Interface.
+type Interface struct{ datapath.Port }
+
+func (*Interface) cost() datapath.Cost { return datapath.Cost{} }
+
+func (i *Interface) claims(each func(claim, func() string)) {
+	each(claim{device: i.Device, inSwitch: i.Switch}, func() string { return "spec.device" })
+}
+
+// Service is the spec of a Service.
+type Service struct {
+	datapath.Service
+	Health *HealthCheck // nil: backends are not checked
+}
+
+func (s *Service) cost() datapath.Cost { return s.Service.Cost() }
+
+func (s *Service) claims(each func(claim, func() string)) {
+	for i, f := range s.Frontends {
+		each(claim{frontend: f}, func() string { return fmt.Sprintf("spec.frontends[%d]", i) })
+	}
+}
+
+// HealthCheck finds out whether a backend serves. No field is left to a default.
+type HealthCheck struct {
+	Type      string // tcp, http, https, ping
+	Path      string // http and https only
+	Port      uint16 // 0: the backend's
+	Interval  time.Duration
+	Timeout   time.Duration
+	Healthy   int // successes in a row until the backend counts as healthy
+	Unhealthy int // failures in a row until it does not
+}

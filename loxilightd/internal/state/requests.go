@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/bbolt"
+)
+
+// Bounds of the memory of request ids: the oldest are forgotten.
+const (
+	maxRequests     = 4096
+	maxRequestBytes = 8 << 20
+)
+
+// requests knows where on disk the answer to each remembered request is.
+type requests struct {
+	byID  map[string]uint64
+	order []remembered // oldest first
+	bytes int
+}
+
+type remembered struct {
+	seq   uint64
+	id    string
+	bytes int
+	evict int // how many of the oldest went when it came
+}
+
+func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+func encodeRequest(seq uint64, id string, answer []byte) []byte {
+	buf := append(appendString(make([]byte, 4), id), answer...)
+	seal(string(seqKey(seq)), buf)
+	return buf
+}
+
+// decodeRequest is the reverse of encodeRequest. It keeps no part of record.
+func decodeRequest(seq uint64, record []byte) (id string, answer []byte, err error) {
+	payload, _, ok := unseal(string(seqKey(seq)), record)
+	r := reader{rest: payload}
+	id = r.string()
+	if !ok || r.bad {
+		return "", nil, fmt.Errorf("%w: request %d", errDamaged, seq)
+	}
+	return id, append([]byte{}, r.rest...), nil
+}
+
+func (q *requests) load(b *bbolt.Bucket) error {
+	return b.ForEach(func(k, v []byte) error {
+		if len(k) != 8 {
+			return fmt.Errorf("%w: request %q", errDamaged, k)
+		}
+		seq := binary.BigEndian.Uint64(k)
+		id, _, err := decodeRequest(seq, v)
+		if err == nil {
+			q.note(&remembered{seq: seq, id: id, bytes: len(v)})
+		}
+		return err
+	})
+}
+
+func (q *requests) find(id string) (seq uint64, ok bool) {
+	seq, ok = q.byID[id]
+	return seq, ok
+}
+
+// put writes an answer and removes the oldest ones that there is no more room
+// for. The caller notes the result once the transaction is durable.
+func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, error) {
+	r := &remembered{id: id, seq: 1}
+	if n := len(q.order); n > 0 {
+		r.seq = q.order[n-1].seq + 1
+	}
+	record := encodeRequest(r.seq, id, answer)
+	r.bytes = len(record)
+	count, bytes := len(q.order)+1, q.bytes+r.bytes
+	for ; r.evict < len(q.order) && (count > maxRequests || bytes > maxRequestBytes); r.evict++ {
+		old := q.order[r.evict]
+		if err := b.Delete(seqKey(old.seq)); err != nil {
+			return nil, err
+		}
+		count, bytes = count-1, bytes-old.bytes
+	}
+	return r, b.Put(seqKey(r.seq), record)
+}
+
+// note takes over what put wrote.
+func (q *requests) note(r *remembered) {
+	if r == nil {
+		return
+	}
+	if q.byID == nil {
+		q.byID = map[string]uint64{}
+	}
+	for _, old := range q.order[:r.evict] {
+		delete(q.byID, old.id)
+		q.bytes -= old.bytes
+	}
+	q.order = append(slices.Delete(q.order, 0, r.evict), *r)
+	q.byID[r.id] = r.seq
+	q.bytes += r.bytes
+}

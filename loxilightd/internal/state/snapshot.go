@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"iter"
+	"maps"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Snapshot is the desired state as of one revision. It never changes, costs
+// nothing to take, and is safe for concurrent use.
+type Snapshot struct {
+	Revision uint64
+
+	table  *table
+	counts map[string]int
+	cost   datapath.Cost
+}
+
+// Get returns the object of k.
+func (s *Snapshot) Get(k Key) (*Object, bool) {
+	o := s.table.get(k)
+	return o, o != nil
+}
+
+// After yields the objects of one kind in the order of their names, beginning
+// after the name after; the empty string: from the first.
+func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
+	return func(yield func(*Object) bool) {
+		for o := range s.table.from(Key{kind, after}) {
+			if o.Kind != kind {
+				return
+			}
+			if o.Name != after && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// All yields every object, ordered by kind and name.
+func (s *Snapshot) All() iter.Seq[*Object] { return s.table.from(Key{}) }
+
+// Len returns how many objects there are.
+func (s *Snapshot) Len() int { return s.table.count }
+
+// Counts returns how many objects there are of each kind that has any.
+func (s *Snapshot) Counts() map[string]int { return maps.Clone(s.counts) }
+
+// Cost returns what all objects together take of the tables.
+func (s *Snapshot) Cost() datapath.Cost { return s.cost }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// fileName is the store's name in the state directory.
+const fileName = "state.db"
+
+// Config is how a [Store] is opened.
+type Config struct {
+	Dir    string          // state directory; made if need be
+	Tables datapath.Tables // what there is room for
+	// Decode turns the spec of a stored object into its value.
+	Decode func(kind string, spec []byte) (Value, error)
+}
+
+// Report says what [Open] found that an operator should know.
+type Report struct {
+	// Damage is the last store that was set aside, at this start or an earlier
+	// one. Nil: none ever was.
+	Damage *Damage
+	// RolledBack tells that a damaged page may have taken the last commit with it:
+	// the store is whole, and as it was before that.
+	RolledBack bool
+	// Unreadable are stored objects that this version does not understand. They
+	// are kept in the store, and take no part.
+	Unreadable []Unreadable
+}
+
+// Damage tells of a store that was set aside since it was damaged. The objects in
+// it are lost to the daemon: until their owners have spoken again nobody knows
+// what of the data plane is still wanted.
+type Damage struct {
+	At    time.Time `json:"at"`
+	File  string    `json:"file"` // where the damaged store is now
+	Cause string    `json:"cause"`
+}
+
+// Unreadable is a stored object without meaning to this version.
+type Unreadable struct {
+	Key Key
+	Err error
+}
+
+// Store keeps the desired state. Safe for concurrent use.
+type Store struct {
+	tables datapath.Tables
+
+	writer sync.Mutex // held through a commit
+	disk   *disk
+	claims map[claim]string // names of the holders
+
+	snapshot atomic.Pointer[Snapshot]
+
+	mu      sync.Mutex // held briefly; always taken after writer
+	log     changeLog
+	watches map[*Watch]struct{}
+}
+
+// ErrLocked is wrapped when another process has the store open.
+var ErrLocked = errors.New("another process has it open")
+
+// Open opens the store in cfg.Dir, and makes it if there is none. A damaged store
+// is renamed and a new one begun; the report tells of it. An error means that
+// the directory cannot be used at all, or [ErrLocked].
+func Open(cfg Config) (*Store, *Report, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("state directory: %w", err)
+	}
+	path := filepath.Join(cfg.Dir, fileName)
+	d, content, err := openDisk(path, cfg.Decode)
+	if errors.Is(err, errDamaged) {
+		var damage *Damage
+		if damage, err = setAside(path, err); err != nil {
+			return nil, nil, err
+		}
+		if err = create(path, freshRevision(damage.At), damage); err != nil {
+			return nil, nil, err
+		}
+		d, content, err = openDisk(path, cfg.Decode)
+	} else if errors.Is(err, os.ErrNotExist) {
+		if err = create(path, 0, nil); err != nil {
+			return nil, nil, err
+		}
+		d, content, err = openDisk(path, cfg.Decode)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("state in %s: %w", path, err)
+	}
+	return newStore(cfg.Tables, d, content), &Report{Damage: content.damage, RolledBack: content.rolledBack, Unreadable: content.unreadable}, nil
+}
+
+func newStore(tables datapath.Tables, d *disk, c *content) *Store {
+	s := &Store{
+		tables:  tables,
+		disk:    d,
+		claims:  map[claim]string{},
+		watches: map[*Watch]struct{}{},
+		log:     changeLog{oldest: c.revision},
+	}
+	edit := (&table{}).edit()
+	snapshot := &Snapshot{Revision: c.revision, counts: map[string]int{}}
+	for _, o := range c.objects {
+		edit.put(o)
+		snapshot.counts[o.Kind]++
+		snapshot.cost = snapshot.cost.Add(o.Value.cost())
+		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Name })
+	}
+	snapshot.table = edit.done()
+	s.snapshot.Store(snapshot)
+	return s
+}
+
+// setAside renames a damaged store.
+func setAside(path string, cause error) (*Damage, error) {
+	now := time.Now().UTC()
+	damage := &Damage{At: now, File: path + ".damaged-" + now.Format("20060102T150405.000Z"), Cause: cause.Error()}
+	if err := os.Rename(path, damage.File); err != nil {
+		return nil, fmt.Errorf("set the damaged store aside (%v): %w", cause, err)
+	}
+	return damage, nil
+}
+
+// freshRevision returns a revision that no store was ever at, so that no client
+// takes one of a store that lost something for one that it saw before.
+func freshRevision(now time.Time) uint64 { return uint64(now.UnixMilli()) }
+
+// Snapshot returns the desired state as it is now.
+func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
+
+// Tables returns the sizes that transactions are held against.
+func (s *Store) Tables() datapath.Tables { return s.tables }
+
+// Close closes the store. Commits after it are refused.
+func (s *Store) Close() error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.disk.close()
+}
