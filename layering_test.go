@@ -28,12 +28,15 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/config":    {"datapath"},
 	"loxilightd/internal/control":   {"api", "datapath", "loxilightd/internal/state"},
 	"loxilightd/internal/health":    {"datapath"},
+	"loxilightd/internal/node": {
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+	},
 	"loxilightd/internal/reconcile": {"datapath"},
 	"loxilightd/internal/state":     {"datapath"},
 	"loxilightd": {
 		"api", "datapath", "datapath/backends",
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control",
-		"loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"loxilightd/internal/health", "loxilightd/internal/node", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"llcli":              {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/cli": {"api", "api/client"},

@@ -23,6 +23,8 @@ type Options[K comparable, V any] struct {
 	// Notify is told each time the outcome of a row turned, from the goroutine of
 	// Run and with no lock held. A row that is gone is told with State Removed.
 	Notify func(K, Status)
+	// Keep are rows that are not pruned though nobody asked for them.
+	Keep map[K]bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
 	MaxBackoff time.Duration // after many; default 30 s

@@ -144,7 +144,7 @@ func (r *Reconciler[K, V]) prune(ctx context.Context) {
 	r.mu.Lock()
 	r.pruned = true
 	for _, key := range present {
-		if _, ok := r.rows[key]; !ok {
+		if _, ok := r.rows[key]; !ok && !r.opts.Keep[key] {
 			r.want(0, Change[K, V]{Key: key, Remove: true})
 			strangers = append(strangers, key)
 		}

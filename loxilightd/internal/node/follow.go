@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// firstHealth bounds how long the first round after a start waits for the health
+// of backends. Without it a backend that was found dead before the restart would
+// get connections again until it is found dead anew.
+const firstHealth = 1200 * time.Millisecond
+
+type (
+	portChange    = reconcile.Change[datapath.PortName, datapath.Port]
+	serviceChange = reconcile.Change[datapath.ServiceName, datapath.Service]
+)
+
+// follow takes over what changes in the store until ctx ends.
+func (n *Node) follow(ctx context.Context) {
+	first := true
+	grace := time.NewTimer(time.Until(n.opts.PruneNotBefore))
+	defer grace.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.watch.C():
+			snapshot, changed := n.watch.Take()
+			n.setChecks(snapshot, changed)
+			if first {
+				first = false
+				changed = n.applyUnchecked(snapshot, changed)
+				n.awaitHealth(ctx)
+			}
+			n.apply(snapshot, changed)
+			n.noteTaken(snapshot.Revision)
+		case <-n.pending:
+			// The store may have moved on meanwhile; its watch will tell.
+			n.apply(n.opts.Store.Snapshot(), n.takeTurned())
+		case <-grace.C:
+		}
+		if !first && !time.Now().Before(n.opts.PruneNotBefore) {
+			n.complete()
+		}
+	}
+}
+
+// applyUnchecked applies the objects for which nobody's health counts, and
+// returns the others.
+func (n *Node) applyUnchecked(s *state.Snapshot, changed []state.Key) (checked []state.Key) {
+	var unchecked []state.Key
+	for _, k := range changed {
+		if o, ok := s.Get(k); ok && hasChecks(o) {
+			checked = append(checked, k)
+		} else {
+			unchecked = append(unchecked, k)
+		}
+	}
+	n.apply(s, unchecked)
+	return checked
+}
+
+func hasChecks(o *state.Object) bool {
+	v, ok := o.Value.(*state.Service)
+	return ok && v.Health != nil
+}
+
+func (n *Node) awaitHealth(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstHealth)
+	defer cancel()
+	n.checker.WaitKnown(ctx)
+}
+
+// setChecks tells the checker about the backends of changed services.
+func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
+	for _, k := range changed {
+		if k.Kind != state.KindService {
+			continue
+		}
+		var check health.Check
+		var backends []netip.AddrPort
+		if o, ok := s.Get(k); ok && hasChecks(o) {
+			v := o.Value.(*state.Service)
+			check = checkOf(v.Health)
+			for _, b := range v.Backends {
+				if b.State != datapath.BackendDown {
+					backends = append(backends, b.Addr)
+				}
+			}
+		}
+		n.checker.Set(k.Name, check, backends)
+	}
+}
+
+func checkOf(h *state.HealthCheck) health.Check {
+	return health.Check{
+		Type: health.Type(h.Type), Path: h.Path, Port: h.Port,
+		Interval: h.Interval, Timeout: h.Timeout, Healthy: h.Healthy, Unhealthy: h.Unhealthy,
+	}
+}
+
+// apply gives changed objects to the reconcilers.
+func (n *Node) apply(s *state.Snapshot, changed []state.Key) {
+	var ports []portChange
+	var services []serviceChange
+	for _, k := range changed {
+		o, ok := s.Get(k)
+		switch k.Kind {
+		case state.KindInterface:
+			c := portChange{Key: datapath.PortName(k.Name), Remove: !ok}
+			if ok {
+				c.Value = o.Value.(*state.Interface).Port
+			}
+			ports = append(ports, c)
+		case state.KindService:
+			c := serviceChange{Key: datapath.ServiceName(k.Name), Remove: !ok}
+			if ok {
+				c.Value = n.service(k.Name, o.Value.(*state.Service))
+			}
+			services = append(services, c)
+		}
+	}
+	n.ports.Apply(s.Revision, ports)
+	n.services.Apply(s.Revision, services)
+}
+
+// noteTaken says that the reconcilers have got everything up to revision.
+func (n *Node) noteTaken(revision uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.taken = revision
+	close(n.took)
+	n.took = make(chan struct{})
+}
+
+// service is what is wanted of a service, less its dead backends.
+func (n *Node) service(name string, v *state.Service) datapath.Service {
+	s := v.Service
+	if v.Health == nil {
+		return s
+	}
+	s.Backends = append([]datapath.Backend(nil), s.Backends...)
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if n.checker.Result(name, b.Addr).State == health.Unhealthy {
+			b.State = datapath.BackendDown
+		}
+	}
+	return s
+}
+
+// complete lets what nobody wants be deleted.
+func (n *Node) complete() {
+	n.mu.Lock()
+	before := n.whole
+	n.whole = true
+	n.mu.Unlock()
+	if !before {
+		n.ports.Complete()
+		n.services.Complete()
+	}
+}
+
+// healthTurned is told by the checker.
+func (n *Node) healthTurned(t health.Target, r health.Result) {
+	n.mu.Lock()
+	n.turned[t.Service] = struct{}{}
+	n.mu.Unlock()
+	select {
+	case n.pending <- struct{}{}:
+	default:
+	}
+	if n.opts.HealthTurned != nil {
+		n.opts.HealthTurned(t, r)
+	}
+}
+
+func (n *Node) takeTurned() []state.Key {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	keys := make([]state.Key, 0, len(n.turned))
+	for name := range n.turned {
+		keys = append(keys, state.Key{Kind: state.KindService, Name: name})
+	}
+	clear(n.turned)
+	return keys
+}
+
+// Wait returns when the data plane does as told for the objects of keys, as of
+// revision or later. When ctx ends first it returns those that are left, and the
+// error of ctx.
+func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error) {
+	if !n.waitTaken(ctx, revision) {
+		return keys, ctx.Err()
+	}
+	var ports []datapath.PortName
+	var services []datapath.ServiceName
+	for _, k := range keys {
+		switch k.Kind {
+		case state.KindInterface:
+			ports = append(ports, datapath.PortName(k.Name))
+		case state.KindService:
+			services = append(services, datapath.ServiceName(k.Name))
+		}
+	}
+	left := wait(ctx, n.ports, revision, state.KindInterface, ports)
+	left = append(left, wait(ctx, n.services, revision, state.KindService, services)...)
+	if len(left) == 0 {
+		return nil, nil
+	}
+	return left, ctx.Err()
+}
+
+func wait[K ~string, V any](ctx context.Context, r *reconcile.Reconciler[K, V], revision uint64, kind string, keys []K) []state.Key {
+	if len(keys) == 0 {
+		return nil // to the reconciler that would mean all
+	}
+	names, err := r.WaitRealised(ctx, revision, keys...)
+	if err == nil {
+		return nil
+	}
+	left := make([]state.Key, len(names))
+	for i, name := range names {
+		left[i] = state.Key{Kind: kind, Name: string(name)}
+	}
+	return left
+}
+
+// waitTaken waits until the reconcilers have got revision.
+func (n *Node) waitTaken(ctx context.Context, revision uint64) bool {
+	for {
+		n.mu.Lock()
+		taken, took := n.taken, n.took
+		n.mu.Unlock()
+		if taken >= revision {
+			return true
+		}
+		select {
+		case <-took:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

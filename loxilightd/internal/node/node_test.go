@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func openStore(t *testing.T) *state.Store {
+	t.Helper()
+	s, _, err := state.Open(state.Config{
+		Dir: t.TempDir(), Tables: datapath.DefaultTables(),
+		Decode: func(string, []byte) (state.Value, error) { return nil, fmt.Errorf("nothing was stored") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func start(t *testing.T, o Options) *Node {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	n := New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); n.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return n
+}
+
+// service makes an object with count backends on port.
+func service(name string, id int, port uint16, count int) *state.Object {
+	v := &state.Service{Service: datapath.Service{
+		Frontends: []datapath.Frontend{{
+			Addr:     netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(id >> 8), byte(id)}), 80),
+			Protocol: datapath.TCP,
+		}},
+		IdleTimeout: datapath.DefaultIdleTimeout(),
+	}}
+	for i := range count {
+		addr := netip.AddrFrom4([4]byte{127, 0, 1, byte(i + 1)})
+		v.Backends = append(v.Backends, datapath.Backend{Addr: netip.AddrPortFrom(addr, port), Weight: 1})
+	}
+	spec, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return &state.Object{
+		Key: state.Key{Kind: state.KindService, Name: name}, Owner: "cli", Spec: string(spec), Value: v,
+	}
+}
+
+func commit(t *testing.T, s *state.Store, put []*state.Object, del ...state.Key) uint64 {
+	t.Helper()
+	r, err := s.Commit(&state.Transaction{Put: put, Delete: del})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Revision
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// wantAsDesired compares the services of the data plane with those of the store.
+func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
+	t.Helper()
+	want := map[datapath.ServiceName]datapath.Service{}
+	for o := range s.Snapshot().All() {
+		want[datapath.ServiceName(o.Name)] = o.Value.(*state.Service).Service
+	}
+	_, got := plane.Content()
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+		t.Errorf("services (-wanted +there):\n%s", d)
+	}
+}
+
+// TestFollowsThroughFaults lets four writers change the desired state while one
+// call in three fails, and then lets the faults end.
+func TestFollowsThroughFaults(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	store := openStore(t)
+	plane := backends.NewFake(backends.FakeOptions{Faults: 0.33, Seed: seed})
+	n := start(t, Options{Store: store, Plane: plane})
+	var writers sync.WaitGroup
+	for w := range 4 {
+		random := rand.New(rand.NewPCG(seed, uint64(w)))
+		writers.Go(func() {
+			for range 50 {
+				id := w*50 + random.IntN(25)
+				name := fmt.Sprint("service-", id)
+				if random.IntN(4) == 0 {
+					commit(t, store, nil, state.Key{Kind: state.KindService, Name: name})
+				} else {
+					commit(t, store, []*state.Object{service(name, id, uint16(random.IntN(3)+1), random.IntN(4))})
+				}
+			}
+		})
+	}
+	writers.Wait()
+	plane.SetFaults(0)
+	var all []state.Key
+	for id := range 200 {
+		all = append(all, state.Key{Kind: state.KindService, Name: fmt.Sprint("service-", id)})
+	}
+	if left, err := n.Wait(within(t, time.Minute), store.Snapshot().Revision, all); err != nil {
+		t.Fatalf("left %v: %v", left, err)
+	}
+	wantAsDesired(t, store, plane)
+	if some, count := n.NotRealised(10); len(some) != 0 || count != 0 {
+		t.Errorf("%d not realised: %v", count, some)
+	}
+}
+
+// TestWaitMeansDone waits for each change and looks at once.
+func TestWaitMeansDone(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	n := start(t, Options{Store: store, Plane: plane})
+	key := state.Key{Kind: state.KindService, Name: "web"}
+	for i := range 200 {
+		port := uint16(i + 1)
+		revision := commit(t, store, []*state.Object{service("web", 7, port, 1)})
+		n.healthTurned(health.Target{Service: "other"}, health.Result{}) // must not hurry it past
+		if left, err := n.Wait(within(t, 20*time.Second), revision, []state.Key{key}); err != nil {
+			t.Fatalf("left %v: %v", left, err)
+		}
+		_, services := plane.Content()
+		if b := services["web"].Backends; len(b) != 1 || b[0].Addr.Port() != port {
+			t.Fatalf("revision %d is told to be done, and the backends are %v", revision, b)
+		}
+	}
+	revision := commit(t, store, nil, key)
+	if _, err := n.Wait(within(t, 20*time.Second), revision, []state.Key{key}); err != nil {
+		t.Fatal(err)
+	}
+	wantAsDesired(t, store, plane)
+}
+
+func TestRestartAdoptsAndPrunes(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	for _, name := range []string{"web", "gone", "unreadable"} {
+		v := service(name, 1, 9, 1).Value.(*state.Service).Service
+		if err := plane.Services().Update(t.Context(), datapath.ServiceName(name), v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(t, store, []*state.Object{service("web", 1, 10, 2), service("new", 2, 10, 1)})
+	n := start(t, Options{
+		Store: store, Plane: plane, Keep: []state.Key{{Kind: state.KindService, Name: "unreadable"}},
+	})
+	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, services := plane.Content(); len(services["unreadable"].Backends) != 1 {
+		t.Error("what is to be kept was pruned")
+	}
+	if err := plane.Services().Delete(t.Context(), "unreadable"); err != nil {
+		t.Fatal(err)
+	}
+	wantAsDesired(t, store, plane)
+}
+
+func TestLostStatePrunesLater(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	if err := plane.Services().Update(t.Context(), "old", datapath.Service{}); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, Options{Store: store, Plane: plane, PruneNotBefore: time.Now().Add(300 * time.Millisecond)})
+	revision := commit(t, store, []*state.Object{service("web", 1, 10, 2)})
+	key := state.Key{Kind: state.KindService, Name: "web"}
+	if left, err := n.Wait(within(t, 20*time.Second), revision, []state.Key{key}); err != nil {
+		t.Fatalf("left %v: %v", left, err)
+	}
+	if time.Now().Before(n.opts.PruneNotBefore) {
+		if p := n.Problems(); len(p) != 1 || !strings.Contains(p[0], "desired state was lost") {
+			t.Errorf("problems %q", p)
+		}
+	}
+	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if time.Now().Before(n.opts.PruneNotBefore) {
+		t.Error("pruned before the grace has passed")
+	}
+	wantAsDesired(t, store, plane)
+	if p := n.Problems(); len(p) != 0 {
+		t.Errorf("problems %q, want none any more", p)
+	}
+}
+
+// TestDeadBackendIsTakenOut has one backend that serves and one that does not,
+// from before the first round on, and then the other way round.
+func TestDeadBackendIsTakenOut(t *testing.T) {
+	l1, err := net.Listen("tcp", "127.0.1.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l1.Addr().(*net.TCPAddr).AddrPort().Port()
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	o := service("web", 1, port, 2)
+	o.Value.(*state.Service).Health = &state.HealthCheck{
+		Type: "tcp", Interval: 20 * time.Millisecond, Timeout: time.Second, Healthy: 2, Unhealthy: 2,
+	}
+	commit(t, store, []*state.Object{o})
+	turned := make(chan health.Result, 100)
+	n := start(t, Options{Store: store, Plane: plane, HealthTurned: func(_ health.Target, r health.Result) { turned <- r }})
+	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	states := func() [2]datapath.BackendState {
+		_, services := plane.Content()
+		b := services["web"].Backends
+		return [2]datapath.BackendState{b[0].State, b[1].State}
+	}
+	if s, want := states(), [2]datapath.BackendState{datapath.BackendActive, datapath.BackendDown}; s != want {
+		t.Errorf("states at the start: %v, want %v", s, want)
+	}
+	l2, err := net.Listen("tcp", fmt.Sprintf("127.0.1.2:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l2.Close()
+	if err := l1.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := [2]datapath.BackendState{datapath.BackendDown, datapath.BackendActive}
+	eventually(t, func() bool { return states() == want })
+	if len(turned) < 4 {
+		t.Errorf("told of %d turns, want 4", len(turned))
+	}
+	if r := n.Health(health.Target{Service: "web", Backend: netip.MustParseAddrPort(l2.Addr().String())}); r.State != health.Healthy {
+		t.Errorf("health of the second backend: %+v", r)
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	ctx := within(t, 20*time.Second)
+	for !ok() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("not in time")
+		}
+	}
+}
+
+func TestStrangersAndUpkeep(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	var mu sync.Mutex
+	var told []string
+	n := start(t, Options{Store: store, Plane: plane, Turned: func(k state.Key, s Status) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, fmt.Sprint(k, " ", s.State))
+	}})
+	commit(t, store, []*state.Object{service("web", 1, 10, 2)})
+	key := state.Key{Kind: state.KindService, Name: "web"}
+	eventually(t, func() bool { s, ok := n.Status(key); return ok && s.State == reconcile.Realised })
+	if err := plane.DamageService("web", true); err != nil {
+		t.Fatal(err)
+	}
+	plane.SignalChange()
+	eventually(t, func() bool { return n.Repairs() == 1 })
+	eventually(t, func() bool { _, s := plane.Content(); return len(s) == 1 })
+	eventually(t, func() bool { return plane.Maintained() > 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"Service/web realised"}; !cmp.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
