@@ -24,10 +24,10 @@ var mayImport = map[string][]string{
 	"datapath/internal/fake": {"datapath"},
 	"datapath/backends":      {"datapath", "datapath/internal/ebpf", "datapath/internal/fake"},
 
-	"loxilightd/internal/channel":   {"api"},
-	"loxilightd/internal/config":    {"datapath"},
-	"loxilightd/internal/control":   {"api", "datapath", "loxilightd/internal/state"},
-	"loxilightd/internal/health":    {"datapath"},
+	"loxilightd/internal/channel": {"api"},
+	"loxilightd/internal/config":  {"datapath"},
+	"loxilightd/internal/control": {"api", "datapath", "loxilightd/internal/state"},
+	"loxilightd/internal/health":  {"datapath"},
 	"loxilightd/internal/node": {
 		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},

@@ -141,15 +141,24 @@ func TestFollowsThroughFaults(t *testing.T) {
 	}
 }
 
-// TestWaitMeansDone waits for each change and looks at once.
+// TestWaitMeansDone waits for each change and looks at once. The health of
+// another service turns all the time, which must not hurry the change past.
 func TestWaitMeansDone(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane})
 	key := state.Key{Kind: state.KindService, Name: "web"}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	var turning sync.WaitGroup
+	defer turning.Wait()
+	defer cancel()
+	turning.Go(func() {
+		for ctx.Err() == nil {
+			n.healthTurned(health.Target{Service: "other"}, health.Result{})
+		}
+	})
 	for i := range 200 {
 		port := uint16(i + 1)
 		revision := commit(t, store, []*state.Object{service("web", 7, port, 1)})
-		n.healthTurned(health.Target{Service: "other"}, health.Result{}) // must not hurry it past
 		if left, err := n.Wait(within(t, 20*time.Second), revision, []state.Key{key}); err != nil {
 			t.Fatalf("left %v: %v", left, err)
 		}
