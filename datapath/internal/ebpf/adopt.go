@@ -196,6 +196,8 @@ func (s *services) adoptRanges() error {
 	}
 	for _, v := range s.byID {
 		v.ranges = sets[v.rangeSet]
+		slices.SortFunc(v.ranges, netip.Prefix.Compare)
+		v.suspect = len(v.stray) > 0
 		delete(sets, v.rangeSet)
 		for i := range v.stray {
 			v.stray[i].ranges = sets[v.stray[i].rangeSet]

@@ -38,12 +38,13 @@ type service struct {
 	name      datapath.ServiceName
 	id        uint32
 	current   bool             // written by this run
+	suspect   bool             // the kernel may hold something else: write all of it
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
 	entries   [2]kernelService // what frontends point to, by family
 	tables    [2]table
-	backends  []backend // sorted by address
-	ranges    []netip.Prefix
+	backends  []backend      // sorted by address
+	ranges    []netip.Prefix // sorted
 	rangeSet  uint32
 	stray     []oldTable // what some frontends may still refer to, of an earlier run
 }
@@ -98,7 +99,7 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	}
 	v.stray = nil
 	s.end(v.id, changed)
-	v.value, v.current = value, true
+	v.value, v.current, v.suspect = value, true, false
 	return nil
 }
 
@@ -152,7 +153,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (c changes
 			break
 		}
 		wanted = append(wanted, w)
-		if !ok || known[i] != w || !v.current {
+		if !ok || known[i] != w || v.suspect {
 			if err = s.writeBackend(v.id, w); err != nil {
 				break
 			}
@@ -203,7 +204,9 @@ func (s *services) writeBackend(service uint32, b backend) error {
 
 // writeRanges enters the source ranges under a new id, where they have changed.
 func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
-	if v.current && slices.Equal(v.ranges, ranges) {
+	ranges = slices.Clone(ranges)
+	slices.SortFunc(ranges, netip.Prefix.Compare)
+	if !v.suspect && slices.Equal(v.ranges, ranges) {
 		return nil
 	}
 	set := uint32(0)
@@ -218,7 +221,7 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 			return tableError("ranges", err)
 		}
 	}
-	v.ranges, v.rangeSet = slices.Clone(ranges), set
+	v.ranges, v.rangeSet = ranges, set
 	return nil
 }
 
@@ -258,12 +261,12 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 	for _, f := range value.Frontends {
 		fam := familyOf(f.Addr.Addr())
 		ours := s.owner[f] == v
-		if ours && v.entries[fam] == entries[fam] && v.current {
+		if ours && v.entries[fam] == entries[fam] && !v.suspect {
 			continue
 		}
 		key := serviceKeyOf(f)
 		if err := s.d.maps[kernelMapLlService].Update(&key, &entries[fam], ebpf.UpdateAny); err != nil {
-			v.current = false // some point here, some there: write all the next time
+			v.suspect = true // some point here, some there: write all the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
 		}
 		s.owner[f] = v
@@ -353,12 +356,12 @@ func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, e
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	v := s.byName[name]
-	if v == nil || !v.current {
+	if v == nil || !v.current || v.suspect {
 		return false, nil
 	}
 	ok, err := s.verify(v)
 	if !ok {
-		v.current = false // Update is to write all of it again
+		v.suspect = true
 	}
 	return ok, err
 }

@@ -43,14 +43,14 @@ func (s *services) writeTables(v *service, value *datapath.Service) error {
 		}
 		t := table{count: uint32(len(ids)), sum: sumOf(ids)}
 		old := v.tables[f]
-		if old.sum == 0 && old.count == t.count && old.count > 0 {
+		if old.count == t.count && (old.sum == 0 || v.suspect) {
 			sum, err := s.readTable(old)
 			if err != nil {
 				return err
 			}
 			old.sum = sum
 		}
-		if old.count == t.count && old.sum == t.sum && v.tableWhole(s, old) {
+		if old.count == t.count && old.sum == t.sum {
 			v.tables[f].sum = t.sum
 			continue
 		}
@@ -61,16 +61,6 @@ func (s *services) writeTables(v *service, value *datapath.Service) error {
 		v.tables[f] = t
 	}
 	return nil
-}
-
-// tableWhole reports whether t needs no second look: this run wrote it or has just
-// read it, and nobody has said that it was changed since.
-func (v *service) tableWhole(s *services, t table) bool {
-	if v.current || t.count == 0 {
-		return true
-	}
-	sum, err := s.readTable(t)
-	return err == nil && sum == t.sum
 }
 
 // slots returns the backend ids for the selection table of family f.
