@@ -136,7 +136,7 @@ completely and durably, or not at all.`,
 	root.AddCommand(
 		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
-		a.connectionsCommand(), a.countersCommand(), a.eventsCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
+		a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.explainCommand(), a.eventsCommand(), a.statusCommand(), a.healthCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
 	)
 	root.AddCommand(topicCommands()...)
 	return root

@@ -16,7 +16,8 @@ func (a *app) countersCommand() *cobra.Command {
 		Use:   "counters [KIND NAME]",
 		Short: "Show packets, bytes and drops by reason, of an object or of the node",
 		Long: `Show the packets, bytes, connections and drops of an object, or without one of the
-node. Reasons that never happened are left out; -o wide shows them too.`,
+node. Reasons that never happened are left out; -o wide shows them too. llcli explain
+tells what to do about a reason.`,
 		Example: "  llcli counters\n  llcli counters service web --watch",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			var params api.CountersParams
@@ -68,16 +69,16 @@ func (a *app) printCounters(c *api.CountersResult) {
 		}
 		a.section(t)
 	}
-	a.section(a.reasonTable("VERDICT", c.Verdicts))
-	a.section(a.reasonTable("DROPPED", c.Drops))
+	a.section(a.reasonTable(&verdictWords, c.Verdicts))
+	a.section(a.reasonTable(&dropWords, c.Drops))
 }
 
 // reasonTable shows counts by name, those of none only with -o wide.
-func (a *app) reasonTable(title string, counts map[string]uint64) *table {
-	t := a.table(column{title: title}, column{title: "PACKETS", right: true})
+func (a *app) reasonTable(v *vocabulary, counts map[string]uint64) *table {
+	t := a.table(column{title: v.title}, column{title: "PACKETS", right: true}, column{title: "MEANING", flexible: true})
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		if counts[name] > 0 || a.output == formatWide {
-			t.add(cell{text: dashed(name)}, cell{text: count(counts[name])})
+			t.add(cell{text: name}, cell{text: count(counts[name])}, cell{text: v.meaning(name)})
 		}
 	}
 	return t

@@ -27,6 +27,8 @@ type testDaemon struct {
 	revision    uint64
 	connections []api.Connection
 	calls       []string // methods, in the order of the calls
+	healthy     bool
+	counted     uint64 // how often counters were asked for
 	events      []client.Event
 	interrupt   func()                // what Ctrl-C does
 	away        error                 // what everybody gets who connects
@@ -218,10 +220,14 @@ func (d *testDaemon) reload() (any, *api.Error) {
 	return api.ReloadResult{ChangeResult: *answer.(*api.ChangeResult), Files: files}, nil
 }
 
-// act does what a script tells: somebody else's change of an object.
+// act does what a script tells: it gets well, or somebody else changes an object.
 func (d *testDaemon) act(t *testing.T, words []string) {
 	t.Helper()
 	raw := strings.Join(words, " ")
+	if raw == "ok" {
+		d.healthy = true
+		return
+	}
 	var o api.Object
 	if err := json.Unmarshal([]byte(raw), &o); err != nil {
 		t.Fatalf("script: daemon %s: %v", raw, err)
@@ -325,6 +331,9 @@ func (d *testDaemon) status() api.StatusResult {
 		},
 		Health:  api.Health{State: "degraded", Messages: []string{"table services is 99% full"}},
 		Objects: map[string]int{},
+	}
+	if d.healthy {
+		s.Health = api.Health{State: "ok"}
 	}
 	for _, o := range d.objects {
 		s.Objects[o.Kind]++

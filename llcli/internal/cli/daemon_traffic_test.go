@@ -79,19 +79,21 @@ func (d *testDaemon) connectionsFlush(p api.ConnectionsFlushParams) (any, *api.E
 }
 
 func (d *testDaemon) counters(p api.CountersParams) (any, *api.Error) {
+	d.counted++
+	more := d.counted * 1000
 	switch {
 	case p.Kind == "":
 		return api.CountersResult{
-			Packets: 1_234_567, Bytes: 987_654_321, Connections: 4321,
-			Verdicts: map[string]uint64{"redirect": 1_200_000, "pass": 34_000, "not_seen": 0},
-			Drops:    map[string]uint64{"no_backend": 17, "malformed": 0},
+			Packets: 1_234_567 + more, Bytes: 987_654_321 + 1500*more, Connections: 4321 + d.counted,
+			Verdicts: map[string]uint64{"tracked": 1_200_000, "slow": 34_000, "icmp_error": 0},
+			Drops:    map[string]uint64{"no_backend": 17, "of_a_newer_daemon": 1, "no_route": 0},
 		}, nil
 	case p.Kind == api.KindService:
 		if _, err := d.get(api.GetParams{Kind: p.Kind, Name: p.Name}); err != nil {
 			return nil, err
 		}
 		return api.CountersResult{
-			Packets: 2000, Bytes: 3_000_000, Connections: 41, Drops: map[string]uint64{"no_backend": 3},
+			Packets: 1000 + more, Bytes: 3_000_000 + 800*more, Connections: 41, Drops: map[string]uint64{"no_backend": 3 * d.counted},
 			Backends: []api.BackendCounters{{Address: "10.0.1.2:8080", Connections: 41, Active: 1, Packets: 2000, Bytes: 3_000_000}},
 		}, nil
 	default:

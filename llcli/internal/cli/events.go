@@ -195,7 +195,7 @@ func eventText(e *client.Event) (text, color string, err error) {
 	case api.TopicDrops:
 		var v api.DropEvent
 		err = e.Decode(&v)
-		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", dashed(v.Reason), v.Protocol, v.Source, v.Destination,
+		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", v.Reason, v.Protocol, v.Source, v.Destination,
 			v.Length, v.Hook, v.Device, prefixed(", service ", v.Service)), "", err
 	case api.TopicConnections:
 		var v api.ConnectionEvent

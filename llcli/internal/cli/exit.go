@@ -97,7 +97,7 @@ func exitCode(err error) int {
 // interrupt by the user need no words.
 func (a *app) report(cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
-	if err == nil || errors.Is(err, errDiffers) || errors.Is(err, syscall.EPIPE) || interrupted {
+	if err == nil || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
 	// There is nowhere to tell of an error of writing this.

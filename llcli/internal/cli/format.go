@@ -103,6 +103,3 @@ func plural(n uint64, thing string) string {
 	}
 	return count(n) + " " + thing
 }
-
-// dashed writes a name of the data plane as people type it.
-func dashed(name string) string { return strings.ReplaceAll(name, "_", "-") }

@@ -20,12 +20,19 @@ var update = flag.Bool("update", false, "write what llcli prints into the script
 
 // session is a run of llcli after the other against one daemon.
 type session struct {
-	daemon *testDaemon
-	dir    string
-	env    map[string]string
-	width  int
-	stdin  string
-	edit   func(text string) string // what the user does in the editor
+	daemon  *testDaemon
+	dir     string
+	env     map[string]string
+	width   int
+	stdin   string
+	seconds int
+	edit    func(text string) string // what the user does in the editor
+}
+
+// now is two seconds later each time, so that rates have a time to go by.
+func (s *session) now() time.Time {
+	s.seconds += 2
+	return time.Date(2026, 3, 4, 5, 6, 5+s.seconds, 0, time.UTC)
 }
 
 // run carries out one command line and returns the exit code and the outputs.
@@ -42,7 +49,7 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 		Getenv: func(name string) string { return s.env[name] },
 		Width:  func() int { return s.width },
 		Dial:   s.daemon.dial,
-		Now:    func() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) },
+		Now:    s.now,
 		Edit: func(_ context.Context, path string) error {
 			text, err := os.ReadFile(path)
 			if err != nil {

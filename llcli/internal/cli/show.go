@@ -130,7 +130,7 @@ func (a *app) showService(ctx context.Context, d Daemon, o *api.Object) error {
 	a.field("Traffic", fmt.Sprintf("%s, %s in %s", plural(counters.Connections, "connection"), size(counters.Bytes), plural(counters.Packets, "packet")))
 	for _, reason := range slices.Sorted(maps.Keys(counters.Drops)) {
 		if n := counters.Drops[reason]; n > 0 {
-			a.field("Dropped", fmt.Sprintf("%s: %s", plural(n, "packet"), dashed(reason)))
+			a.field("Dropped", fmt.Sprintf("%s: %s", plural(n, "packet"), reason))
 		}
 	}
 	a.section(a.backendTable(&spec, &status, counters.Backends))

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,25 +15,62 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how the daemon and its data plane are",
 		Long: `Show the daemon's health, what the data plane runs on (kernel, attached programs,
 features that fell back and why), how full its tables are, and which objects are
 not Ready.`,
-		Args: cobra.NoArgs,
+		Args: noWords("status takes flags only"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			return a.repeat(ctx, func() error {
+				var status api.StatusResult
+				if err := d.Call(ctx, api.MethodStatus, nil, &status); err != nil {
+					return err
+				}
+				if !a.isTable() {
+					return a.printSample(status)
+				}
+				a.printStatus(&status)
+				return nil
+			})
+		}),
+	}
+	a.bindWatch(cmd)
+	return cmd
+}
+
+// errDegraded is the end of a health that is not ok.
+var errDegraded = errors.New("degraded")
+
+func (a *app) healthCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Say whether all is well, with the exit code",
+		Long: `Say in a few words whether all is well with the daemon and its data plane, for
+probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not answer.`,
+		Example: "  llcli health --timeout 2s || echo look at llcli status",
+		Args:    noWords("health takes flags only"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
 			var status api.StatusResult
 			if err := d.Call(ctx, api.MethodStatus, nil, &status); err != nil {
 				return err
 			}
-			if !a.isTable() {
-				return a.printValue(status)
+			if a.isTable() {
+				a.printf("%s\n", a.painter().paint(stateColor(status.Health.State), clean(status.Health.State)))
+				for _, message := range status.Health.Messages {
+					a.printf("  %s\n", clean(message))
+				}
+			} else if err := a.printValue(status.Health); err != nil {
+				return err
 			}
-			a.printStatus(&status)
+			if status.Health.State != "ok" {
+				return errDegraded
+			}
 			return nil
 		}),
 	}
+	return cmd
 }
 
 func (a *app) printStatus(s *api.StatusResult) {

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// word is a word that the daemon uses in its answers.
+type word struct {
+	name    string
+	meaning string // in one line
+	advice  string // what to do, where there is something to do
+}
+
+// vocabulary is a set of words and where they stand.
+type vocabulary struct {
+	title string
+	words []word
+}
+
+// The names of drops and verdicts are those of ebpf-src/drop.h.
+var (
+	dropWords = vocabulary{"DROPPED", []word{
+		{"no_backend", "the Service has no backend that takes new connections; the client is refused at once",
+			"llcli service show NAME: are all backends draining, down, unhealthy, or of the other address family?"},
+		{"no_backend_limited", "as no_backend, but without a refusal: too many were sent in this second",
+			"the same as for no_backend; the clients see a timeout instead of an error"},
+		{"source_range", "the client is in none of the Service's sourceRanges",
+			"llcli service show NAME shows them; llcli events drops shows the clients"},
+		{"no_port", "every source port towards this backend is taken, so a further client cannot be told from the others",
+			"add backends or node addresses, or use source: keep where the backends route back through this node"},
+		{"no_address", "the client's address has to be translated, and the way out has no address to translate it to",
+			"give the device towards the backend an address of the backend's family"},
+		{"table_full", "the connection fits no table",
+			"llcli status shows how full they are; tables.connections and tables.halfOpen in the daemon's configuration set their sizes"},
+		{"no_route", "a client on this node was sent to a backend that it has no route to",
+			"ip route get BACKEND"},
+		{"rewrite", "the kernel refused to change the packet",
+			"it is damaged, or a fault of ours: llcli events drops shows such packets; please report them"},
+	}}
+	verdictWords = vocabulary{"VERDICT", []word{
+		{"tracked", "redirected from port to port in one look-up: the fast path", ""},
+		{"slow", "rewritten, then routed or bridged by the kernel: first packets, and those that the fast path does not take", ""},
+		{"local", "rewritten, for or from the node itself", ""},
+		{"icmp_error", "an ICMP error about a connection, translated with the packet that it quotes", ""},
+		{"table_full", "the table of established connections is full: the connection goes on as a half-open one",
+			"tables.connections in the daemon's configuration sets the size; until then a flood may end this connection"},
+	}}
+	connectionWords = vocabulary{"CONNECTION", []word{
+		{"syn-sent", "the client asked for a connection; no answer yet", ""},
+		{"syn-received", "the backend answered; the client has not confirmed yet", ""},
+		{"established", "open in both directions", ""},
+		{"fin-wait", "one side has closed", ""},
+		{"time-wait", "both sides have closed; late packets still find it", ""},
+		{"closed", "ended by a reset", ""},
+		{"unreplied", "packets went one way only so far (UDP, ICMP)", ""},
+		{"replied", "packets went both ways (UDP, ICMP)", ""},
+	}}
+	objectWords = vocabulary{"OBJECT", []word{
+		{"Pending", "not taken up by the data plane yet, or what it needs is not there; its message says which",
+			"llcli describe KIND NAME"},
+		{"Ready", "the data plane does as told", ""},
+		{"Error", "the data plane cannot do as told; it is tried again and again",
+			"llcli describe KIND NAME shows the message"},
+	}}
+	vocabularies = []*vocabulary{&dropWords, &verdictWords, &connectionWords, &objectWords}
+)
+
+// find returns the word with a name; nil: there is none.
+func (v *vocabulary) find(name string) *word {
+	for i := range v.words {
+		if strings.EqualFold(v.words[i].name, name) || strings.EqualFold(v.words[i].name, strings.ReplaceAll(name, "-", "_")) {
+			return &v.words[i]
+		}
+	}
+	return nil
+}
+
+// meaning returns what a name means; empty: this llcli does not know.
+func (v *vocabulary) meaning(name string) string {
+	if w := v.find(name); w != nil {
+		return w.meaning
+	}
+	return ""
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain [WORD…]",
+		Short: "Explain reasons of drops, verdicts and states",
+		Long: `Explain words that status, counters, connections and events use: why packets are
+dropped and what to do about it, what else is done with packets, and the states of
+connections and objects. Without a word it lists all of them.`,
+		Example: "  llcli explain no_backend\n  llcli explain",
+		RunE: a.runLocal(func(_ context.Context, args []string) error {
+			if len(args) == 0 {
+				return a.explainAll()
+			}
+			for i, name := range args {
+				if i > 0 {
+					a.printf("\n")
+				}
+				if err := a.explain(name); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+		ValidArgsFunction: completeWords,
+	}
+}
+
+func completeWords(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var found []string
+	for _, v := range vocabularies {
+		for i := range v.words {
+			w := &v.words[i]
+			if strings.HasPrefix(w.name, prefix) && !slices.Contains(args, w.name) {
+				found = append(found, cobra.CompletionWithDesc(w.name, w.meaning))
+			}
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) explainAll() error {
+	for i, v := range vocabularies {
+		t := a.table(column{title: v.title}, column{title: "MEANING", flexible: true})
+		for _, w := range v.words {
+			t.add(cell{text: w.name}, cell{text: w.meaning})
+		}
+		if i > 0 {
+			a.printf("\n")
+		}
+		t.flush()
+	}
+	return nil
+}
+
+// explain tells about a word, in each of its senses.
+func (a *app) explain(name string) error {
+	found := false
+	for _, v := range vocabularies {
+		w := v.find(name)
+		if w == nil {
+			continue
+		}
+		found = true
+		a.printf("%s (%s)\n  %s\n", a.painter().paint(bold, w.name), strings.ToLower(v.title), w.meaning)
+		if w.advice != "" {
+			a.printf("  What to do: %s\n", w.advice)
+		}
+	}
+	if !found {
+		return usagef("%q is no word of this llcli; llcli explain lists them", name)
+	}
+	return nil
+}
