@@ -174,6 +174,33 @@ func TestWatchManyChanges(t *testing.T) {
 	}
 }
 
+// TestWatchOverLoss has the event of a change pushed out by others while the
+// caller is busy.
+func TestWatchOverLoss(t *testing.T) {
+	_, ch, c := serveMini(t, Options{})
+	apply(t, c, service("a", 1), service("b", 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for w, err := range c.Watch(ctx, client.WatchOptions{Kinds: []string{api.KindService}}) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case w.Synced:
+			apply(t, c, service("b", 2))
+			for i := range uint64(60000) {
+				event := changeEvent(i)
+				event.Kind = api.KindInterface // which nobody watches
+				if err := ch.Publish(api.TopicChanges, event); err != nil {
+					t.Fatal(err)
+				}
+			}
+		case w.Ref.Name == "b" && strings.Contains(string(w.Object.Spec), ":2/tcp"):
+			return
+		}
+	}
+	t.Error("the change was never told")
+}
+
 // TestWatchOverRestart changes objects while the daemon is away.
 func TestWatchOverRestart(t *testing.T) {
 	dir := runDir(t)

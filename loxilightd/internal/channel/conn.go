@@ -156,7 +156,13 @@ func (c *conn) Recv() (*mangos.Message, error) {
 			}
 			continue
 		}
-		return c.readBody(size)
+		msg, err := c.readBody(size)
+		if err != nil || !c.opts.requests || size-requestIDSize(msg.Body) <= c.opts.maxRecv {
+			return msg, err
+		}
+		if err := c.answerTooLong(msg.Body); err != nil {
+			return nil, err
+		}
 	}
 }
 
@@ -232,7 +238,7 @@ func requestIDSize(body []byte) int {
 
 // refuse reads a message that is too long away and answers it.
 func (c *conn) refuse(size int) error {
-	if !c.opts.requests || c.opts.tooLong == nil {
+	if !c.opts.requests {
 		return mangos.ErrTooLong
 	}
 	if err := c.net.SetReadDeadline(time.Now().Add(c.opts.limits.FrameTimeout)); err != nil {
@@ -245,12 +251,18 @@ func (c *conn) refuse(size int) error {
 	if _, err := io.CopyN(io.Discard, c.net, int64(size-len(head))); err != nil {
 		return err
 	}
-	id := requestIDSize(head)
-	if id == 0 {
-		return errors.New("message without request id")
-	}
 	if err := c.net.SetReadDeadline(time.Time{}); err != nil {
 		return err
+	}
+	return c.answerTooLong(head)
+}
+
+// answerTooLong answers the request that begins with head, or hangs up where
+// there is no answer.
+func (c *conn) answerTooLong(head []byte) error {
+	id := requestIDSize(head)
+	if id == 0 || c.opts.tooLong == nil {
+		return mangos.ErrTooLong
 	}
 	share, ok := c.take()
 	if !ok {

@@ -42,6 +42,7 @@ type endpoint struct {
 	done     chan struct{}
 	stopOnce sync.Once
 	stopErr  error
+	seldom   seldom // for what peers can cause as often as they like
 
 	mu    sync.Mutex
 	conns map[*conn]bool // true: through the handshake
@@ -94,7 +95,8 @@ func (e *endpoint) start() error {
 const eventQueue = 1024
 
 // acceptLoop takes connections until the listener is closed. Without free file
-// descriptors it waits, longer each time, for some to come free.
+// descriptors it hangs up on idle peers, or waits, longer each time, for some to
+// come free.
 func (e *endpoint) acceptLoop() {
 	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
 	wait := shortest
@@ -108,8 +110,14 @@ func (e *endpoint) acceptLoop() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if wait == shortest && !errors.Is(err, unix.ECONNABORTED) {
-			e.opts.log.Warn("cannot accept connections", "socket", e.opts.path, "error", err)
+		if !errors.Is(err, unix.ECONNABORTED) { // which is the peer's own doing
+			e.seldom.do(func(more int) {
+				e.opts.log.Warn("cannot accept connections", "socket", e.opts.path, "error", err, "not_logged", more)
+			})
+		}
+		noFiles := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+		if noFiles && e.hangUpOnIdlest() {
+			wait = shortest
 		}
 		select {
 		case <-time.After(wait):
@@ -120,18 +128,42 @@ func (e *endpoint) acceptLoop() {
 	}
 }
 
+// hangUpOnIdlest makes a file descriptor free, if anybody is idle and had time
+// enough not to be.
+func (e *endpoint) hangUpOnIdlest() bool {
+	const enough = 100 * time.Millisecond
+	e.mu.Lock()
+	victim := e.idlest(0, true)
+	if victim != nil {
+		if since, _ := victim.idleSince(); time.Since(since) < enough {
+			victim = nil
+		} else {
+			e.remove(victim)
+		}
+	}
+	e.mu.Unlock()
+	if victim != nil {
+		_ = victim.Close() // it was idle
+	}
+	return victim != nil
+}
+
 // welcome starts the handshake of a connection whose user may connect and does
 // not have too many already.
 func (e *endpoint) welcome(nc *net.UnixConn) {
 	peer, err := e.opts.access.admit(nc)
 	if err != nil {
-		e.opts.log.Info("connection refused", "socket", e.opts.path, "peer", peer, "error", err)
+		e.seldom.do(func(more int) {
+			e.opts.log.Warn("connection refused", "socket", e.opts.path, "peer", peer, "error", err, "not_logged", more)
+		})
 		_ = nc.Close() // nothing was written
 		return
 	}
 	c := newConn(nc, peer, &e.opts, e.forget)
 	if !e.admit(c) {
-		e.opts.log.Warn("too many connections", "socket", e.opts.path, "peer", peer)
+		e.seldom.do(func(more int) {
+			e.opts.log.Warn("too many connections", "socket", e.opts.path, "peer", peer, "not_logged", more)
+		})
 		c.cancel()
 		_ = nc.Close() // nothing was written
 		return
@@ -155,16 +187,20 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 	}()
 }
 
-// admit adds c, hanging up on an idle connection of the same user where there are
-// too many. Only connections that wait for nothing can be hung up on; their
-// clients connect again when they need to.
+// admit adds c, hanging up on an idle connection of the same user (for root: of
+// anybody) where there are too many. Only connections that wait for nothing can
+// be hung up on; their clients connect again when they need to.
 func (e *endpoint) admit(c *conn) bool {
 	uid := c.peer.UID
+	limit := e.opts.limits.Connections
 	e.mu.Lock()
 	var victim *conn
-	full := len(e.conns) >= e.opts.limits.Connections
-	if full || uid != 0 && e.users[uid] >= e.opts.limits.Connections/userShare {
-		victim = e.idlest(uid, full && uid == 0)
+	full := len(e.conns) >= limit
+	if uid != 0 {
+		full = len(e.conns) >= others(limit) || e.users[uid] >= limit/userShare
+	}
+	if full {
+		victim = e.idlest(uid, uid == 0)
 		if victim == nil {
 			e.mu.Unlock()
 			return false

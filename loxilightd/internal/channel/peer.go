@@ -42,11 +42,12 @@ func newAccess(group, adminGroup string) access {
 	return access{group: groupID(group), adminGroup: groupID(adminGroup), own: os.Geteuid()}
 }
 
-// groupID returns -1 for a group that does not exist.
+// groupID returns the id of a group given by name or number, -1 for one that
+// does not exist.
 func groupID(name string) int {
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return -1
+		g = &user.Group{Gid: name}
 	}
 	id, err := strconv.Atoi(g.Gid)
 	if err != nil {

@@ -193,7 +193,7 @@ func TestOtherSubscribers(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			before := c.Subscribers()
+			eventually(t, "the one before is gone", func() bool { return c.Subscribers() == 0 })
 			cmd := exec.CommandContext(ctx, path, args...)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
@@ -203,7 +203,7 @@ func TestOtherSubscribers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { cancel(); _ = cmd.Wait() }() // killed, so it never ends well
-			eventually(t, "it subscribes", func() bool { return c.Subscribers() > before })
+			eventually(t, "it subscribes", func() bool { return c.Subscribers() == 1 })
 			lines := bufio.NewScanner(out)
 			got := make(chan string, 1)
 			go func() {

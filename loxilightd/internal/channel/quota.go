@@ -6,13 +6,15 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Limits bound what peers can take. Zero fields have the defaults below. Users
-// other than root get a quarter of each number at most, so that none of them can
-// keep root out.
+// Limits bound what peers can take. Zero fields have the defaults below. A user
+// other than root gets a quarter of each number at most, and all of them together
+// three quarters, so that they cannot keep root out.
 type Limits struct {
-	Connections int // on each socket; default 512
+	Connections int // on each socket; default 512, or a quarter of the file descriptors that the process may have
 	Requests    int // being carried out; default 256
 	Bytes       int // of requests being read or carried out; default 32 MiB
 	PerPeer     int // requests of one connection that are not answered yet; default 8
@@ -24,7 +26,7 @@ type Limits struct {
 }
 
 func (l *Limits) setDefaults() {
-	ints := map[*int]int{&l.Connections: 512, &l.Requests: 256, &l.Bytes: 32 << 20, &l.PerPeer: 8}
+	ints := map[*int]int{&l.Connections: connectionsFor(), &l.Requests: 256, &l.Bytes: 32 << 20, &l.PerPeer: 8}
 	for p, d := range ints {
 		if *p == 0 {
 			*p = d
@@ -41,8 +43,21 @@ func (l *Limits) setDefaults() {
 	}
 }
 
+// connectionsFor leaves file descriptors for everything else: the two sockets
+// together take half of them at most.
+func connectionsFor() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 512 // whatever it is, accepting copes with it
+	}
+	return int(max(8, min(512, limit.Cur/4)))
+}
+
 // userShare is the part of each limit that one user other than root can take.
 const userShare = 4
+
+// others is the part of a limit that all users other than root can take together.
+func others(limit int) int { return limit - limit/userShare }
 
 // quota counts requests and their bytes, over all and by user.
 type quota struct {
@@ -90,10 +105,15 @@ func (q *quota) release(peer Peer, bytes int) {
 
 // fits is true also for the first request of all, however large.
 func (q *quota) fits(peer Peer, bytes int) bool {
-	within := func(u usage, share int) bool {
-		return u.requests == 0 || u.requests < q.limits.Requests/share && u.bytes+bytes <= q.limits.Bytes/share
+	within := func(u usage, requests, size int) bool {
+		return u.requests == 0 || u.requests < requests && u.bytes+bytes <= size
 	}
-	return within(q.total, 1) && (peer.UID == 0 || within(q.users[peer.UID], userShare))
+	l := q.limits
+	if peer.UID == 0 {
+		return within(q.total, l.Requests, l.Bytes)
+	}
+	return within(q.total, others(l.Requests), others(l.Bytes)) &&
+		within(q.users[peer.UID], l.Requests/userShare, l.Bytes/userShare)
 }
 
 func (q *quota) add(peer Peer, requests, bytes int) {

@@ -74,7 +74,7 @@ func (r *raw) receive() (string, error) {
 		return "", err
 	}
 	size := binary.BigEndian.Uint64(header[1:])
-	if header[0] != 1 || size > 1<<20 {
+	if header[0] != 1 || size > 2<<20 {
 		return "", fmt.Errorf("frame header % x", header)
 	}
 	body := make([]byte, size)

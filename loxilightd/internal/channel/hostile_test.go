@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// served fails the test unless an honest client gets its answer soon. The bound
+// is wide for a busy machine; what it must not be is a peer's timeout.
+func served(t *testing.T, c *Channel, within time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	got, err := request(t, url(c), "hello")
+	if took := time.Since(begin); err != nil || got != "echo hello" || took > within {
+		t.Errorf("an honest client got %q, %v after %s, want an echo within %s", got, err, took, within)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// TestSilentPeers is D02: 500 connections that say nothing.
+func TestSilentPeers(t *testing.T) {
+	c := serve(t, Options{Limits: Limits{HandshakeTimeout: time.Second}}, echo)
+	served(t, c, time.Second)
+	files, goroutines := openFiles(t), runtime.NumGoroutine()
+	var silent []*raw
+	for range 500 {
+		silent = append(silent, dialRaw(t, controlPath(c)))
+	}
+	served(t, c, 500*time.Millisecond)
+	for _, s := range silent {
+		s.waitClosed()
+		_ = s.Close() // the daemon has hung up
+	}
+	eventually(t, "file descriptors and goroutines come back", func() bool {
+		return openFiles(t) <= files+2 && runtime.NumGoroutine() <= goroutines+5
+	})
+}
+
+// TestMoreSilentPeersThanConnections keeps more connections silent than there
+// may be: who says nothing makes room.
+func TestMoreSilentPeersThanConnections(t *testing.T) {
+	c := serve(t, Options{Limits: Limits{Connections: 16, HandshakeTimeout: time.Hour}}, echo)
+	for range 100 {
+		dialRaw(t, controlPath(c))
+	}
+	served(t, c, time.Second)
+}
+
+// TestGarbage is D04: handshakes that are none, and peers of another protocol.
+func TestGarbage(t *testing.T) {
+	c := serve(t, Options{}, echo)
+	for i := range 300 {
+		r := dialRaw(t, controlPath(c))
+		if i%2 == 0 {
+			_, _ = r.Write([]byte("GET / HTTP/1.1\r\nHost: loxilight\r\n\r\n")) // hung up on before all is written
+		} else {
+			_, _ = r.Write([]byte{0, 'S', 'P', 0, 0, protoSub, 0, 0})
+		}
+	}
+	served(t, c, 500*time.Millisecond)
+	r := dialRaw(t, controlPath(c))
+	r.send([]byte{0, 'S', 'P', 0, 0, protoSub, 0, 0})
+	r.waitClosed()
+}
+
+// TestStalledFrame is D04: a frame that begins and does not go on.
+func TestStalledFrame(t *testing.T) {
+	c := serve(t, Options{Limits: Limits{FrameTimeout: 300 * time.Millisecond}}, echo)
+	for _, begun := range [][]byte{
+		{1},                            // of the header
+		frame(make([]byte, 1000))[:9],  // no body
+		requestFrame(7, "status")[:12], // half a request id
+		requestFrame(7, strings.Repeat("x", 99))[:50], // half a body
+	} {
+		r := dialRaw(t, controlPath(c)).shake(protoReq)
+		r.send(begun)
+		served(t, c, time.Second)
+		r.waitClosed()
+	}
+}
+
+// TestBadFrames is D04: what is no frame of a request is hung up on.
+func TestBadFrames(t *testing.T) {
+	c := serve(t, Options{}, echo)
+	for name, bad := range map[string][]byte{
+		"another type":  append([]byte{2}, frame([]byte("x"))[1:]...),
+		"huge":          {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"a gigabyte":    {1, 0, 0, 0, 0, 0x40, 0, 0, 0},
+		"no request id": frame([]byte("abc")),
+		"only hops":     frame(make([]byte, 4*20)),
+		"nothing":       frame(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := dialRaw(t, controlPath(c)).shake(protoReq)
+			r.send(bad)
+			r.waitClosed()
+			served(t, c, time.Second)
+		})
+	}
+}
+
+// TestOversizeRequest is D04: a request that is too long gets an answer that says
+// so, and the connection goes on.
+func TestOversizeRequest(t *testing.T) {
+	c := serve(t, Options{TooLong: []byte("too long")}, echo)
+	r := dialRaw(t, controlPath(c)).shake(protoReq)
+	for range 20 { // more often than requests may be unanswered
+		r.send(requestFrame(9, strings.Repeat("x", api.MaxRequest+1)))
+		if got, err := r.receive(); err != nil || got != "\x80\x00\x00\x09too long" {
+			t.Fatalf("answer = %q, %v; want \"too long\" with the request's id", got, err)
+		}
+	}
+	r.send(requestFrame(10, strings.Repeat("x", api.MaxRequest)))
+	if got, err := r.receive(); err != nil || len(got) != 4+len("echo ")+api.MaxRequest {
+		t.Errorf("answer to the longest request: %d bytes, %v", len(got), err)
+	}
+	served(t, c, time.Second)
+}
+
+// TestStuckReaders is D04: clients that ask and do not read the answers. Stock
+// mangos lets a few of them take every worker.
+func TestStuckReaders(t *testing.T) {
+	var answered atomic.Int64
+	c := serve(t, Options{Limits: Limits{WriteTimeout: time.Second}}, func(ctx context.Context, p Peer, r []byte) []byte {
+		answered.Add(1)
+		if string(r) == "large" {
+			return make([]byte, 900<<10) // longer than a reply may be, and than the socket holds
+		}
+		return echo(ctx, p, r)
+	})
+	for range 8 {
+		r := dialRaw(t, controlPath(c)).shake(protoReq)
+		for id := range uint32(8) {
+			r.send(requestFrame(id, "large"))
+		}
+	}
+	eventually(t, "the daemon has answered", func() bool { return answered.Load() >= 8 })
+	for range 5 {
+		served(t, c, 500*time.Millisecond)
+	}
+	eventually(t, "those who do not read are hung up on", func() bool { return c.control.count() == 0 })
+}
+
+// TestPeerIsBounded sends more requests over one connection than may be
+// unanswered: the others wait in the socket, not in the daemon.
+func TestPeerIsBounded(t *testing.T) {
+	var running, most atomic.Int64
+	release := make(chan struct{})
+	c := serve(t, Options{Limits: Limits{PerPeer: 3}}, func(_ context.Context, _ Peer, r []byte) []byte {
+		if string(r) == "hello" {
+			return []byte("echo hello")
+		}
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		<-release
+		running.Add(-1)
+		return r
+	})
+	r := dialRaw(t, controlPath(c)).shake(protoReq)
+	for id := range uint32(20) {
+		r.send(requestFrame(id, "wait"))
+	}
+	eventually(t, "three are carried out", func() bool { return running.Load() == 3 })
+	served(t, c, time.Second)
+	close(release)
+	seen := map[string]bool{}
+	for range 20 {
+		got, err := r.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[got] = true
+	}
+	if len(seen) != 20 || most.Load() != 3 {
+		t.Errorf("%d answers, %d at once; want 20 and 3", len(seen), most.Load())
+	}
+}
+
+// TestHangUpEndsContext is D04: the client is killed while its request is carried out.
+func TestHangUpEndsContext(t *testing.T) {
+	began, ended := make(chan struct{}), make(chan struct{})
+	c := serve(t, Options{}, func(ctx context.Context, p Peer, r []byte) []byte {
+		if string(r) == "wait" {
+			close(began)
+			<-ctx.Done()
+			close(ended)
+		}
+		return echo(ctx, p, r)
+	})
+	r := dialRaw(t, controlPath(c)).shake(protoReq)
+	r.send(requestFrame(1, "wait"))
+	<-began
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the handler's context goes on")
+	}
+	served(t, c, time.Second)
+}
+
+// TestStopAnswersWhatRuns stops the daemon while it carries out a request.
+func TestStopAnswersWhatRuns(t *testing.T) {
+	dir, outer := runDir(t), t
+	began, release := make(chan struct{}), make(chan struct{})
+	answer := make(chan error, 1)
+	t.Run("daemon", func(t *testing.T) {
+		c := serve(t, Options{RunDir: dir}, func(context.Context, Peer, []byte) []byte {
+			close(began)
+			<-release
+			return []byte("late")
+		})
+		r := dialRaw(outer, controlPath(c)).shake(protoReq)
+		r.send(requestFrame(1, "x"))
+		<-began
+		go func() {
+			<-c.control.done // it stops
+			close(release)
+			got, err := r.receive()
+			if err == nil && got != "\x80\x00\x00\x01late" {
+				err = fmt.Errorf("answer %q", got)
+			}
+			answer <- err
+		}()
+	})
+	if err := <-answer; err != nil {
+		t.Errorf("a request that was being carried out was not answered: %v", err)
+	}
+	if _, err := client.Dial(t.Context(), client.Options{Socket: dir + "/" + ControlSocket}); !errors.Is(err, client.ErrNotRunning) {
+		t.Errorf("after the stop: %v, want ErrNotRunning", err)
+	}
+}
+
+// TestManyClients has many honest clients at once.
+func TestManyClients(t *testing.T) {
+	_, _, c := serveMini(t, Options{})
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for range 50 {
+				if v, err := c.Version(t.Context()); err != nil || v.Version != "1.0" {
+					t.Errorf("version = %v, %v", v, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}

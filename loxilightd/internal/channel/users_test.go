@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// playClient asks for the version and makes a change, and prints what came of it.
+func playClient(dir string) error {
+	c, err := client.New(client.Options{Socket: filepath.Join(dir, ControlSocket), Timeout: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }() // has nothing unsent
+	_, read := c.Version(context.Background())
+	_, write := c.Apply(context.Background(), api.ApplyParams{Objects: services(1, 1)})
+	s, subscribe := c.Subscribe(context.Background())
+	if subscribe == nil {
+		s.Close()
+	}
+	for _, err := range []error{read, write, subscribe} {
+		refused, isRefusal := errors.AsType[*api.Error](err)
+		switch {
+		case err == nil:
+			fmt.Println("ok")
+		case errors.Is(err, client.ErrPermission):
+			fmt.Println("permission:", err)
+		case isRefusal:
+			fmt.Println(refused.Reason())
+		default:
+			fmt.Println("other:", err)
+		}
+	}
+	return nil
+}
+
+// TestUsers is D05: who may do what, as the daemon sees it, whatever the file
+// system lets through.
+func TestUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")
+	}
+	const reader, admin, stranger = 54321, 54322, 54323 // ids that nobody has
+	dir := filepath.Join(shared(t), "run")
+	m := newMini()
+	serve(t, Options{RunDir: dir, Group: strconv.Itoa(reader), AdminGroup: strconv.Itoa(admin)}, m.handle)
+	for path, mode := range map[string]os.FileMode{"": 0o755, ControlSocket: 0o666, EventsSocket: 0o666} {
+		if err := os.Chmod(filepath.Join(dir, path), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		gid    uint32
+		groups []uint32
+		want   string
+	}{
+		"stranger":                 {stranger, nil, "permission permission permission"},
+		"stranger in other groups": {stranger, []uint32{stranger, 54329}, "permission permission permission"},
+		"reader by group":          {reader, nil, "ok denied ok"},
+		"reader by another group":  {stranger, []uint32{54329, reader}, "ok denied ok"},
+		"admin by group":           {admin, nil, "ok ok ok"},
+		"admin by another group":   {reader, []uint32{admin}, "ok ok ok"},
+		"reader with many groups":  {stranger, manyGroups(reader), "ok denied ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "client "+dir, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54320, Gid: test.gid, Groups: test.groups}})
+			var got []string
+			for range 3 {
+				word, _, _ := strings.Cut(p.line(t), ":")
+				got = append(got, word)
+			}
+			if s := strings.Join(got, " "); s != test.want {
+				t.Errorf("read, change, subscribe = %s, want %s", s, test.want)
+			}
+			if _, err := newClient(t, dir).Version(t.Context()); err != nil {
+				t.Errorf("root afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// manyGroups are more than the first try of SO_PEERGROUPS has room for.
+func manyGroups(last uint32) []uint32 {
+	var groups []uint32
+	for i := range uint32(100) {
+		groups = append(groups, 60000+i)
+	}
+	return append(groups, last)
+}
+
+// TestFileModes is what the file system does about strangers.
+func TestFileModes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SETUID to be another user")
+	}
+	dir := filepath.Join(shared(t), "run")
+	serve(t, Options{RunDir: dir}, newMini().handle)
+	for path, want := range map[string]os.FileMode{"": 0o750, ControlSocket: 0o660, EventsSocket: 0o660} {
+		info, err := os.Stat(filepath.Join(dir, path))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("mode of %q = %v, %v; want %v", path, info.Mode().Perm(), err, want)
+		}
+	}
+	p := start(t, "client "+dir, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54320, Gid: 54323}})
+	for range 3 {
+		got := p.line(t)
+		if !strings.HasPrefix(got, "permission: ") || !strings.Contains(got, "loxilight-admin") {
+			t.Errorf("a stranger got %q, want permission and what to do", got)
+		}
+	}
+}
