@@ -51,12 +51,24 @@ func (e *Error) Error() string {
 	}
 	text += fmt.Sprintf("socket %s", e.Socket)
 	if e.cause != nil {
-		text += ": " + e.cause.Error()
+		text += ": " + causeText(e.cause)
 	}
 	if e.hint != "" {
 		text += " (" + e.hint + ")"
 	}
 	return text
+}
+
+// causeText says in plain words what a context's errors mean to a caller.
+func causeText(cause error) string {
+	switch {
+	case errors.Is(cause, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.Is(cause, context.Canceled):
+		return "interrupted"
+	default:
+		return cause.Error()
+	}
 }
 
 // Unwrap returns the sentinels that apply, and the cause.
@@ -81,7 +93,7 @@ func (c *Client) callError(method, requestID string, change bool, err error) err
 		e.RequestID = requestID
 		e.hint = "the change may or may not have been made"
 		if requestID != "" {
-			e.hint += "; asking again with request id " + requestID + " does not make it twice"
+			e.hint += ", asking again with request id " + requestID + " does not make it twice"
 		}
 	}
 	return e

@@ -107,6 +107,9 @@ func (a *app) report(cmd *cobra.Command, err error) {
 			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, prefixed(": ", object.Message))
 		}
 	}
+	if e, ok := errors.AsType[*client.Error](err); ok && e.RequestID != "" {
+		_, _ = fmt.Fprintf(a.Err, "llcli: to be sure, run the same again with --request-id %s\n", e.RequestID)
+	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		_, _ = fmt.Fprintf(a.Err, "llcli: see %s --help\n", cmd.CommandPath())
 	}
