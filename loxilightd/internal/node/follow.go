@@ -3,8 +3,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -37,6 +39,7 @@ func (n *Node) follow(ctx context.Context) {
 			n.setChecks(snapshot, changed)
 			if first {
 				first = false
+				latestFirst(snapshot, changed)
 				changed = n.applyUnchecked(snapshot, changed)
 				n.awaitHealth(ctx)
 			}
@@ -66,6 +69,19 @@ func (n *Node) applyUnchecked(s *state.Snapshot, changed []state.Key) (checked [
 	}
 	n.apply(s, unchecked)
 	return checked
+}
+
+// latestFirst orders keys by the revisions of their objects, so that after a start
+// what changed while the daemon was down comes before what the data plane does
+// already.
+func latestFirst(s *state.Snapshot, keys []state.Key) {
+	revision := func(k state.Key) uint64 {
+		if o, ok := s.Get(k); ok {
+			return o.Revision
+		}
+		return 0
+	}
+	slices.SortFunc(keys, func(a, b state.Key) int { return cmp.Compare(revision(b), revision(a)) })
 }
 
 func hasChecks(o *state.Object) bool {
@@ -107,8 +123,16 @@ func checkOf(h *state.HealthCheck) health.Check {
 	}
 }
 
-// apply gives changed objects to the reconcilers.
+// apply gives changed objects to the reconcilers: those that are gone last, so that
+// what one leaves to another is never nobody's.
 func (n *Node) apply(s *state.Snapshot, changed []state.Key) {
+	isGone := func(k state.Key) int {
+		if _, ok := s.Get(k); ok {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(changed, func(a, b state.Key) int { return cmp.Compare(isGone(a), isGone(b)) })
 	var ports []portChange
 	var services []serviceChange
 	for _, k := range changed {

@@ -308,3 +308,41 @@ func TestStrangersAndUpkeep(t *testing.T) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }
+
+// TestGoneLast hands the place of ten services to ten others in one transaction.
+func TestGoneLast(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	var mu sync.Mutex
+	var told []string
+	n := start(t, Options{Store: store, Plane: plane, Turned: func(_ state.Key, s Status) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, s.State.String())
+	}})
+	var old, fresh []*state.Object
+	var keys []state.Key
+	for i := range 10 {
+		old = append(old, service(fmt.Sprint("old-", i), i, 10, 1))
+		fresh = append(fresh, service(fmt.Sprint("fresh-", i), i, 10, 1))
+		keys = append(keys, old[i].Key)
+	}
+	for _, change := range []struct {
+		put []*state.Object
+		del []state.Key
+	}{{old, nil}, {fresh, keys}} {
+		revision := commit(t, store, change.put, change.del...)
+		for _, o := range change.put {
+			keys = append(keys, o.Key)
+		}
+		if left, err := n.Wait(within(t, 20*time.Second), revision, keys); err != nil {
+			t.Fatalf("left %v: %v", left, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i, s := range told {
+		if want := "realised"; i < 20 && s != want {
+			t.Errorf("notice %d is %s: what is new must come before what is gone", i, s)
+		}
+	}
+}
