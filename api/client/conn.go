@@ -90,17 +90,26 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 			e.kinds, e.hint = []error{ErrPermission}, permissionHint
 			return nil, e
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // a moment before ctx may know
+			e.kinds, e.hint = []error{ErrNotAnswering}, backlogHint
+			return nil, e
 		case !errors.Is(err, syscall.EAGAIN) && ctx.Err() == nil:
 			return nil, e
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			e.kinds, e.hint = []error{ErrNotAnswering}, "it does not take connections: look at its log"
+			if errors.Is(ctx.Err(), context.Canceled) {
+				e.cause = ctx.Err()
+				return nil, e
+			}
+			e.kinds, e.hint = []error{ErrNotAnswering}, backlogHint
 			return nil, e
 		}
 	}
 }
+
+const backlogHint = "it does not take connections: look at its log"
 
 const permissionHint = "be root, or a member of group loxilight to read and of loxilight-admin to change"
 
@@ -128,6 +137,8 @@ func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.Proto
 	}
 	e := &Error{Socket: path, kinds: []error{ErrNotAnswering}, cause: errHandshake}
 	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		e.kinds, e.cause = nil, ctx.Err()
 	case ctx.Err() != nil:
 		e.hint = "it hangs: look at its log"
 	case !memberOf(path):

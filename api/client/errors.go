@@ -16,8 +16,8 @@ var (
 	ErrPermission = errors.New("permission denied")
 	// ErrNotAnswering: the daemon is there and hung, or hung up.
 	ErrNotAnswering = errors.New("loxilightd is not answering")
-	// ErrOutcomeUnknown: a change was sent, and no answer came. It comes
-	// together with ErrNotAnswering.
+	// ErrOutcomeUnknown: a change was sent, and no answer came, or was not waited
+	// for. It comes together with ErrNotAnswering.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrTooLong: a request is larger than the channel allows.
 	ErrTooLong = errors.New("request too long")
@@ -83,6 +83,8 @@ func (c *Client) callError(method, requestID string, change bool, err error) err
 	}
 	e := &Error{Socket: c.socket, Method: method, cause: err, kinds: []error{ErrNotAnswering}}
 	switch {
+	case errors.Is(err, context.Canceled): // the caller has given up, which says nothing of the daemon
+		e.kinds = nil
 	case errors.Is(err, context.DeadlineExceeded):
 		e.hint = "it hangs, or needs longer than the timeout: look at its log"
 	default:

@@ -170,6 +170,10 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 // returns. An error means that it could not be encoded, or that the channel is closed.
 func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
 
+// Skip takes a number of topic without an event, for what happened and cannot be
+// told: subscribers see that they have lost something.
+func (c *Channel) Skip(topic string) { c.pub.skip(topic) }
+
 // Subscribers counts the connections for events: without any, who samples events
 // need not make them.
 func (c *Channel) Subscribers() int { return c.events.count() }

@@ -225,6 +225,30 @@ func TestWatchOverRestart(t *testing.T) {
 	})
 }
 
+// TestSkippedEventsAreSeen is of events that the daemon itself cannot tell.
+func TestSkippedEventsAreSeen(t *testing.T) {
+	_, ch, c := serveMini(t, Options{})
+	s, err := c.Subscribe(t.Context(), api.TopicChanges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ch.Skip(api.TopicChanges)
+	ch.Skip(api.TopicStatus)
+	if e, err := s.Next(ctx); err != nil || e.Lost != 1 || e.Data != nil || e.Topic != api.TopicChanges {
+		t.Errorf("event = %+v, %v; want one lost of changes", e, err)
+	}
+	ch.Skip(api.TopicChanges)
+	if err := ch.Publish(api.TopicChanges, changeEvent(5)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := s.Next(ctx); err != nil || e.Lost != 1 || e.Seq != 3 {
+		t.Errorf("event = %+v, %v; want number 3 after one lost", e, err)
+	}
+}
+
 // TestLostEventsAreSeen is the client's part of D09: a client that is too slow
 // knows how many events it has lost, the last ones included.
 func TestLostEventsAreSeen(t *testing.T) {

@@ -47,13 +47,24 @@ func (p *publisher) publish(topic string, event Numbered) error {
 	if err := p.sock.SendMsg(msg); err != nil {
 		return fmt.Errorf("event %s: send: %w", topic, err)
 	}
+	p.took(topic, seq)
+	return nil
+}
+
+// took notes that a number is taken, of which the hello will tell. The caller holds mu.
+func (p *publisher) took(topic string, seq uint64) {
 	p.seq[topic] = seq
 	p.latest = time.Now()
 	if !p.repeating {
 		p.repeating = true
 		time.AfterFunc(helloEvery, p.repeat)
 	}
-	return nil
+}
+
+func (p *publisher) skip(topic string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.took(topic, p.seq[topic]+1)
 }
 
 // repeat says the hello to everybody, for as long as there is need.
