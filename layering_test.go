@@ -41,12 +41,10 @@ var mayImport = map[string][]string{
 	"llcli":              {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/cli": {"api", "api/client"},
 
-	"internal/testdaemon": {"api", "api/client", "internal/testnet"},
-	"internal/testnet":    {},
-	"internal/testpkt":    {},
-	"tests/demo":          {"api", "internal/testdaemon", "internal/testnet"},
-	"tests/e2e":           {},
-	"tests/bench":         {"api", "api/client", "internal/testnet", "internal/testpkt"},
+	"internal/testnet": {},
+	"internal/testpkt": {},
+	"tests/demo":       {"api", "api/client", "internal/testnet"},
+	"tests/bench":      {"api", "api/client", "internal/testnet", "internal/testpkt"},
 }
 
 func TestLayering(t *testing.T) {

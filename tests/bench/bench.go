@@ -48,7 +48,7 @@ func (b *bench) shorten() {
 	b.packetCount = 300_000
 	b.connectionsMax = 65536
 	b.serviceCount = 1000
-	b.tcpConnections, b.tcpRequests = 3000, 10_000
+	b.tcpConnections, b.tcpRequests = 3200, 12_800
 	b.bulkTime = 100 * time.Millisecond
 }
 

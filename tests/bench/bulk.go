@@ -12,29 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	bulkChunk    = 128 << 10 // bytes of one write and one read
-	bulkPatience = 5         // seconds that a connection, or a peer that has gone silent, is waited for
-)
+const bulkChunk = 128 << 10 // bytes of one write and one read
 
 // bulkRun sends as much as it can by so many streams for so long, each with a
 // thread for either end, and returns bytes per second as received.
 func bulkRun(r *rig, p place, target string, port, streams int, duration time.Duration) (float64, error) {
-	backend := r.pod
-	if p == elsewhere {
-		backend = r.server
-	}
-	listener, err := listen(backend)
+	listener, err := listen(r.backend(p))
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(listener)
-	if err := unix.SetNonblock(listener, false); err != nil {
-		return 0, err
-	}
-	if err := patience(listener); err != nil {
-		return 0, err
-	}
 	var received atomic.Int64
 	done := make(chan error, 2*streams)
 	begin := time.Now()
@@ -50,15 +37,6 @@ func bulkRun(r *rig, p place, target string, port, streams int, duration time.Du
 		err = errors.Join(err, <-done)
 	}
 	return float64(received.Load()) / time.Since(begin).Seconds(), err
-}
-
-// patience bounds how long calls on a socket block.
-func patience(fd int) error {
-	t := unix.Timeval{Sec: bulkPatience}
-	return errors.Join(
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t),
-	)
 }
 
 func bulkSend(target string, port int, end time.Time) error {

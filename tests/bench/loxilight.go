@@ -51,14 +51,14 @@ func startLoxilight(ctx context.Context, r *rig, binary string, connections int)
 func (d *loxilight) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *loxilight) start(ctx context.Context, r *rig, binary string, connections int) error {
-	config := fmt.Sprintf(`instance: bench-%s
+	config := fmt.Sprintf(`instance: bench
 runDir: %s
 stateDir: %s
 pinDir: %s
 objectDir: %s
 switch: {namespace: host}
 tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
-`, r.name, d.path("run"), d.path("state"), d.path("bpf/pins"), d.path("conf.d"), connections)
+`, d.path("run"), d.path("state"), d.path("bpf/pins"), d.path("conf.d"), connections)
 	if err := os.WriteFile(d.path("config.yaml"), []byte(config), 0o600); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func command() error {
 	defer cancel()
 	b := &bench{
 		daemon: *daemon, report: &report{at: time.Now()}, rounds: 7, packetCount: 1_000_000, connectionsMax: 1_000_000,
-		serviceCount: 10_000, tcpConnections: 10_000, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
+		serviceCount: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}
 	if *daemon == "" {

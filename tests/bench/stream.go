@@ -19,8 +19,8 @@ func (r *rig) tcpTarget(p place) (string, int) {
 // tcp measures connections and requests.
 func (b *bench) tcp(ctx context.Context) error {
 	s := b.report.section("TCP connections and requests",
-		fmt.Sprintf("Thousands a second of one core that is client, node and server; %d at a time, %d bytes each way.\n"+
-			"A connection carries one request; requests follow each other on connections that stay.", tcpInFlight, requestSize),
+		fmt.Sprintf("Thousands a second of one core that is client, node and server, %d at a time; %d bytes each way.\n"+
+			"A connection carries one request; requests follow each other on connections that stay.", tcpBatch, requestSize),
 		"backends", "what", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
 	return b.withRigs(ctx, 1<<19, func(rigs []*rig) error {
 		for _, p := range places {

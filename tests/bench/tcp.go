@@ -13,76 +13,78 @@ import (
 )
 
 const (
-	tcpInFlight = 64  // connections at a time
+	tcpBatch    = 64  // connections at a time
 	requestSize = 100 // bytes, request and answer alike
-	tcpPatience = 5 * time.Second
+	tcpPatience = 5   // seconds that a call on a socket may block
 )
 
-// tcpLoad is both ends of many connections in one thread and one epoll set: the
-// kernel carries each packet on the CPU that sends it, so the CPU time of the
-// thread is what the connections cost, on every path and whatever else runs.
+// tcpLoad is both ends of many connections in one thread, a batch of them step by
+// step: the kernel carries each packet on the CPU that sends it, to its end before
+// the call returns, so that no call ever waits. The CPU time of the thread is what
+// the connections cost, on every path and whatever else runs.
 type tcpLoad struct {
 	target   unix.SockaddrInet4
-	keep     bool // connections are kept and carry one request after the other
-	total    int  // connections, or requests where they are kept
-	epoll    int
 	listener int
-	role     map[int]tcpRole
-	started  int
-	finished int
+	clients  []int
+	servers  []int
 	buffer   [requestSize]byte
 }
-
-type tcpRole uint8
-
-const (
-	tcpServer tcpRole = iota + 1
-	tcpClient
-	tcpAsked // a client that has sent its request
-)
 
 // tcpRun makes total connections, or requests on kept ones, from the rig's client
 // to target and returns the CPU time that they took.
 func tcpRun(ctx context.Context, r *rig, p place, target string, port, total int, keep bool) (cpu time.Duration, err error) {
-	l := &tcpLoad{target: unix.SockaddrInet4{Port: port}, keep: keep, total: total, role: map[int]tcpRole{}}
+	l := &tcpLoad{target: unix.SockaddrInet4{Port: port}}
 	copy(l.target.Addr[:], net.ParseIP(target).To4())
-	backend := r.pod
-	if p == elsewhere {
-		backend = r.server
-	}
-	if l.listener, err = listen(backend); err != nil {
+	if l.listener, err = listen(r.backend(p)); err != nil {
 		return 0, err
 	}
 	defer unix.Close(l.listener)
 	err = r.client.do(func() error {
-		defer l.close()
-		if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-			return err
-		}
-		if err := l.watch(l.listener, unix.EPOLLIN); err != nil {
-			return err
+		defer l.hangUp()
+		work := l.connections
+		if keep {
+			work = l.requests
+			if err := l.connect(min(tcpBatch, total)); err != nil {
+				return err
+			}
 		}
 		watch, err := startWatch()
 		if err != nil {
 			return err
 		}
-		if err := l.loop(ctx); err != nil {
-			return fmt.Errorf("%d of %d done: %w", l.finished, l.total, err)
+		for done := 0; done < total && err == nil; done += tcpBatch {
+			if err = ctx.Err(); err == nil {
+				err = work(min(tcpBatch, total-done))
+			}
+			if err != nil {
+				err = fmt.Errorf("%d of %d done: %w", done, total, err)
+			}
 		}
-		cpu, err = watch.stop()
+		if err == nil {
+			cpu, err = watch.stop()
+		}
 		return err
 	})
 	return cpu, err
 }
 
-// listen opens a non-blocking socket on the backends' port.
+// backend returns the namespace of the backends at a place.
+func (r *rig) backend(p place) *namespace {
+	if p == elsewhere {
+		return r.server
+	}
+	return r.pod
+}
+
+// listen opens a socket on the backends' port.
 func listen(ns *namespace) (fd int, err error) {
 	err = ns.do(func() error {
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		err = errors.Join(
+			patience(fd), // of the connections, too
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: backendPort}),
 			unix.Listen(fd, 4096),
@@ -96,167 +98,90 @@ func listen(ns *namespace) (fd int, err error) {
 	return fd, err
 }
 
-func (l *tcpLoad) close() {
-	for fd := range l.role {
-		unix.Close(fd)
-	}
-	if l.epoll > 0 {
-		unix.Close(l.epoll)
-	}
+// patience bounds how long calls on a socket block.
+func patience(fd int) error {
+	t := unix.Timeval{Sec: tcpPatience}
+	return errors.Join(
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t),
+	)
 }
 
-func (l *tcpLoad) watch(fd int, events uint32) error {
-	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Fd: int32(fd), Events: events})
-}
-
-func (l *tcpLoad) loop(ctx context.Context) error {
-	for range min(tcpInFlight, l.total) {
-		if err := l.connect(); err != nil {
+// connections makes so many connections, each with one request, and ends them.
+func (l *tcpLoad) connections(count int) error {
+	if err := l.connect(count); err != nil {
+		return err
+	}
+	if err := l.requests(count); err != nil {
+		return err
+	}
+	for _, fd := range l.servers { // who answers hangs up first, as a web server does
+		if err := unix.Close(fd); err != nil {
 			return err
 		}
 	}
-	events := make([]unix.EpollEvent, 2*tcpInFlight)
-	for last := time.Now(); l.finished < l.total; {
-		n, err := unix.EpollWait(l.epoll, events, 100)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case n > 0:
-			last = time.Now()
-		case time.Since(last) > tcpPatience:
-			return fmt.Errorf("nothing happened for %s", tcpPatience)
+	l.servers = l.servers[:0]
+	for _, fd := range l.clients {
+		n, err := unix.Read(fd, l.buffer[:])
+		if err != nil || n != 0 {
+			return fmt.Errorf("client waits for the end: %d bytes, %w", n, err)
 		}
-		for _, e := range events[:n] {
-			if err := l.serve(int(e.Fd)); err != nil {
-				return err
+		if err := unix.Close(fd); err != nil {
+			return err
+		}
+	}
+	l.clients = l.clients[:0]
+	return nil
+}
+
+// connect makes so many connections.
+func (l *tcpLoad) connect(count int) error {
+	for range count {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		l.clients = append(l.clients, fd)
+		if err := patience(fd); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &l.target); err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+	}
+	for range count {
+		fd, _, err := unix.Accept4(l.listener, unix.SOCK_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		l.servers = append(l.servers, fd)
+	}
+	return nil
+}
+
+// requests sends a request on so many connections and answers them.
+func (l *tcpLoad) requests(count int) error {
+	for _, step := range []struct {
+		what string
+		fds  []int
+		call func(int, []byte) (int, error)
+	}{
+		{"send a request", l.clients, unix.Write},
+		{"receive a request", l.servers, unix.Read},
+		{"send an answer", l.servers, unix.Write},
+		{"receive an answer", l.clients, unix.Read},
+	} {
+		for _, fd := range step.fds[:count] {
+			if n, err := step.call(fd, l.buffer[:]); err != nil || n != requestSize {
+				return fmt.Errorf("%s: %d bytes of %d, %w", step.what, n, requestSize, err)
 			}
 		}
 	}
 	return nil
 }
 
-// serve does what fd is ready for.
-func (l *tcpLoad) serve(fd int) error {
-	switch l.role[fd] {
-	case tcpServer:
-		return l.answer(fd)
-	case tcpClient:
-		return l.ask(fd)
-	case tcpAsked:
-		return l.hear(fd)
-	}
-	if fd == l.listener {
-		return l.accept()
-	}
-	return nil // closed while its event was waiting
-}
-
-// connect begins a connection from the next of the client's addresses.
-func (l *tcpLoad) connect() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	l.role[fd] = tcpClient
-	source := unix.SockaddrInet4{}
-	copy(source.Addr[:], net.ParseIP(clientAddress).To4())
-	source.Addr[3] += byte(l.started % clientCount)
-	l.started++
-	if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
-		return err
-	}
-	if err := unix.Bind(fd, &source); err != nil {
-		return err
-	}
-	if err := unix.Connect(fd, &l.target); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return fmt.Errorf("connect: %w", err)
-	}
-	return l.watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLET)
-}
-
-func (l *tcpLoad) accept() error {
-	for {
-		fd, _, err := unix.Accept4(l.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		if errors.Is(err, unix.EAGAIN) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
-		l.role[fd] = tcpServer
-		if err := l.watch(fd, unix.EPOLLIN); err != nil {
-			return err
-		}
-	}
-}
-
-// answer is the server's part: it answers a request, and hangs up first unless
-// connections are kept.
-func (l *tcpLoad) answer(fd int) error {
-	n, err := unix.Read(fd, l.buffer[:])
-	switch {
-	case errors.Is(err, unix.EAGAIN):
-		return nil
-	case err != nil:
-		return fmt.Errorf("server: %w", err)
-	case n == 0:
-		return l.hangUp(fd)
-	}
-	if _, err := unix.Write(fd, l.buffer[:]); err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	if l.keep {
-		return nil
-	}
-	return l.hangUp(fd)
-}
-
-func (l *tcpLoad) hangUp(fd int) error {
-	delete(l.role, fd)
-	return unix.Close(fd)
-}
-
-// ask sends a client's request once it is connected.
-func (l *tcpLoad) ask(fd int) error {
-	_, err := unix.Write(fd, l.buffer[:])
-	if errors.Is(err, unix.EAGAIN) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("client: %w", err)
-	}
-	l.role[fd] = tcpAsked
-	return nil
-}
-
-// hear takes the answer, and at the end of a connection begins the next one.
-func (l *tcpLoad) hear(fd int) error {
-	for {
-		n, err := unix.Read(fd, l.buffer[:])
-		if errors.Is(err, unix.EAGAIN) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("client: %w", err)
-		}
-		if l.keep {
-			l.finished++
-			return l.ask(fd)
-		}
-		if n > 0 {
-			continue
-		}
-		l.finished++
-		if err := l.hangUp(fd); err != nil {
-			return err
-		}
-		if l.started < l.total {
-			return l.connect()
-		}
-		return nil
+func (l *tcpLoad) hangUp() {
+	for _, fd := range append(l.clients, l.servers...) {
+		unix.Close(fd) // harmless if it fails: what is measured is over
 	}
 }

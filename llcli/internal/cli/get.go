@@ -19,8 +19,7 @@ type getOptions struct {
 
 func (o *getOptions) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.owner, "owner", "", "only objects of this `OWNER`: "+api.OwnerCLI+", "+api.OwnerFile+" or another")
-	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: `KEY=VALUE,...`")
-	hideDefault(cmd.Flags(), "labels")
+	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: `KEY=VALUE,…`")
 	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions))
 }

@@ -15,7 +15,6 @@ import (
 type kind struct {
 	name    string   // as in a document
 	words   []string // as on a command line; the first is the noun
-	meaning string   // in one line
 	columns []column
 	wide    []column
 	// cells returns the values of columns, and of columns and wide.
@@ -24,9 +23,8 @@ type kind struct {
 
 var kinds = []kind{
 	{
-		name:    api.KindInterface,
-		words:   []string{"interface", "interfaces", "if", "iface"},
-		meaning: "a Linux device that the data plane attaches to",
+		name:  api.KindInterface,
+		words: []string{"interface", "interfaces", "if", "iface"},
 		columns: []column{
 			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP", optional: 1},
 		},
@@ -37,9 +35,8 @@ var kinds = []kind{
 		cells: interfaceCells,
 	},
 	{
-		name:    api.KindService,
-		words:   []string{"service", "services", "svc"},
-		meaning: "addresses whose connections are spread over backends",
+		name:  api.KindService,
+		words: []string{"service", "services", "svc"},
 		columns: []column{
 			{title: "FRONTENDS", flexible: true}, {title: "BACKENDS", right: true}, {title: "ALGORITHM", optional: 1},
 		},
