@@ -70,7 +70,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	if err := d.readNames(spec); err != nil {
 		return nil, err
 	}
-	if d.maps, err = openMaps(d.dir, spec.Maps, cfg.Tables); err != nil {
+	if d.maps, err = openMaps(d.dir, spec.Maps, cfg.Tables, log); err != nil {
 		return nil, err
 	}
 	d.nexthops = newNexthops(d)

@@ -372,3 +372,23 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	talks := make([]*conversation, 6)
+	for i := range talks {
+		talks[i] = n.dial("198.51.100.10:80")
+	}
+	n.config.Tables.Connections = 4
+	n.restart("tcx")
+	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 2*4096 {
+		t.Errorf("%d entries, want %d as before", got, 2*4096)
+	}
+	for i, c := range talks {
+		c.echo(t, fmt.Sprint("connection ", i))
+	}
+}

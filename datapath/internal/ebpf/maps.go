@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,7 +49,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 // openMaps takes over the maps pinned in dir, or creates them there. A map of
 // another size than wanted is made anew next to the old one and its entries are
 // copied; finishResize goes on when the programs use it.
-func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables) (_ map[string]*ebpf.Map, err error) {
+func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *slog.Logger) (_ map[string]*ebpf.Map, err error) {
 	maps := make(map[string]*ebpf.Map)
 	defer func() {
 		if err != nil {
@@ -65,7 +66,7 @@ func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables) (_ 
 			spec.MaxEntries = n
 		}
 		spec.Pinning = ebpf.PinNone
-		if maps[name], err = openMap(filepath.Join(dir, name), spec); err != nil {
+		if maps[name], err = openMap(filepath.Join(dir, name), spec, log); err != nil {
 			return maps, fmt.Errorf("map %s: %w", name, err)
 		}
 	}
@@ -80,7 +81,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-func openMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+func openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*ebpf.Map, error) {
 	old, err := ebpf.LoadPinnedMap(path, nil)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -95,11 +96,23 @@ func openMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	if spec.Compatible(old) == nil && stale == nil {
 		return old, nil
 	}
-	defer old.Close()
 	if old.KeySize() != spec.KeySize || old.ValueSize() != spec.ValueSize || old.Type() != spec.Type {
+		defer old.Close()
 		return nil, fmt.Errorf("the map pinned at %s has another layout (key %d, value %d bytes) than version %d; remove it, or go back to the version that made it",
 			path, old.KeySize(), old.ValueSize(), layoutVersion)
 	}
+	if stale == nil && spec.MaxEntries < old.MaxEntries() {
+		held, err := countEntries(old)
+		if err != nil {
+			return nil, errors.Join(err, old.Close())
+		}
+		if held > spec.MaxEntries {
+			log.Warn("table keeps its size: it holds more than it is to have room for; raise the tables in the configuration, or let connections end and restart",
+				"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
+			return old, nil
+		}
+	}
+	defer old.Close()
 	os.Remove(path + resized) // harmless if it is not there
 	m, err := newPinnedMap(path+resized, spec)
 	if err != nil {
@@ -185,6 +198,29 @@ func copyMap(m, from *ebpf.Map) error {
 		return err
 	}
 	return nil
+}
+
+// countEntries returns how many entries of a map are in use: of an array, up to
+// the last one that is not zero.
+func countEntries(m *ebpf.Map) (n uint32, err error) {
+	array := m.Type() == ebpf.Array
+	switch m.Type() {
+	case ebpf.Queue, ebpf.RingBuf, ebpf.PerCPUArray, ebpf.PerCPUHash:
+		return 0, nil // of fixed size, or as many as there are services
+	}
+	key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+	it := m.Iterate()
+	for i := uint32(1); it.Next(&key, &value); i++ {
+		if !array {
+			n++
+		} else if !allZero(value) {
+			n = i
+		}
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return 0, err
+	}
+	return n, nil
 }
 
 func allZero(b []byte) bool {
