@@ -27,5 +27,24 @@ test: setup ## set up what the tests need and run every tier (root)
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
 
-fmt: ## format Go
-	gofmt -w $$(git ls-files '*.go' | grep -v '_bpfel.go$$')
+generate: ## compile ebpf-src/ into the Go packages that load it
+	.ci/setup bpf
+	$(GO) generate ./...
+
+check-generated: generate ## fail if what is committed differs from what ebpf-src/ makes
+	git diff --exit-code -- '*_bpfel.go' '*_bpfel.o'
+
+GO_FILES = $$(git ls-files '*.go' | grep -v '_bpfel.go$$')
+C_FILES = $$(git ls-files '*.c' '*.h')
+
+fmt: ## format Go and C
+	gofmt -w $(GO_FILES)
+	clang-format-19 -i $(C_FILES)
+
+lint: ## formatting, go vet, staticcheck, shellcheck
+	.ci/setup bpf
+	@test -z "$$(gofmt -l $(GO_FILES))" || { gofmt -d $(GO_FILES); exit 1; }
+	clang-format-19 --dry-run -Werror $(C_FILES)
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	shellcheck .ci/run .ci/setup

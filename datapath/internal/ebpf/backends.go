@@ -82,15 +82,6 @@ func (b *backendIDs) revive(id uint32) {
 	delete(b.dead, id)
 }
 
-// deadIDs returns the ids whose connections are to end.
-func (b *backendIDs) deadIDs() map[uint32]bool {
-	ids := make(map[uint32]bool, len(b.dead))
-	for id := range b.dead {
-		ids[id] = true
-	}
-	return ids
-}
-
 // passEnded frees the ids of which sweep number pass, whole, saw no connection.
 func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
 	for id, dead := range b.dead {

@@ -311,7 +311,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	})
 	defer c.Close()
 	keep := n.dial("198.51.100.10:80")
-	if n.datagram(c) == "" || n.datagram(c) == "" {
+	if first, second := n.datagram(c), n.datagram(c); first == "" || second == "" {
 		t.Fatal("no answer")
 	}
 	testnet.Eventually(t, 5*time.Second, "the UDP connection ends, and the TCP one does not", func() bool {
