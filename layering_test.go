@@ -41,10 +41,12 @@ var mayImport = map[string][]string{
 	"llcli":              {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/cli": {"api", "api/client"},
 
-	"internal/testnet": {},
-	"internal/testpkt": {},
-	"tests/demo":       {"api", "api/client", "internal/testnet"},
-	"tests/bench":      {"api", "api/client", "internal/testnet", "internal/testpkt"},
+	"internal/testdaemon": {"api", "api/client", "internal/testnet"},
+	"internal/testnet":    {},
+	"internal/testpkt":    {},
+	"tests/demo":          {"api", "internal/testdaemon", "internal/testnet"},
+	"tests/e2e":           {},
+	"tests/bench":         {"api", "api/client", "internal/testnet", "internal/testpkt"},
 }
 
 func TestLayering(t *testing.T) {

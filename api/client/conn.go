@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -124,16 +125,14 @@ func cause(err error) error {
 // handshake does nanomsg's handshake within the deadline of ctx.
 func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.ProtocolInfo, maxRecv int) (*pipe, error) {
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) }) // a socket takes any deadline
-	timed := &timedConn{Conn: nc}
-	inner := transport.NewConnPipeIPC(timed, proto)
+	inner := transport.NewConnPipeIPC(nc, proto)
 	inner.SetOption(mangos.OptionMaxRecvSize, maxRecv)
 	hs := transport.NewConnHandshaker()
 	defer hs.Close()
 	hs.Start(inner)
 	tp, err := hs.Wait()
 	if stop() && err == nil {
-		timed.armed = true
-		return &pipe{TranPipe: tp}, nil
+		return &pipe{TranPipe: tp, net: nc}, nil
 	}
 	e := &Error{Socket: path, kinds: []error{ErrNotAnswering}, cause: errHandshake}
 	switch {
@@ -165,25 +164,11 @@ func memberOf(path string) bool {
 // writeTimeout bounds the writing of one request to a daemon that does not read.
 const writeTimeout = 5 * time.Second
 
-// timedConn gives each write a deadline once the handshake is done.
-type timedConn struct {
-	net.Conn
-	armed bool // set before the connection is shared
-}
-
-func (c *timedConn) Write(b []byte) (int, error) {
-	if c.armed {
-		if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			return 0, err
-		}
-	}
-	return c.Conn.Write(b)
-}
-
 // pipe is a connection after its handshake, as mangos uses it. It knows how far
 // the request of the moment came.
 type pipe struct {
 	mangos.TranPipe
+	net    net.Conn
 	state  atomic.Int32 // one of those below
 	closed func()
 }
@@ -199,10 +184,22 @@ func (p *pipe) Send(m *mangos.Message) error {
 	if !p.state.CompareAndSwap(stateReady, stateWriting) {
 		return mangos.ErrClosed
 	}
-	err := p.TranPipe.Send(m)
-	if err != nil {
+	if err := p.write(m); err != nil {
 		p.state.Store(stateFailed)
+		return err
 	}
+	m.Free()
+	return nil
+}
+
+// write is that of mangos' pipe with a deadline, and in one piece.
+func (p *pipe) write(m *mangos.Message) error {
+	if err := p.net.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	head := binary.BigEndian.AppendUint64([]byte{1}, uint64(len(m.Header)+len(m.Body)))
+	buffers := net.Buffers{append(head, m.Header...), m.Body}
+	_, err := buffers.WriteTo(p.net)
 	return err
 }
 

@@ -95,7 +95,7 @@ func (c *Client) callError(method, requestID string, change bool, err error) err
 		e.RequestID = requestID
 		e.hint = "the change may or may not have been made"
 		if requestID != "" {
-			e.hint += ", asking again with request id " + requestID + " does not make it twice"
+			e.hint += "; asking again with request id " + requestID + " does not make it twice"
 		}
 	}
 	return e

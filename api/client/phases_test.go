@@ -5,6 +5,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -37,12 +38,16 @@ func listener(t *testing.T, path string, serve func(net.Conn)) {
 	}()
 }
 
-// greet does the handshake as a REP and reads the header and id of a request.
+// greet does the handshake as a REP and reads a request.
 func greet(c net.Conn) error {
 	if _, err := c.Write([]byte{0, 'S', 'P', 0, 0, 0x31, 0, 0}); err != nil {
 		return err
 	}
-	_, err := io.ReadFull(c, make([]byte, 8+9+4))
+	var head [8 + 9]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, make([]byte, binary.BigEndian.Uint64(head[9:])))
 	return err
 }
 

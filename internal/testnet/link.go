@@ -50,6 +50,19 @@ func Veth(t T, a, b Port) {
 	}
 }
 
+// Bridge makes a bridge of devices, up.
+func (ns *NS) Bridge(t T, name string, ports ...string) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	ns.Do(t, func() error { return netlink.LinkAdd(bridge) })
+	ns.Up(t, name)
+	for _, port := range ports {
+		ns.withLink(t, port, func(link netlink.Link) error { return netlink.LinkSetMaster(link, bridge) })
+	}
+}
+
 func mtuOr1500(mtu int) int {
 	if mtu == 0 {
 		return 1500

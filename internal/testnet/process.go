@@ -146,6 +146,7 @@ func tail(s string, lines int) string {
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
+		t.Helper() // where a T that is a program notices an interruption
 		if time.Now().After(end) {
 			t.Fatalf("not so after %s: %s", timeout, what)
 		}

@@ -250,3 +250,23 @@ func TestClearLeftovers(t *testing.T) {
 		t.Errorf("a namespace in use is gone: %v", err)
 	}
 }
+
+func TestBridge(t *testing.T) {
+	lan := New(t, "lan")
+	var machines []*NS
+	for i := range 3 {
+		ns := New(t, fmt.Sprintf("m%d", i))
+		Veth(t, Port{NS: lan, Name: fmt.Sprintf("port%d", i)}, Port{NS: ns, Name: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", 11+i)}})
+		machines = append(machines, ns)
+	}
+	lan.Bridge(t, "br0", "port0", "port1", "port2")
+	machines[2].ServeTCP(t, "192.0.2.13:7", "third")
+	c, err := machines[0].Dial("tcp", "", "192.0.2.13:7", 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := exchange(t, c, "word", 1); got != "third\n" && got != "third\nword" {
+		t.Errorf("got %q", got)
+	}
+}

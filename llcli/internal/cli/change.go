@@ -29,6 +29,7 @@ func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
 	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
+	hideDefault(flags, "if-revision")
 	for _, flag := range []string{"wait", "if-revision", "request-id"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}

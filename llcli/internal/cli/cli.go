@@ -133,12 +133,8 @@ completely and durably, or not at all.`,
 	flags.StringVarP(&a.output, "output", "o", formatTable, "`FORM` of the output: "+strings.Join(formats, ", "))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	root.AddCommand(
-		a.applyCommand(), a.deleteCommand(), a.getCommand(), a.describeCommand(), a.editCommand(), a.diffCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
-		a.serviceCommand(), a.interfaceCommand(),
-		a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.explainCommand(), a.eventsCommand(), a.statusCommand(), a.healthCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
-	)
-	root.AddCommand(topicCommands()...)
+	a.addCommands(root)
+	wrapUsage(root, a.Width())
 	return root
 }
 

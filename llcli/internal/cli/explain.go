@@ -91,12 +91,13 @@ func (v *vocabulary) meaning(name string) string {
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain [WORD…]",
-		Short: "Explain reasons of drops, verdicts and states",
-		Long: `Explain words that status, counters, connections and events use: why packets are
-dropped and what to do about it, what else is done with packets, and the states of
+		Use:   "explain [KIND | WORD…]",
+		Short: "Explain kinds of objects, reasons of drops, verdicts and states",
+		Long: `Explain a kind of objects, by a document with all of its fields that apply takes, or
+words that status, counters, connections and events use: why packets are dropped
+and what to do about it, what else is done with packets, and the states of
 connections and objects. Without a word it lists all of them.`,
-		Example: "  llcli explain no_backend\n  llcli explain",
+		Example: "  llcli explain service > web.yaml\n  llcli explain no_backend\n  llcli explain",
 		RunE: a.runLocal(func(_ context.Context, args []string) error {
 			if len(args) == 0 {
 				return a.explainAll()
@@ -116,7 +117,7 @@ connections and objects. Without a word it lists all of them.`,
 }
 
 func completeWords(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	var found []string
+	found := kindWords(prefix)
 	for _, v := range vocabularies {
 		for i := range v.words {
 			w := &v.words[i]
@@ -129,21 +130,27 @@ func completeWords(_ *cobra.Command, args []string, prefix string) ([]string, co
 }
 
 func (a *app) explainAll() error {
-	for i, v := range vocabularies {
+	kindTable := a.table(column{title: "KIND"}, column{title: "MEANING", flexible: true})
+	for i := range kinds {
+		kindTable.add(cell{text: kinds[i].words[0]}, cell{text: kinds[i].meaning})
+	}
+	kindTable.flush()
+	for _, v := range vocabularies {
 		t := a.table(column{title: v.title}, column{title: "MEANING", flexible: true})
 		for _, w := range v.words {
 			t.add(cell{text: w.name}, cell{text: w.meaning})
 		}
-		if i > 0 {
-			a.printf("\n")
-		}
-		t.flush()
+		a.section(t)
 	}
 	return nil
 }
 
 // explain tells about a word, in each of its senses.
 func (a *app) explain(name string) error {
+	if schema, is := schemas[kindOf(name)]; is {
+		a.printf("%s", schema)
+		return nil
+	}
 	found := false
 	for _, v := range vocabularies {
 		w := v.find(name)

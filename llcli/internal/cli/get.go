@@ -19,7 +19,8 @@ type getOptions struct {
 
 func (o *getOptions) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.owner, "owner", "", "only objects of this `OWNER`: "+api.OwnerCLI+", "+api.OwnerFile+" or another")
-	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: `KEY=VALUE,…`")
+	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: `KEY=VALUE,...`")
+	hideDefault(cmd.Flags(), "labels")
 	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions))
 }

@@ -15,6 +15,7 @@ import (
 type kind struct {
 	name    string   // as in a document
 	words   []string // as on a command line; the first is the noun
+	meaning string   // in one line
 	columns []column
 	wide    []column
 	// cells returns the values of columns, and of columns and wide.
@@ -23,8 +24,9 @@ type kind struct {
 
 var kinds = []kind{
 	{
-		name:  api.KindInterface,
-		words: []string{"interface", "interfaces", "if", "iface"},
+		name:    api.KindInterface,
+		words:   []string{"interface", "interfaces", "if", "iface"},
+		meaning: "a Linux device that the data plane attaches to",
 		columns: []column{
 			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP", optional: 1},
 		},
@@ -35,8 +37,9 @@ var kinds = []kind{
 		cells: interfaceCells,
 	},
 	{
-		name:  api.KindService,
-		words: []string{"service", "services", "svc"},
+		name:    api.KindService,
+		words:   []string{"service", "services", "svc"},
+		meaning: "addresses whose connections are spread over backends",
 		columns: []column{
 			{title: "FRONTENDS", flexible: true}, {title: "BACKENDS", right: true}, {title: "ALGORITHM", optional: 1},
 		},

@@ -33,7 +33,7 @@ func (a *app) nounCommand(k *kind, flags specFlags, addExample string) *cobra.Co
 	cmd := &cobra.Command{
 		Use:     noun,
 		Aliases: k.words[1:],
-		Short:   fmt.Sprintf("Add, list, show and delete objects of kind %s", k.name),
+		Short:   fmt.Sprintf("Add, change, show and delete %ss", k.name),
 		Args:    noCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -49,8 +49,8 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:     "add NAME",
-		Short:   "Add one " + k.name,
-		Long:    fmt.Sprintf("Add one %s. One that is there with another spec stays, unless --overwrite is given.", k.name),
+		Short:   "Add a " + k.name + " by flags",
+		Long:    fmt.Sprintf("Add a %s. One that is there with another spec stays as it is, unless --overwrite is\ngiven. llcli explain %s tells what the flags mean.", k.name, k.words[0]),
 		Example: example,
 		Args:    oneName(k.words[0]+" add", "NAME"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
@@ -78,7 +78,8 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	flags.bind(cmd)
 	options.bind(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of it (default cli)")
-	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels: `KEY=VALUE,…`")
+	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "its labels: `KEY=VALUE,...`")
+	hideDefault(cmd.Flags(), "labels")
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change one that is there already")
 	return cmd
 }
@@ -103,7 +104,7 @@ func (a *app) nounList(k *kind) *cobra.Command {
 	var options getOptions
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List them",
+		Short: fmt.Sprintf("List %ss", k.name),
 		Args:  noWords("name objects with show or get"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
 			return a.get(ctx, d, k.name, nil, options)
@@ -115,22 +116,24 @@ func (a *app) nounList(k *kind) *cobra.Command {
 }
 
 func (a *app) nounShow(k *kind) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "show NAME…",
-		Short: "Show all about one",
+		Short: fmt.Sprintf("Show all about a %s: what is wanted, what is, and its figures", k.name),
 		Args:  needWords(1, "llcli "+k.words[0]+" show NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			return a.show(ctx, d, k.name, args)
+			return a.repeat(ctx, func() error { return a.show(ctx, d, k.name, args) })
 		}),
 		ValidArgsFunction: a.completeNames(k.name),
 	}
+	a.bindWatch(cmd)
+	return cmd
 }
 
 func (a *app) nounDelete(k *kind) *cobra.Command {
 	var options changeOptions
 	cmd := &cobra.Command{
 		Use:   "delete NAME…",
-		Short: "Delete them",
+		Short: fmt.Sprintf("Delete %ss", k.name),
 		Args:  needWords(1, "llcli "+k.words[0]+" delete NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()

@@ -36,8 +36,8 @@ type serviceFlags struct {
 
 func (f *serviceFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.frontends, "frontend", nil, "`ADDRESS:PORT/PROTOCOL` that clients connect to; may be repeated")
-	flags.StringArrayVar(&f.backends, "backend", nil, "`ADDRESS:PORT[,weight=N][,state=S]` of a server; may be repeated; state: active, draining or down")
+	flags.StringArrayVar(&f.frontends, "frontend", nil, "`ADDRESS:PORT/PROTOCOL` that clients connect to; protocol: tcp, udp or sctp; may be repeated")
+	flags.StringArrayVar(&f.backends, "backend", nil, "`ADDRESS:PORT` of a server, with ,weight=N and ,state=active, draining or down if need be; may be repeated")
 	flags.StringVar(&f.algorithm, "algorithm", "", "the `ALGORITHM` that chooses a backend: maglev (default), random, round-robin, least-connections or source-hash")
 	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for this `TIME` since its last new connection")
 	flags.StringVar(&f.source, "source", "", "`HOW` backends see the client's address: keep, snat or auto (default)")
@@ -49,7 +49,8 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 	flags.DurationVar(&f.timeout, "health-timeout", 0, "`TIME` for a backend to answer (default 1s)")
 	flags.IntVar(&f.health.Healthy, "health-healthy", 0, "`N` successes in a row make a backend healthy (default 2)")
 	flags.IntVar(&f.health.Unhealthy, "health-unhealthy", 0, "`N` failures in a row make it unhealthy (default 3)")
-	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,…`; defaults: tcp=2h,udp=30s,sctp=2h")
+	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,...`; defaults: tcp=2h,udp=30s,sctp=2h")
+	hideDefault(flags, "idle-timeout")
 	fixed := map[string][]string{
 		"algorithm": {"maglev", "random", "round-robin", "least-connections", "source-hash"},
 		"source":    {"keep", "snat", "auto"},

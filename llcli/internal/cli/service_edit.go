@@ -87,8 +87,8 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var options changeOptions
 	cmd := &cobra.Command{
 		Use:     "set NAME",
-		Short:   "Change what the flags say, and nothing else",
-		Long:    fmt.Sprintf("Change what the flags say of one %s. What they do not say stays as it is.", k.name),
+		Short:   fmt.Sprintf("Change what the flags say of a %s, and nothing else", k.name),
+		Long:    fmt.Sprintf("Change what the flags say of a %s. What they do not say stays as it is; a list that\nis said takes the place of the whole list.", k.name),
 		Example: example,
 		Args:    oneName(k.words[0]+" set", "NAME"),
 	}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// documented are the types that docs/api.md has an example of, by the word
+// behind the fence, and so all whose fields it has to name.
+var documented = map[string]any{
+	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
+	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
+	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
+	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
+	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
+	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},
+	"ChangesParams": ChangesParams{}, "ChangesResult": ChangesResult{},
+	"ConnectionsListParams": ConnectionsListParams{}, "ConnectionsListResult": ConnectionsListResult{},
+	"ConnectionsFlushParams": ConnectionsFlushParams{}, "ConnectionsFlushResult": ConnectionsFlushResult{},
+	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
+	"VersionResult": VersionResult{}, "StatusResult": StatusResult{},
+	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "HelloEvent": HelloEvent{},
+}
+
+func page(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func strict(text string, v any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("something comes after the object: %v", err)
+	}
+	return nil
+}
+
+// TestDocumentedExamples decodes each example of the page as what it says it is.
+func TestDocumentedExamples(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?s)```json (\\w+)\n(.*?)```").FindAllStringSubmatch(page(t), -1) {
+		name, text := m[1], m[2]
+		zero, ok := documented[name]
+		if !ok {
+			t.Errorf("an example of %s, which is not in documented", name)
+			continue
+		}
+		seen[name] = true
+		v := reflect.New(reflect.TypeOf(zero))
+		if err := strict(text, v.Interface()); err != nil {
+			t.Errorf("%s: %v in\n%s", name, err, text)
+			continue
+		}
+		// What the specs and status of objects hold is raw to Object.
+		var objects struct{ Objects, Items []Object }
+		if json.Unmarshal([]byte(text), &objects) == nil {
+			for _, o := range append(objects.Objects, objects.Items...) {
+				if o.Spec != nil && o.Kind == KindService {
+					if err := strict(string(o.Spec), &ServiceSpec{}); err != nil {
+						t.Errorf("%s: spec of %s: %v", name, o.Name, err)
+					}
+				}
+			}
+		}
+	}
+	for name := range documented {
+		if !seen[name] {
+			t.Errorf("no example of %s", name)
+		}
+	}
+}
+
+// fields returns the names on the wire of v's fields, those of its parts included.
+func fields(v reflect.Type, into map[string]string) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		fields(v.Elem(), into)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name != "" {
+				into[name] = v.Name() + "." + f.Name
+			}
+			fields(f.Type, into)
+		}
+	}
+}
+
+// TestEverythingIsDocumented looks for every name on the wire, as a word of code
+// or of an example.
+func TestEverythingIsDocumented(t *testing.T) {
+	text := page(t)
+	names := map[string]string{}
+	for _, v := range documented {
+		fields(reflect.TypeOf(v), names)
+	}
+	fields(reflect.TypeOf(ConnectionEvent{}), names)
+	for name, field := range names {
+		if !strings.Contains(text, "`"+name+"`") && !strings.Contains(text, `"`+name+`":`) {
+			t.Errorf("%s, %q on the wire, is not on the page", field, name)
+		}
+	}
+	var words []string
+	words = append(words, Topics...)
+	words = append(words, TopicHello)
+	words = append(words, Kinds...)
+	words = append(words, OwnerCLI, OwnerFile, StatePending, StateReady, StateError)
+	for _, w := range words {
+		if !strings.Contains(text, "`"+w+"`") {
+			t.Errorf("%q is not on the page", w)
+		}
+	}
+	for _, method := range []string{
+		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
+		MethodReload, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
+	} {
+		if !strings.Contains(text, "\n### "+method+"\n") {
+			t.Errorf("method %s has no section", method)
+		}
+	}
+	for _, r := range []Reason{
+		ReasonInvalid, ReasonNotFound, ReasonConflict, ReasonCapacity, ReasonDenied,
+		ReasonUnsupported, ReasonUnavailable, ReasonTimeout, ReasonInternal,
+	} {
+		if line := fmt.Sprintf("\n| %d | `%s` |", r.Code(), r); !strings.Contains(text, line) {
+			t.Errorf("no line %q", line)
+		}
+	}
+	for _, code := range []int{CodeParse, CodeInvalidRequest, CodeMethodNotFound, CodeInvalidParams} {
+		if line := fmt.Sprintf("\n| %d |", code); !strings.Contains(text, line) {
+			t.Errorf("no line %q", line)
+		}
+	}
+	for _, action := range []string{ActionCreated, ActionUpdated, ActionUnchanged, ActionDeleted, ActionAbsent} {
+		if !regexp.MustCompile(`\b` + action + `\b`).MatchString(text) {
+			t.Errorf("action %s is not on the page", action)
+		}
+	}
+}
+
+// TestDocumentedLinks follows the links within the page.
+func TestDocumentedLinks(t *testing.T) {
+	text := page(t)
+	anchors := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		anchor := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		anchors[strings.ReplaceAll(anchor, " ", "-")] = true
+	}
+	for _, m := range regexp.MustCompile(`\]\(#([^)]*)\)`).FindAllStringSubmatch(text, -1) {
+		if !anchors[m[1]] {
+			t.Errorf("no heading for #%s", m[1])
+		}
+	}
+	if bytes.Count([]byte(text), []byte("```"))%2 != 0 {
+		t.Error("a fence is not closed")
+	}
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testdaemon runs the real loxilightd in a namespace of a test, with
+// folders of its own, and talks to it by the real llcli and the client library.
+// Nothing of it is left when the test ends.
+package testdaemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// Programs are the paths of what is run.
+type Programs struct{ Daemon, CLI string }
+
+// Build builds the programs into dir.
+func Build(dir string) (Programs, error) {
+	const module = "github.com/loxilight/loxilight/"
+	out, err := exec.Command("go", "build", "-o", dir+"/", module+"loxilightd", module+"llcli").CombinedOutput()
+	if err != nil {
+		return Programs{}, fmt.Errorf("build loxilightd and llcli: %w\n%s", err, out)
+	}
+	return In(dir), nil
+}
+
+// In returns the programs that were built into dir before.
+func In(dir string) Programs {
+	return Programs{Daemon: filepath.Join(dir, "loxilightd"), CLI: filepath.Join(dir, "llcli")}
+}
+
+// startTimeout bounds a start on a busy machine.
+const startTimeout = 20 * time.Second
+
+// Daemon is one instance of loxilightd. It may be started, killed and started
+// again: its folders and what it pinned last as long as the test.
+type Daemon struct {
+	Client *client.Client // talks to it, whichever run it is in
+	Socket string         // of control
+	PinDir string
+
+	t        testnet.T
+	ns       *testnet.NS
+	programs Programs
+	dir      string
+	process  *testnet.Process
+	files    int
+}
+
+// New makes the folders and the configuration of a daemon that works in ns; more
+// are lines of configuration besides. It is not started yet.
+func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "loxilight-")
+	if err != nil {
+		t.Fatalf("folder of the daemon: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Logf("folder of the daemon: %v", err)
+		}
+	})
+	d := &Daemon{
+		t: t, ns: ns, programs: programs, dir: dir,
+		Socket: filepath.Join(dir, "run", "control.sock"), PinDir: filepath.Join(testnet.BPFFS(t), "loxilight"),
+	}
+	if err := os.Mkdir(d.path("conf.d"), 0o755); err != nil {
+		t.Fatalf("folder of the daemon: %v", err)
+	}
+	d.Configure(more...)
+	if d.Client, err = client.New(client.Options{Socket: d.Socket}); err != nil {
+		t.Fatalf("client: %v", err)
+	}
+	t.Cleanup(func() { _ = d.Client.Close() }) // nothing is under way
+	return d
+}
+
+func (d *Daemon) path(name string) string { return filepath.Join(d.dir, name) }
+
+// Configure writes the configuration anew, for the next start or reload. A line
+// beginning with "tables:" and the like adds to the folders, which are given.
+func (d *Daemon) Configure(more ...string) {
+	d.t.Helper()
+	lines := append([]string{
+		"instance: test",
+		"runDir: " + d.path("run"), "stateDir: " + d.path("state"), "objectDir: " + d.path("conf.d"),
+		"pinDir: " + d.PinDir,
+		"switch: {namespace: host}",
+	}, more...)
+	d.write(d.path("loxilightd.yaml"), strings.Join(lines, "\n")+"\n")
+}
+
+func (d *Daemon) write(path, content string) {
+	d.t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		d.t.Fatalf("%v", err)
+	}
+}
+
+// ObjectFile writes a file of objectDir; empty content removes it.
+func (d *Daemon) ObjectFile(name, content string) {
+	d.t.Helper()
+	path := filepath.Join(d.path("conf.d"), name)
+	if content != "" {
+		d.write(path, content)
+	} else if err := os.Remove(path); err != nil {
+		d.t.Fatalf("%v", err)
+	}
+}
+
+// Launch starts the daemon and does not wait for it.
+func (d *Daemon) Launch() *testnet.Process {
+	d.t.Helper()
+	d.process = d.ns.Start(d.t, d.programs.Daemon, "--config", d.path("loxilightd.yaml"))
+	return d.process
+}
+
+// Start starts the daemon and waits until it answers.
+func (d *Daemon) Start() {
+	d.t.Helper()
+	p := d.Launch()
+	var err error
+	testnet.Eventually(d.t, startTimeout, "loxilightd answers", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		select {
+		case <-p.Done():
+			d.t.Fatalf("loxilightd ended:\n%s", p.Output())
+		default:
+		}
+		_, err = d.Client.Status(ctx)
+		return err == nil
+	})
+}
+
+// Process is the run that was started last.
+func (d *Daemon) Process() *testnet.Process { return d.process }
+
+// Kill ends the daemon as kill -9 does.
+func (d *Daemon) Kill() { d.process.Kill() }
+
+// Stop asks the daemon to end and fails the test if it does not do so in order.
+func (d *Daemon) Stop() {
+	d.t.Helper()
+	d.process.Signal(syscall.SIGTERM)
+	if code, err := d.process.Wait(startTimeout); err != nil || code != 0 {
+		d.t.Fatalf("loxilightd asked to stop: exit code %d, %v\n%s", code, err, d.process.Output())
+	}
+}
+
+// LLCLI runs llcli and returns what it prints; the test fails if it does.
+func (d *Daemon) LLCLI(args ...string) string {
+	d.t.Helper()
+	out, code, err := d.TryLLCLI(args...)
+	if code != 0 || err != nil {
+		d.t.Fatalf("llcli %s: exit code %d: %v\n%s", strings.Join(args, " "), code, err, out)
+	}
+	return out
+}
+
+// TryLLCLI is LLCLI for callers that want the exit code; err has what it wrote to
+// its standard error.
+func (d *Daemon) TryLLCLI(args ...string) (out string, code int, err error) {
+	out, err = d.ns.TryRun(d.programs.CLI, append([]string{"--socket", d.Socket}, args...)...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	}
+	return out, code, err
+}
+
+// Apply applies objects in YAML by llcli and waits until they are Ready.
+func (d *Daemon) Apply(objects string) {
+	d.t.Helper()
+	d.LLCLI("apply", "--wait", "10s", "-f", d.File(objects))
+}
+
+// File writes content to a file for llcli and returns its path.
+func (d *Daemon) File(content string) string {
+	d.t.Helper()
+	d.files++
+	path := d.path(fmt.Sprintf("objects-%d.yaml", d.files))
+	d.write(path, content)
+	return path
+}
+
+// Connections returns the tracked connections that filter chooses.
+func (d *Daemon) Connections(filter api.ConnectionFilter) (all []api.Connection) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for c, err := range d.Client.Connections(ctx, api.ConnectionsListParams{Filter: filter}) {
+		if err != nil {
+			d.t.Fatalf("connections: %v", err)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// Counters returns those of an object, or of the node.
+func (d *Daemon) Counters(kind, name string) *api.CountersResult {
+	d.t.Helper()
+	c, err := d.Client.Counters(context.Background(), kind, name)
+	if err != nil {
+		d.t.Fatalf("counters of %s %s: %v", kind, name, err)
+	}
+	return c
+}

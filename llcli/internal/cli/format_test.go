@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0:                                     "0s",
+		1500 * time.Nanosecond:                "1.5µs",
+		250 * time.Millisecond:                "250ms",
+		1240 * time.Millisecond:               "1.2s",
+		59600 * time.Millisecond:              "1m",
+		90 * time.Second:                      "1m30s",
+		time.Hour:                             "1h",
+		time.Hour + 5*time.Second:             "1h",
+		26*time.Hour + 3*time.Minute:          "1d2h",
+		-90 * time.Second:                     "-1m30s",
+		400*24*time.Hour + 59*time.Minute + 1: "400d",
+	} {
+		if got := short(api.Duration(d)); got != want {
+			t.Errorf("short(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for n, want := range map[uint64][3]string{
+		0:                    {"0", "0", "0"},
+		999:                  {"999", "999", "999"},
+		1023:                 {"1023", "1,023", "1.0k"},
+		1024:                 {"1.0K", "1,024", "1.0k"},
+		10189:                {"10K", "10,189", "10k"},
+		1048575:              {"1.0M", "1,048,575", "1.0M"},
+		987654321:            {"942M", "987,654,321", "988M"},
+		18446744073709551615: {"16E", "18,446,744,073,709,551,615", "18E"},
+	} {
+		if got := [3]string{size(n), count(n), bits(float64(n))}; got != want {
+			t.Errorf("%d: size, count, bits = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestDiffLines compares with what comes of taking the lines one by one: the
+// lines without + are the text before, those without - the text after.
+func TestDiffLines(t *testing.T) {
+	for _, texts := range [][2]string{
+		{"", "a\n"}, {"a\n", ""}, {"a\n", "b\n"}, {"a\nb\nc\n", "a\nc\n"}, {"a\nc\n", "a\nb\nc\n"},
+		{"a\nb\nc\nd\n", "b\na\nd\nc\n"}, {"x\nx\nx\n", "x\nx\n"},
+	} {
+		before, after := splitLines(texts[0]), splitLines(texts[1])
+		script := editScript(before, after)
+		var was, is []string
+		changed := 0
+		for _, line := range script {
+			if line[0] != '+' {
+				was = append(was, line[2:])
+			}
+			if line[0] != '-' {
+				is = append(is, line[2:])
+			}
+			if line[0] != ' ' {
+				changed++
+			}
+		}
+		if !slices.Equal(was, before) || !slices.Equal(is, after) || changed == 0 {
+			t.Errorf("%q to %q: %q", texts[0], texts[1], script)
+		}
+	}
+	long := strings.Repeat("a\n", 50)
+	want := []string{"  …", "  a", "  a", "  a", "- x", "+ y", "  a", "  a", "  a", "  …"}
+	if got := diffLines(long+"x\n"+long, long+"y\n"+long); !slices.Equal(got, want) {
+		t.Errorf("in the middle of equal lines: %q, want %q", got, want)
+	}
+	if got := diffLines(long, long); got != nil {
+		t.Errorf("equal texts: %q", got)
+	}
+}

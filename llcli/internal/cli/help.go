@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// addCommands adds all commands, in the groups that help shows them in.
+func (a *app) addCommands(root *cobra.Command) {
+	groups := []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"objects", "What is wanted:", []*cobra.Command{
+			a.applyCommand(), a.deleteCommand(), a.diffCommand(), a.editCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
+			a.serviceCommand(), a.interfaceCommand(),
+		}},
+		{"state", "What is:", []*cobra.Command{
+			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(),
+			a.statusCommand(), a.healthCommand(),
+		}},
+		{"help", "About llcli:", []*cobra.Command{
+			a.explainCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
+		}},
+	}
+	for _, group := range groups {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, c := range group.commands {
+			c.GroupID = group.id
+		}
+		root.AddCommand(group.commands...)
+	}
+	root.SetHelpCommandGroupID("help")
+	root.AddCommand(topicCommands()...)
+}
+
+// minWrap and maxWrap bound the width of help: less is unreadable, and so are
+// longer lines.
+const minWrap, maxWrap = 60, 110
+
+// wrapUsage has the help of flags fit the terminal.
+func wrapUsage(root *cobra.Command, width int) {
+	if width == 0 {
+		width = 80
+	}
+	wrapped := fmt.Sprintf("FlagUsagesWrapped %d", min(max(width, minWrap), maxWrap))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
+}
+
+// hideDefault leaves the default of a flag out of its help, where it says nothing.
+func hideDefault(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flag := flags.Lookup(name)
+		switch flag.Value.Type() {
+		case "int", "int64":
+			flag.DefValue = "0"
+		default:
+			flag.DefValue = ""
+		}
+	}
+}

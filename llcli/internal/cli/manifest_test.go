@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// FuzzManifest: whatever a file holds, it is refused or becomes objects whose
+// specs are JSON, and that are the same again when they are written as YAML.
+func FuzzManifest(f *testing.F) {
+	for _, schema := range schemas {
+		f.Add(schema)
+	}
+	f.Add("kind: Service\nname: web\nspec: &a {x: [1, 1e3, 0x10, ~, yes, 2026-01-02, \"a\\tb\"]}\n---\n- {kind: A, name: b, spec: *a}\n")
+	f.Add(`{"kind":"Service","name":"web","spec":{"n":12345678901234567890,"f":0.1,"s":"<é>"}} [{"kind":"A","name":"b"}]`)
+	f.Add("a: &a [x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n")
+	f.Add("? {a: b}\n: c\n")
+	f.Add("%YAML 1.1\n--- |\n text\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		docs, err := parseManifest("file", []byte(text))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "file:") {
+				t.Errorf("error without its place: %v", err)
+			}
+			return
+		}
+		for i := range docs {
+			d := &docs[i]
+			if d.lineOf("spec.a[0].b") < 1 {
+				t.Errorf("line %d", d.lineOf("spec.a[0].b"))
+			}
+			if d.object.Spec == nil {
+				continue
+			}
+			if !json.Valid(d.object.Spec) {
+				t.Fatalf("spec is no JSON: %s", d.object.Spec)
+			}
+			again, err := toYAML(d.object)
+			if err != nil {
+				t.Fatalf("%s as YAML: %v", d.object.Spec, err)
+			}
+			back, err := parseManifest("again", again)
+			if err != nil || len(back) != 1 {
+				t.Fatalf("back from YAML: %v\n%s", err, again)
+			}
+			if !sameJSON(t, d.object.Spec, back[0].object.Spec) {
+				t.Errorf("back from YAML:\n got %s\nwant %s", back[0].object.Spec, d.object.Spec)
+			}
+		}
+	})
+}
+
+func sameJSON(t *testing.T, a, b []byte) bool {
+	t.Helper()
+	decode := func(raw []byte) (v any) {
+		dec := json.NewDecoder(strings.NewReader(string(raw)))
+		dec.UseNumber()
+		if err := dec.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	return reflect.DeepEqual(decode(a), decode(b))
+}
+
+func TestAliasBomb(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("kind: Service\nname: web\nspec:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for i := '1'; i <= '9'; i++ {
+		b, a := string(i), string(i-1)
+		text.WriteString("  a" + b + ": &a" + b + " [*a" + a + strings.Repeat(", *a"+a, 9) + "]\n")
+	}
+	_, err := parseManifest("bomb.yaml", []byte(text.String()))
+	if err == nil || !strings.Contains(err.Error(), "the aliases expand to too much") {
+		t.Errorf("error = %v, want one of aliases", err)
+	}
+}
