@@ -27,6 +27,7 @@ test: setup ## set up what the tests need and run every tier (root)
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
 
+<<<<<<< HEAD
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf
 	$(GO) generate ./...
@@ -48,3 +49,29 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	shellcheck .ci/run .ci/setup
+=======
+fmt: ## format Go
+	gofmt -w $$(git ls-files '*.go' | grep -v '_bpfel.go$$')
+
+.PHONY: man completion install
+# Manual pages have the date of the commit, so that they are the same each time.
+man: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+PREFIX ?= /usr/local
+SHARE := $(DESTDIR)$(PREFIX)/share
+
+man: build ## the manual pages of llcli, in dist/man
+	bin/llcli man dist/man/man1
+
+completion: build ## completion scripts for bash, zsh and fish, in dist/completion
+	@mkdir -p dist/completion
+	for shell in bash zsh fish; do bin/llcli completion $$shell > dist/completion/llcli.$$shell || exit 1; done
+
+install: man completion ## install what is built below PREFIX (/usr/local) and DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(SHARE)/man/man1
+	install bin/llcli $(DESTDIR)$(PREFIX)/bin/
+	if [ -e bin/loxilightd ]; then install bin/loxilightd $(DESTDIR)$(PREFIX)/sbin/; fi
+	install -m 644 dist/man/man1/llcli*.1 $(SHARE)/man/man1/
+	install -D -m 644 dist/completion/llcli.bash $(SHARE)/bash-completion/completions/llcli
+	install -D -m 644 dist/completion/llcli.zsh $(SHARE)/zsh/site-functions/_llcli
+	install -D -m 644 dist/completion/llcli.fish $(SHARE)/fish/vendor_completions.d/llcli.fish
+>>>>>>> d427ec8 (llcli: wait, and make man, completion and install)

@@ -78,7 +78,7 @@ func (s *testSubscription) Next(ctx context.Context) (client.Event, error) {
 func (s *testSubscription) Close() {}
 
 // Watch implements Daemon: what is there, then the last of it is deleted, and
-// the user interrupts llcli.
+// the user interrupts llcli; or nothing more happens.
 func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error] {
 	return func(yield func(client.Watched, error) bool) {
 		if d.away != nil {
@@ -95,7 +95,14 @@ func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2
 				last = ref
 			}
 		}
-		if yield(client.Watched{Synced: true}, nil) && last.Name != "" && yield(client.Watched{Ref: last}, nil) {
+		if !yield(client.Watched{Synced: true}, nil) {
+			return
+		}
+		if d.quiet {
+			<-ctx.Done()
+			return
+		}
+		if last.Name != "" && yield(client.Watched{Ref: last}, nil) {
 			d.interrupt()
 			<-ctx.Done()
 		}

@@ -28,6 +28,7 @@ type testDaemon struct {
 	connections []api.Connection
 	calls       []string // methods, in the order of the calls
 	healthy     bool
+	quiet       bool   // nothing happens to what is watched
 	counted     uint64 // how often counters were asked for
 	events      []client.Event
 	interrupt   func()                // what Ctrl-C does
@@ -224,8 +225,12 @@ func (d *testDaemon) reload() (any, *api.Error) {
 func (d *testDaemon) act(t *testing.T, words []string) {
 	t.Helper()
 	raw := strings.Join(words, " ")
-	if raw == "ok" {
+	switch raw {
+	case "ok":
 		d.healthy = true
+		return
+	case "quiet":
+		d.quiet = true
 		return
 	}
 	var o api.Object

@@ -22,7 +22,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		}},
 		{"state", "What is:", []*cobra.Command{
 			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(),
-			a.statusCommand(), a.healthCommand(),
+			a.statusCommand(), a.healthCommand(), a.waitCommand(),
 		}},
 		{"help", "About llcli:", []*cobra.Command{
 			a.explainCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),

@@ -14,15 +14,15 @@ import (
 // specFlags are the flags that a spec is made of.
 type specFlags interface {
 	bind(cmd *cobra.Command)
-	// spec returns the whole spec that the flags say.
-	spec() (any, error)
+	// spec returns the whole spec that the flags say of the object with a name.
+	spec(name string) (any, error)
 	// merge puts what the flags that were given say into a spec.
 	merge(spec map[string]any, given *pflag.FlagSet) error
 }
 
 func (a *app) interfaceCommand() *cobra.Command {
 	k := findKind(api.KindInterface)
-	cmd := a.nounCommand(k, &interfaceFlags{}, "  llcli interface add eth0 --device eth0")
+	cmd := a.nounCommand(k, &interfaceFlags{}, "  llcli interface add eth0\n  llcli interface add uplink --device enp3s0")
 	cmd.AddCommand(a.setCommand(k, &interfaceFlags{}, "  llcli interface set eth0 --xdp native"))
 	return cmd
 }
@@ -58,7 +58,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			spec, err := flags.spec()
+			spec, err := flags.spec(args[0])
 			if err != nil {
 				return err
 			}
@@ -153,7 +153,7 @@ type interfaceFlags struct{ api.InterfaceSpec }
 
 func (f *interfaceFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to")
+	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to (default of add: NAME)")
 	flags.StringVar(&f.Netns, "netns", "", "the `NAMESPACE` that it is in: host (default) or switch")
 	flags.StringVar(&f.Role, "role", "", "its `ROLE`: uplink (default), port, host or tunnel")
 	flags.StringVar(&f.XDP, "xdp", "", "the `MODE` of XDP: off (default), generic or native")
@@ -164,9 +164,9 @@ func (f *interfaceFlags) bind(cmd *cobra.Command) {
 	}
 }
 
-func (f *interfaceFlags) spec() (any, error) {
-	if f.Device == "" {
-		return nil, usagef("which device? say --device DEVICE")
-	}
-	return f.InterfaceSpec, nil
+// spec takes the name for the device, unless another is said.
+func (f *interfaceFlags) spec(name string) (any, error) {
+	spec := f.InterfaceSpec
+	spec.Device = or(spec.Device, name)
+	return spec, nil
 }

@@ -64,7 +64,7 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 }
 
 // spec returns what the flags say; whether it is right is for the daemon to say.
-func (f *serviceFlags) spec() (any, error) {
+func (f *serviceFlags) spec(string) (any, error) {
 	if len(f.frontends) == 0 {
 		return nil, usagef("where do clients connect to? say --frontend ADDRESS:PORT/PROTOCOL")
 	}
