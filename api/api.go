@@ -137,8 +137,9 @@ type ChangeResult struct {
 
 // GetParams are the parameters of get.
 type GetParams struct {
-	Kind string `json:"kind"`
-	Name string `json:"name"`
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Continue string `json:"continue,omitempty"` // see [Object.Continue]
 }
 
 // ListParams are the parameters of list. Items come in order of their names.
@@ -181,8 +182,9 @@ type RevisedChange struct {
 // CountersParams are the parameters of counters. Without Kind and Name the
 // counters are those of the node.
 type CountersParams struct {
-	Kind string `json:"kind,omitempty"`
-	Name string `json:"name,omitempty"`
+	Kind     string `json:"kind,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Continue string `json:"continue,omitempty"`
 }
 
 // CountersResult answers counters. Figures count from the creation of the
@@ -194,6 +196,8 @@ type CountersResult struct {
 	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by what was done with them
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
+	// Continue is set where not all backends fitted: the next ones come with it.
+	Continue string `json:"continue,omitempty"`
 }
 
 // BackendCounters are the figures of one backend of a Service.

@@ -29,6 +29,9 @@ type Object struct {
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // InterfaceSpec or ServiceSpec
 	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus or ServiceStatus; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
+	// Continue is set where the lists within spec and status did not fit one reply:
+	// each is cut, and get with this Continue has what follows in each. Ignored in requests.
+	Continue string `json:"continue,omitempty" yaml:"-"`
 }
 
 // ObjectRef names an object.

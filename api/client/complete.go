@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// An object can be larger than a reply. Then its lists come in parts.
+
+// Caller is the part of [Client] that [Complete] needs.
+type Caller interface {
+	Call(ctx context.Context, method string, params, result any) error
+}
+
+// completions is how often an object that changes meanwhile is read again.
+const completions = 10
+
+// Complete reads what did not fit the reply that o came in, so that o is whole.
+// [Client.Get] and [Client.List] do so themselves.
+func Complete(ctx context.Context, c Caller, o *api.Object) error {
+	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
+	for range completions {
+		err := complete(ctx, c, o)
+		if err == nil {
+			return nil
+		}
+		refused, ok := errors.AsType[*api.Error](err)
+		if !errors.Is(err, errChanged) && (!ok || refused.Reason() != api.ReasonInvalid) { // invalid: it has become shorter
+			return err
+		}
+		*o = api.Object{}
+		if err := c.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, o); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: changes faster than it can be read", ref)
+}
+
+// errChanged: two parts are of different revisions.
+var errChanged = errors.New("changed while it was read")
+
+func complete(ctx context.Context, c Caller, o *api.Object) error {
+	for o.Continue != "" {
+		var part api.Object
+		if err := c.Call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Continue: o.Continue}, &part); err != nil {
+			return err
+		}
+		if part.Revision != o.Revision {
+			return errChanged
+		}
+		var err error
+		if o.Spec, err = joinLists(o.Spec, part.Spec); err != nil {
+			return fmt.Errorf("%s/%s: spec: %w", o.Kind, o.Name, err)
+		}
+		if o.Status, err = joinLists(o.Status, part.Status); err != nil {
+			return fmt.Errorf("%s/%s: status: %w", o.Kind, o.Name, err)
+		}
+		o.Continue = part.Continue
+	}
+	return nil
+}
+
+// joinLists puts the lists of the object b behind those of the object a.
+func joinLists(a, b json.RawMessage) (json.RawMessage, error) {
+	switch {
+	case len(b) == 0:
+		return a, nil
+	case len(a) == 0:
+		return b, nil
+	}
+	var first, second map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(a, &first), json.Unmarshal(b, &second)); err != nil {
+		return nil, err
+	}
+	for name, more := range second {
+		var before, behind []json.RawMessage
+		if json.Unmarshal(more, &behind) != nil || len(behind) == 0 {
+			continue // no list: both parts have it
+		}
+		if there, ok := first[name]; ok {
+			if err := json.Unmarshal(there, &before); err != nil {
+				return nil, fmt.Errorf("%s is a list in one part only: %w", name, err)
+			}
+		}
+		joined, err := json.Marshal(append(before, behind...))
+		if err != nil {
+			return nil, err
+		}
+		first[name] = joined
+	}
+	return json.Marshal(first)
+}
