@@ -54,6 +54,12 @@ struct work {
 	struct snat_target snat_target;
 	struct source_range_key source_range_key;
 	struct pkt inner;	/* embedded in an ICMP error */
+	struct ct4_key key4;	/* of the entry that is looked up, or put */
+	struct ct6_key key6;
+	struct ct4_val val4;	/* of the entry that is put */
+	struct ct6_val val6;
+	struct service_key service_key;
+	struct affinity_key affinity_key;
 };
 
 struct {
@@ -131,18 +137,19 @@ static __always_inline void tuple_turn(struct tuple *t)
 /* Finds the entry of t in either table and copies it to c. Returns its shared
  * part in the map, or NULL.
  */
-static __noinline struct ct_meta *conn_find(const struct tuple *t, struct conn *c)
+static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t,
+					      struct conn *c)
 {
 	if (t->family == 4) {
-		struct ct4_key key;
+		struct ct4_key *key = &w->key4;
 		struct ct4_val *v;
 
-		key4_from(&key, t);
+		key4_from(key, t);
 		c->half_open = 0;
-		v = bpf_map_lookup_elem(&ll_ct4, &key);
+		v = bpf_map_lookup_elem(&ll_ct4, key);
 		if (!v) {
 			c->half_open = 1;
-			v = bpf_map_lookup_elem(&ll_half4, &key);
+			v = bpf_map_lookup_elem(&ll_half4, key);
 		}
 		if (!v)
 			return NULL;
@@ -153,15 +160,15 @@ static __noinline struct ct_meta *conn_find(const struct tuple *t, struct conn *
 		c->dport = v->dport;
 		return &v->meta;
 	} else {
-		struct ct6_key key;
+		struct ct6_key *key = &w->key6;
 		struct ct6_val *v;
 
-		key6_from(&key, t);
+		key6_from(key, t);
 		c->half_open = 0;
-		v = bpf_map_lookup_elem(&ll_ct6, &key);
+		v = bpf_map_lookup_elem(&ll_ct6, key);
 		if (!v) {
 			c->half_open = 1;
-			v = bpf_map_lookup_elem(&ll_half6, &key);
+			v = bpf_map_lookup_elem(&ll_half6, key);
 		}
 		if (!v)
 			return NULL;
@@ -178,56 +185,55 @@ static __noinline struct ct_meta *conn_find(const struct tuple *t, struct conn *
  * a negative errno: -E2BIG where the established table is full, -EEXIST with
  * BPF_NOEXIST where there is one.
  */
-static __noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
+static __noinline int conn_put(struct work *w, const struct tuple *t, const struct conn *c,
+			       __u64 flags)
 {
 	if (t->family == 4) {
-		struct ct4_val v = {
-			.meta = c->meta,
-			.saddr = c->saddr.word[3],
-			.daddr = c->daddr.word[3],
-			.sport = c->sport,
-			.dport = c->dport,
-		};
-		struct ct4_key key;
+		struct ct4_val *v = &w->val4;
+		struct ct4_key *key = &w->key4;
 
-		key4_from(&key, t);
+		v->meta = c->meta;
+		v->saddr = c->saddr.word[3];
+		v->daddr = c->daddr.word[3];
+		v->sport = c->sport;
+		v->dport = c->dport;
+		key4_from(key, t);
 		if (c->half_open)
-			return bpf_map_update_elem(&ll_half4, &key, &v, flags);
-		return bpf_map_update_elem(&ll_ct4, &key, &v, flags);
+			return bpf_map_update_elem(&ll_half4, key, v, flags);
+		return bpf_map_update_elem(&ll_ct4, key, v, flags);
 	} else {
-		struct ct6_val v = {
-			.meta = c->meta,
-			.saddr = c->saddr,
-			.daddr = c->daddr,
-			.sport = c->sport,
-			.dport = c->dport,
-		};
-		struct ct6_key key;
+		struct ct6_val *v = &w->val6;
+		struct ct6_key *key = &w->key6;
 
-		key6_from(&key, t);
+		v->meta = c->meta;
+		v->saddr = c->saddr;
+		v->daddr = c->daddr;
+		v->sport = c->sport;
+		v->dport = c->dport;
+		key6_from(key, t);
 		if (c->half_open)
-			return bpf_map_update_elem(&ll_half6, &key, &v, flags);
-		return bpf_map_update_elem(&ll_ct6, &key, &v, flags);
+			return bpf_map_update_elem(&ll_half6, key, v, flags);
+		return bpf_map_update_elem(&ll_ct6, key, v, flags);
 	}
 }
 
-static __noinline void conn_remove(const struct tuple *t, int half_open)
+static __noinline void conn_remove(struct work *w, const struct tuple *t, int half_open)
 {
 	if (t->family == 4) {
-		struct ct4_key key;
+		struct ct4_key *key = &w->key4;
 
-		key4_from(&key, t);
+		key4_from(key, t);
 		if (half_open)
-			bpf_map_delete_elem(&ll_half4, &key);
+			bpf_map_delete_elem(&ll_half4, key);
 		else
-			bpf_map_delete_elem(&ll_ct4, &key);
+			bpf_map_delete_elem(&ll_ct4, key);
 	} else {
-		struct ct6_key key;
+		struct ct6_key *key = &w->key6;
 
-		key6_from(&key, t);
+		key6_from(key, t);
 		if (half_open)
-			bpf_map_delete_elem(&ll_half6, &key);
+			bpf_map_delete_elem(&ll_half6, key);
 		else
-			bpf_map_delete_elem(&ll_ct6, &key);
+			bpf_map_delete_elem(&ll_ct6, key);
 	}
 }

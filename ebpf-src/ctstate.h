@@ -113,14 +113,14 @@ static __always_inline void ct_promote(struct work *w)
 {
 	w->conn.half_open = 0;
 	w->twin.half_open = 0;
-	if (conn_put(&w->tuple, &w->conn, BPF_ANY))
+	if (conn_put(w, &w->tuple, &w->conn, BPF_ANY))
 		goto full;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY)) {
-		conn_remove(&w->tuple, 0);
+	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY)) {
+		conn_remove(w, &w->tuple, 0);
 		goto full;
 	}
-	conn_remove(&w->tuple, 1);
-	conn_remove(&w->twin_tuple, 1);
+	conn_remove(w, &w->tuple, 1);
+	conn_remove(w, &w->twin_tuple, 1);
 	return;
 full:
 	count_verdict(VERDICT_TABLE_FULL);
@@ -168,7 +168,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	struct ct_meta *twin;
 
 	tuple_reply(&w->twin_tuple, &w->conn, w->tuple.proto, w->tuple.family);
-	twin = conn_find(&w->twin_tuple, &w->twin);
+	twin = conn_find(w, &w->twin_tuple, &w->twin);
 	if (twin)
 		return twin;
 	w->twin = w->conn;
@@ -182,9 +182,9 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	w->twin.meta.packet_count = 0;
 	w->twin.meta.byte_count = 0;
 	w->twin.meta.tcp_ack = 0;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
+	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY))
 		return NULL;
-	return conn_find(&w->twin_tuple, &w->twin);
+	return conn_find(w, &w->twin_tuple, &w->twin);
 }
 
 /* Lets packet p of connection w->conn, found under w->tuple and with its shared

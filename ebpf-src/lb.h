@@ -2,9 +2,8 @@
 /* lb.h - services: from a frontend to one of its backends. */
 #pragma once
 
+#include "conntrack.h"
 #include "count.h"
-#include "maps.h"
-#include "pkt.h"
 
 #define LEAST_CONNECTIONS_MAX 64	/* backends compared for one connection */
 
@@ -95,16 +94,18 @@ static __always_inline __u32 lb_turn(const struct service *s)
 }
 
 /* Chooses a backend for a new connection: its id, or 0. */
-static __noinline __u32 lb_choose(struct pkt *p, const struct service *s)
+static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 {
-	struct affinity_key akey = { .client = p->saddr, .service_id = s->id };
+	const struct service *s = &w->service;
 	struct affinity *known = NULL;
 	struct affinity fresh = {};
 	struct backend *backend;
 	__u32 id = 0, slot;
 
+	w->affinity_key.client = p->saddr;
+	w->affinity_key.service_id = s->id;
 	if (s->affinity_ticks) {
-		known = bpf_map_lookup_elem(&ll_affinity, &akey);
+		known = bpf_map_lookup_elem(&ll_affinity, &w->affinity_key);
 		if (known && p->now_tick - known->used_tick <= s->affinity_ticks) {
 			id = known->backend_id;
 			backend = bpf_map_lookup_elem(&ll_backend, &id);
@@ -138,7 +139,7 @@ static __noinline __u32 lb_choose(struct pkt *p, const struct service *s)
 	if (s->affinity_ticks && id) {
 		fresh.backend_id = id;
 		fresh.used_tick = p->now_tick;
-		bpf_map_update_elem(&ll_affinity, &akey, &fresh, BPF_ANY);
+		bpf_map_update_elem(&ll_affinity, &w->affinity_key, &fresh, BPF_ANY);
 	}
 	return id;
 }
@@ -159,9 +160,11 @@ static __always_inline int lb_client_allowed(const struct pkt *p, const struct s
 }
 
 /* Finds the service that p is for. */
-static __always_inline struct service *lb_service(const struct pkt *p)
+static __always_inline struct service *lb_service(const struct pkt *p, struct service_key *key)
 {
-	struct service_key key = { .addr = p->daddr, .port = p->dport, .proto = p->proto };
-
-	return bpf_map_lookup_elem(&ll_service, &key);
+	key->addr = p->daddr;
+	key->port = p->dport;
+	key->proto = p->proto;
+	key->pad = 0;
+	return bpf_map_lookup_elem(&ll_service, key);
 }

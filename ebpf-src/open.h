@@ -16,8 +16,8 @@
 static __noinline int snat_port(struct pkt *p, struct work *w)
 {
 	struct snat_target *target = &w->snat_target;
-	__u32 start = bpf_get_prandom_u32(), zero = 0, *next;
-	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &zero);
+	__u32 index = 0, *next; /* first where the count is, then where to begin */
+	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
 
 	if (!port_count || !*port_count)
 		return -DROP_NO_PORT;
@@ -28,20 +28,22 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 	target->zone = config_zone;
 	next = bpf_map_lookup_elem(&ll_snat_next, target);
 	if (!next) {
-		bpf_map_update_elem(&ll_snat_next, target, &start, BPF_NOEXIST);
+		index = bpf_get_prandom_u32();
+		bpf_map_update_elem(&ll_snat_next, target, &index, BPF_NOEXIST);
 		next = bpf_map_lookup_elem(&ll_snat_next, target);
 		if (!next)
 			return -DROP_NO_PORT;
 	}
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		__u32 index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
-		__u16 *port = bpf_map_lookup_elem(&ll_snat_ports, &index);
+		__u16 *port;
 
+		index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
+		port = bpf_map_lookup_elem(&ll_snat_ports, &index);
 		if (!port)
 			return -DROP_NO_PORT;
 		w->conn.sport = bpf_htons(*port);
 		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-		if (!conn_find(&w->twin_tuple, &w->twin))
+		if (!conn_find(w, &w->twin_tuple, &w->twin))
 			return LL_NEXT;
 	}
 	return -DROP_NO_PORT;
@@ -84,7 +86,7 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 	}
 keep:
 	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-	if (!conn_find(&w->twin_tuple, &w->twin))
+	if (!conn_find(w, &w->twin_tuple, &w->twin))
 		return LL_NEXT;
 	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
 	    w->twin.sport == p->dport && w->twin.dport == p->sport)
@@ -135,8 +137,8 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->twin.sport = p->dport;
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) ||
-	    conn_put(&w->tuple, &w->conn, BPF_ANY))
+	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY) ||
+	    conn_put(w, &w->tuple, &w->conn, BPF_ANY))
 		return -DROP_TABLE_FULL;
 	return LL_NEXT;
 }
@@ -146,14 +148,14 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
-	struct service *found = lb_service(p), *s;
+	struct service *found = lb_service(p, &w->service_key), *s;
 	struct backend *backend;
 	struct service_stats *stats;
 	__u64 *opened;
 	__u32 id, *load;
 	int ret;
 
-	if (!found || !w || p->icmp_error || p->fragment == FRAGMENT_LATER)
+	if (!found || p->icmp_error || p->fragment == FRAGMENT_LATER)
 		return LL_PASS;
 	w->service = *found;
 	s = &w->service;
@@ -166,7 +168,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = CT_F_DNAT | (p->egress ? CT_F_FROM_NODE : 0);
-	id = lb_choose(p, s);
+	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {
 		ret = open_refused(p, w);

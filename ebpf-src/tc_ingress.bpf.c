@@ -31,7 +31,7 @@ static __noinline int slow(struct pkt *p)
 	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
-	meta = conn_find(&w->tuple, &w->conn);
+	meta = conn_find(w, &w->tuple, &w->conn);
 	if (!meta)
 		return -DROP_TABLE_FULL;
 	track_count(p, meta);

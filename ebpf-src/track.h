@@ -138,7 +138,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	if (!w)
 		return LL_PASS;
 	tuple_of(&w->tuple, p);
-	meta = conn_find(&w->tuple, &w->conn);
+	meta = conn_find(w, &w->tuple, &w->conn);
 	/* A connection that was refused is chosen anew: a backend may be there. */
 	if (meta && w->conn.meta.service_id && !w->conn.meta.backend_id &&
 	    !(w->conn.meta.flags & CT_F_REPLY))
@@ -148,8 +148,8 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		if (ret == LL_NEXT)
 			return LL_NEXT;
 		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-		conn_remove(&w->twin_tuple, w->conn.half_open);
-		conn_remove(&w->tuple, w->conn.half_open);
+		conn_remove(w, &w->twin_tuple, w->conn.half_open);
+		conn_remove(w, &w->tuple, w->conn.half_open);
 	}
 	return open_connection(p, w);
 }
