@@ -271,6 +271,18 @@ func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
 	return Key{}
 }
 
+// Answer returns what the transaction of that RequestID was answered; nil if none
+// of that id is remembered.
+func (s *Store) Answer(requestID string) ([]byte, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	answer, err := s.disk.answer(requestID)
+	if err != nil {
+		return nil, refuse(Unavailable, Key{}, "", "look up requestID: %v", err)
+	}
+	return answer, nil
+}
+
 // Commit makes t whole, or refuses it with a [*Refusal]. When it returns without
 // an error what changed is durable. Safe for concurrent use; one at a time is
 // carried out.

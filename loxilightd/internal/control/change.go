@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Bounds of what a change may ask for.
+const (
+	maxID       = 128 // bytes of requestID and transaction
+	maxWait     = time.Hour
+	maxNotReady = 20 // objects named in an error
+)
+
+// maxResult is how long a result may be, so that the reply around it fits.
+const maxResult = api.MaxReply - 2048
+
+// request is an apply, replace or delete after its checks.
+type request struct {
+	method string
+	change api.Change
+	puts   []*state.Object
+	gone   []state.Key
+	scope  *state.Scope
+}
+
+func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
+	r := &request{method: api.MethodApply, change: p.Change}
+	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
+		return r.parsePuts(p.Objects, api.OwnerCLI, base)
+	})
+}
+
+func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (any, *api.Error) {
+	r := &request{method: api.MethodReplace, change: p.Change}
+	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
+		if err := checkScope(p); err != nil {
+			return err
+		}
+		r.scope = &state.Scope{Owner: p.Owner, Kinds: slices.Sorted(slices.Values(p.Kinds))}
+		if err := r.parsePuts(p.Objects, p.Owner, base); err != nil {
+			return err
+		}
+		for _, o := range r.puts {
+			if o.Owner != p.Owner {
+				return invalid("", "%q is not %q, the owner of this replace", o.Owner, p.Owner).At(o.Key.String(), "owner")
+			}
+			if !slices.Contains(r.scope.Kinds, o.Kind) {
+				return invalid("", "%s is none of the kinds that this replace is about", o.Kind).At(o.Key.String(), "kind")
+			}
+		}
+		return nil
+	})
+}
+
+func checkScope(p *api.ReplaceParams) *api.Error {
+	switch {
+	case p.Owner == "":
+		return invalid("owner", "is missing: what this owner holds becomes exactly the objects given")
+	case p.Owner == api.OwnerFile:
+		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
+	case len(p.Kinds) == 0:
+		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
+	}
+	for i, kind := range p.Kinds {
+		if _, err := parseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any, *api.Error) {
+	r := &request{method: api.MethodDelete, change: p.Change}
+	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
+		for i, ref := range p.Objects {
+			place := fmt.Sprintf("objects[%d]", base+i)
+			kind, err := parseKind(ref.Kind, place+".kind")
+			if err == nil {
+				err = parseName(kind, ref.Name, place+".name")
+			}
+			if err != nil {
+				return err
+			}
+			r.gone = append(r.gone, state.Key{Kind: kind, Name: ref.Name})
+		}
+		return nil
+	})
+}
+
+// parsePuts checks the objects of a request. base is how many came before it.
+func (r *request) parsePuts(objects []api.Object, owner string, base int) *api.Error {
+	r.puts = make([]*state.Object, len(objects))
+	for i := range objects {
+		o, err := parseObject(&objects[i], owner, base+i)
+		if err != nil {
+			return err
+		}
+		if o.Owner == api.OwnerFile {
+			return invalid("", "the owner %s is for the object files: choose another", api.OwnerFile).At(o.Key.String(), "owner")
+		}
+		r.puts[i] = o
+	}
+	return nil
+}
+
+// sizeOf returns how many objects a request has; -1 where it does not say.
+func sizeOf[T any](objects []T) int {
+	if objects == nil {
+		return -1
+	}
+	return len(objects)
+}
+
+// change carries out a change, or stages it. parse checks its objects, before
+// which base were staged.
+func (s *Server) change(ctx context.Context, c Caller, r *request, size int, parse func(base int) *api.Error) (any, *api.Error) {
+	if err := checkChange(&r.change); err != nil {
+		return nil, err
+	}
+	if !r.change.DryRun || r.change.More {
+		if err := c.mayChange(r.method); err != nil {
+			return nil, err
+		}
+	}
+	if size < 0 {
+		return nil, invalid("objects", "is missing: an empty list means none")
+	}
+	id := stageID{c.UID, r.change.Transaction}
+	if r.change.More {
+		n, err := s.staging.add(id, r, size, parse)
+		if err != nil {
+			return nil, err
+		}
+		return &api.ChangeResult{Revision: s.Store.Snapshot().Revision, Changes: []api.ObjectChange{}, Staged: n}, nil
+	}
+	if answer, err := s.answered(c, r); answer != nil || err != nil {
+		s.staging.forget(id)
+		if err != nil {
+			return nil, err
+		}
+		return s.await(ctx, r, answer)
+	}
+	if err := s.staging.take(id, r, parse); err != nil {
+		return nil, err
+	}
+	result, err := s.Store.Commit(&state.Transaction{
+		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "",
+		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun,
+		RequestID: requestID(c, r),
+		Answer:    func(result *state.Result) []byte { return encodeResult(changeResult(result, 0)) },
+	})
+	if err != nil {
+		return nil, refusalError(err)
+	}
+	if result.Answer != nil {
+		return s.repeated(ctx, r, result.Answer)
+	}
+	from := 0
+	if r.change.DryRun {
+		from = r.change.ChangesFrom
+	}
+	r.note(result.Changes)
+	return s.await(ctx, r, changeResult(result, from))
+}
+
+func checkChange(c *api.Change) *api.Error {
+	switch {
+	case len(c.RequestID) > maxID:
+		return invalid("requestID", "%d bytes long, at most %d", len(c.RequestID), maxID)
+	case len(c.Transaction) > maxID:
+		return invalid("transaction", "%d bytes long, at most %d", len(c.Transaction), maxID)
+	case c.More && c.Transaction == "":
+		return invalid("more", "needs a transaction to be more of")
+	case c.Wait < 0 || time.Duration(c.Wait) > maxWait:
+		return invalid("wait", "%s is not between 0s and %s", c.Wait, maxWait)
+	case c.ChangesFrom < 0:
+		return invalid("changesFrom", "%d is negative", c.ChangesFrom)
+	case c.ChangesFrom > 0 && !c.DryRun:
+		return invalid("changesFrom", "is for dry runs only: after a commit the method changes tells all")
+	}
+	return nil
+}
+
+// requestID returns the id by which a request is remembered: ids of one user
+// mean nothing among those of another.
+func requestID(c Caller, r *request) string {
+	if r.change.RequestID == "" || r.change.DryRun {
+		return ""
+	}
+	return fmt.Sprintf("%d/%s", c.UID, r.change.RequestID)
+}
+
+// answered returns what the request was answered before; nil: it was not.
+func (s *Server) answered(c Caller, r *request) (*api.ChangeResult, *api.Error) {
+	id := requestID(c, r)
+	if id == "" {
+		return nil, nil
+	}
+	text, err := s.Store.Answer(id)
+	if text == nil || err != nil {
+		return nil, refusalErrorOrNil(err)
+	}
+	return decodeResult(text)
+}
+
+func decodeResult(text []byte) (*api.ChangeResult, *api.Error) {
+	var result api.ChangeResult
+	if err := json.Unmarshal(text, &result); err != nil {
+		return nil, api.Errorf(api.ReasonInternal, "remembered answer: %v", err)
+	}
+	return &result, nil
+}
+
+func (s *Server) repeated(ctx context.Context, r *request, text []byte) (any, *api.Error) {
+	result, err := decodeResult(text)
+	if err != nil {
+		return nil, err
+	}
+	return s.await(ctx, r, result)
+}
+
+// note remembers the objects that a change was about besides those it named.
+func (r *request) note(changes []state.Change) {
+	if r.scope == nil {
+		return
+	}
+	for _, c := range changes {
+		if c.Action == state.Deleted {
+			r.gone = append(r.gone, c.Key)
+		}
+	}
+}
+
+// await answers when the data plane does as told, where that was asked for.
+func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult) (any, *api.Error) {
+	if r.change.Wait == 0 || r.change.DryRun {
+		return result, nil
+	}
+	keys := slices.Clone(r.gone)
+	for _, o := range r.puts {
+		keys = append(keys, o.Key)
+	}
+	if len(keys) == 0 { // a repeated request, of which only the answer is known
+		for _, c := range result.Changes {
+			keys = append(keys, state.Key{Kind: c.Kind, Name: c.Name})
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.change.Wait))
+	defer cancel()
+	left, err := s.Progress.Wait(ctx, result.Revision, keys)
+	if err == nil {
+		return result, nil
+	}
+	e := api.Errorf(api.ReasonTimeout, "the change is durable as revision %d, but %d of %d objects were not Ready within %s",
+		result.Revision, len(left), len(keys), r.change.Wait)
+	slices.SortFunc(left, func(a, b state.Key) int { return cmpKeys(a, b) })
+	for _, k := range left[:min(len(left), maxNotReady)] {
+		e.Data.NotReady = append(e.Data.NotReady, s.notReady(k))
+	}
+	if len(e.Data.NotReady) > 0 {
+		n := e.Data.NotReady[0]
+		e.Message += fmt.Sprintf("; %s: %s", n.Object, n.State)
+		if n.Message != "" {
+			e.Message += ": " + n.Message
+		}
+	}
+	return nil, e
+}
+
+// changeResult is a result as it is answered, with as many changes as fit.
+func changeResult(r *state.Result, from int) *api.ChangeResult {
+	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}}
+	for _, c := range r.Changes {
+		result.Summary[c.Action.String()]++
+	}
+	size := 512 // all but the changes
+	for _, c := range r.Changes[min(from, len(r.Changes)):] {
+		size += len(c.Kind) + len(c.Name) + len(`{"kind":"","name":"","action":"unchanged"},`)
+		if size > maxResult {
+			result.Truncated = true
+			break
+		}
+		result.Changes = append(result.Changes, api.ObjectChange{Kind: c.Kind, Name: c.Name, Action: c.Action.String()})
+	}
+	return result
+}
+
+func encodeResult(r *api.ChangeResult) []byte {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return text
+}
+
+var reasons = map[state.Reason]api.Reason{
+	state.Invalid: api.ReasonInvalid, state.Conflict: api.ReasonConflict,
+	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable,
+}
+
+// refusalError is the one place where the store's errors become those of the API.
+func refusalError(err error) *api.Error {
+	r, ok := errors.AsType[*state.Refusal](err)
+	if !ok {
+		return api.FromError(err)
+	}
+	object := ""
+	if r.Key != (state.Key{}) {
+		object = r.Key.String()
+	}
+	return api.Errorf(reasons[r.Reason], "%s", r.Message).At(object, r.Field)
+}
+
+func refusalErrorOrNil(err error) *api.Error {
+	if err == nil {
+		return nil
+	}
+	return refusalError(err)
+}
+
+// kindsOf are the kinds of a replace, for messages and comparison.
+func kindsOf(s *state.Scope) []string { return slices.Sorted(maps.Keys(setOf(s.Kinds))) }
+
+func setOf(words []string) map[string]struct{} {
+	m := make(map[string]struct{}, len(words))
+	for _, w := range words {
+		m[w] = struct{}{}
+	}
+	return m
+}
+
+func cmpKeys(a, b state.Key) int {
+	switch as, bs := a.String(), b.String(); {
+	case as < bs:
+		return -1
+	case as > bs:
+		return 1
+	}
+	return 0
+}

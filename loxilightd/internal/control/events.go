@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// sampleRetry is how long to rest after samples could not be read.
+const sampleRetry = 5 * time.Second
+
+// Run publishes changes and samples until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	var samples sync.WaitGroup
+	defer samples.Wait()
+	samples.Go(func() { s.publishSamples(ctx) })
+	w := s.Store.Watch()
+	defer w.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.C():
+			s.publishChanges(w.Take())
+		}
+	}
+}
+
+// publishChanges publishes what is in the store's log and was not published yet.
+// keys are the objects that changed; they stand in where the log is too short.
+func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
+	changes, revision, ok := s.Store.Changes(s.told)
+	if !ok {
+		changes = changes[:0]
+		for _, k := range keys {
+			c := state.Change{Key: k, Action: state.Deleted, Revision: snapshot.Revision}
+			if o, ok := snapshot.Get(k); ok {
+				c.Action, c.Revision = state.Updated, o.Revision
+			}
+			changes = append(changes, c)
+		}
+	}
+	for _, c := range changes {
+		s.publish(api.TopicChanges, &api.ChangeEvent{Revision: c.Revision, Kind: c.Kind, Name: c.Name, Action: c.Action.String()})
+	}
+	s.told = revision
+}
+
+func (s *Server) publish(topic string, event Event) {
+	if err := s.Publish(topic, event); err != nil {
+		s.Log.Debug("event not published", "topic", topic, "error", err)
+	}
+}
+
+// StatusTurned publishes that the state of an object turned.
+func (s *Server) StatusTurned(k state.Key, st api.Status) {
+	s.publish(api.TopicStatus, &api.StatusEvent{Kind: k.Kind, Name: k.Name, State: st.State, Message: shortMessage(st.Message)})
+}
+
+// HealthTurned publishes that the health of a backend turned.
+func (s *Server) HealthTurned(service string, backend netip.AddrPort, health, message string) {
+	s.publish(api.TopicStatus, &api.StatusEvent{
+		Kind: api.KindService, Name: service, State: health, Message: shortMessage(message), Backend: backend.String(),
+	})
+}
+
+// publishSamples publishes samples of drops and connections until ctx ends.
+func (s *Server) publishSamples(ctx context.Context) {
+	failed := false
+	for ctx.Err() == nil {
+		err := s.Plane.Telemetry().Samples(ctx, s.publishSample)
+		if ctx.Err() != nil {
+			return
+		}
+		if !failed {
+			s.Log.Warn("events of drops and connections are not to be had, will be tried again", "error", err)
+			failed = true
+		}
+		rest := time.NewTimer(sampleRetry)
+		select {
+		case <-ctx.Done():
+		case <-rest.C:
+		}
+		rest.Stop()
+	}
+}
+
+func (s *Server) publishSample(sample datapath.Sample) {
+	if d := sample.Drop; d != nil {
+		hook := "ingress"
+		if d.Egress {
+			hook = "egress"
+		}
+		s.publish(api.TopicDrops, &api.DropEvent{
+			Reason: d.Reason, Device: d.Device, Hook: hook, Protocol: d.Protocol.String(), Tuple: tupleOf(d.Tuple),
+			Service: string(d.Service), Length: d.Length,
+		})
+	}
+	if c := sample.Connection; c != nil {
+		action := "closed"
+		if sample.Opened {
+			action = "opened"
+		}
+		s.publish(api.TopicConnections, &api.ConnectionEvent{Action: action, Connection: *connectionOf(c)})
+	}
+}

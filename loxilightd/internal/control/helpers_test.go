@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// harness is a server with a store of its own on a plane and a progress that are
+// small maps.
+type harness struct {
+	*Server
+	t        testing.TB
+	plane    *fakePlane
+	progress *fakeProgress
+
+	mu     sync.Mutex
+	events []string
+}
+
+// fakePlane has what a test gives it. Its cursors are good for one use, like the
+// real one's.
+type fakePlane struct {
+	connections []datapath.Connection
+	cursors     map[string]int
+	flushed     datapath.ConnectionFilter
+	services    map[datapath.ServiceName]datapath.ServiceCounters
+	node        datapath.NodeCounters
+	ports       map[datapath.PortName]datapath.PortState
+	usage       map[string]datapath.Usage
+	features    datapath.Features
+	samples     chan datapath.Sample
+}
+
+func (p *fakePlane) Connections() datapath.Connections { return p }
+func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
+func (p *fakePlane) Changed() <-chan struct{}          { return nil }
+
+func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
+	at := 0
+	if cursor != "" {
+		i, ok := p.cursors[cursor]
+		if !ok {
+			return nil, "", fmt.Errorf("place %q: %w", cursor, datapath.ErrAbsent)
+		}
+		delete(p.cursors, cursor)
+		at = i
+	}
+	var list []datapath.Connection
+	for ; at < len(p.connections) && len(list) < limit; at++ {
+		if f.Match(&p.connections[at]) {
+			list = append(list, p.connections[at])
+		}
+	}
+	if at == len(p.connections) {
+		return list, "", nil
+	}
+	next := fmt.Sprintf("cursor-%d-%d", at, len(p.cursors))
+	p.cursors[next] = at
+	return list, next, nil
+}
+
+func (p *fakePlane) Flush(_ context.Context, f datapath.ConnectionFilter) (n uint64, err error) {
+	p.flushed = f
+	for i := range p.connections {
+		if f.Match(&p.connections[i]) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (p *fakePlane) NodeCounters(context.Context) (datapath.NodeCounters, error) { return p.node, nil }
+func (p *fakePlane) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
+	c, ok := p.services[name]
+	return c, ok, nil
+}
+
+func (p *fakePlane) PortCounters(context.Context, datapath.PortName) (datapath.PortCounters, bool, error) {
+	return datapath.PortCounters{Packets: 3}, true, nil
+}
+
+func (p *fakePlane) PortState(name datapath.PortName) (datapath.PortState, bool) {
+	s, ok := p.ports[name]
+	return s, ok
+}
+func (p *fakePlane) Features(context.Context) (datapath.Features, error)      { return p.features, nil }
+func (p *fakePlane) Usage(context.Context) (map[string]datapath.Usage, error) { return p.usage, nil }
+func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) error {
+	for {
+		select {
+		case s := <-p.samples:
+			each(s)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// fakeProgress says that everything is Ready but what a test puts here.
+type fakeProgress struct {
+	not      map[state.Key]api.Status
+	health   map[netip.AddrPort]string
+	problems []string
+	waited   []state.Key
+	revision uint64
+}
+
+func (p *fakeProgress) Status(k state.Key) (api.Status, bool) {
+	if st, ok := p.not[k]; ok {
+		return st, true
+	}
+	return api.Status{State: api.StateReady}, true
+}
+func (p *fakeProgress) NotReady(int) (map[state.Key]api.Status, int) { return p.not, len(p.not) }
+func (p *fakeProgress) Problems() []string                           { return p.problems }
+func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
+	if h, ok := p.health[b]; ok {
+		return h, "refused"
+	}
+	return "unknown", ""
+}
+
+// Wait waits for the end of ctx where one of keys is not Ready.
+func (p *fakeProgress) Wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key, err error) {
+	p.waited, p.revision = keys, revision
+	for _, k := range keys {
+		if _, ok := p.not[k]; ok {
+			left = append(left, k)
+		}
+	}
+	if left == nil {
+		return nil, nil
+	}
+	<-ctx.Done()
+	return left, ctx.Err()
+}
+
+var (
+	admin  = Caller{UID: 0, Admin: true}
+	reader = Caller{UID: 1007}
+)
+
+func newHarness(t testing.TB) *harness { return newHarnessAt(t, t.TempDir(), datapath.DefaultTables()) }
+
+func newHarnessAt(t testing.TB, dir string, tables datapath.Tables) *harness {
+	t.Helper()
+	store, report, err := state.Open(state.Config{Dir: dir, Tables: tables, Decode: Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() }) // a test may have closed it
+	h := &harness{
+		t: t, plane: &fakePlane{cursors: map[string]int{}, samples: make(chan datapath.Sample)},
+		progress: &fakeProgress{not: map[state.Key]api.Status{}, health: map[netip.AddrPort]string{}},
+	}
+	h.Server = New(Options{
+		Instance: "test", Version: "1.2.3", Build: "go", Store: store, Report: report, Plane: h.plane, Progress: h.progress,
+		ObjectDir: t.TempDir(), Publish: h.publish, Log: slog.New(slog.DiscardHandler),
+	})
+	return h
+}
+
+func (h *harness) publish(topic string, event Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	text, err := json.Marshal(event)
+	h.events = append(h.events, topic+" "+string(text))
+	return err
+}
+
+// ask sends a request and returns the result, or the error, as text.
+func (h *harness) ask(c Caller, method, params string) string {
+	h.t.Helper()
+	request := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":%s}`, method, params)
+	text := h.Handle(context.Background(), c, []byte(request))
+	if len(text) > api.MaxReply {
+		h.t.Errorf("%s: a reply of %d bytes", method, len(text))
+	}
+	var r api.Reply
+	if err := json.Unmarshal(text, &r); err != nil || r.JSONRPC != "2.0" || string(r.ID) != "7" {
+		h.t.Fatalf("%s: reply %s: %v", method, text, err)
+	}
+	if r.Error != nil {
+		out, _ := json.Marshal(r.Error)
+		return string(out)
+	}
+	return string(r.Result)
+}
+
+// want asks as an admin, and wants the answer to be exactly so.
+func (h *harness) want(method, params, answer string) {
+	h.t.Helper()
+	if got := h.ask(admin, method, params); got != answer {
+		h.t.Errorf("%s %s:\n got %s\nwant %s", method, params, got, answer)
+	}
+}
+
+// wantError asks as an admin and wants an error.
+func (h *harness) wantError(method, params string, code int, object, field, text string) {
+	h.t.Helper()
+	checkError(h.t, method+" "+shorten(params), h.ask(admin, method, params), code, object, field, text)
+}
+
+func checkError(t testing.TB, what, answer string, code int, object, field, text string) {
+	t.Helper()
+	var e api.Error
+	if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Data == nil {
+		t.Fatalf("%s: no error, but %s", what, shorten(answer))
+	}
+	if e.Code != code || e.Data.Object != object || e.Data.Field != field || !strings.Contains(e.Message, text) {
+		t.Errorf("%s:\n got %d at %q %q: %s\nwant %d at %q %q: …%s…", what, e.Code, e.Data.Object, e.Data.Field, e.Message, code, object, field, text)
+	}
+	for _, part := range []string{object, field} {
+		if !strings.Contains(e.Message, part) {
+			t.Errorf("%s: the message does not name %s: %s", what, part, e.Message)
+		}
+	}
+}
+
+// result asks as an admin and decodes the result.
+func result[R any](h *harness, method, params string) *R {
+	h.t.Helper()
+	answer := h.ask(admin, method, params)
+	var r R
+	d := json.NewDecoder(strings.NewReader(answer))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		h.t.Fatalf("%s: %v in %s", method, err, shorten(answer))
+	}
+	return &r
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Bounds of a page of connections.
+const (
+	longestConnection = 1100 // bytes of one, encoded, with the longest of names
+	fewConnections    = 8    // a page that has room for no more is full
+)
+
+func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.ConnectionsListParams) (any, *api.Error) {
+	if p.Limit < 0 {
+		return nil, invalid("limit", "%d is negative", p.Limit)
+	}
+	if p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}) {
+		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
+	}
+	filter, err := parseFilter(&p.Filter)
+	if err != nil {
+		return nil, err
+	}
+	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
+	room := maxResult
+	for {
+		// What was read cannot be read again, so no more is read than surely fits.
+		limit := room / longestConnection
+		if p.Limit > 0 {
+			limit = min(limit, p.Limit-len(result.Items))
+		}
+		batch, next, derr := s.Plane.Connections().List(ctx, filter, result.Continue, limit)
+		if derr != nil && p.Continue != "" && errors.Is(derr, datapath.ErrAbsent) {
+			return nil, invalid("continue", "%v", derr)
+		}
+		if derr != nil {
+			return nil, planeError(derr)
+		}
+		for i := range batch {
+			text, err := json.Marshal(connectionOf(&batch[i]))
+			if err != nil {
+				return nil, api.FromError(err)
+			}
+			result.Items = append(result.Items, text)
+			room -= len(text) + 1
+		}
+		result.Continue = next
+		if next == "" || p.Limit > 0 && len(result.Items) >= p.Limit || room < fewConnections*longestConnection {
+			return result, nil
+		}
+	}
+}
+
+// connectionsResult is an [api.ConnectionsListResult] with encoded items.
+type connectionsResult struct {
+	Items    []json.RawMessage `json:"items"`
+	Continue string            `json:"continue,omitempty"`
+}
+
+func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.ConnectionsFlushParams) (any, *api.Error) {
+	switch {
+	case p.Filter == (api.ConnectionFilter{}):
+		return nil, invalid("filter", "is missing: say which connections, or {\"all\": true} for all of them")
+	case p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}):
+		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
+	}
+	filter, err := parseFilter(&p.Filter)
+	if err != nil {
+		return nil, err
+	}
+	n, derr := s.Plane.Connections().Flush(ctx, filter)
+	if derr != nil {
+		return nil, planeError(derr)
+	}
+	return &api.ConnectionsFlushResult{Flushed: n}, nil
+}
+
+// planeError turns an error of the data plane into one of the API.
+func planeError(err error) *api.Error {
+	switch {
+	case errors.Is(err, datapath.ErrUnsupported):
+		return api.Errorf(api.ReasonUnsupported, "%v", err)
+	case errors.Is(err, datapath.ErrAbsent):
+		return api.Errorf(api.ReasonUnavailable, "%v", err)
+	case errors.Is(err, datapath.ErrCapacity):
+		return api.Errorf(api.ReasonCapacity, "%v", err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return api.Errorf(api.ReasonUnavailable, "the daemon stops, or the client hung up")
+	}
+	return api.FromError(err)
+}
+
+// connectionStates are the words of [api.Connection.State].
+var connectionStates = []string{
+	"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied",
+}
+
+func parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilter, err *api.Error) {
+	if f.Endpoint != "" {
+		return d, api.Errorf(api.ReasonUnsupported, "this daemon has no endpoints yet: choose by source or backend").At("", "filter.endpoint")
+	}
+	if f.Protocol != "" {
+		var ok bool
+		if d.Protocol, ok = datapath.ParseProtocol(f.Protocol); !ok {
+			return d, invalid("filter.protocol", "%q is none of tcp, udp, sctp, icmp, icmpv6", shorten(f.Protocol))
+		}
+	}
+	if f.State != "" && !slices.Contains(connectionStates, f.State) {
+		return d, invalid("filter.state", "%q is none of %s", shorten(f.State), strings.Join(connectionStates, ", "))
+	}
+	d.State = f.State
+	if f.Service != "" {
+		if err := parseName(api.KindService, f.Service, "filter.service"); err != nil {
+			return d, invalid("filter.service", "%q is no name of a service", shorten(f.Service))
+		}
+	}
+	d.Service = datapath.ServiceName(f.Service)
+	for _, a := range []struct {
+		field, text string
+		prefix      *netip.Prefix
+		port        *uint16
+	}{
+		{"filter.source", f.Source, &d.Source, &d.SourcePort},
+		{"filter.destination", f.Destination, &d.Destination, &d.DestinationPort},
+		{"filter.backend", f.Backend, &d.Backend, &d.BackendPort},
+	} {
+		if a.text == "" {
+			continue
+		}
+		if *a.prefix, *a.port, err = parseStations(a.field, a.text); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// parseStations parses an address, a prefix or address:port.
+func parseStations(field, text string) (p netip.Prefix, port uint16, err *api.Error) {
+	if p, err := netip.ParsePrefix(text); err == nil && !p.Addr().Is4In6() {
+		return p.Masked(), 0, nil
+	}
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), 0, nil
+	}
+	if a, err := netip.ParseAddrPort(text); err == nil && a.Addr().Zone() == "" {
+		addr := a.Addr().Unmap()
+		return netip.PrefixFrom(addr, addr.BitLen()), a.Port(), nil
+	}
+	return p, 0, invalid(field, "%q is no address, prefix or address:port", shorten(text))
+}
+
+func connectionOf(c *datapath.Connection) *api.Connection {
+	a := &api.Connection{
+		Protocol: c.Protocol.String(),
+		Original: tupleOf(c.Original), Reply: tupleOf(c.Reply),
+		State: c.State, Path: "slow",
+		Age: api.Duration(c.Age), Idle: api.Duration(c.Idle), Expires: api.Duration(c.Expires),
+		Sent: api.Traffic(c.Sent), Received: api.Traffic(c.Received),
+		Service: string(c.Service),
+	}
+	if c.Tracked {
+		a.Path = "tracked"
+	}
+	switch {
+	case c.DNAT && c.SNAT:
+		a.NAT = "dnat+snat"
+	case c.DNAT:
+		a.NAT = "dnat"
+	case c.SNAT:
+		a.NAT = "snat"
+	}
+	if c.Backend.IsValid() {
+		a.Backend = c.Backend.String()
+	}
+	return a
+}
+
+func tupleOf(t datapath.Tuple) api.Tuple {
+	return api.Tuple{Source: t.Source.String(), Destination: t.Destination.String()}
+}
+
+func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) (any, *api.Error) {
+	if p.Kind == "" && p.Name == "" {
+		c, err := s.Plane.Telemetry().NodeCounters(ctx)
+		if err != nil {
+			return nil, planeError(err)
+		}
+		return &api.CountersResult{
+			Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops), Verdicts: c.Verdicts,
+		}, nil
+	}
+	kind, err := parseKind(p.Kind, "kind")
+	if err != nil {
+		return nil, err
+	}
+	from, err := parseIndex(p.Continue)
+	if err != nil {
+		return nil, err
+	}
+	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: p.Name})
+	if !ok {
+		return nil, notFound(kind, p.Name)
+	}
+	if v, ok := o.Value.(*state.Service); ok {
+		return s.serviceCounters(ctx, o.Name, v, from)
+	}
+	c, _, derr := s.Plane.Telemetry().PortCounters(ctx, datapath.PortName(o.Name))
+	if derr != nil {
+		return nil, planeError(derr)
+	}
+	return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, nil
+}
+
+// longestBackendCounters is how many bytes those of one backend have, encoded.
+const longestBackendCounters = 240
+
+// serviceCounters tells of the backends in the order of the spec, beginning with
+// the one at from, as many as fit.
+func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Service, from int) (any, *api.Error) {
+	c, _, err := s.Plane.Telemetry().ServiceCounters(ctx, datapath.ServiceName(name))
+	if err != nil {
+		return nil, planeError(err)
+	}
+	result := &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops)}
+	byAddr := make(map[netip.AddrPort]datapath.BackendCounters, len(c.Backends))
+	for _, b := range c.Backends {
+		byAddr[b.Backend] = b
+	}
+	const most = (maxResult - 8<<10) / longestBackendCounters // besides the reasons of drops
+	for _, told := range cut(v.Backends, from, most) {
+		b := byAddr[told.Addr]
+		result.Backends = append(result.Backends, api.BackendCounters{
+			Address: told.Addr.String(), Connections: b.Connections, Active: b.Active, Packets: b.Packets, Bytes: b.Bytes,
+		})
+	}
+	if from+most < len(v.Backends) {
+		result.Continue = strconv.Itoa(from + most)
+	}
+	return result, nil
+}
+
+func orEmpty(m map[string]uint64) map[string]uint64 {
+	if m == nil {
+		return map[string]uint64{}
+	}
+	return m
+}

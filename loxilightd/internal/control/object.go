@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+const maxName = 253
+
+var (
+	namePattern  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9./:]*[a-z0-9])?$`)
+	ownerPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9._/:]*[a-z0-9])?$`)
+)
+
+// Bounds of labels.
+const (
+	maxLabels   = 64
+	maxLabelLen = 253
+	maxOwner    = 63
+)
+
+// parseObject checks one object of a request or a file. owner is who it belongs
+// to where it does not say. index is its place in the request.
+func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Error) {
+	place := "objects[" + strconv.Itoa(index) + "]"
+	kind, err := parseKind(o.Kind, place+".kind")
+	if err != nil {
+		return nil, err
+	}
+	if err := parseName(kind, o.Name, place+".name"); err != nil {
+		return nil, err
+	}
+	ref := api.ObjectRef{Kind: kind, Name: o.Name}.String()
+	at := func(err *api.Error) *api.Error {
+		field := ""
+		if err.Data != nil {
+			field = err.Data.Field
+		}
+		text := strings.TrimPrefix(err.Message, field+": ")
+		return (&api.Error{Code: err.Code, Message: text, Data: err.Data}).At(ref, field)
+	}
+	if o.Owner == "" {
+		o.Owner = owner
+	}
+	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
+		return nil, at(invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
+	}
+	if err := checkLabels(o.Labels); err != nil {
+		return nil, at(err)
+	}
+	if len(o.Spec) == 0 || string(o.Spec) == "null" {
+		return nil, at(invalid("spec", "is missing"))
+	}
+	value, canonical, err := kindSpecs[kind].parse(o.Spec)
+	if err != nil {
+		return nil, at(err)
+	}
+	return &state.Object{
+		Key: state.Key{Kind: kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(canonical), Value: value,
+	}, nil
+}
+
+// parseKind returns the constant for kind.
+func parseKind(kind, field string) (string, *api.Error) {
+	if i := slices.Index(api.Kinds, kind); i >= 0 {
+		return api.Kinds[i], nil
+	}
+	if kind == "" {
+		return "", invalid(field, "is missing: want one of %s", strings.Join(api.Kinds, ", "))
+	}
+	return "", invalid(field, "kind %q is not known: want one of %s", shorten(kind), strings.Join(api.Kinds, ", "))
+}
+
+func parseName(kind, name, field string) *api.Error {
+	if name == "" {
+		return invalid(field, "is missing")
+	}
+	if len(name) > maxName || !namePattern.MatchString(name) {
+		return api.Errorf(api.ReasonInvalid, "%q is no name: want at most %d of a-z, 0-9 and -./: between them", shorten(name), maxName).
+			At(kind+"/"+shorten(name), "name")
+	}
+	return nil
+}
+
+func checkLabels(labels map[string]string) *api.Error {
+	if len(labels) > maxLabels {
+		return invalid("labels", "%d of them: at most %d", len(labels), maxLabels)
+	}
+	for k, v := range labels {
+		if k == "" || len(k) > maxLabelLen || len(v) > maxLabelLen {
+			return invalid("labels", "%q: names have 1 to %d bytes, values at most %d", shorten(k), maxLabelLen, maxLabelLen)
+		}
+	}
+	return nil
+}
+
+// objectOf returns o as it is told to clients. status is nil where nobody asked.
+func objectOf(o *state.Object, status json.RawMessage) api.Object {
+	return api.Object{
+		Kind: o.Kind, Name: o.Name, Owner: o.Owner, Labels: o.Labels,
+		Spec: json.RawMessage(o.Spec), Status: status, Revision: o.Revision,
+	}
+}
+
+// documentError turns a fault in the shape of a request into an error. Where it
+// is within an object it names that object, as far as it can be made out.
+func documentError(e *fieldError, params []byte) *api.Error {
+	if e.syntax {
+		return &api.Error{Code: api.CodeParse, Message: e.text, Data: &api.ErrorData{Reason: api.ReasonInvalid}}
+	}
+	var index int
+	if n, _ := fmt.Sscanf(e.path, "objects[%d]", &index); n == 1 {
+		_, field, _ := strings.Cut(e.path, "]")
+		if ref := refAt(params, index); ref != "" && field != "" {
+			return api.Errorf(api.ReasonInvalid, "%s", e.text).At(ref, strings.TrimPrefix(field, "."))
+		}
+		return api.Errorf(api.ReasonInvalid, "%s", e.text).At("", e.path)
+	}
+	err := api.Errorf(api.ReasonInvalid, "%s", e.text).At("", e.path)
+	err.Code = api.CodeInvalidParams
+	return err
+}
+
+// refAt finds out the name of object i of a request that is not as it should be.
+func refAt(params []byte, i int) string {
+	var lenient struct {
+		Objects []json.RawMessage
+	}
+	if json.Unmarshal(params, &lenient) != nil || i >= len(lenient.Objects) {
+		return ""
+	}
+	var ref api.ObjectRef
+	if json.Unmarshal(lenient.Objects[i], &ref) != nil || ref.Kind == "" || ref.Name == "" {
+		return ""
+	}
+	return shorten(ref.String())
+}

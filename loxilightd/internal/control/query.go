@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.Error) {
+	kind, err := parseKind(p.Kind, "kind")
+	if err != nil {
+		return nil, err
+	}
+	from, err := parseIndex(p.Continue)
+	if err != nil {
+		return nil, err
+	}
+	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: p.Name})
+	if !ok {
+		return nil, notFound(kind, p.Name)
+	}
+	text, _, err := s.encode(o, from, maxResult)
+	if err != nil {
+		return nil, err
+	}
+	return text, nil
+}
+
+// parseIndex parses the continuation of an answer that was cut within its lists.
+func parseIndex(text string) (int, *api.Error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, invalid("continue", "%q is not from an answer to this", shorten(text))
+	}
+	return int(n), nil
+}
+
+func notFound(kind, name string) *api.Error {
+	return api.Errorf(api.ReasonNotFound, "there is no such object").At(kind+"/"+shorten(name), "")
+}
+
+// encode returns o as an answer of at most limit bytes, with its lists from
+// element from on; whole tells whether they fit.
+func (s *Server) encode(o *state.Object, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
+	a := objectOf(o, s.objectStatus(o))
+	text, merr := json.Marshal(&a)
+	if merr != nil {
+		return nil, false, api.FromError(merr)
+	}
+	if from == 0 && len(text) <= limit {
+		return text, true, nil
+	}
+	if o.Kind != api.KindService || limit < maxResult {
+		return text, false, nil // it does not fit here, and is not to be cut
+	}
+	text, err = cutService(&a, from, limit)
+	return text, false, err
+}
+
+// cutService encodes a Service that is too large for one reply: each of its lists
+// from element from on, as many elements of each as fit.
+func cutService(o *api.Object, from, limit int) (json.RawMessage, *api.Error) {
+	var spec api.ServiceSpec
+	var status api.ServiceStatus
+	if err := json.Unmarshal(o.Spec, &spec); err != nil {
+		return nil, api.FromError(err)
+	}
+	if err := json.Unmarshal(o.Status, &status); err != nil {
+		return nil, api.FromError(err)
+	}
+	longest := max(len(spec.Frontends), len(spec.Backends), len(spec.SourceRanges), len(status.Backends))
+	if from > 0 && from >= longest {
+		return nil, invalid("continue", "%d is behind the end: the object was changed meanwhile, get it again", from)
+	}
+	for size := longest - from; ; size = size * 3 / 4 {
+		part, partStatus := spec, status
+		part.Frontends = cut(spec.Frontends, from, size)
+		part.Backends = cut(spec.Backends, from, size)
+		part.SourceRanges = cut(spec.SourceRanges, from, size)
+		partStatus.Backends = cut(status.Backends, from, size)
+		c := *o
+		if c.Continue = ""; from+size < longest {
+			c.Continue = strconv.Itoa(from + size)
+		}
+		var err error
+		if c.Spec, err = json.Marshal(&part); err != nil {
+			return nil, api.FromError(err)
+		}
+		if c.Status, err = json.Marshal(&partStatus); err != nil {
+			return nil, api.FromError(err)
+		}
+		text, err := json.Marshal(&c)
+		if err != nil {
+			return nil, api.FromError(err)
+		}
+		if len(text) <= limit || size <= 1 {
+			return text, nil
+		}
+	}
+}
+
+func cut[T any](list []T, from, size int) []T {
+	from = min(from, len(list))
+	return list[from:min(from+size, len(list))]
+}
+
+func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *api.Error) {
+	kinds, after, err := listRange(p)
+	if err != nil {
+		return nil, err
+	}
+	snapshot := s.Store.Snapshot()
+	result := &listResult{Revision: snapshot.Revision, Items: []json.RawMessage{}}
+	size := 512
+	for _, kind := range kinds {
+		for o := range snapshot.After(kind, after) {
+			if p.Owner != "" && o.Owner != p.Owner || !hasLabels(o, p.Labels) {
+				continue
+			}
+			if ctx.Err() != nil {
+				return nil, api.Errorf(api.ReasonUnavailable, "the client hung up")
+			}
+			full := p.Limit > 0 && len(result.Items) == p.Limit
+			if !full {
+				text, whole, err := s.encode(o, 0, maxResult-size)
+				if !whole && err == nil && len(result.Items) == 0 {
+					text, _, err = s.encode(o, 0, maxResult) // on a page of its own
+					whole = true
+				}
+				if err != nil {
+					return nil, err
+				}
+				if whole {
+					size += len(text) + 1
+					result.Items = append(result.Items, text)
+					result.last = o.Key
+					continue
+				}
+			}
+			result.Continue = result.last.String()
+			return result, nil
+		}
+		after = ""
+	}
+	return result, nil
+}
+
+// listResult is an [api.ListResult] with encoded items.
+type listResult struct {
+	Revision uint64            `json:"revision"`
+	Items    []json.RawMessage `json:"items"`
+	Continue string            `json:"continue,omitempty"`
+	last     state.Key
+}
+
+// listRange returns the kinds to be listed, and the name in the first after which
+// to begin.
+func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error) {
+	if p.Limit < 0 {
+		return nil, "", invalid("limit", "%d is negative", p.Limit)
+	}
+	kinds = api.Kinds
+	if p.Kind != "" {
+		kind, err := parseKind(p.Kind, "kind")
+		if err != nil {
+			return nil, "", err
+		}
+		kinds = []string{kind}
+	}
+	if p.Continue == "" {
+		return kinds, "", nil
+	}
+	kind, name, ok := strings.Cut(p.Continue, "/")
+	for i := range kinds {
+		if ok && name != "" && kinds[i] == kind {
+			return kinds[i:], name, nil
+		}
+	}
+	return nil, "", invalid("continue", "%q is not from an answer to this list", shorten(p.Continue))
+}
+
+func hasLabels(o *state.Object, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := o.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// changes tells what changed. A revision is told whole: one that does not fit a
+// reply has expired, and limit may be exceeded by the last one.
+func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any, *api.Error) {
+	if p.Limit < 0 {
+		return nil, invalid("limit", "%d is negative", p.Limit)
+	}
+	all, revision, ok := s.Store.Changes(p.Since)
+	result := &api.ChangesResult{Revision: revision, Changes: []api.RevisedChange{}}
+	if !ok {
+		result.Expired = true
+		return result, nil
+	}
+	size, whole := 512, 0 // whole is how many changes of whole revisions there are
+	for i, c := range all {
+		if i > 0 && all[i-1].Revision != c.Revision {
+			whole = i
+			if p.Limit > 0 && whole >= p.Limit {
+				break
+			}
+		}
+		size += len(c.Kind) + len(c.Name) + len(`{"revision":18446744073709551615,"kind":"","name":"","action":"unchanged"},`)
+		if size > maxResult {
+			break
+		}
+		result.Changes = append(result.Changes, api.RevisedChange{
+			Revision: c.Revision, ObjectChange: api.ObjectChange{Kind: c.Kind, Name: c.Name, Action: c.Action.String()},
+		})
+		if i == len(all)-1 {
+			return result, nil
+		}
+	}
+	if len(all) == 0 {
+		return result, nil
+	}
+	result.Changes = result.Changes[:whole]
+	if whole == 0 {
+		result.Expired = true
+		return result, nil
+	}
+	result.Revision, result.More = all[whole-1].Revision, true
+	return result, nil
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package control carries out what clients ask for: it decodes JSON-RPC requests,
+// checks what they say, changes and reads the desired state, and reads the data
+// plane. It also reads the object files, and says what happened as events.
+//
+// It never changes the data plane, except that it ends connections when told to:
+// what is wanted goes into the store, and somebody else makes it so.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Caller is who asks.
+type Caller struct {
+	UID   int
+	Admin bool // may change
+}
+
+// Plane is what is read of a data plane. [datapath.DataPlane] has it.
+type Plane interface {
+	Connections() datapath.Connections
+	Telemetry() datapath.Telemetry
+}
+
+// Progress knows what became of the desired state. Safe for concurrent use.
+type Progress interface {
+	// Status returns what became of an object; false if nothing yet.
+	Status(k state.Key) (api.Status, bool)
+	// NotReady returns at most limit objects that are not Ready, and how many there are.
+	NotReady(limit int) (map[state.Key]api.Status, int)
+	// Wait returns when the objects of keys are as wanted at revision or later, or
+	// gone. When ctx ends first it returns those that are left, and an error.
+	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
+	// Health returns what is known of a backend (healthy, unhealthy, unknown) and why.
+	Health(service string, backend netip.AddrPort) (health, message string)
+	// Problems says what keeps the node from working as it should, for people.
+	Problems() []string
+}
+
+// Event is an event that can be numbered, as all of package api.
+type Event interface{ SetSeq(seq uint64) }
+
+// Options are what [New] needs. All fields must be set, but for Report and ObjectDir.
+type Options struct {
+	Instance, Version, Build string
+
+	Store     *state.Store
+	Report    *state.Report // what opening the store told; nil: nothing
+	Plane     Plane
+	Progress  Progress
+	ObjectDir string // *.yaml in it are the objects of owner file; empty: there are none
+	// Publish numbers an event and sends it to whom it may concern.
+	Publish func(topic string, event Event) error
+	Log     *slog.Logger
+}
+
+// Server answers requests. Safe for concurrent use; Run is called once.
+type Server struct {
+	Options
+	started time.Time
+	methods map[string]method
+	staging staging
+	loading sync.Mutex // held while the object files are read and taken over
+	told    uint64     // revision up to which changes are published; of Run alone
+
+	mu       sync.Mutex
+	fileFail error // why the object files were not taken over the last time
+}
+
+// method is one method of the channel.
+type method struct {
+	run func(ctx context.Context, c Caller, params json.RawMessage) (any, *api.Error)
+	// changes says that only an admin may call it.
+	changes bool
+}
+
+// New returns a Server.
+func New(o Options) *Server {
+	if o.Report == nil {
+		o.Report = &state.Report{}
+	}
+	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision}
+	s.methods = map[string]method{
+		api.MethodVersion:          {run: with(s.version)},
+		api.MethodStatus:           {run: with(s.status)},
+		api.MethodApply:            {run: with(s.apply)}, // a dry run is for everybody
+		api.MethodReplace:          {run: with(s.replace)},
+		api.MethodDelete:           {run: with(s.delete)},
+		api.MethodGet:              {run: with(s.get)},
+		api.MethodList:             {run: with(s.list)},
+		api.MethodChanges:          {run: with(s.changes)},
+		api.MethodReload:           {run: with(s.reload), changes: true},
+		api.MethodConnectionsList:  {run: with(s.connectionsList)},
+		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},
+		api.MethodCounters:         {run: with(s.counters)},
+	}
+	return s
+}
+
+// with decodes the parameters of a method.
+func with[P any](run func(context.Context, Caller, *P) (any, *api.Error)) func(context.Context, Caller, json.RawMessage) (any, *api.Error) {
+	return func(ctx context.Context, c Caller, raw json.RawMessage) (any, *api.Error) {
+		var p P
+		if len(raw) > 0 {
+			if err := decodeStrict(raw, &p); err != nil {
+				return nil, documentError(err, raw)
+			}
+		}
+		return run(ctx, c, &p)
+	}
+}
+
+// none are the parameters of a method without.
+type none struct{}
+
+// Handle answers one request. The reply fits [api.MaxReply].
+func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
+	r, err := parseRequest(request)
+	if err != nil {
+		return reply(r.ID, nil, err)
+	}
+	result, err := s.call(ctx, c, r)
+	return reply(r.ID, result, err)
+}
+
+func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any, err *api.Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Log.Error("a request made the daemon stumble", "method", r.Method, "error", fmt.Sprint(p), "stack", stack())
+			result, err = nil, api.Errorf(api.ReasonInternal, "%s: a bug in the daemon, which its log tells of: %v", r.Method, p)
+		}
+	}()
+	m, ok := s.methods[r.Method]
+	if !ok {
+		return nil, &api.Error{
+			Code: api.CodeMethodNotFound, Message: fmt.Sprintf("method %q is not known", shorten(r.Method)),
+			Data: &api.ErrorData{Reason: api.ReasonInvalid, Field: "method"},
+		}
+	}
+	if m.changes {
+		if err := c.mayChange(r.Method); err != nil {
+			return nil, err
+		}
+	}
+	return m.run(ctx, c, r.Params)
+}
+
+func (c Caller) mayChange(method string) *api.Error {
+	if c.Admin {
+		return nil
+	}
+	return api.Errorf(api.ReasonDenied, "%s: user id %d may only read; changes are for root and for the group of admins (loxilight-admin)", method, c.UID)
+}
+
+// parseRequest returns a request with what ID could be made out even where it
+// returns an error.
+func parseRequest(text []byte) (*api.Request, *api.Error) {
+	r := &api.Request{}
+	refuse := func(code int, field, format string, args ...any) (*api.Request, *api.Error) {
+		err := api.Errorf(api.ReasonInvalid, format, args...).At("", field)
+		err.Code = code
+		return r, err
+	}
+	if ferr := decodeStrict(text, r); ferr != nil {
+		var lenient struct{ ID json.RawMessage }
+		if json.Unmarshal(text, &lenient) == nil && validID(lenient.ID) {
+			r.ID = lenient.ID
+		} else {
+			r.ID = nil
+		}
+		if ferr.syntax {
+			return refuse(api.CodeParse, "", "%s", ferr.text)
+		}
+		return refuse(api.CodeInvalidRequest, ferr.path, "%s", ferr.text)
+	}
+	id := r.ID
+	if !validID(id) {
+		r.ID = nil
+		return refuse(api.CodeInvalidRequest, "id", "%s is no string, no number and not null", shorten(string(id)))
+	}
+	switch {
+	case r.JSONRPC != "2.0":
+		return refuse(api.CodeInvalidRequest, "jsonrpc", "version %q is not spoken here: want \"2.0\"", shorten(r.JSONRPC))
+	case r.Method == "":
+		return refuse(api.CodeInvalidRequest, "method", "is missing")
+	case len(r.Params) > 0 && r.Params[0] != '{' && r.Params[0] != 'n':
+		return refuse(api.CodeInvalidParams, "params", "%s is no object", shorten(string(r.Params)))
+	}
+	if len(r.Params) > 0 && r.Params[0] == 'n' {
+		r.Params = nil
+	}
+	return r, nil
+}
+
+func validID(id json.RawMessage) bool {
+	return len(id) == 0 || len(id) <= 256 && id[0] != '{' && id[0] != '[' && id[0] != 't' && id[0] != 'f'
+}
+
+// reply encodes an answer.
+func reply(id json.RawMessage, result any, err *api.Error) []byte {
+	r := api.Reply{JSONRPC: "2.0", ID: id, Error: err}
+	if len(r.ID) == 0 {
+		r.ID = json.RawMessage("null")
+	}
+	if err == nil {
+		text, merr := json.Marshal(result)
+		if merr != nil {
+			r.Error = api.Errorf(api.ReasonInternal, "encode the answer: %v", merr)
+		}
+		r.Result = text
+	}
+	text, merr := json.Marshal(&r)
+	if merr != nil { // only an id can do that, and it was checked
+		text, _ = json.Marshal(api.Reply{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: api.FromError(merr)})
+	}
+	return text
+}
+
+// TooLong is the answer to a request that is longer than [api.MaxRequest].
+func TooLong() []byte {
+	err := api.Errorf(api.ReasonInvalid, "the request is longer than %d bytes: use a transaction of several requests (parameters transaction and more)", api.MaxRequest)
+	err.Code = api.CodeInvalidRequest
+	return reply(nil, nil, err)
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func parseService(s *api.ServiceSpec) (state.Value, *api.Error) {
+	v := &state.Service{}
+	for _, parse := range []func(*api.ServiceSpec, *state.Service) *api.Error{
+		parseFrontends, parseBackends, parseChoice, parseRanges, parseHealth, parseIdle,
+	} {
+		if err := parse(s, v); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// firstTwice returns a lookup that tells where a key was seen before; -1: nowhere.
+func firstTwice[K comparable](count int) func(i int, k K) int {
+	seen := make(map[K]int, count)
+	return func(i int, k K) int {
+		if first, ok := seen[k]; ok {
+			return first
+		}
+		seen[k] = i
+		return -1
+	}
+}
+
+func parseFrontends(s *api.ServiceSpec, v *state.Service) *api.Error {
+	if len(s.Frontends) == 0 {
+		return invalid("spec.frontends", "a service needs at least one, such as 192.0.2.1:80/tcp")
+	}
+	v.Frontends = make([]datapath.Frontend, len(s.Frontends))
+	before := firstTwice[datapath.Frontend](len(s.Frontends))
+	for i, text := range s.Frontends {
+		field := func() string { return fmt.Sprintf("spec.frontends[%d]", i) }
+		f, err := parseFrontend("", text)
+		if err != nil {
+			return err.At("", field())
+		}
+		if first := before(i, f); first >= 0 {
+			return invalid(field(), "%s stands at frontends[%d] already", f, first)
+		}
+		v.Frontends[i] = f
+	}
+	return nil
+}
+
+func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
+	v.Backends = make([]datapath.Backend, len(s.Backends))
+	before := firstTwice[netip.AddrPort](len(s.Backends))
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		field := func(name string) string { return fmt.Sprintf("spec.backends[%d].%s", i, name) }
+		addr, err := parseAddrPort(b.Address)
+		if err != nil {
+			return invalid(field("address"), "%q: %v; want address:port, such as 10.0.1.2:8080", shorten(b.Address), err)
+		}
+		if first := before(i, addr); first >= 0 {
+			return invalid(field("address"), "%s stands at backends[%d] already", addr, first)
+		}
+		weight := 1
+		if b.Weight != nil {
+			weight = *b.Weight
+		}
+		if weight < 0 || weight > math.MaxUint16 {
+			return invalid(field("weight"), "%d is not between 0 and %d", weight, math.MaxUint16)
+		}
+		st, aerr := choose("", b.State, "active", "draining", "down")
+		if aerr != nil {
+			return aerr.At("", field("state"))
+		}
+		v.Backends[i] = datapath.Backend{
+			Addr: addr, Weight: uint16(weight),
+			State: [...]datapath.BackendState{datapath.BackendActive, datapath.BackendDraining, datapath.BackendDown}[st],
+		}
+	}
+	return nil
+}
+
+var (
+	algorithms = [...]datapath.Algorithm{
+		datapath.Maglev, datapath.Random, datapath.RoundRobin, datapath.LeastConnections, datapath.SourceHash,
+	}
+	sourceModes = [...]datapath.SourceMode{datapath.SourceAuto, datapath.SourceKeep, datapath.SourceSNAT}
+)
+
+func parseChoice(s *api.ServiceSpec, v *state.Service) *api.Error {
+	algorithm, err := choose("spec.algorithm", s.Algorithm, "maglev", "random", "round-robin", "least-connections", "source-hash")
+	if err != nil {
+		return err
+	}
+	source, err := choose("spec.source", s.Source, "auto", "keep", "snat")
+	if err != nil {
+		return err
+	}
+	v.Algorithm, v.Source = algorithms[algorithm], sourceModes[source]
+	if s.Affinity == nil {
+		return nil
+	}
+	t := time.Duration(s.Affinity.Timeout)
+	if t < time.Second || t > 24*time.Hour || t%time.Second != 0 {
+		return invalid("spec.affinity.timeout", "%s is not a number of whole seconds between 1s and 24h; leave affinity out to turn it off", s.Affinity.Timeout)
+	}
+	v.Affinity = t
+	return nil
+}
+
+func parseRanges(s *api.ServiceSpec, v *state.Service) *api.Error {
+	before := firstTwice[netip.Prefix](len(s.SourceRanges))
+	for i, text := range s.SourceRanges {
+		field := fmt.Sprintf("spec.sourceRanges[%d]", i)
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return invalid(field, "%q is no prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
+		case p.Addr().Is4In6():
+			return invalid(field, "%q is an IPv4 address in IPv6 clothes: write it as IPv4", shorten(text))
+		case p.Masked() != p:
+			return invalid(field, "%q has bits behind its length: write %s", shorten(text), p.Masked())
+		}
+		if first := before(i, p); first >= 0 {
+			return invalid(field, "%s stands at sourceRanges[%d] already", p, first)
+		}
+		v.SourceRanges = append(v.SourceRanges, p)
+	}
+	return nil
+}
+
+// Defaults of a health check.
+const (
+	defaultInterval  = 5 * time.Second
+	defaultTimeout   = time.Second
+	defaultHealthy   = 2
+	defaultUnhealthy = 3
+)
+
+func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
+	h := s.Health
+	if h == nil {
+		return nil
+	}
+	if h.Type == "" {
+		return invalid("spec.health.type", "is missing: want one of tcp, http, https, ping")
+	}
+	if _, err := choose("spec.health.type", h.Type, "tcp", "http", "https", "ping"); err != nil {
+		return err
+	}
+	c := &state.HealthCheck{Type: h.Type, Path: h.Path}
+	web := h.Type == "http" || h.Type == "https"
+	switch {
+	case !web && h.Path != "":
+		return invalid("spec.health.path", "%s asks for no path", h.Type)
+	case web && h.Path == "":
+		c.Path = "/"
+	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):
+		return invalid("spec.health.path", "%q does not begin with / or has spaces in it", shorten(h.Path))
+	case h.Port < 0 || h.Port > math.MaxUint16:
+		return invalid("spec.health.port", "%d is not between 1 and %d", h.Port, math.MaxUint16)
+	case h.Type == "ping" && h.Port != 0:
+		return invalid("spec.health.port", "ping has no port")
+	}
+	c.Port = uint16(h.Port)
+	var err *api.Error
+	if c.Interval, err = between("spec.health.interval", h.Interval, defaultInterval, 100*time.Millisecond, time.Hour); err != nil {
+		return err
+	}
+	if c.Timeout, err = between("spec.health.timeout", h.Timeout, defaultTimeout, 10*time.Millisecond, time.Minute); err != nil {
+		return err
+	}
+	if c.Healthy, err = count("spec.health.healthy", h.Healthy, defaultHealthy); err != nil {
+		return err
+	}
+	if c.Unhealthy, err = count("spec.health.unhealthy", h.Unhealthy, defaultUnhealthy); err != nil {
+		return err
+	}
+	v.Health = c
+	return nil
+}
+
+func count(field string, n, otherwise int) (int, *api.Error) {
+	if n == 0 {
+		return otherwise, nil
+	}
+	if n < 1 || n > 100 {
+		return 0, invalid(field, "%d is not between 1 and 100", n)
+	}
+	return n, nil
+}
+
+func parseIdle(s *api.ServiceSpec, v *state.Service) *api.Error {
+	v.IdleTimeout = datapath.DefaultIdleTimeout()
+	if s.IdleTimeout == nil {
+		return nil
+	}
+	for _, t := range []struct {
+		name string
+		told api.Duration
+		to   *time.Duration
+	}{
+		{"tcp", s.IdleTimeout.TCP, &v.IdleTimeout.TCP},
+		{"udp", s.IdleTimeout.UDP, &v.IdleTimeout.UDP},
+		{"sctp", s.IdleTimeout.SCTP, &v.IdleTimeout.SCTP},
+	} {
+		d, err := between("spec.idleTimeout."+t.name, t.told, *t.to, time.Second, 7*24*time.Hour)
+		if err != nil {
+			return err
+		}
+		*t.to = d
+	}
+	return nil
+}

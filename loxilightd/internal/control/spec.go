@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// kindSpec is how the spec of one kind is understood.
+type kindSpec struct {
+	// parse checks a spec. canonical is the same spec as it is kept: its fields
+	// in their order, so that equal specs are equal texts.
+	parse func(spec []byte) (value state.Value, canonical []byte, err *api.Error)
+}
+
+var kindSpecs = map[string]kindSpec{
+	api.KindInterface: {parse: parseWith(parseInterface)},
+	api.KindService:   {parse: parseWith(parseService)},
+}
+
+func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte) (state.Value, []byte, *api.Error) {
+	return func(spec []byte) (state.Value, []byte, *api.Error) {
+		var s S
+		if err := decodeStrict(spec, &s); err != nil {
+			return nil, nil, api.Errorf(api.ReasonInvalid, "%s", err.text).At("", strings.TrimSuffix("spec."+err.path, "."))
+		}
+		v, err := parse(&s)
+		if err != nil {
+			return nil, nil, err
+		}
+		canonical, merr := json.Marshal(&s)
+		if merr != nil {
+			return nil, nil, api.FromError(merr)
+		}
+		return v, canonical, nil
+	}
+}
+
+// Decode turns the spec of an object that was stored into its value.
+func Decode(kind string, spec []byte) (state.Value, error) {
+	k, ok := kindSpecs[kind]
+	if !ok {
+		return nil, fmt.Errorf("kind %s is not known", kind)
+	}
+	v, _, err := k.parse(spec)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// invalid is an error about one field of a spec.
+func invalid(field, format string, args ...any) *api.Error {
+	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
+}
+
+// choose finds word among the words of a field; the first is the default.
+func choose(field, word string, words ...string) (int, *api.Error) {
+	if word == "" {
+		return 0, nil
+	}
+	for i, w := range words {
+		if w == word {
+			return i, nil
+		}
+	}
+	return 0, invalid(field, "%q is none of %s", shorten(word), strings.Join(words, ", "))
+}
+
+// maxDevice is the longest name of a device: the kernel's IFNAMSIZ less the zero.
+const maxDevice = 15
+
+func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
+	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
+	if s.Device == "" || len(s.Device) > maxDevice || s.Device == "." || s.Device == ".." || strings.ContainsFunc(s.Device, bad) {
+		return nil, invalid("spec.device", "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(s.Device), maxDevice)
+	}
+	netns, err := choose("spec.netns", s.Netns, "host", "switch")
+	if err != nil {
+		return nil, err
+	}
+	role, err := choose("spec.role", s.Role, "uplink", "port", "host", "tunnel")
+	if err != nil {
+		return nil, err
+	}
+	xdp, err := choose("spec.xdp", s.XDP, "off", "generic", "native")
+	if err != nil {
+		return nil, err
+	}
+	if xdp != 0 {
+		return nil, api.Errorf(api.ReasonUnsupported, "XDP programs are not there yet: leave it off").At("", "spec.xdp")
+	}
+	return &state.Interface{Port: datapath.Port{
+		Device: s.Device,
+		Switch: netns == 1,
+		Role:   [...]datapath.Role{datapath.RoleUplink, datapath.RolePort, datapath.RoleHost, datapath.RoleTunnel}[role],
+	}}, nil
+}
+
+func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
+	const want = "want address:port/protocol, such as 192.0.2.1:80/tcp or [2001:db8::1]:80/tcp"
+	at := strings.LastIndexByte(text, '/')
+	if at < 0 {
+		return datapath.Frontend{}, invalid(field, "%q has no protocol: %s", shorten(text), want)
+	}
+	protocol, ok := datapath.ParseProtocol(text[at+1:])
+	if !ok || protocol == datapath.ICMP || protocol == datapath.ICMPv6 {
+		return datapath.Frontend{}, invalid(field, "%q: protocol is none of tcp, udp, sctp", shorten(text))
+	}
+	addr, err := parseAddrPort(text[:at])
+	if err != nil {
+		return datapath.Frontend{}, invalid(field, "%q: %v; %s", shorten(text), err, want)
+	}
+	return datapath.Frontend{Addr: addr, Protocol: protocol}, nil
+}
+
+// parseAddrPort parses the address and port of one station.
+func parseAddrPort(text string) (netip.AddrPort, error) {
+	host, portText, ok := cutPort(text)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("no port")
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil || port == 0 || portText[0] == '+' {
+		return netip.AddrPort{}, fmt.Errorf("port %q is not between 1 and 65535", shorten(portText))
+	}
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return netip.AddrPort{}, fmt.Errorf("%q is no address", shorten(host))
+	case addr.Is6() && text[0] != '[':
+		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets")
+	case addr.Zone() != "":
+		return netip.AddrPort{}, fmt.Errorf("an address with a zone is none for all of the node")
+	case addr.Is4In6():
+		return netip.AddrPort{}, fmt.Errorf("an IPv4 address in IPv6 clothes: write %s", addr.Unmap())
+	case addr.IsUnspecified(), addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return netip.AddrPort{}, fmt.Errorf("%s is not the address of one station", addr)
+	}
+	return netip.AddrPortFrom(addr, uint16(port)), nil
+}
+
+// cutPort cuts host:port or [host]:port.
+func cutPort(text string) (host, port string, ok bool) {
+	at := strings.LastIndexByte(text, ':')
+	if at <= 0 || at == len(text)-1 {
+		return "", "", false
+	}
+	host, port = text[:at], text[at+1:]
+	if host[0] == '[' {
+		if host[len(host)-1] != ']' {
+			return "", "", false
+		}
+		host = host[1 : len(host)-1]
+		if !strings.Contains(host, ":") {
+			return "", "", false // brackets are for IPv6
+		}
+	}
+	return host, port, true
+}
+
+// between returns d, or otherwise if d is zero, and refuses what is out of bounds.
+func between(field string, d api.Duration, otherwise, low, high time.Duration) (time.Duration, *api.Error) {
+	v := time.Duration(d)
+	if v == 0 {
+		return otherwise, nil
+	}
+	if v < low || v > high {
+		return 0, invalid(field, "%s is not between %s and %s", d, low, high)
+	}
+	return v, nil
+}

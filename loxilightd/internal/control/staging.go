@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// Bounds of what is staged by all users together.
+const (
+	maxStages       = 32
+	maxStagedObject = 1 << 18
+	stageTimeout    = 30 * time.Second
+)
+
+// stageID names a transaction of several requests; users do not share them.
+type stageID struct {
+	uid  int
+	name string
+}
+
+// staging collects transactions that take several requests. Safe for concurrent use.
+type staging struct {
+	mu    sync.Mutex
+	byID  map[stageID]*stage
+	count int // objects of all
+}
+
+// stage is one transaction so far. Its lock is held while a request is added.
+type stage struct {
+	mu      sync.Mutex
+	request *request
+	objects int
+	gone    bool // forgotten, or taken
+	expiry  *time.Timer
+}
+
+// add adds a request. parse checks its objects, of which there are size. What is
+// not as it should be ends the transaction.
+func (g *staging) add(id stageID, r *request, size int, parse func(base int) *api.Error) (staged int, err *api.Error) {
+	st, err := g.open(id, r, size)
+	if err != nil {
+		return 0, err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.gone {
+		g.release(size)
+		return 0, forgotten(id)
+	}
+	st.objects += size
+	err = parse(st.objects - size)
+	if err == nil {
+		err = st.join(r)
+	}
+	if err != nil {
+		g.drop(id, st)
+		return 0, err
+	}
+	st.expiry.Reset(stageTimeout)
+	return st.objects, nil
+}
+
+// open returns the stage of id with room for size more objects.
+func (g *staging) open(id stageID, r *request, size int) (*stage, *api.Error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st, ok := g.byID[id]
+	if !ok && len(g.byID) == maxStages {
+		return nil, api.Errorf(api.ReasonUnavailable, "%d transactions are being collected, and there is no room for another: try again later", maxStages)
+	}
+	if g.count+size > maxStagedObject {
+		return nil, api.Errorf(api.ReasonUnavailable, "%d objects of transactions are being collected, and there is no room for %d more: try again later", g.count, size)
+	}
+	g.count += size
+	if ok {
+		return st, nil
+	}
+	st = &stage{request: &request{method: r.method}}
+	st.expiry = time.AfterFunc(stageTimeout, func() {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		g.drop(id, st)
+	})
+	if g.byID == nil {
+		g.byID = map[stageID]*stage{}
+	}
+	g.byID[id] = st
+	return st, nil
+}
+
+// join adds r to what is staged.
+func (st *stage) join(r *request) *api.Error {
+	all := st.request
+	switch {
+	case r.method != all.method:
+		return invalid("transaction", "began as %s and cannot go on as %s", all.method, r.method)
+	case all.scope == nil:
+		all.scope = r.scope
+	case all.scope.Owner != r.scope.Owner || !slices.Equal(kindsOf(all.scope), kindsOf(r.scope)):
+		return invalid("transaction", "began with owner %s and kinds %v, and cannot go on with %s and %v",
+			all.scope.Owner, all.scope.Kinds, r.scope.Owner, r.scope.Kinds)
+	}
+	all.puts = append(all.puts, r.puts...)
+	all.gone = append(all.gone, r.gone...)
+	return nil
+}
+
+// take ends the collection: r becomes all that was staged and its own. Without a
+// transaction it is its own only.
+func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
+	if id.name == "" {
+		return parse(0)
+	}
+	g.mu.Lock()
+	st := g.byID[id]
+	g.mu.Unlock()
+	if st == nil {
+		return forgotten(id)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.gone {
+		return forgotten(id)
+	}
+	defer g.drop(id, st)
+	if err := parse(st.objects); err != nil {
+		return err
+	}
+	if err := st.join(r); err != nil {
+		return err
+	}
+	r.puts, r.gone, r.scope = st.request.puts, st.request.gone, st.request.scope
+	return nil
+}
+
+// forget ends a transaction, if there is one.
+func (g *staging) forget(id stageID) {
+	g.mu.Lock()
+	st := g.byID[id]
+	g.mu.Unlock()
+	if st == nil {
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	g.drop(id, st)
+}
+
+// drop takes st out. st.mu is held.
+func (g *staging) drop(id stageID, st *stage) {
+	if st.gone {
+		return
+	}
+	st.gone = true
+	st.expiry.Stop()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.byID, id)
+	g.count -= st.objects
+}
+
+func (g *staging) release(size int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count -= size
+}
+
+func forgotten(id stageID) *api.Error {
+	return api.Errorf(api.ReasonConflict, "transaction %q is not known: it was committed, refused, or not continued for %s; begin again",
+		shorten(id.name), stageTimeout).At("", "transaction")
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func (s *Server) version(context.Context, Caller, *none) (any, *api.Error) {
+	return &api.VersionResult{Version: s.Version, API: []int{api.Version}, Build: s.Build}, nil
+}
+
+func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error) {
+	telemetry := s.Plane.Telemetry()
+	features, err := telemetry.Features(ctx)
+	if err != nil {
+		return nil, planeError(err)
+	}
+	usage, err := telemetry.Usage(ctx)
+	if err != nil {
+		return nil, planeError(err)
+	}
+	snapshot := s.Store.Snapshot()
+	result := &api.StatusResult{
+		Instance: s.Instance, PID: os.Getpid(),
+		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
+		Revision: snapshot.Revision,
+		Datapath: api.DatapathStatus{
+			Kernel: features.Kernel, Layout: features.Layout, Hooks: []api.Hook{}, Fallbacks: features.Fallbacks,
+		},
+		Capacity: map[string]api.Usage{},
+		Objects:  snapshot.Counts(),
+	}
+	for _, h := range features.Hooks {
+		result.Datapath.Hooks = append(result.Datapath.Hooks, api.Hook(h))
+	}
+	for table, u := range usage {
+		result.Capacity[table] = api.Usage(u)
+	}
+	some, count := s.Progress.NotReady(maxNotReady)
+	for _, k := range slices.SortedFunc(maps.Keys(some), cmpKeys) {
+		st := some[k]
+		result.NotReady = append(result.NotReady, api.NotReady{Object: k.String(), State: st.State, Message: shortMessage(st.Message)})
+	}
+	result.Health = s.health(features.Warnings, usage, count)
+	fitStatus(result)
+	return result, nil
+}
+
+// fitStatus leaves out of a status what does not fit a reply, and says so.
+func fitStatus(r *api.StatusResult) {
+	for left := 0; ; {
+		text, err := json.Marshal(r)
+		if err != nil || len(text) <= maxResult || len(r.Datapath.Hooks) == 0 {
+			return
+		}
+		keep := len(r.Datapath.Hooks) * 3 / 4
+		if left > 0 {
+			r.Health.Messages = r.Health.Messages[:len(r.Health.Messages)-1]
+		}
+		left += len(r.Datapath.Hooks) - keep
+		r.Datapath.Hooks = r.Datapath.Hooks[:keep]
+		r.Health.Messages = append(r.Health.Messages, fmt.Sprintf("%d more hooks do not fit this answer: get the objects of kind Interface", left))
+	}
+}
+
+// nearlyFull is the part of a table from which on the daemon says so.
+const nearlyFull = 0.9
+
+// health is the daemon's judgement of itself.
+func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int) api.Health {
+	var m []string
+	if d := s.Report.Damage; d != nil && time.Since(d.At) < 30*24*time.Hour {
+		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) and set aside as %s on %s: tell the daemon again what is wanted",
+			d.Cause, d.File, d.At.Format(time.RFC3339)))
+	}
+	if s.Report.RolledBack {
+		m = append(m, "a page of the store was damaged at the start: the last change before it may be lost")
+	}
+	for _, u := range s.Report.Unreadable[:min(len(s.Report.Unreadable), maxNotReady)] {
+		m = append(m, fmt.Sprintf("%s was in the store and is not understood by this version, so it takes no part: %v", u.Key, u.Err))
+	}
+	s.mu.Lock()
+	if s.fileFail != nil {
+		m = append(m, fmt.Sprintf("the object files were not taken over, what they said before goes on: %v", s.fileFail))
+	}
+	s.mu.Unlock()
+	m = append(m, s.Progress.Problems()...)
+	m = append(m, warnings...)
+	for _, table := range slices.Sorted(maps.Keys(usage)) {
+		if u := usage[table]; u.Size > 0 && float64(u.Used) >= nearlyFull*float64(u.Size) {
+			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
+		}
+	}
+	if notReady > 0 {
+		m = append(m, fmt.Sprintf("%d objects are not Ready", notReady))
+	}
+	for i := range m {
+		m[i] = shortMessage(m[i])
+	}
+	if len(m) == 0 {
+		return api.Health{State: "ok"}
+	}
+	return api.Health{State: "degraded", Messages: m}
+}
+
+// shortMessage bounds a message that is one of several in a reply.
+func shortMessage(s string) string {
+	const most = 500
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// statusOf is what became of an object.
+func (s *Server) statusOf(k state.Key) api.Status {
+	if st, ok := s.Progress.Status(k); ok {
+		return st
+	}
+	return api.Status{State: api.StatePending, Message: "not applied yet"}
+}
+
+func (s *Server) notReady(k state.Key) api.NotReady {
+	st := s.statusOf(k)
+	return api.NotReady{Object: k.String(), State: st.State, Message: shortMessage(st.Message)}
+}
+
+// objectStatus is the status of an object, encoded.
+func (s *Server) objectStatus(o *state.Object) json.RawMessage {
+	var status any
+	switch v := o.Value.(type) {
+	case *state.Interface:
+		status = s.interfaceStatus(o.Key)
+	case *state.Service:
+		status = s.serviceStatus(o.Key, v)
+	}
+	text, err := json.Marshal(status)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return text
+}
+
+func (s *Server) interfaceStatus(k state.Key) *api.InterfaceStatus {
+	st := &api.InterfaceStatus{Status: s.statusOf(k)}
+	p, ok := s.Plane.Telemetry().PortState(datapath.PortName(k.Name))
+	if !ok || p.Index == 0 {
+		return st
+	}
+	st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
+	if len(p.MAC) > 0 {
+		st.MAC = p.MAC.String()
+	}
+	for _, a := range p.Addresses {
+		st.Addresses = append(st.Addresses, a.String())
+	}
+	return st
+}
+
+var backendStates = map[datapath.BackendState]string{
+	datapath.BackendActive: "active", datapath.BackendDraining: "draining", datapath.BackendDown: "down",
+}
+
+func (s *Server) serviceStatus(k state.Key, v *state.Service) *api.ServiceStatus {
+	st := &api.ServiceStatus{Status: s.statusOf(k), Backends: make([]api.BackendStatus, len(v.Backends))}
+	for i := range v.Backends {
+		b := api.BackendStatus{Address: v.Backends[i].Addr.String(), State: backendStates[v.Backends[i].State]}
+		if v.Health != nil {
+			b.Health, b.Message = s.Progress.Health(k.Name, v.Backends[i].Addr)
+			b.Message = shortMessage(b.Message)
+			if b.Health == "unhealthy" {
+				b.State = backendStates[datapath.BackendDown]
+			}
+		}
+		st.Backends[i] = b
+	}
+	return st
+}
+
+func stack() string { return string(debug.Stack()) }

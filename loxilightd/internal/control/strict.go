@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// fieldError says what is wrong with a document, and where.
+type fieldError struct {
+	path   string // such as spec.backends[3].address; empty: the document itself
+	text   string
+	syntax bool // no JSON at all
+}
+
+func (e *fieldError) Error() string {
+	if e.path == "" {
+		return e.text
+	}
+	return e.path + ": " + e.text
+}
+
+func fieldErrorf(path, format string, args ...any) *fieldError {
+	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
+}
+
+// under returns e seen from one level further out.
+func (e *fieldError) under(step string) *fieldError {
+	switch {
+	case e.path == "":
+		e.path = step
+	case e.path[0] == '[':
+		e.path = step + e.path
+	default:
+		e.path = step + "." + e.path
+	}
+	return e
+}
+
+// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json
+// it refuses fields that v does not have or that differ in case, fields given
+// twice, text that is not UTF-8 and null in a list, and says where the fault is.
+// Null in place of a field means that it is absent. A [json.RawMessage] becomes
+// part of data.
+func decodeStrict(data []byte, v any) *fieldError {
+	d := decoder{data: data}
+	if err := d.value(reflect.ValueOf(v).Elem()); err != nil {
+		return err
+	}
+	if d.space(); d.pos < len(data) {
+		return d.syntax("something follows the end")
+	}
+	return nil
+}
+
+// maxNesting bounds the depth of a document.
+const maxNesting = 64
+
+type decoder struct {
+	data  []byte
+	pos   int
+	depth int
+}
+
+func (d *decoder) syntax(format string, args ...any) *fieldError {
+	line := 1 + strings.Count(string(d.data[:d.pos]), "\n")
+	return &fieldError{text: fmt.Sprintf("no JSON: line %d, byte %d: %s", line, d.pos, fmt.Sprintf(format, args...)), syntax: true}
+}
+
+func (d *decoder) space() {
+	for d.pos < len(d.data) {
+		switch d.data[d.pos] {
+		case ' ', '\t', '\n', '\r':
+			d.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek returns the byte that the next value begins with; 0 at the end.
+func (d *decoder) peek() byte {
+	d.space()
+	if d.pos == len(d.data) {
+		return 0
+	}
+	return d.data[d.pos]
+}
+
+var (
+	rawType         = reflect.TypeFor[json.RawMessage]()
+	unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
+)
+
+// value decodes the next value into v.
+func (d *decoder) value(v reflect.Value) *fieldError {
+	t := v.Type()
+	first := d.peek()
+	if t == rawType {
+		raw, err := d.raw()
+		if err == nil {
+			v.SetBytes(raw)
+		}
+		return err
+	}
+	if first == 'n' {
+		return d.word("null")
+	}
+	if v.CanAddr() && reflect.PointerTo(t).Implements(unmarshalerType) {
+		raw, err := d.raw()
+		if err != nil {
+			return err
+		}
+		if err := v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(raw); err != nil {
+			return &fieldError{text: err.Error()}
+		}
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(t.Elem()))
+		return d.value(v.Elem())
+	case reflect.Struct:
+		return d.object(func(key string, seen *uint64) *fieldError { return d.field(v, key, seen) })
+	case reflect.Map:
+		v.Set(reflect.MakeMap(t))
+		return d.object(func(key string, _ *uint64) *fieldError { return d.entry(v, key) })
+	case reflect.Slice:
+		return d.slice(v)
+	default:
+		return d.scalar(v, first)
+	}
+}
+
+// object decodes { "key": value, … }; each decodes the value.
+func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *fieldError {
+	if d.peek() != '{' {
+		return d.wrong("an object")
+	}
+	var seen uint64
+	return d.members('}', func(int) *fieldError {
+		if d.peek() != '"' {
+			return d.syntax("want a name in quotes")
+		}
+		key, err := d.text()
+		if err != nil {
+			return err
+		}
+		if d.peek() != ':' {
+			return d.syntax("want a colon after %q", key)
+		}
+		d.pos++
+		if err := each(key, &seen); err != nil {
+			if err.syntax {
+				return err
+			}
+			return err.under(key)
+		}
+		return nil
+	})
+}
+
+// members goes through what stands between brackets, with commas between.
+func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
+	if d.depth++; d.depth > maxNesting {
+		return d.syntax("nested more than %d deep", maxNesting)
+	}
+	defer func() { d.depth-- }()
+	d.pos++ // the opening bracket
+	if d.peek() == end {
+		d.pos++
+		return nil
+	}
+	for i := 0; ; i++ {
+		if err := each(i); err != nil {
+			return err
+		}
+		switch d.peek() {
+		case ',':
+			d.pos++
+		case end:
+			d.pos++
+			return nil
+		case 0:
+			return d.syntax("it ends within")
+		default:
+			return d.syntax("want a comma or %q", end)
+		}
+	}
+}
+
+func (d *decoder) field(v reflect.Value, key string, seen *uint64) *fieldError {
+	fields := fieldsOf(v.Type())
+	f, ok := fields.byName[key]
+	if !ok {
+		return fieldErrorf("", "unknown field; want one of %s", strings.Join(fields.names, ", "))
+	}
+	if *seen&(1<<f.number) != 0 {
+		return fieldErrorf("", "given twice")
+	}
+	*seen |= 1 << f.number
+	return d.value(v.FieldByIndex(f.index))
+}
+
+func (d *decoder) entry(v reflect.Value, key string) *fieldError {
+	k := reflect.ValueOf(key)
+	if v.MapIndex(k).IsValid() {
+		return fieldErrorf("", "given twice")
+	}
+	value := reflect.New(v.Type().Elem()).Elem()
+	if err := d.value(value); err != nil {
+		return err
+	}
+	v.SetMapIndex(k, value)
+	return nil
+}
+
+func (d *decoder) slice(v reflect.Value) *fieldError {
+	if d.peek() != '[' {
+		return d.wrong("a list")
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+	return d.members(']', func(i int) *fieldError {
+		step := func(err *fieldError) *fieldError {
+			if err == nil || err.syntax {
+				return err
+			}
+			return err.under("[" + strconv.Itoa(i) + "]")
+		}
+		if d.peek() == 'n' {
+			return step(fieldErrorf("", "null in a list"))
+		}
+		if v.Len() == v.Cap() {
+			v.Grow(max(4, v.Len()))
+		}
+		v.SetLen(i + 1)
+		return step(d.value(v.Index(i)))
+	})
+}
+
+func (d *decoder) scalar(v reflect.Value, first byte) *fieldError {
+	switch kind := v.Kind(); {
+	case kind == reflect.String && first == '"':
+		s, err := d.text()
+		if err == nil {
+			v.SetString(s)
+		}
+		return err
+	case kind == reflect.String:
+		return d.wrong("a string")
+	case kind == reflect.Bool && first == 't':
+		v.SetBool(true)
+		return d.word("true")
+	case kind == reflect.Bool && first == 'f':
+		v.SetBool(false)
+		return d.word("false")
+	case kind == reflect.Bool:
+		return d.wrong("true or false")
+	case v.CanInt(), v.CanUint():
+		return d.integer(v, first)
+	}
+	panic("control: no decoder for " + v.Type().String())
+}
+
+func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
+	if first != '-' && (first < '0' || first > '9') {
+		return d.wrong("a number")
+	}
+	raw, err := d.raw()
+	if err != nil {
+		return err
+	}
+	if v.CanInt() {
+		n, err := strconv.ParseInt(string(raw), 10, 64)
+		if err != nil || v.OverflowInt(n) {
+			return fieldErrorf("", "%s is no whole number that fits", raw)
+		}
+		v.SetInt(n)
+		return nil
+	}
+	n, perr := strconv.ParseUint(string(raw), 10, 64)
+	if perr != nil || v.OverflowUint(n) {
+		return fieldErrorf("", "%s is no whole number that fits", raw)
+	}
+	v.SetUint(n)
+	return nil
+}
+
+// wrong is the error for a value of another type than wanted.
+func (d *decoder) wrong(want string) *fieldError {
+	if d.peek() == 0 {
+		return d.syntax("it ends where %s should be", want)
+	}
+	raw, err := d.raw()
+	if err != nil {
+		return err
+	}
+	return fieldErrorf("", "%s is not %s", shorten(string(raw)), want)
+}
+
+// shorten makes a value fit for a message.
+func shorten(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// fields are the fields of a struct as they are called in JSON.
+type fields struct {
+	byName map[string]field
+	names  []string
+}
+
+type field struct {
+	number int
+	index  []int
+}
+
+var fieldCache sync.Map // of reflect.Type to *fields
+
+func fieldsOf(t reflect.Type) *fields {
+	if f, ok := fieldCache.Load(t); ok {
+		return f.(*fields)
+	}
+	f := &fields{byName: map[string]field{}}
+	for _, sf := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+		if name == "" || name == "-" {
+			continue // embedded, or not for JSON
+		}
+		f.byName[name] = field{len(f.names), sf.Index}
+		f.names = append(f.names, name)
+	}
+	if len(f.names) > 64 {
+		panic("control: too many fields in " + t.String())
+	}
+	slices.Sort(f.names)
+	fieldCache.Store(t, f)
+	return f
+}
