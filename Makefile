@@ -27,7 +27,6 @@ test: setup ## set up what the tests need and run every tier (root)
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
 
-<<<<<<< HEAD
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf
 	$(GO) generate ./...
@@ -49,9 +48,6 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	shellcheck .ci/run .ci/setup
-=======
-fmt: ## format Go
-	gofmt -w $$(git ls-files '*.go' | grep -v '_bpfel.go$$')
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.
@@ -74,4 +70,3 @@ install: man completion ## install what is built below PREFIX (/usr/local) and D
 	install -D -m 644 dist/completion/llcli.bash $(SHARE)/bash-completion/completions/llcli
 	install -D -m 644 dist/completion/llcli.zsh $(SHARE)/zsh/site-functions/_llcli
 	install -D -m 644 dist/completion/llcli.fish $(SHARE)/fish/vendor_completions.d/llcli.fish
->>>>>>> d427ec8 (llcli: wait, and make man, completion and install)
