@@ -59,7 +59,7 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 
 		if ((void *)(ip + 1) > end)
 			return -DROP_REWRITE;
-		ip->check = csum_apply(ip->check, csum_fold32(addr_diff) +
+		ip->check = csum_apply(ip->check, addr_diff +
 				       (r->dec_ttl ? (__u32)(__u16)~bpf_htons(0x0100) : 0));
 		ip->ttl -= r->dec_ttl;
 		ip->saddr = r->saddr.word[3];

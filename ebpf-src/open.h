@@ -62,7 +62,8 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 		out = route_out(p, &w->fib, &w->conn.saddr, &w->conn.daddr);
 		if (s->source == SOURCE_AUTO && out == p->skb->ifindex)
 			snat = 1;
-		if (!snat || s->source == SOURCE_KEEP)
+		/* A backend on the node answers by our hook in any case. */
+		if (!snat || (!out && !p->egress))
 			goto keep;
 		if (!out && p->egress) {
 			/* Node to itself: the frontend's address is one that
@@ -71,7 +72,7 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 			w->conn.saddr = p->daddr;
 			w->conn.meta.flags |= CT_F_LOCAL;
 		} else {
-			device = device_find(out ? out : p->skb->ifindex);
+			device = device_find(out);
 			if (!device)
 				return -DROP_NO_ADDRESS;
 			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;

@@ -38,7 +38,7 @@ struct pkt {
 	__u8 sctp_chunk;	/* type of the first chunk; 0xff where there is none */
 	__u8 opened;		/* the first packet of a connection */
 	__u8 refused;		/* no backend: counted as a drop, and answered */
-	__u8 pad;
+	__u8 martian;		/* leaves with the node's own IPv4 address: not through the stack */
 	__u16 l4_len;		/* bytes from l4_off to the end of the IP packet */
 	__be32 fragment_id;
 	__u32 service_id;	/* for counters and samples */

@@ -32,6 +32,32 @@ static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexth
 	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
 }
 
+/* Whether packets of this direction leave with an IPv4 address of the node itself:
+ * to the stack such a source, coming in, is a martian.
+ */
+static __always_inline int track_is_martian(const struct pkt *p, const struct ct_meta *meta,
+					    const struct rewrite *r)
+{
+	return p->family == 4 && meta->flags & CT_F_SNAT && !(meta->flags & CT_F_REPLY) &&
+	       p->saddr.word[3] != r->saddr.word[3];
+}
+
+/* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
+ * neighbours, but not through the stack.
+ */
+static __noinline int track_send_routed(struct pkt *p)
+{
+	struct work *w = work_get();
+	__u32 out = w ? route_out(p, &w->fib, &p->saddr, &p->daddr) : 0;
+
+	if (!out)
+		return -DROP_NO_ROUTE;
+	p->skb->tc_index = TC_INDEX_LEARN;
+	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+	p->verdict = VERDICT_SLOW;
+	return LL_REDIRECT;
+}
+
 /* Rewrites a packet of connection meta as r says and sends it on: by the short cut
  * where its next hop is known and nothing speaks against it, else by the kernel.
  */
@@ -65,9 +91,18 @@ static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, st
 	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop);
 slow:
+	p->martian = track_is_martian(p, meta, r);
+	if (p->martian) {
+		/* The stack tells the sender: it knows where the packet was to go. */
+		if (p->ttl <= 1)
+			return LL_STACK;
+		r->dec_ttl = 1;
+	}
 	ret = nat_rewrite(p, r);
 	if (ret != LL_NEXT)
 		return ret;
+	if (p->martian)
+		return track_send_routed(p);
 	p->skb->tc_index = TC_INDEX_LEARN;
 	p->verdict = VERDICT_SLOW;
 	return LL_STACK;

@@ -136,8 +136,19 @@ func (r *rig) slow(what string, p path, s stage) {
 			actUnspec, packet(p.beport.arrives(), p.proto, p.vip, p.client, s, 61))
 		return
 	}
+	action, ttl := p.outcome(61)
 	r.step(what, p.clientPort, packet(p.clientPort.arrives(), p.proto, p.client, p.vip, s, 61),
-		actUnspec, packet(p.clientPort.arrives(), p.proto, p.source, p.backend, s, 61))
+		action, packet(p.clientPort.arrives(), p.proto, p.source, p.backend, s, ttl))
+}
+
+// outcome is what the programs do with a packet of the client that takes the long
+// way, and the TTL that it has then. The stack forwards it; but one that has the
+// node's own IPv4 address as its source it would drop as a martian.
+func (p path) outcome(ttl uint8) (int32, uint8) {
+	if p.source.Addr().Is4() && p.source.Addr() != p.client.Addr() {
+		return actRedirect, ttl - 1
+	}
+	return actUnspec, ttl
 }
 
 // TestForward follows a connection from its first packet to the short cut: for each
@@ -204,5 +215,21 @@ func (r *rig) entry(t rigTuple, want rigConn) {
 	}
 	if age := rigTick() - got.CreatedTick; age > 300 {
 		r.t.Errorf("connection %s: created %d ticks ago", t, age)
+	}
+}
+
+// TestChecksumCarries: frontend and backend whose differences fill the sum, on the
+// short cut, which changes the TTL as well.
+func TestChecksumCarries(t *testing.T) {
+	r := newRig(t)
+	f := families[0]
+	f.vip, f.far = netip.MustParseAddrPort("10.96.0.34:4660"), netip.MustParseAddrPort("10.0.0.34:4660")
+	for i := range 256 {
+		f.far = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 34}), 4660)
+		p := r.connect(f, testpkt.ProtoUDP, natModes[0]).from(uint16(1000 + i))
+		r.slow("opening", p, stageOpen)
+		r.nexthop(5, r.out, 0, p.forth())
+		r.step(f.far.String(), r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 61),
+			actRedirect, packet(r.out.leaves(), p.proto, p.source, p.backend, stageData, 60))
 	}
 }

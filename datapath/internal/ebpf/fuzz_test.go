@@ -31,7 +31,7 @@ func corpus(r *rig) (frames [][]byte) {
 			for _, e := range icmpErrors[f.name] {
 				frames = append(frames, about(r.in.arrives(), e, f.farRouter, p.source.Addr(), asLeft, 200))
 			}
-			frames = append(frames, testpkt.Fragments(big(r.in.arrives(), proto, p.client, vip), 1280, 5)...)
+			frames = append(frames, testpkt.Fragments(big(r.in.arrives(), proto, p.client, vip, 61), 1280, 5)...)
 			for _, frame := range strangers(r, f, p) {
 				frames = append(frames, frame)
 			}

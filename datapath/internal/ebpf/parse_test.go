@@ -82,12 +82,13 @@ func TestTCPHeaderLengths(t *testing.T) {
 		r := newRig(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[3])
 		for size := 0; size <= 40; size += 4 {
-			build := func(from, to netip.AddrPort) []byte {
+			build := func(from, to netip.AddrPort, ttl uint8) []byte {
 				tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Flags: testpkt.SYN,
 					Options: bytes.Repeat([]byte{1}, size)}
-				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61), tcp), "padding"...)
+				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), tcp), "padding"...)
 			}
-			r.step(f.name, r.in, build(p.client, p.vip), actUnspec, build(p.source, p.backend))
+			action, ttl := p.outcome(61)
+			r.step(f.name, r.in, build(p.client, p.vip, 61), action, build(p.source, p.backend, ttl))
 		}
 	}
 }

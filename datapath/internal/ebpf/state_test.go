@@ -43,15 +43,16 @@ var segments = map[string]segment{
 // send carries a segment through the ingress hook.
 func (r *rig) send(p path, s segment) {
 	r.t.Helper()
-	build := func(dev rigPort, from, to netip.AddrPort) []byte {
-		return testpkt.Build(dev.arrives(), ipHeader(from.Addr(), to.Addr(), 61), testpkt.TCP{
+	build := func(dev rigPort, from, to netip.AddrPort, ttl uint8) []byte {
+		return testpkt.Build(dev.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), testpkt.TCP{
 			Source: from.Port(), Destination: to.Port(), Flags: s.flags, Seq: s.seq, Ack: s.ack,
 			Window: s.window, Options: s.options})
 	}
 	if s.from == 'c' {
-		r.step("client", p.clientPort, build(p.clientPort, p.client, p.vip), actUnspec, build(p.clientPort, p.source, p.backend))
+		action, ttl := p.outcome(61)
+		r.step("client", p.clientPort, build(p.clientPort, p.client, p.vip, 61), action, build(p.clientPort, p.source, p.backend, ttl))
 	} else {
-		r.step("server", p.beport, build(p.beport, p.backend, p.source), actUnspec, build(p.beport, p.vip, p.client))
+		r.step("server", p.beport, build(p.beport, p.backend, p.source, 61), actUnspec, build(p.beport, p.vip, p.client, 61))
 	}
 }
 
