@@ -119,13 +119,23 @@ func (n *Node) Run(ctx context.Context) {
 	n.follow(ctx)
 }
 
+// servicesPause is the least time between two hurried looks at all services, of
+// which there may be very many: devices may come and go all the time.
+const servicesPause = 2 * time.Second
+
 // watchWorld has the tables looked at when the data plane says that something is
 // not as it was left.
 func (n *Node) watchWorld(ctx context.Context) {
+	var last time.Time
+	later := time.NewTimer(time.Hour)
+	defer later.Stop()
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
 			n.ports.Kick()
+			later.Reset(time.Until(last.Add(servicesPause)))
+		case <-later.C:
+			last = time.Now()
 			n.services.Kick()
 		case <-ctx.Done():
 			return

@@ -11,11 +11,11 @@ import (
 
 // A round of verification goes over the table in slices of sliceSize rows, and
 // rests between them for restShare times as long as the slice took: it takes at
-// most a twentieth of the time, and a fifth where somebody said that something
+// most a thirtieth of the time, and a fifth where somebody said that something
 // has changed. Changed rows go first at every point in between.
 const (
 	sliceSize       = 32
-	restShare       = 19
+	restShare       = 32
 	restShareKicked = 4
 	listRetry       = time.Second // after the table could not be listed
 )

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/loxilightd/internal/channel"
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+	"github.com/loxilight/loxilight/loxilightd/internal/control"
+	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/node"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+const (
+	// lostStateGrace is how long the owners of objects have to tell what they want
+	// after a damaged store was set aside, before what nobody told is deleted.
+	lostStateGrace = 10 * time.Minute
+	// settleTimeout bounds how long the daemon does not call itself ready; the
+	// second one is for where it waits for lostStateGrace anyhow.
+	settleTimeout     = 30 * time.Second
+	settleTimeoutLost = 2 * time.Second
+)
+
+// daemonOptions are what main found out.
+type daemonOptions struct {
+	cfg        *config.Config
+	configFile string
+	log        *slog.Logger
+	level      *slog.LevelVar
+	hup        <-chan os.Signal
+	// open opens the data plane; nil: [backends.Open].
+	open func(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error)
+}
+
+// loxilightd is the daemon, put together.
+type loxilightd struct {
+	daemonOptions
+	started time.Time
+	store   *state.Store
+	report  *state.Report
+	plane   datapath.DataPlane
+	channel *channel.Channel
+	node    *node.Node
+	control *control.Server
+	closers []func() error // in the order of opening
+}
+
+// runDaemon runs the daemon until ctx ends. What it holds open is closed when it
+// returns; what the kernel holds goes on.
+func runDaemon(ctx context.Context, o daemonOptions) (err error) {
+	d := &loxilightd{daemonOptions: o, started: time.Now()}
+	if d.open == nil {
+		d.open = backends.Open
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	return d.serve(ctx)
+}
+
+// start opens everything, from the lock that keeps a second daemon out to the
+// sockets, and carries out nothing yet.
+func (d *loxilightd) start(ctx context.Context) error {
+	lock, err := channel.Lock(d.cfg.RunDir, "")
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, lock.Close)
+	d.log.Info("starting", slog.String("instance", d.cfg.Instance), slog.String("version", version))
+	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode}); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.store.Close)
+	d.tellReport()
+	if d.plane, err = d.open(d.cfg.Backend, d.planeConfig(), d.log); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.plane.Close)
+	d.channel, err = channel.Listen(channel.Options{RunDir: d.cfg.RunDir, Log: d.log, TooLong: control.TooLong()})
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.channel.Close)
+	return nil
+}
+
+func (d *loxilightd) planeConfig() datapath.Config {
+	return datapath.Config{
+		PinDir:          d.cfg.PinDir,
+		SwitchNamespace: d.cfg.SwitchNamespace,
+		Tables:          d.cfg.Tables,
+		Attach:          d.cfg.Attach,
+		SweepInterval:   d.cfg.SweepInterval,
+	}
+}
+
+// tellReport logs what was found wrong with the store.
+func (d *loxilightd) tellReport() {
+	if x := d.report.Damage; x != nil {
+		d.log.Error("the desired state was damaged and has been set aside: tell the daemon again what is wanted",
+			slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At))
+	}
+	if d.report.RolledBack {
+		d.log.Error("the desired state was damaged and may lack its last change: see that all is there")
+	}
+	for _, u := range d.report.Unreadable {
+		d.log.Warn("a stored object means nothing to this version, and is left alone",
+			slog.String("object", u.Key.String()), slog.Any("error", u.Err))
+	}
+}
+
+// pruneNotBefore is when the owners of lost objects have had their time.
+func (d *loxilightd) pruneNotBefore() time.Time {
+	switch x := d.report.Damage; {
+	case d.report.RolledBack:
+		return d.started.Add(lostStateGrace)
+	case x != nil:
+		return x.At.Add(lostStateGrace)
+	}
+	return time.Time{}
+}
+
+// newNode returns a node that tells d.control what became of objects.
+func (d *loxilightd) newNode() *node.Node {
+	o := node.Options{
+		Store: d.store, Plane: d.plane, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
+		Turned: func(k state.Key, s node.Status) {
+			if s.State != reconcile.Removed { // that it is gone is told by its change
+				d.control.StatusTurned(k, statusOf(s))
+			}
+		},
+		HealthTurned: func(t health.Target, r health.Result) {
+			d.control.HealthTurned(t.Service, t.Backend, r.State.String(), r.Message)
+		},
+	}
+	for _, u := range d.report.Unreadable {
+		o.Keep = append(o.Keep, u.Key)
+	}
+	return node.New(o)
+}
+
+func (d *loxilightd) newControl() *control.Server {
+	return control.New(control.Options{
+		Instance: d.cfg.Instance, Version: version, Build: build(),
+		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, ObjectDir: d.cfg.ObjectDir,
+		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },
+		Log:     d.log,
+	})
+}
+
+// serve carries out what is wanted, and answers, until ctx ends.
+func (d *loxilightd) serve(ctx context.Context) error {
+	d.node = d.newNode()
+	d.control = d.newControl()
+	d.reloadFiles()
+	ctx, stop := context.WithCancel(ctx)
+	// The parts outlive ctx: requests that are being answered still need them.
+	partsCtx, stopParts := context.WithCancel(context.WithoutCancel(ctx))
+	var parts sync.WaitGroup
+	defer func() { stop(); stopParts(); parts.Wait() }()
+	parts.Go(func() { d.node.Run(partsCtx) })
+	parts.Go(func() { d.control.Run(partsCtx) })
+	parts.Go(func() { d.ready(ctx) })
+	parts.Go(func() { d.reloadOnSignal(ctx) })
+	parts.Go(func() { watchdog(partsCtx, d.log, d.alive) })
+	err := d.channel.Serve(ctx, func(ctx context.Context, p channel.Peer, request []byte) []byte {
+		return d.control.Handle(ctx, control.Caller{UID: p.UID, Admin: p.Admin}, request)
+	})
+	if err == nil {
+		d.log.Info("stopping, the data plane goes on")
+	}
+	notifySystemd(d.log, daemon.SdNotifyStopping)
+	return err
+}
+
+// ready tells the service manager that the data plane was adopted and has been
+// made to do what is wanted, as far as it could be.
+func (d *loxilightd) ready(ctx context.Context) {
+	begin := time.Now()
+	timeout := settleTimeout
+	if begin.Before(d.pruneNotBefore()) {
+		timeout = settleTimeoutLost
+	}
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := d.node.Settled(bounded); ctx.Err() != nil {
+		return
+	} else if err != nil {
+		d.log.Warn("not everything could be applied or pruned yet, see llcli status")
+	}
+	_, waiting := d.node.NotRealised(0)
+	now := d.store.Snapshot()
+	d.log.Info("ready", slog.Uint64("revision", now.Revision), slog.Int("objects", now.Len()),
+		slog.Int("not_ready", waiting), slog.Duration("took", time.Since(begin).Round(time.Millisecond)))
+	notifySystemd(d.log, daemon.SdNotifyReady)
+}
+
+// alive returns if those who hold the locks of the daemon give them back.
+func (d *loxilightd) alive() {
+	d.node.NotRealised(0)
+	d.store.Changes(0)
+}
+
+// reloadOnSignal reads configuration and object files again at each SIGHUP.
+func (d *loxilightd) reloadOnSignal(ctx context.Context) {
+	for {
+		select {
+		case <-d.hup:
+			notifyReloading(d.log)
+			d.reloadConfig()
+			d.reloadFiles()
+			notifySystemd(d.log, daemon.SdNotifyReady)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reloadConfig takes over what can be. With an error everything stays as it is.
+func (d *loxilightd) reloadConfig() {
+	cfg, err := config.Load(d.configFile)
+	if err != nil {
+		d.log.Error("configuration not taken over, the old one stays", slog.Any("error", err))
+		return
+	}
+	d.level.Set(cfg.LogLevel)
+	if keys := d.cfg.RestartNeeded(cfg); len(keys) > 0 {
+		d.log.Warn("changed configuration needs a restart", slog.Any("keys", keys))
+	}
+}
+
+// reloadFiles takes over the object files. With an error the objects stay that
+// they said before; the state of the daemon tells of it.
+func (d *loxilightd) reloadFiles() {
+	result, err := d.control.Reload()
+	if err != nil {
+		d.log.Error("object files not taken over, what they said before goes on", slog.Any("error", err))
+		return
+	}
+	d.log.Info("object files read", slog.Int("files", len(result.Files)), slog.Any("changes", result.Summary))
+}
+
+// close closes everything in reverse order. What is pinned stays.
+func (d *loxilightd) close() error {
+	var err error
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, d.closers[i]())
+	}
+	return err
+}

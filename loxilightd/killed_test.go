@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// writer changes services of its own until the daemon does not answer any more,
+// and remembers of each what may be there: what was answered last, and what was
+// asked for last and not answered.
+type writer struct {
+	id       int
+	random   *rand.Rand
+	answered map[string]string // name: spec
+	asked    map[string]string // name: spec; only the last change, if it was not answered
+}
+
+// write returns when a call fails.
+func (w *writer) write(t *testing.T, c *client.Client) {
+	for {
+		number := w.random.IntN(50)
+		name := fmt.Sprintf("w%d-%d", w.id, number)
+		o := serviceObject(name, w.id<<8+number, backendsOf(w.random)...)
+		gone := w.random.IntN(4) == 0
+		w.asked = map[string]string{name: string(o.Spec)}
+		var err error
+		if gone {
+			w.asked[name] = ""
+			_, err = c.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: o.Kind, Name: name}}})
+		} else {
+			_, err = c.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{o}})
+		}
+		if err != nil {
+			return
+		}
+		maps.Copy(w.answered, w.asked)
+		w.asked = nil
+	}
+}
+
+func backendsOf(random *rand.Rand) []string {
+	b := make([]string, 1+random.IntN(5))
+	for i := range b {
+		b[i] = fmt.Sprintf("10.1.2.%d:%d", i+1, 8000+random.IntN(100))
+	}
+	return b
+}
+
+// check compares what is there with what may be there.
+func (w *writer) check(t *testing.T, there map[string]string) {
+	t.Helper()
+	names := maps.Clone(w.answered)
+	maps.Copy(names, w.asked)
+	for name := range names {
+		got := there[name]
+		if want := w.answered[name]; got == want {
+			continue
+		}
+		if asked, ok := w.asked[name]; !ok || got != asked {
+			t.Errorf("%s is %q, was answered %q", name, got, w.answered[name])
+		}
+		w.answered[name] = got
+	}
+	w.asked = nil
+}
+
+// TestKilledWhileWriting is R14: the daemon is killed again and again while four
+// clients write. What was answered is there, the data plane is as the desired
+// state, and no service in it is half applied.
+func TestKilledWhileWriting(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_BPF and CAP_NET_ADMIN")
+	}
+	pins := fmt.Sprintf("/sys/fs/bpf/ll-test-killed-%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := os.RemoveAll(pins); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newSite(t)
+	s.configure("pinDir: "+pins, "switch: {namespace: host}",
+		"tables: {connections: 1024, halfOpen: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 100))
+	writers := make([]*writer, 4)
+	for i := range writers {
+		writers[i] = &writer{id: i, random: rand.New(rand.NewPCG(seed, uint64(i))), answered: map[string]string{}}
+	}
+	p := s.run()
+	for round := range 4 {
+		var writing sync.WaitGroup
+		for _, w := range writers {
+			writing.Go(func() { w.write(t, s.Client) })
+		}
+		time.Sleep(100*time.Millisecond + time.Duration(random.Int64N(int64(400*time.Millisecond)))) // at any point of what they do
+		p.signal(syscall.SIGKILL)
+		p.ends()
+		writing.Wait()
+		p = s.run()
+		there := s.specs()
+		for _, w := range writers {
+			w.check(t, there)
+		}
+		s.wantUsage(there)
+		if len(there) == 0 {
+			t.Errorf("round %d: nothing was written", round)
+		}
+	}
+	p.stop()
+}
+
+// specs returns the specs of all services by name.
+func (s *site) specs() map[string]string {
+	s.t.Helper()
+	m := map[string]string{}
+	for o, err := range s.List(s.t.Context(), api.ListParams{Kind: api.KindService}) {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		m[o.Name] = string(o.Spec)
+	}
+	return m
+}
+
+// wantUsage waits until the tables of the data plane hold exactly what specs need.
+func (s *site) wantUsage(specs map[string]string) {
+	s.t.Helper()
+	var frontends, backends uint64
+	for name, text := range specs {
+		var spec api.ServiceSpec
+		if err := json.Unmarshal([]byte(text), &spec); err != nil {
+			s.t.Fatalf("%s: %v", name, err)
+		}
+		frontends += uint64(len(spec.Frontends))
+		backends += uint64(len(spec.Backends))
+	}
+	var r api.StatusResult
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("want %d services and %d backends in use, status is %+v", frontends, backends, r)
+		}
+	}()
+	eventually(s.t, func() bool {
+		r = s.status()
+		return r.Capacity["services"].Used == frontends && r.Capacity["backends"].Used == backends && len(r.NotReady) == 0
+	})
+	states := map[string]int{}
+	for o, err := range s.List(s.t.Context(), api.ListParams{Kind: api.KindService}) {
+		var status api.Status
+		if err == nil {
+			err = json.Unmarshal(o.Status, &status)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		states[status.State]++
+	}
+	if keys := slices.Collect(maps.Keys(states)); len(keys) > 1 || len(keys) == 1 && keys[0] != api.StateReady {
+		s.t.Errorf("states %v, want all Ready", states)
+	}
+}
