@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build generate test test-unit lint fmt check-generated setup
+.PHONY: help build bench generate test test-unit lint fmt check-generated setup
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -26,6 +26,10 @@ test: setup ## set up what the tests need and run every tier (root)
 
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
+
+bench: build ## measure beside kernel routing and nftables; BENCH="udp tcp" measures these parts only (root)
+	.ci/setup bench
+	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
 
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf

@@ -162,13 +162,16 @@ func (d *loxilight) close() error {
 	}
 	if d.pid != 0 {
 		// Ours still: it is not reaped before ended has its end.
-		if err := unix.Kill(d.pid, unix.SIGTERM); err == nil {
-			select {
-			case <-d.ended:
-			case <-time.After(10 * time.Second):
-				err = unix.Kill(d.pid, unix.SIGKILL)
-				<-d.ended
+		if err := unix.Kill(d.pid, unix.SIGTERM); err != nil {
+			return fmt.Errorf("end the daemon: %w", err)
+		}
+		select {
+		case <-d.ended:
+		case <-time.After(10 * time.Second):
+			if err := unix.Kill(d.pid, unix.SIGKILL); err != nil {
+				return fmt.Errorf("end the daemon: %w", err)
 			}
+			<-d.ended
 		}
 	}
 	return os.RemoveAll(d.dir)

@@ -1,4 +1,3 @@
-//go:build ignore
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* traffic.bpf.c - makes, replays and swallows the packets that are measured. */
 #include <stddef.h>
@@ -11,8 +10,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define PORTS_LOG2	15	/* source ports of each source address: 16384 to 49151 */
-#define PORT_FIRST	16384
+#define PORTS_LOG2 15 /* source ports of each source address: 16384 to 49151 */
+#define PORT_FIRST 16384
 
 struct frame {
 	struct ethhdr eth;
@@ -24,16 +23,16 @@ struct frame {
  * visited in leaps, so that neighbours in time are not neighbours in any table.
  */
 struct flow {
-	__u32 index;		/* of the next connection */
-	__u32 count;		/* of connections */
-	__u32 leap;		/* less than count, no divisor in common with it */
-	__u32 first_source;	/* host order */
-	__u32 first_target;	/* host order */
-	__u32 target_count;	/* addresses that the connections are spread over */
-	__u32 ip_csum;		/* sum of the IP header without addresses */
-	__u32 udp_csum;		/* sum of pseudo-header, UDP header and payload without addresses and source port */
-	__u16 target_port;	/* host order */
-	__u16 len_bytes;	/* of the IP packet */
+	__u32 index;	    /* of the next connection */
+	__u32 count;	    /* of connections */
+	__u32 leap;	    /* less than count, no divisor in common with it */
+	__u32 first_source; /* host order */
+	__u32 first_target; /* host order */
+	__u32 target_count; /* addresses that the connections are spread over */
+	__u32 ip_csum;	    /* sum of the IP header without addresses */
+	__u32 udp_csum; /* of pseudo-header, UDP header and payload, without addresses and source port */
+	__u16 target_port; /* host order */
+	__u16 len_bytes;   /* of the IP packet */
 	__u8 dmac[6];
 	__u8 smac[6];
 };
