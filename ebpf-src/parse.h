@@ -99,7 +99,7 @@ static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
 		struct tcphdr *tcp = l4;
 
 		if ((void *)(tcp + 1) > end)
-			return LL_PASS;
+			return LL_SHORT;
 		p->sport = tcp->source;
 		p->dport = tcp->dest;
 		p->tcp_flags = ((__u8 *)tcp)[13];
@@ -111,19 +111,22 @@ static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
 	if (p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP) {
 		/* SCTP has its ports where UDP has them, and 12 bytes of header. */
 		if (l4 + (p->proto == IPPROTO_UDP ? 8 : 12) > end)
-			return LL_PASS;
+			return LL_SHORT;
 		p->sport = ((struct udphdr *)l4)->source;
 		p->dport = ((struct udphdr *)l4)->dest;
 		p->sctp_chunk = 0xff;
-		if (p->proto == IPPROTO_SCTP && l4 + 13 <= end)
+		if (p->proto == IPPROTO_SCTP && p->l4_len > 12) {
+			if (l4 + 13 > end)
+				return LL_SHORT;
 			p->sctp_chunk = ((__u8 *)l4)[12];
+		}
 		return LL_NEXT;
 	}
 	if (p->proto == IPPROTO_ICMP && p->family == 4) {
 		struct icmp_header *icmp = l4;
 
 		if ((void *)(icmp + 1) > end)
-			return LL_PASS;
+			return LL_SHORT;
 		p->icmp_error = icmp->type == ICMP_DEST_UNREACH ||
 				icmp->type == ICMP_TIME_EXCEEDED ||
 				icmp->type == ICMP_PARAMETERPROB;
@@ -133,7 +136,7 @@ static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
 		struct icmp_header *icmp = l4;
 
 		if ((void *)(icmp + 1) > end)
-			return LL_PASS;
+			return LL_SHORT;
 		p->icmp_error = icmp->type && icmp->type < ICMPV6_INFO_MIN;
 		return p->icmp_error ? LL_NEXT : LL_PASS;
 	}
@@ -145,7 +148,9 @@ static __always_inline int parse_ipv4(struct pkt *p, void *data, void *end)
 	struct iphdr *ip = data + (p->l3_off & 63);
 	__u16 frag;
 
-	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+	if ((void *)(ip + 1) > end)
+		return LL_SHORT;
+	if (ip->version != 4 || ip->ihl < 5)
 		return LL_PASS;
 	p->family = 4;
 	p->proto = ip->protocol;
@@ -166,7 +171,9 @@ static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
 {
 	struct ipv6hdr *ip = data + (p->l3_off & 63);
 
-	if ((void *)(ip + 1) > end || ip->version != 6)
+	if ((void *)(ip + 1) > end)
+		return LL_SHORT;
+	if (ip->version != 6)
 		return LL_PASS;
 	p->family = 6;
 	p->proto = ip->nexthdr;
@@ -180,22 +187,8 @@ static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
 	return parse_ipv6_extensions(p->skb, p);
 }
 
-/* Brings the headers into the part of the packet that can be read directly. A GSO
- * packet has them there; to pull a part of a UDP one would break its list of
- * fragments.
- */
-static __always_inline void parse_pull(struct __sk_buff *skb)
-{
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
-
-	if (data + HEADERS_MAX <= end || skb->gso_size || end - data >= skb->len)
-		return;
-	bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-}
-
 /* Fills p from an Ethernet frame. LL_PASS: nothing that we could ever handle. */
-static __always_inline int parse_packet(struct pkt *p)
+static __always_inline int parse_linear(struct pkt *p)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
@@ -204,7 +197,7 @@ static __always_inline int parse_packet(struct pkt *p)
 	int ret;
 
 	if ((void *)(eth + 1) > end)
-		return LL_PASS;
+		return LL_SHORT;
 	proto = eth->h_proto;
 	p->l3_off = sizeof(*eth);
 	p->tagged = p->skb->vlan_present;
@@ -214,7 +207,7 @@ static __always_inline int parse_packet(struct pkt *p)
 		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
 			break;
 		if ((void *)(tag + 1) > end)
-			return LL_PASS;
+			return LL_SHORT;
 		proto = tag->proto;
 		p->l3_off += sizeof(*tag);
 		p->tagged = 1;
@@ -228,4 +221,27 @@ static __always_inline int parse_packet(struct pkt *p)
 	if (ret != LL_NEXT)
 		return ret;
 	return parse_l4(p, data, end);
+}
+
+/* Brings the headers into the part of the packet that can be read directly, and
+ * reads them again. Only where they are not there: to pull a byte of payload costs
+ * a copy, keeps TCP from joining packets when it receives them, and would break the
+ * list of fragments of a UDP GSO packet.
+ */
+static __noinline int parse_pulled(struct pkt *p)
+{
+	struct __sk_buff *skb = p->skb;
+
+	if (skb->gso_size || bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
+		return LL_PASS;
+	p->fragment = FRAGMENT_NONE;
+	return parse_linear(p);
+}
+
+/* As parse_linear, wherever the headers are. */
+static __always_inline int parse_packet(struct pkt *p)
+{
+	int ret = parse_linear(p);
+
+	return ret == LL_SHORT ? parse_pulled(p) : ret;
 }

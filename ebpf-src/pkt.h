@@ -10,6 +10,7 @@ enum ll_verdict {
 	LL_PASS,	/* not ours: to whoever comes next, unchanged */
 	LL_STACK,	/* ours, rewritten: the kernel takes it from here */
 	LL_REDIRECT,	/* a redirect helper was called: its result is p->action */
+	LL_SHORT,	/* the headers are not all in reach */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet

@@ -109,7 +109,6 @@ int ll_tc_egress(struct __sk_buff *skb)
 		skb->tc_index = 0;
 	if (word == TC_INDEX_TRACKED)
 		return TC_ACT_UNSPEC;
-	parse_pull(skb);
 	ret = parse_packet(&p);
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;

@@ -54,7 +54,6 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		skb->tc_index = 0;
 	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
-	parse_pull(skb);
 	ret = parse_packet(&p);
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;
