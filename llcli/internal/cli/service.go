@@ -149,7 +149,7 @@ address for all of its ports.`,
 			if undo {
 				state = "active"
 			}
-			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 				return setBackends(spec, args[0], args[1:], map[string]any{"state": state})
 			})
 		}),
@@ -190,11 +190,13 @@ func chooseBackends(spec map[string]any, service string, names []string) ([]int,
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("Service/%s has no backend %s; llcli service show %s lists them", service, name, service)
+			return nil, fmt.Errorf("%s has no backend %s; llcli service show %s lists them", serviceRef(service), name, service)
 		}
 	}
 	return chosen, nil
 }
+
+func serviceRef(name string) api.ObjectRef { return api.ObjectRef{Kind: api.KindService, Name: name} }
 
 // hostOf returns the address without its port.
 func hostOf(address string) string {

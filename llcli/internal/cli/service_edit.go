@@ -153,11 +153,11 @@ func (a *app) backendAdd() *cobra.Command {
 				}
 				added = append(added, b)
 			}
-			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 				backends, _ := spec["backends"].([]any)
 				for _, b := range added {
 					if address := b.(api.Backend).Address; indexOf(backends, address) >= 0 {
-						return fmt.Errorf("Service/%s has backend %s already; change it with llcli service backend set", args[0], address)
+						return fmt.Errorf("%s has backend %s already; change it with llcli service backend set", serviceRef(args[0]), address)
 					}
 				}
 				spec["backends"] = append(slices.Clone(backends), added...)
@@ -204,7 +204,7 @@ func (a *app) backendSet() *cobra.Command {
 		if len(fields) == 0 {
 			return usagef("nothing to change; say --weight N or --state active, draining or down")
 		}
-		return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+		return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 			return setBackends(spec, args[0], args[1:], fields)
 		})
 	})
@@ -232,7 +232,7 @@ BACKEND is an address:port, or an address for all of its ports.`,
 			if err != nil {
 				return err
 			}
-			return a.edit(ctx, d, api.ObjectRef{Kind: api.KindService, Name: args[0]}, change, func(spec map[string]any) error {
+			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 				chosen, err := chooseBackends(spec, args[0], args[1:])
 				if err != nil {
 					return err
