@@ -15,7 +15,7 @@ type Connection struct {
 	Protocol Protocol
 	Original Tuple // as the client sends it
 	Reply    Tuple // as the backend answers it
-	State    string
+	State    string // in the words of the API: established, time-wait, unreplied, …
 	Tracked  bool // both directions go by the short cut
 	Age      time.Duration
 	Idle     time.Duration

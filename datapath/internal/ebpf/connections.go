@@ -120,11 +120,32 @@ func (c *connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (u
 	return c.d.sweeper.flush(ctx, f.Match)
 }
 
-func (d *DataPlane) stateName(state uint8) string {
-	if int(state) < len(d.states) {
-		return d.states[state]
+// stateWords are the words of the API for the states of the C source: for TCP
+// and SCTP, and for the protocols that neither open nor close a connection.
+var stateWords = map[string][2]string{
+	"new":         {"syn-sent", "unreplied"},
+	"answered":    {"syn-received", "replied"},
+	"established": {"established", "replied"},
+	"fin":         {"fin-wait", "replied"},
+	"time_wait":   {"time-wait", "replied"},
+	"closed":      {"closed", "replied"},
+}
+
+// stateName returns the word for a state. One without a word, of another version
+// of the programs, goes by its number.
+func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
+	if int(state) >= len(d.states) {
+		return fmt.Sprint(state)
 	}
-	return fmt.Sprint(state)
+	words, known := stateWords[d.states[state]]
+	switch {
+	case !known:
+		return fmt.Sprint(state)
+	case protocol == datapath.TCP || protocol == datapath.SCTP:
+		return words[0]
+	default:
+		return words[1]
+	}
 }
 
 // name returns the name of the service with id; empty: there is none.

@@ -161,7 +161,7 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		Protocol: datapath.Protocol(k.proto()),
 		Original: k.tuple(),
 		Reply:    KP(&other).tuple(),
-		State:    t.d.stateName(m.State),
+		State:    t.d.stateName(m.State, datapath.Protocol(k.proto())),
 		Age:      since(now, m.CreatedTick),
 		Idle:     since(now, m.LastSeenTick),
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},

@@ -119,7 +119,7 @@ func (a *app) section(t *table) {
 func (a *app) hookTable(hooks []api.Hook) *table {
 	t := a.table(column{title: "DEVICE"}, column{title: "NETNS"}, column{title: "HOOK"}, column{title: "PROGRAM", flexible: true}, column{title: "ID", right: true})
 	for _, h := range hooks {
-		t.add(cell{text: h.Device}, cell{text: h.Netns}, cell{text: h.Hook}, cell{text: h.Program}, cell{text: strconv.FormatUint(uint64(h.ID), 10)})
+		t.add(cell{text: h.Device}, cell{text: or(h.Netns, "host")}, cell{text: h.Hook}, cell{text: h.Program}, cell{text: strconv.FormatUint(uint64(h.ID), 10)})
 	}
 	return t
 }
