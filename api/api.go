@@ -227,6 +227,9 @@ type StatusResult struct {
 	Health   Health           `json:"health"`
 	Objects  map[string]int   `json:"objects"`            // count by kind
 	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
+	// Repairs counts how often, since the daemon started, something of ours was
+	// mended in the data plane that a stranger had changed.
+	Repairs uint64 `json:"repairs"`
 }
 
 // DatapathStatus says what the data plane runs on.

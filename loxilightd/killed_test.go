@@ -18,6 +18,24 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
+// newKernelSite is a site with the eBPF data plane, small and with pins of its own.
+func newKernelSite(t *testing.T) (s *site, pins string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_BPF and CAP_NET_ADMIN")
+	}
+	pins = fmt.Sprintf("/sys/fs/bpf/ll-test-daemon-%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := os.RemoveAll(pins); err != nil {
+			t.Error(err)
+		}
+	})
+	s = newSite(t)
+	s.configure("pinDir: "+pins, "switch: {namespace: host}",
+		"tables: {connections: 1024, halfOpen: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+	return s, pins
+}
+
 // writer changes services of its own until the daemon does not answer any more,
 // and remembers of each what may be there: what was answered last, and what was
 // asked for last and not answered.
@@ -81,18 +99,7 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 // clients write. What was answered is there, the data plane is as the desired
 // state, and no service in it is half applied.
 func TestKilledWhileWriting(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_BPF and CAP_NET_ADMIN")
-	}
-	pins := fmt.Sprintf("/sys/fs/bpf/ll-test-killed-%d", os.Getpid())
-	t.Cleanup(func() {
-		if err := os.RemoveAll(pins); err != nil {
-			t.Error(err)
-		}
-	})
-	s := newSite(t)
-	s.configure("pinDir: "+pins, "switch: {namespace: host}",
-		"tables: {connections: 1024, halfOpen: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+	s, _ := newKernelSite(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 100))

@@ -82,6 +82,9 @@ func (a *app) printStatus(s *api.StatusResult) {
 	}
 	field("Instance", fmt.Sprintf("%s, process %d, up %s", s.Instance, s.PID, short(s.Uptime)))
 	field("Revision", strconv.FormatUint(s.Revision, 10))
+	if s.Repairs > 0 {
+		field("Repairs", strconv.FormatUint(s.Repairs, 10)+" changes by strangers were mended")
+	}
 	field("Kernel", fmt.Sprintf("%s, map layout %d", s.Datapath.Kernel, s.Datapath.Layout))
 	for i, kind := range slices.Sorted(maps.Keys(s.Objects)) {
 		title := ""

@@ -45,6 +45,8 @@ type Progress interface {
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns what is known of a backend (healthy, unhealthy, unknown) and why.
 	Health(service string, backend netip.AddrPort) (health, message string)
+	// Repairs counts what was mended that a stranger had changed.
+	Repairs() uint64
 	// Problems says what keeps the node from working as it should, for people.
 	Problems() []string
 }

@@ -42,6 +42,7 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 		},
 		Capacity: map[string]api.Usage{},
 		Objects:  snapshot.Counts(),
+		Repairs:  s.Progress.Repairs(),
 	}
 	for _, h := range features.Hooks {
 		result.Datapath.Hooks = append(result.Datapath.Hooks, api.Hook(h))
