@@ -195,6 +195,11 @@ func TestStoppedDaemon(t *testing.T) {
 	if err := d.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "it has stopped", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Process.Pid))
+		_, state, _ := strings.Cut(string(stat), ") ")
+		return err == nil && strings.HasPrefix(state, "T")
+	})
 	for name, c := range map[string]*client.Client{"kept connection": kept, "new connection": newClient(t, filepath.Join(dir, "run"))} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
