@@ -36,6 +36,7 @@ type bench struct {
 	rounds         int
 	packetCount    int // packets of one measurement
 	connectionsMax int // UDP connections of the largest case
+	tableSize      int // connections that our tables have room for, at least
 	serviceCount   int // services of the largest case
 	tcpConnections int
 	tcpRequests    int
@@ -89,7 +90,7 @@ func (b *bench) withRigs(ctx context.Context, connections int, fn func([]*rig) e
 
 // attachOurs starts a daemon of ours on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, connections int) error {
-	d, err := startLoxilight(ctx, r, b.daemon, connections)
+	d, err := startLoxilight(ctx, r, b.daemon, max(connections, b.tableSize))
 	if err != nil {
 		return fmt.Errorf("start of loxilight: %w", err)
 	}

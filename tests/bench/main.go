@@ -66,7 +66,7 @@ func command() error {
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	b := &bench{
-		daemon: *daemon, report: &report{at: time.Now()}, rounds: 7, packetCount: 1_000_000, connectionsMax: 1_000_000,
+		daemon: *daemon, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
 		serviceCount: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}

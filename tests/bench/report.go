@@ -95,7 +95,7 @@ machine).
 
 const reportTail = `
 ## Review notes
-- Is the generator the bottleneck? It takes about 100 ns a packet; a path faster than that shows less than it could.
+- Is the generator the bottleneck? The row of packets without a node tells what it takes; ratios of paths near it hide a part.
 - Did packets really arrive? A run fails where more than one in a hundred is lost.
 - What changed besides the code: kernel, CPU, what else ran? The quartiles tell.
 `

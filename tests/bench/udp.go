@@ -83,10 +83,11 @@ func (b *bench) udp(ctx context.Context) error {
 	s := b.report.section("Small UDP packets",
 		"Millions of 64-byte packets a second of one core, through one service with ten backends. Every\n"+
 			"packet belongs to another connection than the one before it. The core does it all: it makes the\n"+
-			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it.",
+			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it. The last row\n"+
+			"is without a node, swallowed where it begins: no path can be faster.",
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
 	for _, p := range places {
-		err := b.withRigs(ctx, 1_100_000, func(rigs []*rig) error {
+		err := b.withRigs(ctx, b.connectionsMax, func(rigs []*rig) error {
 			services := servicesFor(p, 1, backendCount, "udp")
 			for _, r := range rigs {
 				if err := r.set(ctx, services); err != nil {
@@ -113,7 +114,31 @@ func (b *bench) udp(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	ceiling, err := b.ceiling(ctx)
+	s.row("none", "1", fmt.Sprintf("%.2f", ceiling/1e6), "–", "–", "–")
+	return err
+}
+
+// ceiling measures packets that are swallowed where they enter the node: a path
+// cannot be faster.
+func (b *bench) ceiling(ctx context.Context) (float64, error) {
+	const name = "none"
+	r, err := newRig(name)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close() // what it holds ends with the process at the latest
+	if r.receivers[name], err = newReceiver(r.node, "up0"); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(r.injection(true), r.generator.aim(r.flowsTo(onNode, 1, 1))); err != nil {
+		return 0, err
+	}
+	c, err := compare(ctx, []*rig{r}, b.rounds, func(r *rig) (float64, error) { return packetRate(r, name, b.packetCount) })
+	if err != nil {
+		return 0, fmt.Errorf("packets that stay out of the node: %w", err)
+	}
+	return c.of(name).median, nil
 }
 
 // packets compares the rigs with so many connections over so many services.

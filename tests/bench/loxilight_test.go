@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testdaemon"
+)
+
+// Every part of a run works with our own daemon, gives all its rows, and leaves
+// nothing behind.
+func TestRun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_BPF")
+	}
+	temp := t.TempDir()
+	programs, err := testdaemon.Build(temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", temp)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	b := &bench{
+		daemon: programs.Daemon, paths: []string{pathKernel, pathOurs}, report: &report{}, rounds: 1, packetCount: 2000,
+		connectionsMax: 1024, tableSize: 1 << 12, serviceCount: 20, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
+	}
+	if err := b.all(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for _, s := range b.report.sections {
+		for _, row := range s.rows {
+			rows++
+			if len(row) != len(s.columns) {
+				t.Errorf("%s: row %q does not fit columns %q", s.title, row, s.columns)
+			}
+		}
+	}
+	const want = 9 + 5 + 1 + 1 + 2 + 4 + 8 // run, udp, memory, services, packets through them, tcp, bulk
+	if rows != want {
+		var text strings.Builder
+		if err := b.report.write(&text); err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("%d rows, want %d:\n%s", rows, want, text.String())
+	}
+	left, err := os.ReadDir(temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range left {
+		if strings.HasPrefix(entry.Name(), "loxilight-bench-") {
+			t.Errorf("%s is left behind", entry.Name())
+		}
+	}
+}
