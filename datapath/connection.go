@@ -13,10 +13,10 @@ type Tuple struct{ Source, Destination netip.AddrPort }
 // Connection is one tracked connection.
 type Connection struct {
 	Protocol Protocol
-	Original Tuple // as the client sends it
-	Reply    Tuple // as the backend answers it
+	Original Tuple  // as the client sends it
+	Reply    Tuple  // as the backend answers it
 	State    string // in the words of the API: established, time-wait, unreplied, …
-	Tracked  bool // both directions go by the short cut
+	Tracked  bool   // both directions go by the short cut
 	Age      time.Duration
 	Idle     time.Duration
 	Expires  time.Duration // after so much more idleness
