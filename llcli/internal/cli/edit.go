@@ -59,6 +59,9 @@ func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.
 		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
 			return err
 		}
+		if err := refuseFile(&object); err != nil {
+			return err
+		}
 		var spec map[string]any
 		dec := json.NewDecoder(strings.NewReader(string(object.Spec)))
 		dec.UseNumber()
@@ -76,4 +79,13 @@ func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.
 		t.objects = []api.Object{object}
 		return nil
 	})
+}
+
+// refuseFile refuses to change an object that stands in a file of the daemon:
+// the next reload would undo it.
+func refuseFile(o *api.Object) error {
+	if o.Owner != api.OwnerFile {
+		return nil
+	}
+	return fmt.Errorf("%s/%s stands in a file of the daemon's object folder (/etc/loxilight/conf.d): edit it there, then llcli reload", o.Kind, o.Name)
 }

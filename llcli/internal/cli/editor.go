@@ -54,8 +54,8 @@ func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, chang
 	if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
 		return err
 	}
-	if object.Owner == api.OwnerFile {
-		return fmt.Errorf("%s stands in a file of the daemon's object folder: edit it there, then llcli reload", ref)
+	if err := refuseFile(&object); err != nil {
+		return err
 	}
 	revision := object.Revision
 	object.Status, object.Revision = nil, 0

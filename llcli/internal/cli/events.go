@@ -77,15 +77,16 @@ func topicsOnly(_ *cobra.Command, args []string) error {
 // meanwhile is told of, and waited for.
 func (a *app) events(ctx context.Context, d Daemon, topics []string, options eventOptions) error {
 	shown := 0
+	out := outage{app: a}
 	for first := true; ; first = false {
-		err := a.subscribed(ctx, d, topics, options, &shown)
+		err := a.subscribed(ctx, d, topics, options, &shown, &out)
 		switch {
 		case ctx.Err() != nil || err == nil:
 			return nil
 		case !isUnreachable(err) || first && shown == 0 && !isBroken(err):
 			return err
 		}
-		a.note("%v; trying again", err)
+		out.tell(err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -96,11 +97,12 @@ func (a *app) events(ctx context.Context, d Daemon, topics []string, options eve
 
 // subscribed shows the events of one connection. Its end is an error, enough
 // events are none.
-func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options eventOptions, shown *int) error {
+func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options eventOptions, shown *int, out *outage) error {
 	events, err := d.Events(ctx, topics...)
 	if err != nil {
 		return err
 	}
+	out.over()
 	defer events.Close()
 	for {
 		event, err := events.Next(ctx)

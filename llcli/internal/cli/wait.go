@@ -57,6 +57,7 @@ func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.O
 		pending[ref] = api.NotReady{Object: ref.String(), State: "absent"}
 	}
 	synced := false
+	out := outage{app: a}
 	for step, err := range d.Watch(ctx, client.WatchOptions{Kinds: kinds}) {
 		switch {
 		case err != nil && !isUnreachable(err):
@@ -64,9 +65,10 @@ func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.O
 		case err != nil && !synced:
 			return err
 		case err != nil:
-			a.note("%v; trying again", err)
+			out.tell(err)
 		case step.Synced:
 			synced = true
+			out.over()
 		case wanted == nil || slices.Contains(wanted, step.Ref):
 			note(pending, step, wanted != nil)
 		}

@@ -41,6 +41,7 @@ func (a *app) periodically(ctx context.Context, show func(first bool) error) err
 	}
 	ticker := time.NewTicker(a.interval)
 	defer ticker.Stop()
+	out := outage{app: a}
 	for first := true; ; first = false {
 		err := show(first)
 		switch {
@@ -51,7 +52,9 @@ func (a *app) periodically(ctx context.Context, show func(first bool) error) err
 		case err != nil && (first || !isUnreachable(err)):
 			return err
 		case err != nil:
-			a.note("%v; trying again", err)
+			out.tell(err)
+		default:
+			out.over()
 		}
 		if err := a.out.Flush(); err != nil {
 			return err
@@ -62,4 +65,28 @@ func (a *app) periodically(ctx context.Context, show func(first bool) error) err
 		case <-ticker.C:
 		}
 	}
+}
+
+// outage tells of a daemon that goes away while something is watched: once, and
+// once when it is back.
+type outage struct {
+	app  *app
+	last string
+}
+
+func (o *outage) tell(err error) {
+	text := err.Error()
+	if o.last == "" {
+		o.app.note("%s; waiting for it", text)
+	} else if o.last != text {
+		o.app.note("%s", text)
+	}
+	o.last = text
+}
+
+func (o *outage) over() {
+	if o.last != "" {
+		o.app.note("loxilightd answers again")
+	}
+	o.last = ""
 }

@@ -17,17 +17,20 @@ func (a *app) watchObjects(ctx context.Context, d Daemon, kind string, names []s
 		return a.repeat(ctx, func() error { return a.getOnce(ctx, d, kind, names, options) })
 	}
 	w := a.objectWriter(kind, false)
+	w.table.widths[1] = len(stateDeleted) // the longest that a state can become
 	shown := map[string]api.Object{}
 	synced := false
+	out := outage{app: a}
 	for step, err := range d.Watch(ctx, client.WatchOptions{Kinds: []string{kind}, Owner: options.owner}) {
 		switch {
 		case err != nil && (!synced || !isUnreachable(err)):
 			return err
 		case err != nil:
-			a.note("%v; trying again", err)
+			out.tell(err)
 			continue
 		case step.Synced:
 			synced = true
+			out.over()
 		case step.Object != nil && (len(names) == 0 || slices.Contains(names, step.Ref.Name)) && options.matches(step.Object):
 			shown[step.Ref.Name] = *step.Object
 			err = w.addOne(step.Object)
