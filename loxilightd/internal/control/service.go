@@ -158,22 +158,18 @@ func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
 	if _, err := choose("spec.health.type", h.Type, "tcp", "http", "https", "ping"); err != nil {
 		return err
 	}
-	c := &state.HealthCheck{Type: h.Type, Path: h.Path}
-	web := h.Type == "http" || h.Type == "https"
-	switch {
-	case !web && h.Path != "":
-		return invalid("spec.health.path", "%s asks for no path", h.Type)
-	case web && h.Path == "":
-		c.Path = "/"
-	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):
-		return invalid("spec.health.path", "%q does not begin with / or has spaces in it", shorten(h.Path))
-	case h.Port < 0 || h.Port > math.MaxUint16:
+	c := &state.HealthCheck{Type: h.Type}
+	var err *api.Error
+	if c.Path, err = healthPath(h); err != nil {
+		return err
+	}
+	if h.Port < 0 || h.Port > math.MaxUint16 {
 		return invalid("spec.health.port", "%d is not between 1 and %d", h.Port, math.MaxUint16)
-	case h.Type == "ping" && h.Port != 0:
+	}
+	if h.Type == "ping" && h.Port != 0 {
 		return invalid("spec.health.port", "ping has no port")
 	}
 	c.Port = uint16(h.Port)
-	var err *api.Error
 	if c.Interval, err = between("spec.health.interval", h.Interval, defaultInterval, 100*time.Millisecond, time.Hour); err != nil {
 		return err
 	}
@@ -188,6 +184,20 @@ func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
 	}
 	v.Health = c
 	return nil
+}
+
+// healthPath returns what a check asks for, empty where its type asks for nothing.
+func healthPath(h *api.HealthCheck) (string, *api.Error) {
+	web := h.Type == "http" || h.Type == "https"
+	switch {
+	case !web && h.Path != "":
+		return "", invalid("spec.health.path", "%s asks for no path", h.Type)
+	case web && h.Path == "":
+		return "/", nil
+	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):
+		return "", invalid("spec.health.path", "%q does not begin with / or has spaces in it", shorten(h.Path))
+	}
+	return h.Path, nil
 }
 
 func count(field string, n, otherwise int) (int, *api.Error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -36,12 +37,11 @@ func splitYAML(path string, text []byte) ([]*document, *api.Error) {
 			return list, nil
 		}
 		if err != nil {
-			message, line := err.Error(), 1
-			if m := yamlLine.FindStringSubmatch(message); m != nil {
-				line, _ = strconv.Atoi(m[1]) // digits
-				message = message[len(m[0]):]
+			message, line := yamlFault(err)
+			if strings.HasPrefix(message, "did not find expected") {
+				line = firstBadLine(text, message)
 			}
-			return nil, api.Errorf(api.ReasonInvalid, "%s:%d: no YAML: %s", path, line, strings.TrimPrefix(message, "yaml: "))
+			return nil, api.Errorf(api.ReasonInvalid, "%s:%d: no YAML: %s", path, line, message)
 		}
 		if node.Kind != yaml.DocumentNode || len(node.Content) != 1 {
 			continue
@@ -50,6 +50,39 @@ func splitYAML(path string, text []byte) ([]*document, *api.Error) {
 			list = append(list, &document{path, root})
 		}
 	}
+}
+
+func yamlFault(err error) (message string, line int) {
+	message, line = err.Error(), 1
+	if m := yamlLine.FindStringSubmatch(message); m != nil {
+		line, _ = strconv.Atoi(m[1]) // digits
+		message = message[len(m[0]):]
+	}
+	return strings.TrimPrefix(message, "yaml: "), line
+}
+
+// firstBadLine returns the line at which text begins to have a fault. For what is
+// wrong in the order of things, rather than in a word, the library names the line
+// before the beginning of the list or mapping, however long that is.
+func firstBadLine(text []byte, message string) int {
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	ends := make([]int, len(lines))
+	for i, end := 0, 0; i < len(lines); i++ {
+		end += len(lines[i])
+		ends[i] = end
+	}
+	return 1 + sort.Search(len(ends)-1, func(i int) bool {
+		decoder := yaml.NewDecoder(bytes.NewReader(text[:ends[i]]))
+		for {
+			var node yaml.Node
+			if err := decoder.Decode(&node); errors.Is(err, io.EOF) {
+				return false
+			} else if err != nil {
+				found, _ := yamlFault(err)
+				return found == message
+			}
+		}
+	})
 }
 
 // maxNodes bounds what aliases can make of a document.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// FuzzDecodeStrict compares with encoding/json: what is taken here is taken there,
+// as the same, and what is no JSON there is none here.
+func FuzzDecodeStrict(f *testing.F) {
+	for _, seed := range []string{
+		`{"objects":[` + webObject + `],"wait":"5s","ifRevision":7}`,
+		`{"objects":[{"kind":"a\u00e9\n","labels":{"x":"y","":""},"spec":{"a":[1,-2.5e3,true,null,"\\"]},"revision":3}],"dryRun":true}`,
+		` { } `, `null`, `{"objects":null}`, `{"objects":[null]}`, `{"ifRevision":-1}`, `{"changesFrom":12345678901234567890}`,
+		`{"a":{"b":[[]]}}`, `{"objects":[{}],"objects":[]}`, `{"wait":5}`, `{"more":truE}`, `{"objects":[1,]}`, `{"spec":01}`, "\"\x01\"", `"\ud800"`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var got, want api.ApplyParams
+		err := decodeStrict(text, &got)
+		theirs := json.Unmarshal(text, &want)
+		if err == nil && (theirs != nil || !reflect.DeepEqual(normal(got), normal(want))) {
+			t.Errorf("%q was decoded as %+v; encoding/json: %+v, %v", text, got, want, theirs)
+		}
+		if err != nil && err.syntax && json.Valid(text) && len(text) < maxNesting && validText(text) {
+			t.Errorf("%q is JSON and was refused as none: %v", text, err)
+		}
+		if err != nil && !err.syntax && !json.Valid(text) && strings.Contains(err.Error(), "no JSON") {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}
+
+// validText tells whether text has no bytes that encoding/json puts up with.
+func validText(text []byte) bool { return strings.ToValidUTF8(string(text), "") == string(text) }
+
+// normal makes values comparable that differ in nothing that matters.
+func normal(p api.ApplyParams) string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.ReplaceAll(string(text), `"objects":null`, `"objects":[]`)
+}
+
+func TestStrictPaths(t *testing.T) {
+	for _, tt := range []struct{ text, path, message string }{
+		{`{"frontends":"x"}`, "frontends", `"x" is not a list`},
+		{`{"frontends":["a",5]}`, "frontends[1]", "5 is not a string"},
+		{`{"backends":[{},{"weight":true}]}`, "backends[1].weight", "true is not a number"},
+		{`{"backends":[{"weight":1e2}]}`, "backends[0].weight", "1e2 is no whole number"},
+		{`{"backends":[{"Weight":1}]}`, "backends[0].Weight", "unknown field"},
+		{`{"affinity":{"timeout":"3 hours"}}`, "affinity.timeout", "3 hours"},
+		{`{"affinity":{"timeout":"3h","timeout":"3h"}}`, "affinity.timeout", "twice"},
+		{`{"affinity":[]}`, "affinity", "[] is not an object"},
+		{`{"sourceRanges":[null]}`, "sourceRanges[0]", "null in a list"},
+		{"{\n\"source\": \n\"keep\",,}", "", "line 3"},
+		{`{"source":"\q"}`, "", "wrong escape"},
+	} {
+		var s api.ServiceSpec
+		err := decodeStrict([]byte(tt.text), &s)
+		if err == nil || err.path != tt.path || !strings.Contains(err.text, tt.message) {
+			t.Errorf("%s: %v at %q, want …%s… at %q", tt.text, err, err.path, tt.message, tt.path)
+		}
+	}
+}
