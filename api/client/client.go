@@ -114,9 +114,18 @@ func (c *Client) Close() error {
 func (c *Client) Socket() string { return c.socket }
 
 // Call calls a method that changes nothing and decodes its result, which may be
-// nil. It is repeated once if the connection breaks. The daemon's own errors are
+// nil. It is repeated once if the connection breaks. An object that is too large
+// for one reply comes whole, and so do counters. The daemon's own errors are
 // [*api.Error]; others are [*Error].
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
+	if err := c.callOnce(ctx, method, params, result); err != nil {
+		return err
+	}
+	return caller(c.callOnce).whole(ctx, params, result)
+}
+
+// callOnce is Call for what fits one reply.
+func (c *Client) callOnce(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
 	request, err := encode(method, params)

@@ -11,22 +11,60 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// An object can be larger than a reply. Then its lists come in parts.
+// An object can be larger than a reply. Then its lists come in parts. Whoever
+// changes one that was cut, and applies it, would lose the rest: so callers never
+// see a part that they did not ask for.
 
-// Caller is the part of [Client] that [Complete] needs.
-type Caller interface {
-	Call(ctx context.Context, method string, params, result any) error
+// caller makes one call, whose result may be a part.
+type caller func(ctx context.Context, method string, params, result any) error
+
+// whole reads what did not fit the reply that result came in.
+func (call caller) whole(ctx context.Context, params, result any) error {
+	switch r := result.(type) {
+	case *api.Object:
+		if p, ok := params.(api.GetParams); ok && p.Continue == "" {
+			return call.completeObject(ctx, r)
+		}
+	case *api.ListResult:
+		items := r.Items[:0]
+		for _, o := range r.Items {
+			err := call.completeObject(ctx, &o)
+			if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonNotFound {
+				continue // deleted meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			items = append(items, o)
+		}
+		r.Items = items
+	case *api.CountersResult:
+		if p, ok := params.(api.CountersParams); ok && p.Continue == "" {
+			return call.completeCounters(ctx, p, r)
+		}
+	}
+	return nil
+}
+
+func (call caller) completeCounters(ctx context.Context, p api.CountersParams, all *api.CountersResult) error {
+	for all.Continue != "" {
+		var part api.CountersResult
+		p.Continue = all.Continue
+		if err := call(ctx, api.MethodCounters, p, &part); err != nil {
+			return err
+		}
+		all.Backends, all.Continue = append(all.Backends, part.Backends...), part.Continue
+	}
+	return nil
 }
 
 // completions is how often an object that changes meanwhile is read again.
 const completions = 10
 
-// Complete reads what did not fit the reply that o came in, so that o is whole.
-// [Client.Get] and [Client.List] do so themselves.
-func Complete(ctx context.Context, c Caller, o *api.Object) error {
+func (call caller) completeObject(ctx context.Context, o *api.Object) error {
 	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
 	for range completions {
-		err := complete(ctx, c, o)
+		err := call.addParts(ctx, o)
 		if err == nil {
 			return nil
 		}
@@ -35,7 +73,7 @@ func Complete(ctx context.Context, c Caller, o *api.Object) error {
 			return err
 		}
 		*o = api.Object{}
-		if err := c.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, o); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, o); err != nil {
 			return err
 		}
 	}
@@ -45,10 +83,10 @@ func Complete(ctx context.Context, c Caller, o *api.Object) error {
 // errChanged: two parts are of different revisions.
 var errChanged = errors.New("changed while it was read")
 
-func complete(ctx context.Context, c Caller, o *api.Object) error {
+func (call caller) addParts(ctx context.Context, o *api.Object) error {
 	for o.Continue != "" {
 		var part api.Object
-		if err := c.Call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Continue: o.Continue}, &part); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Continue: o.Continue}, &part); err != nil {
 			return err
 		}
 		if part.Revision != o.Revision {

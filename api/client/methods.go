@@ -4,7 +4,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"time"
 
@@ -32,28 +31,12 @@ func (c *Client) Status(ctx context.Context) (*api.StatusResult, error) {
 
 // Get returns one object. A missing one is an [*api.Error] with [api.ReasonNotFound].
 func (c *Client) Get(ctx context.Context, kind, name string) (*api.Object, error) {
-	o, err := call[api.Object](ctx, c, api.MethodGet, api.GetParams{Kind: kind, Name: name})
-	if err != nil {
-		return nil, err
-	}
-	return o, Complete(ctx, c, o)
+	return call[api.Object](ctx, c, api.MethodGet, api.GetParams{Kind: kind, Name: name})
 }
 
 // Counters returns the counters of an object, or without kind and name those of the node.
 func (c *Client) Counters(ctx context.Context, kind, name string) (*api.CountersResult, error) {
-	params := api.CountersParams{Kind: kind, Name: name}
-	all, err := call[api.CountersResult](ctx, c, api.MethodCounters, params)
-	for err == nil && all.Continue != "" {
-		var part *api.CountersResult
-		params.Continue = all.Continue
-		if part, err = call[api.CountersResult](ctx, c, api.MethodCounters, params); err == nil {
-			all.Backends, all.Continue = append(all.Backends, part.Backends...), part.Continue
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
+	return call[api.CountersResult](ctx, c, api.MethodCounters, api.CountersParams{Kind: kind, Name: name})
 }
 
 // Changes returns what changed after the revision since. With Expired set in
@@ -83,18 +66,7 @@ func (c *Client) List(ctx context.Context, params api.ListParams) iter.Seq2[api.
 		if err != nil {
 			return nil, "", err
 		}
-		whole := page.Items[:0]
-		for _, o := range page.Items {
-			err := Complete(ctx, c, &o)
-			if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonNotFound {
-				continue
-			}
-			if err != nil {
-				return nil, "", err
-			}
-			whole = append(whole, o)
-		}
-		return whole, page.Continue, nil
+		return page.Items, page.Continue, nil
 	}, params.Continue)
 }
 

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// TestObjectLargerThanAReply has a service of 5,000 backends: what a client
+// library returns is whole, and can be changed and applied again.
+func TestObjectLargerThanAReply(t *testing.T) {
+	const count = 5000
+	s := newSite(t)
+	s.run()
+	backends := make([]string, count)
+	for i := range backends {
+		backends[i] = fmt.Sprintf("10.%d.%d.2:8080", i>>8, i&255)
+	}
+	s.apply(serviceObject("small", 1, "10.0.1.2:8080"), serviceObject("big", 2, backends...))
+	check := func(o *api.Object) {
+		t.Helper()
+		var spec api.ServiceSpec
+		var status api.ServiceStatus
+		if err := json.Unmarshal(o.Spec, &spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(o.Status, &status); err != nil {
+			t.Fatal(err)
+		}
+		if len(spec.Backends) != count || len(status.Backends) != count || o.Continue != "" {
+			t.Fatalf("%s has %d backends and the status of %d, want %d", o.Name, len(spec.Backends), len(status.Backends), count)
+		}
+		for i := range backends {
+			if spec.Backends[i].Address != backends[i] || status.Backends[i].Address != backends[i] {
+				t.Fatalf("backend %d is %s, its status is of %s; want %s", i, spec.Backends[i].Address, status.Backends[i].Address, backends[i])
+			}
+		}
+	}
+	o, err := s.Get(t.Context(), api.KindService, "big")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(o)
+	var names []string
+	for o, err := range s.List(t.Context(), api.ListParams{Kind: api.KindService}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names = append(names, o.Name); o.Name == "big" {
+			check(&o)
+		}
+	}
+	if fmt.Sprint(names) != "[big small]" {
+		t.Errorf("list = %v, want [big small]", names)
+	}
+	counters, err := s.Counters(t.Context(), api.KindService, "big")
+	if err != nil || len(counters.Backends) != count || counters.Backends[count-1].Address != backends[count-1] {
+		t.Errorf("counters of %d backends, %v; want %d", len(counters.Backends), err, count)
+	}
+	again, err := s.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{{Kind: o.Kind, Name: o.Name, Spec: o.Spec}}})
+	if err != nil || len(again.Changes) != 1 || again.Changes[0].Action != api.ActionUnchanged {
+		t.Errorf("what was read, applied again: %+v, %v; want unchanged", again, err)
+	}
+}
+
+// TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of
+// several requests, which a daemon that is killed meanwhile forgets as a whole.
+func TestChangeLargerThanARequest(t *testing.T) {
+	const count = 10000
+	s := newSite(t)
+	p := s.run()
+	params := api.ReplaceParams{Owner: api.OwnerCLI, Kinds: []string{api.KindService}}
+	for i := range count {
+		params.Objects = append(params.Objects, serviceObject(fmt.Sprintf("s%05d", i), i, "10.0.1.2:8080", "10.0.1.3:8080"))
+	}
+	result, err := s.Replace(t.Context(), params)
+	if err != nil || result.Revision != 1 || result.Summary[api.ActionCreated] != count {
+		t.Fatalf("replace = %+v, %v; want revision 1 and %d created", result, err, count)
+	}
+	// The commit of a transaction that the daemon no longer has would delete all.
+	staging := api.ReplaceParams{Owner: params.Owner, Kinds: params.Kinds, Objects: params.Objects[:10]}
+	staging.Transaction, staging.More = "mine", true
+	if _, err := s.Replace(t.Context(), staging); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(9)
+	p.ends()
+	s.run()
+	staging.Objects, staging.More = nil, false
+	_, err = s.Replace(t.Context(), staging)
+	if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Reason() != api.ReasonConflict {
+		t.Errorf("the commit of a forgotten transaction: %v, want conflict", err)
+	}
+	if got := s.status().Objects[api.KindService]; got != count {
+		t.Errorf("%d services, want %d", got, count)
+	}
+}
+
+// TestWatchOverKill watches the real daemon over its death and return.
+func TestWatchOverKill(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	s.apply(serviceObject("a", 1, "10.0.1.2:8080"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ready, killed := map[string]bool{}, false
+	for w, err := range s.Watch(ctx, client.WatchOptions{Kinds: []string{api.KindService}}) {
+		if err != nil {
+			continue // it is tried again
+		}
+		var status api.Status
+		if w.Object != nil && json.Unmarshal(w.Object.Status, &status) == nil {
+			ready[w.Ref.Name] = status.State == api.StateReady
+		}
+		if w.Synced && !killed {
+			p.signal(9)
+			p.ends()
+			if err := os.WriteFile(s.path("conf.d/b.yaml"), []byte("kind: Service\nname: b\nspec: {frontends: [\"10.96.0.9:80/tcp\"]}\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			s.run()
+			killed = true
+		}
+		if killed && ready["a"] && ready["b"] {
+			return
+		}
+	}
+	t.Errorf("the watch ended, ready were %v", ready)
+}
