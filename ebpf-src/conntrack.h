@@ -181,6 +181,24 @@ static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *
 	}
 }
 
+/* Whether either table has an entry of t. A global function, so that the verifier
+ * walks it once and not for each tuple that is tried.
+ */
+__noinline int conn_exists(const struct tuple *t)
+{
+	struct work *w = work_get();
+
+	if (!t || !w)
+		return 1;
+	if (t->family == 4) {
+		key4_from(&w->key4, t);
+		return bpf_map_lookup_elem(&ll_ct4, &w->key4) ||
+		       bpf_map_lookup_elem(&ll_half4, &w->key4);
+	}
+	key6_from(&w->key6, t);
+	return bpf_map_lookup_elem(&ll_ct6, &w->key6) || bpf_map_lookup_elem(&ll_half6, &w->key6);
+}
+
 /* Enters c under t, in the half-open table or the established one. Returns 0 or
  * a negative errno: -E2BIG where the established table is full, -EEXIST with
  * BPF_NOEXIST where there is one.

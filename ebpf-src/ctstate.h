@@ -26,17 +26,20 @@ enum ct_event {
 	EVENT_RESET,	/* RST, ABORT */
 };
 
-static __always_inline enum ct_event ct_event_of(const struct pkt *p)
+/* A global function, so that the verifier follows what comes after it once and not
+ * for each event.
+ */
+__noinline enum ct_event ct_event(__u32 proto, __u32 tcp_flags, __u32 sctp_chunk)
 {
-	if (p->proto == IPPROTO_TCP) {
-		if (p->tcp_flags & TCP_RST)
+	if (proto == IPPROTO_TCP) {
+		if (tcp_flags & TCP_RST)
 			return EVENT_RESET;
-		if (p->tcp_flags & TCP_SYN)
-			return p->tcp_flags & TCP_ACK ? EVENT_ANSWER : EVENT_OPEN;
-		return p->tcp_flags & TCP_FIN ? EVENT_CLOSE : EVENT_DATA;
+		if (tcp_flags & TCP_SYN)
+			return tcp_flags & TCP_ACK ? EVENT_ANSWER : EVENT_OPEN;
+		return tcp_flags & TCP_FIN ? EVENT_CLOSE : EVENT_DATA;
 	}
-	if (p->proto == IPPROTO_SCTP) {
-		switch (p->sctp_chunk) {
+	if (proto == IPPROTO_SCTP) {
+		switch (sctp_chunk) {
 		case SCTP_INIT:
 			return EVENT_OPEN;
 		case SCTP_ABORT:
@@ -48,6 +51,11 @@ static __always_inline enum ct_event ct_event_of(const struct pkt *p)
 		}
 	}
 	return EVENT_DATA;
+}
+
+static __always_inline enum ct_event ct_event_of(const struct pkt *p)
+{
+	return ct_event(p->proto, p->tcp_flags, p->sctp_chunk);
 }
 
 /* Whether a reset can be genuine: its sequence number lies in the window that the
@@ -127,10 +135,11 @@ full:
 }
 
 /* The state after event in the direction of flags, where the other direction has
- * twin_flags. Pure: the whole table of transitions is here.
+ * twin_flags. Pure: the whole table of transitions is here. A global function, so that
+ * the verifier walks it once.
  */
-static __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u16 flags,
-					__u16 twin_flags)
+__noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32 flags,
+				 __u32 twin_flags)
 {
 	int reply = flags & CT_F_REPLY;
 

@@ -67,9 +67,9 @@ __noinline __u64 lb_load(__u32 table_id, __u32 slot)
 }
 
 /* The backend with the fewest connections for its weight, of all, or of so many
- * from a random place on.
+ * from a random place on. A global function, so that the verifier walks it once.
  */
-static __noinline __u32 lb_least(__u32 table_id, __u32 slot_count)
+__noinline __u32 lb_least(__u32 table_id, __u32 slot_count)
 {
 	__u64 best = ~0ULL;
 	__u32 start;

@@ -89,6 +89,7 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 	if (p->fragment == FRAGMENT_LATER)
 		return LL_NEXT;
 	if (p->proto == IPPROTO_SCTP)
-		return old_ports == new_ports ? LL_NEXT : sctp_csum(p, old_ports ^ new_ports);
+		return old_ports == new_ports ? LL_NEXT :
+		       sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
 	return nat_l4_csum(p, addr_diff, port_diff);
 }

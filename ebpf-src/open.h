@@ -43,7 +43,7 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 			return -DROP_NO_PORT;
 		w->conn.sport = bpf_htons(*port);
 		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-		if (!conn_find(w, &w->twin_tuple, &w->twin))
+		if (!conn_exists(&w->twin_tuple))
 			return LL_NEXT;
 	}
 	return -DROP_NO_PORT;

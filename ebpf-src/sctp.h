@@ -37,15 +37,16 @@ __noinline __u32 crc32c_multiply(__u32 a, __u32 b)
 	return product;
 }
 
-/* The ports changed by changed_bits (their exclusive or, as in memory). */
-static __noinline int sctp_csum(struct pkt *p, __u32 changed_bits)
+/* The ports, at l4_off, changed by changed_bits (their exclusive or, as in memory).
+ * Padding of the link is not part of the l4_len bytes. A global function, so that
+ * the verifier walks it once.
+ */
+__noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u32 changed_bits)
 {
-	__u32 off = p->l4_off + 8, crc = changed_bits, csum, zeros;
+	__u32 off = l4_off + 8, zeros = l4_len - 4, crc = changed_bits, csum;
 
-	if (p->skb->len < p->l4_off + 12 || p->skb->len - p->l4_off >= 1 << CRC32C_POWERS)
+	if (skb->len < l4_off + 12 || skb->len - l4_off >= 1 << CRC32C_POWERS)
 		return -DROP_REWRITE;
-	/* Padding of the link is not part of the packet. */
-	zeros = p->l4_len - 4;
 	for (int i = 0; i < 32; i++)
 		crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
 	for (int i = 0; i < CRC32C_POWERS; i++) {
@@ -53,10 +54,10 @@ static __noinline int sctp_csum(struct pkt *p, __u32 changed_bits)
 
 		crc = zeros >> i & 1 ? advanced : crc;
 	}
-	if (bpf_skb_load_bytes(p->skb, off, &csum, sizeof(csum)))
+	if (bpf_skb_load_bytes(skb, off, &csum, sizeof(csum)))
 		return -DROP_REWRITE;
 	csum ^= crc;
-	if (bpf_skb_store_bytes(p->skb, off, &csum, sizeof(csum), 0))
+	if (bpf_skb_store_bytes(skb, off, &csum, sizeof(csum), 0))
 		return -DROP_REWRITE;
 	return LL_NEXT;
 }

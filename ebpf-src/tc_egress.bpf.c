@@ -67,11 +67,6 @@ static __noinline int send(struct pkt *p, struct work *w)
 	struct addr daddr;
 	int ret;
 
-	if (!w)
-		return LL_PASS;
-	ret = track_lookup(p, w);
-	if (ret != LL_NEXT)
-		return ret;
 	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
@@ -123,7 +118,11 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
-		ret = p.icmp_error ? icmp_translate(&p, w) : send(&p, w);
+		ret = p.icmp_error ? icmp_translate(&p, w) : track_lookup(&p, w);
+	if (ret == LL_OPEN)
+		ret = open_connection(&p, w);
+	if (ret == LL_NEXT)
+		ret = send(&p, w);
 	return finish(&p, ret);
 }
 

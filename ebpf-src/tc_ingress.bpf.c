@@ -13,21 +13,12 @@
 #include "icmp.h"
 #include "track.h"
 
-/* What is not an established connection that stays one. */
-static __noinline int slow(struct pkt *p)
+/* A packet whose connection, not established or changing, was found or opened. */
+static __noinline int forward(struct pkt *p, struct work *w)
 {
-	struct work *w = work_get();
 	struct ct_meta *meta;
 	struct rewrite *r;
-	int ret;
 
-	if (!w)
-		return LL_PASS;
-	if (p->icmp_error)
-		return icmp_translate(p, w);
-	ret = track_lookup(p, w);
-	if (ret != LL_NEXT)
-		return ret;
 	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
@@ -48,6 +39,7 @@ SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb };
+	struct work *w;
 	int ret;
 
 	if (skb->tc_index)
@@ -62,8 +54,16 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
+	if (ret != LL_NEXT)
+		return finish(&p, ret);
+	w = work_get();
+	if (!w)
+		return TC_ACT_UNSPEC;
+	ret = p.icmp_error ? icmp_translate(&p, w) : track_lookup(&p, w);
+	if (ret == LL_OPEN)
+		ret = open_connection(&p, w);
 	if (ret == LL_NEXT)
-		ret = slow(&p);
+		ret = forward(&p, w);
 	return finish(&p, ret);
 }
 

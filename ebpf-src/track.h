@@ -162,16 +162,14 @@ static __always_inline int track_ipv6(struct pkt *p)
 	return track_forward(p, &v->meta, &r);
 }
 
-/* The long way: connections that are half-open or change, and new ones. LL_NEXT:
- * w->conn is what p is to become, *meta its entry in the map.
+/* The long way: connections that are half-open or change. LL_NEXT: w->conn is what p
+ * is to become. LL_OPEN: there is none; open_connection is not called from here, for
+ * what functions call each other share 512 bytes of stack.
  */
 static __noinline int track_lookup(struct pkt *p, struct work *w)
 {
 	struct ct_meta *meta;
-	int ret;
 
-	if (!w)
-		return LL_PASS;
 	tuple_of(&w->tuple, p);
 	meta = conn_find(w, &w->tuple, &w->conn);
 	/* A connection that was refused is chosen anew: a backend may be there. */
@@ -179,17 +177,16 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	    !(w->conn.meta.flags & CT_F_REPLY))
 		meta = NULL;
 	if (meta) {
-		ret = ct_advance(p, w, meta);
-		if (ret == LL_NEXT)
+		if (ct_advance(p, w, meta) == LL_NEXT)
 			return LL_NEXT;
 		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
 		conn_remove(w, &w->twin_tuple, w->conn.half_open);
 		conn_remove(w, &w->tuple, w->conn.half_open);
 	}
-	return open_connection(p, w);
+	return LL_OPEN;
 }
 
-/* Tells what track_lookup did, while p is still as it came. */
+/* Tells what open_connection did, while p is still as it came. */
 static __always_inline void track_tell(struct pkt *p)
 {
 	if (p->opened)

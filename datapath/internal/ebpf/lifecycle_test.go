@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
@@ -22,6 +25,18 @@ import (
 var bothHooks = map[string]struct{ attach, hook string }{
 	"tcx":     {"tcx", "tcx-ingress"},
 	"cls_bpf": {"tc", "tc-ingress"},
+}
+
+// requireTCX skips the test on kernels before 6.6.
+func requireTCX(t *testing.T) {
+	t.Helper()
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // lo
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // web is a service with the first so many backends.
@@ -44,6 +59,9 @@ func (n *network) serve() (servers []*testnet.Server) {
 func TestRestartKeepsConnections(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
+			if name == "tcx" {
+				requireTCX(t)
+			}
 			n := newNetwork(t)
 			n.restart(how.attach)
 			n.attach()

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// What the verifiers of the kernels from 5.15 on allow.
+const (
+	stackMax    = 512 // bytes of a function and all that called it
+	stackUnit   = 32  // each function's part is rounded up to it; newer kernels take 16
+	processedOK = 500_000
+)
+
+var (
+	stackLine     = regexp.MustCompile(`stack depth ([0-9+]+)`)
+	processedLine = regexp.MustCompile(`processed (\d+) insns`)
+)
+
+// TestOldVerifiersAccept holds the programs to the limits of older kernels than the
+// one that this test runs on. Half of the instructions that a verifier processes
+// before it gives up are left to what other versions of it make of the programs.
+func TestOldVerifiersAccept(t *testing.T) {
+	testnet.RequireRoot(t)
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
+		kernelProgLlTcIngress: loadKernel,
+		egressProgLlTcEgress:  loadEgress,
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec, err := load()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range spec.Maps {
+				m.Pinning = ebpf.PinNone
+			}
+			c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			defer c.Close()
+			log := c.Programs[name].VerifierLog
+			processed := processedLine.FindStringSubmatch(log)
+			depths := stackLine.FindStringSubmatch(log)
+			if processed == nil || depths == nil {
+				t.Fatalf("the verifier's log has changed: %s", log)
+			}
+			if n, err := strconv.Atoi(processed[1]); err != nil || n > processedOK {
+				t.Errorf("%d instructions processed, want at most %d (%v)", n, processedOK, err)
+			}
+			f := newFrames(t, spec.Programs[name], strings.Split(depths[1], "+"))
+			bytes, calls := f.worst(name)
+			t.Logf("%s instructions; %d bytes of stack in %s", processed[1], bytes, calls)
+			if bytes > stackMax {
+				t.Errorf("%s need %d bytes of stack, Linux 6.1 allows %d", calls, bytes, stackMax)
+			}
+		})
+	}
+}
+
+// frames is what each function of a program has on the stack, and calls.
+type frames struct {
+	bytes map[string]int
+	calls map[string]map[string]bool
+}
+
+func newFrames(t *testing.T, p *ebpf.ProgramSpec, depths []string) frames {
+	t.Helper()
+	f := frames{make(map[string]int), make(map[string]map[string]bool)}
+	var function string
+	for _, ins := range p.Instructions {
+		if s := ins.Symbol(); s != "" {
+			if len(f.bytes) == len(depths) {
+				t.Fatalf("the verifier tells of %d functions; more are in the program, such as %s", len(depths), s)
+			}
+			depth, err := strconv.Atoi(depths[len(f.bytes)])
+			if err != nil {
+				t.Fatal(err)
+			}
+			function = s
+			f.bytes[s] = (max(depth, 1) + stackUnit - 1) / stackUnit * stackUnit
+			f.calls[s] = make(map[string]bool)
+		}
+		if ins.IsFunctionCall() {
+			f.calls[function][ins.Reference()] = true
+		}
+	}
+	if len(f.bytes) != len(depths) {
+		t.Fatalf("the verifier tells of %d functions, the program has %d", len(depths), len(f.bytes))
+	}
+	return f
+}
+
+// worst returns the chain of calls that takes the most stack.
+func (f frames) worst(function string) (bytes int, calls string) {
+	for callee := range f.calls[function] {
+		if b, c := f.worst(callee); b > bytes || b == bytes && c < calls {
+			bytes, calls = b, " > "+c
+		}
+	}
+	return bytes + f.bytes[function], function + calls
+}
