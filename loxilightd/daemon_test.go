@@ -5,10 +5,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
@@ -89,6 +92,37 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	if _, ok := s.get(api.KindService, "web"); !ok {
 		t.Error("what was answered is lost")
 	}
+}
+
+// TestChangeIsMadeOnce is D06: the daemon is killed at any point of a change, which
+// is asked for again with the same id. It is made exactly once.
+func TestChangeIsMadeOnce(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	unknown := 0
+	for round := range uint64(12) {
+		params := api.ApplyParams{
+			Objects: []api.Object{serviceObject(fmt.Sprint("s", round), int(round), "10.0.1.2:8080")},
+			Change:  api.Change{RequestID: client.NewRequestID()},
+		}
+		first := make(chan error, 1)
+		go func() { _, err := s.Apply(t.Context(), params); first <- err }()
+		time.Sleep(rand.N(2 * time.Millisecond)) // at any point of it
+		p.signal(syscall.SIGKILL)
+		p.ends()
+		if err := <-first; errors.Is(err, client.ErrOutcomeUnknown) {
+			unknown++
+		}
+		p = s.run()
+		result, err := s.Apply(t.Context(), params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now := s.status().Revision; result.Revision != round+1 || now != round+1 || result.Changes[0].Action != api.ActionCreated {
+			t.Fatalf("round %d: answer %+v, the daemon is at revision %d", round, result, now)
+		}
+	}
+	t.Logf("%d outcomes were unknown", unknown)
 }
 
 const webFile = `kind: Service

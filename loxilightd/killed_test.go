@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,20 +16,14 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // newKernelSite is a site with the eBPF data plane, small and with pins of its own.
 func newKernelSite(t *testing.T) (s *site, pins string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_BPF and CAP_NET_ADMIN")
-	}
-	pins = fmt.Sprintf("/sys/fs/bpf/ll-test-daemon-%d", os.Getpid())
-	t.Cleanup(func() {
-		if err := os.RemoveAll(pins); err != nil {
-			t.Error(err)
-		}
-	})
+	testnet.RequireRoot(t)
+	pins = filepath.Join(testnet.BPFFS(t), "loxilight")
 	s = newSite(t)
 	s.configure("pinDir: "+pins, "switch: {namespace: host}",
 		"tables: {connections: 1024, halfOpen: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
