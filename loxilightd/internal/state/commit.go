@@ -88,6 +88,8 @@ type plan struct {
 	dropped []*Object // deleted ones, as they were
 	cost    datapath.Cost
 	counts  map[string]int
+	dark    map[Key]*Object // as in the store
+	lit     []*Object       // of dark: replaced or deleted
 }
 
 // plan works t out. It changes nothing. s.writer is held.
@@ -96,7 +98,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts()}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {
@@ -140,6 +142,12 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 	switch {
 	case old == nil:
 		p.counts[o.Kind]++
+		if dark, ok := p.dark[o.Key]; ok {
+			if dark.Owner != o.Owner {
+				return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", dark.Owner, o.Owner)
+			}
+			p.lit = append(p.lit, dark)
+		}
 	case old.same(o):
 		change.Action = Unchanged
 		p.changes = append(p.changes, change)
@@ -163,6 +171,9 @@ func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
 	}
 	old := p.edit.get(k)
 	if old == nil {
+		old = p.dark[k]
+	}
+	if old == nil {
 		p.changes = append(p.changes, Change{Key: k, Action: Absent})
 		return nil
 	}
@@ -174,14 +185,18 @@ func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
 }
 
 func (p *plan) drop(old *Object) {
+	p.dropped = append(p.dropped, old)
+	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
+	if old.Value == nil {
+		p.lit = append(p.lit, old)
+		return
+	}
 	p.edit.remove(old.Key)
 	p.cost = p.cost.Sub(old.Value.cost())
 	if p.counts[old.Kind]--; p.counts[old.Kind] == 0 {
 		delete(p.counts, old.Kind)
 	}
 	p.gone = append(p.gone, old)
-	p.dropped = append(p.dropped, old)
-	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
 }
 
 // prune deletes what scope covers and nobody named.
@@ -192,6 +207,11 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 			if _, ok := named[o.Key]; !ok && o.Owner == scope.Owner {
 				p.drop(o)
 			}
+		}
+	}
+	for k, o := range p.dark {
+		if _, ok := named[k]; !ok && o.Owner == scope.Owner && slices.Contains(kinds, k.Kind) {
+			p.drop(o)
 		}
 	}
 }
@@ -310,7 +330,10 @@ func (s *Store) Commit(t *Transaction) (*Result, error) {
 	if changed {
 		result.Revision++
 	}
-	w := write{revision: result.Revision, puts: p.puts, deletes: p.dropped, replaced: p.gone, count: p.edit.count}
+	w := write{
+		revision: result.Revision, puts: p.puts, deletes: p.dropped,
+		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(s.dark) - len(p.lit),
+	}
 	for _, o := range p.puts {
 		o.Revision = result.Revision
 	}
@@ -328,6 +351,9 @@ func (s *Store) Commit(t *Transaction) (*Result, error) {
 
 // publish makes a durable plan the state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
+	for _, o := range p.lit {
+		delete(s.dark, o.Key)
+	}
 	for _, o := range p.gone {
 		o.Value.claims(func(c claim, _ func() string) {
 			if s.claims[c] == o.Name {

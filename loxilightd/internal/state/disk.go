@@ -20,11 +20,10 @@ import (
 
 // Buckets of the store, and keys of the first.
 var (
-	bucketMeta       = []byte("meta")
-	bucketObjects    = []byte("objects")    // Kind/name: record
-	bucketRequests   = []byte("requests")   // sequence number: what was answered
-	bucketUnreadable = []byte("unreadable") // as objects: what this version does not understand
-	buckets          = [][]byte{bucketMeta, bucketObjects, bucketRequests, bucketUnreadable}
+	bucketMeta     = []byte("meta")
+	bucketObjects  = []byte("objects")  // Kind/name: record
+	bucketRequests = []byte("requests") // sequence number: what was answered
+	buckets        = [][]byte{bucketMeta, bucketObjects, bucketRequests}
 
 	keyHead   = []byte(headKey)
 	keyDamage = []byte("damage")
@@ -45,6 +44,7 @@ type content struct {
 	requests   requests
 	damage     *Damage
 	unreadable []Unreadable
+	dark       []*Object // the unreadable ones, without a value
 	rolledBack bool
 }
 
@@ -147,9 +147,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	d.head, d.requests = c.head, c.requests
 	if c.rolledBack {
 		c.revision = freshRevision(time.Now())
-	}
-	if c.rolledBack || len(c.unreadable) > 0 {
-		if err := d.putAway(c); err != nil {
+		if err := d.write(&write{revision: c.revision, count: int(c.count)}); err != nil {
 			return nil, nil, errors.Join(err, d.db.Close())
 		}
 	}
@@ -215,6 +213,7 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 		value, err := decode(o.Kind, []byte(o.Spec))
 		if err != nil {
 			c.unreadable = append(c.unreadable, Unreadable{o.Key, err})
+			c.dark = append(c.dark, o)
 			return nil
 		}
 		o.Value = value
@@ -227,37 +226,13 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 	return err
 }
 
-// putAway moves unreadable objects out of the way, and writes the revision of c.
-func (d *disk) putAway(c *content) error {
-	h := d.head
-	h.revision = c.revision
-	err := d.update(func(tx *bbolt.Tx) error {
-		objects, unreadable := tx.Bucket(bucketObjects), tx.Bucket(bucketUnreadable)
-		for _, u := range c.unreadable {
-			key := []byte(u.Key.String())
-			record := slices.Clone(objects.Get(key))
-			_, crc, _ := unseal(u.Key.String(), record)
-			h.count--
-			h.sum -= uint64(crc)
-			if err := errors.Join(unreadable.Put(key, record), objects.Delete(key)); err != nil {
-				return err
-			}
-		}
-		return tx.Bucket(bucketMeta).Put(keyHead, h.encode())
-	})
-	if err == nil {
-		d.head = h
-	}
-	return err
-}
-
 // write is one commit.
 type write struct {
 	revision  uint64
 	puts      []*Object
 	deletes   []*Object
 	replaced  []*Object // what puts and deletes do away with
-	count     int       // of objects afterwards
+	count     int       // of objects afterwards, dark ones included
 	requestID string    // empty: none
 	answer    []byte
 }

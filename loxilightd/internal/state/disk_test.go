@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -130,26 +132,53 @@ func TestRequestsAreBounded(t *testing.T) {
 	check()
 }
 
-// TestUnreadableIsPutAway: an object that this version does not understand takes no
-// part, is reported, and is kept aside.
-func TestUnreadableIsPutAway(t *testing.T) {
+// TestUnreadable: an object that this version does not understand takes no part
+// and is reported at every start; one that does finds it as it was.
+func TestUnreadable(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	odd := service(t, "odd", "192.0.2.1:80 1")
-	odd.Spec = "192.0.2.1:80 many"
-	commit(t, s, &Transaction{Put: []*Object{odd, service(t, "even", "192.0.2.2:80 1")}})
-	s, report := reopen(t, s, cfg)
-	if len(report.Unreadable) != 1 || report.Unreadable[0].Key.Name != "odd" || report.Damage != nil || s.Snapshot().Len() != 1 {
-		t.Errorf("report %+v, %d objects; want odd unreadable and one object", report, s.Snapshot().Len())
+	dark := func(owner, name string) *Object {
+		o := object(t, owner, "Service/"+name, "192.0.2.1:80 1")
+		o.Spec, o.Value = "192.0.2.1:80 many", &Service{}
+		return o
 	}
+	commit(t, s, &Transaction{Put: []*Object{
+		dark("cli", "stays"), dark("cli", "told"), dark("cli", "deleted"), dark("k8s", "pruned"), dark("k8s", "kept"), service(t, "even", "192.0.2.2:80 1"),
+	}})
+	check := func(want ...string) {
+		t.Helper()
+		var report *Report
+		s, report = reopen(t, s, cfg)
+		var got []string
+		for _, u := range report.Unreadable {
+			got = append(got, u.Key.Name)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) || report.Damage != nil || s.Snapshot().Len() != 1 {
+			t.Errorf("%q are unreadable, want %q; damage %v, %d objects", got, want, report.Damage, s.Snapshot().Len())
+		}
+	}
+	check("deleted", "kept", "pruned", "stays", "told")
 	commit(t, s, &Transaction{Put: []*Object{service(t, "even", "192.0.2.2:80 3")}})
-	s, report = reopen(t, s, cfg)
+	check("deleted", "kept", "pruned", "stays", "told")
+	wantRefusal(t, s, &Transaction{Put: []*Object{object(t, "k8s", "Service/told", "192.0.2.7:80 1")}}, Conflict, "Service/told", "owner", "not understood")
+	r := commit(t, s, &Transaction{Put: []*Object{service(t, "told", "192.0.2.7:80 1")}, Delete: []Key{{KindService, "deleted"}}})
+	wantActions(t, r, 3, "Service/told created", "Service/deleted deleted")
+	commit(t, s, &Transaction{Delete: []Key{{KindService, "told"}}})
+	kept := object(t, "k8s", "Service/kept", "192.0.2.8:80 1")
+	r = commit(t, s, &Transaction{Put: []*Object{kept}, Replace: &Scope{Owner: "k8s", Kinds: []string{KindService}}})
+	wantActions(t, r, 5, "Service/kept created", "Service/pruned deleted")
+	commit(t, s, &Transaction{Delete: []Key{{KindService, "kept"}}})
+	check("stays")
+	cfg.Decode = func(kind string, spec []byte) (Value, error) {
+		return decodeForTest(kind, []byte(strings.Replace(string(spec), "many", "9", 1)))
+	}
+	s, report := reopen(t, s, cfg)
 	closed(t, s)
-	if report.Damage != nil || s.Snapshot().Len() != 1 {
-		t.Errorf("the next start: %+v, %d objects", report, s.Snapshot().Len())
+	if o, ok := s.Snapshot().Get(Key{KindService, "stays"}); !ok || o.Revision != 1 || s.Snapshot().Cost().Backends != 12 || report.Unreadable != nil {
+		t.Errorf("understood again: %+v, %+v", o, report)
 	}
 }
 

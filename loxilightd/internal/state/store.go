@@ -34,7 +34,8 @@ type Report struct {
 	// the store is whole, and as it was before that.
 	RolledBack bool
 	// Unreadable are stored objects that this version does not understand. They
-	// are kept in the store, and take no part.
+	// are kept in the store and take no part, until an object of that name is told
+	// anew or deleted, or a version comes that understands them.
 	Unreadable []Unreadable
 }
 
@@ -60,6 +61,7 @@ type Store struct {
 	writer sync.Mutex // held through a commit
 	disk   *disk
 	claims map[claim]string // names of the holders
+	dark   map[Key]*Object  // stored objects that are not understood
 
 	snapshot atomic.Pointer[Snapshot]
 
@@ -106,6 +108,7 @@ func newStore(tables datapath.Tables, d *disk, c *content) *Store {
 		tables:  tables,
 		disk:    d,
 		claims:  map[claim]string{},
+		dark:    map[Key]*Object{},
 		watches: map[*Watch]struct{}{},
 		log:     changeLog{oldest: c.revision},
 	}
@@ -116,6 +119,9 @@ func newStore(tables datapath.Tables, d *disk, c *content) *Store {
 		snapshot.counts[o.Kind]++
 		snapshot.cost = snapshot.cost.Add(o.Value.cost())
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Name })
+	}
+	for _, o := range c.dark {
+		s.dark[o.Key] = o
 	}
 	snapshot.table = edit.done()
 	s.snapshot.Store(snapshot)
