@@ -33,7 +33,8 @@ const (
 
 // Daemon is the daemon as the commands need it.
 type Daemon interface {
-	// Call calls a method that changes nothing, and decodes its result.
+	// Call calls a method that changes nothing, and decodes its result: objects
+	// and counters whole, lists page by page.
 	Call(ctx context.Context, method string, params, result any) error
 	// Change calls a method that changes something, at most once. wait is how
 	// long the daemon may take on purpose.

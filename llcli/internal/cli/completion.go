@@ -204,8 +204,8 @@ func (a *app) backends(ctx context.Context, service, prefix string, args []strin
 			_, err := a.list(ctx, d, api.ListParams{Kind: api.KindService}, add)
 			return err
 		}
-		var object api.Object
-		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: api.KindService, Name: service}, &object); err != nil {
+		object, err := a.object(ctx, d, api.KindService, service)
+		if err != nil {
 			return err
 		}
 		return add([]api.Object{object})

@@ -20,26 +20,26 @@ node. Reasons that never happened are left out; -o wide shows them too. llcli ex
 tells what to do about a reason.`,
 		Example: "  llcli counters\n  llcli counters service web --watch",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			var params api.CountersParams
+			kind, name := "", ""
 			if len(args) > 0 {
-				kind, names, err := refArgs(args)
+				k, names, err := refArgs(args)
 				if err != nil {
 					return err
 				}
 				if len(names) != 1 {
 					return usagef("want KIND and one NAME, or neither for the node")
 				}
-				params = api.CountersParams{Kind: kind, Name: names[0]}
+				kind, name = k, names[0]
 			}
 			return a.repeat(ctx, func() error {
-				var counters api.CountersResult
-				if err := d.Call(ctx, api.MethodCounters, params, &counters); err != nil {
+				counters, err := a.counters(ctx, d, kind, name)
+				if err != nil {
 					return err
 				}
 				if !a.isTable() {
 					return a.printSample(counters)
 				}
-				a.printCounters(&counters)
+				a.printCounters(counters)
 				return nil
 			})
 		}),

@@ -60,10 +60,8 @@ answer of apply --dry-run.`,
 func (a *app) diffObjects(ctx context.Context, d Daemon, docs []document) error {
 	for i := range docs {
 		o := &docs[i].object
-		var is api.Object
-		err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name}, &is)
-		e, isAPI := errors.AsType[*api.Error](err)
-		absent := isAPI && e.Reason() == api.ReasonNotFound
+		is, err := a.object(ctx, d, o.Kind, o.Name)
+		absent := isNotFound(err)
 		if err != nil && !absent {
 			return err
 		}

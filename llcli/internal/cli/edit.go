@@ -55,8 +55,8 @@ func (a *app) revision(ctx context.Context, d Daemon) (uint64, error) {
 func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change, f func(spec map[string]any) error) error {
 	t := transaction{method: api.MethodApply, change: change}
 	return a.attempt(ctx, d, t, func(t *transaction) error {
-		var object api.Object
-		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
+		object, err := a.object(ctx, d, ref.Kind, ref.Name)
+		if err != nil {
 			return err
 		}
 		if err := refuseFile(&object); err != nil {

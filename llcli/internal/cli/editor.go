@@ -27,7 +27,7 @@ func (a *app) editCommand() *cobra.Command {
 somebody else changed meanwhile is not overwritten. A text that is refused is kept
 in a file that the error names.`,
 		Example: "  llcli edit service web\n  EDITOR=nano llcli edit interface eth0",
-		Args:    needWords(1, "llcli edit KIND NAME"),
+		Args:    needKind("llcli edit KIND NAME"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {
@@ -50,8 +50,8 @@ in a file that the error names.`,
 
 // editObject has the user edit an object, and applies what he made of it.
 func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change) error {
-	var object api.Object
-	if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, &object); err != nil {
+	object, err := a.object(ctx, d, ref.Kind, ref.Name)
+	if err != nil {
 		return err
 	}
 	if err := refuseFile(&object); err != nil {

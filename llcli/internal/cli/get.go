@@ -34,7 +34,7 @@ func (a *app) getCommand() *cobra.Command {
 
 With -o yaml and -o json the objects come out as apply takes them.`,
 		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide",
-		Args:    needWords(1, "llcli get KIND [NAME…]"),
+		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			kind, names, err := refArgs(args)
 			if err != nil {
@@ -94,8 +94,8 @@ func (a *app) getOnce(ctx context.Context, d Daemon, kind string, names []string
 func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []string) error {
 	w := a.objectWriter(kind, len(names) == 1)
 	for _, name := range names {
-		var object api.Object
-		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: kind, Name: name}, &object); err != nil {
+		object, err := a.object(ctx, d, kind, name)
+		if err != nil {
 			return err
 		}
 		if err := w.add([]api.Object{object}); err != nil {
@@ -103,27 +103,6 @@ func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []strin
 		}
 	}
 	return w.end()
-}
-
-// list calls each for every page of a list, and returns the revision of the first.
-func (a *app) list(ctx context.Context, d Daemon, params api.ListParams, each func([]api.Object) error) (uint64, error) {
-	var revision uint64
-	for {
-		var page api.ListResult
-		if err := d.Call(ctx, api.MethodList, params, &page); err != nil {
-			return 0, err
-		}
-		if params.Continue == "" {
-			revision = page.Revision
-		}
-		if err := each(page.Items); err != nil {
-			return 0, err
-		}
-		if page.Continue == "" {
-			return revision, nil
-		}
-		params.Continue = page.Continue
-	}
 }
 
 // objectWriter writes objects in the form that was asked for.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
 )
 
 // kind is how objects of one kind are named and shown.
@@ -48,6 +49,20 @@ var kinds = []kind{
 		},
 		cells: serviceCells,
 	},
+}
+
+// needKind wants a kind as the first argument.
+func needKind(usage string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return nil
+		}
+		words := make([]string, len(kinds))
+		for i := range kinds {
+			words[i] = kinds[i].words[0]
+		}
+		return usagef("which kind, %s? %s", strings.Join(words, " or "), usage)
+	}
 }
 
 // kindOf returns the kind that a word means, or the word: the daemon may know more.

@@ -19,7 +19,7 @@ func (a *app) describeCommand() *cobra.Command {
 		Aliases: []string{"show"},
 		Short:   "Show all about an object: what is wanted, what is, and its figures",
 		Example: "  llcli describe service web\n  llcli describe interface eth0",
-		Args:    needWords(1, "llcli describe KIND NAME…"),
+		Args:    needKind("llcli describe KIND NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			kind, names, err := refArgs(args)
 			if err != nil {
@@ -42,8 +42,8 @@ func (a *app) show(ctx context.Context, d Daemon, kind string, names []string) e
 		return a.getNames(ctx, d, kind, names)
 	}
 	for i, name := range names {
-		var object api.Object
-		if err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: kind, Name: name}, &object); err != nil {
+		object, err := a.object(ctx, d, kind, name)
+		if err != nil {
 			return err
 		}
 		if i > 0 {
@@ -122,10 +122,10 @@ func (a *app) showService(ctx context.Context, d Daemon, o *api.Object) error {
 	a.field("Health check", describeHealth(spec.Health))
 	a.field("Idle timeout", describeIdle(spec.IdleTimeout))
 
-	var counters api.CountersResult
-	err := d.Call(ctx, api.MethodCounters, api.CountersParams{Kind: o.Kind, Name: o.Name}, &counters)
+	counters, err := a.counters(ctx, d, o.Kind, o.Name)
 	if err != nil {
 		a.note("the figures of %s: %v", o.Name, err)
+		counters = &api.CountersResult{}
 	}
 	a.field("Traffic", fmt.Sprintf("%s, %s in %s", plural(counters.Connections, "connection"), size(counters.Bytes), plural(counters.Packets, "packet")))
 	for _, reason := range slices.Sorted(maps.Keys(counters.Drops)) {

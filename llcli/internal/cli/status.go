@@ -86,6 +86,9 @@ func (a *app) printStatus(s *api.StatusResult) {
 		field("Repairs", strconv.FormatUint(s.Repairs, 10)+" changes by strangers were mended")
 	}
 	field("Kernel", fmt.Sprintf("%s, map layout %d", s.Datapath.Kernel, s.Datapath.Layout))
+	if s.Repairs > 0 {
+		field("Repairs", fmt.Sprintf("%s of what others had changed of ours, since the start", count(s.Repairs)))
+	}
 	for i, kind := range slices.Sorted(maps.Keys(s.Objects)) {
 		title := ""
 		if i == 0 {

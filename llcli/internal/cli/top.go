@@ -5,7 +5,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -110,19 +109,18 @@ func (a *app) sample(ctx context.Context, d Daemon, names []string) (*sample, er
 		return nil, fmt.Errorf("there are %s Services, and top looks at %s at most: name those that matter", count(uint64(len(names))), count(maxTop))
 	}
 	for _, name := range append([]string{""}, names...) {
-		params := api.CountersParams{}
-		if name != "" {
-			params = api.CountersParams{Kind: api.KindService, Name: name}
+		kind := api.KindService
+		if name == "" {
+			kind = ""
 		}
-		var c api.CountersResult
-		err := d.Call(ctx, api.MethodCounters, params, &c)
-		if e, ok := errors.AsType[*api.Error](err); ok && e.Reason() == api.ReasonNotFound && !given {
+		c, err := a.counters(ctx, d, kind, name)
+		if isNotFound(err) && !given {
 			continue // deleted since it was listed
 		}
 		if err != nil {
 			return nil, err
 		}
-		s.counters[name] = &c
+		s.counters[name] = c
 	}
 	s.at = a.Now()
 	return s, nil
