@@ -4,48 +4,20 @@
 
 #include "nexthop.h"
 
-/* Returns the index of the neighbour that the frame is about to be sent to, a new
- * one where it is not known; 0 where there is no room.
+/* Egress hook, where the frame is about to be sent: the index of the neighbour that
+ * it is sent to, which the kernel has just used.
  */
-static __noinline __u32 nexthop_of(struct pkt *p)
+static __noinline __u32 nexthop_of_frame(struct pkt *p)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
-	struct device_key device_key = { .ifindex = p->skb->ifindex, .zone = config_zone };
 	struct nexthop_key key = { .ifindex = p->skb->ifindex, .zone = config_zone };
-	struct nexthop *nexthop;
-	struct device *device;
-	__u32 *known, index;
 
 	if (data + 12 > end)
 		return 0;
 	__builtin_memcpy(key.dmac, data, 6);
 	__builtin_memcpy(key.smac, data + 6, 6);
-	device = bpf_map_lookup_elem(&ll_device, &device_key);
-	if (!device)
-		return 0;
-	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
-	if (known) {
-		index = *known;
-	} else {
-		if (bpf_map_pop_elem(&ll_nexthop_free, &index))
-			return 0;
-		if (bpf_map_update_elem(&ll_nexthop_id, &key, &index, BPF_NOEXIST)) {
-			/* Another CPU was first; the next packet finds its entry. */
-			bpf_map_push_elem(&ll_nexthop_free, &index, 0);
-			return 0;
-		}
-	}
-	nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
-	if (!nexthop)
-		return 0;
-	__builtin_memcpy(nexthop->dmac, key.dmac, 6);
-	__builtin_memcpy(nexthop->smac, key.smac, 6);
-	nexthop->mtu_bytes = device->mtu_bytes;
-	nexthop->flags = device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0;
-	nexthop->checked_tick = p->now_tick;
-	nexthop->ifindex = key.ifindex; /* last: now it is valid */
-	return index;
+	return nexthop_enter(&key, p->now_tick);
 }
 
 /* Egress hook, after our ingress hook rewrote the packet and the kernel routed it:
@@ -67,6 +39,6 @@ static __noinline void nexthop_learn(struct pkt *p, struct work *w)
 	meta = conn_find(w, &w->tuple, &w->conn);
 	if (!meta)
 		return;
-	index = nexthop_of(p);
+	index = nexthop_of_frame(p);
 	meta->nexthop = index;
 }

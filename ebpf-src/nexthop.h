@@ -12,6 +12,42 @@
 #define TC_INDEX_TRACKED	0x4c01	/* redirected: nothing left to do */
 #define TC_INDEX_LEARN		0x4c02	/* rewritten: learn where it goes */
 
+/* Returns the index of a neighbour, a new one where it is not known; 0 where there
+ * is no room. checked_tick is when the kernel last used it.
+ */
+static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tick)
+{
+	struct device_key device_key = { .ifindex = key->ifindex, .zone = config_zone };
+	struct device *device = bpf_map_lookup_elem(&ll_device, &device_key);
+	struct nexthop *nexthop;
+	__u32 *known, index;
+
+	if (!device)
+		return 0;
+	known = bpf_map_lookup_elem(&ll_nexthop_id, key);
+	if (known) {
+		index = *known;
+	} else {
+		if (bpf_map_pop_elem(&ll_nexthop_free, &index))
+			return 0;
+		if (bpf_map_update_elem(&ll_nexthop_id, key, &index, BPF_NOEXIST)) {
+			/* Another CPU was first; the next packet finds its entry. */
+			bpf_map_push_elem(&ll_nexthop_free, &index, 0);
+			return 0;
+		}
+	}
+	nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
+	if (!nexthop)
+		return 0;
+	__builtin_memcpy(nexthop->dmac, key->dmac, 6);
+	__builtin_memcpy(nexthop->smac, key->smac, 6);
+	nexthop->mtu_bytes = device->mtu_bytes;
+	nexthop->flags = device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0;
+	nexthop->checked_tick = checked_tick;
+	nexthop->ifindex = key->ifindex; /* last: now it is valid */
+	return index;
+}
+
 /* Sends a rewritten packet by the short cut. LL_STACK: the kernel must. TTL is
  * already lowered unless p says otherwise.
  */

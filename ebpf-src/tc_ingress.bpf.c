@@ -11,6 +11,7 @@
 
 #include "parse.h"
 #include "icmp.h"
+#include "resolve.h"
 #include "track.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
@@ -32,6 +33,8 @@ static __noinline int forward(struct pkt *p, struct work *w)
 	r->sport = w->conn.sport;
 	r->dport = w->conn.dport;
 	r->dec_ttl = 0;
+	if (!meta->nexthop && p->fragment == FRAGMENT_NONE)
+		meta->nexthop = nexthop_by_route(p, w);
 	return track_forward(p, meta, r);
 }
 

@@ -37,7 +37,8 @@ type devices struct {
 	addrs      map[int][]netip.Prefix
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
-	stale      bool // a message was lost
+	ports      map[int]bool // devices that our programs are attached to
+	stale      bool         // a message was lost
 	scanned    time.Time
 }
 
@@ -47,7 +48,20 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		done:       make(chan struct{}),
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
+		ports:      make(map[int]bool),
 	}
+}
+
+// setPort notes whether our programs are attached to a device.
+func (v *devices) setPort(index int, attached bool) error {
+	v.mu.Lock()
+	if attached {
+		v.ports[index] = true
+	} else {
+		delete(v.ports, index)
+	}
+	v.mu.Unlock()
+	return v.scan()
 }
 
 func (v *devices) Close() {
@@ -252,8 +266,8 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 {
 		k.Flags |= devicePeer
 	}
-	if a.RawFlags&unix.IFF_UP == 0 {
-		k.Flags &^= devicePeer
+	if v.ports[a.Index] {
+		k.Flags |= devicePort
 	}
 	return k
 }

@@ -155,7 +155,7 @@ func TestServiceAcrossTheNode(t *testing.T) {
 		t.Errorf("%d connections, %v; want 18", len(list), err)
 	}
 	node, err := n.d.Telemetry().NodeCounters(ctx)
-	if err != nil || node.Verdicts["slow"] != 36 || node.Verdicts["tracked"] < 18*5 {
-		t.Errorf("node counters %+v, %v; want one packet of each direction by the kernel, the others tracked", node, err)
+	if slow, tracked := node.Verdicts["slow"], node.Verdicts["tracked"]; err != nil || slow == 0 || slow > 18 || tracked < 18*5 {
+		t.Errorf("node counters %+v, %v; want the first packets to each neighbour by the kernel, the others tracked", node, err)
 	}
 }

@@ -85,7 +85,10 @@ func (p *ports) adoptOne(id uint8, name datapath.PortName) error {
 		return err
 	}
 	t.hooks, t.ifindex, err = adoptHooks(z, p.folder(id, name))
-	return err
+	if err != nil || t.ifindex == 0 {
+		return err
+	}
+	return z.devices.setPort(t.ifindex, true)
 }
 
 // Update implements [datapath.Table].
@@ -123,7 +126,7 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 		}
 	}
 	t.device = value.Device
-	return z.devices.scan()
+	return z.devices.setPort(index, true)
 }
 
 // holder returns the port that has the device, or "".
@@ -158,6 +161,11 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
+	if z, err := p.d.zone(t.zone); err == nil && t.ifindex != 0 {
+		if err := z.devices.setPort(t.ifindex, false); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(p.folder(t.zone, name))
 }
 

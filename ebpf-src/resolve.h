@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* resolve.h - the next hop of a new connection, by the kernel's routes and neighbours. */
+#pragma once
+
+#include "nexthop.h"
+#include "route.h"
+
+/* Returns the index of the neighbour that the kernel would send to what leaves as r
+ * says, by its routes and neighbours as they are; 0 where the kernel has to find out,
+ * or where it does not lead out by a port.
+ */
+static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
+{
+	struct nexthop_key key = { .zone = config_zone };
+	struct bpf_fib_lookup *fib = &w->fib;
+	struct nexthop *nexthop;
+	struct device *device;
+	__u32 *known;
+
+	key.ifindex = route_out(p, fib, &w->rewrite.saddr, &w->rewrite.daddr);
+	device = key.ifindex ? device_find(key.ifindex) : NULL;
+	if (!device || !(device->flags & DEVICE_F_PORT))
+		return 0;
+	__builtin_memcpy(key.dmac, fib->dmac, 6);
+	__builtin_memcpy(key.smac, fib->smac, 6);
+	if (!(key.dmac[0] | key.dmac[1] | key.dmac[2] | key.dmac[3] | key.dmac[4] | key.dmac[5]))
+		return 0; /* not resolved */
+	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
+	if (!known) /* its first packet goes by the kernel's neighbour table */
+		return nexthop_enter(&key, p->now_tick - config_confirm_ticks - 1);
+	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
+	return nexthop && nexthop->ifindex ? *known : 0;
+}
