@@ -85,10 +85,9 @@ func (d *loxilightd) start(ctx context.Context) error {
 	}
 	d.closers = append(d.closers, d.store.Close)
 	d.tellReport()
-	if d.plane, err = d.open(d.cfg.Backend, d.planeConfig(), d.log); err != nil {
+	if err := d.openPlane(); err != nil {
 		return err
 	}
-	d.closers = append(d.closers, d.plane.Close)
 	d.channel, err = channel.Listen(channel.Options{RunDir: d.cfg.RunDir, Log: d.log, TooLong: control.TooLong()})
 	if err != nil {
 		return err

@@ -66,6 +66,26 @@ func TestSecondDaemonKeepsOut(t *testing.T) {
 	}
 }
 
+// TestSharedFolders: another instance keeps out of the state and the pins of this one.
+func TestSharedFolders(t *testing.T) {
+	for key, want := range map[string]string{"stateDir": "another process has it open", "pinDir": "already running"} {
+		a, b := newSite(t), newSite(t)
+		shared := a.path("shared")
+		if err := os.Mkdir(shared, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*site{a, b} {
+			s.configure("datapath: {backend: fake}", "instance: i", key+": "+shared)
+		}
+		a.run()
+		second := b.start()
+		if code := second.ends(); code != exitFailed || !strings.Contains(second.log.String(), want) {
+			t.Errorf("%s shared: exit code %d, log %s", key, code, second.log.String())
+		}
+		a.status()
+	}
+}
+
 func TestInstancesSideBySide(t *testing.T) {
 	a, b := newSite(t, "instance: a"), newSite(t, "instance: b")
 	a.run()

@@ -59,10 +59,13 @@ func newSite(t *testing.T, more ...string) *site {
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *site) configure(lines ...string) {
-	for key, dir := range map[string]string{"runDir": "run", "stateDir": "state", "objectDir": "conf.d"} {
-		lines = append(lines, key+": "+s.path(dir))
+	text := strings.Join(lines, "\n") + "\n"
+	for key, dir := range map[string]string{"runDir": "run", "stateDir": "state", "objectDir": "conf.d", "pinDir": "pins"} {
+		if !strings.Contains(text, key) {
+			text += key + ": " + s.path(dir) + "\n"
+		}
 	}
-	s.write("loxilightd.yaml", strings.Join(lines, "\n")+"\n")
+	s.write("loxilightd.yaml", text)
 }
 
 func (s *site) write(name, text string) {

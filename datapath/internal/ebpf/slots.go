@@ -83,9 +83,13 @@ func (v *service) slots(value *datapath.Service, f int) []uint32 {
 	default:
 		selection.Maglev(ids, usable)
 	}
+	byIndex := make([]uint32, len(usable))
+	for i := range usable {
+		j, _ := findBackend(v.backends, usable[i].Addr)
+		byIndex[i] = v.backends[j].id
+	}
 	for i, index := range ids {
-		j, _ := findBackend(v.backends, usable[index].Addr)
-		ids[i] = v.backends[j].id
+		ids[i] = byIndex[index]
 	}
 	return ids
 }

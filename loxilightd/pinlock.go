@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/channel"
+)
+
+// lockPins keeps a daemon of another instance, which has a run directory of its
+// own, out of the same pins: each would delete what the other wants. It returns
+// nil where the directory is not there.
+func lockPins(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock of the pins: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer func() { _ = f.Close() }() // only read from
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("loxilightd is %w with the pins in %s: give this instance another pinDir", channel.ErrRunning, dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// openPlane opens the data plane with its pins locked: before that where they are
+// there, behind it where it makes them.
+func (d *loxilightd) openPlane() error {
+	lock, err := lockPins(d.cfg.PinDir)
+	if err != nil {
+		return err
+	}
+	fresh := lock == nil
+	if !fresh {
+		d.closers = append(d.closers, lock.Close)
+	}
+	if d.plane, err = d.open(d.cfg.Backend, d.planeConfig(), d.log); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.plane.Close)
+	if fresh {
+		if lock, err = lockPins(d.cfg.PinDir); err == nil && lock != nil {
+			d.closers = append(d.closers, lock.Close)
+		}
+	}
+	return err
+}
