@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"internal/testpkt":    {},
 	"tests/demo":          {"api", "internal/testdaemon", "internal/testnet"},
 	"tests/e2e":           {},
+	"tests/llcli":         {},
 	"tests/bench":         {"api", "api/client", "internal/testnet", "internal/testpkt"},
 }
 
