@@ -47,6 +47,14 @@ __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u3
 
 	if (skb->len < l4_off + 12 || skb->len - l4_off >= 1 << CRC32C_POWERS)
 		return -DROP_REWRITE;
+	if (bpf_skb_load_bytes(skb, off, &csum, sizeof(csum)))
+		return -DROP_REWRITE;
+	/* A checksum still to be made, by the device that the packet leaves by (or,
+	 * once in 2^32 packets, one that is zero): the device takes what is there for
+	 * a part of the packet, so it stays zero.
+	 */
+	if (!csum)
+		return LL_NEXT;
 	for (int i = 0; i < 32; i++)
 		crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
 	for (int i = 0; i < CRC32C_POWERS; i++) {
@@ -54,8 +62,6 @@ __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u3
 
 		crc = zeros >> i & 1 ? advanced : crc;
 	}
-	if (bpf_skb_load_bytes(skb, off, &csum, sizeof(csum)))
-		return -DROP_REWRITE;
 	csum ^= crc;
 	if (bpf_skb_store_bytes(skb, off, &csum, sizeof(csum), 0))
 		return -DROP_REWRITE;

@@ -15,9 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
@@ -25,18 +22,6 @@ import (
 var bothHooks = map[string]struct{ attach, hook string }{
 	"tcx":     {"tcx", "tcx-ingress"},
 	"cls_bpf": {"tc", "tc-ingress"},
-}
-
-// requireTCX skips the test on kernels before 6.6.
-func requireTCX(t *testing.T) {
-	t.Helper()
-	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // lo
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // web is a service with the first so many backends.

@@ -3,12 +3,14 @@
 package ebpf
 
 import (
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
 	"github.com/loxilight/loxilight/internal/testnet"
 )
@@ -107,4 +109,16 @@ func (f frames) worst(function string) (bytes int, calls string) {
 		}
 	}
 	return bytes + f.bytes[function], function + calls
+}
+
+// requireTCX skips the test on kernels before 6.6.
+func requireTCX(t *testing.T) {
+	t.Helper()
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // lo
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
