@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build bench generate test test-unit lint fmt check-generated setup
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -19,6 +19,12 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 build: ## static binaries in bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ $(BINARIES)
+
+demo: ## watch traffic being balanced, on a network made for it alone (root, Debian 12)
+	.ci/setup build
+	$(MAKE) --no-print-directory build
+	$(GO) build -o bin/ ./tests/demo
+	@exec bin/demo
 
 test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...

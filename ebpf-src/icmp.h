@@ -125,9 +125,12 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	p->verdict = VERDICT_ICMP_ERROR;
 	p->skb->tc_index = TC_INDEX_TRACKED;
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
-		/* Already routed to where it was: route it anew. */
-		__u32 out = route_out(p, &w->fib, &outer->saddr, &outer->daddr);
+		__u32 out;
 
+		if (w->conn.meta.flags & CT_F_LOCAL)
+			return route_back(p);
+		/* Already routed to where it was: route it anew. */
+		out = route_out(p, &w->fib, &outer->saddr, &outer->daddr);
 		if (!out)
 			return -DROP_NO_ROUTE;
 		p->action = bpf_redirect_neigh(out, NULL, 0, 0);

@@ -15,24 +15,6 @@
 #include "learn.h"
 #include "track.h"
 
-/* Back to the node itself, by the ingress hook of the same device. */
-static __always_inline int send_back(struct pkt *p)
-{
-	struct device *device = device_find(p->skb->ifindex);
-	void *data, *end;
-
-	if (!device)
-		return -DROP_NO_ROUTE;
-	data = (void *)(long)p->skb->data;
-	end = (void *)(long)p->skb->data_end;
-	if (data + 14 > end)
-		return -DROP_REWRITE;
-	__builtin_memcpy(data, device->mac, 6);
-	__builtin_memcpy(data + 6, device->mac, 6);
-	p->action = bpf_redirect(p->skb->ifindex, BPF_F_INGRESS);
-	return LL_REDIRECT;
-}
-
 /* Sends a rewritten packet of the node's own to its new destination. */
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
@@ -86,7 +68,7 @@ static __noinline int send(struct pkt *p, struct work *w)
 		return ret;
 	p->verdict = VERDICT_LOCAL;
 	if (w->conn.meta.flags & CT_F_LOCAL)
-		return send_back(p);
+		return route_back(p);
 	if (addr_equal(&daddr, &p->daddr))
 		return LL_STACK;
 	return send_routed(p, w, w->conn.meta.nexthop);

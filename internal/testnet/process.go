@@ -23,6 +23,8 @@ type Process struct {
 	out  output
 	done chan struct{}
 	err  error
+
+	killed bool
 }
 
 // output collects what a program writes. Safe for concurrent use.
@@ -73,9 +75,13 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 		t.Fatalf("in %s: %s: %v", ns.name, name, err)
 	}
 	t.Cleanup(func() {
+		lines := 60
+		if p.killed {
+			lines = 3 // the test did what it wanted with it
+		}
 		p.Kill()
 		if t.Failed() {
-			t.Logf("%s %s (pid %d) wrote:\n%s", name, strings.Join(args, " "), p.PID(), tail(p.Output(), 60))
+			t.Logf("%s %s (pid %d) wrote:\n%s", name, strings.Join(args, " "), p.PID(), tail(p.Output(), lines))
 		}
 	})
 	return p
@@ -92,6 +98,7 @@ func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Kill ends the program as kill -9 does and waits for its end.
 func (p *Process) Kill() {
+	p.killed = true
 	p.Signal(syscall.SIGKILL)
 	<-p.done
 }

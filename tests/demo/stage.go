@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stage is what the demonstration stands on. It is a testnet.T: what is built on
+// it is taken down when the demonstration ends, however it does.
+type stage struct {
+	ctx context.Context // ends with an interruption
+
+	mu       sync.Mutex
+	cleanups []func()
+	down     bool // being taken down: nothing stops that
+	failed   bool
+}
+
+// curtain is panicked with to leave the demonstration from wherever it is.
+type curtain struct{}
+
+// Helper is called by testnet all the time: the place to notice an interruption.
+func (s *stage) Helper() { s.check() }
+
+// check leaves the demonstration if it was interrupted.
+func (s *stage) check() {
+	if s.ctx.Err() != nil && !s.down {
+		panic(curtain{})
+	}
+}
+
+// Cleanup has fn called in the end; the last one comes first.
+func (s *stage) Cleanup(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cleanups = append(s.cleanups, fn)
+}
+
+// Fatalf says what is wrong and leaves the demonstration.
+func (s *stage) Fatalf(format string, args ...any) {
+	s.Errorf(format, args...)
+	panic(curtain{})
+}
+
+// Errorf says what is wrong and goes on.
+func (s *stage) Errorf(format string, args ...any) {
+	s.failed = true
+	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
+}
+
+// Logf says what an operator would want to know.
+func (s *stage) Logf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
+}
+
+// Skipf is as Fatalf: there is nothing else to go on with.
+func (s *stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
+
+// Failed reports whether something was wrong.
+func (s *stage) Failed() bool { return s.failed }
+
+// play runs the demonstration and takes everything down. It returns the exit code.
+func (s *stage) play(demonstration func()) (code int) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ours := r.(curtain); !ours {
+				defer panic(r)
+			}
+		}
+		s.down = true
+		s.mu.Lock()
+		cleanups := slices.Clone(s.cleanups)
+		s.mu.Unlock()
+		for _, fn := range slices.Backward(cleanups) {
+			fn()
+		}
+		switch {
+		case s.ctx.Err() != nil:
+			code = 130 // as shells say it
+		case s.failed:
+			code = 1
+		}
+	}()
+	demonstration()
+	return 0
+}
+
+// pause lets time pass, for what can only be seen over time.
+func (s *stage) pause(d time.Duration) {
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(d):
+	}
+	s.check()
+}

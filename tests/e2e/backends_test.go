@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// site3 starts a site whose three backends serve on port 8080, and returns the
+// backends of a family.
+func site3(t *testing.T, family string, more ...string) (s *site, backends []string) {
+	t.Helper()
+	s = newSite(t, more...).start()
+	for i, b := range s.backends {
+		s.serve(b, backendAddr(family, i, 8080), fmt.Sprintf("b%d", i+1))
+		backends = append(backends, backendAddr(family, i, 8080))
+	}
+	return s, backends
+}
+
+// indexOf turns the name of a backend's server into its index.
+func indexOf(t *testing.T, name string) int {
+	t.Helper()
+	var i int
+	if _, err := fmt.Sscanf(name, "b%d", &i); err != nil || i < 1 || i > 3 {
+		t.Fatalf("%q answered", name)
+	}
+	return i - 1
+}
+
+// TestUDPBackendGoes is T09: a client that keeps its port goes on with another
+// backend within a second; without the service it is served no more, and with it
+// again it is.
+func TestUDPBackendGoes(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		front := vip + ":9000"
+		s.Apply(serviceYAML("dns", []string{front + "/udp"}, backends))
+		c, err := s.client.Dial("udp", "", front, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ask := func() (string, error) { return exchangeUDP(c, []byte("query")) }
+		first, err := ask()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			if name, err := ask(); name != first || err != nil {
+				t.Fatalf("%q answered, then %q, %v", first, name, err)
+			}
+		}
+		gone := indexOf(t, first)
+		s.LLCLI("service", "backend", "remove", "dns", backends[gone], "--wait", "5s")
+		second, err := ask()
+		if err != nil || second == first {
+			t.Errorf("without %s: %q answered, %v", first, second, err)
+		}
+		s.LLCLI("delete", "Service", "dns", "--wait", "5s")
+		if name, err := s.quickUDP(c); err == nil {
+			t.Errorf("without the service: %q answered", name)
+		}
+		s.Apply(serviceYAML("dns", []string{front + "/udp"}, backends[gone:gone+1]))
+		if name, err := ask(); name != first || err != nil {
+			t.Errorf("with the service again: %q answered, %v; want %q", name, err, first)
+		}
+	})
+}
+
+func (s *site) quickUDP(c net.Conn) (string, error) {
+	s.t.Helper()
+	b := make([]byte, 2048)
+	if _, err := c.Write([]byte("query")); err != nil {
+		return "", err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		s.t.Fatal(err)
+	}
+	n, err := c.Read(b)
+	return string(b[:n]), err
+}
+
+// TestDraining is T10: a draining backend keeps its connections and gets no new
+// ones, unless all drain; a removed one's connections end.
+func TestDraining(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		front := vip + ":9000"
+		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends))
+		c, err := s.client.Dial("tcp", "", front, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		name := make([]byte, 3)
+		if err := justRead(c, name); err != nil {
+			t.Fatal(err)
+		}
+		echo := func() error {
+			back := make([]byte, 4)
+			_, err := c.Write([]byte("word"))
+			return errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+		}
+		drained := indexOf(t, string(name[:2]))
+		s.LLCLI("service", "drain", "web", backends[drained], "--wait", "5s")
+		for range 60 {
+			if got, err := talkTCP(s.client, "", front, nil); err != nil || got == string(name[:2]) {
+				t.Fatalf("new connection while %s drains: %q, %v", name[:2], got, err)
+			}
+		}
+		if err := echo(); err != nil {
+			t.Errorf("the draining backend's connection: %v", err)
+		}
+		for i := range backends {
+			s.LLCLI("service", "drain", "web", backends[i], "--wait", "5s")
+		}
+		if got, err := talkTCP(s.client, "", front, nil); err != nil {
+			t.Errorf("new connection while all drain: %q, %v", got, err)
+		}
+		if err := echo(); err != nil {
+			t.Errorf("the draining backend's connection: %v", err)
+		}
+	})
+}
+
+// TestSpread: the algorithms and weights, as seen by clients.
+func TestSpread(t *testing.T) {
+	s, backends := site3(t, "IPv4")
+	for i, algorithm := range []string{"maglev", "random", "round-robin", "least-connections", "source-hash"} {
+		front := fmt.Sprintf("%s:%d", vip4, 9000+i)
+		weighted := []string{backends[0] + ",weight: 1", backends[1] + ",weight: 2", backends[2] + ",weight: 0"}
+		s.Apply(serviceYAML(algorithm, []string{front + "/udp"}, weighted, "algorithm: "+algorithm))
+		got := make(map[string]int)
+		for n := range 300 {
+			// A port of its own for each: the kernel would use some twice.
+			name, err := talkUDP(s.client, fmt.Sprintf("192.0.2.17:%d", 20000+n), front, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[name]++
+		}
+		if got["b3"] != 0 {
+			t.Errorf("%s: the backend of weight 0 got %d", algorithm, got["b3"])
+		}
+		if algorithm == "source-hash" {
+			if len(got) != 1 {
+				t.Errorf("%s: one client got %v", algorithm, got)
+			}
+		} else if got["b1"] < 60 || got["b1"] > 140 {
+			t.Errorf("%s: weights 1 and 2 got %v", algorithm, got)
+		}
+		opened := uint64(0)
+		for _, b := range s.Counters(api.KindService, algorithm).Backends {
+			opened += b.Connections
+			if want := uint64(got["b"+strings.Split(b.Address, ".")[2]]); b.Connections != want {
+				t.Errorf("%s: backend %s counts %d connections, its server %d", algorithm, b.Address, b.Connections, want)
+			}
+		}
+		if opened != 300 {
+			t.Errorf("%s: %d connections are counted, want 300", algorithm, opened)
+		}
+	}
+}
+
+// TestAffinityAndRanges: a client stays with its backend, and one that may not is
+// not let in.
+func TestAffinityAndRanges(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		own := map[string]string{"IPv4": "192.0.2.17/32", "IPv6": "2001:db8:0:2::17/128"}[family]
+		front := vip + ":9000"
+		s.Apply(serviceYAML("sticky", []string{front + "/tcp"}, backends,
+			"algorithm: round-robin", "affinity: {timeout: 1h}", fmt.Sprintf("sourceRanges: [%q]", own)))
+		first := ""
+		for range 20 {
+			name, err := talkTCP(s.client, "", front, nil)
+			if err != nil || first != "" && name != first {
+				t.Fatalf("%q answered, then %q, %v", first, name, err)
+			}
+			first = name
+		}
+		c, err := s.near.Dial("tcp", "", front, 300*time.Millisecond)
+		if err == nil {
+			c.Close()
+			t.Error("a client that is not in sourceRanges got through")
+		}
+		if n := s.Counters(api.KindService, "sticky").Drops["source_range"]; n == 0 {
+			t.Error("source_range counts nothing")
+		}
+	})
+}
+
+// TestOnePortAgainAndAgain is T07: a client that uses one source port for one
+// connection after the other, while backends come and go, is never reset.
+func TestOnePortAgainAndAgain(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s := newSite(t).start()
+		var backends []string
+		for i, b := range s.backends {
+			backends = append(backends, backendAddr(family, i, 80))
+			b.ServeHTTP(t, backends[i], fmt.Sprintf("b%d", i+1))
+		}
+		front := vip + ":9000"
+		local := map[string]string{"IPv4": "192.0.2.17:40123", "IPv6": "[2001:db8:0:2::17]:40123"}[family]
+		seen := make(map[string]int)
+		for i := range 1000 {
+			if i%100 == 0 {
+				s.Apply(serviceYAML("web", []string{front + "/tcp"}, []string{backends[i/100%3], backends[(i/100+1)%3]}))
+			}
+			name, err := serverEnds(s.client, local, front)
+			if err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+			seen[name]++
+		}
+		if len(seen) < 2 {
+			t.Errorf("the backends came and went, and only %v answered", seen)
+		}
+	})
+}
+
+// serverEnds has an HTTP server answer and close the connection: the client's port is
+// free at once, while the server's side is in TIME_WAIT.
+func serverEnds(ns *testnet.NS, local, target string) (string, error) {
+	c, err := ns.Dial("tcp", local, target, patience)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	_, err = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+	if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), err); err != nil {
+		return "", err
+	}
+	all, err := io.ReadAll(c)
+	_, body, _ := strings.Cut(string(all), "\r\n\r\n")
+	name, _, found := strings.Cut(body, " ")
+	if err == nil && !found {
+		err = fmt.Errorf("the answer is %q", all)
+	}
+	return name, err
+}
+
+// TestIdleTooLong is T05: a connection that was idle for longer than its timeout
+// goes on, or ends by a reset: it never hangs.
+func TestIdleTooLong(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family, "datapath: {sweepInterval: 100ms}")
+		front := vip + ":9000"
+		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends, "idleTimeout: {tcp: 1s}"))
+		c, err := s.client.Dial("tcp", "", front, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		name := make([]byte, 3)
+		if err := justRead(c, name); err != nil {
+			t.Fatal(err)
+		}
+		testnet.Eventually(t, 10*time.Second, "the connection is forgotten", func() bool {
+			return len(s.Connections(api.ConnectionFilter{Service: "web"})) == 0
+		})
+		back := make([]byte, 4)
+		_, err = c.Write([]byte("word"))
+		err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("after its timeout: %v", err)
+		}
+	})
+}
+
+// TestTwoFrontendsOnePort is F10: a client may use one source port towards two
+// frontends of one backend at the same time.
+func TestTwoFrontendsOnePort(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		local := map[string]string{"IPv4": "192.0.2.17:40123", "IPv6": "[2001:db8:0:2::17]:40123"}[family]
+		var all []net.Conn
+		for i := range 3 {
+			front := fmt.Sprintf("%s:%d", vip, 9000+i)
+			s.Apply(serviceYAML(fmt.Sprintf("web-%d", i), []string{front + "/tcp"}, backends[:1]))
+			c, err := s.client.Dial("tcp", local, front, patience)
+			if err != nil {
+				t.Fatalf("frontend %d: %v", i, err)
+			}
+			defer c.Close()
+			all = append(all, c)
+		}
+		for round := range 3 {
+			for i, c := range all {
+				word := fmt.Appendf(nil, "word %d of %d", round, i)
+				want := word
+				if round == 0 {
+					want = append([]byte("b1\n"), word...)
+				}
+				back := make([]byte, len(want))
+				_, err := c.Write(word)
+				err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+				if err != nil || !bytes.Equal(back, want) {
+					t.Errorf("frontend %d: %q, %v", i, back, err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// devices are the ports of a site.
+var devices = []string{"in0", "p1", "p2", "p3"}
+
+// hooks returns how many programs are attached to each hook of the node.
+func (s *site) hooks() (counts map[string]int, err error) {
+	counts = make(map[string]int)
+	err = s.node.Try(func() error {
+		for _, name := range devices {
+			dev, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			for side, attach := range map[string]ebpf.AttachType{"ingress": ebpf.AttachTCXIngress, "egress": ebpf.AttachTCXEgress} {
+				r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: attach})
+				if err != nil {
+					return fmt.Errorf("programs of %s: %w", name, err)
+				}
+				counts[name+" "+side] = len(r.Programs)
+			}
+		}
+		return nil
+	})
+	return counts, err
+}
+
+// watchHooks looks at the hooks all the time and tells what it saw other than one
+// program on each.
+func (s *site) watchHooks(t *testing.T) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	looks := 0
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			counts, err := s.hooks()
+			looks++
+			for hook, n := range counts {
+				if n != 1 || err != nil {
+					t.Errorf("%d programs on %s, want 1; %v", n, hook, err)
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+		t.Logf("looked at the hooks %d times", looks)
+	}
+}
+
+// pins lists what is pinned, by path.
+func (s *site) pins() (paths []string) {
+	s.t.Helper()
+	err := filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, strings.TrimPrefix(path, s.PinDir))
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return paths
+}
+
+// balanced starts a site with a service of both families and three backends, whose
+// objects are in files, and returns its frontends.
+func balanced(t *testing.T) (s *site, fronts []string) {
+	t.Helper()
+	s = newSite(t, "datapath: {sweepInterval: 200ms}")
+	fronts = []string{vip4 + ":9000", vip6 + ":9000"}
+	var backends []string
+	for _, family := range []string{"IPv4", "IPv6"} {
+		for i, b := range s.backends {
+			s.serve(b, backendAddr(family, i, 8080), fmt.Sprintf("b%d", i+1))
+			backends = append(backends, backendAddr(family, i, 8080))
+		}
+	}
+	var all []string
+	for _, f := range fronts {
+		all = append(all, f+"/tcp", f+"/udp")
+	}
+	s.ObjectFile("10-ports.yaml", interfaces)
+	s.ObjectFile("50-web.yaml", serviceYAML("web", all, backends))
+	s.Start()
+	s.ready()
+	return s, fronts
+}
+
+// ready waits until every object is Ready.
+func (s *site) ready() {
+	s.t.Helper()
+	testnet.Eventually(s.t, patience, "all objects are Ready", func() bool {
+		status, err := s.Client.Status(s.t.Context())
+		return err == nil && len(status.NotReady) == 0
+	})
+}
+
+// reload has the daemon read its files again and waits until it does as they say.
+func (s *site) reload() {
+	s.t.Helper()
+	s.LLCLI("reload")
+	s.ready()
+}
+
+// TestKilledUnderTraffic is R01, R02, R03 and R04: the daemon is killed and started
+// twenty times under load. Nothing is lost or reset, no connection is forgotten or
+// gets another backend, and at no moment is a program missing.
+func TestKilledUnderTraffic(t *testing.T) {
+	s, fronts := balanced(t)
+	var others strings.Builder
+	for i := range 1000 {
+		others.WriteString(serviceYAML(fmt.Sprintf("other-%d", i), []string{fmt.Sprintf("203.0.113.7:%d/tcp", 10000+i)}, []string{"10.0.1.2:80"}))
+	}
+	s.ObjectFile("60-others.yaml", others.String())
+	s.reload()
+
+	var load4and6 []*traffic
+	for _, front := range fronts {
+		load4and6 = append(load4and6, startTraffic(t, s.client, front, load{flows: 16, packets: 10000, connections: 60, lasting: 25}))
+	}
+	var before map[string]api.Connection
+	testnet.Eventually(t, patience, "all connections that last are established", func() bool {
+		before = s.lasting(load4and6...)
+		return len(before) == 2*(16+25)
+	})
+	stop := s.watchHooks(t)
+	for i := range 20 {
+		s.Kill()
+		if i%2 == 0 { // the order in which services are read must not matter
+			s.ObjectFile("00-others.yaml", others.String())
+			s.ObjectFile("60-others.yaml", "")
+		} else {
+			s.ObjectFile("60-others.yaml", others.String())
+			s.ObjectFile("00-others.yaml", "")
+		}
+		s.Start()
+	}
+	s.ready()
+	stop()
+	after := s.lasting(load4and6...)
+	for tuple, old := range before {
+		now, found := after[tuple]
+		switch {
+		case !found:
+			t.Errorf("connection %v is not known any more", tuple)
+		case now.Backend != old.Backend || now.Reply != old.Reply || now.Service != old.Service:
+			t.Errorf("connection %v: was %+v, is %+v", tuple, old, now)
+		case now.Age < old.Age || now.Sent.Packets < old.Sent.Packets || now.Received.Packets < old.Received.Packets:
+			t.Errorf("connection %v was begun anew: was %+v, is %+v", tuple, old, now)
+		}
+	}
+	for _, tr := range load4and6 {
+		tr.expectUnharmed(t)
+	}
+}
+
+// lasting returns the established connections of traffic that last, by their tuple.
+func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
+	s.t.Helper()
+	all := make(map[string]api.Connection)
+	for _, c := range s.Connections(api.ConnectionFilter{Service: "web", State: "established"}) {
+		tuple := fmt.Sprintf("%s %s %s", c.Protocol, c.Original.Source, c.Original.Destination)
+		for _, tr := range traffic {
+			if slices.Contains(tr.tuples, tuple) {
+				all[tuple] = c
+			}
+		}
+	}
+	return all
+}
+
+// TestChangedWhileDown is R11: what was changed in the files while the daemon was
+// down holds within two seconds of its start, and connections that it does not
+// concern go on.
+func TestChangedWhileDown(t *testing.T) {
+	s, fronts := balanced(t)
+	tr := startTraffic(t, s.client, fronts[0], load{flows: 4, packets: 500, lasting: 4})
+	s.serve(s.backends[0], "10.0.1.2:8081", "new")
+	s.ObjectFile("70-more.yaml", serviceYAML("removed", []string{vip4 + ":9001/tcp"}, []string{"10.0.1.2:8080"})+
+		serviceYAML("changed", []string{vip4 + ":9002/tcp"}, []string{"10.0.1.2:8080"}))
+	s.reload()
+	if name, err := talkTCP(s.client, "", vip4+":9001", nil); name != "b1" || err != nil {
+		t.Fatalf("before: %q, %v", name, err)
+	}
+	s.Kill()
+	s.ObjectFile("70-more.yaml", serviceYAML("changed", []string{vip4 + ":9002/tcp"}, []string{"10.0.1.2:8081"})+
+		serviceYAML("added", []string{vip4 + ":9003/tcp"}, []string{"10.0.1.2:8081"}))
+	begin := time.Now()
+	s.Launch()
+	holds := func() bool {
+		changed, _ := talkTCP(s.client, "", vip4+":9002", nil)
+		added, err := s.quick(vip4 + ":9003")
+		_, gone := s.quick(vip4 + ":9001")
+		return changed == "new" && added == "new" && err == nil && gone != nil
+	}
+	testnet.Eventually(t, 10*time.Second, "the files' new state", holds)
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the new state held %s after the start, want 2 s", took)
+	} else {
+		t.Logf("the new state held %s after the start", took)
+	}
+	tr.expectUnharmed(t)
+}
+
+// quick is talkTCP from the client for a target that may not be there.
+func (s *site) quick(target string) (string, error) {
+	c, err := s.client.Dial("tcp", "", target, 100*time.Millisecond)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	b := make([]byte, 16)
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	n, err := c.Read(b)
+	return strings.TrimSpace(string(b[:n])), err
+}
+
+// TestKilledWhileStarting is R08: killed at any moment of its start, the daemon
+// leaves what the next start makes whole: one program on each hook, and no pin too
+// many.
+func TestKilledWhileStarting(t *testing.T) {
+	s, fronts := balanced(t)
+	want := s.pins()
+	begin := time.Now()
+	s.Kill()
+	s.Start()
+	whole := time.Since(begin)
+	tr := startTraffic(t, s.client, fronts[0], load{flows: 4, packets: 1000, connections: 10, lasting: 4})
+	s.Kill()
+	for range 40 {
+		p := s.Launch()
+		select {
+		case <-time.After(time.Duration(rand.Int64N(int64(whole)))): // a random moment is the point
+		case <-p.Done():
+			t.Fatalf("the daemon ended by itself:\n%s", p.Output())
+		}
+		s.Kill()
+	}
+	s.Start()
+	s.ready()
+	counts, err := s.hooks()
+	for hook, n := range counts {
+		if n != 1 || err != nil {
+			t.Errorf("%d programs on %s, want 1; %v", n, hook, err)
+		}
+	}
+	if got := s.pins(); !slices.Equal(got, want) {
+		t.Errorf("too much is pinned: %v; too little: %v", without(got, want), without(want, got))
+	}
+	tr.expectUnharmed(t)
+}
+
+// without returns what of all is not in others.
+func without(all, others []string) (left []string) {
+	for _, name := range all {
+		if !slices.Contains(others, name) {
+			left = append(left, name)
+		}
+	}
+	return left
+}

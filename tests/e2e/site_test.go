@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e has the end-to-end tests: the real loxilightd and llcli, real sockets
+// and packets, namespaces as machines. They need root, and take nothing from the
+// machine but its kernel.
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testdaemon"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+var programs testdaemon.Programs
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "loxilight-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)  // harmless: a folder of /tmp
+	os.Setenv("TMPDIR", dir) // of this process
+	if flag.Parse(); os.Geteuid() == 0 && !testing.Short() {
+		if programs, err = testdaemon.Build(filepath.Join(dir, "bin")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	code := m.Run()
+	if left := leftovers(dir); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "the tests left behind:\n%s\n", strings.Join(left, "\n"))
+		code = 1
+	}
+	return code
+}
+
+// site is a node with a daemon, a client, and backends of three kinds.
+//
+//	client 192.0.2.17 ─┐                          ┌─ p1 10.0.1.1 ── 10.0.1.2 b1
+//	                  lan ── 192.0.2.1 in0 [node] ├─ p2 10.0.2.1 ── 10.0.2.2 b2
+//	near   192.0.2.77 ─┘                          └─ p3 10.0.3.1 ── 10.0.3.2 b3
+//
+// IPv6 likewise: 2001:db8:0:2::17, ::1 and ::77; 2001:db8:1::1 and ::2, and so on.
+// Frontends are on 198.51.100.10 and 2001:db8:c633:6400::10, which no machine has.
+// near is a backend on the client's side, for the node with one arm.
+type site struct {
+	t                       *testing.T
+	client, lan, near, node *testnet.NS
+	backends                [3]*testnet.NS
+	*testdaemon.Daemon
+}
+
+const (
+	vip4 = "198.51.100.10"
+	vip6 = "[2001:db8:c633:6400::10]"
+)
+
+// vips are the frontends' addresses, by family, as they stand before a port.
+var vips = map[string]string{"IPv4": vip4, "IPv6": vip6}
+
+// newSite makes the machines. The daemon is configured, with more lines, and not
+// started.
+func newSite(t *testing.T, more ...string) *site {
+	t.Helper()
+	s := &site{t: t, client: testnet.New(t, "client"), lan: testnet.New(t, "lan"), near: testnet.New(t, "near"), node: testnet.New(t, "node")}
+	for _, p := range []struct {
+		ns      *testnet.NS
+		name    string
+		lanPort string
+		last    string
+	}{{s.client, "eth0", "client", "17"}, {s.near, "eth0", "near", "77"}, {s.node, "in0", "node", "1"}} {
+		testnet.Veth(t, testnet.Port{NS: s.lan, Name: p.lanPort},
+			testnet.Port{NS: p.ns, Name: p.name, Addrs: []string{"192.0.2." + p.last + "/24", "2001:db8:0:2::" + p.last + "/64"}})
+	}
+	s.lan.Bridge(t, "br0", "client", "near", "node")
+	for i := range s.backends {
+		b := testnet.New(t, fmt.Sprintf("b%d", i+1))
+		s.backends[i] = b
+		net4, net6 := fmt.Sprintf("10.0.%d.", i+1), fmt.Sprintf("2001:db8:%d::", i+1)
+		testnet.Veth(t, testnet.Port{NS: s.node, Name: fmt.Sprintf("p%d", i+1), Addrs: []string{net4 + "1/24", net6 + "1/64"}},
+			testnet.Port{NS: b, Name: "eth0", Addrs: []string{net4 + "2/24", net6 + "2/64"}})
+		b.Route(t, "default", net4+"1")
+		b.Route(t, "default", net6+"1")
+	}
+	for _, ns := range []*testnet.NS{s.client, s.near} {
+		ns.Route(t, "default", "192.0.2.1")
+		ns.Route(t, "default", "2001:db8:0:2::1")
+	}
+	// What the node itself sends to a frontend leaves by the lan, if nobody takes it.
+	s.node.Route(t, "default", "192.0.2.17")
+	s.node.Route(t, "default", "2001:db8:0:2::17")
+	s.node.Forward(t)
+	s.Daemon = testdaemon.New(t, s.node, programs, append([]string{
+		"tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}",
+	}, more...)...)
+	return s
+}
+
+// start starts the daemon with all devices of the node as ports.
+func (s *site) start() *site {
+	s.t.Helper()
+	s.Start()
+	s.Apply(interfaces)
+	return s
+}
+
+const interfaces = `
+kind: Interface
+name: in0
+spec: {device: in0}
+---
+kind: Interface
+name: p1
+spec: {device: p1, role: port}
+---
+kind: Interface
+name: p2
+spec: {device: p2, role: port}
+---
+kind: Interface
+name: p3
+spec: {device: p3, role: port}
+`
+
+// backendAddr is where backend i (0 to 2) listens in a family.
+func backendAddr(family string, i, port int) string {
+	if family == "IPv6" {
+		return fmt.Sprintf("[2001:db8:%d::2]:%d", i+1, port)
+	}
+	return fmt.Sprintf("10.0.%d.2:%d", i+1, port)
+}
+
+// nodeAddr is the node's address on the device that backend i is behind.
+func nodeAddr(family string, i int) netip.Addr {
+	if family == "IPv6" {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::1", i+1))
+	}
+	return netip.MustParseAddr(fmt.Sprintf("10.0.%d.1", i+1))
+}
+
+// serviceYAML writes a Service; more are further lines of its spec.
+func serviceYAML(name string, frontends, backends []string, more ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nspec:\n  frontends:\n", name)
+	for _, f := range frontends {
+		fmt.Fprintf(&b, "  - %q\n", f)
+	}
+	if len(backends) > 0 {
+		b.WriteString("  backends:\n")
+	}
+	for _, backend := range backends {
+		address, rest, _ := strings.Cut(backend, ",")
+		fmt.Fprintf(&b, "  - {address: %q%s}\n", address, strings.ReplaceAll(","+rest, ",", ", "))
+	}
+	for _, line := range more {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	return b.String()
+}
+
+// eachFamily runs a test for IPv4 and IPv6.
+func eachFamily(t *testing.T, test func(t *testing.T, family, vip string)) {
+	for _, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) { test(t, family, vips[family]) })
+	}
+}
