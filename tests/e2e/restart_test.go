@@ -184,7 +184,10 @@ func TestKilledUnderTraffic(t *testing.T) {
 func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
 	s.t.Helper()
 	all := make(map[string]api.Connection)
-	for _, c := range s.Connections(api.ConnectionFilter{Service: "web", State: "established"}) {
+	for _, c := range s.Connections(api.ConnectionFilter{Service: "web"}) {
+		if c.State != "established" && c.State != "replied" {
+			continue
+		}
 		tuple := fmt.Sprintf("%s %s %s", c.Protocol, c.Original.Source, c.Original.Destination)
 		for _, tr := range traffic {
 			if slices.Contains(tr.tuples, tuple) {

@@ -154,11 +154,12 @@ func (p path) outcome(ttl uint8) (int32, uint8) {
 // TestForward follows a connection from its first packet to the short cut: for each
 // protocol, family and NAT mode, every byte, verdict, counter and table entry.
 func TestForward(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
 			for _, m := range natModes {
 				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) {
-					r := newRig(t)
+					r := base.fresh(t)
 					r.follow(r.connect(f, proto, m))
 				})
 			}

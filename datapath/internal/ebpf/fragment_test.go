@@ -32,11 +32,12 @@ func big(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, ttl uint8) 
 // TestFragments: later fragments follow the first, of both directions, and each
 // datagram by its own identification.
 func TestFragments(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for _, name := range []string{"UDP", "TCP"} {
 			for _, m := range natModes {
 				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) {
-					r := newRig(t)
+					r := base.fresh(t)
 					p := r.connect(f, protocols[name], m)
 					action, ttl := p.outcome(61)
 					r.fragments("forth", p.clientPort, big(p.clientPort.arrives(), p.proto, p.client, p.vip, 61),

@@ -56,11 +56,12 @@ func seen(proto uint8, got, want []byte) []byte {
 // tuple become those that the receiver knows, whoever sends the error and however
 // little of the packet it holds.
 func TestICMPErrorsAreTranslated(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
 			for _, m := range natModes {
 				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) {
-					r := newRig(t)
+					r := base.fresh(t)
 					p := r.connect(f, proto, m)
 					r.slow("opening", p, stageOpen)
 					count := uint64(0)
@@ -100,9 +101,10 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 // TestICMPErrorsOfNobody: errors about connections that are not ours, and what is
 // no error, go up as they came.
 func TestICMPErrorsOfNobody(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 			r.slow("opening", p, stageOpen)
 			e := icmpErrors[f.name][0]

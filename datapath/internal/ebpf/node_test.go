@@ -13,10 +13,11 @@ import (
 // nobody listens, and its refusal goes out as the frontend's. A backend that
 // comes later gets the very next packet.
 func TestRefused(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
-				r := newRig(t)
+				r := base.fresh(t)
 				r.service(rigService{id: 7, proto: proto, frontend: f.vip})
 				node := netip.AddrPortFrom(f.inAddr, 0)
 				open := packet(r.in.arrives(), proto, f.client, f.vip, stageOpen, 61)
@@ -54,10 +55,11 @@ func TestRefused(t *testing.T) {
 // from the node's address there, by the egress hook, and the answers come back to
 // the address that it used.
 func TestNodeIsClient(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
-				r := newRig(t)
+				r := base.fresh(t)
 				for addr, mac := range map[netip.Addr][6]byte{f.far.Addr(): r.out.other, f.client.Addr(): r.in.other} {
 					dev := r.out.name
 					if addr == f.client.Addr() {
@@ -87,8 +89,9 @@ func TestNodeIsClient(t *testing.T) {
 
 // TestNodeSendsElsewhere: what the node sends to others leaves as it is.
 func TestNodeSendsElsewhere(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		r.service(rigService{id: 7, proto: testpkt.ProtoTCP, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
 		for name, frame := range map[string][]byte{
 			"another port": packet(r.in.leaves(), testpkt.ProtoTCP, netip.AddrPortFrom(f.inAddr, 40123), f.farRouterPort(4660), stageOpen, 64),
@@ -107,9 +110,10 @@ func (f family) farRouterPort(port uint16) netip.AddrPort {
 
 // TestHairpin: a backend that calls its own service sees the node as the client.
 func TestHairpin(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for _, proto := range protocols {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, proto, natModes[2])
 			p.client = netip.AddrPortFrom(p.backend.Addr(), 40123)
 			for s := stageOpen; s <= stageData; s++ {
@@ -125,8 +129,9 @@ func TestHairpin(t *testing.T) {
 // TestShortCutGivesWay: what does not fit, or may not be forwarded any further, is
 // the kernel's, which answers as it should; so is what carries a VLAN tag.
 func TestShortCutGivesWay(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 		for s := stageOpen; s <= stageData; s++ {
 			r.slow(f.name, p, s)

@@ -49,6 +49,7 @@ func hops(kind uint8, size int) testpkt.Extension {
 // TestOddEncodings is F12: what is written in an unusual way is the same service's
 // all the same.
 func TestOddEncodings(t *testing.T) {
+	base := newRig(t)
 	both := []encoding{
 		{"VLAN tag", tagged(testpkt.VLAN{ID: 0x6123})},
 		{"two VLAN tags", tagged(testpkt.VLAN{ID: 0x123, TPID: 0x88a8}, testpkt.VLAN{ID: 0x456})},
@@ -65,7 +66,7 @@ func TestOddEncodings(t *testing.T) {
 	for _, f := range families {
 		for _, e := range odd[f.name] {
 			t.Run(f.name+"/"+e.name, func(t *testing.T) {
-				r := newRig(t)
+				r := base.fresh(t)
 				p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 				in := testpkt.Build(e.layers(r.in.arrives(), p.client, p.vip)...)
 				want := testpkt.Build(e.layers(r.in.arrives(), p.source, p.backend)...)
@@ -78,8 +79,9 @@ func TestOddEncodings(t *testing.T) {
 
 // TestTCPHeaderLengths is F09: a TCP header of any length, and the link's padding.
 func TestTCPHeaderLengths(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[3])
 		for size := 0; size <= 40; size += 4 {
 			build := func(from, to netip.AddrPort, ttl uint8) []byte {
@@ -125,9 +127,10 @@ func TestUDPWithoutChecksum(t *testing.T) {
 // TestNotOurs is F03 and F12: what cannot be understood, or is for nobody here, goes
 // up as it came, and enters nothing.
 func TestNotOurs(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 			for name, frame := range strangers(r, f, p) {
 				r.step(name, r.in, frame, actUnspec, frame)

@@ -60,10 +60,70 @@ func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 		testnet.Port{NS: far, Name: "out1", MAC: "02:00:5e:10:02:34"})
 	r.ns.Forward(t)
 	r.load(tune)
+	r.devices()
+	return r
+}
+
+// fresh returns the rig as if it were new, for a subtest: to load the programs again
+// each time would take most of the time.
+func (r *rig) fresh(t testing.TB) *rig {
+	t.Helper()
+	f := *r
+	f.t = t
+	for name, m := range f.maps {
+		switch m.Type() {
+		case ebpf.Queue, ebpf.RingBuf:
+		case ebpf.Array, ebpf.PerCPUArray:
+			// No test goes further.
+			for key := range min(m.MaxEntries(), 128) {
+				if m.Type() == ebpf.Array {
+					f.put(name, key, make([]byte, m.ValueSize()))
+					continue
+				}
+				zeros := make([][]byte, ebpf.MustPossibleCPU())
+				for cpu := range zeros {
+					zeros[cpu] = make([]byte, m.ValueSize())
+				}
+				f.put(name, key, zeros)
+			}
+		default:
+			f.clear(m)
+		}
+	}
+	f.devices()
+	return &f
+}
+
+// clear removes all entries of a hash.
+func (r *rig) clear(m *ebpf.Map) {
+	r.t.Helper()
+	var keys [][]byte
+	var key []byte
+	for {
+		var next []byte
+		var err error
+		if key == nil {
+			err = m.NextKey(nil, &next)
+		} else {
+			err = m.NextKey(key, &next)
+		}
+		if err != nil {
+			break // that was the last
+		}
+		keys = append(keys, next)
+		key = next
+	}
+	for _, key := range keys {
+		r.ok(m.Delete(key))
+	}
+}
+
+// devices enters the devices, and the source ports that may be given out.
+func (r *rig) devices() {
+	r.t.Helper()
 	r.in = r.port("in0", "02:00:5e:10:01:17", "192.0.2.1", "2001:db8:1::1")
 	r.out = r.port("out0", "02:00:5e:10:02:34", "10.0.1.1", "2001:db8:2::1")
 	r.ports(61057)
-	return r
 }
 
 func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {

@@ -31,6 +31,7 @@ func (r *rig) chosen(s rigService, client netip.AddrPort) netip.AddrPort {
 }
 
 func TestAlgorithms(t *testing.T) {
+	base := newRig(t)
 	const clients = 300
 	for _, f := range families {
 		for name, algorithm := range map[string]kernelAlgorithm{
@@ -39,7 +40,7 @@ func TestAlgorithms(t *testing.T) {
 			"source-hash": kernelAlgorithmALG_SOURCE_HASH,
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
-				r := newRig(t)
+				r := base.fresh(t)
 				s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, 3), algorithm: algorithm}
 				r.service(s)
 				got := make(map[netip.AddrPort]int)
@@ -113,8 +114,9 @@ func TestMaglevIsTheSameEverywhere(t *testing.T) {
 // TestAffinity: a client comes back to its backend, on whatever port, until it has
 // stayed away for long enough or the backend is not usable.
 func TestAffinity(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, 5),
 			algorithm: kernelAlgorithmALG_ROUND_ROBIN, affinity: 1000}
 		r.service(s)
@@ -152,8 +154,9 @@ func TestAffinity(t *testing.T) {
 
 // TestSourceRanges: clients outside are dropped and counted, those inside are not.
 func TestSourceRanges(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		addr := f.client.Addr()
 		wide, err := addr.Prefix(addr.BitLen() - 4)
 		r.ok(err)

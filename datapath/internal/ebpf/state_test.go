@@ -101,8 +101,9 @@ cSYN,sSYNA,cACK,sRST  NEW          CLOSED+      CLOSED+      CLOSED+    CLOSED+ 
 `
 
 func TestTCPStates(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		rows := strings.Split(strings.TrimSpace(transitions), "\n")
 		columns := strings.Fields(rows[0])
@@ -124,12 +125,13 @@ func TestTCPStates(t *testing.T) {
 // TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing.
 // The windows are what the two sides announce, scaled as they agreed.
 func TestResetsOutOfTheWindow(t *testing.T) {
+	base := newRig(t)
 	scaled := map[string]segment{
 		"cSYN":  {'c', testpkt.SYN, clientISN, 0, bothSay, []byte{2, 4, 5, 0xb4, 1, 3, 3, 3}},
 		"sSYNA": {'s', testpkt.SYN | testpkt.ACK, serverISN, clientISN + 1, bothSay, []byte{4, 2, 3, 3, 5, 0}},
 	}
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		for _, tt := range []struct {
 			scaled bool
@@ -168,8 +170,9 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 // TestPortReuse is T07: a SYN on a connection that has ended begins a new one, with
 // whatever backend is right now; a repeated SYN stays with its backend.
 func TestPortReuse(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		next := p
 		next.backend = netip.AddrPortFrom(p.backend.Addr(), 9031)
@@ -204,9 +207,10 @@ func TestPortReuse(t *testing.T) {
 // TestOtherStates: UDP is established by the answer, SCTP by the COOKIE ECHO, and
 // what ends an association is seen.
 func TestOtherStates(t *testing.T) {
+	base := newRig(t)
 	const chunkInit, chunkInitAck, chunkAbort, chunkShutdown, chunkCookieEcho, chunkShutdownComplete = 1, 2, 6, 7, 10, 14
 	for _, f := range families {
-		r := newRig(t)
+		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 		for i, want := range []string{"NEW", "NEW", "ESTABLISHED+", "ESTABLISHED+"} {
 			r.slow("datagram", p, []stage{stageOpen, stageConfirm, stageAnswer, stageConfirm}[i])

@@ -99,9 +99,10 @@ func TestFullTable(t *testing.T) {
 // TestHalfOfAPair is T02: of a half-open connection the table may lose one entry;
 // the next packet of the other direction puts it back.
 func TestHalfOfAPair(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for _, m := range natModes {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, testpkt.ProtoTCP, m)
 			r.play(p, "cSYN", "sSYNA")
 			r.forget(p.back())
@@ -128,9 +129,10 @@ func TestHalfOfAPair(t *testing.T) {
 // when there is none left the next is refused and counted; a port is free again
 // with its connection.
 func TestSourcePorts(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, proto, natModes[3])
 			want, _ := p.outcome(61)
 			var pool []uint16
@@ -175,9 +177,10 @@ func TestSourcePorts(t *testing.T) {
 // frontends of one backend has two connections there: only the port can tell their
 // answers apart, so the second gets another one.
 func TestTwoFrontendsOneBackend(t *testing.T) {
+	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
-			r := newRig(t)
+			r := base.fresh(t)
 			p := r.connect(f, proto, natModes[0])
 			other := p
 			other.vip = netip.AddrPortFrom(p.vip.Addr(), 4662)
