@@ -78,21 +78,22 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestBadFiles: of files with one fault nothing is taken over; the error has the
-// file and the line, and what was there before goes on.
-func TestBadFiles(t *testing.T) {
+// badFile is a file with one fault, and what is said of it.
+type badFile struct {
+	name, text          string
+	code                int
+	line                int
+	object, field, part string
+}
+
+func badFiles(t *testing.T) []badFile {
 	replace := func(old, by string) string {
 		if strings.Count(webFile, old) != 1 {
 			t.Fatalf("%q is not once in the file", old)
 		}
 		return strings.Replace(webFile, old, by, 1)
 	}
-	for _, tt := range []struct {
-		name, text          string
-		code                int
-		line                int
-		object, field, part string
-	}{
+	return []badFile{
 		{"tab", replace("  backends:", "\tbackends:"), 1, 9, "", "", "no YAML"},
 		{"bracket", webFile + "  sourceRanges: [10.0.0.0/8\n", 1, 15, "", "", "no YAML"},
 		{"indent", replace("  affinity: {timeout: 3h}", " affinity: {timeout: 3h}"), 1, 13, "", "", "no YAML"},
@@ -114,7 +115,13 @@ func TestBadFiles(t *testing.T) {
 		{"of another owner", replace("name: web", "name: mine"), 3, 2, "Service/mine", "owner", "belongs to owner cli"},
 		{"merge", replace("labels: {tier: front}", "labels: &a {tier: front}\n<<: *a"), 1, 5, "Service/web", "<<", "unknown field"},
 		{"bomb", bomb(), 1, 1, "", "", "aliases"},
-	} {
+	}
+}
+
+// TestBadFiles: of files with one fault nothing is taken over; the error has the
+// file and the line, and what was there before goes on.
+func TestBadFiles(t *testing.T) {
+	for _, tt := range badFiles(t) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHarness(t)
 			result[api.ChangeResult](h, "apply", `{"objects":[`+staged("mine", 1)+`]}`)
