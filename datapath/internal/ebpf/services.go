@@ -351,66 +351,6 @@ func (s *services) Keys(context.Context) iter.Seq2[datapath.ServiceName, error] 
 	}
 }
 
-// Verify implements [datapath.Table].
-func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	v := s.byName[name]
-	if v == nil || !v.current || v.suspect {
-		return false, nil
-	}
-	ok, err := s.verify(v)
-	if !ok {
-		v.suspect = true
-	}
-	return ok, err
-}
-
-func (s *services) verify(v *service) (bool, error) {
-	for _, f := range v.frontends {
-		if s.owner[f] != v {
-			continue // another service was given it; that one's entry is as it should be
-		}
-		key := serviceKeyOf(f)
-		var entry kernelService
-		if ok, err := lookup(s.d.maps[kernelMapLlService], &key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
-			return false, err
-		}
-	}
-	for _, b := range v.backends {
-		var entry kernelBackend
-		if ok, err := lookup(s.d.maps[kernelMapLlBackend], b.id, &entry); !ok ||
-			entry.backendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
-			return false, err
-		}
-	}
-	for _, p := range v.ranges {
-		key := sourceRangeKeyOf(v.rangeSet, p)
-		var f uint8
-		if ok, err := lookup(s.d.maps[kernelMapLlSourceRange], &key, &f); !ok || f != rangeFamily(p) {
-			return false, err
-		}
-	}
-	for _, t := range v.tables {
-		if t.count == 0 {
-			continue
-		}
-		if sum, err := s.readTable(t); err != nil || sum != t.sum {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// lookup is Lookup, with absence told apart from failure.
-func lookup(m *ebpf.Map, key, value any) (bool, error) {
-	err := m.Lookup(key, value)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // tableError turns a full map into [datapath.ErrCapacity] with the name of the
 // table in the configuration.
 func tableError(table string, err error) error {

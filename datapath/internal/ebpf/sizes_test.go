@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+func TestTablesThatAreFullRefuse(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	big := datapath.Service{Frontends: []datapath.Frontend{frontend("198.51.100.20:80", datapath.TCP)}}
+	for i := range 300 {
+		big.Backends = append(big.Backends, datapath.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 80), Weight: 1})
+	}
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	err := n.d.Services().Update(ctx, "big", big)
+	if !errors.Is(err, datapath.ErrCapacity) {
+		t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+	}
+	n.attach()
+	n.serve()
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Errorf("what was there does not go on: %v", err)
+	}
+	n.ok(n.d.Services().Delete(ctx, "big"))
+	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		n.d.services.mu.Lock()
+		defer n.d.services.mu.Unlock()
+		return len(n.d.services.backends.dead) == 0
+	})
+	big.Backends = big.Backends[:200]
+	n.ok(n.d.Services().Update(ctx, "big", big))
+}
+
+func TestResizedTablesKeepTheirConnections(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	n.config.Tables.Connections *= 2
+	n.config.Tables.Backends *= 2
+	n.restart("tcx")
+	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 4*4096 {
+		t.Errorf("%d entries, want %d", got, 4*4096)
+	}
+	c.echo(t, "in a larger table")
+	list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+	if err != nil || len(list) != 1 || list[0].Service != "web" {
+		t.Errorf("connections after the change: %v (%v)", list, err)
+	}
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	talks := make([]*conversation, 6)
+	for i := range talks {
+		talks[i] = n.dial("198.51.100.10:80")
+	}
+	n.config.Tables.Connections = 4
+	n.restart("tcx")
+	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 2*4096 {
+		t.Errorf("%d entries, want %d as before", got, 2*4096)
+	}
+	for i, c := range talks {
+		c.echo(t, fmt.Sprint("connection ", i))
+	}
+}
