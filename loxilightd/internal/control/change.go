@@ -256,11 +256,14 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 			keys = append(keys, state.Key{Kind: c.Kind, Name: c.Name})
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.change.Wait))
+	bounded, cancel := context.WithTimeout(ctx, time.Duration(r.change.Wait))
 	defer cancel()
-	left, err := s.Progress.Wait(ctx, result.Revision, keys)
+	left, err := s.Progress.Wait(bounded, result.Revision, keys)
 	if err == nil {
 		return result, nil
+	}
+	if ctx.Err() != nil {
+		return nil, api.Errorf(api.ReasonUnavailable, "the change is durable as revision %d; whether it is Ready nobody waits for, since the daemon stops", result.Revision)
 	}
 	e := api.Errorf(api.ReasonTimeout, "the change is durable as revision %d, but %d of %d objects were not Ready within %s",
 		result.Revision, len(left), len(keys), r.change.Wait)

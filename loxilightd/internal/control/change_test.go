@@ -3,6 +3,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -173,6 +174,19 @@ func TestWait(t *testing.T) {
 	result[api.ChangeResult](h, "replace", `{"wait":"1s","owner":"cli","kinds":["Service"],"objects":[]}`)
 	if len(h.progress.waited) != 1 {
 		t.Errorf("a replace that deletes web waits for %v", h.progress.waited)
+	}
+}
+
+// TestWaitEndsWithTheDaemon: who waits is told that the change is durable.
+func TestWaitEndsWithTheDaemon(t *testing.T) {
+	h := newHarness(t)
+	h.progress.not[state.Key{Kind: "Service", Name: "web"}] = api.Status{State: api.StatePending}
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	answer := h.Handle(ctx, admin, []byte(`{"jsonrpc":"2.0","id":7,"method":"apply","params":{"wait":"1h","objects":[`+webObject+`]}}`))
+	var r api.Reply
+	if err := json.Unmarshal(answer, &r); err != nil || r.Error == nil || r.Error.Reason() != api.ReasonUnavailable || !strings.Contains(r.Error.Message, "durable as revision 1") {
+		t.Errorf("%s", answer)
 	}
 }
 

@@ -169,6 +169,26 @@ func TestStatusOfObjects(t *testing.T) {
 	}
 }
 
+// TestStatusTellsOfLostState: what opening the store found is told.
+func TestStatusTellsOfLostState(t *testing.T) {
+	h := newHarness(t)
+	for _, tt := range []struct {
+		report state.Report
+		want   string
+	}{
+		{state.Report{Damage: &state.Damage{At: time.Now().Add(-time.Hour), File: "/var/old", Cause: "no head"}}, "was damaged (no head) and set aside as /var/old"},
+		{state.Report{RolledBack: true}, "last change before it may be lost"},
+		{state.Report{Unreadable: []state.Unreadable{{Key: state.Key{Kind: "NAT", Name: "x"}, Err: datapath.ErrAbsent}}}, "NAT/x was in the store and is not understood"},
+		{state.Report{Damage: &state.Damage{At: time.Now().Add(-25 * time.Hour)}}, ""},
+	} {
+		h.Report = &tt.report
+		r := result[api.StatusResult](h, "status", `{}`)
+		if got := strings.Join(r.Health.Messages, "; "); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") || (r.Health.State == "ok") != (got == "") {
+			t.Errorf("%s: %s, want …%s…", r.Health.State, got, tt.want)
+		}
+	}
+}
+
 func TestStatusFits(t *testing.T) {
 	h := newHarness(t)
 	for i := range 2000 {

@@ -80,10 +80,13 @@ func fitStatus(r *api.StatusResult) {
 // nearlyFull is the part of a table from which on the daemon says so.
 const nearlyFull = 0.9
 
+// damageTold is how long the loss of the desired state counts against the health.
+const damageTold = 24 * time.Hour
+
 // health is the daemon's judgement of itself.
 func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int) api.Health {
 	var m []string
-	if d := s.Report.Damage; d != nil && time.Since(d.At) < 30*24*time.Hour {
+	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageTold {
 		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) and set aside as %s on %s: tell the daemon again what is wanted",
 			d.Cause, d.File, d.At.Format(time.RFC3339)))
 	}
