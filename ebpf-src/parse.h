@@ -115,11 +115,10 @@ static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
 		p->sport = ((struct udphdr *)l4)->source;
 		p->dport = ((struct udphdr *)l4)->dest;
 		p->sctp_chunk = 0xff;
-		if (p->proto == IPPROTO_SCTP && p->l4_len > 12) {
-			if (l4 + 13 > end)
-				return LL_SHORT;
-			p->sctp_chunk = ((__u8 *)l4)[12];
-		}
+		/* A GSO packet has its chunks in a list, where no pull reaches. */
+		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
+		    bpf_skb_load_bytes(p->skb, p->l4_off + 12, &p->sctp_chunk, 1))
+			return LL_PASS;
 		return LL_NEXT;
 	}
 	if (p->proto == IPPROTO_ICMP && p->family == 4) {

@@ -45,8 +45,6 @@ __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u3
 {
 	__u32 off = l4_off + 8, zeros = l4_len - 4, crc = changed_bits, csum;
 
-	if (skb->len < l4_off + 12 || skb->len - l4_off >= 1 << CRC32C_POWERS)
-		return -DROP_REWRITE;
 	if (bpf_skb_load_bytes(skb, off, &csum, sizeof(csum)))
 		return -DROP_REWRITE;
 	/* A checksum still to be made, by the device that the packet leaves by (or,
@@ -55,6 +53,8 @@ __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u3
 	 */
 	if (!csum)
 		return LL_NEXT;
+	if (zeros >= 1 << CRC32C_POWERS)
+		return -DROP_REWRITE;
 	for (int i = 0; i < 32; i++)
 		crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
 	for (int i = 0; i < CRC32C_POWERS; i++) {
