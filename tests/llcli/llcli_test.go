@@ -157,6 +157,7 @@ func TestFromCommandToPacket(t *testing.T) {
 	}
 	s.expect("delete service web", "Service/web deleted")
 	s.expect("delete service web", "Service/web absent")
+	s.expect("changes --since 2", "3  created  Service/web", "deleted  Service/web")
 	s.refuse(1, "get service web", "Service/web")
 }
 

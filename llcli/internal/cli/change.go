@@ -60,9 +60,9 @@ them in one transaction. Objects that the files do not name stay as they are.
 FILE is YAML (several documents with --- between them) or JSON, a folder of such
 files, or - for the standard input.`,
 		Example: "  llcli apply -f web.yaml --wait 10s\n  llcli apply -f services/ --dry-run\n  generate | llcli apply -f -",
-		Args:    noWords("name files with -f FILE"),
-		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			docs, change, err := a.changeInput(files, owner, &options)
+		Args:    moreFiles(&files),
+		RunE: a.run(func(ctx context.Context, d Daemon, more []string) error {
+			docs, change, err := a.changeInput(append(files, more...), owner, &options)
 			if err != nil {
 				return err
 			}
@@ -78,6 +78,17 @@ files, or - for the standard input.`,
 func bindFiles(cmd *cobra.Command, files *[]string) {
 	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a folder, or - for the standard input; may be repeated")
 	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
+}
+
+// moreFiles takes words behind -f FILE for further files, as a shell makes them
+// of -f *.yaml. Without -f they are refused: they could be meant for names.
+func moreFiles(files *[]string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 && len(*files) == 0 {
+			return usagef("unexpected %q; name files with -f FILE", args[0])
+		}
+		return nil
+	}
 }
 
 // changeInput reads what a change by files needs.

@@ -125,6 +125,9 @@ completely and durably, or not at all.`,
 		SilenceErrors: true,
 		Args:          noCommand,
 	}
+	root.SetFlagErrorFunc(flagError)
+	root.Version = a.Version
+	root.SetVersionTemplate("llcli {{.Version}}\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	flags := root.PersistentFlags()

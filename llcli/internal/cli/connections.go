@@ -33,12 +33,19 @@ func (a *app) bindFilter(cmd *cobra.Command, f *api.ConnectionFilter) {
 }
 
 func (a *app) connectionsCommand() *cobra.Command {
+	cmd := a.connectionsList()
+	cmd.Use, cmd.Aliases = "connections", []string{"conns"}
+	cmd.AddCommand(a.connectionsList(), a.flushCommand())
+	return cmd
+}
+
+// connectionsList is the verb of connections that may be left out.
+func (a *app) connectionsList() *cobra.Command {
 	var params api.ConnectionsListParams
 	var limit int
 	cmd := &cobra.Command{
-		Use:     "connections",
-		Aliases: []string{"conns"},
-		Short:   "Show tracked connections",
+		Use:   "list",
+		Short: "Show tracked connections",
 		Long: `Show the connections that the data plane tracks: all of them, or those that the
 flags choose. SENT and RECEIVED count the bytes of whole frames from and to the
 client.
@@ -57,7 +64,6 @@ slow, through the kernel's stack.`,
 	a.bindFilter(cmd, &params.Filter)
 	a.bindWatch(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 0, "show at most `N`, and say so if there are more; 0: all")
-	cmd.AddCommand(a.flushCommand())
 	return cmd
 }
 

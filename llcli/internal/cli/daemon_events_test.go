@@ -108,3 +108,21 @@ func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2
 		}
 	}
 }
+
+// changes knows the last four revisions, and gives pages of three changes.
+func (d *testDaemon) changes(p api.ChangesParams) (any, *api.Error) {
+	if p.Since+4 < d.revision {
+		return api.ChangesResult{Revision: d.revision, Expired: true}, nil
+	}
+	result := api.ChangesResult{Revision: p.Since, Changes: []api.RevisedChange{}}
+	for result.Revision < d.revision {
+		if len(result.Changes) == 3 {
+			result.More = true
+			break
+		}
+		result.Revision++
+		result.Changes = append(result.Changes, api.RevisedChange{
+			Revision: result.Revision, ObjectChange: api.ObjectChange{Kind: "Service", Name: "web", Action: api.ActionUpdated}})
+	}
+	return result, nil
+}

@@ -92,6 +92,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.list)
 	case api.MethodReplace:
 		return with(params, d.replace)
+	case api.MethodChanges:
+		return with(params, d.changes)
 	case api.MethodReload:
 		return d.reload()
 	case api.MethodConnectionsList:

@@ -27,9 +27,9 @@ func (a *app) diffCommand() *cobra.Command {
 files as it would for apply, with the same errors. JSON and YAML output is the
 answer of apply --dry-run.`,
 		Example: "  llcli diff -f web.yaml\n  llcli diff -f conf/ --exit-code || echo it differs",
-		Args:    noWords("name files with -f FILE"),
-		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			docs, change, err := a.changeInput(files, owner, &changeOptions{dryRun: true, ifRevision: -1})
+		Args:    moreFiles(&files),
+		RunE: a.run(func(ctx context.Context, d Daemon, more []string) error {
+			docs, change, err := a.changeInput(append(files, more...), owner, &changeOptions{dryRun: true, ifRevision: -1})
 			if err != nil {
 				return err
 			}

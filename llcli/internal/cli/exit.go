@@ -12,6 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // isUnreachable says whether err leaves the daemon unheard.
@@ -43,6 +44,28 @@ func needWords(n int, usage string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// flagError says what a flag wants, where the library only says what failed.
+func flagError(_ *cobra.Command, err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	want := ""
+	switch invalid.GetFlag().Value.Type() {
+	case "duration":
+		want = "a time with its unit, such as 30s or 5m"
+	case "int", "int64":
+		want = "a number"
+	case "uint64":
+		want = "a number, 0 or more"
+	case "stringToString":
+		want = "KEY=VALUE,..."
+	default:
+		return err
+	}
+	return usagef("--%s %s: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
 
 // oneName wants exactly one argument.

@@ -21,9 +21,9 @@ func (a *app) replaceCommand() *cobra.Command {
 other objects of these kinds, all of it in one transaction. Objects of other
 owners stay as they are. With --dry-run it tells what it would delete.`,
 		Example: "  llcli export > backup.yaml\n  llcli replace -f backup.yaml --dry-run\n  llcli replace -f backup.yaml --wait 10s",
-		Args:    noWords("name files with -f FILE"),
-		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			docs, change, err := a.changeInput(files, owner, &options)
+		Args:    moreFiles(&files),
+		RunE: a.run(func(ctx context.Context, d Daemon, more []string) error {
+			docs, change, err := a.changeInput(append(files, more...), owner, &options)
 			if err != nil {
 				return err
 			}

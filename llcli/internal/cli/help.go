@@ -21,7 +21,7 @@ func (a *app) addCommands(root *cobra.Command) {
 			a.serviceCommand(), a.interfaceCommand(),
 		}},
 		{"state", "What is:", []*cobra.Command{
-			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(),
+			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
 			a.statusCommand(), a.healthCommand(), a.waitCommand(),
 		}},
 		{"help", "About llcli:", []*cobra.Command{
