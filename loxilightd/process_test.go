@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // asDaemon in the environment makes this test binary be loxilightd.
@@ -37,6 +39,9 @@ type site struct {
 	t   *testing.T
 	dir string
 	*client.Client
+
+	wrapper []string    // runs the daemon; empty: nothing between
+	ns      *testnet.NS // that the daemon is in; nil: that of the test
 }
 
 // newSite makes folders and a configuration with the fake data plane, unless
@@ -86,10 +91,17 @@ type process struct {
 // start runs the daemon and does not wait for anything.
 func (s *site) start(env ...string) *process {
 	s.t.Helper()
-	p := &process{t: s.t, cmd: exec.Command("/proc/self/exe", "--config", s.path("loxilightd.yaml")), done: make(chan struct{})}
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	args := append(slices.Clone(s.wrapper), self, "--config", s.path("loxilightd.yaml"))
+	p := &process{t: s.t, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1"), env...)
 	p.cmd.Stderr = &p.log
-	if err := p.cmd.Start(); err != nil {
+	if s.ns != nil {
+		s.ns.Do(s.t, p.cmd.Start)
+	} else if err := p.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
 	go func() { defer close(p.done); _ = p.cmd.Wait() }() // how it went is in ProcessState

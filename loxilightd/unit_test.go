@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+const unitFile = "../systemd/loxilightd.service"
+
+// unitValue returns the value of a key of the unit that is there once.
+func unitValue(t *testing.T, key string) (value string) {
+	t.Helper()
+	text, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
+			value = v
+			count++
+		}
+	}
+	if count != 1 {
+		t.Fatalf("%s stands %d times in the unit, want once", key, count)
+	}
+	return value
+}
+
+func TestUnit(t *testing.T) {
+	if got := unitValue(t, "RestartPreventExitStatus"); got != strconv.Itoa(exitConfig) {
+		t.Errorf("RestartPreventExitStatus=%s, the daemon ends with %d where the configuration is wrong", got, exitConfig)
+	}
+	if got := unitValue(t, "Type"); got != "notify" {
+		t.Errorf("Type=%s, the daemon tells when it is ready", got)
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("no systemd-analyze")
+	}
+	text, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The program is not installed where the test runs.
+	there := strings.Replace(string(text), "/usr/sbin/loxilightd", "/bin/true", 1)
+	unit := filepath.Join(t.TempDir(), "loxilightd.service")
+	if err := os.WriteFile(unit, []byte(there), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the
+// unit and no others: it attaches to a device, and a backend is pinged.
+func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
+	s, _ := newKernelSite(t)
+	s.ns = testnet.New(t, "caps")
+	peer := testnet.New(t, "peer")
+	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "in0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: peer, Name: "out0", Addrs: []string{"192.0.2.2/24"}})
+	set := "-all"
+	for _, c := range strings.Fields(unitValue(t, "CapabilityBoundingSet")) {
+		set += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))
+	}
+	s.wrapper = []string{"setpriv", "--bounding-set", set, "--no-new-privs"}
+	s.run()
+	web := serviceObject("web", 1, "192.0.2.2:8080")
+	web.Spec = []byte(strings.TrimSuffix(string(web.Spec), "}") + `,"health":{"type":"ping","interval":"1s"}}`)
+	s.apply(web, api.Object{Kind: api.KindInterface, Name: "in0", Spec: []byte(`{"device":"in0"}`)})
+	if hooks := s.status().Datapath.Hooks; len(hooks) != 2 {
+		t.Errorf("hooks %+v, want ingress and egress of in0", hooks)
+	}
+	eventually(t, func() bool {
+		o, _ := s.get(api.KindService, "web")
+		var status api.ServiceStatus
+		return json.Unmarshal(o.Status, &status) == nil && len(status.Backends) == 1 && status.Backends[0].Health == "healthy"
+	})
+}
