@@ -108,11 +108,14 @@ slow:
 	return LL_STACK;
 }
 
-/* Whether the packet can change its connection's state. */
+/* Whether the packet can change its connection's state. Data does not, but before
+ * both sides have spoken and after a reset.
+ */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
-	return meta->state != CT_ESTABLISHED || p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
-	       p->proto == IPPROTO_SCTP;
+	return meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED ||
+	       p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
+	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
 /* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
