@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -37,6 +37,12 @@ bench: build ## measure beside kernel routing and nftables; BENCH="udp tcp" meas
 	.ci/setup bench
 	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
 
+KERNELS ?= 6.1 6.12
+
+test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNELS="6.1 6.12" RUN=Restart choose (root; downloads, takes long)
+	.ci/setup kernels
+	tests/kernels/run $(KERNELS)
+
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf
 	$(GO) generate ./...
@@ -57,7 +63,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	clang-format-19 --dry-run -Werror $(C_FILES)
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run .ci/setup
+	shellcheck .ci/run .ci/setup tests/kernels/run tests/kernels/init
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.

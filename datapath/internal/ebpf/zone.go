@@ -51,7 +51,7 @@ func openZone(id uint8, name string) (_ *zone, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if z.nl, err = netlink.NewHandleAt(z.ns); err != nil {
+	if z.nl, err = netlink.NewHandleAt(z.ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, errors.Join(fmt.Errorf("netlink: %w", err), z.ns.Close())
 	}
 	return z, nil
