@@ -79,6 +79,31 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// TestReaderGoes: as in make demo | head.
+func TestReaderGoes(t *testing.T) {
+	dir := build(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp := t.TempDir()
+	cmd := exec.Command(filepath.Join(dir, "demo"), "-bin", dir)
+	cmd.Stdout, cmd.Env = w, append(os.Environ(), "TMPDIR="+tmp)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, if all is well
+	w.Close()
+	if _, err := r.Read(make([]byte, 100)); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	if err := cmd.Wait(); err == nil {
+		t.Error("it says that all went well, and nobody heard it")
+	}
+	expectNothingLeft(t, cmd.Process.Pid, dir, tmp)
+}
+
 // TestInterrupted: whenever the demonstration is interrupted, it takes down what it
 // has built.
 func TestInterrupted(t *testing.T) {

@@ -37,7 +37,8 @@ const network = `
 func main() {
 	bin := flag.String("bin", "bin", "folder of loxilightd and llcli")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// SIGPIPE as well: a reader that had enough must not leave the network standing.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	s := &stage{ctx: ctx}
 	dir, err := filepath.Abs(*bin)
