@@ -126,6 +126,43 @@ func TestChecksums(t *testing.T) {
 	})
 }
 
+// TestNarrowPort is F04: the narrow link is the node's own.
+func TestNarrowPort(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		s.node.MTU(t, "p1", 1280)
+		front := vip + ":9000"
+		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends[:1]))
+		if took, err := upload(s.client, front, 10<<20); err != nil || took > 5*time.Second {
+			t.Errorf("10 MB took %s: %v", took, err)
+		}
+		route := s.client.Run(t, "ip", "route", "get", strings.Trim(vip, "[]"))
+		if !strings.Contains(route, "mtu 1280") {
+			t.Errorf("the client's route to the frontend is %q, want mtu 1280", strings.TrimSpace(route))
+		}
+	})
+}
+
+// TestFragments: a datagram in pieces, there and back, whatever the path.
+func TestFragments(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		near := map[string]string{"IPv4": "192.0.2.77:8080", "IPv6": "[2001:db8:0:2::77]:8080"}[family]
+		s.serve(s.near, near, "near")
+		for i, tt := range []struct{ name, backend, source string }{
+			{"b1", backends[0], "keep"}, {"b2", backends[1], "snat"}, {"near", near, "auto"},
+		} {
+			front := fmt.Sprintf("%s:%d", vip, 9000+i)
+			s.Apply(serviceYAML(tt.name, []string{front + "/udp"}, []string{tt.backend}, "source: "+tt.source))
+			for _, size := range []int{1600, 4000, 60000} {
+				if got, err := talkUDP(s.client, "", front, bytes.Repeat([]byte("x"), size)); got != tt.name || err != nil {
+					t.Errorf("%s, %d bytes: %q, %v", tt.source, size, got, err)
+				}
+			}
+		}
+	})
+}
+
 // checkFrames looks at all frames to and from a service and fails the test if a
 // checksum is wrong.
 func checkFrames(t *testing.T, w *testnet.Wire, service netip.AddrPort) {

@@ -195,8 +195,10 @@ func TestPortUnreachable(t *testing.T) {
 		for i, source := range []string{"keep", "snat"} {
 			front := fmt.Sprintf("%s:%d", vip, 9000+i)
 			s.Apply(serviceYAML(source, []string{front + "/udp"}, []string{backendAddr(family, 0, 8080)}, "source: "+source))
-			if _, err := talkUDP(s.client, "", front, []byte("x")); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("%s: %v, want refused", source, err)
+			for name, ns := range map[string]*testnet.NS{"client": s.client, "node": s.node} {
+				if _, err := talkUDP(ns, "", front, []byte("x")); !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("%s, from %s: %v, want refused", source, name, err)
+				}
 			}
 		}
 	})

@@ -106,7 +106,7 @@ func balanced(t *testing.T) (s *site, fronts []string) {
 		all = append(all, f+"/tcp", f+"/udp")
 	}
 	s.ObjectFile("10-ports.yaml", interfaces)
-	s.ObjectFile("50-web.yaml", serviceYAML("web", all, backends))
+	s.ObjectFile("50-web.yaml", serviceYAML("web", all, backends, "idleTimeout: {udp: 10m}"))
 	s.Start()
 	s.ready()
 	return s, fronts
@@ -142,12 +142,12 @@ func TestKilledUnderTraffic(t *testing.T) {
 
 	var load4and6 []*traffic
 	for _, front := range fronts {
-		load4and6 = append(load4and6, startTraffic(t, s.client, front, load{flows: 16, packets: 10000, connections: 60, lasting: 25}))
+		load4and6 = append(load4and6, startTraffic(t, s.client, front, load{flows: 16, packets: 10000, connections: 60, lasting: 25, idle: 2000}))
 	}
 	var before map[string]api.Connection
 	testnet.Eventually(t, patience, "all connections that last are established", func() bool {
 		before = s.lasting(load4and6...)
-		return len(before) == 2*(16+25)
+		return len(before) == 2*(16+25+2000)
 	})
 	stop := s.watchHooks(t)
 	for i := range 20 {
@@ -184,15 +184,19 @@ func TestKilledUnderTraffic(t *testing.T) {
 func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
 	s.t.Helper()
 	all := make(map[string]api.Connection)
+	wanted := make(map[string]bool)
+	for _, tr := range traffic {
+		for _, tuple := range tr.tuples {
+			wanted[tuple] = true
+		}
+	}
 	for _, c := range s.Connections(api.ConnectionFilter{Service: "web"}) {
 		if c.State != "established" && c.State != "replied" {
 			continue
 		}
 		tuple := fmt.Sprintf("%s %s %s", c.Protocol, c.Original.Source, c.Original.Destination)
-		for _, tr := range traffic {
-			if slices.Contains(tr.tuples, tuple) {
-				all[tuple] = c
-			}
+		if wanted[tuple] {
+			all[tuple] = c
 		}
 	}
 	return all

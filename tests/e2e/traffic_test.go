@@ -43,6 +43,7 @@ type load struct {
 	packets     int // datagrams a second, of all flows
 	connections int // new TCP connections a second
 	lasting     int // TCP connections that last
+	idle        int // UDP sockets that were used once
 }
 
 const (
@@ -55,20 +56,24 @@ func startTraffic(t *testing.T, ns *testnet.NS, target string, l load) *traffic 
 	t.Helper()
 	tr := &traffic{ns: ns, target: target, stop: make(chan struct{}), begin: time.Now()}
 	t.Cleanup(tr.end)
-	for range l.flows {
+	for i := range l.flows + l.idle {
 		c, err := ns.Dial("udp", "", target, patience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := &flow{c: c, servers: make(map[string]uint64)}
 		if name, err := exchangeUDP(c, []byte("12345678")); err != nil {
 			t.Fatalf("first datagram to %s: %q, %v", target, name, err)
 		}
+		tr.tuples = append(tr.tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), target))
+		if i >= l.flows {
+			t.Cleanup(func() { c.Close() })
+			continue
+		}
+		f := &flow{c: c, servers: make(map[string]uint64)}
 		if err := c.SetDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		tr.flows = append(tr.flows, f)
-		tr.tuples = append(tr.tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), target))
 		tr.wg.Go(f.receive)
 	}
 	for range l.lasting {
