@@ -126,11 +126,14 @@ func TestChecksums(t *testing.T) {
 	})
 }
 
-// TestNarrowPort is F04: the narrow link is the node's own.
+// TestNarrowPort is F04: the narrow link is the node's own, and the backend does not
+// tell the client of it by its MSS.
 func TestNarrowPort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
 		s.node.MTU(t, "p1", 1280)
+		s.backends[0].MTU(t, "eth0", 1280)
+		s.backends[0].Run(t, "ip", "route", "replace", "default", "via", nodeAddr(family, 0).String(), "advmss", "1420")
 		front := vip + ":9000"
 		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends[:1]))
 		if took, err := upload(s.client, front, 10<<20); err != nil || took > 5*time.Second {
