@@ -116,7 +116,7 @@ func (f frames) worst(function string) (bytes int, calls string) {
 func requireTCX(t *testing.T) {
 	t.Helper()
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // lo
-	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) { // there is no such hook to ask about
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {                  // there is no such hook to ask about
 		t.Skip("tcx is from Linux 6.6 on")
 	}
 	if err != nil {
