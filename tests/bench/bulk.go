@@ -50,8 +50,8 @@ func bulkSend(target string, port int, end time.Time) error {
 	}
 	to := unix.SockaddrInet4{Port: port}
 	copy(to.Addr[:], net.ParseIP(target).To4())
-	if err := unix.Connect(fd, &to); err != nil {
-		return fmt.Errorf("connect to %s:%d: %w", target, port, err)
+	if err := connect(fd, &to); err != nil {
+		return fmt.Errorf("%s:%d: %w", target, port, err)
 	}
 	chunk := make([]byte, bulkChunk)
 	for time.Now().Before(end) {
@@ -63,9 +63,9 @@ func bulkSend(target string, port int, end time.Time) error {
 }
 
 func bulkReceive(listener int, received *atomic.Int64) error {
-	fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+	fd, err := accept(listener)
 	if err != nil {
-		return fmt.Errorf("accept: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	if err := patience(fd); err != nil {

@@ -115,7 +115,7 @@ func (d *loxilight) spawn(r *rig, binary string) error {
 		})
 	}()
 	if err := <-started; err != nil {
-		return fmt.Errorf("start %s: %w", binary, err)
+		return fmt.Errorf("start %s (make build makes it): %w", binary, err)
 	}
 	return nil
 }

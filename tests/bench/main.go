@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -61,6 +62,11 @@ func command() error {
 	if os.Geteuid() != 0 {
 		return errors.New("run as root: network namespaces and BPF programs need it")
 	}
+	alone, err := net.Listen("unix", "@loxilight-bench") // ends with the process
+	if err != nil {
+		return errors.New("another run is measuring: they would measure each other")
+	}
+	defer alone.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *limit)

@@ -20,7 +20,7 @@ const (
 
 // tcpLoad is both ends of many connections in one thread, a batch of them step by
 // step: the kernel carries each packet on the CPU that sends it, to its end before
-// the call returns, so that no call ever waits. The CPU time of the thread is what
+// the call returns, so that hardly a call ever waits. The CPU time of the thread is what
 // the connections cost, on every path and whatever else runs.
 type tcpLoad struct {
 	target   unix.SockaddrInet4
@@ -107,6 +107,29 @@ func patience(fd int) error {
 	)
 }
 
+// connect connects, however often a signal interrupts it.
+func connect(fd int, to unix.Sockaddr) error {
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Connect(fd, to)
+	}
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	return nil
+}
+
+// accept takes a connection, however often a signal interrupts it.
+func accept(listener int) (fd int, err error) {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("accept: %w", err)
+	}
+	return fd, nil
+}
+
 // connections makes so many connections, each with one request, and ends them.
 func (l *tcpLoad) connections(count int) error {
 	if err := l.connect(count); err != nil {
@@ -122,7 +145,7 @@ func (l *tcpLoad) connections(count int) error {
 	}
 	l.servers = l.servers[:0]
 	for _, fd := range l.clients {
-		n, err := unix.Read(fd, l.buffer[:])
+		n, err := again(unix.Read, fd, l.buffer[:])
 		if err != nil || n != 0 {
 			return fmt.Errorf("client waits for the end: %d bytes, %w", n, err)
 		}
@@ -145,14 +168,14 @@ func (l *tcpLoad) connect(count int) error {
 		if err := patience(fd); err != nil {
 			return err
 		}
-		if err := unix.Connect(fd, &l.target); err != nil {
-			return fmt.Errorf("connect: %w", err)
+		if err := connect(fd, &l.target); err != nil {
+			return err
 		}
 	}
 	for range count {
-		fd, _, err := unix.Accept4(l.listener, unix.SOCK_CLOEXEC)
+		fd, err := accept(l.listener)
 		if err != nil {
-			return fmt.Errorf("accept: %w", err)
+			return err
 		}
 		l.servers = append(l.servers, fd)
 	}
@@ -172,12 +195,20 @@ func (l *tcpLoad) requests(count int) error {
 		{"receive an answer", l.clients, unix.Read},
 	} {
 		for _, fd := range step.fds[:count] {
-			if n, err := step.call(fd, l.buffer[:]); err != nil || n != requestSize {
+			if n, err := again(step.call, fd, l.buffer[:]); err != nil || n != requestSize {
 				return fmt.Errorf("%s: %d bytes of %d, %w", step.what, n, requestSize, err)
 			}
 		}
 	}
 	return nil
+}
+
+// again makes a call as often as a signal interrupts it.
+func again(call func(int, []byte) (int, error), fd int, buffer []byte) (n int, err error) {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		n, err = call(fd, buffer)
+	}
+	return n, err
 }
 
 func (l *tcpLoad) hangUp() {

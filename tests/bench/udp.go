@@ -21,12 +21,12 @@ func (r *rig) flowsTo(p place, connections, services int) flows {
 // generator aimed at them.
 func establish(r *rig, p place, f flows) error {
 	const tries = 5
-	if err := errors.Join(r.injection(true), r.receivers[p].echo(true), r.generator.sink.echo(false)); err != nil {
+	if err := errors.Join(r.injection(true), r.receivers[p].echo(true)); err != nil {
 		return err
 	}
 	var answered uint64
 	for range tries {
-		if err := r.generator.aim(f); err != nil {
+		if err := errors.Join(r.generator.sink.echo(false), r.generator.aim(f)); err != nil {
 			return err
 		}
 		if _, err := r.generator.send(f.connections); err != nil {
@@ -40,8 +40,8 @@ func establish(r *rig, p place, f flows) error {
 			return r.receivers[p].echo(false)
 		}
 	}
-	return fmt.Errorf("%s: %d connections to %s, port %d: %d packets answered of %d",
-		r.name, f.connections, f.target, f.port, answered, tries*f.connections)
+	return fmt.Errorf("%s: %d connections to %s, port %d: %d packets answered",
+		r.name, f.connections, f.target, f.port, answered)
 }
 
 // packetRate sends packets of the connections that the generator is aimed at and
