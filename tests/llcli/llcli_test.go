@@ -138,7 +138,7 @@ func TestFromCommandToPacket(t *testing.T) {
 		t.Errorf("counters: %+v", c)
 	}
 	s.expect("counters", "VERDICT")
-	s.expect("status", "tcx-ingress", "in0", "2 Interface", "1 Service", "connections")
+	s.expect("status", "tcx-ingress", "in0", "2 Interfaces", "1 Service", "connections")
 	s.expect("top web --count 1 --interval 100ms", "web", "PACKETS/S")
 
 	s.expect("service backend add web 10.0.1.2:8081,weight=2 --wait 5s", "Service/web updated")

@@ -94,7 +94,7 @@ func (a *app) printStatus(s *api.StatusResult) {
 		if i == 0 {
 			title = "Objects"
 		}
-		field(title, fmt.Sprintf("%d %s", s.Objects[kind], kind))
+		field(title, plural(uint64(s.Objects[kind]), kind))
 	}
 	if len(s.NotReady) > 0 {
 		t := a.table(column{title: "NOT READY"}, column{title: "STATE"}, column{title: "MESSAGE", flexible: true})

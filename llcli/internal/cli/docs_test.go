@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// TestDocumentedCommands: every command line of llcli in the documents is one
+// that llcli takes.
+func TestDocumentedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	indented := regexp.MustCompile(`^ {4,}(?:\. <\()?(llcli .*)$`)
+	seen := 0
+	for _, page := range append(pages, "../../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined := strings.ReplaceAll(string(text), "\\\n", " ")
+		for line := range strings.Lines(joined) {
+			m := indented.FindStringSubmatch(strings.TrimRight(line, "\n"))
+			if m == nil {
+				continue
+			}
+			seen++
+			for command := range strings.SplitSeq(m[1], " && ") {
+				checkCommand(t, filepath.Base(page), command)
+			}
+		}
+	}
+	if seen < 30 {
+		t.Errorf("only %d command lines were found", seen)
+	}
+}
+
+// checkCommand runs a command line for its flags and arguments only: it asks a
+// daemon that is away.
+func checkCommand(t *testing.T, page, command string) {
+	t.Helper()
+	command, _, _ = strings.Cut(command, "#")
+	command, _, _ = strings.Cut(command, ">")
+	command = strings.TrimSuffix(strings.TrimSpace(command), ")")
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	s.daemon.away = client.ErrNotRunning
+	code, _, errs := s.run(t.Context(), words(command)[1:]...)
+	if code != ExitUnreachable && code != ExitDone {
+		t.Errorf("%s: %s: exit code %d: %s", page, command, code, errs)
+	}
+}
