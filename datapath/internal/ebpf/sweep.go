@@ -17,6 +17,9 @@ import (
 // sweepBudget bounds one call of maintain.
 const sweepBudget = 50 * time.Millisecond
 
+// kickPause is the least time between two sweeps for backends that have gone.
+const kickPause = 100 * time.Millisecond
+
 // What ends connections besides the idle timeout of their service.
 var (
 	newTimeout      = ticksOf(30 * time.Second) // nothing answered
@@ -107,8 +110,15 @@ func (w *sweeper) sweepWhenKicked() {
 			return
 		case <-w.kicked:
 		}
+		began := time.Now()
 		if err := w.whole(w.stop); err != nil {
 			w.d.log.Warn("cannot look through the connections; trying again", "error", err)
+		}
+		// What changes by the thousand is to cost one sweep now and then, not one each.
+		select {
+		case <-w.stop:
+			return
+		case <-time.After(max(kickPause, 5*time.Since(began))):
 		}
 	}
 }
