@@ -159,8 +159,8 @@ func TestDeletedPortsLeaveNothing(t *testing.T) {
 				if left := n.tcxPrograms(device); left != 0 {
 					t.Errorf("%d tcx programs left on %s", left, device)
 				}
-				if out := n.node.Run(t, "tc", "qdisc", "show", "dev", device); out != "" && out != "qdisc noqueue 0: root refcnt 2 \n" {
-					t.Errorf("left on %s: %s", device, out)
+				if left := n.hooked(device); len(left) != 0 {
+					t.Errorf("left on %s: %s", device, left)
 				}
 			}
 			pins, err := os.ReadDir(filepath.Join(n.d.dir, "ports", "0"))

@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,6 +13,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -80,6 +86,41 @@ func (n *network) attach() {
 	for _, device := range []string{"in0", "out0"} {
 		n.ok(n.d.Ports().Update(context.Background(), datapath.PortName(device), datapath.Port{Device: device}))
 	}
+}
+
+// hooked returns the qdiscs that can hold filters, and the programs at tcx, of a
+// device of the node.
+func (n *network) hooked(device string) (names []string) {
+	n.t.Helper()
+	n.node.Do(n.t, func() error {
+		dev, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		qdiscs, err := netlink.QdiscList(dev)
+		if err != nil {
+			return err
+		}
+		for _, q := range qdiscs {
+			if q.Type() == "clsact" || q.Type() == "ingress" {
+				names = append(names, q.Type())
+			}
+		}
+		for _, side := range sides {
+			programs, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.attach})
+			if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+				continue // before Linux 6.6
+			}
+			if err != nil {
+				return err
+			}
+			for range programs.Programs {
+				names = append(names, "tcx "+side.name)
+			}
+		}
+		return nil
+	})
+	return names
 }
 
 func backendAddrs(port uint16, addrs ...string) (list []datapath.Backend) {
