@@ -6,7 +6,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -121,5 +123,40 @@ func TestEventsByHand(t *testing.T) {
 	s.apply(serviceObject("web", 1, "10.0.1.3:8080"))
 	if got, want := next(api.TopicChanges), `changes {"seq":2,"revision":2,"kind":"Service","name":"web","action":"updated"}`; got != want {
 		t.Errorf("event %s, want %s", got, want)
+	}
+}
+
+// TestDocumentedRequests sends every example of parameters in docs/api.md: what
+// the daemon answers may be a refusal, but never that it does not know the form.
+func TestDocumentedRequests(t *testing.T) {
+	page, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods := map[string]string{
+		"ApplyParams": "apply", "ReplaceParams": "replace", "DeleteParams": "delete", "GetParams": "get", "ListParams": "list",
+		"ChangesParams": "changes", "ConnectionsListParams": "connections.list", "ConnectionsFlushParams": "connections.flush",
+		"CountersParams": "counters",
+	}
+	s := newSite(t)
+	s.run()
+	sent := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?s)```json (\\w+Params)\n(.*?)```").FindAllSubmatch(page, -1) {
+		method, ok := methods[string(m[1])]
+		if !ok {
+			t.Errorf("an example of %s, and no method for it here", m[1])
+			continue
+		}
+		sent[method] = true
+		err := s.Call(t.Context(), method, json.RawMessage(m[2]), nil)
+		refused, isRefusal := errors.AsType[*api.Error](err)
+		if err != nil && (!isRefusal || refused.Code < 0 || refused.Code == api.ReasonInvalid.Code()) {
+			t.Errorf("%s %s: %v", method, m[2], err)
+		}
+	}
+	for name, method := range methods {
+		if !sent[method] {
+			t.Errorf("no example of %s", name)
+		}
 	}
 }
