@@ -171,8 +171,8 @@ func (n *Node) Status(k state.Key) (Status, bool) {
 // NotRealised returns at most limit objects which the data plane does not do as
 // told, in no order, and how many there are.
 func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
-	some = map[state.Key]Status{}
-	for k, s := range n.ports.NotRealised(limit) {
+	some, count = n.untold(limit)
+	for k, s := range n.ports.NotRealised(limit - len(some)) {
 		some[state.Key{Kind: state.KindInterface, Name: string(k)}] = s
 	}
 	for k, s := range n.services.NotRealised(limit - len(some)) {
@@ -180,6 +180,29 @@ func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
 	}
 	for _, c := range []map[reconcile.State]int{n.ports.Counts(), n.services.Counts()} {
 		count += c[reconcile.Pending] + c[reconcile.Failed]
+	}
+	return some, count
+}
+
+// untold returns at most limit objects that the reconcilers have not got yet, and
+// how many there are: all just after a start.
+func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
+	some = map[state.Key]Status{}
+	s := n.opts.Store.Snapshot()
+	n.mu.Lock()
+	taken := n.taken
+	n.mu.Unlock()
+	if taken >= s.Revision {
+		return some, 0
+	}
+	for o := range s.All() {
+		if _, told := n.Status(o.Key); told {
+			continue
+		}
+		count++
+		if len(some) < limit {
+			some[o.Key] = Status{State: reconcile.Pending}
+		}
 	}
 	return some, count
 }

@@ -141,6 +141,18 @@ func TestFollowsThroughFaults(t *testing.T) {
 	}
 }
 
+// TestNotRealisedBeforeTheStart: what nobody has taken up yet is not Ready.
+func TestNotRealisedBeforeTheStart(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	commit(t, store, []*state.Object{service("a", 1, 1, 1), service("b", 2, 1, 1)})
+	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(n.watch.Close) // as Run does
+	some, count := n.NotRealised(1)
+	if len(some) != 1 || count != 2 {
+		t.Errorf("%d not realised, of which %v; want 2, of which one", count, some)
+	}
+}
+
 // TestWaitMeansDone waits for each change and looks at once. The health of
 // another service turns all the time, which must not hurry the change past.
 func TestWaitMeansDone(t *testing.T) {
