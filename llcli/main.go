@@ -7,6 +7,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,7 +67,15 @@ func (d daemon) Events(ctx context.Context, topics ...string) (cli.Events, error
 // edit runs the user's editor, which has the terminal to itself. Its words are
 // the shell's, as others take them: EDITOR="code --wait".
 func edit(ctx context.Context, path string) error {
-	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "editor")
+	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
+	for _, name := range []string{"sensible-editor", "editor", "vi", "nano"} {
+		if _, err := exec.LookPath(name); editor == "" && err == nil {
+			editor = name
+		}
+	}
+	if editor == "" {
+		return errors.New("there is none; name one with $EDITOR")
+	}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "llcli-edit", path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -105,7 +105,6 @@ func (a *app) manPage(cmd *cobra.Command, date time.Time) string {
 			related = append(related, manName(c)+"(1)")
 		}
 	}
-	related = append(related, "loxilightd(8)")
 	r.section("SEE ALSO")
 	r.line(escape(strings.Join(related, ", ")))
 	return r.String()

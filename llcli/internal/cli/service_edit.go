@@ -137,7 +137,7 @@ func (a *app) backendAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "add NAME ADDRESS:PORT[,weight=N][,state=S]…",
 		Short:   "Add backends to a Service",
-		Long:    "Add backends to a Service. One that it has already is refused: change it with set.",
+		Long:    "Add backends to a Service. One that it has already, with another weight or state, is\nrefused: change it with set.",
 		Example: "  llcli service backend add web 10.0.1.4:8080 10.0.1.5:8080,weight=2 --wait 5s",
 		Args:    needWords(2, "llcli service backend add NAME ADDRESS:PORT…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
@@ -145,7 +145,7 @@ func (a *app) backendAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var added []any
+			var added []api.Backend
 			for _, text := range args[1:] {
 				b, err := parseBackend(text)
 				if err != nil {
@@ -156,11 +156,14 @@ func (a *app) backendAdd() *cobra.Command {
 			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 				backends, _ := spec["backends"].([]any)
 				for _, b := range added {
-					if address := b.(api.Backend).Address; indexOf(backends, address) >= 0 {
-						return fmt.Errorf("%s has backend %s already; change it with llcli service backend set", serviceRef(args[0]), address)
+					switch i := indexOf(backends, b.Address); {
+					case i < 0:
+						backends = append(slices.Clip(backends), b)
+					case !sameBackend(backends[i], b):
+						return fmt.Errorf("%s has backend %s already, and not the same; change it with llcli service backend set", serviceRef(args[0]), b.Address)
 					}
 				}
-				spec["backends"] = append(slices.Clone(backends), added...)
+				spec["backends"] = backends
 				return nil
 			})
 		}),
@@ -170,11 +173,36 @@ func (a *app) backendAdd() *cobra.Command {
 	return cmd
 }
 
+// sameBackend says whether a backend of a spec is as it would be added.
+func sameBackend(item any, b api.Backend) bool {
+	was, err := marshal(item)
+	if err != nil {
+		return false
+	}
+	var is api.Backend
+	if err := json.Unmarshal(was, &is); err != nil {
+		return false
+	}
+	weight := func(b api.Backend) int {
+		if b.Weight == nil {
+			return 1
+		}
+		return *b.Weight
+	}
+	return weight(is) == weight(b) && or(is.State, "active") == or(b.State, "active")
+}
+
 // indexOf returns where the backend with an address stands; -1: nowhere.
 func indexOf(backends []any, address string) int {
 	return slices.IndexFunc(backends, func(item any) bool {
-		b, _ := item.(map[string]any)
-		return b["address"] == address
+		switch b := item.(type) {
+		case map[string]any:
+			return b["address"] == address
+		case api.Backend: // one that was just added
+			return b.Address == address
+		default:
+			return false
+		}
 	})
 }
 
