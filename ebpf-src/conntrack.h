@@ -17,7 +17,7 @@ struct conn {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 half_open;	/* it was in the half-open table */
+	__u32 half_open; /* it was in the half-open table */
 };
 
 struct tuple {
@@ -36,7 +36,7 @@ struct rewrite {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 dec_ttl;		/* forwarded by us, so we are the hop */
+	__u8 dec_ttl; /* forwarded by us, so we are the hop */
 	__u8 pad[3];
 };
 
@@ -53,10 +53,10 @@ struct work {
 	struct service service;
 	struct snat_target snat_target;
 	struct source_range_key source_range_key;
-	struct pkt inner;	/* embedded in an ICMP error */
-	struct ct4_key key4;	/* of the entry that is looked up, or put */
+	struct pkt inner;    /* embedded in an ICMP error */
+	struct ct4_key key4; /* of the entry that is looked up, or put */
 	struct ct6_key key6;
-	struct ct4_val val4;	/* of the entry that is put */
+	struct ct4_val val4; /* of the entry that is put */
 	struct ct6_val val6;
 	struct service_key service_key;
 	struct affinity_key affinity_key;
@@ -110,8 +110,8 @@ static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
 }
 
 /* The tuple of the answers to what leaves as c says. */
-static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
-					__u8 proto, __u8 family)
+static __always_inline void tuple_reply(struct tuple *t, const struct conn *c, __u8 proto,
+					__u8 family)
 {
 	t->saddr = c->daddr;
 	t->daddr = c->saddr;
@@ -137,8 +137,7 @@ static __always_inline void tuple_turn(struct tuple *t)
 /* Finds the entry of t in either table and copies it to c. Returns its shared
  * part in the map, or NULL.
  */
-static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t,
-					      struct conn *c)
+static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c)
 {
 	if (t->family == 4) {
 		struct ct4_key *key = &w->key4;

@@ -32,8 +32,8 @@ static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 
 #define SAMPLES_PER_TICK 16
 
-static __noinline void sample_fill(struct sample *s, const struct pkt *p,
-				   enum sample_type type, __u8 reason)
+static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum sample_type type,
+				   __u8 reason)
 {
 	s->saddr = p->saddr;
 	s->daddr = p->daddr;
@@ -53,8 +53,8 @@ static __noinline void sample_send(struct pkt *p, enum sample_type type, __u8 re
 {
 	struct sample *s;
 
-	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED,
-			 p->now_tick, SAMPLES_PER_TICK))
+	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED, p->now_tick,
+			 SAMPLES_PER_TICK))
 		return;
 	s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
 	if (!s)

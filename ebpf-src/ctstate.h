@@ -12,18 +12,18 @@
 #include "count.h"
 #include "parse.h"
 
-#define SCTP_INIT		1
-#define SCTP_ABORT		6
-#define SCTP_SHUTDOWN		7
-#define SCTP_SHUTDOWN_COMPLETE	14
+#define SCTP_INIT	       1
+#define SCTP_ABORT	       6
+#define SCTP_SHUTDOWN	       7
+#define SCTP_SHUTDOWN_COMPLETE 14
 
 enum ct_event {
 	EVENT_DATA,
-	EVENT_OPEN,	/* SYN without ACK, INIT */
-	EVENT_ANSWER,	/* SYN-ACK */
-	EVENT_CLOSE,	/* FIN, SHUTDOWN */
-	EVENT_CLOSED,	/* SHUTDOWN COMPLETE: both sides are done */
-	EVENT_RESET,	/* RST, ABORT */
+	EVENT_OPEN,   /* SYN without ACK, INIT */
+	EVENT_ANSWER, /* SYN-ACK */
+	EVENT_CLOSE,  /* FIN, SHUTDOWN */
+	EVENT_CLOSED, /* SHUTDOWN COMPLETE: both sides are done */
+	EVENT_RESET,  /* RST, ABORT */
 };
 
 /* A global function, so that the verifier follows what comes after it once and not
@@ -70,11 +70,11 @@ static __always_inline int ct_reset_in_window(const struct pkt *p, const struct 
 	return p->tcp_seq - twin->tcp_ack <= (window ? window : 1);
 }
 
-#define TCP_OPTIONS_MAX		40	/* bytes */
-#define TCP_OPTION_END		0
-#define TCP_OPTION_NOP		1
-#define TCP_OPTION_SCALE	3	/* RFC 7323, section 2.2 */
-#define TCP_SCALE_MAX		14
+#define TCP_OPTIONS_MAX	 40 /* bytes */
+#define TCP_OPTION_END	 0
+#define TCP_OPTION_NOP	 1
+#define TCP_OPTION_SCALE 3 /* RFC 7323, section 2.2 */
+#define TCP_SCALE_MAX	 14
 
 /* The shift of windows that the SYN whose TCP header is at off announces; -1: none.
  * A global function, so that the verifier walks it once.
@@ -112,7 +112,7 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 }
 
 /* What ct_advance has to say besides LL_NEXT. */
-#define CT_REOPEN	100	/* a new connection with the tuple of one that ended */
+#define CT_REOPEN 100 /* a new connection with the tuple of one that ended */
 
 /* Moves both entries to the established table. Where that is full they stay what
  * they are: usable, but the oldest of their kind make room.

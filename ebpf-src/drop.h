@@ -6,24 +6,24 @@
 
 enum drop_reason {
 	DROP_NONE,
-	DROP_NO_BACKEND,	/* service without a usable backend; refused with RST or ICMP */
-	DROP_NO_BACKEND_LIMITED,/* the same, but over the rate of ICMP errors */
-	DROP_SOURCE_RANGE,	/* client not in the service's source ranges */
-	DROP_NO_PORT,		/* every source port towards this backend is taken */
-	DROP_NO_ADDRESS,	/* SNAT wanted, and no address on the way out */
-	DROP_TABLE_FULL,	/* the connection could not be entered anywhere */
-	DROP_NO_ROUTE,		/* a local client's backend cannot be reached */
-	DROP_REWRITE,		/* a helper refused to change the packet */
+	DROP_NO_BACKEND,	 /* service without a usable backend; refused with RST or ICMP */
+	DROP_NO_BACKEND_LIMITED, /* the same, but over the rate of ICMP errors */
+	DROP_SOURCE_RANGE,	 /* client not in the service's source ranges */
+	DROP_NO_PORT,		 /* every source port towards this backend is taken */
+	DROP_NO_ADDRESS,	 /* SNAT wanted, and no address on the way out */
+	DROP_TABLE_FULL,	 /* the connection could not be entered anywhere */
+	DROP_NO_ROUTE,		 /* a local client's backend cannot be reached */
+	DROP_REWRITE,		 /* a helper refused to change the packet */
 	DROP_MAX,
 };
 
 /* What was done with a packet that was ours. Append only, as above. */
 enum verdict_count {
 	VERDICT_NONE,
-	VERDICT_TRACKED,	/* redirected by the short cut */
-	VERDICT_SLOW,		/* rewritten, then left to the kernel */
-	VERDICT_LOCAL,		/* rewritten, for or from the node itself */
-	VERDICT_ICMP_ERROR,	/* an ICMP error about a connection, translated */
-	VERDICT_TABLE_FULL,	/* established table full: connection stays half-open */
+	VERDICT_TRACKED,    /* redirected by the short cut */
+	VERDICT_SLOW,	    /* rewritten, then left to the kernel */
+	VERDICT_LOCAL,	    /* rewritten, for or from the node itself */
+	VERDICT_ICMP_ERROR, /* an ICMP error about a connection, translated */
+	VERDICT_TABLE_FULL, /* established table full: connection stays half-open */
 	VERDICT_MAX,
 };

@@ -5,7 +5,7 @@
 #include "maps.h"
 #include "pkt.h"
 
-#define FRAGMENT_TICKS 224	/* 30 s, as long as the kernel collects fragments */
+#define FRAGMENT_TICKS 224 /* 30 s, as long as the kernel collects fragments */
 
 static __always_inline void fragment_key_of(struct fragment_key *key, const struct pkt *p)
 {

@@ -72,9 +72,12 @@ static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 f
 	if (!saddr || !daddr)
 		return -DROP_REWRITE;
 	if (family == 6)
-		return bpf_skb_store_bytes(skb, off + offsetof(struct ipv6hdr, saddr), saddr, 16, 0) ||
-		       bpf_skb_store_bytes(skb, off + offsetof(struct ipv6hdr, daddr), daddr, 16, 0) ?
-		       -DROP_REWRITE : LL_NEXT;
+		return bpf_skb_store_bytes(
+			       skb, off + offsetof(struct ipv6hdr, saddr), saddr, 16,
+			       0) || bpf_skb_store_bytes(skb, off + offsetof(struct ipv6hdr, daddr),
+							 daddr, 16, 0)
+			       ? -DROP_REWRITE
+			       : LL_NEXT;
 	if (bpf_skb_load_bytes(skb, off, &ip, sizeof(ip)))
 		return -DROP_REWRITE;
 	diff = csum_diff32(csum_diff32(0, ip.saddr, saddr->word[3]), ip.daddr, daddr->word[3]);

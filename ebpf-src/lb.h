@@ -5,7 +5,7 @@
 #include "conntrack.h"
 #include "count.h"
 
-#define LEAST_CONNECTIONS_MAX 64	/* backends compared for one connection */
+#define LEAST_CONNECTIONS_MAX 64 /* backends compared for one connection */
 
 /* A 32-bit mixing step (Murmur3's finaliser, Appleby, public domain). */
 static __always_inline __u32 hash_mix(__u32 h, __u32 v)

@@ -8,14 +8,14 @@
 #include "drop.h"
 #include "types.h"
 
-#define MAP(name, map_type, key_type, value_type, entries, flag_bits)	\
-	struct {							\
-		__uint(type, map_type);					\
-		__type(key, key_type);					\
-		__type(value, value_type);				\
-		__uint(max_entries, entries);				\
-		__uint(map_flags, flag_bits);				\
-		__uint(pinning, LIBBPF_PIN_BY_NAME);			\
+#define MAP(name, map_type, key_type, value_type, entries, flag_bits) \
+	struct {                                                      \
+		__uint(type, map_type);                               \
+		__type(key, key_type);                                \
+		__type(value, value_type);                            \
+		__uint(max_entries, entries);                         \
+		__uint(map_flags, flag_bits);                         \
+		__uint(pinning, LIBBPF_PIN_BY_NAME);                  \
 	} name SEC(".maps")
 
 /* Established connections, both directions: never evicted. Written here,
@@ -86,7 +86,8 @@ MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 81
 MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC);
 
 /* What no connection counts, by service id. Created by loxilightd, raised here. */
-MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096,
+    BPF_F_NO_PREALLOC);
 
 /* Ports of fragmented packets. Written here. */
 MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);

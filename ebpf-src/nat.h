@@ -10,7 +10,7 @@
 #include "pkt.h"
 #include "sctp.h"
 
-#define IP_TTL_WORD	8	/* offset of the word that holds TTL and protocol */
+#define IP_TTL_WORD 8 /* offset of the word that holds TTL and protocol */
 
 /* The L4 checksum follows: the pseudo-header part also where the sender's own
  * checksum is still to be finished, the ports' part only where it is not; the
@@ -36,8 +36,7 @@ static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 por
 	 */
 	if (p->family == 6)
 		bpf_csum_update(p->skb, ~csum_fold32(addr_diff));
-	if (port_diff &&
-	    bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(port_diff), flags))
+	if (port_diff && bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(port_diff), flags))
 		return -DROP_REWRITE;
 	return LL_NEXT;
 }
@@ -59,8 +58,8 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 
 		if ((void *)(ip + 1) > end)
 			return -DROP_REWRITE;
-		ip->check = csum_apply(ip->check, addr_diff +
-				       (r->dec_ttl ? (__u32)(__u16)~bpf_htons(0x0100) : 0));
+		ip->check = csum_apply(
+			ip->check, addr_diff + (r->dec_ttl ? (__u32)(__u16)~bpf_htons(0x0100) : 0));
 		ip->ttl -= r->dec_ttl;
 		ip->saddr = r->saddr.word[3];
 		ip->daddr = r->daddr.word[3];
@@ -89,7 +88,8 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 	if (p->fragment == FRAGMENT_LATER)
 		return LL_NEXT;
 	if (p->proto == IPPROTO_SCTP)
-		return old_ports == new_ports ? LL_NEXT :
-		       sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
+		return old_ports == new_ports
+			       ? LL_NEXT
+			       : sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
 	return nat_l4_csum(p, addr_diff, port_diff);
 }

@@ -7,7 +7,7 @@
 #include "nat.h"
 #include "route.h"
 
-#define SNAT_TRIES 32	/* source ports looked at for one connection */
+#define SNAT_TRIES 32 /* source ports looked at for one connection */
 
 /* Takes the next source port towards the backend for w->conn. Ports go out in
  * order, each target starting at a place of its own, so that one is given out
@@ -127,8 +127,9 @@ static __always_inline int open_refused(struct pkt *p, struct work *w)
 /* Enters both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
-	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP ?
-		    tcp_scale_of(p->skb, p->l4_off) : 0;
+	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
+			    ? tcp_scale_of(p->skb, p->l4_off)
+			    : 0;
 
 	w->conn.half_open = 1;
 	w->twin = w->conn;

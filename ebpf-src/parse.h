@@ -12,11 +12,11 @@
 
 #include "pkt.h"
 
-#define IP_MORE_FRAGMENTS	0x2000
-#define IP_OFFSET_MASK		0x1fff
-#define IPV6_EXT_MAX		8	/* extension headers that we look through */
-#define HEADERS_MAX		128	/* bytes that we want to read directly */
-#define L4_OFF_MAX		511	/* an L4 header further in is left to the kernel */
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_OFFSET_MASK	  0x1fff
+#define IPV6_EXT_MAX	  8   /* extension headers that we look through */
+#define HEADERS_MAX	  128 /* bytes that we want to read directly */
+#define L4_OFF_MAX	  511 /* an L4 header further in is left to the kernel */
 
 /* RFC 792 and RFC 4443; linux/icmp.h needs all of libc. */
 struct icmp_header {
@@ -26,10 +26,10 @@ struct icmp_header {
 	__be32 rest;
 };
 
-#define ICMP_DEST_UNREACH	3
-#define ICMP_TIME_EXCEEDED	11
-#define ICMP_PARAMETERPROB	12
-#define ICMPV6_INFO_MIN		128	/* below: errors */
+#define ICMP_DEST_UNREACH  3
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMPV6_INFO_MIN	   128 /* below: errors */
 
 struct vlan_tag {
 	__be16 tci;
@@ -231,7 +231,8 @@ static __noinline int parse_pulled(struct pkt *p)
 {
 	struct __sk_buff *skb = p->skb;
 
-	if (skb->gso_size || bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
+	if (skb->gso_size ||
+	    bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
 		return LL_PASS;
 	p->fragment = FRAGMENT_NONE;
 	return parse_linear(p);

@@ -6,12 +6,12 @@
 
 /* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
 enum ll_verdict {
-	LL_NEXT,	/* nothing decided: run the next stage */
-	LL_PASS,	/* not ours: to whoever comes next, unchanged */
-	LL_STACK,	/* ours, rewritten: the kernel takes it from here */
-	LL_REDIRECT,	/* a redirect helper was called: its result is p->action */
-	LL_SHORT,	/* the headers are not all in reach */
-	LL_OPEN,	/* no connection has it: it may open one */
+	LL_NEXT,     /* nothing decided: run the next stage */
+	LL_PASS,     /* not ours: to whoever comes next, unchanged */
+	LL_STACK,    /* ours, rewritten: the kernel takes it from here */
+	LL_REDIRECT, /* a redirect helper was called: its result is p->action */
+	LL_SHORT,    /* the headers are not all in reach */
+	LL_OPEN,     /* no connection has it: it may open one */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -23,39 +23,39 @@ struct pkt {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 proto;		/* of layer 4; 0: a later fragment whose first is unknown */
-	__u8 family;		/* 4 or 6 */
-	__u8 tcp_flags;		/* as in the header; 0 where there is none */
-	__u8 fragment;		/* FRAGMENT_ */
+	__u8 proto;	/* of layer 4; 0: a later fragment whose first is unknown */
+	__u8 family;	/* 4 or 6 */
+	__u8 tcp_flags; /* as in the header; 0 where there is none */
+	__u8 fragment;	/* FRAGMENT_ */
 	__u16 l3_off;
 	__u16 l4_off;
 	__u8 ttl;
-	__u8 tagged;		/* carries a VLAN tag */
-	__u8 egress;		/* on the egress hook */
-	__u8 icmp_error;	/* ICMP error: look inside */
-	__u32 tcp_seq;		/* host order; TCP only */
+	__u8 tagged;	 /* carries a VLAN tag */
+	__u8 egress;	 /* on the egress hook */
+	__u8 icmp_error; /* ICMP error: look inside */
+	__u32 tcp_seq;	 /* host order; TCP only */
 	__u32 tcp_ack;
 	__u32 now_tick;
 	__u16 tcp_window;
-	__u8 sctp_chunk;	/* type of the first chunk; 0xff where there is none */
-	__u8 opened;		/* the first packet of a connection */
-	__u8 refused;		/* no backend: counted as a drop, and answered */
-	__u8 martian;		/* leaves with the node's own IPv4 address: not through the stack */
-	__u16 l4_len;		/* bytes from l4_off to the end of the IP packet */
+	__u8 sctp_chunk; /* type of the first chunk; 0xff where there is none */
+	__u8 opened;	 /* the first packet of a connection */
+	__u8 refused;	 /* no backend: counted as a drop, and answered */
+	__u8 martian;	 /* leaves with the node's own IPv4 address: not through the stack */
+	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__be32 fragment_id;
-	__u32 service_id;	/* for counters and samples */
-	int action;		/* for LL_REDIRECT */
+	__u32 service_id; /* for counters and samples */
+	int action;	  /* for LL_REDIRECT */
 	enum verdict_count verdict;
 };
 
-#define FRAGMENT_NONE	0
-#define FRAGMENT_FIRST	1	/* offset 0, more to come: has the ports */
-#define FRAGMENT_LATER	2
+#define FRAGMENT_NONE  0
+#define FRAGMENT_FIRST 1 /* offset 0, more to come: has the ports */
+#define FRAGMENT_LATER 2
 
-#define TCP_FIN	0x01
-#define TCP_SYN	0x02
-#define TCP_RST	0x04
-#define TCP_ACK	0x10
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 
 static __always_inline void addr_from4(struct addr *a, __be32 v4)
 {
@@ -67,8 +67,8 @@ static __always_inline void addr_from4(struct addr *a, __be32 v4)
 
 static __always_inline int addr_equal(const struct addr *a, const struct addr *b)
 {
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] &&
-	       a->word[2] == b->word[2] && a->word[3] == b->word[3];
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
 }
 
 static __always_inline int addr_is_set(const struct addr *a)

@@ -4,8 +4,8 @@
 
 #include "conntrack.h"
 
-#define AF_INET		2
-#define AF_INET6	10
+#define AF_INET	 2
+#define AF_INET6 10
 
 static __always_inline struct device *device_find(__u32 ifindex)
 {

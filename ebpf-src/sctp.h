@@ -11,14 +11,13 @@
 #include "drop.h"
 #include "pkt.h"
 
-#define CRC32C_POLY	0x82f63b78	/* reflected */
-#define CRC32C_POWERS	16		/* packets of less than 2^16 bytes */
+#define CRC32C_POLY   0x82f63b78 /* reflected */
+#define CRC32C_POWERS 16	 /* packets of less than 2^16 bytes */
 
 /* x^(8 * 2^n) modulo the polynomial, reflected. */
 static const __u32 crc32c_power[CRC32C_POWERS] = {
-	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c,
-	0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
-	0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a,
+	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a,
+	0xb82be955, 0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a,
 	0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
 };
 

@@ -26,10 +26,10 @@ struct addr {
 struct ct4_key {
 	__be32 saddr;
 	__be32 daddr;
-	__be16 sport;	/* ICMP echo: identifier in both */
+	__be16 sport; /* ICMP echo: identifier in both */
 	__be16 dport;
-	__u8 proto;	/* IPPROTO_ */
-	__u8 zone;	/* 0: host, 1: switch namespace */
+	__u8 proto; /* IPPROTO_ */
+	__u8 zone;  /* 0: host, 1: switch namespace */
 	__u16 pad;
 };
 _Static_assert(sizeof(struct ct4_key) == 16, "layout is pinned");
@@ -47,38 +47,38 @@ _Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
 
 /* States of a connection; both entries of it have the same. */
 enum ct_state {
-	CT_NEW,		/* TCP: SYN seen; others: nothing answered yet */
-	CT_ANSWERED,	/* TCP: SYN-ACK seen */
+	CT_NEW,	     /* TCP: SYN seen; others: nothing answered yet */
+	CT_ANSWERED, /* TCP: SYN-ACK seen */
 	CT_ESTABLISHED,
-	CT_FIN,		/* one side has closed */
-	CT_TIME_WAIT,	/* both sides have closed */
-	CT_CLOSED,	/* reset; traffic that goes on revives it */
+	CT_FIN,	      /* one side has closed */
+	CT_TIME_WAIT, /* both sides have closed */
+	CT_CLOSED,    /* reset; traffic that goes on revives it */
 	CT_STATE_MAX,
 };
 
 /* ct_meta.flags */
-#define CT_F_REPLY	0x01	/* this entry is the reply direction */
-#define CT_F_DNAT	0x02
-#define CT_F_SNAT	0x04
-#define CT_F_LOCAL	0x08	/* this direction ends at, or begins at, the node itself */
-#define CT_F_FIN	0x10	/* a FIN was seen in this direction */
-#define CT_F_FROM_NODE	0x20	/* the client is the node itself */
-#define CT_F_RST	0x40	/* a reset was seen in this direction */
+#define CT_F_REPLY     0x01 /* this entry is the reply direction */
+#define CT_F_DNAT      0x02
+#define CT_F_SNAT      0x04
+#define CT_F_LOCAL     0x08 /* this direction ends at, or begins at, the node itself */
+#define CT_F_FIN       0x10 /* a FIN was seen in this direction */
+#define CT_F_FROM_NODE 0x20 /* the client is the node itself */
+#define CT_F_RST       0x40 /* a reset was seen in this direction */
 
 /* The part of an entry that both families have. */
 struct ct_meta {
 	__u64 packet_count;
-	__u64 byte_count;	/* of whole frames */
+	__u64 byte_count; /* of whole frames */
 	__u32 last_seen_tick;
 	__u32 created_tick;
-	__u32 nexthop;		/* index into nexthops; 0: not learnt, the kernel routes */
+	__u32 nexthop; /* index into nexthops; 0: not learnt, the kernel routes */
 	__u32 service_id;
 	__u32 backend_id;
-	__u32 tcp_ack;		/* host order: highest acknowledgement sent in this direction */
-	__u16 tcp_window;	/* unscaled, with that acknowledgement */
-	__u8 tcp_scale;		/* shift of tcp_window */
-	__u8 state;		/* enum ct_state */
-	__u16 flags;		/* CT_F_ */
+	__u32 tcp_ack;	  /* host order: highest acknowledgement sent in this direction */
+	__u16 tcp_window; /* unscaled, with that acknowledgement */
+	__u8 tcp_scale;	  /* shift of tcp_window */
+	__u8 state;	  /* enum ct_state */
+	__u16 flags;	  /* CT_F_ */
 	__u16 pad;
 };
 
@@ -108,18 +108,18 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 /* --- where packets leave --- */
 
-#define NEXTHOP_COUNT	16384
+#define NEXTHOP_COUNT 16384
 
-#define NEXTHOP_F_PEER	0x1	/* a veth whose other end is in another namespace */
+#define NEXTHOP_F_PEER 0x1 /* a veth whose other end is in another namespace */
 
 /* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew. */
 struct nexthop {
 	__u32 ifindex;
-	__u32 mtu_bytes;	/* of the IP packet */
+	__u32 mtu_bytes; /* of the IP packet */
 	__u8 dmac[6];
 	__u8 smac[6];
-	__u32 flags;		/* NEXTHOP_F_ */
-	__u32 checked_tick;	/* when the kernel last confirmed it */
+	__u32 flags;	    /* NEXTHOP_F_ */
+	__u32 checked_tick; /* when the kernel last confirmed it */
 	__u32 pad;
 };
 _Static_assert(sizeof(struct nexthop) == 32, "two to a cache line");
@@ -138,14 +138,14 @@ struct device_key {
 	__u32 zone;
 };
 
-#define DEVICE_F_PEER	0x1	/* as NEXTHOP_F_PEER */
-#define DEVICE_F_PORT	0x2	/* our programs are attached */
+#define DEVICE_F_PEER 0x1 /* as NEXTHOP_F_PEER */
+#define DEVICE_F_PORT 0x2 /* our programs are attached */
 
 struct device {
-	struct addr addr4;	/* source for SNAT; all zero: none */
+	struct addr addr4; /* source for SNAT; all zero: none */
 	struct addr addr6;
 	__u32 mtu_bytes;
-	__u32 flags;		/* DEVICE_F_ */
+	__u32 flags; /* DEVICE_F_ */
 	__u8 mac[6];
 	__u16 pad;
 };
@@ -177,12 +177,12 @@ enum source_mode {
 
 struct service {
 	__u32 id;
-	__u32 table_id;		/* of the selection table */
-	__u32 slot_count;	/* of the selection table; 0: no usable backend */
-	__u32 affinity_ticks;	/* client affinity; 0 turns it off */
+	__u32 table_id;	      /* of the selection table */
+	__u32 slot_count;     /* of the selection table; 0: no usable backend */
+	__u32 affinity_ticks; /* client affinity; 0 turns it off */
 	enum algorithm algorithm;
 	enum source_mode source;
-	__u32 range_set_id;	/* only clients in these source ranges; 0: all */
+	__u32 range_set_id; /* only clients in these source ranges; 0: all */
 };
 _Static_assert(sizeof(struct service) == 28, "layout is pinned");
 
@@ -197,13 +197,13 @@ struct slot_chunk {
 	__u32 backend_id[SLOTS_PER_CHUNK];
 };
 
-#define BACKEND_F_USABLE 0x1	/* may get new connections by affinity */
+#define BACKEND_F_USABLE 0x1 /* may get new connections by affinity */
 
 struct backend {
 	struct addr addr;
 	__be16 port;
-	__u16 flags;		/* BACKEND_F_ */
-	__u32 service_id;	/* 0: no backend here */
+	__u16 flags;	  /* BACKEND_F_ */
+	__u32 service_id; /* 0: no backend here */
 	__u32 weight;
 	__u32 pad;
 };
@@ -220,7 +220,7 @@ struct affinity {
 };
 
 struct source_range_key {
-	__u32 prefix_len;	/* bits, 32 of set_id included */
+	__u32 prefix_len; /* bits, 32 of set_id included */
 	__u32 set_id;
 	struct addr addr;
 };
@@ -228,7 +228,7 @@ struct source_range_key {
 /* Counters of a service, per CPU, for what is no packet of a tracked connection. */
 struct service_stats {
 	__u64 connection_count;
-	__u64 drop_count[4];	/* by enum service_drop */
+	__u64 drop_count[4]; /* by enum service_drop */
 };
 
 enum service_drop {
@@ -241,14 +241,14 @@ enum service_drop {
 /* What connections carried that are gone; both directions. */
 struct traffic {
 	__u64 packet_count;
-	__u64 byte_count;	/* of whole frames */
+	__u64 byte_count; /* of whole frames */
 };
 
 #define SERVICE_NAME_MAX 256
 
 /* For loxilightd, which finds its services again by it. */
 struct service_name {
-	char name[SERVICE_NAME_MAX];	/* padded with zeros */
+	char name[SERVICE_NAME_MAX]; /* padded with zeros */
 };
 
 struct port_drop_key {
@@ -300,12 +300,12 @@ struct sample {
 	__be16 sport;
 	__be16 dport;
 	__u8 proto;
-	__u8 type;		/* enum sample_type */
-	__u8 reason;		/* enum drop_reason */
-	__u8 egress;		/* 1: seen on the egress hook */
+	__u8 type;   /* enum sample_type */
+	__u8 reason; /* enum drop_reason */
+	__u8 egress; /* 1: seen on the egress hook */
 	__u32 ifindex;
 	__u32 zone;
 	__u32 service_id;
-	__u32 len_bytes;	/* of the frame */
+	__u32 len_bytes; /* of the frame */
 };
 _Static_assert(sizeof(struct sample) == 56, "layout is pinned");
