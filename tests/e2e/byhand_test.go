@@ -35,31 +35,13 @@ func TestByHand(t *testing.T) {
 	).Replace(string(block[1]))
 	s.Start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")
-	ask := func() (replies []api.Reply) {
-		t.Helper()
-		out := s.node.Run(t, "sh", "-euc", script)
-		for line := range strings.Lines(out) {
-			var r api.Reply
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				t.Fatalf("%v in %s", err, out)
-			}
-			if r.Error != nil {
-				t.Fatalf("answered %v", r.Error)
-			}
-			replies = append(replies, r)
-		}
-		if len(replies) != 3 {
-			t.Fatalf("%d answers to the example, want 3: %s", len(replies), out)
-		}
-		return replies
-	}
-	ask()
+	s.typed(script)
 	c, err := s.client.Dial("tcp", "192.0.2.17:4660", vip4+":80", 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close() // has done what it is for
-	replies := ask()
+	replies := s.typed(script)
 	var service api.Object
 	var status api.ServiceStatus
 	var list api.ConnectionsListResult
@@ -82,4 +64,24 @@ func TestByHand(t *testing.T) {
 		got.State != "established" || got.Backend != "10.0.1.2:8080" || got.Service != "web" {
 		t.Errorf("connection = %s", replies[2].Result)
 	}
+}
+
+// typed runs the example and returns the three answers.
+func (s *site) typed(script string) (replies []api.Reply) {
+	s.t.Helper()
+	out := s.node.Run(s.t, "sh", "-euc", script)
+	for line := range strings.Lines(out) {
+		var r api.Reply
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			s.t.Fatalf("%v in %s", err, out)
+		}
+		if r.Error != nil {
+			s.t.Fatalf("answered %v", r.Error)
+		}
+		replies = append(replies, r)
+	}
+	if len(replies) != 3 {
+		s.t.Fatalf("%d answers to the example, want 3: %s", len(replies), out)
+	}
+	return replies
 }
