@@ -112,7 +112,7 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 
 const backlogHint = "it does not take connections: look at its log"
 
-const permissionHint = "be root, or a member of group loxilight to read and of loxilight-admin to change"
+const permissionHint = "be root, or a member of group loxilight to read, and also of loxilight-admin to change"
 
 // cause strips what [Error] says itself.
 func cause(err error) error {
