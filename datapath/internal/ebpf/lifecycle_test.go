@@ -202,6 +202,14 @@ func TestPortWithoutDeviceIsAbsent(t *testing.T) {
 	}
 }
 
+func TestLoopbackIsNoPort(t *testing.T) {
+	n := newNetwork(t)
+	err := n.d.Ports().Update(context.Background(), "lo", datapath.Port{Device: "lo"})
+	if !errors.Is(err, datapath.ErrUnsupported) {
+		t.Errorf("error %v, want one that wraps ErrUnsupported", err)
+	}
+}
+
 func TestDeviceThatComesBackIsAttachedAnew(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

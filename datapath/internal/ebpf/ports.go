@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,10 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 		return fmt.Errorf("device %q: %w", value.Device, errNoDevice)
 	}
 	index := link.Attrs().Index
+	if link.Attrs().Flags&net.FlagLoopback != 0 {
+		return fmt.Errorf("device %q is the loopback: what the node sends to its own addresses is not balanced; attach to the devices that lead out: %w",
+			value.Device, datapath.ErrUnsupported)
+	}
 	if other := p.holder(id, index); other != "" && other != name {
 		return fmt.Errorf("device %q is the device of interface %q already", value.Device, other)
 	}
