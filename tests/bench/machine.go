@@ -29,7 +29,13 @@ func machineOf() (string, error) {
 			break
 		}
 	}
-	return fmt.Sprintf("Linux %s, %d CPUs (%s)", unix.ByteSliceToString(name.Release[:]), runtime.NumCPU(), model), nil
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "", err
+	}
+	minute, _, _ := strings.Cut(string(load), " ")
+	return fmt.Sprintf("Linux %s, %d CPUs (%s), load average %s when it began",
+		unix.ByteSliceToString(name.Release[:]), runtime.NumCPU(), model, minute), nil
 }
 
 // conntrackMax is the limit of the kernel's connection tracking, for all namespaces.
