@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,6 +313,45 @@ func TestTwoFrontendsOnePort(t *testing.T) {
 					t.Errorf("frontend %d: %q, %v", i, back, err)
 				}
 			}
+		}
+	})
+}
+
+// TestSourcePorts is F10: connections with the node's address have ports of their
+// own, and none that the node itself uses or may use.
+func TestSourcePorts(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s := newSite(t)
+		s.node.Sysctl(t, "net.ipv4.ip_local_port_range", "1100 60999") // few are left
+		taken := make(map[uint16]bool)
+		for port := uint16(61000); port < 65000; port += 8 {
+			c := s.node.ListenUDP(t, netip.AddrPortFrom(nodeAddr(family, 0), port).String())
+			t.Cleanup(func() { c.Close() })
+			taken[port] = true
+		}
+		s.start()
+		s.serve(s.backends[0], backendAddr(family, 0, 8080), "b1")
+		front := vip + ":9000"
+		s.Apply(serviceYAML("dns", []string{front + "/udp"}, []string{backendAddr(family, 0, 8080)}, "source: snat"))
+		client := map[string]string{"IPv4": "192.0.2.17", "IPv6": "2001:db8:0:2::17"}[family]
+		for n := range 1000 {
+			if name, err := talkUDP(s.client, net.JoinHostPort(client, fmt.Sprint(20000+n)), front, nil); name != "b1" || err != nil {
+				t.Fatalf("connection %d: %q, %v", n, name, err)
+			}
+		}
+		used := make(map[string]bool)
+		for _, c := range s.Connections(api.ConnectionFilter{Service: "dns"}) {
+			to, err := netip.ParseAddrPort(c.Reply.Destination)
+			if err != nil || to.Addr() != nodeAddr(family, 0) || used[c.Reply.Destination] {
+				t.Fatalf("connection %+v: %v", c, err)
+			}
+			used[c.Reply.Destination] = true
+			if p := to.Port(); taken[p] || p < 1024 || p >= 1100 && p <= 60999 {
+				t.Errorf("connection %+v has a port that is the node's", c)
+			}
+		}
+		if len(used) != 1000 {
+			t.Errorf("%d connections are tracked, want 1000", len(used))
 		}
 	})
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -23,7 +25,8 @@ import (
 // devices are the ports of a site.
 var devices = []string{"in0", "p1", "p2", "p3"}
 
-// hooks returns how many programs are attached to each hook of the node.
+// hooks returns how many programs are attached to each hook of the node, by tcx or
+// as classifiers.
 func (s *site) hooks() (counts map[string]int, err error) {
 	counts = make(map[string]int)
 	err = s.node.Try(func() error {
@@ -32,17 +35,48 @@ func (s *site) hooks() (counts map[string]int, err error) {
 			if err != nil {
 				return err
 			}
-			for side, attach := range map[string]ebpf.AttachType{"ingress": ebpf.AttachTCXIngress, "egress": ebpf.AttachTCXEgress} {
-				r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: attach})
+			for _, side := range hookSides {
+				r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: side.attach})
 				if err != nil {
 					return fmt.Errorf("programs of %s: %w", name, err)
 				}
-				counts[name+" "+side] = len(r.Programs)
+				filters, err := classifiers(dev.Index, side.parent)
+				if err != nil {
+					return fmt.Errorf("classifiers of %s: %w", name, err)
+				}
+				counts[name+" "+side.name] = len(r.Programs) + filters
 			}
 		}
 		return nil
 	})
 	return counts, err
+}
+
+var hookSides = []struct {
+	name   string
+	attach ebpf.AttachType
+	parent uint32
+}{
+	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+}
+
+// classifiers counts the eBPF classifiers of a device.
+func classifiers(index int, parent uint32) (count int, err error) {
+	device := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	for {
+		filters, err := netlink.FilterList(device, parent)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		count = 0
+		for _, f := range filters {
+			if _, ours := f.(*netlink.BpfFilter); ours {
+				count++
+			}
+		}
+		return count, err
+	}
 }
 
 // watchHooks looks at the hooks all the time and tells what it saw other than one
@@ -88,11 +122,11 @@ func (s *site) pins() (paths []string) {
 	return paths
 }
 
-// balanced starts a site with a service of both families and three backends, whose
+// balanced starts a site, whose programs are attached in one way or the other, with a service of both families and three backends, whose
 // objects are in files, and returns its frontends.
-func balanced(t *testing.T) (s *site, fronts []string) {
+func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	t.Helper()
-	s = newSite(t, "datapath: {sweepInterval: 200ms}")
+	s = newSite(t, fmt.Sprintf("datapath: {sweepInterval: 200ms, attach: %q}", attach))
 	fronts = []string{vip4 + ":9000", vip6 + ":9000"}
 	var backends []string
 	for _, family := range []string{"IPv4", "IPv6"} {
@@ -132,7 +166,13 @@ func (s *site) reload() {
 // twenty times under load. Nothing is lost or reset, no connection is forgotten or
 // gets another backend, and at no moment is a program missing.
 func TestKilledUnderTraffic(t *testing.T) {
-	s, fronts := balanced(t)
+	for _, attach := range []string{"tcx", "tc"} {
+		t.Run(attach, func(t *testing.T) { killUnderTraffic(t, attach) })
+	}
+}
+
+func killUnderTraffic(t *testing.T, attach string) {
+	s, fronts := balanced(t, attach)
 	var others strings.Builder
 	for i := range 1000 {
 		others.WriteString(serviceYAML(fmt.Sprintf("other-%d", i), []string{fmt.Sprintf("203.0.113.7:%d/tcp", 10000+i)}, []string{"10.0.1.2:80"}))
@@ -206,7 +246,7 @@ func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
 // down holds within two seconds of its start, and connections that it does not
 // concern go on.
 func TestChangedWhileDown(t *testing.T) {
-	s, fronts := balanced(t)
+	s, fronts := balanced(t, "")
 	tr := startTraffic(t, s.client, fronts[0], load{flows: 4, packets: 500, lasting: 4})
 	s.serve(s.backends[0], "10.0.1.2:8081", "new")
 	s.ObjectFile("70-more.yaml", serviceYAML("removed", []string{vip4 + ":9001/tcp"}, []string{"10.0.1.2:8080"})+
@@ -254,7 +294,7 @@ func (s *site) quick(target string) (string, error) {
 // leaves what the next start makes whole: one program on each hook, and no pin too
 // many.
 func TestKilledWhileStarting(t *testing.T) {
-	s, fronts := balanced(t)
+	s, fronts := balanced(t, "")
 	want := s.pins()
 	begin := time.Now()
 	s.Kill()
