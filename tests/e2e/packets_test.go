@@ -166,23 +166,24 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-// checkFrames looks at all frames to and from a service and fails the test if a
-// checksum is wrong.
+// checkFrames waits for frames to and from a service and fails the test if a checksum
+// is wrong.
 func checkFrames(t *testing.T, w *testnet.Wire, service netip.AddrPort) {
 	t.Helper()
-	count := 0
-	for _, frame := range w.Frames() {
-		p := testpkt.Parse(frame)
-		if p.Source() != service && p.Destination() != service {
-			continue
+	var seen []*testpkt.Packet
+	testnet.Eventually(t, patience, fmt.Sprintf("ten frames of %s are seen", service), func() bool {
+		seen = nil
+		for _, frame := range w.Frames() {
+			if p := testpkt.Parse(frame); p.Source() == service || p.Destination() == service {
+				seen = append(seen, p)
+			}
 		}
-		count++
+		return len(seen) >= 10
+	})
+	for _, p := range seen {
 		if err := p.Check(); err != nil {
 			t.Errorf("%v\n%s", err, p)
 		}
-	}
-	if count < 10 {
-		t.Errorf("only %d frames of %s were seen", count, service)
 	}
 }
 
