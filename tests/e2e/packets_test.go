@@ -68,12 +68,14 @@ func TestPathMTU(t *testing.T) {
 				far := testnet.New(t, "far")
 				testnet.Veth(t,
 					testnet.Port{NS: s.backends[0], Name: "narrow", Addrs: []string{"10.0.9.1/24", "2001:db8:9::1/64"}, MTU: 1280},
-					testnet.Port{NS: far, Name: "eth0", Addrs: []string{"10.0.9.2/24", "2001:db8:9::2/64"}})
+					testnet.Port{NS: far, Name: "eth0", Addrs: []string{"10.0.9.2/24", "2001:db8:9::2/64"}, MTU: 1280})
 				s.backends[0].Forward(t)
 				s.node.Route(t, "10.0.9.0/24", "10.0.1.2")
 				s.node.Route(t, "2001:db8:9::/64", "2001:db8:1::2")
-				far.Route(t, "default", "10.0.9.1")
-				far.Route(t, "default", "2001:db8:9::1")
+				// The backend does not tell the client of it by its MSS.
+				for _, via := range []string{"10.0.9.1", "2001:db8:9::1"} {
+					far.Run(t, "ip", "route", "add", "default", "via", via, "advmss", "1420")
+				}
 				backend := map[string]string{"IPv4": "10.0.9.2:8080", "IPv6": "[2001:db8:9::2]:8080"}[family]
 				far.ServeTCP(t, backend, "far")
 				front := vip + ":9000"
