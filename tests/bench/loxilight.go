@@ -30,13 +30,16 @@ type loxilight struct {
 	ended  chan error // of the process
 }
 
+// tempPrefix begins the names of our folders.
+const tempPrefix = "loxilight-bench-"
+
 // daemonPatience bounds the start of the daemon and each of its changes.
 const daemonPatience = time.Minute
 
 // startLoxilight starts a daemon with room for so many connections and attaches it
 // to the devices of the rig's node.
 func startLoxilight(ctx context.Context, r *rig, binary string, connections int) (*loxilight, error) {
-	dir, err := os.MkdirTemp("", "loxilight-bench-")
+	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, entry := range left {
-		if strings.HasPrefix(entry.Name(), "loxilight-bench-") {
+		if strings.HasPrefix(entry.Name(), tempPrefix) {
 			t.Errorf("%s is left behind", entry.Name())
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,6 +68,9 @@ func command() error {
 		return errors.New("another run is measuring: they would measure each other")
 	}
 	defer alone.Close()
+	if err := sweep(); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *limit)
@@ -82,7 +86,20 @@ func command() error {
 	if *short {
 		b.shorten()
 	}
-	return errors.Join(b.all(ctx, flag.Args()), b.write(*output))
+	err = b.all(ctx, flag.Args())
+	if ctx.Err() != nil && *output != "" {
+		return fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, err)
+	}
+	return errors.Join(err, b.write(*output))
+}
+
+// sweep removes the folders of a run that was killed; all else of it is gone.
+func sweep() error {
+	stale, err := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*"))
+	for _, dir := range stale {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
 }
 
 // all runs the groups that are asked for, by default every one. One that fails
