@@ -182,7 +182,7 @@ func (tr *traffic) sendAll(rate int) {
 
 // drain waits for the answers that are still under way.
 func (tr *traffic) drain() {
-	for end := time.Now().Add(2 * time.Second); tr.lost() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(patience); tr.lost() > 0 && time.Now().Before(end); {
 		time.Sleep(tick)
 	}
 	for _, f := range tr.flows {
