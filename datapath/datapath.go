@@ -99,8 +99,11 @@ type Features struct {
 
 // Hook is one program attached to one device.
 type Hook struct {
-	Device, Netns, Hook, Program string
-	ID                           uint32
+	Device  string
+	Netns   string // host, switch
+	Hook    string // tcx-ingress, tcx-egress, tc-ingress, tc-egress
+	Program string
+	ID      uint32 // the kernel's
 }
 
 // Usage is how full a table is.

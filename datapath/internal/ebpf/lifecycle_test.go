@@ -164,6 +164,25 @@ func TestDeletedPortsLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestHooksAreToldByDevice: in order, also those that a new daemon adopted and
+// nobody has asked for yet.
+func TestHooksAreToldByDevice(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	for _, when := range []string{"attached", "adopted"} {
+		f, err := n.d.Telemetry().Features(context.Background())
+		n.ok(err)
+		var got []string
+		for _, h := range f.Hooks {
+			got = append(got, h.Netns+" "+h.Device+" "+h.Hook[strings.IndexByte(h.Hook, '-')+1:])
+		}
+		if want := []string{"host in0 egress", "host in0 ingress", "host out0 egress", "host out0 ingress"}; !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+		n.restart("")
+	}
+}
+
 func TestPortWithoutDeviceIsAbsent(t *testing.T) {
 	n := newNetwork(t)
 	err := n.d.Ports().Update(context.Background(), "gone", datapath.Port{Device: "nosuch0"})

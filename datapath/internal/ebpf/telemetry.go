@@ -3,11 +3,13 @@
 package ebpf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -233,10 +235,16 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	ports := maps.Clone(t.d.ports.byName)
 	t.d.ports.mu.RUnlock()
 	for _, p := range ports {
+		device := p.device
+		if device == "" { // of an earlier run, and not asked for in this one yet
+			if z, err := t.d.zone(p.zone); err == nil {
+				device = z.devices.nameOf(p.ifindex)
+			}
+		}
 		for _, h := range p.hooks {
-			x := datapath.Hook{Device: p.device, Hook: h.name(), Program: programName(h.name()), ID: uint32(h.program())}
+			x := datapath.Hook{Device: device, Netns: "host", Hook: h.name(), Program: programName(h.name()), ID: uint32(h.program())}
 			if p.zone == zoneSwitch {
-				x.Netns = t.d.config.SwitchNamespace
+				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)
 			if strings.HasPrefix(h.name(), "tc-") {
@@ -247,6 +255,9 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			}
 		}
 	}
+	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
+		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
+	})
 	f.Warnings = t.d.warnings()
 	return f, nil
 }

@@ -87,5 +87,5 @@ func refuseFile(o *api.Object) error {
 	if o.Owner != api.OwnerFile {
 		return nil
 	}
-	return fmt.Errorf("%s/%s stands in a file of the daemon's object folder (/etc/loxilight/conf.d): edit it there, then llcli reload", o.Kind, o.Name)
+	return fmt.Errorf("%s/%s stands in a file of the daemon's object folder: edit it there, then llcli reload", o.Kind, o.Name)
 }

@@ -39,7 +39,7 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.frontends, "frontend", nil, "`ADDRESS:PORT/PROTOCOL` that clients connect to; protocol: tcp, udp or sctp; may be repeated")
 	flags.StringArrayVar(&f.backends, "backend", nil, "`ADDRESS:PORT` of a server, with ,weight=N and ,state=active, draining or down if need be; may be repeated")
 	flags.StringVar(&f.algorithm, "algorithm", "", "the `ALGORITHM` that chooses a backend: maglev (default), random, round-robin, least-connections or source-hash")
-	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for this `TIME` since its last new connection")
+	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for this `TIME` since its last new connection; 0: do not")
 	flags.StringVar(&f.source, "source", "", "`HOW` backends see the client's address: keep, snat or auto (default)")
 	flags.StringSliceVar(&f.sourceRanges, "source-range", nil, "`PREFIX` of clients let in; may be repeated (default: all)")
 	flags.StringVar(&f.health.Type, "health", "", "check backends by this `TYPE`: tcp, http, https or ping (default: not)")

@@ -34,6 +34,12 @@ func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 	if _, has := spec["health"]; !has && said.Health != nil && said.Health.Type == "" {
 		return usagef("it has no health check; say --health tcp, http, https or ping")
 	}
+	if health, _ := spec["health"].(map[string]any); health != nil && (f.health.Type == "tcp" || f.health.Type == "ping") {
+		delete(health, "path") // of the http check that it was
+		if f.health.Type == "ping" {
+			delete(health, "port")
+		}
+	}
 	return mergeFields(spec, said)
 }
 

@@ -53,7 +53,7 @@ func TestManyGoodOneBad(t *testing.T) {
 		{`{"kind":"Service","name":"s498","spek":{}}`, "Service/s498", "spek", "unknown field"},
 		{`{"kind":"Service","name":"s498","labels":{"a":5}}`, "Service/s498", "labels.a", "5 is not a string"},
 		{`{"kind":"Service","name":"s498"}`, "Service/s498", "spec", "is missing"},
-		{`{"kind":"Servise","name":"s498","spec":{}}`, "", "objects[498].kind", `kind "Servise" is not known`},
+		{`{"kind":"Servise","name":"s498","spec":{}}`, "", "objects[498].kind", `"Servise" is not known`},
 		{`{"kind":"Service","spec":{}}`, "", "objects[498].name", "is missing"},
 		{`{"kind":"Service","name":"S498","spec":{}}`, "Service/S498", "name", "is no name"},
 		{`null`, "", "objects[498]", "null in a list"},

@@ -206,6 +206,9 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	if err != nil {
 		return nil, err
 	}
+	if p.Name == "" {
+		return nil, invalid("name", "is missing")
+	}
 	from, err := parseIndex(p.Continue)
 	if err != nil {
 		return nil, err

@@ -161,6 +161,10 @@ func TestStatusOfObjects(t *testing.T) {
 		got != "upkeep fails; forwarding is off; table connections is nearly full: 95 of 100 entries used; 2 objects are not Ready" {
 		t.Errorf("%s: %s", r.Health.State, got)
 	}
+	delete(h.progress.not, web)
+	if r := result[api.StatusResult](h, "status", `{}`); r.Health.Messages[len(r.Health.Messages)-1] != "one object is not Ready" {
+		t.Errorf("%q", r.Health.Messages)
+	}
 	h.plane.features, h.plane.usage = datapath.Features{}, nil
 	clear(h.progress.not)
 	h.progress.problems = nil

@@ -77,7 +77,7 @@ func parseKind(kind, field string) (string, *api.Error) {
 	if kind == "" {
 		return "", invalid(field, "is missing: want one of %s", strings.Join(api.Kinds, ", "))
 	}
-	return "", invalid(field, "kind %q is not known: want one of %s", shorten(kind), strings.Join(api.Kinds, ", "))
+	return "", invalid(field, "%q is not known: want one of %s", shorten(kind), strings.Join(api.Kinds, ", "))
 }
 
 func parseName(kind, name, field string) *api.Error {

@@ -17,6 +17,9 @@ func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.E
 	if err != nil {
 		return nil, err
 	}
+	if p.Name == "" {
+		return nil, invalid("name", "is missing")
+	}
 	from, err := parseIndex(p.Continue)
 	if err != nil {
 		return nil, err

@@ -120,6 +120,9 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 	if err != nil {
 		return datapath.Frontend{}, invalid(field, "%q: %v; %s", shorten(text), err, want)
 	}
+	if addr.Addr().IsLoopback() {
+		return datapath.Frontend{}, invalid(field, "%q: %s is the loopback, which no port leads to; want an address that clients send to from elsewhere", shorten(text), addr.Addr())
+	}
 	return datapath.Frontend{Addr: addr, Protocol: protocol}, nil
 }
 

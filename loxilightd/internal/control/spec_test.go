@@ -108,6 +108,8 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Service", `{"frontends":["[fe80::1%eth0]:80/tcp"]}`, "frontends[0]", "zone"},
 	{"Service", `{"frontends":["0.0.0.0:80/tcp"]}`, "frontends[0]", "one station"},
 	{"Service", `{"frontends":["[ff02::1]:80/tcp"]}`, "frontends[0]", "one station"},
+	{"Service", `{"frontends":["127.0.0.7:80/tcp"]}`, "frontends[0]", "loopback"},
+	{"Service", `{"frontends":["[::1]:80/tcp"]}`, "frontends[0]", "loopback"},
 	{"Service", `{"frontends":["192.0.2.1:80/tcp","192.0.2.2:80/tcp","192.0.2.1:80/tcp"]}`, "frontends[2]", "frontends[0] already"},
 	{"Service", `{` + f + `,"backends":[{}]}`, "backends[0].address", "no port"},
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80"},{"address":"10.0.0.1:80"}]}`, "backends[1].address", "backends[0] already"},

@@ -108,7 +108,10 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
 		}
 	}
-	if notReady > 0 {
+	switch {
+	case notReady == 1:
+		m = append(m, "one object is not Ready")
+	case notReady > 1:
 		m = append(m, fmt.Sprintf("%d objects are not Ready", notReady))
 	}
 	for i := range m {

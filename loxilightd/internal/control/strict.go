@@ -199,6 +199,9 @@ func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
 func (d *decoder) field(v reflect.Value, key string, seen *uint64) *fieldError {
 	fields := fieldsOf(v.Type())
 	f, ok := fields.byName[key]
+	if !ok && len(fields.names) == 0 {
+		return fieldErrorf("", "unknown field; want none")
+	}
 	if !ok {
 		return fieldErrorf("", "unknown field; want one of %s", strings.Join(fields.names, ", "))
 	}
