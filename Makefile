@@ -69,7 +69,9 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 # Manual pages have the date of the commit, so that they are the same each time.
 man: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 SHARE := $(DESTDIR)$(PREFIX)/share
+CONFIG := $(DESTDIR)$(SYSCONFDIR)/loxilight
 
 man: build ## the manual pages of llcli, in dist/man
 	bin/llcli man dist/man/man1
@@ -78,10 +80,12 @@ completion: build ## completion scripts for bash, zsh and fish, in dist/completi
 	@mkdir -p dist/completion
 	for shell in bash zsh fish; do bin/llcli completion $$shell > dist/completion/llcli.$$shell || exit 1; done
 
-install: man completion ## install what is built below PREFIX (/usr/local) and DESTDIR
+install: man completion ## install what is built below PREFIX (/usr/local), and a configuration where there is none
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(SHARE)/man/man1
 	install bin/llcli $(DESTDIR)$(PREFIX)/bin/
 	if [ -e bin/loxilightd ]; then install bin/loxilightd $(DESTDIR)$(PREFIX)/sbin/; fi
+	install -d $(CONFIG)/conf.d
+	if [ ! -e $(CONFIG)/loxilightd.yaml ]; then install -m 644 configs/loxilightd.yaml $(CONFIG)/; fi
 	install -m 644 dist/man/man1/llcli*.1 $(SHARE)/man/man1/
 	install -D -m 644 dist/completion/llcli.bash $(SHARE)/bash-completion/completions/llcli
 	install -D -m 644 dist/completion/llcli.zsh $(SHARE)/zsh/site-functions/_llcli
