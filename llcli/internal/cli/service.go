@@ -136,8 +136,9 @@ func (a *app) drainCommand() *cobra.Command {
 		Use:   "drain NAME BACKEND…",
 		Short: "Take backends out of a Service: they keep their connections and get no new ones",
 		Long: `Set the state of backends to draining: they keep the connections that they have and
-get no new ones. --undo sets it back to active. BACKEND is an address:port, or an
-address for all of its ports.`,
+get no new ones, unless no other backend is left: set the state to down for that.
+--undo sets it back to active. BACKEND is an address:port, or an address for all of
+its ports.`,
 		Example: "  llcli service drain web 10.0.1.2:8080 --wait 5s\n  llcli service drain web 10.0.1.2 --undo",
 		Args:    needWords(2, "llcli service drain NAME BACKEND…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
