@@ -14,8 +14,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // hook is one program on one hook of one device.
@@ -327,5 +325,3 @@ func gone(err error) bool {
 }
 
 func (f *filter) close() {}
-
-var errNoDevice = fmt.Errorf("there is no such device: %w", datapath.ErrAbsent)

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -106,8 +108,11 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	defer p.mu.Unlock()
 	t := p.byName[name]
 	link, err := z.nl.LinkByName(value.Device)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		err = datapath.ErrAbsent
+	}
 	if err != nil {
-		return fmt.Errorf("device %q: %w", value.Device, errNoDevice)
+		return fmt.Errorf("device %q: %w", value.Device, err)
 	}
 	index := link.Attrs().Index
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
