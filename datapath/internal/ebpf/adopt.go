@@ -82,10 +82,10 @@ func (s *services) adoptFrontends() error {
 			// A run that ended between two frontends of a service left them
 			// with different tables.
 			if old := v.tables[fam]; old.id != 0 && old.id != e.TableId {
-				v.stray = append(v.stray, oldTable{table: old})
+				v.strays(oldTable{table: old})
 			}
 			if v.rangeSet != 0 && v.rangeSet != e.RangeSetId {
-				v.stray = append(v.stray, oldTable{rangeSet: v.rangeSet})
+				v.strays(oldTable{rangeSet: v.rangeSet})
 			}
 			v.entries[fam] = e
 			v.tables[fam] = table{id: e.TableId, count: e.SlotCount}

@@ -46,7 +46,10 @@ type service struct {
 	backends  []backend      // sorted by address
 	ranges    []netip.Prefix // sorted
 	rangeSet  uint32
-	stray     []oldTable // what some frontends may still refer to, of an earlier run
+	// What frontends may still refer to, and backends whose connections are to end:
+	// both go when an update has succeeded, be it a later one, or a later run's.
+	stray   []oldTable
+	changed changes
 }
 
 // backend is one entry of ll_backend.
@@ -79,11 +82,9 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed, err := s.writeBackends(v, &value)
-	if err != nil {
+	if err := s.writeBackends(v, &value); err != nil {
 		return err
 	}
-	before := *v
 	if err := s.writeTables(v, &value); err != nil {
 		return err
 	}
@@ -93,12 +94,7 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	if err := s.writeFrontends(v, &value); err != nil {
 		return err
 	}
-	s.retire(before.tables, v.tables, before.rangeSet, v.rangeSet, before.ranges)
-	for _, o := range v.stray {
-		s.putAside(o)
-	}
-	v.stray = nil
-	s.end(v.id, changed)
+	s.settle(v)
 	v.value, v.current, v.suspect = value, true, false
 	return nil
 }
@@ -134,11 +130,21 @@ func (s *services) zeroStats(id uint32) error {
 	return tableError("services", err)
 }
 
+// settle lets go of what no frontend of v refers to any more.
+func (s *services) settle(v *service) {
+	for _, o := range v.stray {
+		s.putAside(o)
+	}
+	s.end(v.id, v.changed)
+	v.stray, v.changed = nil, changes{}
+}
+
 // changes are the backends whose connections are to end with an update.
 type changes struct{ down, gone []uint32 }
 
 // writeBackends enters the backends of value.
-func (s *services) writeBackends(v *service, value *datapath.Service) (c changes, err error) {
+func (s *services) writeBackends(v *service, value *datapath.Service) (err error) {
+	v.changed.down = nil // as value says, not as one that was refused did
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	for _, b := range value.Backends {
@@ -159,7 +165,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (c changes
 			}
 		}
 		if b.State == datapath.BackendDown {
-			c.down = append(c.down, w.id)
+			v.changed.down = append(v.changed.down, w.id)
 		} else {
 			s.backends.revive(w.id)
 		}
@@ -174,12 +180,12 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (c changes
 			wanted = append(wanted, b) // it stays ours, so that the next try finds it
 			continue
 		}
-		c.gone = append(c.gone, b.id)
+		v.changed.gone = append(v.changed.gone, b.id)
 		err = errors.Join(err, s.writeBackend(v.id, backend{addr: b.addr, id: b.id}))
 	}
 	slices.SortFunc(wanted, compareBackends)
 	v.backends = wanted
-	return c, err
+	return err
 }
 
 func compareBackends(a, b backend) int { return a.addr.Compare(b.addr) }
@@ -221,6 +227,7 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 			return tableError("ranges", err)
 		}
 	}
+	v.strays(oldTable{rangeSet: v.rangeSet, ranges: v.ranges})
 	v.ranges, v.rangeSet = ranges, set
 	return nil
 }
@@ -314,15 +321,19 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 		}
 	}
 	v.frontends = nil
-	ids := make([]uint32, len(v.backends))
-	for i, b := range v.backends {
-		ids[i] = b.id
+	for _, b := range v.backends {
 		if err := s.writeBackend(v.id, backend{addr: b.addr, id: b.id}); err != nil {
 			return err
 		}
 	}
-	s.retire(v.tables, [2]table{}, v.rangeSet, 0, v.ranges)
-	s.end(v.id, changes{gone: ids})
+	for _, b := range v.backends {
+		v.changed.gone = append(v.changed.gone, b.id)
+	}
+	for _, t := range v.tables {
+		v.strays(oldTable{table: t})
+	}
+	v.strays(oldTable{rangeSet: v.rangeSet, ranges: v.ranges})
+	s.settle(v)
 	var err error
 	for _, name := range []string{kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceName} {
 		if e := s.d.maps[name].Delete(v.id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {

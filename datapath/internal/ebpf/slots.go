@@ -58,6 +58,7 @@ func (s *services) writeTables(v *service, value *datapath.Service) error {
 		if err := s.writeTable(t.id, ids); err != nil {
 			return err
 		}
+		v.strays(oldTable{table: old})
 		v.tables[f] = t
 	}
 	return nil
@@ -191,15 +192,11 @@ func (s *services) readTable(t table) (uint64, error) {
 	return sumOf(ids[:t.count]), nil
 }
 
-// retire puts aside what a change left without a frontend.
-func (s *services) retire(before, after [2]table, setBefore, setAfter uint32, ranges []netip.Prefix) {
-	for f, t := range before {
-		if t.id != 0 && t.id != after[f].id {
-			s.putAside(oldTable{table: t})
-		}
-	}
-	if setBefore != 0 && setBefore != setAfter {
-		s.putAside(oldTable{rangeSet: setBefore, ranges: ranges})
+// strays keeps what a change takes away from the frontends of v, until they have
+// been told. What was never there is none.
+func (v *service) strays(o oldTable) {
+	if o.table.id != 0 || o.rangeSet != 0 {
+		v.stray = append(v.stray, o)
 	}
 }
 
