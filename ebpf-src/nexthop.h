@@ -48,18 +48,13 @@ static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tic
 	return index;
 }
 
-/* Sends a rewritten packet by the short cut. LL_STACK: the kernel must. TTL is
- * already lowered unless p says otherwise.
- */
+/* Sends a packet, rewritten and with its TTL lowered, by the short cut. */
 static __always_inline int nexthop_send(struct pkt *p, struct nexthop *nexthop)
 {
-	void *data = (void *)(long)p->skb->data;
-	void *end = (void *)(long)p->skb->data_end;
+	int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
-	if (data + 14 > end)
-		return -DROP_REWRITE;
-	__builtin_memcpy(data, nexthop->dmac, 6);
-	__builtin_memcpy(data + 6, nexthop->smac, 6);
+	if (ret != LL_NEXT)
+		return ret;
 	if (nexthop->flags & NEXTHOP_F_PEER) {
 		p->action = bpf_redirect_peer(nexthop->ifindex, 0);
 		return LL_REDIRECT;

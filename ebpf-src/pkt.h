@@ -75,3 +75,16 @@ static __always_inline int addr_is_set(const struct addr *a)
 {
 	return a->word[0] | a->word[1] | a->word[2] | a->word[3];
 }
+
+/* Writes the addresses of the frame. */
+static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const __u8 *smac)
+{
+	void *data = (void *)(long)p->skb->data;
+	void *end = (void *)(long)p->skb->data_end;
+
+	if (data + 14 > end)
+		return -DROP_REWRITE;
+	__builtin_memcpy(data, dmac, 6);
+	__builtin_memcpy(data + 6, smac, 6);
+	return LL_NEXT;
+}

@@ -54,16 +54,13 @@ static __noinline __u32 route_out(struct pkt *p, struct bpf_fib_lookup *fib,
 static __always_inline int route_back(struct pkt *p)
 {
 	struct device *device = device_find(p->skb->ifindex);
-	void *data, *end;
+	int ret;
 
 	if (!device)
 		return -DROP_NO_ROUTE;
-	data = (void *)(long)p->skb->data;
-	end = (void *)(long)p->skb->data_end;
-	if (data + 14 > end)
-		return -DROP_REWRITE;
-	__builtin_memcpy(data, device->mac, 6);
-	__builtin_memcpy(data + 6, device->mac, 6);
+	ret = frame_address(p, device->mac, device->mac);
+	if (ret != LL_NEXT)
+		return ret;
 	p->action = bpf_redirect(p->skb->ifindex, BPF_F_INGRESS);
 	return LL_REDIRECT;
 }

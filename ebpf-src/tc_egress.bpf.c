@@ -23,13 +23,10 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 
 	if (nexthop && nexthop->ifindex && track_fits(p, nexthop) &&
 	    p->now_tick - nexthop->checked_tick <= config_confirm_ticks) {
-		void *data = (void *)(long)p->skb->data;
-		void *end = (void *)(long)p->skb->data_end;
+		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
-		if (data + 14 > end)
-			return -DROP_REWRITE;
-		__builtin_memcpy(data, nexthop->dmac, 6);
-		__builtin_memcpy(data + 6, nexthop->smac, 6);
+		if (ret != LL_NEXT)
+			return ret;
 		p->skb->tc_index = TC_INDEX_TRACKED;
 		p->action = bpf_redirect(nexthop->ifindex, 0);
 		return LL_REDIRECT;
@@ -44,26 +41,12 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 
 static __noinline int send(struct pkt *p, struct work *w)
 {
-	struct ct_meta *meta;
-	struct rewrite *r;
-	struct addr daddr;
+	struct addr daddr = p->daddr;
 	int ret;
 
-	track_tell(p);
-	if (p->fragment == FRAGMENT_FIRST)
-		fragment_teach(p);
-	meta = conn_find(w, &w->tuple, &w->conn);
-	if (!meta)
+	if (!track_prepare(p, w))
 		return -DROP_TABLE_FULL;
-	track_count(p, meta);
-	r = &w->rewrite;
-	r->saddr = w->conn.saddr;
-	r->daddr = w->conn.daddr;
-	r->sport = w->conn.sport;
-	r->dport = w->conn.dport;
-	r->dec_ttl = 0;
-	daddr = p->daddr;
-	ret = nat_rewrite(p, r);
+	ret = nat_rewrite(p, &w->rewrite);
 	if (ret != LL_NEXT)
 		return ret;
 	p->verdict = VERDICT_LOCAL;

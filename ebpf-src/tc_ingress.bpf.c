@@ -17,25 +17,13 @@
 /* A packet whose connection, not established or changing, was found or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
 {
-	struct ct_meta *meta;
-	struct rewrite *r;
+	struct ct_meta *meta = track_prepare(p, w);
 
-	track_tell(p);
-	if (p->fragment == FRAGMENT_FIRST)
-		fragment_teach(p);
-	meta = conn_find(w, &w->tuple, &w->conn);
 	if (!meta)
 		return -DROP_TABLE_FULL;
-	track_count(p, meta);
-	r = &w->rewrite;
-	r->saddr = w->conn.saddr;
-	r->daddr = w->conn.daddr;
-	r->sport = w->conn.sport;
-	r->dport = w->conn.dport;
-	r->dec_ttl = 0;
 	if (!meta->nexthop && p->fragment == FRAGMENT_NONE)
 		meta->nexthop = nexthop_by_route(p, w);
-	return track_forward(p, meta, r);
+	return track_forward(p, meta, &w->rewrite);
 }
 
 SEC("tc")

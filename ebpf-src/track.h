@@ -197,3 +197,27 @@ static __always_inline void track_tell(struct pkt *p)
 	else if (p->refused)
 		count_drop(p, DROP_NO_BACKEND);
 }
+
+/* What both hooks do with a packet whose connection track_lookup found or
+ * open_connection entered: counts it, and fills w->rewrite. Returns the shared part
+ * of its entry in the map, or NULL.
+ */
+static __always_inline struct ct_meta *track_prepare(struct pkt *p, struct work *w)
+{
+	struct rewrite *r = &w->rewrite;
+	struct ct_meta *meta;
+
+	track_tell(p);
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_teach(p);
+	meta = conn_find(w, &w->tuple, &w->conn);
+	if (!meta)
+		return NULL;
+	track_count(p, meta);
+	r->saddr = w->conn.saddr;
+	r->daddr = w->conn.daddr;
+	r->sport = w->conn.sport;
+	r->dport = w->conn.dport;
+	r->dec_ttl = 0;
+	return meta;
+}
