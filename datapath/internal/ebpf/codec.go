@@ -17,15 +17,13 @@ import (
 
 // What the headers define as numbers only; a test compares the two.
 const (
-	tickShift     = 27 // TICK_SHIFT
-	slotsPerChunk = 64 // SLOTS_PER_CHUNK
-	nexthopCount  = 16384
+	tickShift     = 27    // TICK_SHIFT
+	slotsPerChunk = 64    // SLOTS_PER_CHUNK
+	nexthopCount  = 16384 // NEXTHOP_COUNT
 
-	ctReply    = 0x01 // CT_F_REPLY
-	ctDNAT     = 0x02
-	ctSNAT     = 0x04
-	ctLocal    = 0x08
-	ctFromNode = 0x20
+	ctReply = 0x01 // CT_F_REPLY
+	ctDNAT  = 0x02
+	ctSNAT  = 0x04
 
 	devicePeer = 0x1 // DEVICE_F_PEER
 	devicePort = 0x2

@@ -202,20 +202,9 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 			Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops), Verdicts: c.Verdicts,
 		}, nil
 	}
-	kind, err := parseKind(p.Kind, "kind")
+	o, from, err := s.find(p.Kind, p.Name, p.Continue)
 	if err != nil {
 		return nil, err
-	}
-	if p.Name == "" {
-		return nil, invalid("name", "is missing")
-	}
-	from, err := parseIndex(p.Continue)
-	if err != nil {
-		return nil, err
-	}
-	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: p.Name})
-	if !ok {
-		return nil, notFound(kind, p.Name)
 	}
 	if v, ok := o.Value.(*state.Service); ok {
 		return s.serviceCounters(ctx, o.Name, v, from)

@@ -13,26 +13,35 @@ import (
 )
 
 func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.Error) {
-	kind, err := parseKind(p.Kind, "kind")
+	o, from, err := s.find(p.Kind, p.Name, p.Continue)
 	if err != nil {
 		return nil, err
-	}
-	if p.Name == "" {
-		return nil, invalid("name", "is missing")
-	}
-	from, err := parseIndex(p.Continue)
-	if err != nil {
-		return nil, err
-	}
-	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: p.Name})
-	if !ok {
-		return nil, notFound(kind, p.Name)
 	}
 	text, _, err := s.encode(o, from, maxResult)
 	if err != nil {
 		return nil, err
 	}
 	return text, nil
+}
+
+// find returns the object that a request names, and from which element of its lists
+// on the answer is to go.
+func (s *Server) find(kindText, name, continued string) (o *state.Object, from int, err *api.Error) {
+	kind, err := parseKind(kindText, "kind")
+	if err != nil {
+		return nil, 0, err
+	}
+	if name == "" {
+		return nil, 0, invalid("name", "is missing")
+	}
+	if from, err = parseIndex(continued); err != nil {
+		return nil, 0, err
+	}
+	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: name})
+	if !ok {
+		return nil, 0, notFound(kind, name)
+	}
+	return o, from, nil
 }
 
 // parseIndex parses the continuation of an answer that was cut within its lists.
