@@ -221,7 +221,14 @@ func TestOnePortAgainAndAgain(t *testing.T) {
 			if i%100 == 0 {
 				s.Apply(serviceYAML("web", []string{front + "/tcp"}, []string{backends[i/100%3], backends[(i/100+1)%3]}))
 			}
-			name, err := serverEnds(s.client, local, front)
+			var name string
+			var err error
+			// The last acknowledgement of the connection before may still be on its
+			// way; a lost one would come again after 200 ms.
+			testnet.Eventually(t, 150*time.Millisecond, "the client's port is free again", func() bool {
+				name, err = serverEnds(s.client, local, front)
+				return !errors.Is(err, syscall.EADDRNOTAVAIL)
+			})
 			if err != nil {
 				t.Fatalf("connection %d: %v", i, err)
 			}
