@@ -41,13 +41,14 @@ var mayImport = map[string][]string{
 	"llcli":              {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/cli": {"api", "api/client"},
 
-	"internal/testdaemon": {"api", "api/client", "internal/testnet"},
-	"internal/testnet":    {},
-	"internal/testpkt":    {},
-	"tests/demo":          {"api", "internal/testdaemon", "internal/testnet"},
-	"tests/e2e":           {},
-	"tests/llcli":         {},
-	"tests/bench":         {"api", "api/client", "internal/testnet", "internal/testpkt"},
+	"internal/testdaemon":  {"api", "api/client", "internal/testnet"},
+	"internal/testnet":     {},
+	"internal/testpkt":     {},
+	"internal/testtraffic": {"internal/testnet"},
+	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
+	"tests/e2e":            {},
+	"tests/llcli":          {},
+	"tests/bench":          {"api", "api/client", "internal/testnet", "internal/testpkt"},
 }
 
 func TestLayering(t *testing.T) {

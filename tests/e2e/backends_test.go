@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // site3 starts a site whose three backends serve on port 8080, and returns the
@@ -107,13 +108,13 @@ func TestDraining(t *testing.T) {
 		}
 		defer c.Close()
 		name := make([]byte, 3)
-		if err := justRead(c, name); err != nil {
+		if err := testtraffic.ReadFull(c, name); err != nil {
 			t.Fatal(err)
 		}
 		echo := func() error {
 			back := make([]byte, 4)
 			_, err := c.Write([]byte("word"))
-			return errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+			return errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back))
 		}
 		drained := indexOf(t, string(name[:2]))
 		s.LLCLI("service", "drain", "web", backends[drained], "--wait", "5s")
@@ -274,7 +275,7 @@ func TestIdleTooLong(t *testing.T) {
 		}
 		defer c.Close()
 		name := make([]byte, 3)
-		if err := justRead(c, name); err != nil {
+		if err := testtraffic.ReadFull(c, name); err != nil {
 			t.Fatal(err)
 		}
 		testnet.Eventually(t, 10*time.Second, "the connection is forgotten", func() bool {
@@ -282,7 +283,7 @@ func TestIdleTooLong(t *testing.T) {
 		})
 		back := make([]byte, 4)
 		_, err = c.Write([]byte("word"))
-		err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+		err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back))
 		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("after its timeout: %v", err)
 		}
@@ -315,7 +316,7 @@ func TestTwoFrontendsOnePort(t *testing.T) {
 				}
 				back := make([]byte, len(want))
 				_, err := c.Write(word)
-				err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back))
+				err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back))
 				if err != nil || !bytes.Equal(back, want) {
 					t.Errorf("frontend %d: %q, %v", i, back, err)
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // TestSYNFlood is T01: connections that are in use survive a flood of new ones that
@@ -29,7 +30,7 @@ func TestSYNFlood(t *testing.T) {
 		s.serve(s.backends[0], backendAddr(family, 0, 8080), "b1")
 		front := netip.MustParseAddrPort(vip + ":9000")
 		s.Apply(serviceYAML("web", []string{front.String() + "/tcp", front.String() + "/udp"}, []string{backendAddr(family, 0, 8080)}))
-		tr := startTraffic(t, s.client, front.String(), load{flows: 20, packets: 1000, lasting: 100})
+		tr := testtraffic.Start(t, s.client, front.String(), testtraffic.Load{Flows: 20, Packets: 1000, Lasting: 100})
 		w := s.near.Wire(t, "eth0")
 		near := map[string]string{"IPv4": "192.0.2.77", "IPv6": "2001:db8:0:2::77"}[family]
 		syn := func(port uint16, seq uint32) []byte {
@@ -48,7 +49,7 @@ func TestSYNFlood(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 		}
-		tr.expectUnharmed(t)
+		tr.ExpectUnharmed(t)
 		if got, err := talkTCP(s.client, "", front.String(), nil); got != "b1" || err != nil {
 			t.Errorf("a new connection after the flood: %q, %v", got, err)
 		}

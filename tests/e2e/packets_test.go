@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // upload sends so many bytes to a server that echoes them and returns how long it
@@ -42,7 +43,7 @@ func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 		sent <- errors.Join(err, c.(*net.TCPConn).CloseWrite())
 	}()
 	for b := make([]byte, 1); b[0] != '\n'; { // the server's name
-		if err := justRead(c, b); err != nil {
+		if err := testtraffic.ReadFull(c, b); err != nil {
 			return 0, err
 		}
 	}

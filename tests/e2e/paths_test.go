@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -16,70 +15,17 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-const patience = 5 * time.Second
+const patience = testtraffic.Patience
+
+var talkTCP, talkUDP, exchangeUDP = testtraffic.TalkTCP, testtraffic.TalkUDP, testtraffic.ExchangeUDP
 
 // serve answers TCP and UDP at addr by the name of the server.
 func (s *site) serve(ns *testnet.NS, addr, name string) (tcp, udp *testnet.Server) {
 	s.t.Helper()
 	return ns.ServeTCP(s.t, addr, name), ns.ServeUDP(s.t, addr, name)
-}
-
-// talkTCP connects from ns to target, has data sent back, and returns the name of
-// the server.
-func talkTCP(ns *testnet.NS, local, target string, data []byte) (string, error) {
-	c, err := ns.Dial("tcp", local, target, patience)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.Write(data)
-		sent <- errors.Join(err, c.(*net.TCPConn).CloseWrite())
-	}()
-	all, err := io.ReadAll(c)
-	if err := errors.Join(err, <-sent); err != nil {
-		return "", err
-	}
-	name, back, _ := bytes.Cut(all, []byte("\n"))
-	if !bytes.Equal(back, data) {
-		return "", fmt.Errorf("%d bytes came back of %d", len(back), len(data))
-	}
-	return string(name), nil
-}
-
-// talkUDP sends one datagram from ns to target, and returns the name of the server.
-func talkUDP(ns *testnet.NS, local, target string, data []byte) (string, error) {
-	c, err := ns.Dial("udp", local, target, patience)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	return exchangeUDP(c, data)
-}
-
-func exchangeUDP(c net.Conn, data []byte) (string, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := c.Write(data); err != nil {
-		return "", err
-	}
-	b := make([]byte, 1<<16)
-	n, err := c.Read(b)
-	if err != nil {
-		return "", err
-	}
-	name, back, _ := bytes.Cut(b[:n], []byte(" "))
-	if !bytes.Equal(back, data) {
-		return "", fmt.Errorf("%d bytes came back of %d", len(back), len(data))
-	}
-	return string(name), nil
 }
 
 var talk = map[string]func(ns *testnet.NS, local, target string, data []byte) (string, error){"tcp": talkTCP, "udp": talkUDP}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // devices are the ports of a site.
@@ -180,9 +181,9 @@ func killUnderTraffic(t *testing.T, attach string) {
 	s.ObjectFile("60-others.yaml", others.String())
 	s.reload()
 
-	var load4and6 []*traffic
+	var load4and6 []*testtraffic.Traffic
 	for _, front := range fronts {
-		load4and6 = append(load4and6, startTraffic(t, s.client, front, load{flows: 16, packets: 10000, connections: 60, lasting: 25, idle: 2000}))
+		load4and6 = append(load4and6, testtraffic.Start(t, s.client, front, testtraffic.Load{Flows: 16, Packets: 10000, Connections: 60, Lasting: 25, Idle: 2000}))
 	}
 	var before map[string]api.Connection
 	testnet.Eventually(t, patience, "all connections that last are established", func() bool {
@@ -216,17 +217,17 @@ func killUnderTraffic(t *testing.T, attach string) {
 		}
 	}
 	for _, tr := range load4and6 {
-		tr.expectUnharmed(t)
+		tr.ExpectUnharmed(t)
 	}
 }
 
 // lasting returns the established connections of traffic that last, by their tuple.
-func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
+func (s *site) lasting(traffic ...*testtraffic.Traffic) map[string]api.Connection {
 	s.t.Helper()
 	all := make(map[string]api.Connection)
 	wanted := make(map[string]bool)
 	for _, tr := range traffic {
-		for _, tuple := range tr.tuples {
+		for _, tuple := range tr.Tuples {
 			wanted[tuple] = true
 		}
 	}
@@ -247,7 +248,7 @@ func (s *site) lasting(traffic ...*traffic) map[string]api.Connection {
 // concern go on.
 func TestChangedWhileDown(t *testing.T) {
 	s, fronts := balanced(t, "")
-	tr := startTraffic(t, s.client, fronts[0], load{flows: 4, packets: 500, lasting: 4})
+	tr := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 500, Lasting: 4})
 	s.serve(s.backends[0], "10.0.1.2:8081", "new")
 	s.ObjectFile("70-more.yaml", serviceYAML("removed", []string{vip4 + ":9001/tcp"}, []string{"10.0.1.2:8080"})+
 		serviceYAML("changed", []string{vip4 + ":9002/tcp"}, []string{"10.0.1.2:8080"}))
@@ -272,7 +273,7 @@ func TestChangedWhileDown(t *testing.T) {
 	} else {
 		t.Logf("the new state held %s after the start", took)
 	}
-	tr.expectUnharmed(t)
+	tr.ExpectUnharmed(t)
 }
 
 // quick is talkTCP from the client for a target that may not be there.
@@ -300,7 +301,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	s.Kill()
 	s.Start()
 	whole := time.Since(begin)
-	tr := startTraffic(t, s.client, fronts[0], load{flows: 4, packets: 1000, connections: 10, lasting: 4})
+	tr := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 1000, Connections: 10, Lasting: 4})
 	s.Kill()
 	for range 40 {
 		p := s.Launch()
@@ -322,7 +323,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	if got := s.pins(); !slices.Equal(got, want) {
 		t.Errorf("too much is pinned: %v; too little: %v", without(got, want), without(want, got))
 	}
-	tr.expectUnharmed(t)
+	tr.ExpectUnharmed(t)
 }
 
 // without returns what of all is not in others.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+// Package testtraffic puts steady load on a frontend and counts what it is harmed:
+// datagrams lost, connections refused or reset. For tests only.
+package testtraffic
 
 import (
 	"bytes"
@@ -20,30 +22,33 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// traffic is steady load from one machine to a frontend: datagrams, each of which
+// Traffic is steady load from one machine to a frontend: datagrams, each of which
 // must be answered, new connections, and connections that last.
-type traffic struct {
+type Traffic struct {
+	Tuples []string // of what lasts: protocol, source, destination
+
 	ns       *testnet.NS
 	target   string
 	stop     chan struct{}
 	wg       sync.WaitGroup
 	begin    time.Time
 	flows    []*flow
-	tuples   []string      // of what lasts: protocol, source, destination
 	opened   atomic.Uint64 // new connections that did all that they should
 	exchange atomic.Uint64 // on those that last
 
 	mu       sync.Mutex
+	harmed   int // connections
 	failures []string
+	servers  map[string]uint64 // that answered a new connection
 }
 
-// load is how much of each.
-type load struct {
-	flows       int // UDP sockets
-	packets     int // datagrams a second, of all flows
-	connections int // new TCP connections a second
-	lasting     int // TCP connections that last
-	idle        int // UDP sockets that were used once
+// Load is how much of each.
+type Load struct {
+	Flows       int // UDP sockets
+	Packets     int // datagrams a second, of all flows
+	Connections int // new TCP connections a second
+	Lasting     int // TCP connections that last
+	Idle        int // UDP sockets that were used once
 }
 
 const (
@@ -51,21 +56,21 @@ const (
 	burstMax = 100 // datagrams sent at once to catch up
 )
 
-// startTraffic begins and returns when all flows and lasting connections are up.
-func startTraffic(t *testing.T, ns *testnet.NS, target string, l load) *traffic {
+// Start begins and returns when all flows and lasting connections are up.
+func Start(t testing.TB, ns *testnet.NS, target string, l Load) *Traffic {
 	t.Helper()
-	tr := &traffic{ns: ns, target: target, stop: make(chan struct{}), begin: time.Now()}
-	t.Cleanup(tr.end)
-	for i := range l.flows + l.idle {
-		c, err := ns.Dial("udp", "", target, patience)
+	tr := &Traffic{ns: ns, target: target, stop: make(chan struct{}), begin: time.Now(), servers: make(map[string]uint64)}
+	t.Cleanup(tr.End)
+	for i := range l.Flows + l.Idle {
+		c, err := ns.Dial("udp", "", target, Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name, err := exchangeUDP(c, []byte("12345678")); err != nil {
+		if name, err := ExchangeUDP(c, []byte("12345678")); err != nil {
 			t.Fatalf("first datagram to %s: %q, %v", target, name, err)
 		}
-		tr.tuples = append(tr.tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), target))
-		if i >= l.flows {
+		tr.Tuples = append(tr.Tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), target))
+		if i >= l.Flows {
 			t.Cleanup(func() { c.Close() })
 			continue
 		}
@@ -76,25 +81,25 @@ func startTraffic(t *testing.T, ns *testnet.NS, target string, l load) *traffic 
 		tr.flows = append(tr.flows, f)
 		tr.wg.Go(f.receive)
 	}
-	for range l.lasting {
-		c, err := ns.Dial("tcp", "", target, patience)
+	for range l.Lasting {
+		c, err := ns.Dial("tcp", "", target, Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr.tuples = append(tr.tuples, fmt.Sprintf("tcp %s %s", c.LocalAddr(), target))
+		tr.Tuples = append(tr.Tuples, fmt.Sprintf("tcp %s %s", c.LocalAddr(), target))
 		tr.wg.Go(func() { tr.last(c) })
 	}
-	if l.flows > 0 {
-		tr.wg.Go(func() { tr.sendAll(l.packets) })
+	if l.Flows > 0 {
+		tr.wg.Go(func() { tr.sendAll(l.Packets) })
 	}
-	if l.connections > 0 {
-		tr.wg.Go(func() { tr.open(l.connections) })
+	if l.Connections > 0 {
+		tr.wg.Go(func() { tr.open(l.Connections) })
 	}
 	return tr
 }
 
-// end stops it; it may be called twice.
-func (tr *traffic) end() {
+// End stops it; it may be called twice.
+func (tr *Traffic) End() {
 	select {
 	case <-tr.stop:
 	default:
@@ -103,9 +108,10 @@ func (tr *traffic) end() {
 	tr.wg.Wait()
 }
 
-func (tr *traffic) fail(format string, args ...any) {
+func (tr *Traffic) fail(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
+	tr.harmed++
 	if len(tr.failures) < 10 {
 		after := time.Since(tr.begin).Round(time.Millisecond)
 		tr.failures = append(tr.failures, fmt.Sprintf("after %s: %s", after, fmt.Sprintf(format, args...)))
@@ -155,7 +161,7 @@ func (f *flow) note(name string, number uint64) {
 }
 
 // sendAll sends so many datagrams a second, by all flows in turn.
-func (tr *traffic) sendAll(rate int) {
+func (tr *Traffic) sendAll(rate int) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	begin, due, sent := time.Now(), 0, 0
@@ -181,8 +187,8 @@ func (tr *traffic) sendAll(rate int) {
 }
 
 // drain waits for the answers that are still under way.
-func (tr *traffic) drain() {
-	for end := time.Now().Add(patience); tr.lost() > 0 && time.Now().Before(end); {
+func (tr *Traffic) drain() {
+	for end := time.Now().Add(Patience); tr.Lost() > 0 && time.Now().Before(end); {
 		time.Sleep(tick)
 	}
 	for _, f := range tr.flows {
@@ -190,7 +196,8 @@ func (tr *traffic) drain() {
 	}
 }
 
-func (tr *traffic) lost() (n uint64) {
+// Lost is how many datagrams have no answer so far.
+func (tr *Traffic) Lost() (n uint64) {
 	for _, f := range tr.flows {
 		f.mu.Lock()
 		n += f.sent - f.received
@@ -199,15 +206,43 @@ func (tr *traffic) lost() (n uint64) {
 	return n
 }
 
-func (tr *traffic) sent() (n uint64) {
+// Sent is how many datagrams were sent. It may be called when the traffic has ended.
+func (tr *Traffic) Sent() (n uint64) {
 	for _, f := range tr.flows {
 		n += f.sent
 	}
 	return n
 }
 
+// Opened is how many new connections did all that they should.
+func (tr *Traffic) Opened() uint64 { return tr.opened.Load() }
+
+// Harmed is how many connections, new or lasting, were refused or reset, or got no
+// answer in time, and how many datagrams could not be sent.
+func (tr *Traffic) Harmed() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.harmed
+}
+
+// Servers returns how many datagrams and new connections each server answered, by
+// its name.
+func (tr *Traffic) Servers() map[string]uint64 {
+	tr.mu.Lock()
+	all := maps.Clone(tr.servers)
+	tr.mu.Unlock()
+	for _, f := range tr.flows {
+		f.mu.Lock()
+		for name, n := range f.servers {
+			all[name] += n
+		}
+		f.mu.Unlock()
+	}
+	return all
+}
+
 // open makes so many new connections a second, each with a word there and back.
-func (tr *traffic) open(rate int) {
+func (tr *Traffic) open(rate int) {
 	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticker.Stop()
 	var wg sync.WaitGroup
@@ -218,24 +253,28 @@ func (tr *traffic) open(rate int) {
 			return
 		case <-ticker.C:
 			wg.Go(func() {
-				if _, err := talkTCP(tr.ns, "", tr.target, []byte("one word")); err != nil {
+				name, err := TalkTCP(tr.ns, "", tr.target, []byte("one word"))
+				if err != nil {
 					tr.fail("new connection: %v", err)
 					return
 				}
 				tr.opened.Add(1)
+				tr.mu.Lock()
+				defer tr.mu.Unlock()
+				tr.servers[name]++
 			})
 		}
 	}
 }
 
 // last keeps a connection busy.
-func (tr *traffic) last(c net.Conn) {
+func (tr *Traffic) last(c net.Conn) {
 	defer c.Close()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	name := make([]byte, 0, 64)
 	for b := make([]byte, 1); !bytes.HasSuffix(name, []byte("\n")); {
-		if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), justRead(c, b)); err != nil {
+		if err := errors.Join(c.SetDeadline(time.Now().Add(Patience)), ReadFull(c, b)); err != nil {
 			tr.fail("lasting connection: %v", err)
 			return
 		}
@@ -250,7 +289,7 @@ func (tr *traffic) last(c net.Conn) {
 		case <-ticker.C:
 		}
 		_, err := c.Write(word)
-		if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), err, justRead(c, back)); err != nil {
+		if err := errors.Join(c.SetDeadline(time.Now().Add(Patience)), err, ReadFull(c, back)); err != nil {
 			tr.fail("lasting connection to %s: %v", bytes.TrimSpace(name), err)
 			return
 		}
@@ -258,21 +297,22 @@ func (tr *traffic) last(c net.Conn) {
 	}
 }
 
-func justRead(r io.Reader, b []byte) error {
+// ReadFull is io.ReadFull for callers that want the error alone.
+func ReadFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	return err
 }
 
-// expectUnharmed ends the traffic and fails the test if anything was lost, refused
+// ExpectUnharmed ends the traffic and fails the test if anything was lost, refused
 // or reset, or if a flow changed its server.
-func (tr *traffic) expectUnharmed(t *testing.T) {
+func (tr *Traffic) ExpectUnharmed(t testing.TB) {
 	t.Helper()
-	tr.end()
+	tr.End()
 	seconds := time.Since(tr.begin).Seconds()
 	t.Logf("%s: %d datagrams (%.0f a second), %d new connections (%.0f a second), %d words on lasting ones", tr.target,
-		tr.sent(), float64(tr.sent())/seconds, tr.opened.Load(), float64(tr.opened.Load())/seconds, tr.exchange.Load())
-	if lost := tr.lost(); lost > 0 {
-		t.Errorf("%s: %d of %d datagrams were lost", tr.target, lost, tr.sent())
+		tr.Sent(), float64(tr.Sent())/seconds, tr.opened.Load(), float64(tr.opened.Load())/seconds, tr.exchange.Load())
+	if lost := tr.Lost(); lost > 0 {
+		t.Errorf("%s: %d of %d datagrams were lost", tr.target, lost, tr.Sent())
 	}
 	for i, f := range tr.flows {
 		if len(f.servers) > 1 {
@@ -282,7 +322,7 @@ func (tr *traffic) expectUnharmed(t *testing.T) {
 	if len(tr.failures) > 0 {
 		t.Errorf("%s:\n%s", tr.target, strings.Join(tr.failures, "\n"))
 	}
-	if tr.opened.Load() == 0 && tr.exchange.Load() == 0 && tr.sent() == 0 {
+	if tr.opened.Load() == 0 && tr.exchange.Load() == 0 && tr.Sent() == 0 {
 		t.Errorf("%s: there was no traffic", tr.target)
 	}
 }
