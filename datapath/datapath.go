@@ -120,7 +120,7 @@ type Tables struct {
 	Ranges      uint32 // source ranges of all services
 }
 
-// DefaultTables are the sizes of an ordinary node.
+// DefaultTables are the sizes of a node with plenty of memory.
 func DefaultTables() Tables {
 	return Tables{
 		Connections: 1 << 20,
@@ -131,6 +131,30 @@ func DefaultTables() Tables {
 		Affinity:    1 << 18,
 		Ranges:      1 << 16,
 	}
+}
+
+const (
+	// plenty is where the full sizes begin: machines sold as 16 GB report a little less.
+	plenty = 14 << 30
+	// mostHalvings bounds how small the tables become: a 64th.
+	mostHalvings = 6
+)
+
+// TablesFor returns the sizes for a node with so many bytes of memory: those of
+// [DefaultTables] where it is plenty, and half of them for each time that it is
+// half of that. All tables together take at most a twelfth of the memory when
+// they are made, and an eighth when they are full; more only where it is less than
+// 448 MiB.
+func TablesFor(memory uint64) Tables {
+	halvings := 0
+	for memory < plenty>>halvings && halvings < mostHalvings {
+		halvings++
+	}
+	t := DefaultTables()
+	for _, size := range []*uint32{&t.Connections, &t.HalfOpen, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges} {
+		*size >>= halvings
+	}
+	return t
 }
 
 // NodeCounters count packets since the data plane was set up.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,6 +81,7 @@ func (d *loxilightd) start(ctx context.Context) error {
 	}
 	d.closers = append(d.closers, lock.Close)
 	d.log.Info("starting", slog.String("instance", d.cfg.Instance), slog.String("version", version))
+	d.tellSizes()
 	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode}); err != nil {
 		return err
 	}
@@ -104,6 +106,19 @@ func (d *loxilightd) planeConfig() datapath.Config {
 		Attach:          d.cfg.Attach,
 		SweepInterval:   d.cfg.SweepInterval,
 	}
+}
+
+// tellSizes logs how large the tables are, and why.
+func (d *loxilightd) tellSizes() {
+	t := d.cfg.Tables
+	d.log.Info("sizes of the tables",
+		slog.String("chosen_by_memory", strings.Join(d.cfg.AutoSizes, " ")),
+		slog.Uint64("memory_mib", d.cfg.Memory.Bytes>>20), slog.String("memory_of", d.cfg.Memory.From),
+		slog.Group("tables",
+			slog.Uint64("connections", uint64(t.Connections)), slog.Uint64("halfOpen", uint64(t.HalfOpen)),
+			slog.Uint64("services", uint64(t.Services)), slog.Uint64("backends", uint64(t.Backends)),
+			slog.Uint64("slots", uint64(t.Slots)), slog.Uint64("affinity", uint64(t.Affinity)),
+			slog.Uint64("ranges", uint64(t.Ranges))))
 }
 
 // tellReport logs what was found wrong with the store.

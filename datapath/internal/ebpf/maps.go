@@ -67,7 +67,7 @@ func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log
 		}
 		spec.Pinning = ebpf.PinNone
 		if maps[name], err = openMap(filepath.Join(dir, name), spec, log); err != nil {
-			return maps, fmt.Errorf("map %s: %w", name, err)
+			return maps, fmt.Errorf("map %s: %w", name, tooLarge(err, spec, t))
 		}
 	}
 	return maps, nil

@@ -38,6 +38,8 @@ type Config struct {
 
 	SwitchNamespace string // name of a network namespace; "host": the daemon's own
 	Tables          datapath.Tables
+	AutoSizes       []string // keys of the tables whose size Memory has chosen
+	Memory          Memory
 
 	Backend       string        // which data plane: ebpf, or fake for tests
 	Attach        string        // tcx or tc forces the hook; empty: the best there is
@@ -50,23 +52,32 @@ type Config struct {
 // Default returns the configuration of an instance that is told nothing.
 // Instances other than [DefaultInstance] have folders and a namespace of their
 // own, by their name.
-func Default(instance string) *Config {
+func Default(instance string) *Config { return defaults(instance, machineMemory()) }
+
+func defaults(instance string, memory Memory) *Config {
 	suffix := ""
 	if instance != DefaultInstance {
 		suffix = "-" + instance
 	}
-	return &Config{
+	c := &Config{
 		Instance:        instance,
 		RunDir:          "/run/loxilight" + suffix,
 		StateDir:        "/var/lib/loxilight" + suffix,
 		PinDir:          "/sys/fs/bpf/loxilight" + suffix,
 		ObjectDir:       "/etc/loxilight" + suffix + "/conf.d",
 		SwitchNamespace: "loxilight" + suffix,
-		Tables:          datapath.DefaultTables(),
+		Tables:          datapath.TablesFor(memory.Bytes),
+		Memory:          memory,
 		Backend:         "ebpf",
 		LogLevel:        slog.LevelInfo,
 		LogFormat:       "text",
 	}
+	for i := range schema {
+		if name := schema[i].name; strings.HasPrefix(name, "tables.") {
+			c.AutoSizes = append(c.AutoSizes, name)
+		}
+	}
+	return c
 }
 
 // Load reads the configuration from path. A file that is not there is the

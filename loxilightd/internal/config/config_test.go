@@ -42,7 +42,7 @@ metrics: {listen: ""}
 			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17,
 		},
 		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
-		LogLevel: slog.LevelDebug, LogFormat: "json",
+		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("configuration (-want +got):\n%s", d)
@@ -164,5 +164,65 @@ func TestInstalledFile(t *testing.T) {
 func TestLoadOfWhatIsNotThere(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "no.yaml")); err == nil || !strings.Contains(err.Error(), "no.yaml") {
 		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// TestAutoSizes is H12: sizes go by the memory of the machine, and a number rules
+// over it without changing the others.
+func TestAutoSizes(t *testing.T) {
+	gib := Memory{Bytes: 1 << 30, From: "machine"}
+	got, err := parse("t.yaml", []byte("tables: {connections: 70000, slots: auto}\ninstance: a"), gib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := datapath.TablesFor(1 << 30)
+	want.Connections = 70000
+	if d := cmp.Diff(want, got.Tables); d != "" {
+		t.Errorf("sizes (-want +got):\n%s", d)
+	}
+	auto := []string{"tables.halfOpen", "tables.services", "tables.backends", "tables.slots", "tables.affinity", "tables.ranges"}
+	if !slices.Equal(got.AutoSizes, auto) || got.Memory != gib {
+		t.Errorf("%v by %v, want %v by %v", got.AutoSizes, got.Memory, auto, gib)
+	}
+	if m := machineMemory(); m.Bytes < 64<<20 || m != machineMemory() {
+		t.Errorf("memory of this machine: %v", m)
+	}
+}
+
+// TestMemoryOfCgroup is H12: the lowest limit on the way up rules.
+func TestMemoryOfCgroup(t *testing.T) {
+	root := t.TempDir()
+	for dir, max := range map[string]string{"": "", "system.slice": "700000000\n", "system.slice/x.service": "max\n", "low.slice": "500\n"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if max == "" {
+			continue // the root has none
+		}
+		if err := os.WriteFile(filepath.Join(root, dir, "memory.max"), []byte(max), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		own  string
+		want uint64
+	}{
+		{"0::/system.slice/x.service\n", 700000000},
+		{"12:cpu:/low.slice\n0::/system.slice/x.service\n", 700000000},
+		{"0::/low.slice\n", 500},
+		{"0::/other\n", 1 << 30},
+		{"0::/\n", 1 << 30},
+		{"12:memory:/low.slice\n", 1 << 30},
+		{"0::relative\n", 1 << 30},
+		{"", 1 << 30},
+	} {
+		m := Memory{1 << 30, "machine"}.limited(tt.own, root)
+		if m.Bytes != tt.want || (m.From == "machine") != (tt.want == 1<<30) {
+			t.Errorf("%q: %v, want %d", tt.own, m, tt.want)
+		}
+	}
+	m := Memory{300, "machine"}.limited("0::/low.slice\n", root)
+	if m.Bytes != 300 {
+		t.Errorf("a limit above what there is counts: %v", m)
 	}
 }

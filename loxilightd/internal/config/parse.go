@@ -71,14 +71,12 @@ func text[T comparable](name string, at func(*Config) *T, parse func(string) (T,
 	}
 }
 
-func size(name string, at func(*Config) *uint32) key {
-	return text(name, at, func(s string) (uint32, error) {
-		n, err := strconv.ParseUint(s, 10, 32)
-		if err != nil || n < 1 || n > maxTable {
-			return 0, fmt.Errorf("%q is no size: want a number of entries from 1 to %d", s, maxTable)
-		}
-		return uint32(n), nil
-	})
+func parseSize(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n < 1 || n > maxTable {
+		return 0, fmt.Errorf("%q is no size: want auto, or a number of entries from 1 to %d", s, maxTable)
+	}
+	return uint32(n), nil
 }
 
 func live(k key) key {
@@ -112,9 +110,13 @@ type entry struct {
 // Parse reads a configuration; file is its name in errors, all of which are
 // returned, each with its line.
 func Parse(file string, data []byte) (*Config, error) {
+	return parse(file, data, machineMemory())
+}
+
+func parse(file string, data []byte, memory Memory) (*Config, error) {
 	r := reader{file: file, found: map[string]entry{}}
 	r.read(data)
-	c := Default(DefaultInstance)
+	c := defaults(DefaultInstance, memory)
 	for i := range schema {
 		k := &schema[i]
 		e, ok := r.found[k.name]
@@ -124,7 +126,7 @@ func Parse(file string, data []byte) (*Config, error) {
 		if err := k.set(c, e.value); err != nil {
 			r.failf(e.line, "%s: %w", k.name, err)
 		} else if k.name == "instance" {
-			c = Default(c.Instance)
+			c = defaults(c.Instance, memory)
 		}
 	}
 	if err := errors.Join(r.errs...); err != nil {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// tableOf names the key of the configuration that a map's size comes from, and its
+// value; "" for maps of fixed size.
+func tableOf(name string, t datapath.Tables) (key string, size uint32) {
+	switch name {
+	case kernelMapLlCt4, kernelMapLlCt6:
+		return "tables.connections", t.Connections
+	case kernelMapLlHalf4, kernelMapLlHalf6:
+		return "tables.halfOpen", t.HalfOpen
+	case kernelMapLlService, kernelMapLlServiceName, kernelMapLlServiceStats, kernelMapLlServiceTraffic:
+		return "tables.services", t.Services
+	case kernelMapLlSlot:
+		return "tables.slots", t.Slots
+	case kernelMapLlBackend, kernelMapLlBackendLoad, kernelMapLlBackendOpened, kernelMapLlBackendTraffic:
+		return "tables.backends", t.Backends
+	case kernelMapLlAffinity:
+		return "tables.affinity", t.Affinity
+	case kernelMapLlSourceRange:
+		return "tables.ranges", t.Ranges
+	}
+	return "", 0
+}
+
+// Bytes that the kernel keeps for each entry besides key and value, as of 6.18.
+const (
+	hashEntryBytes   = 48 // struct htab_elem
+	hashBucketBytes  = 16 // struct bucket, of which there are a power of two
+	trieEntryBytes   = 40 // struct lpm_trie_node; the keys add as many without a value
+	perCPUEntryBytes = 8
+)
+
+// mapMemory estimates how many bytes a map takes when it is made, and when it is
+// full.
+func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
+	entries, key, value := uint64(spec.MaxEntries), roundUp(spec.KeySize), roundUp(spec.ValueSize)
+	switch spec.Type {
+	case ebpf.Array:
+		atStart = entries * value
+	case ebpf.PerCPUArray:
+		atStart = entries * (perCPUEntryBytes + value*uint64(cpus))
+	case ebpf.Queue:
+		atStart = (entries + 1) * uint64(spec.ValueSize)
+	case ebpf.RingBuf:
+		atStart = entries
+	case ebpf.LPMTrie:
+		return 0, entries * (2*trieEntryBytes + 2*key)
+	case ebpf.PerCPUHash:
+		value = perCPUEntryBytes + value*uint64(cpus)
+		fallthrough
+	default: // hashes
+		buckets := hashBucketBytes << bits.Len64(entries-1)
+		full = uint64(buckets) + entries*(hashEntryBytes+key+value)
+		if spec.Flags&unix.BPF_F_NO_PREALLOC != 0 {
+			return uint64(buckets), full
+		}
+		atStart = full
+	}
+	return atStart, atStart
+}
+
+func roundUp(size uint32) uint64 { return (uint64(size) + 7) &^ 7 }
+
+// tablesMemory estimates what the maps of specs take with the sizes of t.
+func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, full uint64) {
+	sizes := mapSizes(t)
+	cpus := ebpf.MustPossibleCPU()
+	for name, spec := range specs {
+		if n := sizes[name]; n != 0 {
+			spec = spec.Copy()
+			spec.MaxEntries = n
+		}
+		s, f := mapMemory(spec, cpus)
+		atStart, full = atStart+s, full+f
+	}
+	return atStart, full
+}
+
+// tooLarge says of a map that the kernel has no memory for which key of the
+// configuration would make it smaller.
+func tooLarge(err error, spec *ebpf.MapSpec, t datapath.Tables) error {
+	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
+		return err
+	}
+	need, _ := mapMemory(spec, ebpf.MustPossibleCPU())
+	key, size := tableOf(spec.Name, t)
+	advice := fmt.Sprintf("make %s smaller (it is %d) or auto,", key, size)
+	if key == "" {
+		advice = "make the tables of the configuration smaller"
+	}
+	return fmt.Errorf("no memory for %d entries, %d MiB: %s or allow more (MemoryMax of the unit counts the maps): %w",
+		spec.MaxEntries, need>>20, advice, err)
+}

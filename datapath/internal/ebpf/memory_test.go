@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestTablesFitTheMachine is H12: the sizes that go by memory take no more of it
+// than is promised, on any machine from 512 MB on.
+func TestTablesFitTheMachine(t *testing.T) {
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		mib         uint64
+		connections uint32
+	}{
+		{24 << 10, 1 << 20}, {14 << 10, 1 << 20}, {14<<10 - 1, 1 << 19}, {7 << 10, 1 << 19}, {3900, 1 << 18}, {1950, 1 << 17},
+		{960, 1 << 16}, {460, 1 << 15}, {224, 1 << 14}, {64, 1 << 14},
+	} {
+		tables := datapath.TablesFor(tt.mib << 20)
+		if tables.Connections != tt.connections {
+			t.Errorf("%d MiB: %d connections, want %d", tt.mib, tables.Connections, tt.connections)
+		}
+		atStart, full := tablesMemory(spec.Maps, tables)
+		t.Logf("%5d MiB: %7d connections, %4d MiB at the start, %4d MiB full", tt.mib, tables.Connections, atStart>>20, full>>20)
+		if tt.mib < 448 {
+			continue
+		}
+		if atStart > tt.mib<<20/12 {
+			t.Errorf("%d MiB: the tables take %d MiB at the start", tt.mib, atStart>>20)
+		}
+		if full > tt.mib<<20/8 {
+			t.Errorf("%d MiB: the tables take %d MiB when full", tt.mib, full>>20)
+		}
+	}
+	if full, _ := tablesMemory(spec.Maps, datapath.DefaultTables()); full>>20 < 920 || full>>20 > 990 {
+		t.Errorf("full sizes take %d MiB, docs/operations.md says 950", full>>20)
+	}
+}
+
+// TestMemoryEstimate compares the estimate with what the kernel accounts.
+func TestMemoryEstimate(t *testing.T) {
+	testnet.New(t, "node") // skips without the rights
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := mapSizes(datapath.TablesFor(1 << 30))
+	var estimate, told uint64
+	for name, s := range spec.Maps {
+		if !strings.HasPrefix(name, "ll_") {
+			continue
+		}
+		s = s.Copy()
+		s.Pinning = ebpf.PinNone
+		if n := sizes[name]; n != 0 {
+			s.MaxEntries = n
+		}
+		m, err := ebpf.NewMap(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := m.Info()
+		m.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, _ := info.Memlock()
+		if s.Type == ebpf.LPMTrie && bytes != 0 {
+			t.Skip("this kernel tells what a full map has in it (before 6.4)")
+		}
+		start, _ := mapMemory(s, ebpf.MustPossibleCPU())
+		if bytes > 1<<20 && (start < bytes*9/10 || start > bytes*11/10) {
+			t.Errorf("map %s: estimate %d bytes, the kernel says %d", name, start, bytes)
+		}
+		estimate, told = estimate+start, told+bytes
+	}
+	if estimate < told*95/100 || estimate > told*105/100 {
+		t.Errorf("all tables: estimate %d bytes, the kernel says %d", estimate, told)
+	}
+}
+
+// TestNoMemoryForATable is H12: a table that the kernel has no room for is told by
+// name, size and key, and leaves nothing behind.
+func TestNoMemoryForATable(t *testing.T) {
+	testnet.New(t, "node") // skips without the rights
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := testnet.BPFFS(t)
+	tables := datapath.TablesFor(0)
+	tables.Connections = 1 << 27 // 34 GB in two billion buckets: the kernel refuses at once
+	only := map[string]*ebpf.MapSpec{kernelMapLlCt4: spec.Maps[kernelMapLlCt4]}
+	_, err = openMaps(dir, only, tables, slog.New(slog.DiscardHandler))
+	for _, want := range []string{"map ll_ct4", "268435456 entries, 36864 MiB", "tables.connections", "(it is 134217728)", "MemoryMax"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that has %q", err, want)
+		}
+	}
+	if pins, _ := filepath.Glob(filepath.Join(dir, "ll_*")); len(pins) > 0 {
+		t.Errorf("left behind: %v", pins)
+	}
+	for name := range spec.Maps {
+		if key, _ := tableOf(name, tables); (key == "") != (mapSizes(tables)[name] == 0) {
+			t.Errorf("map %s: key %q, and %d entries by the configuration", name, key, mapSizes(tables)[name])
+		}
+	}
+	fixed := tooLarge(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernelMapLlFragment], tables)
+	if !errors.Is(fixed, unix.ENOMEM) || !strings.Contains(fixed.Error(), "make the tables of the configuration smaller") {
+		t.Errorf("error %v of a table of fixed size", fixed)
+	}
+}
