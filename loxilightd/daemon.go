@@ -98,13 +98,13 @@ func (d *loxilightd) start(ctx context.Context) error {
 	return nil
 }
 
-func (d *loxilightd) planeConfig() datapath.Config {
+func planeConfig(cfg *config.Config) datapath.Config {
 	return datapath.Config{
-		PinDir:          d.cfg.PinDir,
-		SwitchNamespace: d.cfg.SwitchNamespace,
-		Tables:          d.cfg.Tables,
-		Attach:          d.cfg.Attach,
-		SweepInterval:   d.cfg.SweepInterval,
+		PinDir:          cfg.PinDir,
+		SwitchNamespace: cfg.SwitchNamespace,
+		Tables:          cfg.Tables,
+		Attach:          cfg.Attach,
+		SweepInterval:   cfg.SweepInterval,
 	}
 }
 

@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,17 +16,21 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. The last one is EX_CONFIG of sysexits.h: starting again will not help.
+// Exit codes. With the last two, of which one is EX_CONFIG of sysexits.h, starting
+// again will not help.
 const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitConfig = 78
+	exitFailed  = 1
+	exitUsage   = 2
+	exitUntried = 3 // of --preflight
+	exitRefused = 70
+	exitConfig  = 78
 )
 
 func main() {
@@ -41,35 +44,36 @@ func main() {
 
 // run is main with everything handed in.
 func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("loxilightd", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	path := flags.String("config", config.DefaultFile, "configuration `FILE`")
-	check := flags.Bool("check", false, "read the configuration, say what is wrong with it, and stop")
-	showVersion := flags.Bool("version", false, "print the version and stop")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return 0
-	} else if err != nil {
-		return exitUsage // told by flags
+	o, code, ok := parse(args, stderr)
+	if !ok {
+		return code
 	}
-	if flags.NArg() > 0 {
-		fmt.Fprintf(stderr, "loxilightd: unexpected argument %q\n", flags.Arg(0))
-		return exitUsage
-	}
-	if *showVersion {
+	if o.version {
 		fmt.Fprintln(stdout, "loxilightd", version, build())
 		return 0
 	}
-	cfg, err := config.Load(*path)
+	cfg, err := config.Load(o.config)
 	if err != nil {
 		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
 		return exitConfig
 	}
-	if *check {
-		return 0
-	}
 	level := new(slog.LevelVar)
 	log := newLogger(stderr, cfg, level)
-	if err := runDaemon(ctx, daemonOptions{cfg: cfg, configFile: *path, log: log, level: level, hup: hup}); err != nil {
+	switch {
+	case o.check:
+		return 0
+	case o.preflight:
+		return preflight(cfg, o.json, stdout, stderr)
+	case o.detach:
+		err = detach(cfg, log)
+	default:
+		err = runDaemon(ctx, daemonOptions{cfg: cfg, configFile: o.config, log: log, level: level, hup: hup})
+	}
+	switch {
+	case errors.Is(err, datapath.ErrRefused):
+		log.Error("loxilightd cannot take over; starting it again does not help", slog.Any("error", err))
+		return exitRefused
+	case err != nil:
 		log.Error("loxilightd ends", slog.Any("error", err))
 		return exitFailed
 	}

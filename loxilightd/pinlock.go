@@ -45,7 +45,7 @@ func (d *loxilightd) openPlane() error {
 	if !fresh {
 		d.closers = append(d.closers, lock.Close)
 	}
-	if d.plane, err = d.open(d.cfg.Backend, d.planeConfig(), d.log); err != nil {
+	if d.plane, err = d.open(d.cfg.Backend, planeConfig(d.cfg), d.log); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.plane.Close)

@@ -4,10 +4,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -38,8 +38,8 @@ func unitValue(t *testing.T, key string) (value string) {
 }
 
 func TestUnit(t *testing.T) {
-	if got := unitValue(t, "RestartPreventExitStatus"); got != strconv.Itoa(exitConfig) {
-		t.Errorf("RestartPreventExitStatus=%s, the daemon ends with %d where the configuration is wrong", got, exitConfig)
+	if got, want := unitValue(t, "RestartPreventExitStatus"), fmt.Sprint(exitRefused, exitConfig); got != want {
+		t.Errorf("RestartPreventExitStatus=%s, starting again does not help after %s", got, want)
 	}
 	if got := unitValue(t, "Type"); got != "notify" {
 		t.Errorf("Type=%s, the daemon tells when it is ready", got)

@@ -39,6 +39,45 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 	}
 }
 
+// Preflight says what a start of the data plane called name would meet on this
+// kernel, and changes nothing. An error means that it could not be tried.
+func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
+	switch name {
+	case EBPF:
+		if err := checkPrivileges(); err != nil {
+			return datapath.Preflight{}, fmt.Errorf("data plane %s: %w", name, err)
+		}
+		r, err := ebpf.Preflight(cfg)
+		if err != nil {
+			return r, fmt.Errorf("data plane %s: %w", name, err)
+		}
+		return r, nil
+	case Fake:
+		return datapath.Preflight{OK: true, Hooks: datapath.PreflightHooks{OK: true}, Pins: datapath.PreflightPins{OK: true, Action: datapath.PinsNone}}, nil
+	default:
+		return datapath.Preflight{}, fmt.Errorf("data plane %s: there is none of that name", name)
+	}
+}
+
+// Detach removes all that the data plane called name has in the kernel: nothing is
+// forwarded by it any more. It must not be open.
+func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
+	switch name {
+	case EBPF:
+		if err := checkPrivileges(); err != nil {
+			return fmt.Errorf("data plane %s: %w", name, err)
+		}
+		if err := ebpf.Detach(cfg, log); err != nil {
+			return fmt.Errorf("data plane %s: %w", name, err)
+		}
+		return nil
+	case Fake:
+		return nil
+	default:
+		return fmt.Errorf("data plane %s: there is none of that name", name)
+	}
+}
+
 // FakePlane and FakeOptions are the fake for tests of other packages.
 type (
 	FakePlane   = fake.DataPlane

@@ -197,13 +197,18 @@ func adoptFilter(z *zone, s side, folder string, index int) (hook, error) {
 	return f, f.attach()
 }
 
-func (f *filter) attrs() netlink.FilterAttrs {
-	return netlink.FilterAttrs{
-		LinkIndex: f.index,
-		Parent:    f.side.parent,
-		Handle:    filterHandle,
-		Priority:  filterPriority,
-		Protocol:  unix.ETH_P_ALL,
+func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: f.index,
+			Parent:    f.side.parent,
+			Handle:    filterHandle,
+			Priority:  filterPriority,
+			Protocol:  unix.ETH_P_ALL,
+		},
+		Fd:           program.FD(),
+		Name:         filterName + f.side.name,
+		DirectAction: true,
 	}
 }
 
@@ -236,13 +241,7 @@ func (f *filter) attach() error {
 			return err
 		}
 	}
-	err := f.zone.nl.FilterReplace(&netlink.BpfFilter{
-		FilterAttrs:  f.attrs(),
-		Fd:           program.FD(),
-		Name:         filterName + f.side.name,
-		DirectAction: true,
-	})
-	if err != nil {
+	if err := f.zone.nl.FilterReplace(f.entry(program)); err != nil {
 		return errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
 	}
 	return nil

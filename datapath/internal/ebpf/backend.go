@@ -5,9 +5,9 @@ package ebpf
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -49,7 +49,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	d := &DataPlane{
 		config:  cfg,
 		log:     log,
-		dir:     filepath.Join(cfg.PinDir, fmt.Sprintf("layout-%d", layoutVersion)),
+		dir:     layoutDir(cfg.PinDir),
 		changed: make(chan struct{}, 1),
 	}
 	if d.config.SweepInterval == 0 {
@@ -60,6 +60,11 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
+	if p, err := preflightPins(cfg); err != nil {
+		return nil, err
+	} else if !p.OK {
+		return nil, p.refused()
+	}
 	if err := preparePinDir(d.dir); err != nil {
 		return nil, err
 	}
@@ -70,7 +75,15 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	if err := d.readNames(spec); err != nil {
 		return nil, err
 	}
-	if d.maps, err = openMaps(d.dir, spec.Maps, cfg.Tables, log); err != nil {
+	fresh, err := d.openMaps(spec.Maps)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.loadZones(); err != nil {
+		return nil, err
+	}
+	// Up to here nothing was changed that anybody uses.
+	if err := pinMaps(fresh); err != nil {
 		return nil, err
 	}
 	d.nexthops = newNexthops(d)
@@ -103,10 +116,23 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	return err
 }
 
-// zone returns the zone with id, opening it on first use.
-func (d *DataPlane) zone(id uint8) (*zone, error) {
-	d.zonesMu.Lock()
-	defer d.zonesMu.Unlock()
+// loadZones loads the programs of the zones that an earlier run used. A namespace
+// that is not there has none.
+func (d *DataPlane) loadZones() error {
+	for id := range d.zones {
+		if id != zoneHost && isEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
+			continue
+		}
+		if _, err := d.loadZone(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadZone opens a zone and loads its programs, once. The caller holds zonesMu, or
+// is alone.
+func (d *DataPlane) loadZone(id uint8) (*zone, error) {
 	if d.zones[id] != nil {
 		return d.zones[id], nil
 	}
@@ -121,11 +147,24 @@ func (d *DataPlane) zone(id uint8) (*zone, error) {
 	if err := z.load(d.maps); err != nil {
 		return nil, errors.Join(err, z.Close())
 	}
-	z.devices = newDevices(d, z)
-	if err := z.devices.start(); err != nil {
+	d.zones[id] = z
+	return z, nil
+}
+
+// zone returns the zone with id, opening it on first use.
+func (d *DataPlane) zone(id uint8) (*zone, error) {
+	d.zonesMu.Lock()
+	defer d.zonesMu.Unlock()
+	z, err := d.loadZone(id)
+	if err != nil || z.devices != nil {
+		return z, err
+	}
+	v := newDevices(d, z)
+	if err := v.start(); err != nil {
+		d.zones[id] = nil
 		return nil, errors.Join(err, z.Close())
 	}
-	d.zones[id] = z
+	z.devices = v
 	return z, nil
 }
 

@@ -16,10 +16,6 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// layoutVersion is LAYOUT_VERSION of types.h: pins of another one lie in another
-// folder and are neither read nor touched.
-const layoutVersion = 1
-
 // resized is the ending of a map's pin while its content moves to it. (A dot
 // would be refused by the BPF file system.)
 const resized = "_resized"
@@ -46,17 +42,10 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 	}
 }
 
-// openMaps takes over the maps pinned in dir, or creates them there. A map of
-// another size than wanted is made anew next to the old one and its entries are
-// copied; finishResize goes on when the programs use it.
-func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *slog.Logger) (_ map[string]*ebpf.Map, err error) {
-	maps := make(map[string]*ebpf.Map)
-	defer func() {
-		if err != nil {
-			closeMaps(maps)
-		}
-	}()
+// wantedMaps returns the maps of specs in the sizes that t asks for.
+func wantedMaps(specs map[string]*ebpf.MapSpec, t datapath.Tables) map[string]*ebpf.MapSpec {
 	sizes := mapSizes(t)
+	wanted := make(map[string]*ebpf.MapSpec)
 	for name, spec := range specs {
 		if !strings.HasPrefix(name, "ll_") {
 			continue // constants of one program
@@ -66,11 +55,37 @@ func openMaps(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log
 			spec.MaxEntries = n
 		}
 		spec.Pinning = ebpf.PinNone
-		if maps[name], err = openMap(filepath.Join(dir, name), spec, log); err != nil {
-			return maps, fmt.Errorf("map %s: %w", name, tooLarge(err, spec, t))
+		wanted[name] = spec
+	}
+	return wanted
+}
+
+// openMaps takes over the maps pinned in d.dir, or makes them. A map of another
+// size than wanted is made anew and the entries are copied; finishResize goes on
+// when the programs use it. It returns the maps that are not pinned yet, by path.
+func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (fresh map[string]*ebpf.Map, err error) {
+	d.maps, fresh = make(map[string]*ebpf.Map), make(map[string]*ebpf.Map)
+	for name, spec := range wantedMaps(specs, d.config.Tables) {
+		m, path, err := openMap(filepath.Join(d.dir, name), spec, d.log)
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", name, tooLarge(err, spec, d.config.Tables))
+		}
+		d.maps[name] = m
+		if path != "" {
+			fresh[path] = m
 		}
 	}
-	return maps, nil
+	return fresh, nil
+}
+
+// pinMaps pins maps, by path, in place of what is there.
+func pinMaps(fresh map[string]*ebpf.Map) error {
+	for path, m := range fresh {
+		if err := errors.Join(remove(path), m.Pin(path)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func closeMaps(maps map[string]*ebpf.Map) {
@@ -81,62 +96,51 @@ func closeMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-func openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (*ebpf.Map, error) {
+// openMap returns the map of spec that is pinned at path, or a new one and where it
+// is to be pinned.
+func openMap(path string, spec *ebpf.MapSpec, log *slog.Logger) (_ *ebpf.Map, pin string, err error) {
 	old, err := ebpf.LoadPinnedMap(path, nil)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return newPinnedMap(path, spec)
-	case err != nil:
-		return nil, err
+	if errors.Is(err, os.ErrNotExist) {
+		m, err := ebpf.NewMap(spec)
+		return m, path, err
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	stale, err := ebpf.LoadPinnedMap(path+resized, nil)
 	if err == nil {
 		defer stale.Close()
 	}
-	if spec.Compatible(old) == nil && stale == nil {
-		return old, nil
-	}
-	if old.KeySize() != spec.KeySize || old.ValueSize() != spec.ValueSize || old.Type() != spec.Type {
-		defer old.Close()
-		return nil, fmt.Errorf("the map pinned at %s has another layout (key %d, value %d bytes) than version %d; remove it, or go back to the version that made it",
-			path, old.KeySize(), old.ValueSize(), layoutVersion)
+	switch action, reason := compareMap(old, spec); {
+	case action == datapath.PinsRefuse:
+		return nil, "", errors.Join(fmt.Errorf("%s: %w", reason, datapath.ErrRefused), old.Close())
+	case action == datapath.PinsAdopt && stale == nil:
+		return old, "", nil
 	}
 	if stale == nil && spec.MaxEntries < old.MaxEntries() {
 		held, err := countEntries(old)
 		if err != nil {
-			return nil, errors.Join(err, old.Close())
+			return nil, "", errors.Join(err, old.Close())
 		}
 		if held > spec.MaxEntries {
 			log.Warn("table keeps its size: it holds more than it is to have room for; raise the tables in the configuration, or let connections end and restart",
 				"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
-			return old, nil
+			return old, "", nil
 		}
 	}
 	defer old.Close()
-	os.Remove(path + resized) // harmless if it is not there
-	m, err := newPinnedMap(path+resized, spec)
+	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	err = copyMap(m, old)
 	if stale != nil {
 		err = errors.Join(err, copyMap(m, stale))
 	}
 	if err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, "", errors.Join(err, m.Close())
 	}
-	return m, nil
-}
-
-func newPinnedMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.NewMap(spec)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.Pin(path); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return m, nil
+	return m, path + resized, nil
 }
 
 // finishResize copies what the old programs entered meanwhile and lets the new

@@ -106,7 +106,8 @@ func TestNoMemoryForATable(t *testing.T) {
 	tables := datapath.TablesFor(0)
 	tables.Connections = 1 << 27 // 34 GB in two billion buckets: the kernel refuses at once
 	only := map[string]*ebpf.MapSpec{kernelMapLlCt4: spec.Maps[kernelMapLlCt4]}
-	_, err = openMaps(dir, only, tables, slog.New(slog.DiscardHandler))
+	d := &DataPlane{dir: dir, config: datapath.Config{Tables: tables}, log: slog.New(slog.DiscardHandler)}
+	_, err = d.openMaps(only)
 	for _, want := range []string{"map ll_ct4", "268435456 entries, 36864 MiB", "tables.connections", "(it is 134217728)", "MemoryMax"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that has %q", err, want)

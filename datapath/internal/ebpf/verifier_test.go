@@ -4,7 +4,6 @@ package ebpf
 
 import (
 	"errors"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,11 +20,6 @@ const (
 	stackMax    = 512 // bytes of a function and all that called it
 	stackUnit   = 32  // each function's part is rounded up to it; newer kernels take 16
 	processedOK = 500_000
-)
-
-var (
-	stackLine     = regexp.MustCompile(`stack depth ([0-9+]+)`)
-	processedLine = regexp.MustCompile(`processed (\d+) insns`)
 )
 
 // TestOldVerifiersAccept holds the programs to the limits of older kernels than the

@@ -88,15 +88,18 @@ func (z *zone) do(f func() error) error {
 }
 
 // load loads the programs of the zone on top of maps.
-func (z *zone) load(maps map[string]*ebpf.Map) (err error) {
-	if z.ingress, err = loadProgram(loadKernel, kernelProgLlTcIngress, z.id, maps); err != nil {
-		return err
+func (z *zone) load(maps map[string]*ebpf.Map) error {
+	for i, to := range []**ebpf.Program{&z.ingress, &z.egress} {
+		p, err := loadProgram(programs[i].load, programs[i].name, z.id, maps, 0)
+		if err != nil {
+			return refusedProgram(programs[i].name, z.id, err)
+		}
+		*to = p
 	}
-	z.egress, err = loadProgram(loadEgress, egressProgLlTcEgress, z.id, maps)
-	return err
+	return nil
 }
 
-func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint8, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint8, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
 	s, err := spec()
 	if err != nil {
 		return nil, err
@@ -112,9 +115,11 @@ func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint
 			m.MaxEntries = shared.MaxEntries()
 		}
 	}
-	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: replace})
+	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{
+		MapReplacements: replace, Programs: ebpf.ProgramOptions{LogLevel: log},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", name, err)
+		return nil, err
 	}
 	defer c.Close()
 	return c.DetachProgram(name), nil

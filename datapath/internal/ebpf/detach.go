@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Detach takes every program off that is pinned in cfg.PinDir, of whatever layout
+// version, then removes the pins, and the folder where nobody else put anything
+// into it. What is not there is no error.
+func Detach(cfg datapath.Config, log *slog.Logger) error {
+	if !onBPFFS(cfg.PinDir) {
+		return nil
+	}
+	layouts, err := filepath.Glob(filepath.Join(cfg.PinDir, layoutPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, layout := range layouts {
+		for id, name := range [2]string{zoneHost: "", zoneSwitch: cfg.SwitchNamespace} {
+			if err := detachZone(filepath.Join(layout, "ports", strconv.Itoa(id)), uint8(id), name, log); err != nil {
+				return err
+			}
+		}
+		if err := os.RemoveAll(layout); err != nil {
+			return err
+		}
+		log.Info("pins removed", "dir", layout)
+	}
+	switch err := os.Remove(cfg.PinDir); {
+	case errors.Is(err, unix.ENOTEMPTY):
+		log.Warn("the folder of the pins stays: it holds what is not ours", "dir", cfg.PinDir)
+	case errors.Is(err, unix.EBUSY): // a BPF file system is mounted right there
+	case err != nil:
+		return err
+	}
+	return nil
+}
+
+// detachZone takes the programs of all ports below folder off.
+func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
+	ports, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(ports) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	z, err := openZone(id, name)
+	if errors.Is(err, datapath.ErrAbsent) {
+		z, err = nil, nil // and the devices in it
+	}
+	if err != nil {
+		return err
+	}
+	if z != nil {
+		defer z.Close()
+	}
+	for _, port := range ports {
+		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
+			return fmt.Errorf("detach port %q: %w", portName(port.Name()), err)
+		}
+		log.Info("programs taken off", "port", portName(port.Name()), "zone", zoneNames[id])
+	}
+	return nil
+}
+
+// detachPort takes off what is pinned in folder. Without a zone there are no
+// devices, and filters went with them.
+func detachPort(z *zone, folder string) error {
+	pins, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	// The other way round than they were attached: ingress first.
+	for i := len(sides) - 1; i >= 0; i-- {
+		s := sides[i]
+		for _, pin := range pins {
+			path := filepath.Join(folder, pin.Name())
+			rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_")
+			switch {
+			case tc && z != nil:
+				index, err := strconv.Atoi(rest)
+				if err != nil {
+					return err
+				}
+				if err := (&filter{zone: z, side: s, index: index, folder: folder}).detach(); err != nil {
+					return err
+				}
+			case pin.Name() == s.name:
+				l, err := link.LoadPinnedLink(path, nil)
+				if err != nil {
+					return err
+				}
+				if err := (&tcx{link: l, pin: path}).detach(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return os.RemoveAll(folder)
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// zoneNames are what people call the zones.
+var zoneNames = [2]string{zoneHost: "host", zoneSwitch: "switch"}
+
+// programs are those that each zone has its own copy of.
+var programs = []struct {
+	name string
+	load func() (*ebpf.CollectionSpec, error)
+}{
+	{kernelProgLlTcIngress, loadKernel},
+	{egressProgLlTcEgress, loadEgress},
+}
+
+// preflightEntries is how large the hashes are that the programs are tried on.
+const preflightEntries = 64
+
+// verifierLines is how much of the verifier's log is told.
+const verifierLines = 12
+
+// Preflight loads the programs of both zones onto maps that nobody else sees,
+// attaches them in a namespace of its own, and looks at what is pinned. Nothing of
+// all that is there afterwards. An error means that it could not be tried.
+func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
+	r.Kernel = kernelRelease()
+	maps, err := preflightMaps()
+	defer closeMaps(maps)
+	if err != nil {
+		return r, err
+	}
+	r.OK = true
+	for zone := range zoneNames {
+		for _, p := range programs {
+			told, program := preflightProgram(p.load, p.name, uint8(zone), maps)
+			r.Programs = append(r.Programs, told)
+			r.OK = r.OK && told.OK
+			if zone == zoneHost && program != nil && p.name == kernelProgLlTcIngress {
+				r.Hooks = preflightHooks(program, cfg.Attach)
+				r.OK = r.OK && r.Hooks.OK
+			}
+			if program != nil {
+				program.Close() // harmless: a file descriptor
+			}
+		}
+	}
+	pins, err := preflightPins(cfg)
+	if err != nil {
+		return r, err
+	}
+	r.Pins = pins.PreflightPins
+	r.OK = r.OK && r.Pins.OK
+	return r, nil
+}
+
+// preflightMaps makes every map, small and not pinned.
+func preflightMaps() (map[string]*ebpf.Map, error) {
+	maps := make(map[string]*ebpf.Map)
+	for _, p := range programs {
+		spec, err := p.load()
+		if err != nil {
+			return maps, err
+		}
+		for name, m := range spec.Maps {
+			if !strings.HasPrefix(name, "ll_") || maps[name] != nil {
+				continue
+			}
+			m.Pinning = ebpf.PinNone
+			switch m.Type {
+			case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LPMTrie:
+				m.MaxEntries = preflightEntries
+			}
+			if maps[name], err = ebpf.NewMap(m); err != nil {
+				return maps, fmt.Errorf("make map %s: %w", name, err)
+			}
+		}
+	}
+	return maps, nil
+}
+
+var (
+	stackLine     = regexp.MustCompile(`stack depth ([0-9+]+)`)
+	processedLine = regexp.MustCompile(`processed (\d+) insns`)
+)
+
+func preflightProgram(load func() (*ebpf.CollectionSpec, error), name string, zone uint8, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
+	told := datapath.PreflightProgram{Program: name, Zone: zoneNames[zone]}
+	if spec, err := load(); err == nil {
+		told.Instructions = len(spec.Programs[name].Instructions)
+	}
+	p, err := loadProgram(load, name, zone, maps, ebpf.LogLevelStats)
+	if err != nil {
+		p, err = loadProgram(load, name, zone, maps, 0) // which tells all where it fails
+	}
+	if err != nil {
+		told.Error = err.Error()
+		var refused *ebpf.VerifierError
+		if errors.As(err, &refused) {
+			told.Error = fmt.Sprintf("load %s: %v", name, refused.Cause)
+			told.Verifier = lastLines(refused)
+		}
+		return told, nil
+	}
+	told.OK = true
+	if m := processedLine.FindStringSubmatch(p.VerifierLog); m != nil {
+		n, _ := strconv.ParseUint(m[1], 10, 32) // digits
+		told.Processed = uint32(n)
+	}
+	if m := stackLine.FindStringSubmatch(p.VerifierLog); m != nil {
+		for depth := range strings.SplitSeq(m[1], "+") {
+			n, _ := strconv.Atoi(depth) // digits
+			told.StackBytes = max(told.StackBytes, n)
+		}
+	}
+	return told, p
+}
+
+// lastLines returns the end of the verifier's log.
+func lastLines(refused *ebpf.VerifierError) []string {
+	var lines []string
+	for _, line := range refused.Log {
+		if strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-verifierLines):]
+}
+
+// refusedProgram says what the kernel has against a program.
+func refusedProgram(name string, zone uint8, err error) error {
+	told := fmt.Sprintf("kernel %s does not load program %s of zone %s", kernelRelease(), name, zoneNames[zone])
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%s: %w (%w); the verifier's last lines:\n%s",
+			told, refused.Cause, datapath.ErrRefused, strings.Join(lastLines(refused), "\n"))
+	}
+	return fmt.Errorf("%s: %w (%w)", told, err, datapath.ErrRefused)
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

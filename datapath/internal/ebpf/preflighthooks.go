@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// loopback is the index of lo, the first device of each namespace.
+const loopback = 1
+
+// preflightHooks tries how program could be attached, in a namespace that nobody
+// else is in and that goes with the thread.
+func preflightHooks(program *ebpf.Program, attach string) datapath.PreflightHooks {
+	done := make(chan datapath.PreflightHooks, 1)
+	go func() {
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		alone := unix.Unshare(unix.CLONE_NEWNET) == nil
+		done <- tryHooks(program, attach, alone)
+	}()
+	return <-done
+}
+
+func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.PreflightHooks {
+	h := datapath.PreflightHooks{OK: true, Use: "tcx"}
+	if attach == "tc" {
+		h.Use, h.Fallback = "tc", "configured (datapath.attach)"
+	} else if err := tryTCX(program, alone); errors.Is(err, ebpf.ErrNotSupported) && attach == "" {
+		h.Use, h.Fallback = "tc", fmt.Sprintf("kernel %s has no tcx, which is in 6.6 and later", kernelRelease())
+	} else if err != nil {
+		h.OK, h.Error = false, fmt.Sprintf("attach by tcx: %v", err)
+	}
+	if h.Use == "tc" && alone {
+		if err := tryFilter(program); err != nil {
+			h.OK, h.Error = false, fmt.Sprintf("attach by cls_bpf to clsact: %v", err)
+		}
+	}
+	return h
+}
+
+// tryTCX attaches to the loopback of a namespace of its own; elsewhere it only asks.
+func tryTCX(program *ebpf.Program, alone bool) error {
+	if !alone {
+		_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+		if errors.Is(err, unix.EINVAL) { // there is no such hook to ask about
+			err = ebpf.ErrNotSupported
+		}
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: program, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func tryFilter(program *ebpf.Program) error {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	f := &filter{zone: &zone{nl: nl}, side: sides[len(sides)-1], index: loopback}
+	if err := nl.QdiscAdd(f.qdisc()); err != nil {
+		return err
+	}
+	return nl.FilterReplace(f.entry(program))
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import "errors"
+
+// ErrRefused is wrapped where starting again does not help: the kernel refuses the
+// programs, or what an earlier version left pinned cannot be taken over. Nothing
+// was changed, and what was attached goes on.
+var ErrRefused = errors.New("nothing was changed, what is attached goes on")
+
+// Preflight says what would become of a start on this kernel, with what is pinned.
+type Preflight struct {
+	OK       bool               `json:"ok"`
+	Kernel   string             `json:"kernel"` // release
+	Programs []PreflightProgram `json:"programs"`
+	Hooks    PreflightHooks     `json:"hooks"`
+	Pins     PreflightPins      `json:"pins"`
+}
+
+// PreflightProgram is one program, as it was loaded for one zone.
+type PreflightProgram struct {
+	Program      string   `json:"program"`
+	Zone         string   `json:"zone"` // host, switch
+	OK           bool     `json:"ok"`
+	Instructions int      `json:"instructions"` // as compiled
+	Processed    uint32   `json:"processed"`    // instructions, by the verifier; it gives up at a million
+	StackBytes   int      `json:"stackBytes"`   // of the deepest function; 0: not told
+	Error        string   `json:"error,omitempty"`
+	Verifier     []string `json:"verifier,omitempty"` // its last lines, where it refused
+}
+
+// PreflightHooks says how the programs would be attached.
+type PreflightHooks struct {
+	OK       bool   `json:"ok"`
+	Use      string `json:"use"`                // tcx, or tc for cls_bpf
+	Fallback string `json:"fallback,omitempty"` // why it is not tcx
+	Error    string `json:"error,omitempty"`
+}
+
+// What would become of pins.
+const (
+	PinsNone    = "none"    // nothing is pinned
+	PinsAdopt   = "adopt"   // taken over as they are
+	PinsConvert = "convert" // entries are copied into maps of another layout or size
+	PinsRefuse  = "refuse"  // cannot be taken over
+)
+
+// PreflightPins says what would become of what is pinned.
+type PreflightPins struct {
+	OK     bool           `json:"ok"`
+	Dir    string         `json:"dir"`
+	Action string         `json:"action"`           // the worst one of the maps
+	Writer string         `json:"writer,omitempty"` // version of loxilight that wrote them
+	Error  string         `json:"error,omitempty"`
+	Maps   []PreflightMap `json:"maps,omitempty"` // those that are not simply adopted
+}
+
+// PreflightMap is a pinned map that cannot stay as it is.
+type PreflightMap struct {
+	Map    string `json:"map"`
+	Action string `json:"action"`
+	Reason string `json:"reason"`
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+)
+
+// options are what the command line says.
+type options struct {
+	config                  string
+	check, version          bool
+	preflight, detach, json bool
+}
+
+// parse returns the options, or the code to end with.
+func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
+	flags := flag.NewFlagSet("loxilightd", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&o.config, "config", config.DefaultFile, "configuration `FILE`")
+	flags.BoolVar(&o.check, "check", false, "read the configuration, say what is wrong with it, and stop")
+	flags.BoolVar(&o.version, "version", false, "print the version and stop")
+	flags.BoolVar(&o.preflight, "preflight", false, "load the programs on this kernel without attaching them, say whether what is pinned can be taken over, and stop")
+	flags.BoolVar(&o.detach, "detach", false, "take the programs off all devices, remove all pins, and stop: nothing is forwarded until the next start")
+	flags.BoolVar(&o.json, "json", false, "with --preflight: the report as JSON")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return o, 0, false
+	} else if err != nil {
+		return o, exitUsage, false // told by flags
+	}
+	switch {
+	case flags.NArg() > 0:
+		fmt.Fprintf(stderr, "loxilightd: unexpected argument %q\n", flags.Arg(0))
+	case o.preflight && o.detach:
+		fmt.Fprintln(stderr, "loxilightd: --preflight and --detach exclude each other")
+	case o.json && !o.preflight:
+		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight")
+	default:
+		return o, 0, true
+	}
+	return o, exitUsage, false
+}
