@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -37,6 +37,10 @@ bench: build ## measure beside kernel routing and nftables; BENCH="udp tcp" meas
 	.ci/setup bench
 	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
 
+deb: ## the Debian package, built from source, in dist/ (root, Debian 12)
+	.ci/setup package
+	debian/build dist
+
 KERNELS ?= 6.1 6.12
 
 test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNELS="6.1 6.12" RUN=Restart choose (root; downloads, takes long)
@@ -63,7 +67,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	clang-format-19 --dry-run -Werror $(C_FILES)
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run .ci/setup tests/kernels/run tests/kernels/init
+	shellcheck .ci/run .ci/setup debian/build debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.
