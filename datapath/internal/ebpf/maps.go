@@ -68,7 +68,7 @@ func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (fresh map[string]*
 	for name, spec := range wantedMaps(specs, d.config.Tables) {
 		m, path, err := openMap(filepath.Join(d.dir, name), spec, d.log)
 		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", name, tooLarge(err, spec, d.config.Tables))
+			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, d.config.Tables))
 		}
 		d.maps[name] = m
 		if path != "" {

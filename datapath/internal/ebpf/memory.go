@@ -89,18 +89,19 @@ func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, f
 	return atStart, full
 }
 
-// tooLarge says of a map that the kernel has no memory for which key of the
-// configuration would make it smaller.
-func tooLarge(err error, spec *ebpf.MapSpec, t datapath.Tables) error {
+// noRoom says of a map that the kernel has no memory for how large it is, and what
+// to do: it need not be the largest of specs, which are all maps.
+func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t datapath.Tables) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
 		return err
 	}
 	need, _ := mapMemory(spec, ebpf.MustPossibleCPU())
-	key, size := tableOf(spec.Name, t)
-	advice := fmt.Sprintf("make %s smaller (it is %d) or auto,", key, size)
-	if key == "" {
-		advice = "make the tables of the configuration smaller"
+	all, _ := tablesMemory(specs, t)
+	by := ""
+	if key, size := tableOf(spec.Name, t); key != "" {
+		by = fmt.Sprintf(" (%s: %d)", key, size)
 	}
-	return fmt.Errorf("no memory for %d entries, %d MiB: %s or allow more (MemoryMax of the unit counts the maps): %w",
-		spec.MaxEntries, need>>20, advice, err)
+	return fmt.Errorf("no memory for its %d entries%s, %d MiB; all tables need %d MiB: make the largest ones smaller "+
+		"(tables.connections, tables.halfOpen, tables.backends; or auto), or allow more: MemoryMax of the unit counts them: %w",
+		spec.MaxEntries, by, need>>20, all>>20, err)
 }
