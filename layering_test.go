@@ -27,7 +27,10 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
 	"loxilightd/internal/control": {"api", "datapath", "loxilightd/internal/state"},
-	"loxilightd/internal/health":  {"datapath"},
+	"loxilightd/internal/doctor": {
+		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
+	},
+	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/node": {
 		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
@@ -35,7 +38,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/state":     {"datapath"},
 	"loxilightd": {
 		"api", "datapath", "datapath/backends",
-		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control",
+		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
 		"loxilightd/internal/health", "loxilightd/internal/node", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"llcli":              {"api", "api/client", "llcli/internal/cli"},

@@ -9,11 +9,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,6 +42,8 @@ func main() {
 		Dial:    dial,
 		Now:     time.Now,
 		Edit:    edit,
+		Program: program,
+		Exec:    run,
 		Version: version,
 		Build:   build(),
 	}))
@@ -82,6 +87,36 @@ func edit(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", editor, err)
 	}
 	return nil
+}
+
+// program finds loxilightd: beside llcli, where the package puts it, or in PATH.
+func program() (string, error) {
+	places := []string{"/usr/sbin/loxilightd"}
+	if self, err := os.Executable(); err == nil {
+		places = slices.Insert(places, 0, filepath.Join(filepath.Dir(self), "loxilightd"))
+	}
+	for _, path := range places {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath("loxilightd")
+	if err != nil {
+		return "", cli.ErrNoProgram
+	}
+	return path, nil
+}
+
+// run runs a program to its end.
+func run(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() >= 0 {
+		return e.ExitCode(), nil
+	}
+	return 0, err
 }
 
 // width returns the columns of the terminal that the standard output is; 0: it

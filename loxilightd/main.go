@@ -53,6 +53,9 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		return 0
 	}
 	cfg, err := config.Load(o.config)
+	if o.doctor {
+		return examine(ctx, cfg, err, &o, stdout, stderr)
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
 		return exitConfig

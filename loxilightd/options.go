@@ -16,6 +16,7 @@ type options struct {
 	config                  string
 	check, version          bool
 	preflight, detach, json bool
+	doctor, fix             bool
 }
 
 // parse returns the options, or the code to end with.
@@ -27,7 +28,9 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")
 	flags.BoolVar(&o.preflight, "preflight", false, "load the programs on this kernel without attaching them, say whether what is pinned can be taken over, and stop")
 	flags.BoolVar(&o.detach, "detach", false, "take the programs off all devices, remove all pins, and stop: nothing is forwarded until the next start")
-	flags.BoolVar(&o.json, "json", false, "with --preflight: the report as JSON")
+	flags.BoolVar(&o.doctor, "doctor", false, "find what is wrong with this instance and the machine under it, and stop; llcli doctor shows it better")
+	flags.BoolVar(&o.fix, "fix", false, "with --doctor: mend what is ours")
+	flags.BoolVar(&o.json, "json", false, "with --preflight and --doctor: the report as JSON")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
 	} else if err != nil {
@@ -36,10 +39,12 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	switch {
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "loxilightd: unexpected argument %q\n", flags.Arg(0))
-	case o.preflight && o.detach:
-		fmt.Fprintln(stderr, "loxilightd: --preflight and --detach exclude each other")
-	case o.json && !o.preflight:
-		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight")
+	case o.preflight && o.detach, o.doctor && (o.preflight || o.detach):
+		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach and --doctor exclude each other")
+	case o.json && !o.preflight && !o.doctor:
+		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight and --doctor")
+	case o.fix && !o.doctor:
+		fmt.Fprintln(stderr, "loxilightd: --fix goes with --doctor")
 	default:
 		return o, 0, true
 	}

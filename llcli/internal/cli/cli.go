@@ -68,6 +68,10 @@ type Env struct {
 	Now func() time.Time
 	// Edit lets the user edit a file with the editor of his choice.
 	Edit func(ctx context.Context, path string) error
+	// Program returns the path of loxilightd on this machine.
+	Program func() (string, error)
+	// Exec runs a program to its end and returns its exit code.
+	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
 	// Version and Build are llcli's own.
 	Version, Build string
 }

@@ -50,7 +50,7 @@ func checkCommand(t *testing.T, page, command string) {
 	command, _, _ = strings.Cut(command, "#")
 	command, _, _ = strings.Cut(command, ">")
 	command = strings.TrimSuffix(strings.TrimSpace(command), ")")
-	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}, program: "0\n{}"}
 	s.daemon.away = client.ErrNotRunning
 	code, _, errs := s.run(t.Context(), words(command)[1:]...)
 	if code != ExitUnreachable && code != ExitDone {

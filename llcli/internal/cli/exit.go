@@ -104,6 +104,9 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
 	}
+	if e, ok := errors.AsType[*errSilent](err); ok {
+		return e.code
+	}
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		if e.Reason() == api.ReasonTimeout {
 			return ExitNotReady
@@ -120,7 +123,8 @@ func exitCode(err error) int {
 // interrupt by the user need no words.
 func (a *app) report(cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
-	if err == nil || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
+	_, silent := errors.AsType[*errSilent](err)
+	if err == nil || silent || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
 	// There is nowhere to tell of an error of writing this.

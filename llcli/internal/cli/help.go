@@ -24,6 +24,9 @@ func (a *app) addCommands(root *cobra.Command) {
 			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
 			a.statusCommand(), a.healthCommand(), a.waitCommand(),
 		}},
+		{"machine", "This machine:", []*cobra.Command{
+			a.doctorCommand(), a.preflightCommand(), a.detachCommand(),
+		}},
 		{"help", "About llcli:", []*cobra.Command{
 			a.explainCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
 		}},

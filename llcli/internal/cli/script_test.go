@@ -27,6 +27,7 @@ type session struct {
 	stdin   string
 	seconds int
 	edit    func(text string) string // what the user does in the editor
+	program string                   // what programs of the machine do; see exec
 }
 
 // now is two seconds later each time, so that rates have a time to go by.
@@ -57,6 +58,8 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 			}
 			return os.WriteFile(path, []byte(s.edit(string(text))), 0o600)
 		},
+		Program: func() (string, error) { return "/sbin/loxilightd", nil },
+		Exec:    s.exec,
 		Version: "0.9",
 		Build:   "test",
 	})

@@ -60,6 +60,19 @@ func (s *Server) takeFiles() (*api.ReloadResult, *api.Error) {
 	return result, nil
 }
 
+// ReadFiles returns the object files in dir and what stands in them, as
+// [Server.Reload] would read them, and takes nothing over.
+func ReadFiles(dir string) (files []string, objects []*state.Object, err error) {
+	files, read, refused := readFiles(dir)
+	if refused != nil {
+		return nil, nil, refused
+	}
+	for _, o := range read {
+		objects = append(objects, o.object)
+	}
+	return files, objects, nil
+}
+
 // placeRefusal adds the file and the line of the object that a refusal is about.
 func placeRefusal(err error, objects []fileObject) *api.Error {
 	e := refusalError(err)

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// Severities of a [Finding], the worst first.
+const (
+	SeverityError   = "error"   // packets or changes are lost, or will be at the next start
+	SeverityWarning = "warning" // works now, and something will go wrong
+	SeverityNote    = "note"    // good to know
+)
+
+// DoctorReport is what loxilightd --doctor --json writes and llcli doctor shows.
+type DoctorReport struct {
+	Instance string    `json:"instance"`
+	Config   string    `json:"config"`  // the file
+	Version  string    `json:"version"` // of the loxilightd that looked
+	Checked  []string  `json:"checked"` // what was looked at, in a few words each
+	Unseen   []Unseen  `json:"unseen,omitempty"`
+	Findings []Finding `json:"findings"` // the worst first
+}
+
+// Unseen is something that could not be looked at.
+type Unseen struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	ID       string `json:"id"` // of the kind of finding, such as files.mode; does not change between versions
+	Severity string `json:"severity"`
+	Object   string `json:"object"` // what it is about: a path, a device, Kind/name, a sysctl
+	What     string `json:"what"`
+	Why      string `json:"why"`
+	Do       string `json:"do"`
+	Fixable  bool   `json:"fixable,omitempty"` // --fix mends it
+	Fixed    string `json:"fixed,omitempty"`   // what --fix did: it is mended
+	// FixError is why --fix could not mend it.
+	FixError string `json:"fixError,omitempty"`
+}
+
+// Left reports whether the finding is there still.
+func (f *Finding) Left() bool { return f.Fixed == "" }

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// localOptions name the instance of a command that runs loxilightd on this
+// machine instead of asking the daemon.
+type localOptions struct{ config string }
+
+func (o *localOptions) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of --instance, in /etc/loxilight)")
+	must(cmd.MarkFlagFilename("config", "yaml"))
+}
+
+// configFile returns the configuration of the instance.
+func (a *app) configFile(o *localOptions) string {
+	instance := a.instance
+	if instance == "" {
+		instance = a.Getenv("LOXILIGHT_INSTANCE")
+	}
+	switch {
+	case o.config != "":
+		return o.config
+	case instance != "" && instance != "default":
+		return "/etc/loxilight-" + instance + "/loxilightd.yaml"
+	default:
+		return "/etc/loxilight/loxilightd.yaml"
+	}
+}
+
+// errSilent ends a command that has said everything already.
+type errSilent struct{ code int }
+
+func (e *errSilent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// loxilightd runs the daemon's program in one of its modes that start no daemon,
+// and returns what it wrote and its exit code.
+func (a *app) loxilightd(ctx context.Context, args ...string) (out []byte, code int, err error) {
+	program, err := a.Program()
+	if err != nil {
+		return nil, 0, err
+	}
+	var stdout, stderr bytes.Buffer
+	code, err = a.Exec(ctx, &stdout, &stderr, program, args...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", program, err)
+	}
+	told := strings.TrimSpace(stderr.String())
+	if strings.Contains(told, "flag provided but not defined") {
+		return nil, 0, fmt.Errorf("%s is of another version than llcli, and does not know %s", program, strings.Join(args, " "))
+	}
+	for line := range strings.Lines(told) {
+		a.note("%s", strings.TrimPrefix(strings.TrimSpace(line), "loxilightd: "))
+	}
+	return stdout.Bytes(), code, nil
+}
+
+// passOn runs loxilightd, and ends as it does: its output is the command's.
+func (a *app) passOn(ctx context.Context, args ...string) error {
+	out, code, err := a.loxilightd(ctx, args...)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		err = &errSilent{code}
+	}
+	if a.output == formatYAML && json.Valid(out) {
+		return firstError(a.printValue(json.RawMessage(out)), err)
+	}
+	_, werr := a.out.Write(out)
+	return firstError(werr, err)
+}
+
+func (a *app) preflightCommand() *cobra.Command {
+	var o localOptions
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "Say whether loxilightd would start well on this kernel, with what is pinned",
+		Long: `Load every program on the running kernel without attaching any, and say whether
+what an earlier version left pinned can be taken over: before an upgrade, or before
+a new kernel's first start. A running daemon is not disturbed. Needs root.
+
+The exit code is 0 if a start would go well, 1 if it would not, and 3 if it could
+not be tried: no privileges, or no BPF on this machine.`,
+		Example: "  llcli preflight\n  llcli preflight -o json",
+		Args:    noWords("preflight takes flags only"),
+		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
+			args := []string{"--config", a.configFile(&o), "--preflight"}
+			if !a.isTable() {
+				args = append(args, "--json")
+			}
+			return a.passOn(ctx, args...)
+		}),
+	}
+	o.bind(cmd)
+	return cmd
+}
+
+func (a *app) detachCommand() *cobra.Command {
+	var o localOptions
+	cmd := &cobra.Command{
+		Use:   "detach",
+		Short: "Take the data plane off this machine: nothing is forwarded by it any more",
+		Long: `Take the programs of this instance off all devices and remove what is pinned. The
+kernel then forwards as if loxilight was not there; tracked connections are lost.
+What is wanted stays: the next start of the daemon attaches everything again.
+
+The daemon must be stopped before: systemctl stop loxilightd. Needs root.`,
+		Example: "  systemctl stop loxilightd && llcli detach",
+		Args:    noWords("detach takes flags only"),
+		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
+			return a.passOn(ctx, "--config", a.configFile(&o), "--detach")
+		}),
+	}
+	o.bind(cmd)
+	return cmd
+}
+
+// ErrNoProgram: there is no loxilightd on this machine.
+var ErrNoProgram = errors.New("loxilightd is neither beside llcli nor in /usr/sbin nor in PATH: install the package loxilight, or build it")

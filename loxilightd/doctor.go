@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
+)
+
+// examine examines and returns the exit code: 1 where errors are left.
+func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, stdout, stderr io.Writer) int {
+	if cfgErr != nil {
+		cfg = config.Default(config.DefaultInstance)
+	}
+	report := doctor.Run(ctx, doctor.Options{
+		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix,
+	})
+	if err := printReport(stdout, report, o.json); err != nil {
+		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
+		return exitFailed
+	}
+	for i := range report.Findings {
+		if f := &report.Findings[i]; f.Severity == api.SeverityError && f.Left() {
+			return exitFailed
+		}
+	}
+	return 0
+}
+
+func printReport(w io.Writer, r *api.DoctorReport, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	}
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		if _, err := fmt.Fprintf(w, "%s %s: %s\n  why: %s\n  do: %s\n", f.Severity, f.Object, f.What, f.Why, f.Do); err != nil {
+			return err
+		}
+		if f.Fixed != "" {
+			fmt.Fprintf(w, "  mended: %s\n", f.Fixed)
+		}
+		if f.FixError != "" {
+			fmt.Fprintf(w, "  not mended: %s\n", f.FixError)
+		}
+	}
+	for _, u := range r.Unseen {
+		fmt.Fprintf(w, "not seen: %s: %s\n", u.What, u.Why)
+	}
+	_, err := fmt.Fprintf(w, "%d findings\n", len(r.Findings))
+	return err
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// doctor examines the site in a process of its own and returns the findings by ID
+// and object, and the exit code.
+func (s *site) doctor(more ...string) (found map[string]api.Finding, code int) {
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(self, append([]string{"--config", s.path("loxilightd.yaml"), "--doctor", "--json"}, more...)...)
+	cmd.Env = append(os.Environ(), asDaemon+"=1")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if s.ns != nil {
+		s.ns.Do(s.t, cmd.Start)
+	} else if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = e.ExitCode()
+	} else if err != nil {
+		s.t.Fatal(err)
+	}
+	var report api.DoctorReport
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		s.t.Fatalf("%v: %s%s", err, out.String(), errs.String())
+	}
+	found = make(map[string]api.Finding)
+	for _, f := range report.Findings {
+		found[f.ID+" "+strings.TrimPrefix(f.Object, s.dir+"/")] = f
+	}
+	return found, code
+}
+
+func wantFinding(t *testing.T, found map[string]api.Finding, key, word string) {
+	t.Helper()
+	if f, ok := found[key]; !ok || !strings.Contains(f.What+" "+f.Why+" "+f.Do, word) {
+		t.Errorf("finding %s is %+v, want %q; all: %v", key, f, word, found)
+	}
+}
+
+// TestDoctorReloads: an object file that the daemon has not read yet.
+func TestDoctorReloads(t *testing.T) {
+	s := newSite(t)
+	s.run()
+	if found, code := s.doctor(); code != 0 || found["daemon.stopped loxilightd"].ID != "" {
+		t.Errorf("exit code %d of a daemon that is well: %v", code, found)
+	}
+	s.write("conf.d/web.yaml", "kind: Service\nname: web\nspec: {frontends: [\"198.51.100.10:80/tcp\"]}\n")
+	found, code := s.doctor()
+	wantFinding(t, found, "files.reload conf.d", "Service/web")
+	if code != 0 {
+		t.Errorf("exit code %d with warnings", code)
+	}
+	if found, _ = s.doctor("--fix"); found["files.reload conf.d"].Fixed != "llcli reload" {
+		t.Errorf("not mended: %+v", found["files.reload conf.d"])
+	}
+	if found, _ = s.doctor(); found["files.reload conf.d"].ID != "" {
+		t.Errorf("found again: %+v", found["files.reload conf.d"])
+	}
+	if _, ok := s.get(api.KindService, "web"); !ok {
+		t.Error("the daemon has not read the file")
+	}
+	s.write("conf.d/web.yaml", "kind: Service\nname: web\nspec: {frontends: [\"198.51.100.11:80/tcp\"]}\n")
+	found, _ = s.doctor()
+	wantFinding(t, found, "files.reload conf.d", "Service/web")
+}
+
+// TestDoctorOfAHungDaemon: it is told within the time that a hung daemon is given.
+func TestDoctorOfAHungDaemon(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	p.signal(syscall.SIGSTOP)
+	defer p.signal(syscall.SIGCONT)
+	began := time.Now()
+	found, code := s.doctor("--fix")
+	wantFinding(t, found, fmt.Sprintf("daemon.hung loxilightd (process %d)", p.cmd.Process.Pid), "does not answer")
+	if took := time.Since(began); code != exitFailed || took > 20*time.Second {
+		t.Errorf("exit code %d after %s", code, took)
+	}
+}
+
+// TestDoctorOfAKilledDaemon: what it was told is read from its store, and its
+// sockets are taken away.
+func TestDoctorOfAKilledDaemon(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	s.apply(serviceObject("web", 1, "10.0.1.2:8080"))
+	p.signal(syscall.SIGKILL)
+	p.ends()
+	found, code := s.doctor("--fix")
+	wantFinding(t, found, "daemon.stopped loxilightd", "does not run")
+	for _, socket := range []string{"control.sock", "events.sock"} {
+		wantFinding(t, found, "sockets.stale run/"+socket, "of a daemon that has gone")
+		if _, err := os.Stat(s.path("run/" + socket)); err == nil {
+			t.Errorf("%s is there still", socket)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	s.run() // the store was not harmed
+	if _, ok := s.get(api.KindService, "web"); !ok {
+		t.Error("the service is lost")
+	}
+}
+
+// TestDoctorOfAWrongConfiguration examines by the defaults and says so.
+func TestDoctorOfAWrongConfiguration(t *testing.T) {
+	s := newSite(t, "tabels: {}")
+	found, code := s.doctor()
+	wantFinding(t, found, "config.invalid loxilightd.yaml", "unknown key tabels")
+	if code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// daemon is what was found out about the daemon.
+type daemon struct {
+	held    bool // somebody holds the lock of the run directory
+	pid     int  // of the holder; 0: not known
+	err     error
+	status  *api.StatusResult // nil: it did not answer
+	version *api.VersionResult
+}
+
+// running reports whether a daemon lives, answering or not.
+func (d *daemon) running() bool { return d.held || d.status != nil }
+
+func (x *examiner) socket() string { return filepath.Join(x.Config.RunDir, "control.sock") }
+
+// askDaemon finds out what the other checks want to know. It finds nothing yet.
+func (x *examiner) askDaemon() {
+	x.daemon.held, x.daemon.pid = x.lockHolder(filepath.Join(x.Config.RunDir, "loxilightd.lock"))
+	c, err := client.New(client.Options{Socket: x.socket(), Timeout: callTimeout})
+	if err != nil {
+		x.daemon.err = err
+		return
+	}
+	defer c.Close() // nothing is unsent
+	ctx, cancel := context.WithTimeout(x.ctx, callTimeout)
+	defer cancel()
+	if x.daemon.status, x.daemon.err = c.Status(ctx); x.daemon.err != nil {
+		x.daemon.status = nil
+		return
+	}
+	x.daemon.pid = x.daemon.status.PID
+	if v, err := c.Version(ctx); err == nil {
+		x.daemon.version = v
+	}
+	x.desired.ask(x.ctx, c)
+}
+
+// lockHolder returns whether a process has the lock, without taking it: a daemon
+// that starts just then would find it taken.
+func (x *examiner) lockHolder(path string) (held bool, pid int) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, 0
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false, 0
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		x.hidden("locks", err)
+		return false, 0
+	}
+	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
+	for line := range strings.Lines(string(locks)) {
+		f := strings.Fields(line) // 1: FLOCK ADVISORY WRITE 4242 00:17:33 0 EOF
+		if len(f) >= 6 && f[1] == "FLOCK" && f[3] == "WRITE" && f[5] == want {
+			pid, _ = strconv.Atoi(f[4]) // 0 where it is no number: not known
+			return true, max(pid, 0)
+		}
+	}
+	return false, 0
+}
+
+func (x *examiner) checkDaemon() {
+	d := &x.daemon
+	switch {
+	case d.status != nil:
+		x.checkRunning()
+	case errors.Is(d.err, client.ErrPermission):
+		x.hidden("the daemon", d.err)
+	case d.held || errors.Is(d.err, client.ErrNotAnswering):
+		x.find("error", "daemon.hung", x.process(), words{
+			what: "runs, and does not answer: " + d.err.Error(),
+			why:  "packets go on as told so far; nothing can be changed, and what others break is not repaired",
+			do:   "look at its log (journalctl -u " + x.unit.label() + "); systemctl restart " + x.unit.label() + " loses no packet",
+		}, nil)
+	default:
+		x.checkStopped()
+	}
+}
+
+func (x *examiner) process() string {
+	if x.daemon.pid > 0 {
+		return fmt.Sprintf("loxilightd (process %d)", x.daemon.pid)
+	}
+	return "loxilightd"
+}
+
+// checkStopped is about a daemon that does not run.
+func (x *examiner) checkStopped() {
+	if x.unit.failed() {
+		return // said by checkUnit
+	}
+	severity, why := "warning", "nothing is forwarded by it, and nothing can be told to it"
+	if len(x.attached()) > 0 {
+		why = "its programs go on as told so far: connections do not end by their idle time, backends are not checked, devices that come are not attached to"
+	}
+	if x.unit.known && !x.unit.wanted() && len(x.attached()) == 0 {
+		severity = "note"
+	}
+	x.find(severity, "daemon.stopped", "loxilightd", words{what: "does not run", why: why, do: "systemctl start " + x.unit.label()}, nil)
+	x.checkSockets()
+}
+
+// checkSockets finds sockets at which nobody listens.
+func (x *examiner) checkSockets() {
+	for _, name := range []string{"control.sock", "events.sock", "control.sock.new", "events.sock.new"} {
+		path := filepath.Join(x.Config.RunDir, name)
+		if !deadSocket(path) {
+			continue
+		}
+		x.find("note", "sockets.stale", path, words{
+			what: "is a socket of a daemon that has gone",
+			why:  "clients find nobody there; the next daemon takes its place",
+			do:   "nothing, or rm " + path,
+		}, func() (string, error) {
+			if !deadSocket(path) {
+				return "nothing: somebody listens by now", nil
+			}
+			return "rm " + path, os.Remove(path)
+		})
+	}
+}
+
+// deadSocket reports whether path is a socket at which nobody listens.
+func deadSocket(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	c, err := net.DialTimeout("unix", path, callTimeout)
+	if err == nil {
+		_ = c.Close() // it lives
+		return false
+	}
+	return errors.Is(err, unix.ECONNREFUSED)
+}
+
+// checkRunning is about a daemon that answers.
+func (x *examiner) checkRunning() {
+	x.checkVersion()
+	s := x.daemon.status
+	if s.Instance != x.Config.Instance {
+		x.find("error", "daemon.instance", x.socket(), words{
+			what: fmt.Sprintf("is answered by the instance %q, the configuration says %q", s.Instance, x.Config.Instance),
+			why:  "two instances use one folder, or the daemon was not restarted since the configuration was changed",
+			do:   "restart the daemon, or give each instance a runDir of its own",
+		}, nil)
+	}
+	for _, o := range s.NotReady {
+		severity := "warning"
+		if o.State == api.StateError {
+			severity = "error"
+		}
+		x.find(severity, "objects.not_ready", o.Object, words{
+			what: "is " + o.State + prefixed(": ", o.Message),
+			why:  "the data plane does not do what it says",
+			do:   "see llcli describe " + strings.ToLower(strings.Replace(o.Object, "/", " ", 1)),
+		}, nil)
+	}
+	for _, message := range s.Health.Messages {
+		if !saidElsewhere(message) {
+			x.find("warning", "daemon.degraded", "loxilightd", words{
+				what: "says: " + message, why: "something keeps it from its work", do: "see llcli status",
+			}, nil)
+		}
+	}
+	if s.Repairs > 0 {
+		x.find("note", "daemon.repairs", "loxilightd", words{
+			what: fmt.Sprintf("has mended %d times what others had changed of ours", s.Repairs),
+			why:  "some program on this machine changes what is not its own",
+			do:   "the log of the daemon names what it was (journalctl -u " + x.unit.label() + ")",
+		}, nil)
+	}
+	x.checkTables()
+}
+
+// saidElsewhere reports whether a check of ours says more about a message.
+func saidElsewhere(message string) bool {
+	return strings.HasSuffix(message, "not Ready") || strings.HasPrefix(message, "table ") || strings.HasPrefix(message, "net.ipv")
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+// checkVersion compares what runs with what is installed.
+func (x *examiner) checkVersion() {
+	v := x.daemon.version
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", x.daemon.pid))
+	replaced := err == nil && strings.HasSuffix(exe, " (deleted)")
+	if v == nil || v.Version == x.Version && !replaced {
+		return
+	}
+	x.find("warning", "daemon.version", x.process(), words{
+		what: fmt.Sprintf("is version %s, installed is %s", v.Version, x.Version),
+		why:  "what the new version mends or can do is not in use",
+		do:   "systemctl restart " + x.unit.label() + ": no packet is lost",
+	}, nil)
+}
+
+// Shares of a table, in percent, from which on it is told.
+const (
+	nearlyFull = 80
+	full       = 95
+)
+
+var tableGrows = map[string]string{
+	"connections": "new connections stay half-open, and end early",
+	"halfOpen":    "the oldest half-open connections make room for new ones",
+	"affinity":    "the oldest clients are forgotten: they may get another backend",
+}
+
+func (x *examiner) checkTables() {
+	for name, u := range x.daemon.status.Capacity {
+		if u.Size == 0 || u.Used*100 < u.Size*nearlyFull {
+			continue
+		}
+		severity := "warning"
+		if u.Used*100 >= u.Size*full {
+			severity = "error"
+		}
+		why, ok := tableGrows[name]
+		if !ok {
+			why = "changes that need more of it are refused"
+		}
+		x.find(severity, "tables.full", "table "+name, words{
+			what: fmt.Sprintf("is full to %d %%: %d of %d", u.Used*100/u.Size, u.Used, u.Size),
+			why:  "when it is full, " + why,
+			do:   fmt.Sprintf("raise tables.%s in %s and restart the daemon: entries are kept", name, x.ConfigFile),
+		}, nil)
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/loxilightd/internal/control"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// maxObjects bounds how many objects are looked at.
+const maxObjects = 20_000
+
+// desired is what the daemon was told, by the daemon or by its store.
+type desired struct {
+	known   bool
+	objects []*state.Object // with their values
+	peeked  *state.Peeked   // of a daemon that does not run
+	err     error
+}
+
+// ask asks a running daemon.
+func (d *desired) ask(ctx context.Context, c *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, 5*callTimeout)
+	defer cancel()
+	for _, kind := range api.Kinds {
+		params := api.ListParams{Kind: kind}
+		for {
+			var page api.ListResult
+			if d.err = c.Call(ctx, api.MethodList, params, &page); d.err != nil {
+				return
+			}
+			for i := range page.Items {
+				d.take(&page.Items[i])
+			}
+			if params.Continue = page.Continue; params.Continue == "" || len(d.objects) > maxObjects {
+				break
+			}
+		}
+	}
+	d.known = true
+}
+
+func (d *desired) take(o *api.Object) {
+	value, err := control.Decode(o.Kind, o.Spec)
+	if err != nil {
+		return // of another version; the daemon's own business
+	}
+	d.objects = append(d.objects, &state.Object{
+		Key: state.Key{Kind: o.Kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(o.Spec), Value: value,
+	})
+}
+
+// readStore reads what a daemon that does not run was told.
+func (x *examiner) readStore() {
+	if x.desired.known || x.daemon.running() {
+		return
+	}
+	p, err := state.Peek(x.Config.StateDir, control.Decode)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		x.desired.known = true // it was told nothing yet
+	case err != nil:
+		x.hidden("desired state in "+x.Config.StateDir, err)
+	default:
+		x.desired = desired{known: p.Damaged == nil, objects: p.Objects, peeked: p}
+	}
+}
+
+func (x *examiner) checkState() {
+	if x.desired.err != nil {
+		x.hidden("objects of the daemon", x.desired.err)
+	}
+	store := filepath.Join(x.Config.StateDir, "state.db")
+	if p := x.desired.peeked; p != nil {
+		if p.Damaged != nil {
+			x.find("error", "state.damaged", store, words{
+				what: p.Damaged.Error(),
+				why:  "the next start sets it aside and begins with none; what is in the data plane stays for ten minutes, until the owners of the objects have told them again",
+				do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
+			}, nil)
+		}
+		for _, u := range p.Unreadable {
+			x.find("warning", "state.unreadable", u.Key.String(), words{
+				what: "means nothing to this version: " + u.Err.Error(),
+				why:  "it is kept and has no effect; a newer version wrote it",
+				do:   "go back to the newer version, or apply or delete the object",
+			}, nil)
+		}
+	}
+	aside, err := filepath.Glob(store + ".damaged-*")
+	if err != nil {
+		x.hidden(store, err)
+	}
+	for _, path := range aside {
+		x.find("warning", "state.set_aside", path, words{
+			what: "is a store that was damaged and set aside",
+			why:  "what it held was lost to the daemon, unless its owners told it again",
+			do:   "see with llcli export that all is there, then remove the file",
+		}, nil)
+	}
+	x.checkObjectFiles()
+}
+
+// checkObjectFiles compares the object files with what the daemon was told of them.
+func (x *examiner) checkObjectFiles() {
+	files, wanted, aerr := control.ReadFiles(x.Config.ObjectDir)
+	if aerr != nil {
+		x.find("error", "files.objects", x.Config.ObjectDir, words{
+			what: aerr.Error(),
+			why:  "no object file is taken over before all of them are right: at the next start, too, what they said before goes on",
+			do:   "correct it, then llcli reload",
+		}, nil)
+		return
+	}
+	if !x.desired.known {
+		return
+	}
+	differ := differences(wanted, x.desired.objects)
+	if len(differ) == 0 || x.daemon.status == nil {
+		return // the next start reads them
+	}
+	more := ""
+	if len(differ) > 5 {
+		differ, more = differ[:5], fmt.Sprintf(" and %d more", len(differ)-5)
+	}
+	x.find("warning", "files.reload", x.Config.ObjectDir, words{
+		what: fmt.Sprintf("says something else than the daemon was told: %s%s (%d files)", joinWords(differ), more, len(files)),
+		why:  "a change of object files has no effect before they are read again",
+		do:   "llcli reload",
+	}, x.reload)
+}
+
+// differences names the objects of files in which wanted and told differ.
+func differences(wanted, told []*state.Object) (names []string) {
+	have := make(map[state.Key]*state.Object)
+	for _, o := range told {
+		if o.Owner == state.OwnerFile {
+			have[o.Key] = o
+		}
+	}
+	for _, o := range wanted {
+		is := have[o.Key]
+		delete(have, o.Key)
+		if is == nil || !sameJSON(is.Spec, o.Spec) {
+			names = append(names, o.Key.String())
+		}
+	}
+	for key := range have {
+		names = append(names, key.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// sameJSON compares without regard to the space between words.
+func sameJSON(a, b string) bool {
+	var x, y bytes.Buffer
+	if json.Compact(&x, []byte(a)) != nil || json.Compact(&y, []byte(b)) != nil {
+		return a == b
+	}
+	return bytes.Equal(x.Bytes(), y.Bytes())
+}
+
+func (x *examiner) reload() (string, error) {
+	c, err := client.New(client.Options{Socket: x.socket(), Timeout: 5 * callTimeout})
+	if err != nil {
+		return "", err
+	}
+	defer c.Close() // nothing is unsent
+	return "llcli reload", c.Change(x.ctx, api.MethodReload, "", 0, nil, nil)
+}
+
+func joinWords(words []string) string {
+	text := ""
+	for i, w := range words {
+		if i > 0 {
+			text += ", "
+		}
+		text += w
+	}
+	return text
+}

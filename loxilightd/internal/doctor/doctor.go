@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor finds what is wrong with an instance of loxilightd and with the
+// machine under it, says why it matters and what to do, and mends what is ours
+// where it is told to. It runs in a process of its own, outside of the daemon:
+// the daemon may run, hang or be stopped. It changes nothing that is not in
+// docs/ownership.md, and nothing at all without Options.Fix.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+)
+
+// How long may be spent: on everything, on one call of the daemon, on one program.
+const (
+	totalTimeout   = 60 * time.Second
+	callTimeout    = 3 * time.Second
+	commandTimeout = 5 * time.Second
+)
+
+// Options are what to look at.
+type Options struct {
+	Config     *config.Config
+	ConfigFile string
+	ConfigErr  error // why Config is the default and not what ConfigFile says
+	Version    string
+	Fix        bool // mend what is ours
+
+	// Inspect looks at the data plane in the kernel.
+	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
+
+	Root string // before the paths of the machine's own files; empty: this machine
+	// Run runs a program of the machine and returns its output; nil: runs it.
+	Run func(ctx context.Context, name string, args ...string) (string, error)
+}
+
+// finding is one finding and how it is mended; fix returns what it did.
+type finding struct {
+	api.Finding
+	fix func() (string, error)
+}
+
+// examiner is one examination.
+type examiner struct {
+	Options
+	ctx      context.Context
+	findings []finding
+	unseen   []api.Unseen
+	checked  []string
+
+	unit    unit
+	daemon  daemon
+	desired desired
+	plane   *datapath.Inspection
+}
+
+// Run examines the instance. It is done within a minute, whatever hangs.
+func Run(ctx context.Context, o Options) *api.DoctorReport {
+	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
+	defer cancel()
+	if o.Run == nil {
+		o.Run = runCommand
+	}
+	x := &examiner{Options: o, ctx: ctx}
+	x.askUnit()
+	x.askDaemon()
+	x.readStore()
+	for _, c := range []struct {
+		words string
+		check func()
+	}{
+		{"configuration", x.checkConfig},
+		{"files, modes and groups", x.checkFiles},
+		{"unit", x.checkUnit},
+		{"daemon", x.checkDaemon},
+		{"desired state", x.checkState},
+		{"kernel and BPF file system", x.checkKernel},
+	} {
+		c.check()
+		x.checked = append(x.checked, c.words)
+	}
+	if x.Fix && x.ConfigErr == nil { // by the defaults it might mend another instance
+		x.mend()
+	}
+	return x.report()
+}
+
+func (x *examiner) report() *api.DoctorReport {
+	r := &api.DoctorReport{
+		Instance: x.Config.Instance, Config: x.ConfigFile, Version: x.Version,
+		Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
+	}
+	for i := range x.findings {
+		r.Findings = append(r.Findings, x.findings[i].Finding)
+	}
+	slices.SortStableFunc(r.Findings, func(a, b api.Finding) int {
+		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Object, b.Object))
+	})
+	return r
+}
+
+func rank(severity string) int {
+	return slices.Index([]string{api.SeverityError, api.SeverityWarning, api.SeverityNote}, severity)
+}
+
+// mend mends what can be, in the order in which it was found.
+func (x *examiner) mend() {
+	for i := range x.findings {
+		f := &x.findings[i]
+		if f.fix == nil {
+			continue
+		}
+		done, err := f.fix()
+		if err != nil {
+			f.FixError = err.Error()
+		} else {
+			f.Fixed = done
+		}
+	}
+}
+
+// attached returns the ports that programs of this instance are attached to.
+func (x *examiner) attached() []datapath.InspectedPort {
+	if x.plane == nil {
+		return nil
+	}
+	return x.plane.Attached
+}
+
+// words are what is said about a finding.
+type words struct{ what, why, do string }
+
+func (x *examiner) find(severity, id, object string, w words, fix func() (string, error)) {
+	x.findings = append(x.findings, finding{
+		Finding: api.Finding{ID: id, Severity: severity, Object: object, What: w.what, Why: w.why, Do: w.do, Fixable: fix != nil},
+		fix:     fix,
+	})
+}
+
+// hidden notes what could not be looked at.
+func (x *examiner) hidden(what string, why error) {
+	x.unseen = append(x.unseen, api.Unseen{What: what, Why: why.Error()})
+}
+
+// path returns where a file of the machine is.
+func (x *examiner) path(p string) string {
+	if x.Root == "" {
+		return p
+	}
+	return filepath.Join(x.Root, p)
+}
+
+// read returns the text of a file of the machine without the space around it;
+// false: it is not there, or not for us.
+func (x *examiner) read(p string) (string, bool) {
+	b, err := os.ReadFile(x.path(p))
+	return strings.TrimSpace(string(b)), err == nil
+}
+
+// command runs a program of the machine for at most commandTimeout.
+func (x *examiner) command(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(x.ctx, commandTimeout)
+	defer cancel()
+	return x.Run(ctx, name, args...)
+}
+
+func runCommand(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if e, ok := errors.AsType[*exec.ExitError](err); ok && len(e.Stderr) > 0 {
+		err = errors.New(strings.TrimSpace(string(e.Stderr)))
+	}
+	return string(out), err
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Groups of those who may look, and who may change.
+const (
+	group      = "loxilight"
+	adminGroup = "loxilight-admin"
+)
+
+func (x *examiner) checkConfig() {
+	if x.ConfigErr != nil {
+		x.find("error", "config.invalid", x.ConfigFile, words{
+			what: x.ConfigErr.Error(),
+			why:  "the daemon does not start with it (exit code 78), and a running one goes on with what it read before; all that follows here is judged by the defaults",
+			do:   "correct the file, see with loxilightd --check, then restart the daemon",
+		}, nil)
+	}
+}
+
+// entry is a file or folder of ours and how it should be.
+type entry struct {
+	path   string
+	mode   fs.FileMode // the most that it may have
+	shared bool        // with the group loxilight, which needs all of mode
+	why    string
+}
+
+func (x *examiner) checkFiles() {
+	x.checkGroups()
+	for _, e := range x.entries() {
+		x.checkEntry(e)
+	}
+}
+
+// entries returns what is ours and should be looked at, folders before what is in them.
+func (x *examiner) entries() []entry {
+	const (
+		decides = "who can write here decides what is forwarded where"
+		own     = "the desired state is the daemon's own: others must neither read nor change it"
+		sockets = "it lets the group loxilight speak with the daemon, and nobody else"
+	)
+	c := x.Config
+	entries := []entry{
+		{path: x.ConfigFile, mode: 0o755, why: "who can write here decides what the daemon does as root"},
+		{path: c.ObjectDir, mode: 0o755, why: decides},
+		{path: c.StateDir, mode: 0o700, why: own},
+		{path: filepath.Join(c.StateDir, "state.db"), mode: 0o700, why: own},
+		{path: c.RunDir, mode: 0o750, shared: true, why: "it keeps those who are not in the group loxilight away from the sockets"},
+		{path: filepath.Join(c.RunDir, "control.sock"), mode: 0o660, shared: true, why: sockets},
+		{path: filepath.Join(c.RunDir, "events.sock"), mode: 0o660, shared: true, why: sockets},
+		{path: c.PinDir, mode: 0o700, why: "who can open a pin here can take programs off the network, or change connections"},
+	}
+	if etc := filepath.Dir(x.ConfigFile); strings.HasPrefix(filepath.Base(etc), "loxilight") {
+		entries = slices.Insert(entries, 0, entry{path: etc, mode: 0o755, why: "who can write here can replace the configuration"})
+	}
+	files, err := os.ReadDir(c.ObjectDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		x.hidden(c.ObjectDir, err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), ".yaml") {
+			entries = append(entries, entry{path: filepath.Join(c.ObjectDir, f.Name()), mode: 0o755, why: decides})
+		}
+	}
+	return entries
+}
+
+func (x *examiner) checkEntry(e entry) {
+	info, err := os.Stat(e.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // who needs it says so
+	}
+	if err != nil {
+		x.hidden(e.path, err)
+		return
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return
+	}
+	if owner := int(stat.Uid); owner != 0 && owner != os.Geteuid() {
+		x.findFile("error", "files.owner", e.path, info, words{
+			what: fmt.Sprintf("belongs to the user %s, want root", userName(owner)),
+			why:  e.why, do: "chown root " + e.path,
+		}, func(path string) error { return os.Chown(path, 0, -1) })
+	}
+	mode := info.Mode().Perm()
+	want, severity, why := mode&e.mode, "warning", e.why
+	if mode&^e.mode&0o022 != 0 {
+		severity = "error"
+	}
+	if e.shared && mode&^e.mode == 0 {
+		want, why = e.mode, membersCannot
+	}
+	if want != mode {
+		x.findFile(severity, "files.mode", e.path, info, words{
+			what: fmt.Sprintf("has mode %04o, want %04o", mode, want),
+			why:  why, do: fmt.Sprintf("chmod %04o %s", want, e.path),
+		}, func(path string) error { return os.Chmod(path, want) })
+	}
+	if gid := groupID(group); e.shared && gid >= 0 && int(stat.Gid) != gid {
+		x.findFile("warning", "files.group", e.path, info, words{
+			what: fmt.Sprintf("belongs to the group %s, want %s", groupName(int(stat.Gid)), group),
+			why:  membersCannot, do: fmt.Sprintf("chgrp %s %s", group, e.path),
+		}, func(path string) error { return os.Chown(path, -1, gid) })
+	}
+}
+
+const membersCannot = "members of the group loxilight cannot speak with the daemon"
+
+// findFile finds what change mends. It is made to the very file that was judged: where
+// others could write, one may have put a link to another file in its place.
+func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w words, change func(path string) error) {
+	x.find(severity, id, path, w, func() (string, error) {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return "", err
+		}
+		f := os.NewFile(uintptr(fd), path)
+		defer f.Close() // nothing was written by it
+		info, err := f.Stat()
+		if err != nil {
+			return "", err
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !os.SameFile(info, judged) || !ok || info.Mode().IsRegular() && stat.Nlink > 1 {
+			return "", fmt.Errorf("%s is a link: see what it leads to, and mend that by hand", path)
+		}
+		return w.do, change(fmt.Sprintf("/proc/self/fd/%d", fd))
+	})
+}
+
+func (x *examiner) checkGroups() {
+	for _, g := range []struct{ name, may string }{{group, "read"}, {adminGroup, "change"}} {
+		if groupID(g.name) < 0 {
+			x.find("note", "groups.missing", "group "+g.name, words{
+				what: "there is no such group",
+				why:  "only root can speak with the daemon: nobody else may " + g.may,
+				do:   "groupadd --system " + g.name + ", then restart the daemon (the package does that)",
+			}, nil)
+		}
+	}
+	readers := x.members(group)
+	for _, admin := range x.members(adminGroup) {
+		if !slices.Contains(readers, admin) {
+			x.find("warning", "groups.half", "user "+admin, words{
+				what: "is in the group " + adminGroup + " and not in " + group,
+				why:  "the folder of the sockets is for the group " + group + ": this user may change, and cannot reach the daemon",
+				do:   "adduser " + admin + " " + group,
+			}, nil)
+		}
+	}
+	x.checkSelf(readers)
+}
+
+// checkSelf tells a user who is neither root nor in the group.
+func (x *examiner) checkSelf(readers []string) {
+	me, err := user.Current()
+	if os.Geteuid() == 0 || err != nil || slices.Contains(readers, me.Username) {
+		return
+	}
+	x.find("warning", "groups.self", "user "+me.Username, words{
+		what: "is neither root nor in the group " + group,
+		why:  "cannot speak with the daemon, and sees only a part of what is examined here",
+		do:   "run llcli doctor as root; for llcli itself: adduser " + me.Username + " " + group,
+	}, nil)
+}
+
+// members returns the users in a group, by the machine's files: those of whom
+// it is the primary group are not named there, and are added.
+func (x *examiner) members(name string) (users []string) {
+	text, _ := x.read("/etc/group")
+	gid := ""
+	for line := range strings.Lines(text) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) == 4 && f[0] == name {
+			gid = f[2]
+			users = append(users, strings.FieldsFunc(f[3], func(r rune) bool { return r == ',' })...)
+		}
+	}
+	text, _ = x.read("/etc/passwd")
+	for line := range strings.Lines(text) {
+		if f := strings.Split(line, ":"); gid != "" && len(f) >= 4 && f[3] == gid {
+			users = append(users, f[0])
+		}
+	}
+	return users
+}
+
+func groupID(name string) int {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return -1
+	}
+	id, err := strconv.Atoi(g.Gid)
+	if err != nil {
+		return -1
+	}
+	return id
+}
+
+func groupName(id int) string {
+	if g, err := user.LookupGroupId(strconv.Itoa(id)); err == nil {
+		return g.Name
+	}
+	return strconv.Itoa(id)
+}
+
+func userName(id int) string {
+	if u, err := user.LookupId(strconv.Itoa(id)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(id)
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+)
+
+// unit is what systemd says about the daemon's unit.
+type unit struct {
+	name  string
+	known bool // there is such a unit, and it runs this instance
+	props map[string]string
+}
+
+// label is the unit's name for people.
+func (u *unit) label() string { return strings.TrimSuffix(u.name, ".service") }
+
+func (u *unit) failed() bool { return u.known && u.props["ActiveState"] == "failed" }
+
+// wanted reports whether the unit is meant to run.
+func (u *unit) wanted() bool {
+	return u.props["UnitFileState"] == "enabled" || u.props["ActiveState"] == "active" || u.props["ActiveState"] == "activating"
+}
+
+// since is when the unit's state began; empty: not known.
+func (u *unit) since() string {
+	return u.props["StateChangeTimestamp"]
+}
+
+var unitProperties = []string{
+	"LoadState", "ActiveState", "SubState", "Result", "ExecMainCode", "ExecMainStatus", "NRestarts", "UnitFileState",
+	"StateChangeTimestamp", "ExecStart", "MemoryMax", "MemoryCurrent", "NeedDaemonReload", "WatchdogUSec", "ControlGroup",
+}
+
+// askUnit asks systemd, where there is one.
+func (x *examiner) askUnit() {
+	x.unit.name = "loxilightd.service"
+	if x.Config.Instance != config.DefaultInstance {
+		x.unit.name = "loxilightd@" + x.Config.Instance + ".service"
+	}
+	if _, ok := x.read("/proc/1/comm"); !ok {
+		return
+	}
+	out, err := x.command("systemctl", "show", x.unit.name, "--property="+strings.Join(unitProperties, ","))
+	if err != nil {
+		x.hidden("unit "+x.unit.name, err)
+		return
+	}
+	x.unit.props = properties(out)
+	// A unit of that name may run another configuration than the one looked at.
+	x.unit.known = x.unit.props["LoadState"] == "loaded" &&
+		(x.ConfigFile == config.DefaultFile || strings.Contains(x.unit.props["ExecStart"], x.ConfigFile))
+}
+
+// properties reads lines of KEY=VALUE.
+func properties(text string) map[string]string {
+	p := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			p[key] = value
+		}
+	}
+	return p
+}
+
+// exitMeaning says what the exit codes of the daemon mean.
+var exitMeaning = map[string]string{
+	"1":  "it could not start, or not go on",
+	"2":  "wrong usage",
+	"70": "this kernel refuses the programs, or what is pinned cannot be read by this version: starting again does not help",
+	"78": "wrong configuration: starting again does not help",
+}
+
+func (x *examiner) checkUnit() {
+	u := &x.unit
+	if !u.known {
+		return
+	}
+	journal := "journalctl -u " + u.label() + " -n 50"
+	if u.failed() {
+		status := u.props["ExecMainStatus"]
+		what := fmt.Sprintf("has failed (%s, exit code %s)", u.props["Result"], status)
+		if meaning, ok := exitMeaning[status]; ok {
+			what += ": " + meaning
+		}
+		x.find("error", "unit.failed", u.name, words{
+			what: what + prefixed(", since ", u.since()),
+			why:  "programs that are attached go on as told so far; nothing can be changed, and devices that come are not attached to",
+			do:   "the last lines of " + journal + " say why; then systemctl restart " + u.label(),
+		}, nil)
+	}
+	if n := u.props["NRestarts"]; n != "" && n != "0" {
+		x.find("warning", "unit.restarts", u.name, words{
+			what: "was started again " + n + " times by systemd, since the daemon had ended by itself",
+			why:  "packets are not lost by it, but something is wrong",
+			do:   "see why: " + journal,
+		}, nil)
+	}
+	if u.props["NeedDaemonReload"] == "yes" {
+		x.find("warning", "unit.reload", u.name, words{
+			what: "was changed on disk since systemd read it",
+			why:  "the unit runs as it was before", do: "systemctl daemon-reload && systemctl restart " + u.label(),
+		}, nil)
+	}
+	if state := u.props["UnitFileState"]; state == "disabled" && u.props["ActiveState"] == "active" {
+		x.find("note", "unit.disabled", u.name, words{
+			what: "runs, and is not started at boot",
+			why:  "after a reboot nothing is forwarded by it", do: "systemctl enable " + u.label(),
+		}, nil)
+	}
+	x.checkWatchdog(journal)
+}
+
+func (x *examiner) checkWatchdog(journal string) {
+	u := &x.unit
+	switch d, err := time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(u.props["WatchdogUSec"], "min", "m"), " ", "")); {
+	case u.props["Result"] == "watchdog":
+		x.find("error", "unit.watchdog", u.name, words{
+			what: "was ended by the watchdog: the daemon hung",
+			why:  "while it hung nothing could be changed", do: "keep the output of " + journal + ", and report it",
+		}, nil)
+	case err == nil && d == 0 && u.props["ActiveState"] == "active":
+		x.find("note", "unit.watchdog", u.name, words{
+			what: "has no watchdog", why: "a daemon that hangs is not restarted",
+			do: "set WatchdogSec= in the unit, as the one of the package does",
+		}, nil)
+	}
+}

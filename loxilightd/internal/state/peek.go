@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// maxPeek bounds the store that is copied to be looked at.
+const maxPeek = 1 << 30
+
+// Peeked is what a store holds that no daemon has open.
+type Peeked struct {
+	Revision uint64
+	Objects  []*Object
+	Report
+	// Damaged is what is wrong with a store that the next start would set aside.
+	Damaged error
+}
+
+// Peek reads the store in dir, which no daemon uses, and changes nothing: it looks
+// at a copy, so that a daemon that starts meanwhile is not in the way. The error
+// wraps [os.ErrNotExist] where there is no store.
+func Peek(dir string, decode func(kind string, spec []byte) (Value, error)) (p *Peeked, err error) {
+	tmp, err := os.MkdirTemp("", "loxilight-state-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	path := filepath.Join(tmp, fileName)
+	if err := copyStore(path, filepath.Join(dir, fileName)); err != nil {
+		return nil, err
+	}
+	d, c, err := openDisk(path, decode)
+	if errors.Is(err, errDamaged) {
+		return &Peeked{Damaged: err}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("copy of the store: %w", err)
+	}
+	p = &Peeked{
+		Revision: c.revision, Objects: c.objects,
+		Report: Report{Damage: c.damage, RolledBack: c.rolledBack, Unreadable: c.unreadable},
+	}
+	return p, d.close()
+}
+
+func copyStore(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() // only read from
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxPeek {
+		return fmt.Errorf("%s: no file of at most %d bytes", from, maxPeek)
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
