@@ -94,25 +94,6 @@ func limitMemory() {
 	}
 }
 
-// newLogger writes to stderr, which is the journal under systemd: that knows the
-// time itself.
-func newLogger(w io.Writer, cfg *config.Config, level *slog.LevelVar) *slog.Logger {
-	level.Set(cfg.LogLevel)
-	o := &slog.HandlerOptions{Level: level}
-	if os.Getenv("JOURNAL_STREAM") != "" {
-		o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}
-	}
-	if cfg.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
-}
-
 // build says what this daemon was built from.
 func build() string {
 	text := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+)
+
+// newLogger writes to w. The journal knows the time itself, and takes the priority
+// of a line from its beginning.
+func newLogger(w io.Writer, cfg *config.Config, level *slog.LevelVar) *slog.Logger {
+	level.Set(cfg.LogLevel)
+	o := &slog.HandlerOptions{Level: level}
+	if !isJournal(w) {
+		return slog.New(newHandler(w, cfg, o))
+	}
+	o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	return slog.New(newJournalHandler(w, func(w io.Writer) slog.Handler { return newHandler(w, cfg, o) }))
+}
+
+func newHandler(w io.Writer, cfg *config.Config, o *slog.HandlerOptions) slog.Handler {
+	if cfg.LogFormat == "json" {
+		return slog.NewJSONHandler(w, o)
+	}
+	return slog.NewTextHandler(w, o)
+}
+
+// isJournal tells whether w is what systemd connected to the journal: JOURNAL_STREAM
+// is inherited by those whose output goes elsewhere, too.
+func isJournal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return false
+	}
+	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+}
+
+// journalHandler begins each line with its priority, as in <4>; see sd-daemon(3).
+type journalHandler struct{ warnings, errors, infos, debugs slog.Handler }
+
+func newJournalHandler(w io.Writer, handler func(io.Writer) slog.Handler) journalHandler {
+	shared := new(sync.Mutex)
+	at := func(priority string) slog.Handler {
+		return handler(&prefixWriter{prefix: priority, w: w, mutex: shared})
+	}
+	return journalHandler{errors: at("<3>"), warnings: at("<4>"), infos: at("<6>"), debugs: at("<7>")}
+}
+
+func (h journalHandler) of(level slog.Level) slog.Handler {
+	switch {
+	case level >= slog.LevelError:
+		return h.errors
+	case level >= slog.LevelWarn:
+		return h.warnings
+	case level >= slog.LevelInfo:
+		return h.infos
+	}
+	return h.debugs
+}
+
+func (h journalHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.of(level).Enabled(ctx, level)
+}
+
+func (h journalHandler) Handle(ctx context.Context, r slog.Record) error {
+	return h.of(r.Level).Handle(ctx, r)
+}
+
+func (h journalHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return h.each(func(of slog.Handler) slog.Handler { return of.WithAttrs(attrs) })
+}
+
+func (h journalHandler) WithGroup(name string) slog.Handler {
+	return h.each(func(of slog.Handler) slog.Handler { return of.WithGroup(name) })
+}
+
+func (h journalHandler) each(f func(slog.Handler) slog.Handler) slog.Handler {
+	return journalHandler{errors: f(h.errors), warnings: f(h.warnings), infos: f(h.infos), debugs: f(h.debugs)}
+}
+
+// prefixWriter writes each of its writes, which are lines of a handler, at once and
+// behind a prefix.
+type prefixWriter struct {
+	prefix string
+	w      io.Writer
+	mutex  *sync.Mutex // of all that write to w
+}
+
+func (p *prefixWriter) Write(line []byte) (int, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	n, err := p.w.Write(append([]byte(p.prefix), line...))
+	return max(0, n-len(p.prefix)), err
+}
