@@ -20,6 +20,18 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p)
 	return nexthop_enter(&key, p->now_tick);
 }
 
+/* A connection is sent elsewhere than to the neighbour at index now. The others that
+ * are sent there may be concerned as well, and nobody but the next packet to be
+ * confirmed would tell them while there is no daemon: they all learn anew.
+ */
+static __always_inline void nexthop_doubt(__u32 index)
+{
+	struct nexthop *nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
+
+	if (nexthop)
+		nexthop->ifindex = 0;
+}
+
 /* Egress hook, after our ingress hook rewrote the packet and the kernel routed it:
  * p is the tuple that it leaves with, so the answers' entry is that turned round,
  * and what the answers leave with is our entry's key, turned round.
@@ -40,5 +52,7 @@ static __noinline void nexthop_learn(struct pkt *p, struct work *w)
 	if (!meta)
 		return;
 	index = nexthop_of_frame(p);
+	if (index && meta->nexthop && meta->nexthop != index)
+		nexthop_doubt(meta->nexthop);
 	meta->nexthop = index;
 }

@@ -232,19 +232,42 @@ func (f *filter) attach() error {
 	if err := pinClone(program, f.pin()); err != nil {
 		return err
 	}
+	added := false
 	switch err := f.zone.nl.QdiscAdd(f.qdisc()); {
 	case errors.Is(err, unix.EEXIST):
 	case err != nil:
 		return fmt.Errorf("add clsact: %w", err)
 	default:
+		added = true
 		if err := pinClone(program, f.qdiscPin()); err != nil {
 			return err
 		}
 	}
-	if err := f.zone.nl.FilterReplace(f.entry(program)); err != nil {
-		return errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
+	err := f.vacant()
+	if err == nil {
+		err = f.zone.nl.FilterReplace(f.entry(program))
 	}
-	return nil
+	if err == nil {
+		return nil
+	}
+	err = errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
+	if added {
+		err = errors.Join(err, f.removeQdisc())
+	}
+	return err
+}
+
+// vacant returns an error where a stranger's filter has the place of ours, which
+// would be replaced.
+func (f *filter) vacant() error {
+	filters, err := f.list(f.side.parent)
+	for _, x := range filters {
+		a := x.Attrs()
+		if b, ok := x.(*netlink.BpfFilter); ok && a.Priority == filterPriority && a.Handle == filterHandle && b.Name != filterName+f.side.name {
+			return fmt.Errorf("its priority %d is taken by filter %q, which is not ours: give that one another priority", filterPriority, b.Name)
+		}
+	}
+	return err
 }
 
 // pinClone pins a clone of program, so that the program itself is free to be pinned
@@ -267,13 +290,23 @@ func remove(path string) error {
 	return nil
 }
 
-// find returns our filter, or nil, and how many others there are on the device.
-func (f *filter) find() (found *netlink.BpfFilter, others int) {
+// list returns the filters on one side of the device; none where there is no such
+// device or qdisc.
+func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
+	filters, err := retry(func() ([]netlink.Filter, error) { return f.zone.nl.FilterList(device, parent) })
+	if gone(err) {
+		return nil, nil
+	}
+	return filters, err
+}
+
+// find returns our filter, or nil, and how many others there are on the device.
+func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
 	for _, s := range sides {
-		filters, err := f.zone.nl.FilterList(device, s.parent)
+		filters, err := f.list(s.parent)
 		if err != nil {
-			continue
+			return nil, 0, fmt.Errorf("list filters: %w", err)
 		}
 		for _, x := range filters {
 			b, ok := x.(*netlink.BpfFilter)
@@ -285,37 +318,48 @@ func (f *filter) find() (found *netlink.BpfFilter, others int) {
 			}
 		}
 	}
-	return found, others
+	return found, others, nil
 }
 
 func (f *filter) name() string { return "tc-" + f.side.name }
 
 func (f *filter) program() ebpf.ProgramID {
-	if b, _ := f.find(); b != nil {
+	if b, _, _ := f.find(); b != nil {
 		return ebpf.ProgramID(b.Id)
 	}
 	return 0
 }
 
 func (f *filter) attached() bool {
-	b, _ := f.find()
-	return b != nil
+	b, _, err := f.find()
+	return b != nil && err == nil
 }
 
-// detach removes the filter, and the qdisc where it is ours and empty.
+// detach removes the filter, and the qdisc where it is ours and nobody else is on
+// it. Where our filter went with its qdisc, one that is there now is a stranger's.
 func (f *filter) detach() error {
-	b, others := f.find()
+	b, others, err := f.find()
+	if err != nil {
+		return err
+	}
 	if b != nil {
 		if err := f.zone.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove filter: %w", err)
 		}
-	}
-	if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
-		if err := f.zone.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
-			return fmt.Errorf("remove clsact: %w", err)
+		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
+			if err := f.removeQdisc(); err != nil {
+				return err
+			}
 		}
 	}
 	return remove(f.pin())
+}
+
+func (f *filter) removeQdisc() error {
+	if err := f.zone.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
+		return fmt.Errorf("remove clsact: %w", err)
+	}
+	return nil
 }
 
 // gone reports whether err says that what was to be removed is not there.

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// strangerSet are programs of somebody else on in0 of a network. They let everything
+// pass and count it.
+type strangerSet struct {
+	n    *network
+	seen *ebpf.Map
+}
+
+func newStrangers(n *network) *strangerSet {
+	n.t.Helper()
+	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	n.ok(err)
+	n.t.Cleanup(func() { seen.Close() })
+	return &strangerSet{n: n, seen: seen}
+}
+
+// program loads one more of them: tcx takes none twice.
+func (s *strangerSet) program() *ebpf.Program {
+	s.n.t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "stranger", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.R10, -4, 0, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.R10),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, s.seen.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "out"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: the next one
+			asm.Return(),
+		},
+	})
+	s.n.ok(err)
+	s.n.t.Cleanup(func() { program.Close() })
+	return program
+}
+
+// heard returns how many runs of theirs there were.
+func (s *strangerSet) heard() (count uint64) {
+	s.n.t.Helper()
+	s.n.ok(s.seen.Lookup(uint32(0), &count))
+	return count
+}
+
+func (s *strangerSet) device() netlink.Link {
+	s.n.t.Helper()
+	var dev netlink.Link
+	s.n.node.Do(s.n.t, func() (err error) {
+		dev, err = netlink.LinkByName("in0")
+		return err
+	})
+	return dev
+}
+
+// attach puts one more of them at tcx, last on both hooks.
+func (s *strangerSet) attach() {
+	s.n.t.Helper()
+	index := s.device().Attrs().Index
+	s.n.node.Do(s.n.t, func() error {
+		for _, side := range sides {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: s.program(), Attach: side.attach})
+			if err != nil {
+				return err
+			}
+			s.n.t.Cleanup(func() { l.Close() })
+		}
+		return nil
+	})
+}
+
+func (s *strangerSet) clsact() netlink.Qdisc {
+	return &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: s.device().Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+}
+
+func (s *strangerSet) addQdisc() error {
+	q := s.clsact()
+	return s.n.node.Try(func() error { return netlink.QdiscAdd(q) })
+}
+
+func (s *strangerSet) removeQdisc() {
+	s.n.t.Helper()
+	q := s.clsact()
+	s.n.node.Do(s.n.t, func() error { return netlink.QdiscDel(q) })
+}
+
+// filter adds one of them as a classifier on both sides.
+func (s *strangerSet) filter(priority uint16, handle uint32) {
+	s.n.t.Helper()
+	index := s.device().Attrs().Index
+	s.n.node.Do(s.n.t, func() error {
+		for _, side := range sides {
+			err := netlink.FilterAdd(&netlink.BpfFilter{
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: side.parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
+				Fd:          s.program().FD(), Name: "stranger", DirectAction: true,
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// seenOn lists what is on one side of in0 in the order in which it runs: programs
+// at tcx by name, then classifiers by name and priority.
+func (s *strangerSet) seenOn(side side) (names []string) {
+	s.n.t.Helper()
+	dev := s.device()
+	s.n.node.Do(s.n.t, func() error {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.attach})
+		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		for i := 0; err == nil && i < len(r.Programs); i++ {
+			program, err := ebpf.NewProgramFromID(r.Programs[i].ID)
+			if err != nil {
+				return err
+			}
+			info, err := program.Info()
+			program.Close()
+			if err != nil {
+				return err
+			}
+			names = append(names, "tcx "+strings.TrimSuffix(info.Name, side.name))
+		}
+		filters, err := retry(func() ([]netlink.Filter, error) { return netlink.FilterList(dev, side.parent) })
+		for _, f := range filters {
+			names = append(names, "filter "+strings.TrimSuffix(f.(*netlink.BpfFilter).Name, side.name))
+		}
+		if gone(err) {
+			return nil
+		}
+		return err
+	})
+	return names
+}
+
+func (s *strangerSet) expect(when string, want ...string) {
+	s.n.t.Helper()
+	for _, side := range sides {
+		if got := s.seenOn(side); !slices.Equal(got, want) {
+			s.n.t.Errorf("%s: on %s %q, want %q", when, side.name, got, want)
+		}
+	}
+}
+
+// expectWork: packets reach the strangers, and the service is served.
+func (s *strangerSet) expectWork(when string) {
+	s.n.t.Helper()
+	before := s.heard()
+	if _, err := s.n.ask("198.51.100.10:80"); err != nil {
+		s.n.t.Errorf("%s: %v", when, err)
+	}
+	if s.heard() == before {
+		s.n.t.Errorf("%s: the strangers hear nothing", when)
+	}
+}
+
+// TestStrangersAtTCX is H04: with programs of others before and after ours, and a
+// clsact qdisc of theirs that comes and goes, ours stay and work, in the order of
+// attaching; and what is theirs is left alone, also when we leave.
+func TestStrangersAtTCX(t *testing.T) {
+	requireTCX(t)
+	ctx := context.Background()
+	n := newNetwork(t)
+	s := newStrangers(n)
+	n.serve()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	s.attach()
+	n.attach()
+	s.attach()
+	all := []string{"tcx stranger", "tcx ll_tc_", "tcx stranger"}
+	s.expect("attached", all...)
+	s.expectWork("attached")
+
+	n.ok(s.addQdisc())
+	s.filter(1, 1)
+	s.filter(filterPriority, filterHandle) // the place of ours, which are not there
+	filters := append(slices.Clone(all), "filter stranger", "filter stranger")
+	s.expect("with a qdisc of theirs", filters...)
+	n.restart("tcx")
+	n.attach()
+	s.expect("after a restart", filters...)
+	s.expectWork("after a restart")
+	s.removeQdisc()
+	s.expect("without their qdisc", all...)
+	if ok, err := n.d.Ports().Verify(ctx, "in0"); !ok || err != nil {
+		t.Errorf("without their qdisc: %v, %v; want all to be as it was left", ok, err)
+	}
+	s.expectWork("without their qdisc")
+
+	n.ok(s.addQdisc())
+	s.filter(1, 1)
+	theirs := []string{"tcx stranger", "tcx stranger", "filter stranger"}
+	n.ok(n.d.Ports().Delete(ctx, "in0"))
+	s.expect("deleted", theirs...)
+	n.attach()
+	s.expect("attached again: last", "tcx stranger", "tcx stranger", "tcx ll_tc_", "filter stranger")
+	n.ok(n.d.Close())
+	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
+	s.expect("detached", theirs...)
+}
+
+// TestStrangersAtClsact is H04 for kernels without tcx: filters of others before and
+// after ours, and on the qdisc that we made.
+func TestStrangersAtClsact(t *testing.T) {
+	ctx := context.Background()
+	for name, qdisc := range map[string]string{"our qdisc": "ours", "their qdisc": "theirs"} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.restart("tc")
+			s := newStrangers(n)
+			n.serve()
+			n.ok(n.d.Services().Update(ctx, "web", web(3)))
+			if qdisc == "theirs" {
+				n.ok(s.addQdisc())
+				s.filter(1, 1)
+			}
+			n.attach()
+			if qdisc == "ours" {
+				s.filter(1, 1)
+			}
+			s.filter(filterPriority, 2)
+			s.filter(0xf000, 1)
+			// Of one priority, the one that came last runs first.
+			all := []string{"filter stranger", "filter stranger", "filter loxilight_", "filter stranger"}
+			theirs := []string{"filter stranger", "filter stranger", "filter stranger"}
+			s.expect("attached", all...)
+			s.expectWork("attached")
+			n.restart("tc")
+			n.attach()
+			s.expect("after a restart", all...)
+			s.expectWork("after a restart")
+
+			n.ok(n.d.Ports().Delete(ctx, "in0"))
+			s.expect("deleted", theirs...)
+			n.attach()
+			s.expectWork("attached again")
+			n.ok(n.d.Close())
+			n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
+			s.expect("detached", theirs...)
+		})
+	}
+}
+
+// TestStrangerReplacesOurQdisc is H04: a stranger deletes the qdisc that we made, with
+// all that is on it, and makes one that is empty. Ours come back, and leave it when
+// they leave.
+func TestStrangerReplacesOurQdisc(t *testing.T) {
+	ctx := context.Background()
+	n := newNetwork(t)
+	n.restart("tc")
+	s := newStrangers(n)
+	n.serve()
+	n.attach()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	s.removeQdisc()
+	if ok, err := n.d.Ports().Verify(ctx, "in0"); ok || err != nil {
+		t.Errorf("the qdisc is gone: %v, %v; want that to be noticed", ok, err)
+	}
+	n.ok(s.addQdisc())
+	n.attach()
+	s.expect("attached anew", "filter loxilight_")
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Errorf("attached anew: %v", err)
+	}
+	n.ok(n.d.Ports().Delete(ctx, "in0"))
+	s.expect("deleted")
+	if err := s.addQdisc(); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("their qdisc went with ours: %v", err)
+	}
+}
+
+// TestPlaceOfOurFilterIsTaken is H04: a stranger's filter that has our priority and
+// handle is not replaced; the error says whose it is.
+func TestPlaceOfOurFilterIsTaken(t *testing.T) {
+	n := newNetwork(t)
+	n.restart("tc")
+	s := newStrangers(n)
+	n.ok(s.addQdisc())
+	s.filter(filterPriority, filterHandle)
+	err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0"})
+	if err == nil || !strings.Contains(err.Error(), `priority 19532 is taken by filter "stranger"`) {
+		t.Errorf("error %v", err)
+	}
+	s.expect("refused", "filter stranger")
+}
