@@ -48,6 +48,10 @@ struct work {
 	struct conn conn;
 	struct tuple twin_tuple;
 	struct conn twin;
+	struct conn old; /* an ended connection that had the tuple of a new one */
+	struct tuple old_tuple;
+	__u32 reopen; /* there is one */
+	__u32 routed; /* fib is for w->conn, and leads out by this device; 0: it is not */
 	struct bpf_fib_lookup fib;
 	struct rewrite rewrite;
 	struct service service;
@@ -134,21 +138,24 @@ static __always_inline void tuple_turn(struct tuple *t)
 	t->dport = port;
 }
 
-/* Finds the entry of t in either table and copies it to c. Returns its shared
- * part in the map, or NULL.
+/* Finds the entry of t in either table and copies it to c; half_first says which is
+ * the likely one. Returns its shared part in the map, or NULL.
  */
-static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c)
+static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c,
+					    int half_first)
 {
 	if (t->family == 4) {
 		struct ct4_key *key = &w->key4;
 		struct ct4_val *v;
 
 		key4_from(key, t);
-		c->half_open = 0;
-		v = bpf_map_lookup_elem(&ll_ct4, key);
+		c->half_open = half_first;
+		v = half_first ? bpf_map_lookup_elem(&ll_half4, key)
+			       : bpf_map_lookup_elem(&ll_ct4, key);
 		if (!v) {
-			c->half_open = 1;
-			v = bpf_map_lookup_elem(&ll_half4, key);
+			c->half_open = !half_first;
+			v = half_first ? bpf_map_lookup_elem(&ll_ct4, key)
+				       : bpf_map_lookup_elem(&ll_half4, key);
 		}
 		if (!v)
 			return NULL;
@@ -163,11 +170,13 @@ static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *
 		struct ct6_val *v;
 
 		key6_from(key, t);
-		c->half_open = 0;
-		v = bpf_map_lookup_elem(&ll_ct6, key);
+		c->half_open = half_first;
+		v = half_first ? bpf_map_lookup_elem(&ll_half6, key)
+			       : bpf_map_lookup_elem(&ll_ct6, key);
 		if (!v) {
-			c->half_open = 1;
-			v = bpf_map_lookup_elem(&ll_half6, key);
+			c->half_open = !half_first;
+			v = half_first ? bpf_map_lookup_elem(&ll_ct6, key)
+				       : bpf_map_lookup_elem(&ll_half6, key);
 		}
 		if (!v)
 			return NULL;

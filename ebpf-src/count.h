@@ -13,6 +13,22 @@ static __always_inline void count_verdict(__u32 verdict)
 		*n += 1;
 }
 
+/* Counts for its backend what a connection carried whose entry begins anew. */
+static __noinline void count_reused(const struct ct_meta *meta)
+{
+	struct traffic *t;
+	__u32 id;
+
+	if (!meta)
+		return;
+	id = meta->backend_id;
+	t = bpf_map_lookup_elem(&ll_backend_reused, &id);
+	if (!t)
+		return;
+	__sync_fetch_and_add(&t->packet_count, meta->packet_count);
+	__sync_fetch_and_add(&t->byte_count, meta->byte_count);
+}
+
 /* Lets limit things a tick through on each CPU. */
 static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 {

@@ -111,9 +111,6 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 		twin->tcp_scale = 0;
 }
 
-/* What ct_advance has to say besides LL_NEXT. */
-#define CT_REOPEN 100 /* a new connection with the tuple of one that ended */
-
 /* Moves both entries to the established table. Where that is full they stay what
  * they are: usable, but the oldest of their kind make room.
  */
@@ -177,7 +174,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	struct ct_meta *twin;
 
 	tuple_reply(&w->twin_tuple, &w->conn, w->tuple.proto, w->tuple.family);
-	twin = conn_find(w, &w->twin_tuple, &w->twin);
+	twin = conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
 	if (twin)
 		return twin;
 	w->twin = w->conn;
@@ -193,29 +190,33 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	w->twin.meta.tcp_ack = 0;
 	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY))
 		return NULL;
-	return conn_find(w, &w->twin_tuple, &w->twin);
+	return conn_find(w, &w->twin_tuple, &w->twin, w->twin.half_open);
 }
 
 /* Lets packet p of connection w->conn, found under w->tuple and with its shared
- * part in the map at meta, have its effect. Returns LL_NEXT or CT_REOPEN.
+ * part in the map at meta, have its effect. Returns where that part is then. w->reopen:
+ * p opens a new connection with the tuple of this one, which ended: w->old.
  */
-static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
+static __noinline struct ct_meta *ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	enum ct_event event = ct_event_of(p);
 	struct ct_meta *twin;
 	__u8 state;
 
 	if (!meta || !w)
-		return LL_NEXT;
+		return NULL;
 	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
-	    w->conn.meta.state >= CT_TIME_WAIT)
-		return CT_REOPEN;
+	    w->conn.meta.state >= CT_TIME_WAIT) {
+		w->old = w->conn;
+		w->reopen = 1;
+		return meta;
+	}
 	twin = ct_twin(w);
 	if (!twin)
-		return LL_NEXT;
+		return meta;
 	if (event == EVENT_RESET) {
 		if (!ct_reset_in_window(p, twin))
-			return LL_NEXT;
+			return meta;
 		meta->flags |= CT_F_RST;
 	}
 	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
@@ -233,6 +234,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 		w->conn.meta = *meta;
 		w->twin.meta = *twin;
 		ct_promote(w);
+		return conn_find(w, &w->tuple, &w->conn, 0);
 	}
-	return LL_NEXT;
+	return meta;
 }

@@ -103,7 +103,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_PASS;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn))
+	if (!conn_find(w, &w->tuple, &w->conn, 0))
 		return LL_PASS;
 	outer = &w->rewrite;
 	outer->daddr = w->conn.daddr;

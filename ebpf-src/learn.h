@@ -45,10 +45,10 @@ static __noinline void nexthop_learn(struct pkt *p, struct work *w)
 		return;
 	tuple_of(&w->twin_tuple, p);
 	tuple_turn(&w->twin_tuple);
-	if (!conn_find(w, &w->twin_tuple, &w->twin))
+	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return;
 	tuple_reply(&w->tuple, &w->twin, p->proto, p->family);
-	meta = conn_find(w, &w->tuple, &w->conn);
+	meta = conn_find(w, &w->tuple, &w->conn, w->twin.half_open);
 	if (!meta)
 		return;
 	index = nexthop_of_frame(p);

@@ -71,6 +71,11 @@ MAP(ll_backend_opened, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4096, 0);
 MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
 MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
 
+/* What connections carried whose tuple a new one has taken over, by backend id.
+ * Raised here, set to 0 by loxilightd when the id gets another owner.
+ */
+MAP(ll_backend_reused, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
+
 /* Names of services, by id. Written by loxilightd. */
 MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC);
 

@@ -19,6 +19,14 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 	__u32 index = 0, *next; /* first where the count is, then where to begin */
 	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
 
+	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
+	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
+	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
+		/* To the backend it is what it is to us: the client again. */
+		w->conn.sport = w->old.sport;
+		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+		return LL_NEXT;
+	}
 	if (!port_count || !*port_count)
 		return -DROP_NO_PORT;
 	target->saddr = w->conn.saddr;
@@ -49,6 +57,23 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 	return -DROP_NO_PORT;
 }
 
+/* Returns the index of the device that packets to w->conn's destination leave by: as
+ * the connection that ended left, if it went to the same, else by the kernel's routes.
+ */
+static __always_inline __u32 open_route(struct pkt *p, struct work *w)
+{
+	__u32 index = w->old.meta.nexthop;
+	struct nexthop *nexthop;
+
+	if (w->reopen && index && addr_equal(&w->old.daddr, &w->conn.daddr)) {
+		nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
+		if (nexthop && nexthop->ifindex)
+			return nexthop->ifindex;
+	}
+	w->routed = route_out(p, &w->fib, &w->conn.saddr, &w->conn.daddr);
+	return w->routed;
+}
+
 /* Chooses the source that the backend sees. w->conn has the destination. */
 static __always_inline int open_source(struct pkt *p, struct work *w, const struct service *s)
 {
@@ -59,7 +84,7 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 	w->conn.saddr = p->saddr;
 	w->conn.sport = p->sport;
 	if (s->source != SOURCE_KEEP) {
-		out = route_out(p, &w->fib, &w->conn.saddr, &w->conn.daddr);
+		out = open_route(p, w);
 		if (s->source == SOURCE_AUTO && out == p->skb->ifindex)
 			snat = 1;
 		/* A backend on the node answers by our hook in any case. */
@@ -83,11 +108,12 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 				goto keep;
 		}
 		w->conn.meta.flags |= CT_F_SNAT;
+		w->routed = 0; /* that was from another source */
 		return snat_port(p, w);
 	}
 keep:
 	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-	if (!conn_find(w, &w->twin_tuple, &w->twin))
+	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return LL_NEXT;
 	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
 	    w->twin.sport == p->dport && w->twin.dport == p->sport)
@@ -124,8 +150,45 @@ static __always_inline int open_refused(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
+static __always_inline int open_same_way(const struct conn *a, const struct conn *b)
+{
+	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) &&
+	       a->sport == b->sport && a->dport == b->dport;
+}
+
+/* w->conn takes the place of w->old, a connection that ended, where it goes the same
+ * way: both entries stay and begin anew, with the next hops that they have. meta is
+ * the shared part of its entry. Returns whether it did; if not, the old entries are
+ * gone. What they carried is counted.
+ */
+static __noinline int open_reopen(struct work *w, struct ct_meta *meta)
+{
+	struct ct_meta *twin;
+	__u32 half_open = w->old.half_open;
+
+	tuple_reply(&w->old_tuple, &w->old, w->tuple.proto, w->tuple.family);
+	w->reopen = open_same_way(&w->old, &w->conn);
+	if (meta)
+		count_reused(meta);
+	twin = conn_find(w, &w->old_tuple, &w->old, half_open);
+	if (twin)
+		count_reused(twin);
+	if (meta && twin && w->reopen) {
+		w->conn.meta.nexthop = meta->nexthop;
+		w->twin.meta.nexthop = twin->nexthop;
+		*meta = w->conn.meta;
+		*twin = w->twin.meta;
+		w->conn.half_open = half_open;
+		return 1;
+	}
+	w->reopen = 0;
+	conn_remove(w, &w->old_tuple, half_open);
+	conn_remove(w, &w->tuple, half_open);
+	return 0;
+}
+
 /* Enters both directions of w->conn as half-open. */
-static __always_inline int open_enter(struct pkt *p, struct work *w)
+static __always_inline int open_enter(struct pkt *p, struct work *w, struct ct_meta *old)
 {
 	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
 			    ? tcp_scale_of(p->skb, p->l4_off)
@@ -139,6 +202,8 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->twin.sport = p->dport;
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
+	if (w->reopen && open_reopen(w, old))
+		return LL_NEXT;
 	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY) ||
 	    conn_put(w, &w->tuple, &w->conn, BPF_ANY))
 		return -DROP_TABLE_FULL;
@@ -146,9 +211,11 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 }
 
 /* If p is for a service, chooses a backend and enters the connection: w->conn is
- * what p becomes. LL_PASS: not for a service.
+ * what p becomes. w->reopen: p has the tuple of a connection that ended, of whose entry
+ * old is the shared part; afterwards, whether it took that over. LL_PASS: not for a
+ * service.
  */
-static __noinline int open_connection(struct pkt *p, struct work *w)
+static __noinline int open_connection(struct pkt *p, struct work *w, struct ct_meta *old)
 {
 	struct service *found = lb_service(p, &w->service_key), *s;
 	struct backend *backend;
@@ -175,7 +242,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	if (!id || !backend || backend->service_id != s->id) {
 		ret = open_refused(p, w);
 		if (ret == LL_NEXT)
-			ret = open_enter(p, w);
+			ret = open_enter(p, w, old);
 		p->refused = 1;
 		return ret;
 	}
@@ -184,7 +251,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.dport = backend->port;
 	ret = open_source(p, w, s);
 	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
+		ret = open_enter(p, w, old);
 	if (ret != LL_NEXT)
 		return ret;
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);

@@ -11,7 +11,6 @@ enum ll_verdict {
 	LL_STACK,    /* ours, rewritten: the kernel takes it from here */
 	LL_REDIRECT, /* a redirect helper was called: its result is p->action */
 	LL_SHORT,    /* the headers are not all in reach */
-	LL_OPEN,     /* no connection has it: it may open one */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -41,6 +40,7 @@ struct pkt {
 	__u8 opened;	 /* the first packet of a connection */
 	__u8 refused;	 /* no backend: counted as a drop, and answered */
 	__u8 martian;	 /* leaves with the node's own IPv4 address: not through the stack */
+	__u8 half_open;	 /* its connection, if it has one, is not an established one */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
@@ -56,6 +56,8 @@ struct pkt {
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+
+#define TCP_EVENTS (TCP_SYN | TCP_FIN | TCP_RST) /* what changes a connection's state */
 
 static __always_inline void addr_from4(struct addr *a, __be32 v4)
 {

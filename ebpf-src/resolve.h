@@ -17,7 +17,8 @@ static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
 	struct device *device;
 	__u32 *known;
 
-	key.ifindex = route_out(p, fib, &w->rewrite.saddr, &w->rewrite.daddr);
+	key.ifindex = w->routed ? w->routed
+				: route_out(p, fib, &w->rewrite.saddr, &w->rewrite.daddr);
 	device = key.ifindex ? device_find(key.ifindex) : NULL;
 	if (!device || !(device->flags & DEVICE_F_PORT))
 		return 0;

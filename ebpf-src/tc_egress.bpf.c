@@ -11,7 +11,6 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
-#include "icmp.h"
 #include "learn.h"
 #include "track.h"
 
@@ -39,13 +38,14 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	return LL_REDIRECT;
 }
 
-static __noinline int send(struct pkt *p, struct work *w)
+static __noinline int send(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	struct addr daddr = p->daddr;
 	int ret;
 
-	if (!track_prepare(p, w))
+	if (!meta)
 		return -DROP_TABLE_FULL;
+	track_prepare(p, w, meta);
 	ret = nat_rewrite(p, &w->rewrite);
 	if (ret != LL_NEXT)
 		return ret;
@@ -62,6 +62,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb, .egress = 1 };
 	__u32 word = skb->tc_index;
+	struct ct_meta *meta = NULL;
 	struct work *w;
 	int ret;
 
@@ -83,11 +84,9 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
-		ret = p.icmp_error ? icmp_translate(&p, w) : track_lookup(&p, w);
-	if (ret == LL_OPEN)
-		ret = open_connection(&p, w);
+		ret = track_find(&p, w, &meta);
 	if (ret == LL_NEXT)
-		ret = send(&p, w);
+		ret = send(&p, w, meta);
 	return finish(&p, ret);
 }
 

@@ -10,17 +10,15 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
-#include "icmp.h"
 #include "resolve.h"
 #include "track.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
-static __noinline int forward(struct pkt *p, struct work *w)
+static __noinline int forward(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
-	struct ct_meta *meta = track_prepare(p, w);
-
 	if (!meta)
 		return -DROP_TABLE_FULL;
+	track_prepare(p, w, meta);
 	if (!meta->nexthop && p->fragment == FRAGMENT_NONE)
 		meta->nexthop = nexthop_by_route(p, w);
 	return track_forward(p, meta, &w->rewrite);
@@ -30,6 +28,7 @@ SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb };
+	struct ct_meta *meta = NULL;
 	struct work *w;
 	int ret;
 
@@ -50,11 +49,9 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	ret = p.icmp_error ? icmp_translate(&p, w) : track_lookup(&p, w);
-	if (ret == LL_OPEN)
-		ret = open_connection(&p, w);
+	ret = track_find(&p, w, &meta);
 	if (ret == LL_NEXT)
-		ret = forward(&p, w);
+		ret = forward(&p, w, meta);
 	return finish(&p, ret);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fragment.h"
+#include "icmp.h"
 #include "nexthop.h"
 #include "open.h"
 
@@ -109,12 +110,11 @@ slow:
 }
 
 /* Whether the packet can change its connection's state. Data does not, but before
- * both sides have spoken and after a reset.
+ * both sides have spoken and after a reset. Not for TCP's own events, TCP_EVENTS.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
 	return meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED ||
-	       p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) ||
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
@@ -129,9 +129,13 @@ static __always_inline int track_ipv4(struct pkt *p)
 		.proto = p->proto,
 		.zone = config_zone,
 	};
-	struct ct4_val *v = bpf_map_lookup_elem(&ll_ct4, &key);
+	struct ct4_val *v;
 	struct rewrite r = {};
 
+	if (p->tcp_flags & TCP_EVENTS)
+		return LL_NEXT;
+	v = bpf_map_lookup_elem(&ll_ct4, &key);
+	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta))
 		return LL_NEXT;
 	track_count(p, &v->meta);
@@ -152,9 +156,13 @@ static __always_inline int track_ipv6(struct pkt *p)
 		.proto = p->proto,
 		.zone = config_zone,
 	};
-	struct ct6_val *v = bpf_map_lookup_elem(&ll_ct6, &key);
+	struct ct6_val *v;
 	struct rewrite r = {};
 
+	if (p->tcp_flags & TCP_EVENTS)
+		return LL_NEXT;
+	v = bpf_map_lookup_elem(&ll_ct6, &key);
+	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta))
 		return LL_NEXT;
 	track_count(p, &v->meta);
@@ -165,28 +173,42 @@ static __always_inline int track_ipv6(struct pkt *p)
 	return track_forward(p, &v->meta, &r);
 }
 
-/* The long way: connections that are half-open or change. LL_NEXT: w->conn is what p
- * is to become. LL_OPEN: there is none; open_connection is not called from here, for
- * what functions call each other share 512 bytes of stack.
+/* The long way: connections that are half-open or change. Returns the shared part of
+ * p's entry in the map: w->conn is what p is to become. NULL, or w->reopen: there is
+ * none, or one that ended; open_connection is not called from here, for what functions
+ * call each other share 512 bytes of stack.
  */
-static __noinline int track_lookup(struct pkt *p, struct work *w)
+static __noinline struct ct_meta *track_lookup(struct pkt *p, struct work *w)
 {
 	struct ct_meta *meta;
 
+	w->reopen = 0;
+	w->routed = 0;
 	tuple_of(&w->tuple, p);
-	meta = conn_find(w, &w->tuple, &w->conn);
+	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
 	/* A connection that was refused is chosen anew: a backend may be there. */
-	if (meta && w->conn.meta.service_id && !w->conn.meta.backend_id &&
-	    !(w->conn.meta.flags & CT_F_REPLY))
-		meta = NULL;
-	if (meta) {
-		if (ct_advance(p, w, meta) == LL_NEXT)
-			return LL_NEXT;
-		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
-		conn_remove(w, &w->twin_tuple, w->conn.half_open);
-		conn_remove(w, &w->tuple, w->conn.half_open);
-	}
-	return LL_OPEN;
+	if (!meta || (w->conn.meta.service_id && !w->conn.meta.backend_id &&
+		      !(w->conn.meta.flags & CT_F_REPLY)))
+		return NULL;
+	return ct_advance(p, w, meta);
+}
+
+/* Finds the connection of p, or opens one. LL_NEXT: *meta is the shared part of its
+ * entry in the map, or NULL where it went meanwhile; w->conn is what p is to become.
+ */
+static __always_inline int track_find(struct pkt *p, struct work *w, struct ct_meta **meta)
+{
+	int ret;
+
+	if (p->icmp_error)
+		return icmp_translate(p, w);
+	*meta = track_lookup(p, w);
+	if (*meta && !w->reopen)
+		return LL_NEXT;
+	ret = open_connection(p, w, *meta);
+	if (ret == LL_NEXT && !w->reopen)
+		*meta = conn_find(w, &w->tuple, &w->conn, w->conn.half_open);
+	return ret;
 }
 
 /* Tells what open_connection did, while p is still as it came. */
@@ -198,26 +220,20 @@ static __always_inline void track_tell(struct pkt *p)
 		count_drop(p, DROP_NO_BACKEND);
 }
 
-/* What both hooks do with a packet whose connection track_lookup found or
- * open_connection entered: counts it, and fills w->rewrite. Returns the shared part
- * of its entry in the map, or NULL.
+/* What both hooks do with a packet of a connection that track_find found or opened:
+ * counts it in meta, its entry, and fills w->rewrite.
  */
-static __always_inline struct ct_meta *track_prepare(struct pkt *p, struct work *w)
+static __always_inline void track_prepare(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	struct rewrite *r = &w->rewrite;
-	struct ct_meta *meta;
 
 	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
-	meta = conn_find(w, &w->tuple, &w->conn);
-	if (!meta)
-		return NULL;
 	track_count(p, meta);
 	r->saddr = w->conn.saddr;
 	r->daddr = w->conn.daddr;
 	r->sport = w->conn.sport;
 	r->dport = w->conn.dport;
 	r->dec_ttl = 0;
-	return meta;
 }

@@ -59,6 +59,9 @@ func (b *backendIDs) zero(id uint32) error {
 	if err := b.d.maps[kernelMapLlBackendLoad].Update(id, uint32(0), ebpf.UpdateAny); err != nil {
 		return err
 	}
+	if err := b.d.maps[kernelMapLlBackendReused].Update(id, &kernelTraffic{}, ebpf.UpdateAny); err != nil {
+		return err
+	}
 	return b.d.maps[kernelMapLlBackendTraffic].Update(id, &kernelTraffic{}, ebpf.UpdateAny)
 }
 
@@ -112,7 +115,11 @@ func (b *backendIDs) bury(id, service uint32) error {
 	if _, err := lookup(b.d.maps[kernelMapLlServiceTraffic], service, &total); err != nil {
 		return err
 	}
-	total.PacketCount += carried.PacketCount
-	total.ByteCount += carried.ByteCount
+	reused, err := b.d.reused(id)
+	if err != nil {
+		return err
+	}
+	total.PacketCount += carried.PacketCount + reused.PacketCount
+	total.ByteCount += carried.ByteCount + reused.ByteCount
 	return b.d.maps[kernelMapLlServiceTraffic].Update(service, &total, ebpf.UpdateAny)
 }

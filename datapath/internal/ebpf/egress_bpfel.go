@@ -20,6 +20,7 @@ const (
 	egressMapLlBackend          = "ll_backend"
 	egressMapLlBackendLoad      = "ll_backend_load"
 	egressMapLlBackendOpened    = "ll_backend_opened"
+	egressMapLlBackendReused    = "ll_backend_reused"
 	egressMapLlBackendTraffic   = "ll_backend_traffic"
 	egressMapLlCt4              = "ll_ct4"
 	egressMapLlCt6              = "ll_ct6"
@@ -103,6 +104,7 @@ type egressMapSpecs struct {
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
+	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -162,6 +164,7 @@ type egressMaps struct {
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
+	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -195,6 +198,7 @@ func (m *egressMaps) Close() error {
 		m.LlBackend,
 		m.LlBackendLoad,
 		m.LlBackendOpened,
+		m.LlBackendReused,
 		m.LlBackendTraffic,
 		m.LlCt4,
 		m.LlCt6,

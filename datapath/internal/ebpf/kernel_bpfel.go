@@ -289,6 +289,7 @@ const (
 	kernelMapLlBackend          = "ll_backend"
 	kernelMapLlBackendLoad      = "ll_backend_load"
 	kernelMapLlBackendOpened    = "ll_backend_opened"
+	kernelMapLlBackendReused    = "ll_backend_reused"
 	kernelMapLlBackendTraffic   = "ll_backend_traffic"
 	kernelMapLlCt4              = "ll_ct4"
 	kernelMapLlCt6              = "ll_ct6"
@@ -372,6 +373,7 @@ type kernelMapSpecs struct {
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
+	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -431,6 +433,7 @@ type kernelMaps struct {
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
+	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -464,6 +467,7 @@ func (m *kernelMaps) Close() error {
 		m.LlBackend,
 		m.LlBackendLoad,
 		m.LlBackendOpened,
+		m.LlBackendReused,
 		m.LlBackendTraffic,
 		m.LlCt4,
 		m.LlCt6,

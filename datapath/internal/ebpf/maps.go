@@ -37,6 +37,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlBackendLoad:    t.Backends + 1,
 		kernelMapLlBackendOpened:  t.Backends + 1,
 		kernelMapLlBackendTraffic: t.Backends + 1,
+		kernelMapLlBackendReused:  t.Backends + 1,
 		kernelMapLlAffinity:       t.Affinity,
 		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
 	}

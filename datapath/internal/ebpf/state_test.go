@@ -87,7 +87,8 @@ func (r *rig) stateOf(p path) string {
 
 // transitions says what becomes of a connection: of each state, with the segments
 // that lead there, by the next segment. T04: a SYN, and a SYN-ACK alone, establish
-// nothing. T06: a reset is a state, and who goes on after one did not send it.
+// nothing; what ended as an established connection begins anew in its place. T06: a
+// reset is a state, and who goes on after one did not send it.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
@@ -95,9 +96,9 @@ cSYN,sSYNA            ANSWERED     ANSWERED     ESTABLISHED+ FIN        CLOSED  
 cSYN,sSYNA,cACK       ESTABLISHED+ ESTABLISHED+ ESTABLISHED+ FIN+       CLOSED+  ESTABLISHED+ ESTABLISHED+ ESTABLISHED+ FIN+       CLOSED+
 cSYN,sSYNA,cACK,cFIN  FIN+         FIN+         FIN+         FIN+       CLOSED+  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+
 cSYN,sSYNA,cACK,sFIN  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+  FIN+         FIN+         FIN+         FIN+       CLOSED+
-cSYN,sSYNA,cACK,cFIN,sFIN NEW      TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+  TIME_WAIT+   TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+
-cSYN,sSYNA,cACK,cRST  NEW          CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+  CLOSED+      CLOSED+      CLOSED+      CLOSED+    CLOSED+
-cSYN,sSYNA,cACK,sRST  NEW          CLOSED+      CLOSED+      CLOSED+    CLOSED+  CLOSED+      CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+
+cSYN,sSYNA,cACK,cFIN,sFIN NEW+     TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+  TIME_WAIT+   TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+
+cSYN,sSYNA,cACK,cRST  NEW+         CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+  CLOSED+      CLOSED+      CLOSED+      CLOSED+    CLOSED+
+cSYN,sSYNA,cACK,sRST  NEW+         CLOSED+      CLOSED+      CLOSED+    CLOSED+  CLOSED+      CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+
 `
 
 func TestTCPStates(t *testing.T) {
@@ -237,11 +238,11 @@ func TestOtherStates(t *testing.T) {
 				t.Errorf("%s: SCTP: %s, want %s", f.name, got, want)
 			}
 		}
-		for range 2 { // the second time it opens again after an end
+		for _, again := range []string{"", "+"} { // the second time it opens in the place of the first
 			chunk('c', chunkInit)
-			expect("NEW")
+			expect("NEW" + again)
 			chunk('s', chunkInitAck)
-			expect("ANSWERED")
+			expect("ANSWERED" + again)
 			chunk('c', chunkCookieEcho)
 			expect("ESTABLISHED+")
 			chunk('s', chunkShutdown)

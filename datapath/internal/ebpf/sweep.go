@@ -240,10 +240,12 @@ func (w *sweeper) begin() {
 // end writes down what the pass found out.
 func (w *sweeper) end(p *pass) error {
 	totals := make(map[uint32]backendTotals, len(p.live))
-	for id, t := range p.live {
-		totals[id] = *t
-	}
 	err := w.addClosed(p)
+	for id, t := range p.live {
+		reused, failed := w.d.reused(id)
+		err = errors.Join(err, failed)
+		totals[id] = backendTotals{active: t.active, packets: t.packets + reused.PacketCount, bytes: t.bytes + reused.ByteCount}
+	}
 	w.numbers.Lock()
 	before := w.totals
 	w.totals, w.ended, w.took, w.seen = totals, time.Now(), time.Since(p.began), p.seen
@@ -289,11 +291,26 @@ func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
 	return nil
 }
 
-// backend returns what the connections of a backend carried as of the last pass.
-func (w *sweeper) backend(id uint32) backendTotals {
+// backend returns what the connections of a backend carried as of the last pass;
+// those that had ended by then left out.
+func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	w.numbers.Lock()
-	defer w.numbers.Unlock()
-	return w.totals[id]
+	t, live := w.totals[id]
+	w.numbers.Unlock()
+	if live {
+		return t, nil
+	}
+	reused, err := w.d.reused(id)
+	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
+}
+
+// reused returns what the connections of a backend carried whose entries others have
+// taken over since.
+func (d *DataPlane) reused(id uint32) (t kernelTraffic, err error) {
+	if err := d.maps[kernelMapLlBackendReused].Lookup(id, &t); err != nil {
+		return t, fmt.Errorf("totals of backend %d: %w", id, err)
+	}
+	return t, nil
 }
 
 // entries returns how many entries a table had as of the last pass.

@@ -124,10 +124,10 @@ var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
 	var opened uint64
 	var closed kernelTraffic
-	err := errors.Join(
+	live, err := t.d.sweeper.backend(b.id)
+	err = errors.Join(err,
 		t.d.maps[kernelMapLlBackendOpened].Lookup(b.id, &opened),
 		t.d.maps[kernelMapLlBackendTraffic].Lookup(b.id, &closed))
-	live := t.d.sweeper.backend(b.id)
 	if err != nil {
 		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.addr, err)
 	}

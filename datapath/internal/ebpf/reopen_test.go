@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// reused returns what the connections of a backend carried whose entries others have
+// taken over.
+func (r *rig) reused(backend uint32) (t kernelTraffic) {
+	r.t.Helper()
+	r.ok(r.maps[kernelMapLlBackendReused].Lookup(backend, &t))
+	return t
+}
+
+// lifeOfFive is a connection of five packets.
+var lifeOfFive = []string{"cSYN", "sSYNA", "cACK", "cFIN", "sFIN"}
+
+// TestReopened is T07: a client uses its port again. The new connection takes over
+// the entries of the one that ended, with the source port that the backend knows it
+// by, and counts from the beginning; what the old one carried stays counted.
+func TestReopened(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, m := range natModes {
+			t.Run(f.name+"/"+m.name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, testpkt.ProtoTCP, m)
+				r.play(p, lifeOfFive...)
+				r.nexthop(5, p.beport, 0, p.forth())
+				var frames uint64 // bytes
+				for _, way := range []rigTuple{p.forth(), p.back()} {
+					c, _ := r.conn(way)
+					frames += c.ByteCount
+				}
+				again := segments["cSYN"]
+				build := func(from, to netip.AddrPort, eth testpkt.Ethernet, ttl uint8) []byte {
+					return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), ttl), testpkt.TCP{Source: from.Port(),
+						Destination: to.Port(), Flags: again.flags, Seq: again.seq, Window: again.window})
+				}
+				// By the next hop of the old one: the kernel is not asked again.
+				r.step("SYN", r.in, build(p.client, p.vip, r.in.arrives(), 61), actRedirect,
+					build(p.source, p.backend, p.beport.leaves(), 60))
+				if got := r.stateOf(p); got != "NEW+" {
+					t.Errorf("state %s, want NEW+", got)
+				}
+				forth, _ := r.conn(p.forth())
+				back, _ := r.conn(p.back())
+				if forth.PacketCount != 1 || back.PacketCount != 0 || forth.leaves != p.back().turned() || back.leaves != p.forth().turned() {
+					t.Errorf("the entries are %+v and %+v", forth, back)
+				}
+				if got, want := r.reused(3), (kernelTraffic{PacketCount: 5, ByteCount: frames}); got != want {
+					t.Errorf("the backend's past connections carried %+v, want %+v", got, want)
+				}
+				if n := r.count(kernelMapLlHalf4) + r.count(kernelMapLlHalf6); n != 0 {
+					t.Errorf("%d half-open entries, want none", n)
+				}
+			})
+		}
+	}
+}
+
+// TestReopenedElsewhere is T07 where the backend is another by now: nothing of the
+// old connection stays but its count.
+func TestReopenedElsewhere(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, m := range []natMode{natModes[0], natModes[3]} {
+			t.Run(f.name+"/"+m.name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, testpkt.ProtoTCP, m)
+				r.play(p, lifeOfFive...)
+				other := p
+				other.backend = netip.AddrPortFrom(p.backend.Addr(), p.backend.Port()+1)
+				r.service(rigService{id: 7, proto: p.proto, frontend: f.vip, source: m.source, backends: []rigBackend{{id: 4, addr: other.backend}}})
+				r.send(other, segments["cSYN"])
+				if got := r.stateOf(other); got != "NEW" {
+					t.Errorf("state %s, want NEW", got)
+				}
+				if c, found := r.conn(p.back()); found {
+					t.Errorf("the old backend's entry is still there: %+v", c)
+				}
+				if got := r.reused(3).PacketCount; got != 5 {
+					t.Errorf("the old backend's past connections carried %d packets, want 5", got)
+				}
+				for name, want := range map[string]int{kernelMapLlCt4: 0, kernelMapLlCt6: 0, kernelMapLlHalf4: 2, kernelMapLlHalf6: 2} {
+					if n := r.count(name); n != want && n != 0 {
+						t.Errorf("%s has %d entries, want %d", name, n, want)
+					}
+				}
+			})
+		}
+	}
+}
