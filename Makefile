@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels deb
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -41,6 +41,9 @@ deb: ## the Debian package, built from source, in dist/ (root, Debian 12)
 	.ci/setup package
 	debian/build dist
 
+check-deb: deb ## lintian, the debug package, and a second build that must make the same files
+	debian/check dist
+
 KERNELS ?= 6.1 6.12
 
 test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNELS="6.1 6.12" RUN=Restart choose (root; downloads, takes long)
@@ -67,7 +70,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	clang-format-19 --dry-run -Werror $(C_FILES)
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run .ci/setup debian/build debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init
+	shellcheck .ci/run .ci/setup debian/build debian/check debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.

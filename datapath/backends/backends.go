@@ -4,8 +4,11 @@
 package backends
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf"
@@ -60,10 +63,14 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 }
 
 // Detach removes all that the data plane called name has in the kernel: nothing is
-// forwarded by it any more. It must not be open.
+// forwarded by it any more. It must not be open. Where nothing is pinned there is
+// nothing to do, which everybody may.
 func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	switch name {
 	case EBPF:
+		if _, err := os.Stat(cfg.PinDir); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err := checkPrivileges(); err != nil {
 			return fmt.Errorf("data plane %s: %w", name, err)
 		}

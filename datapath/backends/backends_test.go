@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +36,13 @@ func TestMissingPrivileges(t *testing.T) {
 		d, err := Open(EBPF, datapath.Config{PinDir: dir, SwitchNamespace: "host", Tables: datapath.DefaultTables()}, slog.New(slog.DiscardHandler))
 		if d != nil || err == nil || !strings.Contains(err.Error(), "lacks CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN: run loxilightd as root") {
 			t.Errorf("opened as an ordinary user: %v, %v", d, err)
+		}
+		pins := t.TempDir()
+		if err := Detach(EBPF, datapath.Config{PinDir: pins}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "lacks CAP_BPF") {
+			t.Errorf("detached as an ordinary user: %v", err)
+		}
+		if err := Detach(EBPF, datapath.Config{PinDir: filepath.Join(pins, "none")}, slog.New(slog.DiscardHandler)); err != nil {
+			t.Errorf("detach of nothing: %v", err)
 		}
 		return
 	}
