@@ -16,25 +16,21 @@ type InspectOptions struct {
 // Inspection is what a data plane has in the kernel, and what others have beside
 // it, as seen from outside: whether or not the daemon runs.
 type Inspection struct {
-	// FileSystem is what the pins lie on: "bpf" as it should be, another one's
-	// magic number, or empty where PinDir and all above it is not there.
-	FileSystem string
-	Device     uint64 // st_dev of the file system of PinDir; 0: there is none
-	TCX        bool   // this kernel has tcx
-	TCXError   string // why it is not known whether it has
-	Layout     int    // of this version
-	Layouts    []InspectedLayout
-	Attached   []InspectedPort
-	Devices    []InspectedDevice // of Attached and of the wanted ports
-	Routes     map[netip.Addr]InspectedRoute
-	Leftovers  []Leftover
-	Unseen     map[string]string // what could not be looked at: why
+	Layout  int // of this version
+	Layouts []InspectedLayout
+	Ports   []InspectedPort
+	Devices []InspectedDevice // of Ports and of the wanted ports
+	Filters []InspectedFilter // called as ours, and no pin of this instance knows them
+	Routes  map[netip.Addr]InspectedRoute
+	// Siblings are folders like PinDir beside it, of other instances.
+	Siblings []InspectedSibling
+	Unseen   map[string]string // what could not be looked at: why
 }
 
 // InspectedLayout is one folder of pinned maps.
 type InspectedLayout struct {
 	Path    string
-	Number  int
+	Current bool // of this version
 	Maps    int
 	Bytes   uint64   // that its maps take of the machine's memory
 	Ports   int      // folders of pins of ports in it
@@ -49,19 +45,21 @@ type InspectedSize struct{ Is, Want uint32 }
 
 // InspectedPort is a folder of pins of a port.
 type InspectedPort struct {
-	Name   PortName
-	Path   string
-	Layout int
-	Switch bool
-	Index  int    // of the device; 0: it went
-	Device string // its name; empty: it went
-	Hooks  []InspectedHook
+	Name    PortName
+	Path    string
+	Current bool // of the layout of this version
+	Switch  bool
+	Index   int    // of the device; 0: it went
+	Device  string // its name; empty: it went
+	Hooks   []InspectedHook
+	Unknown bool // not all of its pins could be read
+	// Remove removes the folder of a device that went; nil: it is there.
+	Remove func() error
 }
 
 // InspectedHook is one pinned program.
 type InspectedHook struct {
 	Name     string // such as tcx-ingress
-	Pin      string
 	Attached bool
 	Program  uint32 // the kernel's id; 0: unknown
 }
@@ -78,34 +76,42 @@ type InspectedDevice struct {
 	XDP     *ChainProgram
 	Ingress []ChainProgram // tcx programs first, then filters of clsact
 	Egress  []ChainProgram
-	// Qdisc is what stands at the place of clsact: clsact, ingress, or empty.
-	Qdisc string
+	// IngressQdisc is set where the qdisc ingress stands at the place of clsact.
+	IngressQdisc bool
 }
 
 // ChainProgram is one program, or filter, on a hook.
 type ChainProgram struct {
-	Hook     string // xdp, tcx, tc
-	Ours     bool   // a pin of this instance knows it
-	Alike    bool   // it is called as ours, and no pin of this instance knows it
-	Program  string
-	ID       uint32
-	Detail   string // such as "priority 10, handle 0x1", "xdp generic"
-	Priority uint16 // tc only
+	Hook    string // xdp, tcx, tc
+	Ours    bool   // a pin of this instance knows it
+	Program string // its name, or the kind of the filter
+	ID      uint32
+	Detail  string // such as "priority 10" or "generic"
+}
+
+// InspectedFilter is a filter that is called as ours.
+type InspectedFilter struct {
+	Device  string
+	Switch  bool
+	Hook    string // tc-ingress, tc-egress
+	Program uint32
+	// Holder is who uses its maps: another folder of pins, or a process; empty: nobody.
+	Holder string
+	// Remove removes it; nil: it has a holder.
+	Remove func() error
 }
 
 // InspectedRoute is the way out to an address.
 type InspectedRoute struct {
 	Device string // empty: there is no way
-	Index  int
 	Local  bool   // it is an address of the node itself
 	Error  string // why there is no way
 }
 
-// Leftover is something of ours that nothing refers to any more.
-type Leftover struct {
-	Kind   string // port, filter, qdisc, layout, instance
-	Object string
-	Detail string
-	// Remove removes it; nil: it might still be of use to somebody.
+// InspectedSibling is the folder of pins of another instance.
+type InspectedSibling struct {
+	Path     string
+	Attached int // programs
+	// Remove removes a folder that nothing is attached by; nil: something is.
 	Remove func() error
 }

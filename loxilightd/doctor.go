@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
 )
@@ -20,6 +21,7 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 	}
 	report := doctor.Run(ctx, doctor.Options{
 		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix,
+		Inspect: backends.Inspect, Preflight: backends.Preflight,
 	})
 	if err := printReport(stdout, report, o.json); err != nil {
 		fmt.Fprintf(stderr, "loxilightd: %v\n", err)

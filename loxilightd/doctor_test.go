@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,7 +56,7 @@ func (s *site) doctor(more ...string) (found map[string]api.Finding, code int) {
 func wantFinding(t *testing.T, found map[string]api.Finding, key, word string) {
 	t.Helper()
 	if f, ok := found[key]; !ok || !strings.Contains(f.What+" "+f.Why+" "+f.Do, word) {
-		t.Errorf("finding %s is %+v, want %q; all: %v", key, f, word, found)
+		t.Errorf("finding %s is %+v, want %q; all: %q", key, f, word, slices.Sorted(maps.Keys(found)))
 	}
 }
 

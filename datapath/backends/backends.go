@@ -62,6 +62,26 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	}
 }
 
+// Inspect says what the data plane called name has in the kernel, and others
+// beside it, and changes nothing.
+func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, error) {
+	switch name {
+	case EBPF:
+		if err := checkPrivileges(); err != nil {
+			return nil, fmt.Errorf("data plane %s: %w", name, err)
+		}
+		i, err := ebpf.Inspect(o)
+		if err != nil {
+			return nil, fmt.Errorf("data plane %s: %w", name, err)
+		}
+		return i, nil
+	case Fake:
+		return &datapath.Inspection{}, nil
+	default:
+		return nil, fmt.Errorf("data plane %s: there is none of that name", name)
+	}
+}
+
 // Detach removes all that the data plane called name has in the kernel: nothing is
 // forwarded by it any more. It must not be open. Where nothing is pinned there is
 // nothing to do, which everybody may.

@@ -94,7 +94,7 @@ func (x *examiner) checkDaemon() {
 		x.find("error", "daemon.hung", x.process(), words{
 			what: "runs, and does not answer: " + d.err.Error(),
 			why:  "packets go on as told so far; nothing can be changed, and what others break is not repaired",
-			do:   "look at its log (journalctl -u " + x.unit.label() + "); systemctl restart " + x.unit.label() + " loses no packet",
+			do:   "look at its log (" + x.journal() + "); then " + x.restart() + ": no packet is lost",
 		}, nil)
 	default:
 		x.checkStopped()
@@ -120,7 +120,7 @@ func (x *examiner) checkStopped() {
 	if x.unit.known && !x.unit.wanted() && len(x.attached()) == 0 {
 		severity = "note"
 	}
-	x.find(severity, "daemon.stopped", "loxilightd", words{what: "does not run", why: why, do: "systemctl start " + x.unit.label()}, nil)
+	x.find(severity, "daemon.stopped", "loxilightd", words{what: "does not run", why: why, do: x.start()}, nil)
 	x.checkSockets()
 }
 
@@ -191,7 +191,7 @@ func (x *examiner) checkRunning() {
 		x.find("note", "daemon.repairs", "loxilightd", words{
 			what: fmt.Sprintf("has mended %d times what others had changed of ours", s.Repairs),
 			why:  "some program on this machine changes what is not its own",
-			do:   "the log of the daemon names what it was (journalctl -u " + x.unit.label() + ")",
+			do:   "the log of the daemon names what it was (" + x.journal() + ")",
 		}, nil)
 	}
 	x.checkTables()
@@ -220,7 +220,7 @@ func (x *examiner) checkVersion() {
 	x.find("warning", "daemon.version", x.process(), words{
 		what: fmt.Sprintf("is version %s, installed is %s", v.Version, x.Version),
 		why:  "what the new version mends or can do is not in use",
-		do:   "systemctl restart " + x.unit.label() + ": no packet is lost",
+		do:   x.restart() + ": no packet is lost",
 	}, nil)
 }
 

@@ -40,6 +40,8 @@ type Options struct {
 
 	// Inspect looks at the data plane in the kernel.
 	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
+	// Preflight says what a start would meet.
+	Preflight func(backend string, cfg datapath.Config) (datapath.Preflight, error)
 
 	Root string // before the paths of the machine's own files; empty: this machine
 	// Run runs a program of the machine and returns its output; nil: runs it.
@@ -64,6 +66,7 @@ type examiner struct {
 	daemon  daemon
 	desired desired
 	plane   *datapath.Inspection
+	use     string // how programs are attached: tcx, tc; empty: not known
 }
 
 // Run examines the instance. It is done within a minute, whatever hangs.
@@ -77,6 +80,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 	x.askUnit()
 	x.askDaemon()
 	x.readStore()
+	x.inspect()
 	for _, c := range []struct {
 		words string
 		check func()
@@ -87,6 +91,12 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		{"daemon", x.checkDaemon},
 		{"desired state", x.checkState},
 		{"kernel and BPF file system", x.checkKernel},
+		{"programs, pins and devices", x.checkPlane},
+		{"programs of others", x.checkChains},
+		{"routes and kernel parameters", x.checkNetwork},
+		{"firewalls", x.checkFirewall},
+		{"network managers", x.checkNetworkd},
+		{"memory", x.checkMemory},
 	} {
 		c.check()
 		x.checked = append(x.checked, c.words)
@@ -133,10 +143,7 @@ func (x *examiner) mend() {
 
 // attached returns the ports that programs of this instance are attached to.
 func (x *examiner) attached() []datapath.InspectedPort {
-	if x.plane == nil {
-		return nil
-	}
-	return x.plane.Attached
+	return x.plane.Ports
 }
 
 // words are what is said about a finding.

@@ -39,7 +39,8 @@ func newRig(t *testing.T) *rig {
 	r.mkdir("loxilight/conf.d", 0o755)
 	r.write("loxilight/loxilightd.yaml", "")
 	r.machine("/proc/sys/kernel/osrelease", "6.12.1-test")
-	r.machine("/proc/1/comm", "systemd")
+	r.mkdir("root/run/systemd/system", 0o755)
+	r.commands["systemctl show loxilightd.service"] = "LoadState=not-found\n"
 	r.machine("/sys/kernel/btf/vmlinux", "")
 	r.machine("/proc/sys/net/core/bpf_jit_enable", "1")
 	return r

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -19,6 +20,28 @@ type unit struct {
 
 // label is the unit's name for people.
 func (u *unit) label() string { return strings.TrimSuffix(u.name, ".service") }
+
+// start says how the daemon is started.
+func (x *examiner) start() string {
+	if x.unit.known {
+		return "systemctl start " + x.unit.label()
+	}
+	return "start loxilightd --config " + x.ConfigFile
+}
+
+func (x *examiner) restart() string {
+	if x.unit.known {
+		return "systemctl restart " + x.unit.label()
+	}
+	return "restart the daemon"
+}
+
+func (x *examiner) journal() string {
+	if x.unit.known {
+		return "journalctl -u " + x.unit.label()
+	}
+	return "what it wrote to its standard error"
+}
 
 func (u *unit) failed() bool { return u.known && u.props["ActiveState"] == "failed" }
 
@@ -43,8 +66,8 @@ func (x *examiner) askUnit() {
 	if x.Config.Instance != config.DefaultInstance {
 		x.unit.name = "loxilightd@" + x.Config.Instance + ".service"
 	}
-	if _, ok := x.read("/proc/1/comm"); !ok {
-		return
+	if _, err := os.Stat(x.path("/run/systemd/system")); err != nil {
+		return // the machine is not run by systemd
 	}
 	out, err := x.command("systemctl", "show", x.unit.name, "--property="+strings.Join(unitProperties, ","))
 	if err != nil {

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// inspector looks at what is in the kernel, and changes nothing.
+type inspector struct {
+	datapath.InspectOptions
+	out   *datapath.Inspection
+	zones [2]*zone // nil: not there
+	// links are the pinned ones, filters what pins say of cls_bpf ones.
+	links   map[link.ID]bool
+	filters map[filterKey]bool
+	maps    map[ebpf.MapID]bool // pinned ones
+}
+
+// filterKey is a place for one filter of ours.
+type filterKey struct {
+	zone   uint8
+	index  int
+	parent uint32
+}
+
+// Inspect says what is pinned and attached, and what others have on the hooks of
+// the same devices. What could not be looked at is in Unseen.
+func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
+	x := &inspector{
+		InspectOptions: o,
+		out:            &datapath.Inspection{Layout: layoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
+		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, maps: map[ebpf.MapID]bool{},
+	}
+	if err := x.openZones(); err != nil {
+		return nil, err
+	}
+	defer x.close()
+	x.pins()
+	for id, z := range x.zones {
+		if z != nil {
+			x.devices(uint8(id), z)
+			x.strayFilters(uint8(id), z)
+		}
+	}
+	x.missingDevices()
+	for _, t := range o.Targets {
+		x.out.Routes[t] = x.route(t)
+	}
+	x.siblings()
+	return x.out, nil
+}
+
+func (x *inspector) openZones() (err error) {
+	if x.zones[zoneHost], err = openZone(zoneHost, ""); err != nil {
+		return err
+	}
+	if x.SwitchNamespace == "" || x.SwitchNamespace == "host" {
+		return nil
+	}
+	x.zones[zoneSwitch], err = openZone(zoneSwitch, x.SwitchNamespace)
+	if err != nil && !errors.Is(err, datapath.ErrAbsent) {
+		x.unseen("network namespace "+x.SwitchNamespace, err)
+	}
+	return nil
+}
+
+// close lets go of the namespaces. What Remove needs it opens again.
+func (x *inspector) close() {
+	for _, z := range x.zones {
+		if z != nil {
+			_ = z.Close() // only read from
+		}
+	}
+}
+
+func (x *inspector) unseen(what string, err error) { x.out.Unseen[what] = err.Error() }
+
+// pins looks through the folders of all layouts.
+func (x *inspector) pins() {
+	if !onBPFFS(x.PinDir) {
+		return
+	}
+	folders, err := os.ReadDir(x.PinDir)
+	if err != nil {
+		x.unseen(x.PinDir, err)
+		return
+	}
+	for _, f := range folders {
+		if strings.HasPrefix(f.Name(), layoutPrefix) && f.IsDir() {
+			x.layout(filepath.Join(x.PinDir, f.Name()))
+		}
+	}
+}
+
+func (x *inspector) layout(dir string) {
+	l := datapath.InspectedLayout{Path: dir, Current: dir == layoutDir(x.PinDir), Sizes: map[string]datapath.InspectedSize{}}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		x.unseen(dir, err)
+		return
+	}
+	var wanted map[string]*ebpf.MapSpec
+	if spec, err := loadKernel(); err == nil && l.Current {
+		wanted = wantedMaps(spec.Maps, x.Tables)
+	}
+	there := make(map[string]bool)
+	for _, e := range entries {
+		there[e.Name()] = true
+		if e.IsDir() {
+			if e.Name() != "ports" {
+				l.Strange = append(l.Strange, e.Name())
+			}
+			continue
+		}
+		x.pinnedMap(&l, filepath.Join(dir, e.Name()), wanted[e.Name()])
+	}
+	for name := range wanted {
+		if !there[name] {
+			l.Missing = append(l.Missing, name)
+		}
+	}
+	slices.Sort(l.Missing)
+	for id := range x.zones {
+		l.Ports += x.portFolders(uint8(id), l.Current, filepath.Join(dir, "ports", strconv.Itoa(id)))
+	}
+	x.out.Layouts = append(x.out.Layouts, l)
+}
+
+func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, want *ebpf.MapSpec) {
+	name := filepath.Base(path)
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		l.Strange = append(l.Strange, name)
+		return
+	}
+	defer m.Close()
+	l.Maps++
+	if strings.HasSuffix(name, resized) {
+		l.Resized = append(l.Resized, strings.TrimSuffix(name, resized))
+	} else if l.Current && want == nil {
+		l.Strange = append(l.Strange, name)
+	} else if want != nil && want.MaxEntries != m.MaxEntries() && want.MaxEntries != 0 {
+		l.Sizes[name] = datapath.InspectedSize{Is: m.MaxEntries(), Want: want.MaxEntries}
+	}
+	info, err := m.Info()
+	if err != nil {
+		return
+	}
+	if id, ok := info.ID(); ok {
+		x.maps[id] = true
+	}
+	if bytes, ok := info.Memlock(); ok {
+		l.Bytes += bytes
+	}
+}
+
+// portFolders looks at the folders of the ports of a zone, and returns how many
+// there are.
+func (x *inspector) portFolders(id uint8, current bool, dir string) int {
+	folders, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		x.unseen(dir, err)
+		return 0
+	}
+	for _, f := range folders {
+		path := filepath.Join(dir, f.Name())
+		p := datapath.InspectedPort{Name: portName(f.Name()), Path: path, Current: current, Switch: id == zoneSwitch}
+		x.portHooks(id, &p)
+		if z := x.zones[id]; z != nil && p.Index != 0 {
+			l, err := z.nl.LinkByIndex(p.Index)
+			if err == nil {
+				p.Device = l.Attrs().Name
+			} else if !errors.As(err, new(netlink.LinkNotFoundError)) {
+				x.unseen(path, err)
+				p.Unknown = true
+			}
+		}
+		if p.Device == "" && !p.Unknown {
+			p.Index = 0
+			p.Remove = func() error { return x.removePort(id, path) }
+		}
+		x.out.Ports = append(x.out.Ports, p)
+	}
+	return len(folders)
+}
+
+// portHooks reads the pins of a port.
+func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
+	pins, err := os.ReadDir(p.Path)
+	if err != nil {
+		x.unseen(p.Path, err)
+		p.Unknown = true
+		return
+	}
+	for _, s := range sides {
+		for _, pin := range pins {
+			h := datapath.InspectedHook{Name: "tcx-" + s.name}
+			index := 0
+			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
+			case tc:
+				if index, err = strconv.Atoi(rest); err != nil {
+					continue
+				}
+				f := &filter{zone: x.zones[id], side: s, index: index, folder: p.Path}
+				h.Name = f.name()
+				if f.zone != nil {
+					h.Attached, h.Program = f.attached(), uint32(f.program())
+				}
+				x.filters[filterKey{id, index, s.parent}] = true
+			case pin.Name() == s.name:
+				if index, err = x.pinnedLink(filepath.Join(p.Path, pin.Name()), &h); err != nil {
+					x.unseen(filepath.Join(p.Path, pin.Name()), err)
+					p.Unknown = true
+				}
+			default:
+				continue
+			}
+			if index != 0 {
+				p.Index = index
+			}
+			p.Hooks = append(p.Hooks, h)
+		}
+	}
+}
+
+// pinnedLink reads a link into h, and returns the index of its device; 0: it is severed.
+func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int, err error) {
+	l, err := link.LoadPinnedLink(pin, nil) // the kernel knows no read-only links
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close() // the pin holds it
+	info, err := l.Info()
+	if err != nil {
+		return 0, err
+	}
+	x.links[info.ID] = true
+	if t := info.TCX(); t != nil {
+		index = int(t.Ifindex)
+	}
+	h.Attached, h.Program = index != 0, uint32(info.Program)
+	return index, nil
+}
+
+// removePort removes the folder of a port whose device went, if it still has gone.
+func (x *inspector) removePort(id uint8, path string) error {
+	name := ""
+	if id == zoneSwitch {
+		name = x.SwitchNamespace
+	}
+	z, err := openZone(id, name)
+	if errors.Is(err, datapath.ErrAbsent) {
+		return os.RemoveAll(path)
+	}
+	if err != nil {
+		return err
+	}
+	defer z.Close() // only asked
+	now := &inspector{InspectOptions: x.InspectOptions, out: &datapath.Inspection{Unseen: map[string]string{}}, links: map[link.ID]bool{}, filters: map[filterKey]bool{}}
+	now.zones[id] = z
+	p := datapath.InspectedPort{Path: path}
+	now.portHooks(id, &p)
+	if p.Unknown {
+		return errors.New("its pins cannot be read")
+	}
+	if p.Index != 0 {
+		if _, err := z.nl.LinkByIndex(p.Index); err == nil {
+			return errors.New("its device is there again")
+		}
+	}
+	return os.RemoveAll(path)
+}
+
+// route looks up the way to an address, in the host's namespace first.
+func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
+	for _, z := range x.zones {
+		if z == nil {
+			continue
+		}
+		routes, err := z.nl.RouteGet(target.AsSlice())
+		if err != nil || len(routes) == 0 {
+			if r.Error == "" {
+				r.Error = "there is no route"
+				if err != nil && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
+					r.Error = err.Error()
+				}
+			}
+			continue
+		}
+		r = datapath.InspectedRoute{Local: routes[0].Type == unix.RTN_LOCAL}
+		if l, err := z.nl.LinkByIndex(routes[0].LinkIndex); err == nil {
+			r.Device = l.Attrs().Name
+		}
+		return r
+	}
+	return r
+}
+
+// siblings looks for folders of other instances beside PinDir.
+func (x *inspector) siblings() {
+	base := filepath.Dir(x.PinDir)
+	if !onBPFFS(base) {
+		return
+	}
+	paths, err := filepath.Glob(filepath.Join(base, "loxilight*"))
+	if err != nil {
+		x.unseen(base, err)
+		return
+	}
+	for _, path := range paths {
+		if path == x.PinDir {
+			continue
+		}
+		s := datapath.InspectedSibling{Path: path}
+		s.Attached = attachedBelow(path)
+		if s.Attached == 0 {
+			s.Remove = func() error {
+				if n := attachedBelow(path); n > 0 {
+					return fmt.Errorf("%d programs are attached by it now", n)
+				}
+				return Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
+			}
+		}
+		x.out.Siblings = append(x.out.Siblings, s)
+	}
+}
+
+// attachedBelow counts the programs that are attached by pins below dir. Filters
+// are counted by their pins.
+func attachedBelow(dir string) (n int) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // what cannot be read counts as nothing
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if strings.HasPrefix(d.Name(), "tc_") {
+			n++
+		} else if d.Name() == "ingress" || d.Name() == "egress" {
+			l, err := link.LoadPinnedLink(path, nil)
+			if err != nil {
+				n++ // it may be
+				return nil
+			}
+			if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex != 0 {
+				n++
+			}
+			l.Close() // the pin holds it
+		}
+		return nil
+	})
+	return n
+}
+
+// linkAttrs returns the attributes of all devices of a zone.
+func linkAttrs(z *zone) ([]netlink.Link, error) { return retry(z.nl.LinkList) }

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// devices looks at the hooks of the devices of a zone that ours is attached to, or
+// is to be.
+func (x *inspector) devices(id uint8, z *zone) {
+	wanted := make(map[string]bool)
+	for _, p := range x.Ports {
+		if (x.zoneOf(p) == zoneSwitch) == (id == zoneSwitch) {
+			wanted[p.Device] = true
+		}
+	}
+	for _, p := range x.out.Ports {
+		if p.Switch == (id == zoneSwitch) && p.Device != "" {
+			wanted[p.Device] = true
+		}
+	}
+	links, err := linkAttrs(z)
+	if err != nil {
+		x.unseen("devices of zone "+zoneNames[id], err)
+		return
+	}
+	for _, l := range links {
+		if wanted[l.Attrs().Name] {
+			x.out.Devices = append(x.out.Devices, x.device(id, z, l))
+		}
+	}
+}
+
+func (x *inspector) zoneOf(p datapath.Port) uint8 {
+	if p.Switch && x.SwitchNamespace != "" && x.SwitchNamespace != "host" {
+		return zoneSwitch
+	}
+	return zoneHost
+}
+
+// missingDevices adds those that are wanted and not there.
+func (x *inspector) missingDevices() {
+	for _, p := range x.Ports {
+		inSwitch := x.zoneOf(p) == zoneSwitch
+		there := slices.ContainsFunc(x.out.Devices, func(d datapath.InspectedDevice) bool { return d.Name == p.Device && d.Switch == inSwitch })
+		if !there {
+			x.out.Devices = append(x.out.Devices, datapath.InspectedDevice{Name: p.Device, Switch: inSwitch})
+		}
+	}
+	slices.SortFunc(x.out.Devices, func(a, b datapath.InspectedDevice) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (x *inspector) device(id uint8, z *zone, l netlink.Link) datapath.InspectedDevice {
+	a := l.Attrs()
+	d := datapath.InspectedDevice{
+		Name: a.Name, Switch: id == zoneSwitch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
+	}
+	if a.Xdp != nil && a.Xdp.Attached {
+		mode := map[uint32]string{nl.XDP_ATTACHED_DRV: "native", nl.XDP_ATTACHED_SKB: "generic", nl.XDP_ATTACHED_HW: "on the device"}[a.Xdp.AttachMode]
+		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: programNameOf(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
+	}
+	for _, s := range sides {
+		chain := slices.Concat(x.tcxChain(z, a, s), x.filterChain(id, z, l, s))
+		if s.parent == netlink.HANDLE_MIN_INGRESS {
+			d.Ingress = chain
+		} else {
+			d.Egress = chain
+		}
+	}
+	qdiscs, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(l) })
+	if err != nil {
+		x.unseen("qdiscs of "+a.Name, err)
+	}
+	d.IngressQdisc = slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "ingress" })
+	return d
+}
+
+// tcxChain returns the tcx programs on one side of a device, in their order.
+func (x *inspector) tcxChain(z *zone, a *netlink.LinkAttrs, s side) (chain []datapath.ChainProgram) {
+	err := z.do(func() error {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.attach})
+		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
+			return nil // this kernel has no tcx
+		}
+		if err != nil {
+			return err
+		}
+		for _, p := range r.Programs {
+			c := datapath.ChainProgram{Hook: "tcx", ID: uint32(p.ID), Program: programNameOf(p.ID)}
+			if id, ok := p.LinkID(); ok {
+				c.Ours = x.links[id]
+			}
+			chain = append(chain, c)
+		}
+		return nil
+	})
+	if err != nil {
+		x.unseen("tcx "+s.name+" of "+a.Name, err)
+	}
+	return chain
+}
+
+// filterChain returns the filters on one side of a device, in their order.
+func (x *inspector) filterChain(id uint8, z *zone, l netlink.Link, s side) (chain []datapath.ChainProgram) {
+	filters, err := retry(func() ([]netlink.Filter, error) { return z.nl.FilterList(l, s.parent) })
+	if err != nil {
+		return nil // there is no clsact
+	}
+	for _, f := range filters {
+		a := f.Attrs()
+		c := datapath.ChainProgram{Hook: "tc", Program: f.Type(), Detail: fmt.Sprintf("priority %d", a.Priority)}
+		if b, ok := f.(*netlink.BpfFilter); ok {
+			c.ID, c.Program = uint32(b.Id), b.Name
+			c.Ours = a.Priority == filterPriority && b.Name == filterName+s.name && x.filters[filterKey{id, a.LinkIndex, s.parent}]
+		}
+		chain = append(chain, c)
+	}
+	return chain
+}
+
+func programNameOf(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "?"
+	}
+	defer p.Close() // a file descriptor
+	info, err := p.Info()
+	if err != nil {
+		return "?"
+	}
+	return info.Name
+}
+
+// strayFilters looks on all devices of a zone for filters that are called as ours
+// and that no pin knows.
+func (x *inspector) strayFilters(id uint8, z *zone) {
+	links, err := linkAttrs(z)
+	if err != nil {
+		return // said by devices
+	}
+	for _, l := range links {
+		for _, s := range sides {
+			index := l.Attrs().Index
+			b, _, err := (&filter{zone: z, side: s, index: index}).find()
+			if err != nil {
+				x.unseen("filters of "+l.Attrs().Name, err)
+			}
+			if b == nil || x.filters[filterKey{id, index, s.parent}] {
+				continue
+			}
+			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == zoneSwitch, Hook: "tc-" + s.name, Program: uint32(b.Id)}
+			if f.Holder = x.holder(ebpf.ProgramID(b.Id)); f.Holder == "" {
+				f.Remove = func() error { return x.removeFilter(id, s, index, b.Id) }
+			}
+			x.out.Filters = append(x.out.Filters, f)
+		}
+	}
+}
+
+// holder says who else uses the maps of a program: it is ours if its maps are
+// pinned where ours are.
+func (x *inspector) holder(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	defer p.Close() // a file descriptor
+	info, err := p.Info()
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	used := make(map[ebpf.MapID]bool)
+	ids, _ := info.MapIDs() // the kernels that are not too old tell
+	for _, id := range ids {
+		if x.maps[id] {
+			return ""
+		}
+		used[id] = true
+	}
+	if dir := otherPins(used); dir != "" {
+		return "pins in " + dir
+	}
+	return processWith(used)
+}
+
+// otherPins returns a folder of pins that has one of the maps.
+func otherPins(used map[ebpf.MapID]bool) string {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[2] != "bpf" {
+			continue
+		}
+		for _, pattern := range []string{"layout-*/ll_*", "*/layout-*/ll_*"} {
+			pins, _ := filepath.Glob(filepath.Join(f[1], pattern)) // the pattern is sound
+			for _, pin := range pins {
+				if id, ok := pinnedID(pin); ok && used[id] {
+					return filepath.Dir(pin)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func pinnedID(pin string) (ebpf.MapID, bool) {
+	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return 0, false
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return 0, false
+	}
+	return info.ID()
+}
+
+// processWith returns a process that has one of the maps open, by /proc.
+func processWith(used map[ebpf.MapID]bool) string {
+	infos, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*") // the pattern is sound
+	for _, path := range infos {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it went
+		}
+		for line := range strings.Lines(string(text)) {
+			var id uint32
+			if n, _ := fmt.Sscanf(line, "map_id:\t%d", &id); n == 1 && used[ebpf.MapID(id)] {
+				return "process " + strings.Split(path, "/")[2]
+			}
+		}
+	}
+	return ""
+}
+
+// removeFilter removes a filter, if it is still the one that was looked at.
+func (x *inspector) removeFilter(id uint8, s side, index, program int) error {
+	name := ""
+	if id == zoneSwitch {
+		name = x.SwitchNamespace
+	}
+	z, err := openZone(id, name)
+	if err != nil {
+		return err
+	}
+	defer z.Close() // nothing of it is unwritten
+	b, _, err := (&filter{zone: z, side: s, index: index}).find()
+	if b == nil || err != nil {
+		return err
+	}
+	if b.Id != program {
+		return errors.New("there is another program in it by now")
+	}
+	if err := z.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove filter: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// patient is an instance with the eBPF data plane on a node of its own, between
+// clients and backends.
+//
+//	clients ── eth0 192.0.2.1 [node] eth1 10.0.1.1 ── backends 10.0.1.0/24
+type patient struct {
+	*site
+	pins, ports string
+	far         *testnet.NS
+	daemon      *process
+}
+
+func newPatient(t *testing.T, attach string) *patient {
+	t.Helper()
+	s, pins := newKernelSite(t)
+	s.ns = testnet.New(t, "node")
+	p := &patient{site: s, pins: pins, ports: filepath.Join(pins, "layout-1/ports/0"), far: testnet.New(t, "far")}
+	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "eth0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: p.far, Name: "far0", Addrs: []string{"192.0.2.2/24"}})
+	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "eth1", Addrs: []string{"10.0.1.1/24"}}, testnet.Port{NS: p.far, Name: "far1", Addrs: []string{"10.0.1.2/24"}})
+	s.ns.Route(t, "default", "192.0.2.2")
+	s.ns.Forward(t)
+	s.configure("pinDir: "+pins, "switch: {namespace: host}", "datapath: {attach: "+attach+"}",
+		"tables: {connections: 1024, halfOpen: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+	p.daemon = s.run()
+	s.apply(interfaceObject("eth0"), interfaceObject("eth1"), serviceObject("web", 1, "10.0.1.2:8080"))
+	return p
+}
+
+func interfaceObject(device string) api.Object {
+	return api.Object{Kind: api.KindInterface, Name: device, Spec: fmt.Appendf(nil, `{"device":%q}`, device)}
+}
+
+// kill ends the daemon; its data plane goes on.
+func (p *patient) kill() {
+	p.t.Helper()
+	p.daemon.signal(syscall.SIGKILL)
+	p.daemon.ends()
+}
+
+func (p *patient) remove(paths ...string) {
+	p.t.Helper()
+	for _, path := range paths {
+		if err := os.RemoveAll(path); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// finds wants a finding, and after --fix that it was mended; without did that
+// --fix does not touch it.
+func (p *patient) finds(severity, key, word, did string) {
+	p.t.Helper()
+	if did == "" {
+		found, _ := p.doctor("--fix")
+		wantFinding(p.t, found, key, word)
+		if f := found[key]; f.Severity != severity || f.Fixable || f.Fixed != "" {
+			p.t.Errorf("%s is %s, fixable %t, fixed %q", key, f.Severity, f.Fixable, f.Fixed)
+		}
+		return
+	}
+	found, _ := p.doctor()
+	wantFinding(p.t, found, key, word)
+	if f := found[key]; f.Severity != severity || !f.Fixable {
+		p.t.Errorf("%s is %s, fixable %t", key, f.Severity, f.Fixable)
+	}
+	found, _ = p.doctor("--fix")
+	if f := found[key]; !strings.HasPrefix(f.Fixed, did) || f.FixError != "" {
+		p.t.Errorf("%s: --fix did %q, %q; want %q", key, f.Fixed, f.FixError, did)
+	}
+	if found, _ = p.doctor(); found[key].ID != "" {
+		p.t.Errorf("%s is found after --fix", key)
+	}
+}
+
+// pin returns the path of what is pinned.
+func (p *patient) pin(name string) string { return filepath.Join(p.pins, name) }
+
+// TestDoctorOfAHealthyNode finds nothing but what the machine of the test lacks.
+func TestDoctorOfAHealthyNode(t *testing.T) {
+	for _, attach := range []string{"tcx", "tc"} {
+		p := newPatient(t, attach)
+		found, code := p.doctor()
+		for key, f := range found {
+			expected := f.ID == "files.group" || f.ID == "groups.missing" || f.ID == "kernel.btf" || attach == "tc" && f.ID == "kernel.tcx"
+			if !expected {
+				t.Errorf("%s: found %s: %s", attach, key, f.What)
+			}
+		}
+		if code != 0 {
+			t.Errorf("%s: exit code %d", attach, code)
+		}
+	}
+}
+
+func TestDoctorOfDevicesThatWent(t *testing.T) {
+	p := newPatient(t, "tcx")
+	p.kill()
+	p.ns.DeleteLink(t, "eth1")
+	p.finds("warning", "devices.missing Interface/eth1", "wants the device eth1", "")
+	if _, err := os.Stat(filepath.Join(p.ports, "eth1")); err != nil {
+		t.Errorf("the pins of what is wanted were removed: %v", err)
+	}
+	p.remove(p.path("state")) // nobody wants anything
+	found, _ := p.doctor()
+	wantFinding(t, found, "hooks.unwanted device eth0", "nobody wants any more")
+	p.finds("warning", "pins.stale "+filepath.Join(p.ports, "eth1"), "a device that has gone", "rm -r ")
+	if _, err := os.Stat(filepath.Join(p.ports, "eth0")); err != nil {
+		t.Errorf("pins of a device that is there were removed: %v", err)
+	}
+}
+
+func TestDoctorOfMissingPrograms(t *testing.T) {
+	p := newPatient(t, "tcx")
+	p.kill()
+	p.remove(filepath.Join(p.ports, "eth0/egress"), filepath.Join(p.ports, "eth1"), p.pin("layout-1/ll_ct4"))
+	p.ns.Run(t, "ip", "link", "set", "eth0", "down")
+	p.finds("error", "hooks.half Interface/eth0", "1 of 2 programs", "")
+	p.finds("error", "hooks.missing Interface/eth1", "no programs on the device eth1", "")
+	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "")
+	p.finds("warning", "devices.down device eth0", "is down", "")
+	if _, code := p.doctor(); code != exitFailed {
+		t.Errorf("exit code %d with errors", code)
+	}
+}
+
+// TestDoctorOfStrayFilters: pins were removed, and the filters went on.
+func TestDoctorOfStrayFilters(t *testing.T) {
+	p := newPatient(t, "tc")
+	p.kill()
+	p.remove(filepath.Join(p.ports, "eth1"))
+	p.finds("warning", "filters.stray device eth1, tc-ingress", "no pin knows it", "removed the filter")
+	p.ns.Do(t, func() error {
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		filters, err := netlink.FilterList(eth0, netlink.HANDLE_MIN_INGRESS)
+		if err == nil && len(filters) != 1 {
+			err = fmt.Errorf("%d filters on eth0, want ours", len(filters))
+		}
+		return err
+	})
+	// With maps that others hold, a filter is others'.
+	layout, err := ebpf.LoadPinnedMap(p.pin("layout-1/ll_ct4"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layout.Close()
+	p.remove(p.pins)
+	found, _ := p.doctor("--fix")
+	wantFinding(t, found, "filters.other device eth0, tc-ingress", fmt.Sprintf("process %d", os.Getpid()))
+	if f := found["filters.other device eth0, tc-ingress"]; f.Fixed != "" {
+		t.Errorf("mended: %s", f.Fixed)
+	}
+}
+
+func pinMap(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDoctorOfForeignPins(t *testing.T) {
+	p := newPatient(t, "tcx")
+	ghost := filepath.Join(filepath.Dir(p.pins), "loxilight-ghost")
+	pinMap(t, ghost+"/layout-1/ll_ct4")
+	pinMap(t, p.pin("layout-1/somebody"))
+	p.finds("warning", "pins.orphan "+ghost, "neither configuration nor state", "rm -r ")
+	p.finds("note", "pins.strange "+p.pin("layout-1"), "somebody", "")
+	if _, err := os.Stat(ghost); err == nil {
+		t.Error("the pins of no instance are there still")
+	}
+	// An instance whose programs are attached is not taken away.
+	if err := os.MkdirAll(ghost+"/layout-1/ports/0/eth9", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var stranger link.Link
+	p.ns.Do(t, func() (err error) { stranger, err = attachTCX("eth1", link.Tail(), "stranger"); return err })
+	defer stranger.Close()
+	if err := stranger.Pin(ghost + "/layout-1/ports/0/eth9/ingress"); err != nil {
+		t.Fatal(err)
+	}
+	p.finds("warning", "pins.orphan "+ghost, "1 programs are attached", "")
+	p.kill()
+	pinMap(t, p.pin("layout-99/ll_ct4"))
+	p.finds("error", "pins.layout "+p.pin("layout-99"), "another layout", "")
+	found, _ := p.doctor()
+	wantFinding(t, found, "pins.refused "+p.pins, "cannot be taken over")
+}
+
+func passProgram(name string, kind ebpf.ProgramType, code int32) (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, code), asm.Return()},
+	})
+}
+
+func attachTCX(device string, anchor link.Anchor, name string) (link.Link, error) {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return nil, err
+	}
+	program, err := passProgram(name, ebpf.SchedCLS, -1)
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close() // the link holds it
+	return link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
+}
+
+func addFilter(device, name string, priority uint16) error {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	program, err := passProgram(name, ebpf.SchedCLS, -1)
+	if err != nil {
+		return err
+	}
+	defer program.Close() // the filter holds it
+	index := l.Attrs().Index
+	qdisc := &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
+	}
+	if err := netlink.QdiscReplace(qdisc); err != nil {
+		return err
+	}
+	return netlink.FilterReplace(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: priority, Protocol: unix.ETH_P_ALL},
+		Fd:          program.FD(), Name: name, DirectAction: true,
+	})
+}
+
+// TestDoctorOfOtherPrograms: what others have on the same hooks, and in which order.
+func TestDoctorOfOtherPrograms(t *testing.T) {
+	t.Run("tcx", func(t *testing.T) {
+		p := newPatient(t, "tcx")
+		p.ns.Do(t, func() error {
+			for _, x := range []struct {
+				anchor link.Anchor
+				name   string
+			}{{link.Head(), "early"}, {link.Head(), "earliest"}, {link.Tail(), "late"}} {
+				l, err := attachTCX("eth0", x.anchor, x.name)
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { _ = l.Close() }) // the namespace goes, too
+			}
+			return addFilter("eth0", "latest", 10)
+		})
+		found, _ := p.doctor("--fix")
+		before, after := found["hooks.before eth0 ingress"], found["hooks.after eth0 ingress"]
+		if a, b := strings.Index(before.What, "tcx earliest ("), strings.Index(before.What, "tcx early ("); a < 0 || b < a || before.Severity != "warning" {
+			t.Errorf("before ours: %+v", before)
+		}
+		if a, b := strings.Index(after.What, "tcx late ("), strings.Index(after.What, "tc latest ("); a < 0 || b < a || !strings.Contains(after.What, "priority 10") {
+			t.Errorf("after ours: %+v", after)
+		}
+		if found, _ = p.doctor(); found["hooks.before eth0 ingress"].What != before.What {
+			t.Errorf("--fix touched what belongs to others: %+v", found)
+		}
+		p.ns.Do(t, func() error { // a program of another loxilight, by name
+			l, err := attachTCX("eth1", link.Head(), "ll_tc_ingress")
+			if err == nil {
+				t.Cleanup(func() { _ = l.Close() }) // likewise
+			}
+			return err
+		})
+		p.finds("error", "hooks.other eth1 ingress", "another loxilight", "")
+	})
+	t.Run("cls_bpf", func(t *testing.T) {
+		p := newPatient(t, "tc")
+		p.ns.Do(t, func() error { return addFilter("eth0", "early", 10) })
+		p.ns.Do(t, func() error { return addFilter("eth0", "late", 0x4c4d) })
+		p.ns.Do(t, func() error {
+			l, err := attachTCX("eth0", link.Tail(), "first")
+			if err == nil {
+				t.Cleanup(func() { _ = l.Close() }) // likewise
+			}
+			return err
+		})
+		found, _ := p.doctor()
+		wantFinding(t, found, "hooks.before eth0 ingress", "tcx first (")
+		wantFinding(t, found, "hooks.before eth0 ingress", "tc early (")
+		wantFinding(t, found, "hooks.after eth0 ingress", "tc late (")
+	})
+	t.Run("xdp", func(t *testing.T) {
+		p := newPatient(t, "tcx")
+		p.ns.Do(t, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			program, err := passProgram("guard", ebpf.XDP, 2)
+			if err != nil {
+				return err
+			}
+			defer program.Close() // the link holds it
+			x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
+			if err == nil {
+				t.Cleanup(func() { _ = x.Close() }) // likewise
+			}
+			return err
+		})
+		p.finds("warning", "hooks.xdp device eth0", "guard (program ", "")
+		found, _ := p.doctor()
+		wantFinding(t, found, "hooks.xdp device eth0", "ends its offloads")
+	})
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// checkChains is about what others have on the hooks of our devices.
+func (x *examiner) checkChains() {
+	for i := range x.plane.Devices {
+		d := &x.plane.Devices[i]
+		if !d.Exists {
+			continue
+		}
+		x.checkXDP(d)
+		x.checkChain(d, "ingress", d.Ingress)
+		x.checkChain(d, "egress", d.Egress)
+		if d.IngressQdisc && x.use == "tc" {
+			x.find("error", "qdiscs.ingress", "device "+d.Name, words{
+				what: "has the qdisc ingress, where cls_bpf needs clsact",
+				why:  "only one of them can be there: programs cannot be attached to what leaves by this device",
+				do:   "find out whose it is (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
+			}, nil)
+		}
+	}
+}
+
+func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
+	if d.XDP == nil {
+		return
+	}
+	why := "it meets packets before ours: what it drops, sends back or redirects is never balanced"
+	if d.Type == "veth" && d.XDP.Detail == "native" {
+		why += "; and XDP on a veth ends its offloads: TCP gets several times slower"
+	}
+	x.find("warning", "hooks.xdp", "device "+d.Name, words{
+		what: fmt.Sprintf("has the XDP program %s", describe(d.XDP)),
+		why:  why, do: "nothing if that is what it is for; else look whose it is: bpftool prog show id " + fmt.Sprint(d.XDP.ID),
+	}, nil)
+}
+
+func describe(c *datapath.ChainProgram) string {
+	id := ""
+	if c.ID != 0 {
+		id = fmt.Sprintf("program %d", c.ID)
+	}
+	details := strings.Trim(strings.Join([]string{id, c.Detail}, ", "), ", ")
+	return fmt.Sprintf("%s (%s)", c.Program, details)
+}
+
+// checkChain tells who runs before and after ours on one side of a device.
+func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []datapath.ChainProgram) {
+	ours := -1
+	for i := range chain {
+		if !chain[i].Ours {
+			continue
+		}
+		if ours >= 0 {
+			x.find("error", "hooks.twice", d.Name+" "+side, words{
+				what: fmt.Sprintf("has two programs of ours: %s by %s, %s by %s", describe(&chain[ours]), chain[ours].Hook, describe(&chain[i]), chain[i].Hook),
+				why:  "packets are counted, and may be rewritten, twice", do: "restart the daemon",
+			}, nil)
+		}
+		ours = i
+	}
+	var before, after []string
+	for i := range chain {
+		c := &chain[i]
+		switch {
+		case c.Ours:
+		case c.Program == "ll_tc_"+side:
+			x.find("error", "hooks.other", d.Name+" "+side, words{
+				what: "has a program of another loxilight: " + describe(c),
+				why:  "two instances must not share a device: the first one takes the packets",
+				do:   "give each instance devices of its own; where there is no other instance, somebody removed pins of ours: restart the daemon",
+			}, nil)
+		case ours >= 0 && i < ours:
+			before = append(before, c.Hook+" "+describe(c))
+		case ours >= 0:
+			after = append(after, c.Hook+" "+describe(c))
+		}
+	}
+	if len(before) > 0 {
+		x.find("warning", "hooks.before", d.Name+" "+side, words{
+			what: "before ours run, in this order: " + strings.Join(before, "; "),
+			why:  "what they drop, redirect, or end the row for (TC_ACT_OK) does not come to ours: it is not balanced, and answers of services may keep the backend's address",
+			do:   "nothing as long as they only look on; else have them attached after ours (tcx: BPF_F_AFTER; cls_bpf: a priority above 19532)",
+		}, nil)
+	}
+	if len(after) > 0 {
+		x.find("note", "hooks.after", d.Name+" "+side, words{
+			what: "after ours run, in this order: " + strings.Join(after, "; "),
+			why:  "they meet what ours leaves alone; packets of tracked connections are sent on before",
+			do:   "nothing, unless they are to see the packets of services: then have them attached before ours",
+		}, nil)
+	}
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// nftObject is one object of nft -j list ruleset: a chain or a rule.
+type nftObject struct {
+	Chain *nftChain `json:"chain"`
+	Rule  *nftRule  `json:"rule"`
+}
+
+type nftChain struct {
+	Family, Table, Name, Type, Hook, Policy string
+	Dev                                     json.RawMessage
+}
+
+type nftRule struct {
+	Family, Table, Chain string
+	Expr                 []map[string]json.RawMessage
+}
+
+// checkFirewall is about packets that take the kernel's path: those of tracked
+// connections do not meet it.
+func (x *examiner) checkFirewall() {
+	if !x.hasServices() {
+		return // nothing is forwarded for us
+	}
+	x.checkNFT()
+	for _, t := range []struct{ names, program string }{
+		{"/proc/net/ip_tables_names", "iptables-legacy"}, {"/proc/net/ip6_tables_names", "ip6tables-legacy"},
+	} {
+		if names, _ := x.read(t.names); !slices.Contains(strings.Fields(names), "filter") {
+			continue
+		}
+		out, err := x.command(t.program, "-w", "3", "-S", "FORWARD")
+		if err != nil {
+			x.hidden(t.program, err)
+		} else if slices.Contains(strings.Split(out, "\n"), "-P FORWARD DROP") {
+			x.findForward(t.program+" chain FORWARD", "has the policy DROP", t.program+" -P FORWARD ACCEPT, or rules that accept what goes to and from the backends")
+		}
+	}
+}
+
+func (x *examiner) hasServices() bool {
+	found := false
+	x.services(func(string, *state.Service) { found = true })
+	return found
+}
+
+func (x *examiner) findForward(object, what, do string) {
+	x.find("warning", "firewall.forward", object, words{
+		what: what,
+		why: "the packets of services that take the kernel's path are dropped there: those to a neighbour that is not known yet, fragments, VLAN tags, " +
+			"answers whose way is not known; so connections fail now and then, or at their beginning",
+		do: do,
+	}, nil)
+}
+
+func (x *examiner) checkNFT() {
+	out, err := x.command("nft", "-j", "list", "ruleset")
+	if errors.Is(err, exec.ErrNotFound) {
+		return // and so it has no rules by nft
+	}
+	var ruleset struct{ Nftables []nftObject }
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &ruleset)
+	}
+	if err != nil {
+		x.hidden("nftables rules", err)
+		return
+	}
+	last := make(map[string]*nftRule) // of each chain
+	for _, o := range ruleset.Nftables {
+		if r := o.Rule; r != nil {
+			last[r.Family+" "+r.Table+" "+r.Chain] = r
+		}
+	}
+	for _, o := range ruleset.Nftables {
+		c := o.Chain
+		if c == nil || c.Hook == "" {
+			continue
+		}
+		name := c.Family + " " + c.Table + " " + c.Name
+		switch {
+		case c.Hook == "forward" && c.Type == "filter" && (c.Policy == "drop" || endsInDrop(last[name])):
+			what := "drops what no rule of it accepts"
+			do := "rules that accept what goes to and from the backends"
+			if c.Table == "firewalld" {
+				do = "firewall-cmd --permanent --zone=ZONE --add-forward for a zone that has the devices, or a policy between their zones; then firewall-cmd --reload"
+			}
+			x.findForward("nftables chain "+name, what, do)
+		case c.Family == "netdev" && x.isPort(string(c.Dev)):
+			x.find("note", "firewall.netdev", "nftables chain "+name, words{
+				what: "sees packets right at a device, after our programs",
+				why:  "packets of tracked connections are sent on before: its rules and counters miss them",
+				do:   "nothing, or filter the clients of services by sourceRanges",
+			}, nil)
+		}
+	}
+}
+
+// endsInDrop reports whether the last rule of a chain drops or rejects whatever
+// comes to it.
+func endsInDrop(r *nftRule) bool {
+	if r == nil {
+		return false
+	}
+	drops := false
+	for _, expr := range r.Expr {
+		for kind := range expr {
+			switch kind {
+			case "drop", "reject":
+				drops = true
+			case "counter", "log":
+			default:
+				return false // only for some packets
+			}
+		}
+	}
+	return drops
+}
+
+// isPort reports whether dev, a name or a list of names in JSON, has a device of
+// ours. It may have where nft, before its version 1.0.7, does not say.
+func (x *examiner) isPort(dev string) bool {
+	if dev == "" {
+		return true
+	}
+	for _, d := range x.plane.Devices {
+		if strings.Contains(dev, `"`+d.Name+`"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkNetworkd is about systemd-networkd, which deletes what it does not know.
+func (x *examiner) checkNetworkd() {
+	if out, err := x.command("systemctl", "is-active", "systemd-networkd.service"); err != nil || strings.TrimSpace(out) != "active" {
+		return
+	}
+	settings := x.networkdSettings()
+	for _, key := range []string{"ManageForeignRoutes", "ManageForeignRoutingPolicyRules"} {
+		if slices.Contains([]string{"no", "false", "0", "off", "n", "f"}, strings.ToLower(settings[key])) {
+			continue
+		}
+		x.find("warning", "networkd.foreign", "systemd-networkd "+key, words{
+			what: "is on: networkd deletes what others than itself have added",
+			why:  "when it is restarted, or a link comes up, routes and rules go by which backends or clients are reached",
+			do:   "put [Network] with " + key + "=no into /etc/systemd/networkd.conf.d/loxilight.conf (the package has that), then systemctl restart systemd-networkd",
+		}, nil)
+	}
+}
+
+// networkdSettings reads networkd.conf and its drop-ins as networkd does: a file
+// in /etc hides one of that name in /run and /usr/lib; later names win.
+func (x *examiner) networkdSettings() map[string]string {
+	settings := make(map[string]string)
+	dirs := []string{"/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd"}
+	for _, dir := range dirs {
+		if text, ok := x.read(dir + "/networkd.conf"); ok {
+			networkSection(text, settings)
+			break
+		}
+	}
+	dropIns := make(map[string]string) // name: path
+	for _, dir := range slices.Backward(dirs) {
+		entries, err := os.ReadDir(x.path(dir + "/networkd.conf.d"))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".conf") {
+				dropIns[e.Name()] = filepath.Join(dir, "networkd.conf.d", e.Name())
+			}
+		}
+	}
+	var names []string
+	for name := range dropIns {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		text, _ := x.read(dropIns[name])
+		networkSection(text, settings)
+	}
+	return settings
+}
+
+// networkSection reads the keys of [Network].
+func networkSection(text string, settings map[string]string) {
+	section := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			section = line
+		} else if key, value, ok := strings.Cut(line, "="); ok && section == "[Network]" && !strings.HasPrefix(line, "#") {
+			settings[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+}

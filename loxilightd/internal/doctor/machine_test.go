@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// inspection has the examiner see what the kernel of the test does not have.
+func (r *rig) inspection(i *datapath.Inspection) {
+	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) { return i, nil }
+}
+
+func TestNetworkd(t *testing.T) {
+	r := newRig(t)
+	r.commands["systemctl is-active systemd-networkd.service"] = "active\n"
+	found := r.examine(false)
+	r.expect(found, "warning", "networkd.foreign systemd-networkd ManageForeignRoutes", "is on")
+	r.expect(found, "warning", "networkd.foreign systemd-networkd ManageForeignRoutingPolicyRules", "is on")
+	drop, err := os.ReadFile("../../../systemd/networkd.conf")
+	r.ok(err)
+	r.machine("/usr/lib/systemd/networkd.conf.d/loxilight.conf", string(drop))
+	for key := range r.examine(false) {
+		if strings.HasPrefix(key, "networkd.") {
+			t.Errorf("found with the package's drop-in: %s", key)
+		}
+	}
+	// A file of that name in /etc hides the package's.
+	r.machine("/etc/systemd/networkd.conf.d/loxilight.conf", "[Network]\n#ManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no")
+	found = r.examine(false)
+	r.expect(found, "warning", "networkd.foreign systemd-networkd ManageForeignRoutes", "is on")
+	if _, ok := found["networkd.foreign systemd-networkd ManageForeignRoutingPolicyRules"]; ok {
+		t.Error("what a drop-in in /etc turns off is called on")
+	}
+}
+
+func TestMemory(t *testing.T) {
+	r := newRig(t)
+	r.machine("/proc/meminfo", "MemTotal:        2097152 kB\nMemFree: 1 kB")
+	r.commands["systemctl show loxilightd.service"] = "LoadState=loaded\nExecStart=" + r.o.ConfigFile + "\nMemoryMax=1073741824\n"
+	r.inspection(&datapath.Inspection{Layouts: []datapath.InspectedLayout{{Path: "p", Current: true, Maps: 1, Bytes: 1100 << 20}}})
+	found := r.examine(false)
+	r.expect(found, "warning", "memory.tables tables", "take 1100 MiB, 53 % of the machine's 2048 MiB")
+	r.expect(found, "error", "memory.limit loxilightd.service", "MemoryMax=1024 MiB")
+	r.machine("/proc/meminfo", "MemTotal:        1310720 kB")
+	r.expect(r.examine(false), "error", "memory.tables tables", "85 %")
+}
+
+func TestLegacyFirewall(t *testing.T) {
+	r := newRig(t)
+	r.machine("/proc/net/ip_tables_names", "nat\nfilter")
+	r.commands["iptables-legacy"] = "-P FORWARD DROP\n-A FORWARD -j DOCKER\n"
+	r.commands["nft"] = `{"nftables":[]}`
+	x := &examiner{Options: r.o, ctx: t.Context(), plane: &datapath.Inspection{}}
+	x.desired.objects = []*state.Object{{Key: state.Key{Kind: "Service", Name: "web"}, Value: &state.Service{}}}
+	x.checkFirewall()
+	if len(x.findings) != 1 || x.findings[0].ID != "firewall.forward" || x.findings[0].Object != "iptables-legacy chain FORWARD" {
+		t.Errorf("found %+v", x.findings)
+	}
+}
+
+// TestLayouts: findings that take another kernel, or another state of
+// the pins, than a test can make.
+func TestLayouts(t *testing.T) {
+	r := newRig(t)
+	r.inspection(&datapath.Inspection{Layout: 1, Layouts: []datapath.InspectedLayout{{
+		Path: "p", Current: true, Maps: 3, Resized: []string{"ll_ct4"}, Sizes: map[string]datapath.InspectedSize{"ll_half4": {Is: 100, Want: 50}},
+	}}, Unseen: map[string]string{"pin x": "why"}})
+	found := r.examine(false)
+	r.expect(found, "note", "pins.resize p", "ll_ct4")
+	r.expect(found, "note", "tables.size p", "ll_half4 100 rather than 50")
+	report := Run(t.Context(), r.o)
+	if len(report.Unseen) == 0 || report.Unseen[0].Why != "why" {
+		t.Errorf("unseen: %v", report.Unseen)
+	}
+}
+
+func TestPreflight(t *testing.T) {
+	r := newRig(t)
+	r.inspection(&datapath.Inspection{Layout: 1, Devices: []datapath.InspectedDevice{{Name: "eth0", Exists: true, Up: true, IngressQdisc: true}}})
+	p := datapath.Preflight{
+		Kernel: "6.1.0", Hooks: datapath.PreflightHooks{OK: true, Use: "tc", Fallback: "kernel 6.1.0 has no tcx"},
+		Programs: []datapath.PreflightProgram{{Program: "ll_tc_ingress", Zone: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}}},
+	}
+	r.o.Preflight = func(string, datapath.Config) (datapath.Preflight, error) { return p, nil }
+	found := r.examine(false)
+	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (zone host)", "too complex; BPF program is too large")
+	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
+	r.expect(found, "error", "qdiscs.ingress device eth0", "clsact")
+	p = datapath.Preflight{Hooks: datapath.PreflightHooks{Error: "no cls_bpf"}}
+	r.expect(r.examine(false), "error", "kernel.hooks hooks", "no cls_bpf")
+}
+
+func TestNeighbours(t *testing.T) {
+	r := newRig(t)
+	r.machine("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "1")
+	x := &examiner{Options: r.o, ctx: t.Context(), plane: &datapath.Inspection{Layout: 1, Routes: map[netip.Addr]datapath.InspectedRoute{}}}
+	s := &state.Service{}
+	for _, a := range []string{"10.0.1.2:80", "10.0.1.3:80"} {
+		b := netip.MustParseAddrPort(a)
+		s.Backends = append(s.Backends, datapath.Backend{Addr: b})
+		x.plane.Routes[b.Addr()] = datapath.InspectedRoute{Local: true}
+	}
+	x.desired = desired{known: true, objects: []*state.Object{{Key: state.Key{Kind: "Service", Name: "web"}, Value: s}}}
+	x.checkNetwork()
+	if len(x.findings) != 1 || x.findings[0].Object != "net.ipv4.neigh.default.gc_thresh3" || x.findings[0].Severity != "warning" {
+		t.Errorf("found %+v", x.findings)
+	}
+}
+
+// TestInspectionFails: what cannot be looked at is said, and nothing is made of it.
+func TestInspectionFails(t *testing.T) {
+	r := newRig(t)
+	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) {
+		return nil, errors.New("lacks CAP_BPF")
+	}
+	report := Run(t.Context(), r.o)
+	for _, f := range report.Findings {
+		if strings.HasPrefix(f.ID, "hooks.") || strings.HasPrefix(f.ID, "pins.") {
+			t.Errorf("found %+v", f)
+		}
+	}
+	if len(report.Unseen) != 1 || report.Unseen[0].Why != "lacks CAP_BPF" {
+		t.Errorf("unseen: %v", report.Unseen)
+	}
+}
+
+// TestTables: what a daemon says of itself that is not as it should be.
+func TestTables(t *testing.T) {
+	r := newRig(t)
+	x := &examiner{Options: r.o, ctx: t.Context()}
+	x.daemon.version = &api.VersionResult{Version: "1.2.2"}
+	x.daemon.status = statusWith(map[string][2]uint64{"connections": {85, 100}, "services": {96, 100}, "backends": {79, 100}})
+	x.checkRunning()
+	severities := map[string]string{}
+	for _, f := range x.findings {
+		severities[f.ID+" "+f.Object] = f.Severity
+	}
+	want := map[string]string{
+		"tables.full table connections": "warning", "tables.full table services": "error",
+		"objects.not_ready Service/web": "error", "objects.not_ready Interface/eth9": "warning",
+		"daemon.repairs loxilightd": "note", "daemon.degraded loxilightd": "warning", "daemon.instance " + x.socket(): "error",
+		"daemon.version loxilightd": "warning",
+	}
+	for key, severity := range want {
+		if severities[key] != severity {
+			t.Errorf("%s is %q, want %s", key, severities[key], severity)
+		}
+	}
+	if len(severities) != len(want) {
+		t.Errorf("found %v", severities)
+	}
+}
+
+func statusWith(tables map[string][2]uint64) *api.StatusResult {
+	s := &api.StatusResult{
+		Instance: "other", Repairs: 3, Capacity: map[string]api.Usage{},
+		Health:   api.Health{State: "degraded", Messages: []string{"2 objects are not Ready", "table services is nearly full: 96 of 100 entries used", "the disk is full"}},
+		NotReady: []api.NotReady{{Object: "Service/web", State: "Error", Message: "x"}, {Object: "Interface/eth9", State: "Pending"}},
+	}
+	for name, u := range tables {
+		s.Capacity[name] = api.Usage{Used: u[0], Size: u[1]}
+	}
+	return s
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// ways is what the services of one family need of the node's network.
+type ways struct {
+	beyond  map[string]bool   // Services with backends that lie behind a device
+	lost    map[string]string // Service: backends without a route, and why
+	aside   map[string]bool   // devices of backends that are no Interface
+	strict  map[string]string // device of backends, to whose rp_filter answers fall: a Service
+	sources map[string]bool   // Services whose backends may see an address of the node
+	count   int               // of backends
+}
+
+func (x *examiner) checkNetwork() {
+	if !x.desired.known || x.plane.Layout == 0 {
+		return
+	}
+	for _, family := range []int{4, 6} {
+		w := x.ways(family)
+		x.checkForwarding(family, w)
+		x.checkPortSysctls(family, w)
+		x.checkWays(family, w)
+		if family == 4 {
+			x.checkReversePath(w)
+			x.checkSourcePorts(w)
+		}
+	}
+}
+
+func isFamily(a netip.Addr, family int) bool { return a.Is4() == (family == 4) }
+
+func (x *examiner) ways(family int) *ways {
+	w := &ways{
+		beyond: map[string]bool{}, lost: map[string]string{}, aside: map[string]bool{},
+		strict: map[string]string{}, sources: map[string]bool{},
+	}
+	ports := make(map[string]bool)
+	for _, p := range x.interfaces() {
+		ports[p.Device] = true
+	}
+	x.services(func(name string, s *state.Service) {
+		for _, b := range s.Backends {
+			r, known := x.plane.Routes[b.Addr.Addr()]
+			if !isFamily(b.Addr.Addr(), family) || !known {
+				continue
+			}
+			w.count++
+			switch {
+			case r.Local:
+			case r.Device == "":
+				w.lost[name] += fmt.Sprintf(", %s (%s)", b.Addr.Addr(), r.Error)
+			default:
+				w.beyond[name] = true
+				w.aside[r.Device] = w.aside[r.Device] || !ports[r.Device]
+				if s.Source != datapath.SourceSNAT && ports[r.Device] && x.answersElsewhere(s, r.Device, family) {
+					w.strict[r.Device] = name
+				}
+			}
+			if s.Source != datapath.SourceKeep {
+				w.sources[name] = true
+			}
+		}
+	})
+	return w
+}
+
+// answersElsewhere reports whether the way to a frontend does not lead by device:
+// answers of backends behind it come in with an address that is not from there.
+func (x *examiner) answersElsewhere(s *state.Service, device string, family int) bool {
+	return slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool {
+		r, known := x.plane.Routes[f.Addr.Addr()]
+		return known && isFamily(f.Addr.Addr(), family) && !r.Local && r.Device != device
+	})
+}
+
+func (x *examiner) checkForwarding(family int, w *ways) {
+	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
+	if len(w.beyond) == 0 || x.sysctl(name) != "0" {
+		return
+	}
+	x.find("error", "sysctl.forwarding", name, words{
+		what: "is 0, and backends of " + servicesOf(w.beyond) + " are on other hosts",
+		why:  "the kernel routes no packet from one device to another: the first packets of connections do not reach these backends",
+		do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
+	}, nil)
+}
+
+// servicesOf names up to three Services.
+func servicesOf(names map[string]bool) string {
+	sorted := slices.Sorted(maps.Keys(names))
+	if len(sorted) > 3 {
+		return fmt.Sprintf("%s and %d more Services", joinWords(sorted[:3]), len(sorted)-3)
+	}
+	return "Service " + joinWords(sorted)
+}
+
+// sysctl returns a kernel parameter, by its dotted name with slashes for the dots
+// in names of devices; empty: it is not there.
+func (x *examiner) sysctl(name string) string {
+	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
+	value, _ := x.read("/proc/sys/" + path)
+	return value
+}
+
+// checkPortSysctls is about the parameters of each port.
+func (x *examiner) checkPortSysctls(family int, w *ways) {
+	for _, d := range x.plane.Devices {
+		if !d.Exists || d.Switch || len(w.beyond) == 0 {
+			continue
+		}
+		conf := fmt.Sprintf("net.ipv%d.conf.%s.", family, strings.ReplaceAll(d.Name, ".", "/"))
+		all := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
+		if x.sysctl(conf+"forwarding") == "0" && x.sysctl(all) != "0" {
+			x.find("warning", "sysctl.device_forwarding", conf+"forwarding", words{
+				what: "is 0, while all others forward",
+				why:  "the kernel does not route what comes in by " + d.Name + ": first packets of connections are lost there",
+				do:   "sysctl -w " + conf + "forwarding=1",
+			}, nil)
+		}
+		if family != 6 {
+			continue
+		}
+		if x.sysctl(conf+"disable_ipv6") == "1" {
+			x.find("warning", "sysctl.disable_ipv6", conf+"disable_ipv6", words{
+				what: "is 1, and there are IPv6 Services with backends on other hosts",
+				why:  "the kernel neither routes IPv6 by " + d.Name + " nor resolves neighbours there",
+				do:   "sysctl -w " + conf + "disable_ipv6=0, unless no IPv6 is to go by this device",
+			}, nil)
+		}
+		if x.sysctl(conf+"accept_ra") == "1" && x.sysctl(conf+"forwarding") != "0" && x.sysctl(conf+"autoconf") == "1" {
+			x.find("note", "sysctl.accept_ra", conf+"accept_ra", words{
+				what: "is 1, which a device that forwards takes for 0",
+				why:  "a default route by router advertisements lapses after its lifetime, and with it the way to clients",
+				do:   "sysctl -w " + conf + "accept_ra=2 where the routes come by router advertisements and not by a network manager",
+			}, nil)
+		}
+	}
+}
+
+func (x *examiner) checkWays(family int, w *ways) {
+	for name, lost := range w.lost {
+		x.find("warning", "routes.missing", "Service/"+name, words{
+			what: "has backends that no route leads to: " + shorten(strings.TrimPrefix(lost, ", "), 300),
+			why:  "connections to them fail",
+			do:   "add the routes, or take the backends out",
+		}, nil)
+	}
+	for device, aside := range w.aside {
+		if aside {
+			x.find("note", "routes.aside", fmt.Sprintf("device %s (IPv%d)", device, family), words{
+				what: "leads to backends, and is no Interface",
+				why:  "all packets to and from them take the kernel's path: slower, and through its firewall",
+				do:   "llcli interface add " + device,
+			}, nil)
+		}
+	}
+	thresh := x.sysctl(map[int]string{4: "net.ipv4.neigh.default.gc_thresh3", 6: "net.ipv6.neigh.default.gc_thresh3"}[family])
+	if n, err := strconv.Atoi(thresh); err == nil && w.count > n {
+		x.find("warning", "sysctl.neighbours", fmt.Sprintf("net.ipv%d.neigh.default.gc_thresh3", family), words{
+			what: fmt.Sprintf("is %d, and there are %d backends", n, w.count),
+			why:  "where they are on the node's own links the kernel cannot remember all of them as neighbours, and drops packets",
+			do:   fmt.Sprintf("raise it to %d", 2*w.count),
+		}, nil)
+	}
+}
+
+func shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// checkReversePath: an answer that takes the kernel's path comes in by the
+// backend's device with the frontend's address.
+func (x *examiner) checkReversePath(w *ways) {
+	all := x.sysctl("net.ipv4.conf.all.rp_filter")
+	for device, service := range w.strict {
+		name := fmt.Sprintf("net.ipv4.conf.%s.rp_filter", strings.ReplaceAll(device, ".", "/"))
+		if max(all, x.sysctl(name)) != "1" { // the larger one counts, and 2 is loose
+			continue
+		}
+		x.find("warning", "sysctl.rp_filter", name, words{
+			what: "is strict (1, by itself or by net.ipv4.conf.all.rp_filter), and backends of Service " + service + " answer by " + device,
+			why:  "answers that take the kernel's path (the first ones, VLAN tags, packets that are too large) come in there with the frontend's address, whose route leads elsewhere: dropped, and counted nowhere of ours",
+			do:   "sysctl -w " + name + "=2 (loose)",
+		}, nil)
+	}
+}
+
+// fewPorts is how many source ports are too few for SNAT.
+const fewPorts = 1024
+
+func (x *examiner) checkSourcePorts(w *ways) {
+	const name = "net.ipv4.ip_local_port_range"
+	f := strings.Fields(x.sysctl(name))
+	if len(f) != 2 || len(w.sources) == 0 {
+		return
+	}
+	low, err1 := strconv.Atoi(f[0])
+	high, err2 := strconv.Atoi(f[1])
+	if err1 != nil || err2 != nil {
+		return
+	}
+	left := max(low-1024, 0) + max(65535-high, 0)
+	if left >= fewPorts {
+		return
+	}
+	severity := "warning"
+	if left == 0 {
+		severity = "error"
+	}
+	x.find(severity, "sysctl.ports", name, words{
+		what: fmt.Sprintf("is %s to %s: %d ports are left for SNAT", f[0], f[1], left),
+		why:  "connections of clients that reach their backend by the same device, or from the node itself, need one each for a backend: without them they are dropped (no_port)",
+		do:   "leave some out of it, such as sysctl -w " + name + "=\"32768 60999\"",
+	}, nil)
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// maxTargets bounds how many addresses are looked up in the routing tables.
+const maxTargets = 2000
+
+func (x *examiner) planeConfig() datapath.Config {
+	c := x.Config
+	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
+}
+
+// interfaces returns the Interfaces that are wanted.
+func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
+	ports := make(map[datapath.PortName]datapath.Port)
+	for _, o := range x.desired.objects {
+		if i, ok := o.Value.(*state.Interface); ok {
+			ports[datapath.PortName(o.Name)] = i.Port
+		}
+	}
+	return ports
+}
+
+// services calls each for every Service.
+func (x *examiner) services(each func(name string, s *state.Service)) {
+	for _, o := range x.desired.objects {
+		if s, ok := o.Value.(*state.Service); ok {
+			each(o.Name, s)
+		}
+	}
+}
+
+// targets returns the addresses of frontends and backends.
+func (x *examiner) targets() []netip.Addr {
+	seen := make(map[netip.Addr]bool)
+	x.services(func(_ string, s *state.Service) {
+		for _, b := range s.Backends {
+			if len(seen) < maxTargets {
+				seen[b.Addr.Addr()] = true
+			}
+		}
+		for _, f := range s.Frontends {
+			if len(seen) < maxTargets {
+				seen[f.Addr.Addr()] = true
+			}
+		}
+	})
+	return slices.Collect(maps.Keys(seen))
+}
+
+// inspect looks at the data plane, for the checks that follow.
+func (x *examiner) inspect() {
+	x.plane = &datapath.Inspection{}
+	if x.Inspect == nil {
+		return
+	}
+	plane, err := x.Inspect(x.Config.Backend, datapath.InspectOptions{Config: x.planeConfig(), Ports: x.interfaces(), Targets: x.targets()})
+	if err != nil {
+		x.hidden("programs, pins and hooks", err)
+		return
+	}
+	x.plane = plane
+	for what, why := range plane.Unseen {
+		x.hidden(what, errors.New(why))
+	}
+}
+
+func (x *examiner) checkPlane() {
+	x.checkPreflight()
+	x.checkMount()
+	for i := range x.plane.Layouts {
+		x.checkLayout(&x.plane.Layouts[i])
+	}
+	wanted := x.interfaces()
+	for i := range x.plane.Ports {
+		x.checkPort(&x.plane.Ports[i], wanted)
+	}
+	for _, o := range x.desired.objects {
+		if i, ok := o.Value.(*state.Interface); ok {
+			x.checkInterface(o, i)
+		}
+	}
+	for i := range x.plane.Filters {
+		x.checkFilter(&x.plane.Filters[i])
+	}
+	for i := range x.plane.Siblings {
+		x.checkSibling(&x.plane.Siblings[i])
+	}
+}
+
+// checkPreflight says what a start would meet.
+func (x *examiner) checkPreflight() {
+	if x.Preflight == nil {
+		return
+	}
+	p, err := x.Preflight(x.Config.Backend, x.planeConfig())
+	if err != nil {
+		x.hidden("whether the programs load", err)
+		return
+	}
+	x.use = p.Hooks.Use
+	for _, program := range p.Programs {
+		if !program.OK {
+			x.find("error", "kernel.refuses", "program "+program.Program+" (zone "+program.Zone+")", words{
+				what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
+				why:  "the next start ends with exit code 70; what is attached goes on",
+				do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
+			}, nil)
+		}
+	}
+	if !p.Hooks.OK {
+		x.find("error", "kernel.hooks", "hooks", words{
+			what: "programs cannot be attached: " + p.Hooks.Error, why: "no Interface becomes Ready",
+			do: "see llcli preflight; a kernel needs tcx (6.6 and later) or CONFIG_NET_CLS_BPF with CONFIG_NET_SCH_INGRESS",
+		}, nil)
+	} else if p.Hooks.Use == "tc" {
+		x.find("note", "kernel.tcx", "hooks", words{
+			what: "programs are attached by cls_bpf rather than by tcx: " + p.Hooks.Fallback,
+			why:  "it works; a program of others can take the place before ours, and whoever deletes the qdisc clsact takes ours off until the daemon mends it",
+			do:   "nothing, or run a kernel from 6.6 on",
+		}, nil)
+	}
+	if p.Pins.Action == datapath.PinsRefuse {
+		why := p.Pins.Error
+		for _, m := range p.Pins.Maps {
+			if m.Action == datapath.PinsRefuse {
+				why += "; map " + m.Map + ": " + m.Reason
+			}
+		}
+		x.find("error", "pins.refused", x.Config.PinDir, words{
+			what: "cannot be taken over by this version: " + strings.TrimPrefix(why, "; "),
+			why:  "the next start ends with exit code 70; what is attached goes on",
+			do:   "install the version again that pinned it; or, ending forwarding and all connections, stop the daemon and run llcli detach",
+		}, nil)
+	}
+}
+
+// checkMount finds a daemon that pins where only it can see it.
+func (x *examiner) checkMount() {
+	if x.Config.Backend != "ebpf" || !x.daemon.running() || x.daemon.pid == 0 {
+		return
+	}
+	dir := x.Config.PinDir
+	its, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", x.daemon.pid, dir))
+	if err != nil {
+		return // it has none, or is not for us to see
+	}
+	ours, err := os.Stat(dir)
+	if a, ok := its.Sys().(*syscall.Stat_t); ok && err == nil {
+		if b, ok := ours.Sys().(*syscall.Stat_t); ok && a.Dev == b.Dev {
+			return
+		}
+	}
+	x.find("error", "bpffs.private", dir, words{
+		what: "is another BPF file system for the daemon than for everybody else",
+		why:  "what the daemon pins ends with it: programs and connections do not outlive a restart",
+		do:   "mount -t bpf bpf " + bpffs + " on the host, see that the unit has no PrivateMounts= of its own over it, and restart the daemon",
+	}, nil)
+}
+
+func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
+	if !l.Current {
+		if l.Maps > 0 || l.Ports > 0 {
+			x.find("error", "pins.layout", l.Path, words{
+				what: fmt.Sprintf("holds %d maps (%d MiB) and programs on %d devices of another layout than this version's", l.Maps, l.Bytes>>20, l.Ports),
+				why:  "they were pinned by another version of loxilight, and this one does not start beside them",
+				do:   "install that version again; or, ending forwarding and all connections, stop the daemon and run llcli detach",
+			}, nil)
+		}
+		return
+	}
+	if l.Maps > 0 && len(l.Missing) > 0 {
+		x.find("error", "pins.missing", l.Path, words{
+			what: "lacks the maps " + joinWords(l.Missing),
+			why:  "somebody removed the pins: programs go on with the maps, and the next start makes new ones that are empty, so that what they hold is lost",
+			do:   "let connections end, then restart the daemon: it makes everything anew",
+		}, nil)
+	}
+	if len(l.Resized) > 0 && !x.daemon.running() {
+		x.find("note", "pins.resize", l.Path, words{
+			what: "has maps whose change of size did not come to its end: " + joinWords(l.Resized),
+			why:  "they take memory twice", do: "start the daemon: it goes on where it was",
+		}, nil)
+	}
+	if len(l.Strange) > 0 {
+		x.find("note", "pins.strange", l.Path, words{
+			what: "has in it what is none of ours: " + joinWords(l.Strange),
+			why:  "it is left alone; llcli detach does not remove what it does not know",
+			do:   "remove it if nobody needs it",
+		}, nil)
+	}
+	x.checkSizes(l)
+}
+
+func (x *examiner) checkSizes(l *datapath.InspectedLayout) {
+	var differ []string
+	for name, size := range l.Sizes {
+		differ = append(differ, fmt.Sprintf("%s %d rather than %d", name, size.Is, size.Want))
+	}
+	if len(differ) == 0 || l.Maps == 0 {
+		return
+	}
+	slices.Sort(differ)
+	x.find("note", "tables.size", l.Path, words{
+		what: "has tables of another size than configured: " + joinWords(differ),
+		why:  "the configuration was changed since the start, or a table held more than it was to have room for, and kept its size",
+		do:   "restart the daemon: it changes the sizes and keeps the entries",
+	}, nil)
+}
+
+func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.PortName]datapath.Port) {
+	port, isWanted := wanted[p.Name]
+	object := "Interface/" + string(p.Name)
+	switch {
+	case !p.Current || p.Unknown:
+		return // said by checkLayout, or among what could not be seen
+	case p.Index == 0 && x.desired.known && !isWanted && !x.daemon.running():
+		x.find("warning", "pins.stale", p.Path, words{
+			what: "are pins of a device that has gone, for an Interface that nobody wants any more",
+			why:  "they take memory, and the next daemon has to do with them", do: "start the daemon, or rm -r " + p.Path,
+		}, x.alone("rm -r "+p.Path, p.Remove))
+	case p.Index == 0:
+		return // its device is missing: said by checkInterface, or by the daemon
+	case x.desired.known && !isWanted && !x.daemon.running():
+		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
+			what: "has programs of " + object + " attached, which nobody wants any more",
+			why:  "its packets are balanced still", do: "start the daemon: it takes them off",
+		}, nil)
+	case isWanted && port.Device != p.Device:
+		x.find("warning", "hooks.elsewhere", object, words{
+			what: "is attached to the device " + p.Device + ", and wants " + port.Device,
+			why:  "packets of the other device are not balanced", do: "start the daemon; if it runs, see llcli status",
+		}, nil)
+	}
+	attached := 0
+	var off []string
+	for _, h := range p.Hooks {
+		if h.Attached {
+			attached++
+		} else {
+			off = append(off, h.Name)
+		}
+	}
+	if attached < 2 {
+		x.find("error", "hooks.half", object, words{
+			what: fmt.Sprintf("has %d of 2 programs attached to %s%s", attached, p.Device, prefixed(", missing ", joinWords(off))),
+			why:  "connections by this device fail in one direction: somebody took a program off",
+			do:   "start the daemon, which mends it within seconds; if it runs, see llcli status",
+		}, nil)
+	}
+}
+
+// checkInterface is about what is wanted and not there. A running daemon says
+// itself what it waits for.
+func (x *examiner) checkInterface(o *state.Object, i *state.Interface) {
+	if x.plane.Layout == 0 || x.Config.Backend != "ebpf" {
+		return // nobody looked
+	}
+	var device datapath.InspectedDevice
+	for _, d := range x.plane.Devices {
+		if d.Name == i.Device && d.Switch == (i.Switch && x.Config.SwitchNamespace != "host") {
+			device = d
+		}
+	}
+	port := slices.IndexFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
+		return p.Current && string(p.Name) == o.Name && (p.Index != 0 || p.Unknown)
+	})
+	switch {
+	case !device.Exists && !x.daemon.running():
+		x.find("warning", "devices.missing", o.Key.String(), words{
+			what: "wants the device " + i.Device + ", and there is none",
+			why:  "nothing is balanced by it", do: "make the device, or delete the object; a running daemon attaches within a second of its coming",
+		}, nil)
+	case device.Exists && port < 0 && !x.waits(o.Key.String()):
+		x.find("error", "hooks.missing", o.Key.String(), words{
+			what: "has no programs on the device " + i.Device,
+			why:  "packets to services that come by this device are not balanced",
+			do:   x.start() + "; if it runs, see llcli status",
+		}, nil)
+	case device.Exists && !device.Up:
+		x.find("warning", "devices.down", "device "+i.Device, words{
+			what: "is down", why: "no packet comes or goes by it", do: "ip link set " + i.Device + " up",
+		}, nil)
+	}
+}
+
+// waits reports whether the daemon says that it waits for an object.
+func (x *examiner) waits(object string) bool {
+	if x.daemon.status == nil {
+		return false
+	}
+	for _, o := range x.daemon.status.NotReady {
+		if o.Object == object {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
+	object := fmt.Sprintf("device %s, %s", f.Device, f.Hook)
+	if f.Remove == nil {
+		x.find("warning", "filters.other", object, words{
+			what: fmt.Sprintf("has a filter of another loxilight (program %d, %s)", f.Program, f.Holder),
+			why:  "two instances must not share a device: each takes the other's place",
+			do:   "give each instance devices of its own",
+		}, nil)
+		return
+	}
+	x.find("warning", "filters.stray", object, words{
+		what: fmt.Sprintf("has a filter that is called as ours (program %d), and no pin knows it", f.Program),
+		why:  "it goes on by itself, with tables that nobody keeps: packets may go where no service says",
+		do:   fmt.Sprintf("tc filter del dev %s %s pref %d", f.Device, strings.TrimPrefix(f.Hook, "tc-"), 0x4c4c),
+	}, func() (string, error) {
+		return fmt.Sprintf("removed the filter from %s of %s", f.Hook, f.Device), f.Remove()
+	})
+}
+
+// checkSibling finds pins of an instance that there is not.
+func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
+	base := filepath.Base(s.Path)
+	for _, dir := range []string{"/etc/", "/var/lib/"} {
+		if _, err := os.Stat(x.path(dir + base)); err == nil {
+			return
+		}
+	}
+	if held, _ := x.lockHolder(s.Path); held {
+		return
+	}
+	var fix func() (string, error)
+	do := "run loxilightd --detach with a configuration that says instance: " + strings.TrimPrefix(base, "loxilight-")
+	if s.Remove != nil {
+		do = "rm -r " + s.Path
+		fix = func() (string, error) { return "rm -r " + s.Path, s.Remove() }
+	}
+	x.find("warning", "pins.orphan", s.Path, words{
+		what: fmt.Sprintf("are pins of an instance that has neither configuration nor state nor a daemon; %d programs are attached by them", s.Attached),
+		why:  "their maps take memory, and their programs go on as told last", do: do,
+	}, fix)
+}
+
+// alone wraps what must not happen while a daemon runs: it holds its lock meanwhile.
+func (x *examiner) alone(did string, f func() error) func() (string, error) {
+	if f == nil {
+		return nil
+	}
+	return func() (string, error) {
+		lock, err := os.OpenFile(filepath.Join(x.Config.RunDir, "loxilightd.lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err == nil {
+			defer lock.Close() // gives the lock back
+			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+				return "", errors.New("the daemon has started meanwhile; it does this itself")
+			}
+		}
+		return did, f()
+	}
+}
