@@ -22,7 +22,10 @@ static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tic
 	struct nexthop *nexthop;
 	__u32 *known, index;
 
-	if (!device)
+	/* What leaves by a part of a bridge was routed to the bridge: nobody but that
+	 * knows whether the neighbour is still behind this part.
+	 */
+	if (!device || device->flags & DEVICE_F_PART)
 		return 0;
 	known = bpf_map_lookup_elem(&ll_nexthop_id, key);
 	if (known) {

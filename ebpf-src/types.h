@@ -140,6 +140,7 @@ struct device_key {
 
 #define DEVICE_F_PEER 0x1 /* as NEXTHOP_F_PEER */
 #define DEVICE_F_PORT 0x2 /* our programs are attached */
+#define DEVICE_F_PART 0x4 /* of a bridge or bond, which the neighbours belong to */
 
 struct device {
 	struct addr addr4; /* source for SNAT; all zero: none */

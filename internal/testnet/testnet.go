@@ -106,6 +106,9 @@ func (ns *NS) Name() string { return ns.name }
 // Path is the file that stands for the namespace.
 func (ns *NS) Path() string { return filepath.Join(netnsDir, ns.name) }
 
+// Open opens the namespace, for system calls that want it.
+func (ns *NS) Open() (*os.File, error) { return os.Open(ns.Path()) }
+
 // Do runs fn inside the namespace and fails the test if it fails. Goroutines that
 // fn starts are outside it.
 func (ns *NS) Do(t T, fn func() error) {

@@ -30,23 +30,35 @@ var devices = []string{"in0", "p1", "p2", "p3"}
 // as classifiers.
 func (s *site) hooks() (counts map[string]int, err error) {
 	counts = make(map[string]int)
-	err = s.node.Try(func() error {
-		for _, name := range devices {
-			dev, err := net.InterfaceByName(name)
+	for _, name := range devices {
+		n, err := hooksOf(s.node, name)
+		if err != nil {
+			return nil, err
+		}
+		for i, side := range hookSides {
+			counts[name+" "+side.name] = n[i]
+		}
+	}
+	return counts, nil
+}
+
+// hooksOf returns how many programs are attached to a device, by hookSides.
+func hooksOf(ns *testnet.NS, device string) (counts [2]int, err error) {
+	err = ns.Try(func() error {
+		dev, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		for i, side := range hookSides {
+			r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: side.attach})
 			if err != nil {
-				return err
+				return fmt.Errorf("programs of %s: %w", device, err)
 			}
-			for _, side := range hookSides {
-				r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: side.attach})
-				if err != nil {
-					return fmt.Errorf("programs of %s: %w", name, err)
-				}
-				filters, err := classifiers(dev.Index, side.parent)
-				if err != nil {
-					return fmt.Errorf("classifiers of %s: %w", name, err)
-				}
-				counts[name+" "+side.name] = len(r.Programs) + filters
+			filters, err := classifiers(dev.Index, side.parent)
+			if err != nil {
+				return fmt.Errorf("classifiers of %s: %w", device, err)
 			}
+			counts[i] = len(r.Programs) + filters
 		}
 		return nil
 	})

@@ -27,6 +27,7 @@ const (
 
 	devicePeer = 0x1 // DEVICE_F_PEER
 	devicePort = 0x2
+	devicePart = 0x4
 
 	backendUsable = 0x1 // BACKEND_F_USABLE
 )

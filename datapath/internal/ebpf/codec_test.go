@@ -25,6 +25,7 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"CT_F_SNAT":        ctSNAT,
 		"DEVICE_F_PEER":    devicePeer,
 		"DEVICE_F_PORT":    devicePort,
+		"DEVICE_F_PART":    devicePart,
 		"BACKEND_F_USABLE": backendUsable,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(header)

@@ -175,6 +175,8 @@ func (v *devices) scan() error {
 	first := firstAddrs(addrs, v.addrs)
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
+	}
+	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l, first)
 	}
 	return v.write(wanted)
@@ -268,6 +270,10 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 	}
 	if v.ports[a.Index] {
 		k.Flags |= devicePort
+	}
+	// Routes lead by a device of a VRF itself, and not by the VRF.
+	if master := v.links[a.MasterIndex]; a.MasterIndex != 0 && (master == nil || master.Type() != "vrf") {
+		k.Flags |= devicePart
 	}
 	return k
 }

@@ -109,7 +109,9 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	t := p.byName[name]
 	link, err := z.nl.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		err = datapath.ErrAbsent
+		if err = p.forgetGone(name, t); err == nil {
+			err = datapath.ErrAbsent
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("device %q: %w", value.Device, err)
@@ -120,7 +122,14 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 			value.Device, datapath.ErrUnsupported)
 	}
 	if other := p.holder(id, index); other != "" && other != name {
-		return fmt.Errorf("device %q is the device of interface %q already", value.Device, other)
+		o := p.byName[other]
+		if o.device == "" || o.device == value.Device {
+			return fmt.Errorf("device %q is the device of interface %q already", value.Device, other)
+		}
+		// It was called so when the other one got it.
+		if err := p.detach(other, o); err != nil {
+			return err
+		}
 	}
 	if t != nil && (t.zone != id || t.ifindex != index || !z.attached(t)) {
 		if err := p.detach(name, t); err != nil {
@@ -137,6 +146,29 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	}
 	t.device = value.Device
 	return z.devices.setPort(index, true)
+}
+
+// forgetGone takes the programs and pins of a port off whose device is not in the
+// zone any more: it was deleted, or is in another namespace, where they would work
+// on packets that are not the zone's. On one that was only renamed they stay.
+func (p *ports) forgetGone(name datapath.PortName, t *port) error {
+	if t == nil || len(t.hooks) == 0 {
+		return nil
+	}
+	if t.ifindex != 0 {
+		z, err := p.d.zone(t.zone)
+		if err != nil {
+			return err
+		}
+		if _, err := z.nl.LinkByIndex(t.ifindex); !errors.As(err, new(netlink.LinkNotFoundError)) {
+			return err
+		}
+	}
+	if err := p.detach(name, t); err != nil {
+		return err
+	}
+	t.ifindex = 0
+	return nil
 }
 
 // holder returns the port that has the device, or "".

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// setLink changes a device of a namespace.
+func setLink(t *testing.T, ns *testnet.NS, device string, change func(netlink.Link) error) {
+	t.Helper()
+	ns.Do(t, func() error {
+		dev, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return change(dev)
+	})
+}
+
+// rename gives a device of the node another name.
+func (s *site) rename(from, to string) {
+	s.t.Helper()
+	setLink(s.t, s.node, from, netlink.LinkSetDown)
+	setLink(s.t, s.node, from, func(l netlink.Link) error { return netlink.LinkSetName(l, to) })
+	s.node.Up(s.t, to)
+}
+
+// within waits a second at most for the programs of a device, on either hook.
+func within(t *testing.T, ns *testnet.NS, device string, want int, what string) {
+	t.Helper()
+	begin := time.Now()
+	testnet.Eventually(t, time.Second, what, func() bool {
+		n, err := hooksOf(ns, device)
+		return err == nil && n == [2]int{want, want}
+	})
+	t.Logf("%s: after %s", what, time.Since(begin).Round(time.Millisecond))
+}
+
+func (s *site) pinned(port string) bool {
+	return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.HasSuffix(path, "/"+port) })
+}
+
+func (s *site) expectServed(when string) {
+	s.t.Helper()
+	testnet.Eventually(s.t, time.Second, when+": the service is served", func() bool {
+		name, err := s.quick(vip4 + ":9000")
+		return name == "b3" && err == nil
+	})
+}
+
+// TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on one
+// that is renamed until its interface is another's; one that is made anew by its name
+// is attached to within a second; on one that is deleted, or taken into another
+// namespace, nothing of ours is left, nor a pin.
+func TestDeviceComesAndGoes(t *testing.T) {
+	for _, attach := range []string{"tcx", "tc"} {
+		t.Run(attach, func(t *testing.T) {
+			s := newSite(t, "datapath: {attach: "+attach+"}").start()
+			s.serve(s.backends[2], "10.0.3.2:8080", "b3")
+			s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.3.2:8080"}))
+			s.expectServed("at first")
+			all := s.pins()
+
+			setLink(t, s.node, "p3", netlink.LinkSetDown)
+			s.node.Up(t, "p3")
+			within(t, s.node, "p3", 1, "attached after down and up")
+			s.expectServed("after down and up")
+
+			s.node.DeleteLink(t, "p3")
+			testnet.Eventually(t, time.Second, "the pins of a device that was deleted are gone", func() bool { return !s.pinned("p3") })
+			s.renew(t)
+			within(t, s.node, "p3", 1, "attached to a device made anew")
+			s.expectServed("by a device made anew")
+			if attach == "tcx" { // pins of filters have the index of the device in their names
+				testnet.Eventually(t, time.Second, "as much is pinned as before", func() bool { return slices.Equal(s.pins(), all) })
+			}
+
+			s.rename("p3", "q3")
+			within(t, s.node, "q3", 1, "attached under another name")
+			s.expectServed("under another name")
+			s.Apply("kind: Interface\nname: q3\nspec: {device: q3}\n")
+			s.LLCLI("delete", "Interface", "p3", "--wait", "5s")
+			within(t, s.node, "q3", 1, "attached by another interface")
+			s.expectServed("by another interface")
+
+			s.moveAway(t)
+		})
+	}
+}
+
+// renew makes the pair of p3 anew: its other end went with it.
+func (s *site) renew(t *testing.T) {
+	t.Helper()
+	testnet.Veth(t, testnet.Port{NS: s.node, Name: "p3", Addrs: []string{"10.0.3.1/24"}},
+		testnet.Port{NS: s.backends[2], Name: "eth0", Addrs: []string{"10.0.3.2/24"}})
+	s.backends[2].Route(t, "default", "10.0.3.1")
+}
+
+// moveAway takes q3 to another namespace, and back.
+func (s *site) moveAway(t *testing.T) {
+	t.Helper()
+	away := testnet.New(t, "away")
+	move := func(from, to *testnet.NS) {
+		t.Helper()
+		handle, err := to.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer handle.Close()
+		setLink(t, from, "q3", func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(handle.Fd())) })
+	}
+	move(s.node, away)
+	within(t, away, "q3", 0, "off a device that is in another namespace")
+	testnet.Eventually(t, time.Second, "its pins are gone", func() bool { return !s.pinned("q3") })
+	move(away, s.node)
+	within(t, s.node, "q3", 1, "attached to a device that is back")
+	s.node.Up(t, "q3")
+	s.node.Addr(t, "q3", "10.0.3.1/24")
+	s.expectServed("by a device that is back")
+}
