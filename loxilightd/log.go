@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -51,6 +52,18 @@ func isJournal(w io.Writer) bool {
 		return false
 	}
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+}
+
+// complain writes an error where there is no logger yet; each of its lines is one of
+// the journal.
+func complain(w io.Writer, err error) {
+	prefix := ""
+	if isJournal(w) {
+		prefix = "<3>"
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintf(w, "%sloxilightd: %s\n", prefix, strings.TrimSuffix(line, "\n"))
+	}
 }
 
 // journalHandler begins each line with its priority, as in <4>; see sd-daemon(3).

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// logged returns what a logger writes to a pipe that is the journal, or is not.
-func logged(t *testing.T, journal bool, format string) string {
+// logged returns what reaches a pipe that is the journal, or is not.
+func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -30,13 +32,7 @@ func logged(t *testing.T, journal bool, format string) string {
 		inode++ // of a program whose stderr was redirected
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, inode))
-	cfg := config.Default("default")
-	cfg.LogLevel, cfg.LogFormat = slog.LevelDebug, format
-	log := newLogger(w, cfg, new(slog.LevelVar)).With(slog.String("service", "web"))
-	log.Debug("asked")
-	log.Info("ready")
-	log.Warn("slow")
-	log.WithGroup("of").Error("lost", slog.String("port", "eth0"))
+	write(w)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -47,27 +43,49 @@ func logged(t *testing.T, journal bool, format string) string {
 	return string(text)
 }
 
+// lines logs a line of each level.
+func lines(format string) func(io.Writer) {
+	return func(w io.Writer) {
+		cfg := config.Default("default")
+		cfg.LogLevel, cfg.LogFormat = slog.LevelDebug, format
+		log := newLogger(w, cfg, new(slog.LevelVar)).With(slog.String("service", "web"))
+		log.Debug("asked")
+		log.Info("ready")
+		log.Warn("slow")
+		log.WithGroup("of").Error("lost", slog.String("port", "eth0"))
+	}
+}
+
 func TestLinesOfTheJournalHavePriorities(t *testing.T) {
-	const want = `<7>level=DEBUG msg=asked service=web
+	for _, tt := range []struct {
+		name, want string
+		write      func(io.Writer)
+	}{
+		{"text", `<7>level=DEBUG msg=asked service=web
 <6>level=INFO msg=ready service=web
 <4>level=WARN msg=slow service=web
 <3>level=ERROR msg=lost service=web of.port=eth0
-`
-	if got := logged(t, true, "text"); got != want {
-		t.Errorf("the journal gets\n%swant\n%s", got, want)
-	}
-	const json = `<7>{"level":"DEBUG","msg":"asked","service":"web"}
+`, lines("text")},
+		{"json", `<7>{"level":"DEBUG","msg":"asked","service":"web"}
 <6>{"level":"INFO","msg":"ready","service":"web"}
 <4>{"level":"WARN","msg":"slow","service":"web"}
 <3>{"level":"ERROR","msg":"lost","service":"web","of":{"port":"eth0"}}
-`
-	if got := logged(t, true, "json"); got != json {
-		t.Errorf("the journal gets\n%swant\n%s", got, json)
+`, lines("json")},
+		{"configuration", `<3>loxilightd: f:1: one
+<3>loxilightd: f:2: two
+`, func(w io.Writer) { complain(w, errors.Join(errors.New("f:1: one"), errors.New("f:2: two"))) }},
+	} {
+		if got := logged(t, true, tt.write); got != tt.want {
+			t.Errorf("%s: the journal gets\n%swant\n%s", tt.name, got, tt.want)
+		}
 	}
 }
 
 func TestLinesElsewhereHaveTheTime(t *testing.T) {
-	if got := logged(t, false, "text"); len(got) < 5 || got[:5] != "time=" {
+	if got := logged(t, false, lines("text")); !strings.HasPrefix(got, "time=") {
 		t.Errorf("a file gets\n%s", got)
+	}
+	if got := logged(t, false, func(w io.Writer) { complain(w, errors.New("f:1: one")) }); got != "loxilightd: f:1: one\n" {
+		t.Errorf("a file gets %q", got)
 	}
 }

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		return examine(ctx, cfg, err, &o, stdout, stderr)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
+		complain(stderr, err)
 		return exitConfig
 	}
 	level := new(slog.LevelVar)
