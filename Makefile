@@ -88,12 +88,14 @@ completion: build ## completion scripts for bash, zsh and fish, in dist/completi
 	for shell in bash zsh fish; do bin/llcli completion $$shell > dist/completion/llcli.$$shell || exit 1; done
 
 install: man completion ## install what is built below PREFIX (/usr/local), and a configuration where there is none
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(SHARE)/man/man1
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(SHARE)/man/man1 $(SHARE)/man/man5 $(SHARE)/man/man8
 	install bin/llcli $(DESTDIR)$(PREFIX)/bin/
 	if [ -e bin/loxilightd ]; then install bin/loxilightd $(DESTDIR)$(PREFIX)/sbin/; fi
 	install -d $(CONFIG)/conf.d
 	if [ ! -e $(CONFIG)/loxilightd.yaml ]; then install -m 644 configs/loxilightd.yaml $(CONFIG)/; fi
 	install -m 644 dist/man/man1/llcli*.1 $(SHARE)/man/man1/
+	install -m 644 docs/man/*.5 $(SHARE)/man/man5/
+	install -m 644 docs/man/*.8 $(SHARE)/man/man8/
 	install -D -m 644 dist/completion/llcli.bash $(SHARE)/bash-completion/completions/llcli
 	install -D -m 644 dist/completion/llcli.zsh $(SHARE)/zsh/site-functions/_llcli
 	install -D -m 644 dist/completion/llcli.fish $(SHARE)/fish/vendor_completions.d/llcli.fish

@@ -161,6 +161,24 @@ func TestInstalledFile(t *testing.T) {
 	}
 }
 
+// TestManualPage holds the manual page to the keys that there are.
+func TestManualPage(t *testing.T) {
+	const file = "../../../docs/man/loxilightd.yaml.5"
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]bool{}
+	for _, word := range strings.FieldsFunc(string(data), func(r rune) bool { return strings.ContainsRune(" \n\",", r) }) {
+		said[word] = true
+	}
+	for _, k := range schema {
+		if !said[k.name] {
+			t.Errorf("%s does not say what %s is", file, k.name)
+		}
+	}
+}
+
 func TestLoadOfWhatIsNotThere(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "no.yaml")); err == nil || !strings.Contains(err.Error(), "no.yaml") {
 		t.Errorf("error %v, want one that names the file", err)
