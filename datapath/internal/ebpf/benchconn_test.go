@@ -16,14 +16,18 @@ import (
 
 // lifePackets is the life of a TCP connection with one request.
 var lifePackets = []struct {
-	name  string
-	reply bool
-	flags uint8
+	name    string
+	reply   bool
+	flags   uint8
+	options []byte
 }{
-	{"syn", false, testpkt.SYN}, {"synack", true, testpkt.SYN | testpkt.ACK}, {"ack", false, testpkt.ACK},
-	{"request", false, testpkt.ACK | testpkt.PSH}, {"response", true, testpkt.ACK | testpkt.PSH},
-	{"fin", true, testpkt.ACK | testpkt.FIN}, {"finack", false, testpkt.ACK | testpkt.FIN}, {"lastack", true, testpkt.ACK},
+	{"syn", false, testpkt.SYN, synOptions}, {"synack", true, testpkt.SYN | testpkt.ACK, synOptions}, {"ack", false, testpkt.ACK, nil},
+	{"request", false, testpkt.ACK | testpkt.PSH, nil}, {"response", true, testpkt.ACK | testpkt.PSH, nil},
+	{"fin", true, testpkt.ACK | testpkt.FIN, nil}, {"finack", false, testpkt.ACK | testpkt.FIN, nil}, {"lastack", true, testpkt.ACK, nil},
 }
+
+// synOptions are those of Linux: MSS, SACK permitted, timestamps, window scale.
+var synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7}
 
 // BenchmarkConnection measures each packet of a TCP connection's life by
 // BPF_PROG_RUN, in tables of their usual size: of connections that nobody knows, and of
@@ -75,7 +79,7 @@ func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Durati
 				eth, from, to, dev = r.out.arrives(), backend, client, r.out
 			}
 			frame := testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 64),
-				testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Ack: 1, Window: 501, Flags: p.flags})
+				testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Ack: 1, Window: 501, Flags: p.flags, Options: p.options})
 			d, action, err := timeOne(r.ingress, frame, dev)
 			if err != nil {
 				return err
