@@ -50,6 +50,16 @@ static __noinline __u32 route_out(struct pkt *p, struct bpf_fib_lookup *fib,
 	}
 }
 
+/* Whether an IPv4 address is the node's own. */
+static __always_inline int route_is_local4(struct pkt *p, struct bpf_fib_lookup *fib, __be32 addr)
+{
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->ifindex = p->skb->ifindex;
+	fib->family = AF_INET;
+	fib->ipv4_dst = addr;
+	return bpf_fib_lookup(p->skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
 /* Back to the node itself, by the ingress hook of the same device. */
 static __always_inline int route_back(struct pkt *p)
 {

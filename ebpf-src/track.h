@@ -33,14 +33,22 @@ static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexth
 	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
 }
 
-/* Whether packets of this direction leave with an IPv4 address of the node itself:
- * to the stack such a source, coming in, is a martian.
+/* Whether packets of this direction leave with an IPv4 address of the node itself, that
+ * of its SNAT or that of the frontend: to the stack such a source, coming in, is a
+ * martian. Answers to a client on the node itself end at its stack all the same.
  */
-static __always_inline int track_is_martian(const struct pkt *p, const struct ct_meta *meta,
-					    const struct rewrite *r)
+static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 {
-	return p->family == 4 && meta->flags & CT_F_SNAT && !(meta->flags & CT_F_REPLY) &&
-	       p->saddr.word[3] != r->saddr.word[3];
+	struct work *w;
+
+	if (p->family != 4 || p->saddr.word[3] == saddr)
+		return 0;
+	if (!(flags & CT_F_REPLY))
+		return !!(flags & CT_F_SNAT);
+	if (flags & CT_F_FROM_NODE)
+		return 0;
+	w = work_get();
+	return w && route_is_local4(p, &w->fib, saddr);
 }
 
 /* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
@@ -92,7 +100,7 @@ static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, st
 	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop);
 slow:
-	p->martian = track_is_martian(p, meta, r);
+	p->martian = track_is_martian(p, meta->flags, r->saddr.word[3]);
 	if (p->martian) {
 		/* The stack tells the sender: it knows where the packet was to go. */
 		if (p->ttl <= 1)

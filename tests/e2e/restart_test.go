@@ -347,3 +347,26 @@ func without(all, others []string) (left []string) {
 	}
 	return left
 }
+
+// TestKilledOnOwnAddress: the same for a service on the node's own address, whose
+// answers the stack takes for martians, so that they must never need it.
+func TestKilledOnOwnAddress(t *testing.T) {
+	s := newSite(t).start()
+	s.serve(s.backends[0], backendAddr("IPv4", 0, 8080), "b1")
+	s.serve(s.backends[0], backendAddr("IPv6", 0, 8080), "b1")
+	fronts := []string{"192.0.2.1:9000", "[2001:db8:0:2::1]:9000"}
+	s.Apply(serviceYAML("web", []string{fronts[0] + "/tcp", fronts[0] + "/udp", fronts[1] + "/tcp", fronts[1] + "/udp"},
+		[]string{backendAddr("IPv4", 0, 8080), backendAddr("IPv6", 0, 8080)}))
+	var both []*testtraffic.Traffic
+	for _, front := range fronts {
+		both = append(both, testtraffic.Start(t, s.client, front, testtraffic.Load{Flows: 4, Packets: 1000, Connections: 10, Lasting: 4}))
+	}
+	for range 3 {
+		s.Kill()
+		s.Start()
+		s.ready()
+	}
+	for _, tr := range both {
+		tr.ExpectUnharmed(t)
+	}
+}

@@ -59,6 +59,7 @@ func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 		testnet.Port{NS: r.ns, Name: "out0", Addrs: []string{"10.0.1.1/24", "2001:db8:2::1/64"}, MAC: "02:00:5e:10:02:01"},
 		testnet.Port{NS: far, Name: "out1", MAC: "02:00:5e:10:02:34"})
 	r.ns.Forward(t)
+	r.ns.Route(t, "198.51.100.0/24", "192.0.2.17") // the frontends are somebody else's
 	r.load(tune)
 	r.devices()
 	return r
