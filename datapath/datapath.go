@@ -192,7 +192,8 @@ type Config struct {
 	SwitchNamespace string // name of the switch's network namespace; "host" for the host's
 	Tables          Tables
 	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best there is.
-	Attach string
+	Attach  string
+	Version string // of loxilight; kept with what is pinned, for messages
 	// SweepInterval is how often all connections are looked through; 0: 5 s.
 	SweepInterval time.Duration
 }

@@ -3,7 +3,9 @@
  *
  * Fixed width, natural alignment, padding spelled out and zeroed; no bitfields,
  * no unions. __be16 and __be32 are as on the wire, __u16 and __u32 host order.
- * These layouts are pinned: a change needs a new LAYOUT_VERSION.
+ * These layouts are pinned. The next version copies entries field by name: a name
+ * is not given to another meaning, enums get new values at their end, and what
+ * fields cannot tell is a new LAYOUT_VERSION.
  */
 #pragma once
 

@@ -104,6 +104,7 @@ func planeConfig(cfg *config.Config) datapath.Config {
 		SwitchNamespace: cfg.SwitchNamespace,
 		Tables:          cfg.Tables,
 		Attach:          cfg.Attach,
+		Version:         version,
 		SweepInterval:   cfg.SweepInterval,
 	}
 }

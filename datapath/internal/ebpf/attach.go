@@ -21,6 +21,10 @@ type hook interface {
 	name() string // such as tcx-ingress
 	program() ebpf.ProgramID
 	attached() bool
+	// replace puts this run's program in the place of an earlier run's, at once and
+	// in the least of time; settle does what is left to do then.
+	replace() error
+	settle() error
 	// detach takes the program off, and the pins with it.
 	detach() error
 	// close lets go of it; the program stays.
@@ -76,16 +80,16 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tcx{link: l, side: s, index: index, pin: filepath.Join(folder, s.name)}
+	t := &tcx{zone: z, link: l, side: s, index: index, pin: filepath.Join(folder, s.name)}
 	if err := l.Pin(t.pin); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return t, nil
 }
 
-// adoptHooks takes over the hooks that are pinned in folder, with this run's
-// programs in place of the old ones.
-func adoptHooks(z *zone, folder string) (hooks []hook, index int, err error) {
+// openHooks finds the hooks that are pinned in folder, the programs of an earlier
+// run still in place.
+func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, 0, err
@@ -99,9 +103,11 @@ func adoptHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 				if index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
-				h, err = adoptFilter(z, s, folder, index)
+				f := &filter{zone: z, side: s, index: index, folder: folder}
+				f.found = f.attached()
+				h = f
 			case pin.Name() == s.name:
-				h, index, err = adoptTCX(z, s, path)
+				h, index, err = openTCX(z, s, path)
 			default:
 				continue
 			}
@@ -116,18 +122,19 @@ func adoptHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 
 // tcx is a program attached by a link.
 type tcx struct {
+	zone  *zone
 	link  link.Link
 	side  side
 	index int
 	pin   string
 }
 
-func adoptTCX(z *zone, s side, pin string) (hook, int, error) {
+func openTCX(z *zone, s side, pin string) (hook, int, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
 		return nil, 0, err
 	}
-	t := &tcx{link: l, side: s, pin: pin}
+	t := &tcx{zone: z, link: l, side: s, pin: pin}
 	info, err := l.Info()
 	if err != nil {
 		return nil, 0, errors.Join(err, l.Close())
@@ -135,14 +142,20 @@ func adoptTCX(z *zone, s side, pin string) (hook, int, error) {
 	if x := info.TCX(); x != nil {
 		t.index = int(x.Ifindex)
 	}
-	if t.index == 0 {
-		return t, 0, nil // the device went: Update attaches anew
-	}
-	if err := l.Update(s.of(z)); err != nil && !errors.Is(err, unix.ENOLINK) {
-		return nil, 0, errors.Join(fmt.Errorf("put the new program in place: %w", err), l.Close())
-	}
 	return t, t.index, nil
 }
+
+func (t *tcx) replace() error {
+	if t.index == 0 {
+		return nil // the device went: Update of the port attaches anew
+	}
+	if err := t.link.Update(t.side.of(t.zone)); !errors.Is(err, unix.ENOLINK) {
+		return err
+	}
+	return nil
+}
+
+func (t *tcx) settle() error { return nil }
 
 func (t *tcx) name() string { return "tcx-" + t.side.name }
 
@@ -187,14 +200,21 @@ type filter struct {
 	side   side
 	index  int
 	folder string
+	found  bool // an earlier run's filter is in place
 }
 
-func adoptFilter(z *zone, s side, folder string, index int) (hook, error) {
-	f := &filter{zone: z, side: s, index: index, folder: folder}
-	if !f.attached() {
-		return f, nil
+func (f *filter) replace() error {
+	if !f.found {
+		return nil // the device went, or somebody took it off
 	}
-	return f, f.attach()
+	return f.zone.nl.FilterReplace(f.entry(f.side.of(f.zone)))
+}
+
+func (f *filter) settle() error {
+	if !f.found {
+		return nil
+	}
+	return pinClone(f.side.of(f.zone), f.pin())
 }
 
 func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {

@@ -60,49 +60,70 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	if p, err := preflightPins(cfg); err != nil {
+	pins, err := preflightPins(cfg)
+	if err != nil {
 		return nil, err
-	} else if !p.OK {
-		return nil, p.refused()
+	} else if !pins.OK {
+		return nil, pins.refused()
 	}
 	if err := preparePinDir(d.dir); err != nil {
 		return nil, err
 	}
-	spec, err := loadKernel()
+	spec, err := loadMapSpecs()
 	if err != nil {
 		return nil, err
 	}
 	if err := d.readNames(spec); err != nil {
 		return nil, err
 	}
-	fresh, err := d.openMaps(spec.Maps)
+	r, err := d.openMaps(spec.Maps, pins.known)
 	if err != nil {
 		return nil, err
 	}
+	defer r.close()
+	if pins.Action == datapath.PinsConvert {
+		// Until this is finished nobody is to take layouts for known.
+		if err := writeOrigin(d.dir, origin{version: pins.Writer}); err != nil {
+			return nil, err
+		}
+	}
+	return d, d.takeOver(r, pins.Action == datapath.PinsNone, origin{cfg.Version, layoutSum(spec.Maps)})
+}
+
+// takeOver replaces maps and programs of an earlier run by those of this one, in
+// the order in which it may end at any point: the next run, of whatever version,
+// goes on.
+func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) {
 	if err := d.loadZones(); err != nil {
-		return nil, err
+		return err
+	}
+	if err := r.copy(); err != nil {
+		return err
 	}
 	// Up to here nothing was changed that anybody uses.
-	if err := pinMaps(fresh); err != nil {
-		return nil, err
+	if err := r.pinNew(); err != nil {
+		return err
 	}
-	d.nexthops = newNexthops(d)
+	d.nexthops = newNexthops(d, first)
 	if d.services, err = adoptServices(d); err != nil {
-		return nil, err
+		return err
 	}
 	d.sweeper = newSweeper(d)
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports = newPorts(d)
 	if _, err := d.zone(zoneHost); err != nil {
-		return nil, err
+		return err
 	}
 	if err := d.refreshSNATPorts(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := d.ports.adopt(); err != nil {
-		return nil, err
+	if err := d.ports.adopt(r); err != nil {
+		return err
 	}
-	return d, finishResize(d.dir, d.maps)
+	if err := r.finish(d.maps); err != nil {
+		return err
+	}
+	return writeOrigin(d.dir, o)
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {

@@ -152,9 +152,9 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, want *eb
 	}
 	defer m.Close()
 	l.Maps++
-	if strings.HasSuffix(name, resized) {
-		l.Resized = append(l.Resized, strings.TrimSuffix(name, resized))
-	} else if l.Current && want == nil {
+	if base, number, ok := splitGeneration(name); ok && number > 0 {
+		l.Resized = append(l.Resized, base)
+	} else if l.Current && want == nil && name != originName {
 		l.Strange = append(l.Strange, name)
 	} else if want != nil && want.MaxEntries != m.MaxEntries() && want.MaxEntries != 0 {
 		l.Sizes[name] = datapath.InspectedSize{Is: m.MaxEntries(), Want: want.MaxEntries}

@@ -18,8 +18,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// layoutVersion is LAYOUT_VERSION of types.h: it changes where the meaning of what
-// is pinned does.
+// layoutVersion is LAYOUT_VERSION of types.h. It changes where the meaning of what
+// is pinned does, and only then: maps say themselves how their entries are laid
+// out, and are converted.
 const layoutVersion = 1
 
 const layoutPrefix = "layout-"
@@ -39,10 +40,17 @@ func otherLayout(pinDir string) (string, error) {
 		number, ok := strings.CutPrefix(f.Name(), layoutPrefix)
 		dir := filepath.Join(pinDir, f.Name())
 		if ok && dir != layoutDir(pinDir) && !isEmpty(dir) {
-			return fmt.Sprintf("they are of layout %s, this version has %d", number, layoutVersion), nil
+			return fmt.Sprintf("they are of layout %s%s, this version has %d", number, by(readOrigin(dir).version), layoutVersion), nil
 		}
 	}
 	return "", nil
+}
+
+func by(version string) string {
+	if version == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (pinned by version %s)", version)
 }
 
 // isEmpty reports whether there are no pins below dir.
@@ -58,7 +66,7 @@ func isEmpty(dir string) bool {
 		}
 		return nil
 	})
-	return empty && err == nil
+	return errors.Is(err, fs.ErrNotExist) || empty && err == nil
 }
 
 // onBPFFS reports whether path is there and on a BPF file system.
@@ -67,24 +75,70 @@ func onBPFFS(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
 
-// compareMap says what is to become of a pinned map: whether it stays, or why
-// it does not.
-func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) (action, reason string) {
+// comparison is what is to become of a pinned map.
+type comparison struct {
+	action  string // datapath.Pins…
+	reason  string
+	convert *entryConverter // nil: entries stay as they are
+}
+
+// compareMap compares a pinned map with the one that there is to be. known is
+// whether the one who pinned it had the layouts of this version.
+func compareMap(old *ebpf.Map, spec *ebpf.MapSpec, known bool) comparison {
+	convert, err := compareEntries(old, spec, known)
 	switch {
-	case old.Type() != spec.Type:
-		return datapath.PinsRefuse, fmt.Sprintf("it is a %s, to be a %s", old.Type(), spec.Type)
-	case old.KeySize() != spec.KeySize:
-		return datapath.PinsRefuse, fmt.Sprintf("its keys have %d bytes, to have %d", old.KeySize(), spec.KeySize)
-	case old.ValueSize() != spec.ValueSize:
-		return datapath.PinsRefuse, fmt.Sprintf("its values have %d bytes, to have %d", old.ValueSize(), spec.ValueSize)
-	case spec.Compatible(old) != nil:
-		return datapath.PinsConvert, fmt.Sprintf("it has room for %d, to have it for %d", old.MaxEntries(), spec.MaxEntries)
+	case err != nil && scratch[spec.Name]:
+		return comparison{action: datapath.PinsConvert, reason: "begins anew: " + err.Error()}
+	case err != nil:
+		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
+	case convert != nil:
+		return comparison{datapath.PinsConvert, "its entries have another layout", convert}
+	case spec.Compatible(old) == nil:
+		return comparison{action: datapath.PinsAdopt}
+	case old.MaxEntries() == spec.MaxEntries:
+		return comparison{action: datapath.PinsConvert, reason: "it was made with other options"}
 	}
-	return datapath.PinsAdopt, ""
+	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("it has room for %d, to have it for %d", old.MaxEntries(), spec.MaxEntries)}
+}
+
+// compareEntries returns what makes entries of old into those of a map of spec; nil:
+// they stay as they are.
+func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec, known bool) (*entryConverter, error) {
+	if !sameFamily(old.Type(), spec.Type) {
+		return nil, fmt.Errorf("it is a %s, to be a %s", old.Type(), spec.Type)
+	}
+	sameSize := old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize
+	if sameSize && (spec.Type == ebpf.Queue || spec.Type == ebpf.RingBuf) {
+		return nil, nil // the kernel keeps no types of them
+	}
+	to, err := shapeOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	from, err := shapeOfPinned(old)
+	switch {
+	case errors.Is(err, unix.EPERM) && known && sameSize:
+		return nil, nil // it is as it was told to be
+	case errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("its layout is another one, or not told, and reading it takes CAP_SYS_ADMIN: %w", err)
+	case err != nil:
+		return nil, err
+	}
+	return newEntryConverter(spec.Type, from, to)
+}
+
+// sameFamily reports whether what one type of map holds can be held by the other.
+func sameFamily(a, b ebpf.MapType) bool {
+	hash := func(t ebpf.MapType) bool { return t == ebpf.Hash || t == ebpf.LRUHash }
+	perCPU := func(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
+	return a == b || hash(a) && hash(b) || perCPU(a) && perCPU(b)
 }
 
 // pinsOf is what would become of the pins in a folder.
-type pinsOf struct{ datapath.PreflightPins }
+type pinsOf struct {
+	datapath.PreflightPins
+	known bool // they are of this version's layouts
+}
 
 // preflightPins says what would become of what is pinned in cfg.PinDir.
 func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
@@ -98,23 +152,26 @@ func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
 		p.OK, p.Action = false, datapath.PinsRefuse
 		return p, nil
 	}
-	spec, err := loadKernel()
+	spec, err := loadMapSpecs()
 	if err != nil {
 		return p, err
 	}
+	dir := layoutDir(cfg.PinDir)
+	origin := readOrigin(dir)
+	p.Writer, p.known = origin.version, origin.sum == layoutSum(spec.Maps)
 	for name, spec := range wantedMaps(spec.Maps, cfg.Tables) {
-		old, err := ebpf.LoadPinnedMap(filepath.Join(layoutDir(cfg.PinDir), name), &ebpf.LoadPinOptions{ReadOnly: true})
-		if errors.Is(err, os.ErrNotExist) {
+		g, err := openGenerations(dir, spec, p.known)
+		if err != nil {
+			return p, fmt.Errorf("map %s: %w", name, err)
+		}
+		if len(g) == 0 {
 			continue
 		}
-		if err != nil {
-			return p, fmt.Errorf("pinned map %s: %w", name, err)
-		}
-		action, reason := compareMap(old, spec)
-		old.Close() // harmless: a file descriptor
-		p.Action = worst(p.Action, action)
-		if action != datapath.PinsAdopt {
-			p.Maps = append(p.Maps, datapath.PreflightMap{Map: name, Action: action, Reason: reason})
+		_, c := g.choose()
+		g.close()
+		p.Action = worst(p.Action, c.action)
+		if c.action != datapath.PinsAdopt {
+			p.Maps = append(p.Maps, datapath.PreflightMap{Map: name, Action: c.action, Reason: c.reason})
 		}
 	}
 	slices.SortFunc(p.Maps, func(a, b datapath.PreflightMap) int { return cmp.Compare(a.Map, b.Map) })
@@ -135,6 +192,10 @@ func (p *pinsOf) refused() error {
 			why += fmt.Sprintf("; map %s: %s", m.Map, m.Reason)
 		}
 	}
-	return fmt.Errorf("what is pinned in %s cannot be taken over: %s: %w; install the version of loxilight again that pinned it, or run llcli detach, which ends forwarding until the next start",
-		p.Dir, strings.TrimPrefix(why, "; "), datapath.ErrRefused)
+	return refusedPins(p.Dir, p.Writer, strings.TrimPrefix(why, "; "))
+}
+
+func refusedPins(dir, writer, why string) error {
+	return fmt.Errorf("what is pinned in %s%s cannot be taken over: %s: %w; install the version of loxilight again that pinned it, or run llcli detach, which ends forwarding until the next start",
+		dir, by(writer), why, datapath.ErrRefused)
 }

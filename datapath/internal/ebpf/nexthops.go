@@ -23,7 +23,8 @@ type nexthops struct {
 	unused  map[uint32]int    // sweeps in a row that found no reference
 }
 
-func newNexthops(d *DataPlane) *nexthops {
+// newNexthops takes over what an earlier run learnt; first is whether there was none.
+func newNexthops(d *DataPlane, first bool) *nexthops {
 	n := &nexthops{
 		table:   d.maps[kernelMapLlNexthop],
 		ids:     d.maps[kernelMapLlNexthopId],
@@ -31,31 +32,28 @@ func newNexthops(d *DataPlane) *nexthops {
 		retired: make(map[uint32]uint64),
 		unused:  make(map[uint32]int),
 	}
-	n.adopt()
+	n.adopt(first)
 	return n
 }
 
 // adopt finds out which indexes are free. What is neither free nor in use is
-// retired: an earlier run may have had it in mind.
-func (n *nexthops) adopt() {
+// retired: an earlier run may have had it in mind, and connections may refer to it.
+func (n *nexthops) adopt(first bool) {
 	free := make(map[uint32]bool)
-	fresh := true
 	var index uint32
 	for n.free.LookupAndDelete(nil, &index) == nil {
 		free[index] = true
-		fresh = false
 	}
 	used := make(map[uint32]bool)
 	var key kernelNexthopKey
 	it := n.ids.Iterate()
 	for it.Next(&key, &index) {
 		used[index] = true
-		fresh = false
 	}
 	for index := uint32(1); index < nexthopCount; index++ {
 		switch {
 		case used[index]:
-		case fresh || free[index]:
+		case first || free[index]:
 			n.free.Update(nil, index, ebpf.UpdateAny) // a full queue: cannot be, it has room for all
 		default:
 			n.retired[index] = 0

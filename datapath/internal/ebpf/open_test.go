@@ -61,7 +61,11 @@ func newNetwork(t *testing.T) *network {
 		SweepInterval: 50 * time.Millisecond,
 	}
 	n.open()
-	t.Cleanup(func() { n.d.Close() })
+	t.Cleanup(func() {
+		if n.d != nil {
+			n.d.Close()
+		}
+	})
 	return n
 }
 

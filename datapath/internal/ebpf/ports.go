@@ -58,8 +58,9 @@ func (p *ports) folder(zone uint8, name datapath.PortName) string {
 }
 
 // adopt takes over what an earlier run attached, and puts this run's programs in
-// place of its programs.
-func (p *ports) adopt() error {
+// place of its programs: all at once, since until then some of them may use other
+// maps than the others. What the old ones entered there is copied before and behind.
+func (p *ports) adopt(r *replacements) error {
 	for zone := range p.d.zones {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(zone)))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -69,15 +70,46 @@ func (p *ports) adopt() error {
 			return err
 		}
 		for _, f := range folders {
-			if err := p.adoptOne(uint8(zone), portName(f.Name())); err != nil {
+			if err := p.openOne(uint8(zone), portName(f.Name())); err != nil {
 				return fmt.Errorf("take over port %q of an earlier run: %w", portName(f.Name()), err)
+			}
+		}
+	}
+	if err := r.approach(); err != nil {
+		return err
+	}
+	if err := p.each(func(_ *port, h hook) error { return errors.Join(atStep("replace "+h.name()), h.replace()) }); err != nil {
+		return err
+	}
+	if err := r.catchUp(); err != nil {
+		return err
+	}
+	return p.each(func(t *port, h hook) error {
+		if err := h.settle(); err != nil || t.ifindex == 0 {
+			return err
+		}
+		z, err := p.d.zone(t.zone)
+		if err != nil {
+			return err
+		}
+		return z.devices.setPort(t.ifindex, true)
+	})
+}
+
+// each calls f for all hooks of all ports.
+func (p *ports) each(f func(*port, hook) error) error {
+	for name, t := range p.byName {
+		for _, h := range t.hooks {
+			if err := f(t, h); err != nil {
+				return fmt.Errorf("take over port %q of an earlier run, %s: %w", name, h.name(), err)
 			}
 		}
 	}
 	return nil
 }
 
-func (p *ports) adoptOne(id uint8, name datapath.PortName) error {
+// openOne finds what is pinned for a port, and changes nothing.
+func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	t := &port{zone: id}
 	p.byName[name] = t
 	z, err := p.d.zone(id)
@@ -87,11 +119,8 @@ func (p *ports) adoptOne(id uint8, name datapath.PortName) error {
 	if err != nil {
 		return err
 	}
-	t.hooks, t.ifindex, err = adoptHooks(z, p.folder(id, name))
-	if err != nil || t.ifindex == 0 {
-		return err
-	}
-	return z.devices.setPort(t.ifindex, true)
+	t.hooks, t.ifindex, err = openHooks(z, p.folder(id, name))
+	return err
 }
 
 // Update implements [datapath.Table].

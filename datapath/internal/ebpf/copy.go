@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// scratch are the maps that hold nothing worth copying: what lasts for a moment, and
+// what a start makes invalid anyhow.
+var scratch = map[string]bool{
+	kernelMapLlRate:        true,
+	kernelMapLlSamples:     true,
+	kernelMapLlNexthop:     true,
+	kernelMapLlNexthopId:   true,
+	kernelMapLlNexthopFree: true,
+}
+
+// daemonWrites are the maps that only daemons make entries of: none come while one
+// starts.
+var daemonWrites = map[string]bool{
+	kernelMapLlDevice:         true,
+	kernelMapLlService:        true,
+	kernelMapLlServiceName:    true,
+	kernelMapLlServiceStats:   true,
+	kernelMapLlServiceTraffic: true,
+	kernelMapLlSlot:           true,
+	kernelMapLlSourceRange:    true,
+}
+
+// follows reports whether programs enter what has to be copied once more. Arrays
+// have all their entries from the start: what the programs of before count in them
+// while they are being replaced is not counted.
+func follows(x *replacement) bool {
+	switch x.target.Type() {
+	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		return !scratch[x.name] && !daemonWrites[x.name]
+	}
+	return false
+}
+
+// cells are keys or values of one size, as the batches of the library want them.
+type cells struct{ v reflect.Value }
+
+func newCells(count int, size uint32) cells {
+	return cells{reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), count, count)}
+}
+
+func (c cells) at(i int) []byte { return c.v.Index(i).Bytes() }
+func (c cells) first(n int) any { return c.v.Slice(0, n).Interface() }
+func (c cells) all() any        { return c.v.Interface() }
+
+// eachEntry calls each for all entries of a map that has one value for a key. What
+// it is given is not to be kept.
+func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
+	if m.Type() != ebpf.LPMTrie {
+		return eachBatch(m, func(keys, values cells, n int) error {
+			for i := range n {
+				if err := each(keys.at(i), values.at(i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	var key, value []byte
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		if err := each(key, value); err != nil {
+			return err
+		}
+	}
+	if err := it.Err(); !errors.Is(err, ebpf.ErrIterationAborted) {
+		return err
+	}
+	return nil
+}
+
+// eachBatch reads a map in batches, and calls each with the number of entries read.
+func eachBatch(m *ebpf.Map, each func(keys, values cells, n int) error) error {
+	size := min(batchSize, int(m.MaxEntries()))
+	keys, values := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys.all(), values.all(), nil)
+		last := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !last {
+			return err
+		}
+		if err := each(keys, values, n); err != nil || last {
+			return err
+		}
+	}
+}
+
+func perCPUMap(m *ebpf.Map) bool {
+	switch m.Type() {
+	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		return true
+	}
+	return false
+}
+
+// fill copies what from holds into m, which nobody uses yet.
+func fill(m *ebpf.Map, from generation) (count int, err error) {
+	if perCPUMap(m) || m.Type() == ebpf.LPMTrie {
+		return oneByOne(m, from, ebpf.UpdateAny)
+	}
+	toKeys, toValues := newCells(batchSize, m.KeySize()), newCells(batchSize, m.ValueSize())
+	array := m.Type() == ebpf.Array
+	err = eachBatch(from.m, func(keys, values cells, n int) error {
+		kept := 0
+		for i := range n {
+			if array && allZero(values.at(i)) {
+				continue
+			}
+			if err := from.entry(toKeys.at(kept), toValues.at(kept), keys.at(i), values.at(i)); err != nil {
+				return err
+			}
+			kept++
+		}
+		if kept == 0 {
+			return nil
+		}
+		count += kept
+		_, err := m.BatchUpdate(toKeys.first(kept), toValues.first(kept), nil)
+		return err
+	})
+	return count, tooFull(err, m)
+}
+
+// tooFull says what to do where entries came while they were counted.
+func tooFull(err error, m *ebpf.Map) error {
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("it holds more than the %d that it is to have room for: raise the tables in the configuration: %w", m.MaxEntries(), err)
+	}
+	return err
+}
+
+// entry converts one entry, if need be.
+func (g *generation) entry(toKey, toValue, key, value []byte) error {
+	if g.convert == nil {
+		copy(toKey, key)
+		copy(toValue, value)
+		return nil
+	}
+	if err := errors.Join(g.convert.key.convert(toKey, key), g.convert.value.convert(toValue, value)); err != nil {
+		return fmt.Errorf("%w: %w", err, datapath.ErrRefused)
+	}
+	return nil
+}
+
+// recencySlack is how many ticks an entry may be older than its time says.
+const recencySlack = 15
+
+// ages are the fields that say when an entry was made, the best one first.
+var ages = []string{"meta.created_tick", "created_tick", "seen_tick", "used_tick"}
+
+// age returns a field of the values that says how new an entry is, or nil.
+func (g *generation) age() *field {
+	if s, err := shapeOfPinned(g.m); err == nil {
+		for _, name := range ages {
+			if f := s.value.find(name); f != nil && f.size == 4 && f.count == 1 {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// addMissing copies what from holds and m does not. Where since is not 0, and
+// entries tell, only those are looked at that may have been made after it.
+func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err error) {
+	if perCPUMap(m) {
+		return oneByOne(m, from, ebpf.UpdateNoExist)
+	}
+	var age *field
+	if since != 0 {
+		age = from.age()
+	}
+	key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+	err = eachBatch(from.m, func(keys, values cells, n int) error {
+		for i := range n {
+			if age != nil {
+				made := uint32(number(values.at(i)[age.offset:], age.size, false))
+				if int32(made-since) < -recencySlack {
+					continue
+				}
+			}
+			if from.entry(key, value, keys.at(i), values.at(i)) != nil {
+				continue // it has no place in the new layout; the others have
+			}
+			switch err := m.Update(key, value, ebpf.UpdateNoExist); {
+			case err == nil:
+				count++
+			case !errors.Is(err, ebpf.ErrKeyExist) && !errors.Is(err, unix.E2BIG):
+				return err
+			}
+		}
+		return nil
+	})
+	return count, err
+}
+
+// oneByOne copies a map that has several values for each key, or no batches.
+func oneByOne(m *ebpf.Map, from generation, flags ebpf.MapUpdateFlags) (count int, err error) {
+	toKey, key := make([]byte, m.KeySize()), make([]byte, from.m.KeySize())
+	var value any = new([]byte)
+	if perCPUMap(m) {
+		value = new([][]byte)
+	}
+	it := from.m.Iterate()
+	for it.Next(&key, value) {
+		var to any
+		var err error
+		switch v := value.(type) {
+		case *[]byte:
+			b := make([]byte, m.ValueSize())
+			err, to = from.entry(toKey, b, key, *v), b
+		case *[][]byte:
+			each := make([][]byte, len(*v))
+			for cpu, b := range *v {
+				each[cpu] = make([]byte, m.ValueSize())
+				err = errors.Join(err, from.entry(toKey, each[cpu], key, b))
+			}
+			to = each
+		}
+		if err == nil {
+			err = m.Update(toKey, to, flags)
+		}
+		switch {
+		case err == nil:
+			count++
+		case m.Type() == ebpf.PerCPUArray && errors.Is(err, unix.E2BIG): // beyond its end
+		case !errors.Is(err, ebpf.ErrKeyExist):
+			return count, tooFull(err, m)
+		}
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return count, err
+	}
+	return count, nil
+}
+
+func allZero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}

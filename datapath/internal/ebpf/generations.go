@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// A map is pinned under its name. While its entries move to one of another layout
+// or size, that one is pinned beside it, under the name and the number of its
+// generation: programs of before use the one, programs of this run the other. When
+// all of them are this run's, the new one is renamed to the name alone. A run that
+// ends meanwhile leaves more than one, and the next, of whatever version, goes on
+// with the one that suits it.
+const generationMark = "__"
+
+// generation is one of the maps pinned for a name, and how it compares.
+type generation struct {
+	path   string
+	number int
+	m      *ebpf.Map
+	comparison
+}
+
+// generations are those of one name, the newest first.
+type generations []generation
+
+func openGenerations(dir string, spec *ebpf.MapSpec, known bool) (all generations, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name, number, ok := splitGeneration(e.Name())
+		if !ok || name != spec.Name {
+			continue
+		}
+		g := generation{path: filepath.Join(dir, e.Name()), number: number}
+		if g.m, err = ebpf.LoadPinnedMap(g.path, nil); err != nil {
+			all.close()
+			return nil, fmt.Errorf("open the pin %s: %w", g.path, err)
+		}
+		g.comparison = compareMap(g.m, spec, known)
+		all = append(all, g)
+	}
+	slices.SortFunc(all, func(a, b generation) int { return b.number - a.number })
+	return all, nil
+}
+
+// splitGeneration takes the name of a pin apart.
+func splitGeneration(pin string) (name string, number int, ok bool) {
+	name, suffix, marked := strings.Cut(pin, generationMark)
+	if !marked {
+		return name, 0, true
+	}
+	number, err := strconv.Atoi(suffix)
+	return name, number, err == nil
+}
+
+func (all generations) close() {
+	for _, g := range all {
+		g.m.Close() // harmless: a file descriptor
+	}
+}
+
+// choose returns which generation this run can go on with, the newest that is as
+// it is to be, or -1; and what becomes of the name as a whole.
+func (all generations) choose() (int, comparison) {
+	i := slices.IndexFunc(all, func(g generation) bool { return g.action == datapath.PinsAdopt })
+	switch {
+	case i < 0:
+		return i, all[0].comparison
+	case len(all) > 1:
+		return i, comparison{action: datapath.PinsConvert, reason: "an earlier change of it was not finished"}
+	}
+	return i, all[i].comparison
+}

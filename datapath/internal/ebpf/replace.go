@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// atStep is called before each thing that a start changes; tests end it there.
+var atStep = func(string) error { return nil }
+
+// replacement is a map that takes the place of others: the entries of sources, the
+// newest first, are copied to target.
+type replacement struct {
+	name    string
+	target  *ebpf.Map
+	pin     string // where target is, or is to be, pinned
+	pinned  bool
+	sources generations
+	since   uint32 // tick from which on entries may be missing; 0: any may
+}
+
+// replacements are all that a start has to do, the half-open connections first:
+// these are what a packet may ask for at once.
+type replacements struct {
+	dir  string
+	log  *slog.Logger
+	list []*replacement
+}
+
+func (r *replacements) close() {
+	for _, x := range r.list {
+		x.sources.close()
+	}
+}
+
+// openMaps takes over the maps pinned in d.dir, or makes new ones, and returns
+// those of which something is left to do. Nothing is pinned or changed.
+func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec, known bool) (_ *replacements, err error) {
+	d.maps = make(map[string]*ebpf.Map)
+	r := &replacements{dir: d.dir, log: d.log}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	for name, spec := range wantedMaps(specs, d.config.Tables) {
+		x, err := openMap(d.dir, spec, known, d.log)
+		if err != nil {
+			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, d.config.Tables))
+		}
+		d.maps[name] = x.target
+		if !x.pinned || len(x.sources) > 0 {
+			r.list = append(r.list, x)
+		}
+	}
+	slices.SortFunc(r.list, func(a, b *replacement) int {
+		if c := strings.Compare(urgency(a.name), urgency(b.name)); c != 0 {
+			return c
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	return r, nil
+}
+
+func urgency(name string) string {
+	switch name {
+	case kernelMapLlHalf4, kernelMapLlHalf6:
+		return "a"
+	case kernelMapLlCt4, kernelMapLlCt6:
+		return "b"
+	}
+	return "c"
+}
+
+// openMap returns the map of spec that is pinned in dir, or a new one.
+func openMap(dir string, spec *ebpf.MapSpec, known bool, log *slog.Logger) (*replacement, error) {
+	all, err := openGenerations(dir, spec, known)
+	if err != nil {
+		return nil, err
+	}
+	x := &replacement{name: spec.Name, pin: filepath.Join(dir, spec.Name)}
+	if len(all) == 0 {
+		x.target, err = ebpf.NewMap(spec)
+		return x, err
+	}
+	i, c := all.choose()
+	if i < 0 && c.action == datapath.PinsRefuse {
+		all.close()
+		return nil, refusedPins(dir, "", c.reason)
+	}
+	if i < 0 {
+		if i, err = keepSize(all, spec, log); err != nil {
+			all.close()
+			return nil, err
+		}
+	}
+	if i >= 0 {
+		x.target, x.pin, x.pinned = all[i].m, all[i].path, true
+		all = slices.Delete(all, i, i+1)
+	} else {
+		x.pin += fmt.Sprint(generationMark, all[0].number+1)
+		if x.target, err = ebpf.NewMap(spec); err != nil {
+			all.close()
+			return nil, err
+		}
+	}
+	x.sources = slices.DeleteFunc(all, func(g generation) bool {
+		if g.action != datapath.PinsRefuse {
+			return false
+		}
+		log.Warn("what another version began to copy is left behind: this one cannot read it", "pin", g.path, "reason", g.reason)
+		g.m.Close()
+		return true
+	})
+	return x, nil
+}
+
+// keepSize sees to it that a table that holds more than it is to have room for
+// keeps its size: spec gets it, or the index of the one that stays is returned.
+func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error) {
+	old := all[0].m
+	if spec.MaxEntries >= old.MaxEntries() {
+		return -1, nil
+	}
+	held, err := countEntries(old)
+	if err != nil || held <= spec.MaxEntries {
+		return -1, err
+	}
+	log.Warn("table keeps its size: it holds more than it is to have room for; raise the tables in the configuration, or let connections end and restart",
+		"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
+	spec.MaxEntries = old.MaxEntries()
+	if all[0].convert == nil && spec.Compatible(old) == nil {
+		return 0, nil
+	}
+	return -1, nil
+}
+
+// copy fills the new maps, before anybody uses them.
+func (r *replacements) copy() error {
+	for _, x := range r.list {
+		if len(x.sources) == 0 || scratch[x.name] {
+			continue
+		}
+		if err := atStep("copy " + x.name); err != nil {
+			return err
+		}
+		begin, fresh := nowTick(), !x.pinned
+		for i, g := range x.sources {
+			var n int
+			var err error
+			if fresh && i == 0 { // the newest has all that the daemon wrote
+				n, err = fill(x.target, g)
+			} else if follows(x) {
+				n, err = addMissing(x.target, g, 0)
+			}
+			if err != nil {
+				return fmt.Errorf("copy map %s: %w", x.name, err)
+			}
+			r.log.Info("table copied", "table", x.name, "entries", n, "from", filepath.Base(g.path), "reason", g.reason)
+		}
+		x.since = begin
+	}
+	return nil
+}
+
+// pinNew pins the maps that are not yet.
+func (r *replacements) pinNew() error {
+	for _, x := range r.list {
+		if x.pinned {
+			continue
+		}
+		if err := atStep("pin " + x.name); err != nil {
+			return err
+		}
+		if err := x.target.Pin(x.pin); err != nil {
+			return err
+		}
+		x.pinned = true
+	}
+	return nil
+}
+
+// What is at most done before programs are replaced: rounds of copying what came
+// meanwhile, until one is short enough.
+const (
+	catchUpRounds = 5
+	catchUpShort  = 5 * time.Millisecond
+)
+
+// approach copies what the programs of before entered meanwhile, again and again,
+// so that little is missing when this run's take over.
+func (r *replacements) approach() error {
+	for range catchUpRounds {
+		begin := time.Now()
+		if err := r.catchUp(); err != nil {
+			return err
+		}
+		if time.Since(begin) < catchUpShort {
+			break
+		}
+	}
+	return nil
+}
+
+// catchUp copies what the programs of before entered since the last time. An entry
+// that has no place in the new map must not keep the others from theirs.
+func (r *replacements) catchUp() error {
+	for _, x := range r.list {
+		if len(x.sources) == 0 || !follows(x) {
+			continue
+		}
+		if err := atStep("catch up " + x.name); err != nil {
+			return err
+		}
+		begin := nowTick()
+		for _, g := range x.sources {
+			if _, err := addMissing(x.target, g, x.since); err != nil {
+				return fmt.Errorf("copy map %s: %w", x.name, err)
+			}
+		}
+		x.since = begin
+	}
+	return nil
+}
+
+// finish gives the new maps their names, and removes what nobody uses any more.
+func (r *replacements) finish(known map[string]*ebpf.Map) error {
+	for _, x := range r.list {
+		name := filepath.Join(r.dir, x.name)
+		for _, g := range x.sources {
+			if g.path == name && x.pin != name {
+				continue // gives way to the new one at once
+			}
+			if err := errors.Join(atStep("remove "+g.path), remove(g.path)); err != nil {
+				return err
+			}
+		}
+		if x.pin == name {
+			continue
+		}
+		if err := errors.Join(atStep("rename "+x.name), os.Rename(x.pin, name)); err != nil {
+			return err
+		}
+	}
+	return r.removeUnknown(known)
+}
+
+// removeUnknown removes maps that only other versions have. No program that uses
+// them is left.
+func (r *replacements) removeUnknown(known map[string]*ebpf.Map) error {
+	pins, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range pins {
+		name, _, ok := splitGeneration(p.Name())
+		stale := ok && known[name] != nil && p.Name() != name
+		if p.IsDir() || !strings.HasPrefix(name, "ll_") || name == originName || known[name] != nil && !stale {
+			continue
+		}
+		if err := remove(filepath.Join(r.dir, p.Name())); err != nil {
+			return err
+		}
+		r.log.Info("table removed that this version does not have", "table", p.Name())
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// become makes this package be a version of loxilight that has a field called
+// future in place of padding in most values, one more in another, another map, and
+// programs of another build. "" is the version of the repository.
+func become(t testing.TB, future string) {
+	t.Helper()
+	restore := versionOf(t)
+	t.Cleanup(restore)
+	if future == "" {
+		return
+	}
+	alter := func(load func() (*ebpf.CollectionSpec, error)) func() (*ebpf.CollectionSpec, error) {
+		return func() (*ebpf.CollectionSpec, error) {
+			spec, err := load()
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range spec.Maps {
+				m.Value = rename(m.Value, future)
+			}
+			if m := spec.Maps[kernelMapLlAffinity]; m != nil {
+				s := *m.Value.(*btf.Struct)
+				s.Members = append(slices.Clone(s.Members), btf.Member{Name: future, Type: typeU64, Offset: btf.Bits(8 * s.Size)})
+				s.Size += 8
+				m.Value, m.ValueSize = &s, s.Size
+			}
+			return spec, spec.Variables[kernelVarConfigConfirmTicks].Set(uint32(36))
+		}
+	}
+	load := alter(loadMapSpecs)
+	loadMapSpecs = func() (*ebpf.CollectionSpec, error) {
+		spec, err := load()
+		if err == nil {
+			m := spec.Maps[kernelMapLlAffinity].Copy()
+			m.Name = "ll_" + future
+			spec.Maps[m.Name] = m
+		}
+		return spec, err
+	}
+	for i := range programs {
+		programs[i].load = alter(programs[i].load)
+	}
+}
+
+// versionOf returns what makes this package be again what it is now.
+func versionOf(testing.TB) func() {
+	maps, ingress, egress := loadMapSpecs, programs[0].load, programs[1].load
+	return func() { loadMapSpecs, programs[0].load, programs[1].load = maps, ingress, egress }
+}
+
+// rename returns t with its padding called future.
+func rename(of btf.Type, future string) btf.Type {
+	s, ok := of.(*btf.Struct)
+	if !ok {
+		return of
+	}
+	c := *s
+	c.Members = slices.Clone(s.Members)
+	for i, m := range c.Members {
+		if m.Name == "pad" {
+			c.Members[i].Name = future
+		}
+		c.Members[i].Type = rename(m.Type, future)
+	}
+	return &c
+}
+
+// as runs f as another version.
+func as(t testing.TB, future string, f func()) {
+	t.Helper()
+	restore := versionOf(t)
+	defer restore()
+	become(t, future)
+	f()
+}
+
+// wantPins fails the test unless the pins are those of a version that has finished.
+func (n *network) wantPins(future string) {
+	n.t.Helper()
+	want := []string{originName, "ports"}
+	as(n.t, future, func() {
+		spec, err := loadMapSpecs()
+		n.ok(err)
+		for name := range wantedMaps(spec.Maps, n.config.Tables) {
+			want = append(want, name)
+		}
+	})
+	got := n.pins()
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		n.t.Errorf("pins %v, want %v", got, want)
+	}
+}
+
+func TestUpgradeAndDowngrade(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := t.Context()
+	n.config.Version = "1.0"
+	n.restart("")
+	n.attach()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	talks := []*conversation{n.dial("198.51.100.10:80")}
+	for i, future := range []string{"", "mark", "other", "mark", ""} {
+		as(t, future, func() {
+			r, err := Preflight(n.config)
+			n.ok(err)
+			want, previous := datapath.PinsConvert, fmt.Sprint("1.", i-1)
+			if i == 0 {
+				want, previous = datapath.PinsAdopt, "1.0"
+			}
+			if !r.OK || r.Pins.Action != want || r.Pins.Writer != previous {
+				t.Errorf("%q: preflight says %+v", future, r.Pins)
+			}
+			n.config.Version = fmt.Sprint("1.", i)
+			n.restart("")
+		})
+		n.wantPins(future)
+		talks = append(talks, n.dial("198.51.100.10:80"))
+		for k, c := range talks {
+			c.echo(t, fmt.Sprintf("connection %d by version %q", k, future))
+		}
+		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 100)
+		if err != nil || len(list) != len(talks) {
+			t.Errorf("%q: %d connections (%v), want %d", future, len(list), err, len(talks))
+		}
+		size := uint32(8)
+		if future != "" {
+			size += 8
+		}
+		if m := n.d.maps[kernelMapLlAffinity]; m.ValueSize() != size {
+			t.Errorf("%q: values of ll_affinity have %d bytes, want %d", future, m.ValueSize(), size)
+		}
+	}
+}
+
+var errKilled = errors.New("killed")
+
+// dieAt makes the next start end at its step number k, counted from 0; it returns
+// the function that tells what that was, "" if there are not so many.
+func dieAt(t testing.TB, k int) (died func() string) {
+	t.Helper()
+	steps := countSteps(t, func(n int) error {
+		if n == k {
+			return errKilled
+		}
+		return nil
+	})
+	return func() string {
+		if all := steps(); k < len(all) {
+			return all[k]
+		}
+		return ""
+	}
+}
+
+// countSteps has each called before each step of the starts to come, until the
+// function that it returns is called, which tells the steps.
+func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
+	t.Helper()
+	old := atStep
+	t.Cleanup(func() { atStep = old })
+	var steps []string
+	atStep = func(step string) error {
+		steps = append(steps, step)
+		return each(len(steps) - 1)
+	}
+	return func() []string {
+		atStep = old
+		return steps
+	}
+}
+
+// somePerKind chooses the first, the middle and the last of the steps of each kind.
+func somePerKind(steps []string) (chosen []int) {
+	kinds := map[string][]int{}
+	for i, s := range steps {
+		kind, _, _ := strings.Cut(s, " ")
+		kinds[kind] = append(kinds[kind], i)
+	}
+	for _, all := range kinds {
+		chosen = append(chosen, all[0], all[len(all)/2], all[len(all)-1])
+	}
+	slices.Sort(chosen)
+	return slices.Compact(chosen)
+}
+
+// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the midst of an
+// upgrade, and the same version, the old one or a third one starts again and finishes.
+func TestKilledWhileReplacing(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := t.Context()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	n.ok(n.d.Close())
+	steps := countSteps(t, func(int) error { return nil })
+	as(t, "mark", func() { n.ok(n.tryOpen()) })
+	chosen := somePerKind(steps())
+	n.open()
+	if len(chosen) < 14 {
+		t.Fatalf("steps %v", chosen)
+	}
+	for i, k := range chosen {
+		next := []string{"mark", "", "other"}[i%3]
+		n.ok(n.d.Close())
+		n.config.Tables.Connections = 4096 + 100*uint32(1+i%2) // and sizes change
+		died := dieAt(t, k)
+		var err error
+		as(t, "mark", func() { err = n.tryOpen() })
+		at := died()
+		t.Logf("death at %q, then version %q", at, next)
+		if !errors.Is(err, errKilled) {
+			t.Fatalf("at %q: error %v", at, err)
+		}
+		c.echo(t, "after a death at "+at)
+		as(t, next, n.open)
+		n.wantPins(next)
+		c.echo(t, fmt.Sprintf("by version %q after a death at %s", next, at))
+		if _, err := n.ask("198.51.100.10:80"); err != nil {
+			t.Fatalf("a new connection to version %q after a death at %s: %v", next, at, err)
+		}
+		if next != "" { // so that there is something to replace
+			n.ok(n.d.Close())
+			n.open()
+		}
+	}
+}
+
+// TestKilledAgainAndAgain: versions follow one another at random, each dies somewhere
+// or finishes.
+func TestKilledAgainAndAgain(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(t.Context(), "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	n.ok(n.d.Close())
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	versions := []string{"", "mark", "other"}
+	for round := range 25 {
+		future := versions[random.IntN(len(versions))]
+		n.config.Tables.Connections = 4096 + 100*random.Uint32N(3)
+		died := dieAt(t, random.IntN(70))
+		var err error
+		as(t, future, func() { err = n.tryOpen() })
+		if at := died(); at != "" && !errors.Is(err, errKilled) || at == "" && err != nil {
+			t.Fatalf("round %d, version %q, death at %q: %v", round, future, at, err)
+		}
+		c.echo(t, fmt.Sprint("round ", round))
+	}
+	n.open()
+	n.wantPins("")
+	c.echo(t, "at the end")
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Errorf("a new connection: %v", err)
+	}
+	if m, err := ebpf.LoadPinnedMap(filepath.Join(n.d.dir, kernelMapLlCt4), nil); err != nil || m.MaxEntries() != 2*n.config.Tables.Connections {
+		t.Errorf("the table of connections: %v, %v", m, err)
+	}
+}
