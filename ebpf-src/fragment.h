@@ -37,7 +37,7 @@ static __noinline int fragment_learn(struct pkt *p)
 
 	fragment_key_of(&key, p);
 	known = bpf_map_lookup_elem(&ll_fragment, &key);
-	if (!known || p->now_tick - known->seen_tick > FRAGMENT_TICKS)
+	if (!known || ticks_since(p->now_tick, known->seen_tick) > FRAGMENT_TICKS)
 		return LL_PASS;
 	p->sport = known->sport;
 	p->dport = known->dport;

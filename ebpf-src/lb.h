@@ -106,7 +106,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 	w->affinity_key.service_id = s->id;
 	if (s->affinity_ticks) {
 		known = bpf_map_lookup_elem(&ll_affinity, &w->affinity_key);
-		if (known && p->now_tick - known->used_tick <= s->affinity_ticks) {
+		if (known && ticks_since(p->now_tick, known->used_tick) <= s->affinity_ticks) {
 			id = known->backend_id;
 			backend = bpf_map_lookup_elem(&ll_backend, &id);
 			if (backend && backend->service_id == s->id &&

@@ -48,6 +48,16 @@ struct pkt {
 	enum verdict_count verdict;
 };
 
+/* Ticks from then to now, around the wrap; 0 where another CPU, which began its
+ * packet later, wrote then.
+ */
+static __always_inline __u32 ticks_since(__u32 now, __u32 then)
+{
+	__s32 ticks = now - then;
+
+	return ticks > 0 ? ticks : 0;
+}
+
 #define FRAGMENT_NONE  0
 #define FRAGMENT_FIRST 1 /* offset 0, more to come: has the ports */
 #define FRAGMENT_LATER 2

@@ -21,7 +21,7 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	__u32 out;
 
 	if (nexthop && nexthop->ifindex && track_fits(p, nexthop) &&
-	    p->now_tick - nexthop->checked_tick <= config_confirm_ticks) {
+	    ticks_since(p->now_tick, nexthop->checked_tick) <= config_confirm_ticks) {
 		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
 		if (ret != LL_NEXT)

@@ -79,7 +79,7 @@ static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, st
 	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 	if (!nexthop || !nexthop->ifindex || p->tagged || p->ttl <= 1 || !track_fits(p, nexthop))
 		goto slow;
-	if (p->now_tick - nexthop->checked_tick > config_confirm_ticks) {
+	if (ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks) {
 		/* One packet goes by the kernel's neighbour table, which so learns
 		 * that the neighbour is in use and finds out whether it lives.
 		 */

@@ -137,13 +137,16 @@ func (d *loxilightd) tellReport() {
 	}
 }
 
-// pruneNotBefore is when the owners of lost objects have had their time.
+// pruneNotBefore is when the owners of lost objects have had their time: by the
+// clock that nobody sets, and no later than lostStateGrace from the start, whatever
+// the date was when the store was set aside.
 func (d *loxilightd) pruneNotBefore() time.Time {
 	switch x := d.report.Damage; {
 	case d.report.RolledBack:
 		return d.started.Add(lostStateGrace)
 	case x != nil:
-		return x.At.Add(lostStateGrace)
+		left := x.At.Add(lostStateGrace).Sub(d.started.Round(0))
+		return d.started.Add(min(left, lostStateGrace))
 	}
 	return time.Time{}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,8 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	}
 }
 
+// TestTableTooSmallForWhatItHoldsKeepsItsSize is R06, and R12: that a size was kept is
+// told as long as it is so.
 func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -82,5 +85,9 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	}
 	for i, c := range talks {
 		c.echo(t, fmt.Sprint("connection ", i))
+	}
+	f, err := n.d.Telemetry().Features(ctx)
+	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ll_ct4 keeps 8192 entries instead of 8") {
+		t.Errorf("told: %q, %v; want one warning about the size", f.Warnings, err)
 	}
 }

@@ -285,6 +285,22 @@ func (d *DataPlane) warnings() (found []string) {
 			return nil
 		})
 	}
+	return append(found, d.keptSizes()...)
+}
+
+// keptSizes tells of tables that are larger than they are to be, since they held
+// more at the start than would have had room.
+func (d *DataPlane) keptSizes() (found []string) {
+	sizes := mapSizes(d.config.Tables)
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
+		m := d.maps[name]
+		if m == nil || m.MaxEntries() <= sizes[name] {
+			continue
+		}
+		key, _ := tableOf(name, d.config.Tables)
+		found = append(found, fmt.Sprintf("table %s keeps %d entries instead of %d, which are too few for what it held at the start: raise %s, or restart the daemon when it holds less",
+			name, m.MaxEntries(), sizes[name], key))
+	}
 	return found
 }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// logged keeps what is logged. Safe for concurrent use.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// flap makes devices of the node come, go, and change, by so many at a time, until
+// stop is closed, and returns how many changes there were.
+func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
+	n.t.Helper()
+	var wg sync.WaitGroup
+	var changes atomic.Uint64
+	for i := range workers {
+		var nl *netlink.Handle
+		n.node.Do(n.t, func() (err error) {
+			nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+			return err
+		})
+		wg.Go(func() {
+			defer nl.Close()
+			for round := 0; ; round++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				attrs := netlink.NewLinkAttrs()
+				attrs.Name = fmt.Sprintf("flap%d", i)
+				pair := &netlink.Veth{LinkAttrs: attrs, PeerName: fmt.Sprintf("palf%d", i)}
+				if nl.LinkAdd(pair) != nil {
+					continue
+				}
+				_ = nl.LinkSetUp(pair)
+				addr, _ := netlink.ParseAddr(fmt.Sprintf("203.0.113.%d/32", i))
+				_ = nl.AddrAdd(pair, addr)
+				_ = nl.LinkSetMTU(pair, 1400+round%100)
+				_ = nl.LinkDel(pair) // the next one could not be made
+				changes.Add(5)
+			}
+		})
+	}
+	return func() uint64 { wg.Wait(); return changes.Load() }
+}
+
+// TestDevicesFlap is H10: while twenty others make devices come, go and change all
+// the time, no look at the devices fails, and none is told as failed.
+func TestDevicesFlap(t *testing.T) {
+	n := newNetwork(t)
+	n.ok(n.d.Close())
+	log := new(logged)
+	n.node.Do(t, func() (err error) {
+		n.d, err = Open(n.config, slog.New(slog.NewTextHandler(log, nil)))
+		return err
+	})
+	ctx := context.Background()
+	n.attach()
+	many := make([]testnet.Port, 60) // a listing takes several messages
+	for i := range many {
+		many[i] = testnet.Port{NS: n.node, Name: fmt.Sprintf("more%d", i), Addrs: []string{fmt.Sprintf("203.0.113.%d/32", 100+i)}}
+		testnet.Veth(t, many[i], testnet.Port{NS: n.node, Name: fmt.Sprintf("erom%d", i)})
+	}
+	stop := make(chan struct{})
+	wait := n.flap(20, stop)
+	listings, failures := 0, 0
+	var last error
+	count := func(err error) {
+		listings++
+		if err != nil {
+			failures++
+			last = err
+		}
+	}
+	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+		count(n.d.zones[zoneHost].devices.scan())
+		count(n.d.Ports().Update(ctx, "in0", datapath.Port{Device: "in0"}))
+		ok, err := n.d.Ports().Verify(ctx, "in0")
+		if !ok && err == nil {
+			err = fmt.Errorf("in0 is not attached")
+		}
+		count(err)
+	}
+	close(stop)
+	t.Logf("%d changes, %d looks", wait(), listings)
+	if failures > 0 {
+		t.Errorf("%d of %d looks failed, the last: %v", failures, listings, last)
+	}
+	if text := log.String(); strings.Contains(text, "level=WARN") || strings.Contains(text, "level=ERROR") {
+		t.Errorf("logged:\n%.2000s", text)
+	}
+}
+
+// TestListingsAreRetried is H10: whoever lists what may change meanwhile does it by
+// [retry], for the kernel says when a listing is not whole and the library hands that on.
+func TestListingsAreRetried(t *testing.T) {
+	lists := regexp.MustCompile(`\.(Link|Addr|Neigh|Route|Rule|Filter|Qdisc|Class|Chain)List(Filtered)?\b`)
+	found := 0
+	err := filepath.WalkDir("../../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/internal/test") || strings.Contains(path, "/tests/") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for i, line := range strings.Split(string(text), "\n") {
+			if !lists.MatchString(line) {
+				continue
+			}
+			found++
+			if !strings.Contains(line, "retry(") {
+				t.Errorf("%s:%d: a listing that may be interrupted: use retry: %s", path, i+1, strings.TrimSpace(line))
+			}
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d listings found, %v", found, err)
+	}
+}
