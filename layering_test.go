@@ -41,8 +41,9 @@ var mayImport = map[string][]string{
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
 		"loxilightd/internal/health", "loxilightd/internal/node", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
-	"llcli":              {"api", "api/client", "llcli/internal/cli"},
-	"llcli/internal/cli": {"api", "api/client"},
+	"llcli":                 {"api", "api/client", "llcli/internal/cli"},
+	"llcli/internal/bundle": {"api"},
+	"llcli/internal/cli":    {"api", "api/client", "llcli/internal/bundle"},
 
 	"internal/testdaemon":  {"api", "api/client", "internal/testnet"},
 	"internal/testnet":     {},

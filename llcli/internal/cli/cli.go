@@ -72,6 +72,8 @@ type Env struct {
 	Program func() (string, error)
 	// Exec runs a program to its end and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
+	// Root stands before the paths of the machine's files; empty: this machine.
+	Root string
 	// Version and Build are llcli's own.
 	Version, Build string
 }

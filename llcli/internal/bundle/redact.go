@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+)
+
+// hidden stands in the place of what was taken out.
+const hidden = "(redacted)"
+
+// maxLine bounds a line, in bytes. Longer ones are not for people.
+const maxLine = 8 << 10
+
+// Rules say in words what redaction does; they stand in every archive.
+var Rules = []string{
+	"the value of a key that is called as a secret (password, passwd, passphrase, pwd, secret, token, credential, authorization, auth, cookie, psk, salt, otp, or … key), in YAML, JSON, environment, URL and command line, over several lines, too",
+	"private keys in PEM, whole",
+	"user and password in URLs",
+	"Bearer and Basic credentials",
+	"what has the shape of a token or key: JWT, cloud and forge tokens, WireGuard and age keys, password hashes, hexadecimal numbers of 32 bytes and more",
+}
+
+// secretWords are in the names of secrets: some as a part of it, some as a word of
+// their own, since they mean other things as parts of others.
+var (
+	secretWords = regexp.MustCompile(`(?i)password|passwd|passphrase|pgpass|secret|token|credential|authorization|bearer|cookie|` +
+		`(^|[^a-z])(pass|pwd|pw|key|psk|auth|salt|otp)[0-9]*([^a-z0-9]|$)|(private|public|access|api|session|encryption|signing|shared|ssh|tls|wg|hmac|account|master|license)[-_.]?key`)
+	secretCamel = regexp.MustCompile(`[a-z](Pass|Pwd|Key|Psk|Auth|Salt|Otp)([A-Z0-9]|$)`)
+)
+
+func secretName(name string) bool {
+	return secretWords.MatchString(name) || secretCamel.MatchString(name)
+}
+
+// shapes are secrets that are known by how they look.
+var shapes = []*regexp.Regexp{
+	regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\z)`),
+	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`),
+	regexp.MustCompile(`\b(AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b`),
+	regexp.MustCompile(`\b(gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk_live_|rk_live_|sk-|npm_|dckr_pat_|hvs\.|AIza)[A-Za-z0-9_-]{16,}`),
+	regexp.MustCompile(`\bAGE-SECRET-KEY-1[0-9A-Z]{20,}`),
+	regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
+	regexp.MustCompile(`\$(1|2[aby]|5|6|7|y|gy|argon2[a-z]*|scrypt|pbkdf2[-a-z0-9]*)\$[^\s"':,]{16,}`),
+	regexp.MustCompile(`\b(0x)?[0-9a-fA-F]{64,}\b`),
+}
+
+var (
+	// base64Key is one of 32 bytes, such as WireGuard's; what stands around it stays.
+	base64Key = regexp.MustCompile(`(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{43}=($|[^A-Za-z0-9+/=])`)
+
+	userInfo   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"'@]+@`)
+	credential = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	// option is a word of a command line, its value is the next word.
+	option      = regexp.MustCompile(`(?:^|[\s"'\[,])(--?[A-Za-z][A-Za-z0-9_-]*)(?:\s+|["'],\s*["'])`)
+	optionValue = regexp.MustCompile(`^[^\s"'-][^\s"',]*`)
+	// pair is a name within a line that has a value; that may be in quotes, or in
+	// quotes that are quoted themselves.
+	pair      = regexp.MustCompile(`([A-Za-z0-9_.-]+)\\*["']?\s*([:=])\s*`)
+	pairValue = regexp.MustCompile(`^(\\+"[^"\\]*(?:\\+")?|"(?:\\.|[^"\\])*"?|'[^']*'?|[^\s&;,"'\\)}\]]+)`)
+	// assignment is a name and a value in common quotes.
+	assignment = regexp.MustCompile(`(["'])([A-Za-z0-9_.-]+)=([^"']*)(["'])`)
+	// yamlKey is a line of YAML, or one that looks as such.
+	yamlKey = regexp.MustCompile(`^([#\s]*(?:-\s+)*)["']?([A-Za-z0-9_./ -]*?)["']?\s*:(?:\s+(.*)|)$`)
+)
+
+// redact takes secrets out of a text of any kind.
+func redact(text string) string {
+	for _, shape := range shapes {
+		text = shape.ReplaceAllString(text, hidden)
+	}
+	text = base64Key.ReplaceAllString(text, "${1}"+hidden+"${2}")
+	text = userInfo.ReplaceAllString(text, "${1}"+hidden+"@")
+	text = credential.ReplaceAllString(text, "${1} "+hidden)
+	var out strings.Builder
+	var block yamlBlock
+	for line := range strings.Lines(text) {
+		end := ""
+		if strings.HasSuffix(line, "\n") {
+			line, end = line[:len(line)-1], "\n"
+		}
+		if len(line) > maxLine { // what follows might be the rest of a secret
+			line = line[:maxLine] + " (cut off)"
+		}
+		out.WriteString(block.line(line) + end)
+	}
+	return out.String()
+}
+
+// yamlBlock follows the value of a secret over the lines that belong to it.
+type yamlBlock struct {
+	inside bool
+	indent int
+	items  bool   // a list may stand at the indentation of its key
+	closer string // of a quoted or flow value that goes on; empty: none
+}
+
+func (b *yamlBlock) line(line string) string {
+	indent := len(line) - len(strings.TrimLeft(line, " \t"))
+	if b.inside {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case b.closer != "":
+			b.closed(line)
+			return hidden
+		case trimmed == "":
+			return line
+		case indent > b.indent || b.items && indent == b.indent && (trimmed == "-" || strings.HasPrefix(trimmed, "- ")):
+			return line[:indent] + hidden
+		}
+		b.inside = false
+	}
+	if m := yamlKey.FindStringSubmatch(line); m != nil && secretName(m[2]) {
+		value := strings.TrimSpace(m[3])
+		b.inside, b.indent, b.items, b.closer = true, indent+strings.Count(m[1], "- ")*2, value == "", ""
+		if value != "" {
+			b.opened(value)
+			return line[:len(line)-len(m[3])] + hidden
+		}
+		return line
+	}
+	return inline(line)
+}
+
+// opened notes what ends a value that does not end on its line.
+func (b *yamlBlock) opened(value string) {
+	closers := map[byte]string{'"': `"`, '\'': `'`, '[': "]", '{': "}"}
+	closer := closers[value[0]]
+	if closer != "" && !strings.Contains(value[1:], closer) {
+		b.closer = closer
+	}
+}
+
+func (b *yamlBlock) closed(line string) {
+	if strings.Contains(line, b.closer) {
+		b.closer = ""
+	}
+}
+
+// inline takes secrets out of one line.
+func inline(line string) string {
+	line = assignment.ReplaceAllStringFunc(line, func(found string) string {
+		if m := assignment.FindStringSubmatch(found); secretName(m[2]) {
+			return m[1] + m[2] + "=" + hidden + m[4]
+		}
+		return found
+	})
+	line = replace(pair, pairValue, line)
+	for at := strings.Index(line, wordsFollow); at >= 0; at = strings.Index(line, wordsFollow) {
+		line = line[:at] + afterWords(line[:at], line[at+len(wordsFollow):])
+	}
+	return replace(option, optionValue, line)
+}
+
+// wordsFollow marks where a value without quotes may go on over several words.
+const wordsFollow = "\x00"
+
+// afterWords returns what follows such a value: within braces it ends with them or
+// at a comma, elsewhere with the line.
+func afterWords(before, rest string) string {
+	if strings.Count(before, "{") <= strings.Count(before, "}") {
+		return ""
+	}
+	at := strings.IndexAny(rest, ",}]"+wordsFollow)
+	if at < 0 {
+		return ""
+	}
+	return rest[at:]
+}
+
+// replace replaces the values behind the names of secrets. Group 1 of name is the
+// name, group 2, where there is one, what separates it from the value.
+func replace(name, value *regexp.Regexp, line string) string {
+	var out strings.Builder
+	for {
+		at := name.FindStringSubmatchIndex(line)
+		if at == nil {
+			return out.String() + line
+		}
+		separator := ""
+		if len(at) > 4 {
+			separator = line[at[4]:at[5]]
+		}
+		found := secretName(strings.TrimLeft(line[at[2]:at[3]], "-"))
+		out.WriteString(line[:at[1]])
+		line = line[at[1]:]
+		if !found {
+			continue
+		}
+		if v := value.FindString(line); v != "" {
+			out.WriteString(hidden)
+			if separator == ":" && !strings.ContainsAny(v[:1], `"'\`) {
+				out.WriteString(wordsFollow)
+			}
+			line = line[len(v):]
+		}
+	}
+}
+
+// redactJSON does the same by the structure of a JSON text, so that it stays one.
+func redactJSON(text []byte) []byte {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		return []byte(redact(string(text)))
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(redactValue(value)); err != nil {
+		return []byte(redact(string(text)))
+	}
+	return out.Bytes()
+}
+
+func redactValue(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			if secretName(key) && !harmless(x) {
+				out[key] = hidden
+			} else {
+				out[redact(key)] = redactValue(x)
+			}
+		}
+		// {"name": "PASSWORD", "value": "x"}, as lists of variables have it.
+		if name, ok := v["name"].(string); ok && secretName(name) && v["value"] != nil {
+			out["value"] = hidden
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = redactValue(x)
+		}
+		return out
+	case string:
+		return redact(v)
+	default:
+		return v
+	}
+}
+
+// harmless values tell nothing.
+func harmless(value any) bool {
+	switch value.(type) {
+	case nil, bool:
+		return true
+	}
+	return false
+}
