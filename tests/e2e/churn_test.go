@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// entries counts what is in the maps whose content depends on services and
+// connections, by name.
+func (s *site) entries(t *testing.T) map[string]int {
+	t.Helper()
+	counts := make(map[string]int)
+	paths, err := filepath.Glob(s.PinDir + "/layout-*/ll_*")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no maps in %s: %v", s.PinDir, err)
+	}
+	for _, path := range paths {
+		m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m.Type() {
+		case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LPMTrie:
+			n := 0
+			var key []byte
+			for next := []byte(nil); ; n++ {
+				if key == nil {
+					err = m.NextKey(nil, &next)
+				} else {
+					err = m.NextKey(key, &next)
+				}
+				if err != nil {
+					break
+				}
+				key = next
+			}
+			counts[filepath.Base(path)] = n
+		case ebpf.Array:
+			if strings.HasSuffix(path, "ll_backend") {
+				counts["ll_backend"] = usedBackends(t, m)
+			}
+		}
+		m.Close()
+	}
+	return counts
+}
+
+// usedBackends counts the entries of an array that are not zero.
+func usedBackends(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var cursor ebpf.MapBatchCursor
+	const batch = 4096
+	keys, values := make([]uint32, batch), make([][32]byte, batch)
+	for {
+		got, err := m.BatchLookup(&cursor, keys, values, nil)
+		for _, v := range values[:got] {
+			if v != ([32]byte{}) {
+				n++
+			}
+		}
+		if err != nil {
+			return n // the end
+		}
+	}
+}
+
+// weight is what a process holds: file descriptors, and memory of its own in MiB.
+func weight(t *testing.T, pid int) (fds, mib int) {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			mib = kib >> 10
+		}
+	}
+	return len(all), mib
+}
+
+// TestChurn is T14: ten thousand services come and go five times. Afterwards the maps
+// hold what they held before, and the daemon is as large as after the second time.
+func TestChurn(t *testing.T) {
+	const owners, each, rounds = 10, 1000, 5
+	s := newSite(t)
+	s.Configure("tables: {connections: 4096, halfOpen: 1024, services: 16384, backends: 16384, slots: 4194304, affinity: 1024, ranges: 1024}")
+	s.start()
+	s.serve(s.backends[0], "10.0.1.2:8080", "b1")
+	s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.1.2:8080"}))
+	replace := func(count, generation int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for w := range owners {
+			wg.Go(func() {
+				if err := s.replaceServices(t.Context(), fmt.Sprint("w", w), w+1, count, generation, 60*time.Second); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	before := s.entries(t)
+	var fdsFirst, mibFirst int // the most of the first two rounds
+	begin := time.Now()
+	for round := range rounds {
+		replace(each, round)
+		if n := s.entries(t)["ll_service"]; n != owners*each+1 {
+			t.Fatalf("round %d: %d frontends, want %d", round, n, owners*each+1)
+		}
+		replace(0, round)
+		var now map[string]int
+		testnet.Eventually(t, 10*time.Second, "the maps hold what they held before", func() bool {
+			now = s.entries(t)
+			for name, n := range now {
+				if n != before[name] && name != "ll_ct4" && name != "ll_half4" {
+					return false
+				}
+			}
+			return true
+		})
+		fds, mib := weight(t, s.Process().PID())
+		t.Logf("round %d after %s: %d descriptors, %d MiB", round, time.Since(begin).Round(time.Millisecond), fds, mib)
+		if round < 2 {
+			fdsFirst, mibFirst = max(fds, fdsFirst), max(mib, mibFirst)
+		} else if fds > fdsFirst+2 || mib > mibFirst+16 {
+			t.Errorf("round %d: %d descriptors and %d MiB, after the second %d and %d", round, fds, mib, fdsFirst, mibFirst)
+		}
+	}
+	if took := time.Since(begin); took > 60*time.Second {
+		t.Errorf("all that took %s", took)
+	}
+	if name, err := talkTCP(s.client, "", vip4+":9000", nil); name != "b1" || err != nil {
+		t.Errorf("the service that stayed: %q, %v", name, err)
+	}
+}
