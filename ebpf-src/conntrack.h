@@ -209,11 +209,14 @@ __noinline int conn_exists(const struct tuple *t)
 
 /* Enters c under t, in the half-open table or the established one. Returns 0 or
  * a negative errno: -E2BIG where the established table is full, -EEXIST with
- * BPF_NOEXIST where there is one.
+ * BPF_NOEXIST where there is one. A global function, so that the verifier walks it once.
  */
-static __noinline int conn_put(struct work *w, const struct tuple *t, const struct conn *c,
-			       __u64 flags)
+__noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
 {
+	struct work *w = work_get();
+
+	if (!t || !c || !w)
+		return -1;
 	if (t->family == 4) {
 		struct ct4_val *v = &w->val4;
 		struct ct4_key *key = &w->key4;
@@ -243,23 +246,26 @@ static __noinline int conn_put(struct work *w, const struct tuple *t, const stru
 	}
 }
 
-static __noinline void conn_remove(struct work *w, const struct tuple *t, int half_open)
+/* Removes the entry of t from the half-open table or the established one. A global
+ * function like conn_put.
+ */
+__noinline int conn_remove(const struct tuple *t, int half_open)
 {
+	struct work *w = work_get();
+
+	if (!t || !w)
+		return -1;
 	if (t->family == 4) {
 		struct ct4_key *key = &w->key4;
 
 		key4_from(key, t);
-		if (half_open)
-			bpf_map_delete_elem(&ll_half4, key);
-		else
-			bpf_map_delete_elem(&ll_ct4, key);
+		return half_open ? bpf_map_delete_elem(&ll_half4, key)
+				 : bpf_map_delete_elem(&ll_ct4, key);
 	} else {
 		struct ct6_key *key = &w->key6;
 
 		key6_from(key, t);
-		if (half_open)
-			bpf_map_delete_elem(&ll_half6, key);
-		else
-			bpf_map_delete_elem(&ll_ct6, key);
+		return half_open ? bpf_map_delete_elem(&ll_half6, key)
+				 : bpf_map_delete_elem(&ll_ct6, key);
 	}
 }

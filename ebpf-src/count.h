@@ -14,15 +14,11 @@ static __always_inline void count_verdict(__u32 verdict)
 }
 
 /* Counts for its backend what a connection carried whose entry begins anew. */
-static __noinline void count_reused(const struct ct_meta *meta)
+static __always_inline void count_reused(const struct ct_meta *meta)
 {
-	struct traffic *t;
-	__u32 id;
+	__u32 id = meta->backend_id;
+	struct traffic *t = bpf_map_lookup_elem(&ll_backend_reused, &id);
 
-	if (!meta)
-		return;
-	id = meta->backend_id;
-	t = bpf_map_lookup_elem(&ll_backend_reused, &id);
 	if (!t)
 		return;
 	__sync_fetch_and_add(&t->packet_count, meta->packet_count);

@@ -118,14 +118,14 @@ static __always_inline void ct_promote(struct work *w)
 {
 	w->conn.half_open = 0;
 	w->twin.half_open = 0;
-	if (conn_put(w, &w->tuple, &w->conn, BPF_ANY))
+	if (conn_put(&w->tuple, &w->conn, BPF_ANY))
 		goto full;
-	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY)) {
-		conn_remove(w, &w->tuple, 0);
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY)) {
+		conn_remove(&w->tuple, 0);
 		goto full;
 	}
-	conn_remove(w, &w->tuple, 1);
-	conn_remove(w, &w->twin_tuple, 1);
+	conn_remove(&w->tuple, 1);
+	conn_remove(&w->twin_tuple, 1);
 	return;
 full:
 	count_verdict(VERDICT_TABLE_FULL);
@@ -174,7 +174,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	struct ct_meta *twin;
 
 	tuple_reply(&w->twin_tuple, &w->conn, w->tuple.proto, w->tuple.family);
-	twin = conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
+	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
 	if (twin)
 		return twin;
 	w->twin = w->conn;
@@ -188,35 +188,49 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	w->twin.meta.packet_count = 0;
 	w->twin.meta.byte_count = 0;
 	w->twin.meta.tcp_ack = 0;
-	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY))
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
 		return NULL;
-	return conn_find(w, &w->twin_tuple, &w->twin, w->twin.half_open);
+	return conn_find(w, &w->twin_tuple, &w->twin, 0);
 }
 
-/* Lets packet p of connection w->conn, found under w->tuple and with its shared
- * part in the map at meta, have its effect. Returns where that part is then. w->reopen:
- * p opens a new connection with the tuple of this one, which ended: w->old.
+/* Counts the packet in its entry. */
+static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
+{
+	meta->packet_count++;
+	meta->byte_count += p->skb->len;
+	if (meta->last_seen_tick != p->now_tick)
+		meta->last_seen_tick = p->now_tick;
+	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_ACK && p->fragment != FRAGMENT_LATER) {
+		meta->tcp_ack = p->tcp_ack;
+		meta->tcp_window = p->tcp_window;
+	}
+}
+
+/* Counts packet p of connection w->conn, found under w->tuple and with its shared part
+ * in the map at meta, and lets it have its effect. LL_OPEN, and w->reopen: it opens a
+ * new connection with the tuple of this one, which ended: w->old.
  */
-static __noinline struct ct_meta *ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
+static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	enum ct_event event = ct_event_of(p);
 	struct ct_meta *twin;
 	__u8 state;
 
 	if (!meta || !w)
-		return NULL;
+		return LL_OPEN;
 	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
 	    w->conn.meta.state >= CT_TIME_WAIT) {
 		w->old = w->conn;
 		w->reopen = 1;
-		return meta;
+		return LL_OPEN;
 	}
+	track_count(p, meta);
 	twin = ct_twin(w);
 	if (!twin)
-		return meta;
+		return LL_NEXT;
 	if (event == EVENT_RESET) {
 		if (!ct_reset_in_window(p, twin))
-			return meta;
+			return LL_NEXT;
 		meta->flags |= CT_F_RST;
 	}
 	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
@@ -234,7 +248,6 @@ static __noinline struct ct_meta *ct_advance(struct pkt *p, struct work *w, stru
 		w->conn.meta = *meta;
 		w->twin.meta = *twin;
 		ct_promote(w);
-		return conn_find(w, &w->tuple, &w->conn, 0);
 	}
-	return meta;
+	return LL_NEXT;
 }

@@ -133,7 +133,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		if (w->conn.meta.flags & CT_F_LOCAL)
 			return route_back(p);
 		/* Already routed to where it was: route it anew. */
-		out = route_out(p, &w->fib, &outer->saddr, &outer->daddr);
+		out = route_out(p, &outer->saddr, &outer->daddr);
 		if (!out)
 			return -DROP_NO_ROUTE;
 		p->action = bpf_redirect_neigh(out, NULL, 0, 0);

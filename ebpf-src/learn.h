@@ -48,7 +48,7 @@ static __noinline void nexthop_learn(struct pkt *p, struct work *w)
 	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return;
 	tuple_reply(&w->tuple, &w->twin, p->proto, p->family);
-	meta = conn_find(w, &w->tuple, &w->conn, w->twin.half_open);
+	meta = conn_find(w, &w->tuple, &w->conn, 0);
 	if (!meta)
 		return;
 	index = nexthop_of_frame(p);

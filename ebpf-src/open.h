@@ -70,7 +70,7 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 		if (nexthop && nexthop->ifindex)
 			return nexthop->ifindex;
 	}
-	w->routed = route_out(p, &w->fib, &w->conn.saddr, &w->conn.daddr);
+	w->routed = route_out(p, &w->conn.saddr, &w->conn.daddr);
 	return w->routed;
 }
 
@@ -157,23 +157,28 @@ static __always_inline int open_same_way(const struct conn *a, const struct conn
 }
 
 /* w->conn takes the place of w->old, a connection that ended, where it goes the same
- * way: both entries stay and begin anew, with the next hops that they have. meta is
- * the shared part of its entry. Returns whether it did; if not, the old entries are
- * gone. What they carried is counted.
+ * way: both entries stay and begin anew, with the next hops that they have. Returns
+ * whether it did; if not, the old entries are gone. What they carried is counted. A
+ * global function, so that the verifier walks it once.
  */
-static __noinline int open_reopen(struct work *w, struct ct_meta *meta)
+__noinline int open_reopen(void)
 {
-	struct ct_meta *twin;
-	__u32 half_open = w->old.half_open;
+	struct work *w = work_get();
+	struct ct_meta *meta, *twin;
+	__u32 half_open, same;
 
+	if (!w)
+		return 0;
+	half_open = w->old.half_open;
+	same = open_same_way(&w->old, &w->conn);
 	tuple_reply(&w->old_tuple, &w->old, w->tuple.proto, w->tuple.family);
-	w->reopen = open_same_way(&w->old, &w->conn);
+	meta = conn_find(w, &w->tuple, &w->old, 0);
 	if (meta)
-		count_reused(meta);
-	twin = conn_find(w, &w->old_tuple, &w->old, half_open);
+		count_reused(&w->old.meta);
+	twin = conn_find(w, &w->old_tuple, &w->old, 0);
 	if (twin)
-		count_reused(twin);
-	if (meta && twin && w->reopen) {
+		count_reused(&w->old.meta);
+	if (meta && twin && same) {
 		w->conn.meta.nexthop = meta->nexthop;
 		w->twin.meta.nexthop = twin->nexthop;
 		*meta = w->conn.meta;
@@ -181,14 +186,13 @@ static __noinline int open_reopen(struct work *w, struct ct_meta *meta)
 		w->conn.half_open = half_open;
 		return 1;
 	}
-	w->reopen = 0;
-	conn_remove(w, &w->old_tuple, half_open);
-	conn_remove(w, &w->tuple, half_open);
+	conn_remove(&w->old_tuple, half_open);
+	conn_remove(&w->tuple, half_open);
 	return 0;
 }
 
 /* Enters both directions of w->conn as half-open. */
-static __always_inline int open_enter(struct pkt *p, struct work *w, struct ct_meta *old)
+static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
 	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
 			    ? tcp_scale_of(p->skb, p->l4_off)
@@ -202,20 +206,19 @@ static __always_inline int open_enter(struct pkt *p, struct work *w, struct ct_m
 	w->twin.sport = p->dport;
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
-	if (w->reopen && open_reopen(w, old))
+	track_count(p, &w->conn.meta);
+	if (w->reopen && open_reopen())
 		return LL_NEXT;
-	if (conn_put(w, &w->twin_tuple, &w->twin, BPF_ANY) ||
-	    conn_put(w, &w->tuple, &w->conn, BPF_ANY))
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) || conn_put(&w->tuple, &w->conn, BPF_ANY))
 		return -DROP_TABLE_FULL;
 	return LL_NEXT;
 }
 
-/* If p is for a service, chooses a backend and enters the connection: w->conn is
- * what p becomes. w->reopen: p has the tuple of a connection that ended, of whose entry
- * old is the shared part; afterwards, whether it took that over. LL_PASS: not for a
- * service.
+/* If p is for a service, chooses a backend and enters the connection, p counted: w->conn
+ * is what p becomes. w->reopen: p has the tuple of a connection that ended, w->old.
+ * LL_PASS: not for a service.
  */
-static __noinline int open_connection(struct pkt *p, struct work *w, struct ct_meta *old)
+static __noinline int open_connection(struct pkt *p, struct work *w)
 {
 	struct service *found = lb_service(p, &w->service_key), *s;
 	struct backend *backend;
@@ -242,7 +245,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w, struct ct_m
 	if (!id || !backend || backend->service_id != s->id) {
 		ret = open_refused(p, w);
 		if (ret == LL_NEXT)
-			ret = open_enter(p, w, old);
+			ret = open_enter(p, w);
 		p->refused = 1;
 		return ret;
 	}
@@ -251,7 +254,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w, struct ct_m
 	w->conn.dport = backend->port;
 	ret = open_source(p, w, s);
 	if (ret == LL_NEXT)
-		ret = open_enter(p, w, old);
+		ret = open_enter(p, w);
 	if (ret != LL_NEXT)
 		return ret;
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);

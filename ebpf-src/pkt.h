@@ -11,6 +11,7 @@ enum ll_verdict {
 	LL_STACK,    /* ours, rewritten: the kernel takes it from here */
 	LL_REDIRECT, /* a redirect helper was called: its result is p->action */
 	LL_SHORT,    /* the headers are not all in reach */
+	LL_OPEN,     /* no connection has it: it may open one */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet

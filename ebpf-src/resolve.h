@@ -17,8 +17,7 @@ static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
 	struct device *device;
 	__u32 *known;
 
-	key.ifindex = w->routed ? w->routed
-				: route_out(p, fib, &w->rewrite.saddr, &w->rewrite.daddr);
+	key.ifindex = w->routed ? w->routed : route_out(p, &w->rewrite.saddr, &w->rewrite.daddr);
 	device = key.ifindex ? device_find(key.ifindex) : NULL;
 	if (!device || !(device->flags & DEVICE_F_PORT))
 		return 0;
@@ -31,4 +30,13 @@ static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
 		return nexthop_enter(&key, p->now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
 	return nexthop && nexthop->ifindex ? *known : 0;
+}
+
+/* Enters the next hop of w->conn, which is known under w->tuple. */
+static __noinline void nexthop_note(struct work *w, __u32 index)
+{
+	struct ct_meta *meta = conn_find(w, &w->tuple, &w->conn, 1);
+
+	if (meta)
+		meta->nexthop = index;
 }

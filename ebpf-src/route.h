@@ -14,20 +14,27 @@ static __always_inline struct device *device_find(__u32 ifindex)
 	return bpf_map_lookup_elem(&ll_device, &key);
 }
 
-/* Returns the index of the device that a packet from saddr to daddr leaves by; 0
- * where it does not leave: it is for the node itself, or there is no way.
- */
-static __noinline __u32 route_out(struct pkt *p, struct bpf_fib_lookup *fib,
-				  const struct addr *saddr, const struct addr *daddr)
-{
-	long ret;
+/* What route_find is told of a packet. */
+#define ROUTE_PROTO(how) ((how) & 0xff)
+#define ROUTE_IPV4	 0x100
+#define ROUTE_EGRESS	 0x200
 
-	if (!fib)
+/* As route_out; work's fib holds the answer. A global function, so that the verifier
+ * walks it once.
+ */
+__noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
+			    const struct addr *daddr, __u32 how)
+{
+	struct work *w = work_get();
+	struct bpf_fib_lookup *fib;
+
+	if (!w || !saddr || !daddr)
 		return 0;
+	fib = &w->fib;
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->ifindex = p->skb->ifindex;
-	fib->l4_protocol = p->proto;
-	if (p->family == 4) {
+	fib->ifindex = skb->ifindex;
+	fib->l4_protocol = ROUTE_PROTO(how);
+	if (how & ROUTE_IPV4) {
 		fib->family = AF_INET;
 		fib->ipv4_src = saddr->word[3];
 		fib->ipv4_dst = daddr->word[3];
@@ -36,28 +43,44 @@ static __noinline __u32 route_out(struct pkt *p, struct bpf_fib_lookup *fib,
 		__builtin_memcpy(fib->ipv6_src, saddr, sizeof(*saddr));
 		__builtin_memcpy(fib->ipv6_dst, daddr, sizeof(*daddr));
 	}
-	ret = bpf_fib_lookup(p->skb, fib, sizeof(*fib), 0);
-	switch (ret) {
+	switch (bpf_fib_lookup(skb, fib, sizeof(*fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		return fib->ifindex;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		/* A node that does not forward can still send what is its own. */
-		return p->egress ? p->skb->ifindex : 0;
+		return how & ROUTE_EGRESS ? skb->ifindex : 0;
 	default:
 		return 0;
 	}
 }
 
-/* Whether an IPv4 address is the node's own. */
-static __always_inline int route_is_local4(struct pkt *p, struct bpf_fib_lookup *fib, __be32 addr)
+/* Returns the index of the device that a packet from saddr to daddr leaves by; 0
+ * where it does not leave: it is for the node itself, or there is no way.
+ */
+static __always_inline __u32 route_out(struct pkt *p, const struct addr *saddr,
+				       const struct addr *daddr)
 {
+	return route_find(p->skb, saddr, daddr,
+			  p->proto | (p->family == 4 ? ROUTE_IPV4 : 0) |
+				  (p->egress ? ROUTE_EGRESS : 0));
+}
+
+/* Whether an IPv4 address is the node's own. */
+__noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
+{
+	struct work *w = work_get();
+	struct bpf_fib_lookup *fib;
+
+	if (!w)
+		return 0;
+	fib = &w->fib;
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->ifindex = p->skb->ifindex;
+	fib->ifindex = skb->ifindex;
 	fib->family = AF_INET;
 	fib->ipv4_dst = addr;
-	return bpf_fib_lookup(p->skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
 /* Back to the node itself, by the ingress hook of the same device. */

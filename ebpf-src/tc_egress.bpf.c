@@ -30,7 +30,7 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 		p->action = bpf_redirect(nexthop->ifindex, 0);
 		return LL_REDIRECT;
 	}
-	out = route_out(p, &w->fib, &p->saddr, &p->daddr);
+	out = route_out(p, &p->saddr, &p->daddr);
 	if (!out)
 		return -DROP_NO_ROUTE;
 	p->skb->tc_index = TC_INDEX_LEARN;
@@ -38,14 +38,12 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	return LL_REDIRECT;
 }
 
-static __noinline int send(struct pkt *p, struct work *w, struct ct_meta *meta)
+static __noinline int send(struct pkt *p, struct work *w)
 {
 	struct addr daddr = p->daddr;
 	int ret;
 
-	if (!meta)
-		return -DROP_TABLE_FULL;
-	track_prepare(p, w, meta);
+	track_prepare(p, w);
 	ret = nat_rewrite(p, &w->rewrite);
 	if (ret != LL_NEXT)
 		return ret;
@@ -62,7 +60,6 @@ int ll_tc_egress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb, .egress = 1 };
 	__u32 word = skb->tc_index;
-	struct ct_meta *meta = NULL;
 	struct work *w;
 	int ret;
 
@@ -84,9 +81,9 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
-		ret = track_find(&p, w, &meta);
+		ret = track_find(&p, w);
 	if (ret == LL_NEXT)
-		ret = send(&p, w, meta);
+		ret = send(&p, w);
 	return finish(&p, ret);
 }
 

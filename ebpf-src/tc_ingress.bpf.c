@@ -14,21 +14,23 @@
 #include "track.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
-static __noinline int forward(struct pkt *p, struct work *w, struct ct_meta *meta)
+static __noinline int forward(struct pkt *p, struct work *w)
 {
-	if (!meta)
-		return -DROP_TABLE_FULL;
-	track_prepare(p, w, meta);
-	if (!meta->nexthop && p->fragment == FRAGMENT_NONE)
-		meta->nexthop = nexthop_by_route(p, w);
-	return track_forward(p, meta, &w->rewrite);
+	__u32 index = w->conn.meta.nexthop;
+
+	track_prepare(p, w);
+	if (!index && p->fragment == FRAGMENT_NONE) {
+		index = nexthop_by_route(p, w);
+		if (index)
+			nexthop_note(w, index);
+	}
+	return track_forward(p, index, w->conn.meta.flags, &w->rewrite);
 }
 
 SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb };
-	struct ct_meta *meta = NULL;
 	struct work *w;
 	int ret;
 
@@ -49,9 +51,9 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	ret = track_find(&p, w, &meta);
+	ret = track_find(&p, w);
 	if (ret == LL_NEXT)
-		ret = forward(&p, w, meta);
+		ret = forward(&p, w);
 	return finish(&p, ret);
 }
 

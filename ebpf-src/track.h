@@ -7,19 +7,6 @@
 #include "nexthop.h"
 #include "open.h"
 
-/* Counts the packet in its entry. */
-static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
-{
-	meta->packet_count++;
-	meta->byte_count += p->skb->len;
-	if (meta->last_seen_tick != p->now_tick)
-		meta->last_seen_tick = p->now_tick;
-	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_ACK && p->fragment != FRAGMENT_LATER) {
-		meta->tcp_ack = p->tcp_ack;
-		meta->tcp_window = p->tcp_window;
-	}
-}
-
 /* Whether the packet, as large as it is, fits where the next hop leads. A GSO
  * packet is cut into pieces on its way out.
  */
@@ -39,16 +26,13 @@ static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexth
  */
 static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 {
-	struct work *w;
-
 	if (p->family != 4 || p->saddr.word[3] == saddr)
 		return 0;
 	if (!(flags & CT_F_REPLY))
 		return !!(flags & CT_F_SNAT);
 	if (flags & CT_F_FROM_NODE)
 		return 0;
-	w = work_get();
-	return w && route_is_local4(p, &w->fib, saddr);
+	return route_is_local4(p->skb, saddr);
 }
 
 /* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
@@ -56,8 +40,7 @@ static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
  */
 static __noinline int track_send_routed(struct pkt *p)
 {
-	struct work *w = work_get();
-	__u32 out = w ? route_out(p, &w->fib, &p->saddr, &p->daddr) : 0;
+	__u32 out = route_out(p, &p->saddr, &p->daddr);
 
 	if (!out)
 		return -DROP_NO_ROUTE;
@@ -70,9 +53,8 @@ static __noinline int track_send_routed(struct pkt *p)
 /* Rewrites a packet of connection meta as r says and sends it on: by the short cut
  * where its next hop is known and nothing speaks against it, else by the kernel.
  */
-static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, struct rewrite *r)
+static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags, struct rewrite *r)
 {
-	__u32 index = meta->nexthop;
 	struct nexthop *nexthop;
 	int ret;
 
@@ -100,7 +82,7 @@ static __always_inline int track_forward(struct pkt *p, struct ct_meta *meta, st
 	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop);
 slow:
-	p->martian = track_is_martian(p, meta->flags, r->saddr.word[3]);
+	p->martian = track_is_martian(p, flags, r->saddr.word[3]);
 	if (p->martian) {
 		/* The stack tells the sender: it knows where the packet was to go. */
 		if (p->ttl <= 1)
@@ -151,7 +133,7 @@ static __always_inline int track_ipv4(struct pkt *p)
 	addr_from4(&r.daddr, v->daddr);
 	r.sport = v->sport;
 	r.dport = v->dport;
-	return track_forward(p, &v->meta, &r);
+	return track_forward(p, v->meta.nexthop, v->meta.flags, &r);
 }
 
 static __always_inline int track_ipv6(struct pkt *p)
@@ -178,15 +160,15 @@ static __always_inline int track_ipv6(struct pkt *p)
 	r.daddr = v->daddr;
 	r.sport = v->sport;
 	r.dport = v->dport;
-	return track_forward(p, &v->meta, &r);
+	return track_forward(p, v->meta.nexthop, v->meta.flags, &r);
 }
 
-/* The long way: connections that are half-open or change. Returns the shared part of
- * p's entry in the map: w->conn is what p is to become. NULL, or w->reopen: there is
- * none, or one that ended; open_connection is not called from here, for what functions
- * call each other share 512 bytes of stack.
+/* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
+ * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
+ * open_connection is not called from here, for what functions call each other share 512
+ * bytes of stack.
  */
-static __noinline struct ct_meta *track_lookup(struct pkt *p, struct work *w)
+static __noinline int track_lookup(struct pkt *p, struct work *w)
 {
 	struct ct_meta *meta;
 
@@ -197,26 +179,18 @@ static __noinline struct ct_meta *track_lookup(struct pkt *p, struct work *w)
 	/* A connection that was refused is chosen anew: a backend may be there. */
 	if (!meta || (w->conn.meta.service_id && !w->conn.meta.backend_id &&
 		      !(w->conn.meta.flags & CT_F_REPLY)))
-		return NULL;
+		return LL_OPEN;
 	return ct_advance(p, w, meta);
 }
 
-/* Finds the connection of p, or opens one. LL_NEXT: *meta is the shared part of its
- * entry in the map, or NULL where it went meanwhile; w->conn is what p is to become.
+/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn is what p is to
+ * become.
  */
-static __always_inline int track_find(struct pkt *p, struct work *w, struct ct_meta **meta)
+static __always_inline int track_find(struct pkt *p, struct work *w)
 {
-	int ret;
+	int ret = p->icmp_error ? icmp_translate(p, w) : track_lookup(p, w);
 
-	if (p->icmp_error)
-		return icmp_translate(p, w);
-	*meta = track_lookup(p, w);
-	if (*meta && !w->reopen)
-		return LL_NEXT;
-	ret = open_connection(p, w, *meta);
-	if (ret == LL_NEXT && !w->reopen)
-		*meta = conn_find(w, &w->tuple, &w->conn, w->conn.half_open);
-	return ret;
+	return ret == LL_OPEN ? open_connection(p, w) : ret;
 }
 
 /* Tells what open_connection did, while p is still as it came. */
@@ -229,16 +203,15 @@ static __always_inline void track_tell(struct pkt *p)
 }
 
 /* What both hooks do with a packet of a connection that track_find found or opened:
- * counts it in meta, its entry, and fills w->rewrite.
+ * fills w->rewrite.
  */
-static __always_inline void track_prepare(struct pkt *p, struct work *w, struct ct_meta *meta)
+static __always_inline void track_prepare(struct pkt *p, struct work *w)
 {
 	struct rewrite *r = &w->rewrite;
 
 	track_tell(p);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
-	track_count(p, meta);
 	r->saddr = w->conn.saddr;
 	r->daddr = w->conn.daddr;
 	r->sport = w->conn.sport;
