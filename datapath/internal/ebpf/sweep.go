@@ -14,9 +14,6 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// sweepBudget bounds one call of maintain.
-const sweepBudget = 50 * time.Millisecond
-
 // kickPause is the least time between two sweeps for backends that have gone.
 const kickPause = 100 * time.Millisecond
 
@@ -178,7 +175,7 @@ func (w *sweeper) maintain(ctx context.Context) error {
 	if w.pass == nil && now.Before(w.begins) {
 		return nil
 	}
-	_, err := w.step(now.Add(sweepBudget))
+	_, err := w.step(now.Add(budgetFor(w.used())))
 	return errors.Join(err, context.Cause(ctx))
 }
 

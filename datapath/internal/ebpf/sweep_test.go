@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// fill enters so many connections of IPv4, both directions, that were seen at tick.
+func (n *network) fill(connections int, state uint8, tick uint32) {
+	n.t.Helper()
+	const batch = 4096
+	table := n.d.maps[kernelMapLlCt4]
+	keys, values := make([]kernelCt4Key, 0, batch), make([]kernelCt4Val, 0, batch)
+	addr := func(b ...byte) uint32 { return binary.NativeEndian.Uint32(b) }
+	vip, backend := addr(198, 51, 100, 10), addr(10, 0, 1, 11)
+	for i := range connections {
+		client := addr(172, 16+byte(i>>16), byte(i>>8), byte(i))
+		meta := kernelCtMeta{LastSeenTick: tick, CreatedTick: tick, State: state, PacketCount: 1, ByteCount: 60}
+		keys = append(keys, kernelCt4Key{Saddr: client, Daddr: vip, Sport: 1, Dport: 2, Proto: uint8(datapath.UDP)},
+			kernelCt4Key{Saddr: backend, Daddr: client, Sport: 3, Dport: 1, Proto: uint8(datapath.UDP)})
+		reply := meta
+		reply.Flags = ctReply
+		values = append(values, kernelCt4Val{Meta: meta, Saddr: client, Daddr: backend, Sport: 1, Dport: 3},
+			kernelCt4Val{Meta: reply, Saddr: vip, Daddr: client, Sport: 2, Dport: 1})
+		if len(keys) == batch || i == connections-1 {
+			_, err := table.BatchUpdate(keys, values, nil)
+			n.ok(err)
+			keys, values = keys[:0], values[:0]
+		}
+	}
+}
+
+// cpuTime is what this process has taken of the processors.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // it cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestSweepIsCheap is T03: a look through 262,144 entries takes less than 150 ms of
+// one processor, the best of five; upkeep is cut into pieces of a bounded length, and
+// all that has expired goes in a bounded number of them.
+func TestSweepIsCheap(t *testing.T) {
+	const connections = 1 << 17
+	n := newNetwork(t)
+	n.config.Tables.Connections = 2 * connections
+	n.config.SweepInterval = time.Hour
+	n.restart("tcx")
+	n.fill(connections, uint8(kernelCtStateCT_FIN), nowTick())
+	best := time.Hour
+	for range 5 {
+		begin := cpuTime()
+		n.ok(n.d.sweeper.whole(nil))
+		best = min(best, cpuTime()-begin)
+	}
+	if got := n.d.sweeper.entries(1); got != 2*connections {
+		t.Fatalf("%d entries were seen, want %d", got, 2*connections)
+	}
+	t.Logf("%d entries are looked through in %s of a processor", 2*connections, best)
+
+	if best > 150*time.Millisecond {
+		t.Error("that is more than 150 ms")
+	}
+
+	n.fill(connections, uint8(kernelCtStateCT_FIN), nowTick()-finTimeout-10)
+	n.d.sweeper.begins = time.Time{}
+	calls, longest := 0, time.Duration(0)
+	for left := uint64(1); left > 0 && calls < 100; calls++ {
+		begin := cpuTime()
+		n.ok(n.d.sweeper.maintain(t.Context()))
+		longest = max(longest, cpuTime()-begin)
+		if n.d.sweeper.pass == nil {
+			left = n.d.sweeper.entries(1)
+			n.d.sweeper.begins = time.Time{}
+		}
+	}
+	t.Logf("all ended in %d pieces, the longest of %s", calls, longest)
+	if longest > 4*sweepBudget || calls >= 100 {
+		t.Errorf("want fewer than 100 pieces, none of more than %s", 4*sweepBudget)
+	}
+}
+
+// TestSweepHurries is T03: the fuller the tables, the longer the pieces of upkeep may
+// be, within bounds.
+func TestSweepHurries(t *testing.T) {
+	last := time.Duration(0)
+	for used := -1.0; used < 3; used += 0.01 {
+		got := budgetFor(used)
+		if got < last || got < sweepBudget || got > sweepHurry {
+			t.Errorf("%.2f of the table: %s, and %s before", used, got, last)
+		}
+		last = got
+	}
+	if budgetFor(0.5) != sweepBudget || budgetFor(0.9) != sweepHurry {
+		t.Errorf("half: %s, nine tenths: %s; want %s and %s", budgetFor(0.5), budgetFor(0.9), sweepBudget, sweepHurry)
+	}
+	n := newNetwork(t)
+	n.fill(3300, uint8(kernelCtStateCT_FIN), nowTick()) // of 4096
+	n.ok(n.d.sweeper.whole(nil))
+	if used := n.d.sweeper.used(); used < 0.8 || used > 0.82 {
+		t.Errorf("%.2f of the table is in use, want 0.81", used)
+	}
+}
