@@ -14,9 +14,12 @@ type DoctorReport struct {
 	Instance string    `json:"instance"`
 	Config   string    `json:"config"`  // the file
 	Version  string    `json:"version"` // of the loxilightd that looked
+	Daemon   string    `json:"daemon"`  // how it is, in a few words
 	Checked  []string  `json:"checked"` // what was looked at, in a few words each
 	Unseen   []Unseen  `json:"unseen,omitempty"`
 	Findings []Finding `json:"findings"` // the worst first
+	// Objects are what is wanted, by the daemon or by its store; only where asked for.
+	Objects []Object `json:"objects,omitempty"`
 }
 
 // Unseen is something that could not be looked at.

@@ -22,6 +22,8 @@ type Inspection struct {
 	Devices []InspectedDevice // of Ports and of the wanted ports
 	Filters []InspectedFilter // called as ours, and no pin of this instance knows them
 	Routes  map[netip.Addr]InspectedRoute
+	// NoSwitch is set where there is no network namespace of the switch.
+	NoSwitch bool
 	// Siblings are folders like PinDir beside it, of other instances.
 	Siblings []InspectedSibling
 	Unseen   map[string]string // what could not be looked at: why

@@ -20,7 +20,7 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 		cfg = config.Default(config.DefaultInstance)
 	}
 	report := doctor.Run(ctx, doctor.Options{
-		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix,
+		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix, Objects: o.objects,
 		Inspect: backends.Inspect, Preflight: backends.Preflight,
 	})
 	if err := printReport(stdout, report, o.json); err != nil {
@@ -56,6 +56,6 @@ func printReport(w io.Writer, r *api.DoctorReport, asJSON bool) error {
 	for _, u := range r.Unseen {
 		fmt.Fprintf(w, "not seen: %s: %s\n", u.What, u.Why)
 	}
-	_, err := fmt.Fprintf(w, "%d findings\n", len(r.Findings))
+	_, err := fmt.Fprintf(w, "loxilightd %s\n%d findings\n", r.Daemon, len(r.Findings))
 	return err
 }

@@ -16,7 +16,7 @@ type options struct {
 	config                  string
 	check, version          bool
 	preflight, detach, json bool
-	doctor, fix             bool
+	doctor, fix, objects    bool
 }
 
 // parse returns the options, or the code to end with.
@@ -30,6 +30,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.BoolVar(&o.detach, "detach", false, "take the programs off all devices, remove all pins, and stop: nothing is forwarded until the next start")
 	flags.BoolVar(&o.doctor, "doctor", false, "find what is wrong with this instance and the machine under it, and stop; llcli doctor shows it better")
 	flags.BoolVar(&o.fix, "fix", false, "with --doctor: mend what is ours")
+	flags.BoolVar(&o.objects, "objects", false, "with --doctor: the objects that are wanted, too")
 	flags.BoolVar(&o.json, "json", false, "with --preflight and --doctor: the report as JSON")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
@@ -43,8 +44,8 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach and --doctor exclude each other")
 	case o.json && !o.preflight && !o.doctor:
 		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight and --doctor")
-	case o.fix && !o.doctor:
-		fmt.Fprintln(stderr, "loxilightd: --fix goes with --doctor")
+	case (o.fix || o.objects) && !o.doctor:
+		fmt.Fprintln(stderr, "loxilightd: --fix and --objects go with --doctor")
 	default:
 		return o, 0, true
 	}

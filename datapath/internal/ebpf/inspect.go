@@ -75,7 +75,7 @@ func (x *inspector) openZones() (err error) {
 		return nil
 	}
 	x.zones[zoneSwitch], err = openZone(zoneSwitch, x.SwitchNamespace)
-	if err != nil && !errors.Is(err, datapath.ErrAbsent) {
+	if x.out.NoSwitch = errors.Is(err, datapath.ErrAbsent); err != nil && !x.out.NoSwitch {
 		x.unseen("network namespace "+x.SwitchNamespace, err)
 	}
 	return nil

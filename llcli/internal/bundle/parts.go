@@ -117,7 +117,7 @@ func (b *writer) serviceCounters(ctx context.Context) ([]byte, error) {
 // programParts are what programs print.
 func (b *writer) programParts() []part {
 	parts := []part{
-		{name: "doctor.json", what: "findings of llcli doctor", json: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json")},
+		{name: "doctor.json", what: "findings of llcli doctor, and what is wanted, by the daemon or its store", json: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},
 		{name: "preflight.json", what: "llcli preflight", json: true, get: b.loxilightd("--config", b.o.Config, "--preflight", "--json")},
 		{name: "version.txt", what: "version of loxilightd as installed", get: b.loxilightd("--version")},
 		{name: "versions.txt", what: "version of llcli", get: func(context.Context) ([]byte, error) { return []byte("llcli " + b.o.Version + "\n"), nil }},

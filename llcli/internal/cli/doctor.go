@@ -90,13 +90,15 @@ func (a *app) printReport(r *api.DoctorReport) {
 	if len(r.Findings) > 0 || len(r.Unseen) > 0 {
 		a.printf("\n")
 	}
-	checked := "checked: " + strings.Join(r.Checked, ", ")
 	if counts[api.SeverityError]+counts[api.SeverityWarning]+counts[api.SeverityNote] == 0 {
-		a.printf("nothing is wrong with instance %s; %s\n", clean(r.Instance), checked)
+		a.printf("nothing is wrong with instance %s; checked: %s\n", clean(r.Instance), strings.Join(r.Checked, ", "))
 		return
 	}
-	a.printf("%s, %s, %s; %s\n", plural(counts[api.SeverityError], "error"), plural(counts[api.SeverityWarning], "warning"),
-		plural(counts[api.SeverityNote], "note"), checked)
+	if r.Daemon != "" {
+		a.printf("loxilightd %s\n", clean(r.Daemon))
+	}
+	a.printf("%s, %s, %s\n", plural(counts[api.SeverityError], "error"), plural(counts[api.SeverityWarning], "warning"),
+		plural(counts[api.SeverityNote], "note"))
 }
 
 func (a *app) printFinding(f *api.Finding) {

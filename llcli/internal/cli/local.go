@@ -60,6 +60,10 @@ func (a *app) loxilightd(ctx context.Context, args ...string) (out []byte, code 
 		return nil, 0, fmt.Errorf("%s is of another version than llcli, and does not know %s", program, strings.Join(args, " "))
 	}
 	for line := range strings.Lines(told) {
+		if strings.HasPrefix(line, "time=") { // of its log
+			_, _ = fmt.Fprint(a.Err, strings.TrimSpace(line)+"\n") // there is nowhere to tell of an error of it
+			continue
+		}
 		a.note("%s", strings.TrimPrefix(strings.TrimSpace(line), "loxilightd: "))
 	}
 	return stdout.Bytes(), code, nil

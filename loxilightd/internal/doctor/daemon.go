@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,6 +82,45 @@ func (x *examiner) lockHolder(path string) (held bool, pid int) {
 		}
 	}
 	return false, 0
+}
+
+// describeDaemon says in a few words how the daemon is.
+func (x *examiner) describeDaemon() string {
+	d := &x.daemon
+	text := "does not run"
+	switch {
+	case d.status != nil:
+		text = fmt.Sprintf("runs since %s (process %d)", x.started().Format(time.RFC3339), d.pid)
+		if d.version != nil {
+			text = "version " + d.version.Version + " " + text
+		}
+	case errors.Is(d.err, client.ErrPermission):
+		text = "is not for this user to ask"
+	case d.held || errors.Is(d.err, client.ErrNotAnswering):
+		text = "does not answer"
+	}
+	if u := &x.unit; u.known {
+		text += fmt.Sprintf("; unit %s is %s (%s)%s", u.label(), u.props["ActiveState"], u.props["SubState"], prefixed(" since ", u.since()))
+	}
+	return text
+}
+
+// started returns when a daemon that answers was started.
+func (x *examiner) started() time.Time {
+	return time.Now().Add(-time.Duration(x.daemon.status.Uptime)).UTC().Truncate(time.Second)
+}
+
+// checkStarted finds a configuration that is younger than the daemon.
+func (x *examiner) checkStarted() {
+	info, err := os.Stat(x.ConfigFile)
+	if err != nil || !info.ModTime().After(x.started().Add(2*time.Second)) {
+		return
+	}
+	x.find("note", "config.younger", x.ConfigFile, words{
+		what: "was changed " + info.ModTime().UTC().Format(time.RFC3339) + ", after the daemon had started",
+		why:  "all keys but log.level are read at the start only",
+		do:   x.restart() + ", unless only log.level was changed: llcli reload",
+	}, nil)
 }
 
 func (x *examiner) checkDaemon() {
@@ -161,6 +201,7 @@ func deadSocket(path string) bool {
 // checkRunning is about a daemon that answers.
 func (x *examiner) checkRunning() {
 	x.checkVersion()
+	x.checkStarted()
 	s := x.daemon.status
 	if s.Instance != x.Config.Instance {
 		x.find("error", "daemon.instance", x.socket(), words{

@@ -63,7 +63,7 @@ func (d *desired) take(o *api.Object) {
 
 // readStore reads what a daemon that does not run was told.
 func (x *examiner) readStore() {
-	if x.desired.known || x.daemon.running() {
+	if x.desired.known || x.daemon.status != nil || errors.Is(x.daemon.err, client.ErrPermission) {
 		return
 	}
 	p, err := state.Peek(x.Config.StateDir, control.Decode)
@@ -72,6 +72,8 @@ func (x *examiner) readStore() {
 		x.desired.known = true // it was told nothing yet
 	case err != nil:
 		x.hidden("desired state in "+x.Config.StateDir, err)
+	case p.Damaged != nil && x.daemon.running():
+		return // it was written to meanwhile: a copy of that says nothing
 	default:
 		x.desired = desired{known: p.Damaged == nil, objects: p.Objects, peeked: p}
 	}

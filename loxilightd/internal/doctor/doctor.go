@@ -10,6 +10,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -37,6 +38,7 @@ type Options struct {
 	ConfigErr  error // why Config is the default and not what ConfigFile says
 	Version    string
 	Fix        bool // mend what is ours
+	Objects    bool // report what is wanted, too
 
 	// Inspect looks at the data plane in the kernel.
 	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
@@ -110,10 +112,15 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 func (x *examiner) report() *api.DoctorReport {
 	r := &api.DoctorReport{
 		Instance: x.Config.Instance, Config: x.ConfigFile, Version: x.Version,
-		Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
+		Daemon: x.describeDaemon(), Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
 	}
 	for i := range x.findings {
 		r.Findings = append(r.Findings, x.findings[i].Finding)
+	}
+	if x.Objects {
+		for _, o := range x.desired.objects {
+			r.Objects = append(r.Objects, api.Object{Kind: o.Kind, Name: o.Name, Owner: o.Owner, Labels: o.Labels, Spec: json.RawMessage(o.Spec), Revision: o.Revision})
+		}
 	}
 	slices.SortStableFunc(r.Findings, func(a, b api.Finding) int {
 		return cmp.Or(cmp.Compare(rank(a.Severity), rank(b.Severity)), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Object, b.Object))

@@ -114,7 +114,7 @@ func (x *examiner) checkEntry(e entry) {
 			why:  why, do: fmt.Sprintf("chmod %04o %s", want, e.path),
 		}, func(path string) error { return os.Chmod(path, want) })
 	}
-	if gid := groupID(group); e.shared && gid >= 0 && int(stat.Gid) != gid {
+	if gid := x.groupID(group); e.shared && gid >= 0 && int(stat.Gid) != gid {
 		x.findFile("warning", "files.group", e.path, info, words{
 			what: fmt.Sprintf("belongs to the group %s, want %s", groupName(int(stat.Gid)), group),
 			why:  membersCannot, do: fmt.Sprintf("chgrp %s %s", group, e.path),
@@ -148,7 +148,7 @@ func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w wor
 
 func (x *examiner) checkGroups() {
 	for _, g := range []struct{ name, may string }{{group, "read"}, {adminGroup, "change"}} {
-		if groupID(g.name) < 0 {
+		if x.groupID(g.name) < 0 {
 			x.find("note", "groups.missing", "group "+g.name, words{
 				what: "there is no such group",
 				why:  "only root can speak with the daemon: nobody else may " + g.may,
@@ -203,7 +203,18 @@ func (x *examiner) members(name string) (users []string) {
 	return users
 }
 
-func groupID(name string) int {
+// groupID returns the id of a group, -1 where there is none.
+func (x *examiner) groupID(name string) int {
+	if x.Root != "" {
+		text, _ := x.read("/etc/group")
+		for line := range strings.Lines(text) {
+			if f := strings.Split(line, ":"); len(f) >= 3 && f[0] == name {
+				id, _ := strconv.Atoi(f[2]) // the file is sound
+				return id
+			}
+		}
+		return -1
+	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
 		return -1

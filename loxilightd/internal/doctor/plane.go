@@ -283,6 +283,11 @@ func (x *examiner) checkInterface(o *state.Object, i *state.Interface) {
 		return p.Current && string(p.Name) == o.Name && (p.Index != 0 || p.Unknown)
 	})
 	switch {
+	case !device.Exists && device.Switch && x.plane.NoSwitch && !x.daemon.running():
+		x.find("warning", "devices.no_switch", o.Key.String(), words{
+			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
+			why:  "nothing is balanced by it", do: "ip netns add " + x.Config.SwitchNamespace + ", or netns: host in the object",
+		}, nil)
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "wants the device " + i.Device + ", and there is none",
@@ -329,7 +334,7 @@ func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
 		why:  "it goes on by itself, with tables that nobody keeps: packets may go where no service says",
 		do:   fmt.Sprintf("tc filter del dev %s %s pref %d", f.Device, strings.TrimPrefix(f.Hook, "tc-"), 0x4c4c),
 	}, func() (string, error) {
-		return fmt.Sprintf("removed the filter from %s of %s", f.Hook, f.Device), f.Remove()
+		return fmt.Sprintf("removed the filter from %s of %s; the qdisc stays, since nobody knows whose it is", f.Hook, f.Device), f.Remove()
 	})
 }
 

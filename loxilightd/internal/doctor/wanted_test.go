@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// store has the daemon, which does not run, been told objects.
+func (r *rig) store(objects ...*state.Object) {
+	r.t.Helper()
+	s, _, err := state.Open(state.Config{
+		Dir: r.o.Config.StateDir, Tables: datapath.DefaultTables(),
+		Decode: func(string, []byte) (state.Value, error) { return &state.Service{}, nil },
+	})
+	r.ok(err)
+	_, err = s.Commit(&state.Transaction{Put: objects, Owner: "cli"})
+	r.ok(err)
+	r.ok(s.Close())
+}
+
+func iface(name, device, netns string) *state.Object {
+	return &state.Object{
+		Key: state.Key{Kind: state.KindInterface, Name: name}, Owner: "cli", Spec: fmt.Sprintf(`{"device":%q,"netns":%q}`, device, netns),
+		Value: &state.Interface{Port: datapath.Port{Device: device}},
+	}
+}
+
+func TestWantedAndAttached(t *testing.T) {
+	r := newRig(t)
+	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"
+	r.store(iface("lan", "eth0", "host"), iface("pod", "hs3", "switch"))
+	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
+	ours := datapath.ChainProgram{Hook: "tcx", Ours: true, Program: "ll_tc_ingress", ID: 7}
+	r.inspection(&datapath.Inspection{
+		Layout: 1, NoSwitch: true,
+		Ports: []datapath.InspectedPort{{Name: "lan", Path: "p", Current: true, Index: 3, Device: "eth1", Hooks: hooks}},
+		Devices: []datapath.InspectedDevice{
+			{Name: "eth0", Exists: true, Up: true, Ingress: []datapath.ChainProgram{ours, {Hook: "tc", Ours: true, Program: "loxilight_ingress", ID: 8}}},
+			{Name: "hs3", Switch: true},
+		},
+	})
+	found := r.examine(false)
+	r.expect(found, "warning", "hooks.elsewhere Interface/lan", "eth1, and wants eth0")
+	r.expect(found, "error", "hooks.twice eth0 ingress", "by tcx")
+	r.expect(found, "warning", "devices.no_switch Interface/pod", "no such namespace")
+	report := Run(t.Context(), Options{Config: r.o.Config, ConfigFile: r.o.ConfigFile, Root: r.o.Root, Run: r.run, Objects: true})
+	if len(report.Objects) != 2 || report.Objects[0].Name != "lan" || string(report.Objects[0].Spec) != `{"device":"eth0","netns":"host"}` {
+		t.Errorf("objects of the store: %+v", report.Objects)
+	}
+	if !strings.Contains(report.Daemon, "does not run") {
+		t.Errorf("the daemon %s", report.Daemon)
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	r := newRig(t)
+	r.store(&state.Object{Key: state.Key{Kind: "Tunnel", Name: "north"}, Owner: "cli", Spec: "{}", Value: &state.Service{}})
+	r.expect(r.examine(false), "warning", "state.unreadable Tunnel/north", "means nothing to this version")
+}
+
+func TestGroupOfFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_CHOWN")
+	}
+	r := newRig(t)
+	r.machine("/etc/group", "loxilight:x:65534:\nloxilight-admin:x:65533:")
+	r.mended("warning", "files.group run", "want loxilight", "chgrp loxilight ")
+	info, err := os.Stat(r.path("run"))
+	r.ok(err)
+	if stat := info.Sys().(*syscall.Stat_t); stat.Gid != 65534 {
+		t.Errorf("group %d", stat.Gid)
+	}
+}
+
+// TestPrivateMount: the daemon sees another file system at the place of its pins.
+func TestPrivateMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SYS_ADMIN")
+	}
+	r := newRig(t)
+	r.mkdir("pins", 0o700)
+	cmd := exec.Command("sh", "-c", "mount -t tmpfs none "+r.path("pins")+" && echo mounted && exec cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	r.ok(err)
+	out, err := cmd.StdoutPipe()
+	r.ok(err)
+	r.ok(cmd.Start())
+	defer func() { _ = in.Close(); _ = cmd.Wait() }() // cat ends with its input
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "mounted\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	r.o.Config.Backend = "ebpf"
+	x := &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: cmd.Process.Pid}}
+	x.checkMount()
+	if len(x.findings) != 1 || x.findings[0].ID != "bpffs.private" {
+		t.Errorf("found %+v", x.findings)
+	}
+	x = &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: os.Getpid()}}
+	if x.checkMount(); len(x.findings) > 0 {
+		t.Errorf("with the same mount: found %+v", x.findings)
+	}
+}
+
+func TestYoungerConfiguration(t *testing.T) {
+	r := newRig(t)
+	x := &examiner{Options: r.o, ctx: t.Context()}
+	x.daemon.status = &api.StatusResult{Uptime: api.Duration(time.Hour)}
+	x.checkStarted()
+	if len(x.findings) != 1 || x.findings[0].ID != "config.younger" {
+		t.Errorf("found %+v", x.findings)
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	r.ok(os.Chtimes(r.o.ConfigFile, old, old))
+	x.findings = nil
+	if x.checkStarted(); len(x.findings) > 0 {
+		t.Errorf("found %+v", x.findings)
+	}
+}
+
+// TestFindingsAreDocumented: operators find each in docs/operations.md.
+func TestFindingsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| ((?:`[a-z0-9_.]+`,? ?)+)\\|").FindAllSubmatch(page, -1) {
+		for _, id := range regexp.MustCompile("`([a-z]+\\.[a-z0-9_]+)`").FindAllSubmatch(m[1], -1) {
+			documented[string(id[1])] = true
+		}
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	call := regexp.MustCompile(`find(?:File)?\((?:severity|"[a-z]+"), "([a-z]+\.[a-z_0-9]+)"`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range call.FindAllSubmatch(text, -1) {
+			ids[string(m[1])] = true
+		}
+	}
+	if len(ids) < 60 || !maps.Equal(ids, documented) {
+		t.Errorf("%d findings; in the code and not in the page, or the other way round: %v", len(ids), difference(ids, documented))
+	}
+}
+
+func difference(a, b map[string]bool) (keys []string) {
+	for key := range a {
+		if !b[key] {
+			keys = append(keys, key)
+		}
+	}
+	for key := range b {
+		if !a[key] {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
