@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels deb check-deb
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -50,6 +50,12 @@ test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNE
 	.ci/setup kernels
 	tests/kernels/run $(KERNELS)
 
+MACHINES ?= here 6.1 6.12
+
+test-package: deb ## the package with a real systemd, here and on Debian's kernels: MACHINES=here RUN=TestUnderTraffic choose (root; downloads)
+	.ci/setup machines
+	tests/package/run $(MACHINES)
+
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf
 	$(GO) generate ./...
@@ -70,7 +76,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	clang-format-19 --dry-run -Werror $(C_FILES)
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck .ci/run .ci/setup debian/build debian/check debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init
+	shellcheck -x .ci/run .ci/setup debian/build debian/check debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init tests/kernels/lib.sh tests/package/run tests/package/machine tests/package/rootfs tests/package/init
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.

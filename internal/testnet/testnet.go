@@ -3,7 +3,8 @@
 // Package testnet gives tests networks of their own: namespaces, veth pairs,
 // routes, programs and small servers inside them. Everything is gone when the
 // test ends; what a killed test process left behind, the next one clears away.
-// It changes nothing in the namespace that the test itself runs in.
+// It changes nothing in the namespace that the test itself runs in, unless asked for
+// by Here.
 package testnet
 
 import (
@@ -98,6 +99,18 @@ func New(t T, label string) *NS {
 		return netlink.LinkSetUp(lo)
 	})
 	return ns
+}
+
+// Here is the namespace that the test itself runs in, for tests that have a machine
+// to themselves. What is made in it is theirs to remove.
+func Here(t T) *NS {
+	t.Helper()
+	RequireRoot(t)
+	handle, err := home()
+	if err != nil {
+		t.Fatalf("namespace of this process: %v", err)
+	}
+	return &NS{name: "here", handle: handle}
 }
 
 // Name is the name as ip netns shows it.

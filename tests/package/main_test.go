@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pkg tests the Debian package in a machine of its own, with systemd as its
+// first process: make test-package boots such machines and runs this in them.
+// Everywhere else it is skipped.
+package pkg
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// share is the folder that the machine was given: the packages and programs.
+const share = "/mnt"
+
+// machineVariable is set in the machines that this is for.
+const machineVariable = "LOXILIGHT_MACHINE"
+
+const (
+	pinDir   = "/sys/fs/bpf/loxilight"
+	socket   = "/run/loxilight/control.sock"
+	conffile = "/etc/loxilight/loxilightd.yaml"
+	unit     = "loxilightd.service"
+)
+
+// The packages: three versions that differ in nothing but their version, and in a
+// comment of the configuration.
+const (
+	older = "older.deb"
+	deb   = "this.deb"
+	newer = "newer.deb"
+)
+
+// number returns a number that the machine was given for its tests; a slow one has
+// smaller ones.
+func number(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv("LOXILIGHT_" + name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// fresh skips a test outside such a machine, and sees that the package is not there
+// before it and after it.
+func fresh(t *testing.T) {
+	t.Helper()
+	if os.Getenv(machineVariable) == "" {
+		t.Skip("needs a machine of its own: make test-package")
+	}
+	purge(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := try("journalctl", "--no-pager", "-o", "cat", "-u", unit, "-n", "40")
+			t.Logf("journal of %s:\n%s", unit, out)
+		}
+		purge(t)
+	})
+}
+
+// try runs a program for two minutes at most and returns all that it wrote.
+func try(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "SYSTEMD_PAGER=")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// run is try for what must succeed.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := try(name, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// refused runs what must fail and returns what it wrote.
+func refused(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := try(name, args...)
+	if err == nil {
+		t.Fatalf("%s %s went well:\n%s", name, strings.Join(args, " "), out)
+	}
+	return out
+}
+
+// install installs a version of the package, as apt does when nobody is asked.
+func install(t *testing.T, version string) string {
+	t.Helper()
+	return run(t, "dpkg", "--install", "--force-confdef", "--force-confold", filepath.Join(share, version))
+}
+
+// purge removes the package with all that it brought, if it is there.
+func purge(t *testing.T) {
+	t.Helper()
+	if out, err := try("dpkg", "--purge", "loxilight"); err != nil {
+		t.Fatalf("purge: %v\n%s", err, out)
+	}
+}
+
+// start starts the daemon, which is ready then.
+func start(t *testing.T) {
+	t.Helper()
+	run(t, "systemctl", "start", unit)
+}
+
+// active reports whether systemd takes the daemon for running.
+func active() bool {
+	out, _ := try("systemctl", "is-active", unit)
+	return strings.TrimSpace(out) == "active"
+}
+
+// property returns one of the unit.
+func property(t *testing.T, name string) string {
+	t.Helper()
+	return strings.TrimSpace(run(t, "systemctl", "show", "--property", name, "--value", unit))
+}
+
+// mainPID is the daemon's, 0 where there is none.
+func mainPID(t *testing.T) int {
+	t.Helper()
+	pid, err := strconv.Atoi(property(t, "MainPID"))
+	if err != nil {
+		t.Fatalf("MainPID: %v", err)
+	}
+	return pid
+}
+
+// status asks the daemon; the error is that of a daemon that does not answer.
+func status(t *testing.T) (*api.StatusResult, error) {
+	t.Helper()
+	c, err := client.New(client.Options{Socket: socket, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.Status(t.Context())
+}
+
+// ready waits until the daemon answers and all objects are Ready.
+func ready(t *testing.T) {
+	t.Helper()
+	var last string
+	defer func() {
+		if t.Failed() {
+			t.Logf("last seen: %s", last)
+		}
+	}()
+	testnet.Eventually(t, 30*time.Second, "the daemon answers, and all objects are Ready", func() bool {
+		s, err := status(t)
+		if err == nil {
+			last = fmt.Sprintf("%+v", s.NotReady)
+		} else {
+			last = err.Error()
+		}
+		return err == nil && len(s.NotReady) == 0
+	})
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pkg
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOtherServices is H01, H02 and H03: others of the system that manage networks are
+// restarted beside a daemon in service, and neither our objects nor the fate of a
+// packet change.
+func TestOtherServices(t *testing.T) {
+	s := balanced(t, deb)
+	b := s.startBurden(t)
+	before := network(t)
+	for _, command := range []string{
+		"systemctl restart systemd-networkd", "systemctl restart systemd-sysctl", "systemctl restart systemd-udevd",
+		"udevadm trigger --action=change", "udevadm settle --timeout=20", "nft flush ruleset",
+		"networkctl reload", "systemctl restart systemd-networkd", "systemctl daemon-reexec",
+	} {
+		args := strings.Fields(command)
+		if out, err := try(args[0], args[1:]...); err != nil {
+			// There is no udevd in a container: it cannot write to /sys.
+			if !strings.Contains(command, "udev") {
+				t.Errorf("%s: %v\n%s", command, err, out)
+			}
+			continue
+		}
+		expectSame(t, "after "+command, before, network(t))
+	}
+	_, _ = try("systemctl", "stop", "systemd-networkd.socket", "systemd-networkd")
+	ready(t)
+	b.expectUnharmed(t, "networkd, sysctl, udevd and nftables")
+}
+
+// TestNoBPFFileSystem is R15: where nothing is mounted on /sys/fs/bpf, the daemon's
+// start sees to it, and what it pins is seen from a login shell and by the next daemon.
+func TestNoBPFFileSystem(t *testing.T) {
+	fresh(t)
+	s := newSite(t)
+	for unix.Unmount("/sys/fs/bpf", 0) == nil { // as many as there are
+	}
+	t.Cleanup(func() {
+		if exec.Command("mountpoint", "--quiet", "/sys/fs/bpf").Run() != nil {
+			run(t, "mount", "-t", "bpf", "-o", "mode=700", "bpf", "/sys/fs/bpf")
+		}
+	})
+	install(t, deb)
+	apply(t)
+	s.expectServed(t, "with the service", "b1", "b2")
+	pins := func() []string {
+		found, _ := filepath.Glob(pinDir + "/*") // the pattern is right
+		return found
+	}
+	if len(pins()) == 0 {
+		t.Fatalf("nothing of the daemon's is to be seen in %s", pinDir)
+	}
+	run(t, "systemctl", "stop", unit)
+	s.expectServed(t, "stopped", "b1", "b2")
+	if len(pins()) == 0 {
+		t.Errorf("what was pinned is gone from %s", pinDir)
+	}
+	start(t)
+	ready(t)
+	s.expectServed(t, "started again", "b1", "b2")
+}
+
+// TestSandbox: the unit is as tight as it can be, and the modes of what the package
+// installs are those of the API.
+func TestSandbox(t *testing.T) {
+	fresh(t)
+	install(t, deb)
+	start(t)
+	run(t, "systemd-analyze", "security", "--threshold=30", "--no-pager", unit)
+	for path, want := range map[string]os.FileMode{
+		"/run/loxilight": 0o750, "/var/lib/loxilight": 0o700, "/etc/loxilight": 0o755, "/usr/sbin/loxilightd": 0o755, "/usr/bin/llcli": 0o755,
+	} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Error(err)
+		} else if info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode().Perm(), want)
+		}
+	}
+	for _, group := range []string{"loxilight", "loxilight-admin"} {
+		run(t, "getent", "group", group)
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pkg
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestUnderTraffic is R01, R02, R03, R08 and R16 with the package: restarts, kills at
+// random moments of the start, upgrades and a downgrade harm no packet that the
+// service is for, and let none pass that it is not for.
+func TestUnderTraffic(t *testing.T) {
+	s := balanced(t, older)
+	for _, phase := range []struct {
+		name string
+		do   func(t *testing.T)
+	}{{"restarts", restarts}, {"kills", kills}, {"upgrades", upgrades}} {
+		t.Run(phase.name, func(t *testing.T) {
+			b := s.startBurden(t)
+			phase.do(t)
+			ready(t)
+			b.expectUnharmed(t, phase.name)
+		})
+	}
+}
+
+func restarts(t *testing.T) {
+	n := number("RESTARTS", 20)
+	for range n {
+		run(t, "systemctl", "restart", unit)
+	}
+	t.Logf("COUNT restarts: %d", n)
+}
+
+// kills ends the daemon by kill -9 at random moments of its start. systemd starts it
+// again each time.
+func kills(t *testing.T) {
+	begin := time.Now()
+	run(t, "systemctl", "restart", unit)
+	whole := time.Since(begin)
+	n, last := number("KILLS", 20), 0
+	for range n {
+		var pid int
+		testnet.Eventually(t, 20*time.Second, "systemd starts the daemon again", func() bool {
+			pid = mainPID(t)
+			return pid != 0 && pid != last
+		})
+		last = pid
+		time.Sleep(time.Duration(rand.Int64N(int64(whole)))) // a random moment is the point
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatalf("daemon %d ended by itself: %v", pid, err)
+		}
+	}
+	testnet.Eventually(t, 30*time.Second, "the last daemon is ready", func() bool { return mainPID(t) != last && active() })
+	t.Logf("COUNT kills: %d at random moments of a start that takes %s; starts that systemd counts: %s", n, whole.Round(time.Millisecond), property(t, "NRestarts"))
+}
+
+// upgrades are two, with a downgrade between.
+func upgrades(t *testing.T) {
+	for _, version := range []string{deb, older, newer} {
+		was := mainPID(t)
+		install(t, version)
+		want := strings.TrimSpace(run(t, "dpkg-deb", "--field", filepath.Join(share, version), "Version"))
+		if is := strings.TrimSpace(run(t, "dpkg-query", "--show", "--showformat", "${Version} ${db:Status-Abbrev}", "loxilight")); is != want+" ii" {
+			t.Errorf("installed is %q, want version %s", is, want)
+		}
+		if !active() || mainPID(t) == was {
+			t.Errorf("after the installation of %s daemon %d of before runs, or none", want, was)
+		}
+		t.Logf("COUNT upgrades: to %s", want)
+	}
+}
+
+// TestRefusedUpgrade: a new version that cannot take over what is pinned is not
+// installed, and the old one goes on. What cannot be taken over here is what a later
+// version, with another layout, would have left pinned.
+func TestRefusedUpgrade(t *testing.T) {
+	s := balanced(t, older)
+	foreign := filepath.Join(pinDir, "layout-99", "ll_of_the_future")
+	if err := os.Mkdir(filepath.Dir(foreign), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "ll_future", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(foreign); err != nil {
+		t.Fatal(err)
+	}
+	b := s.startBurden(t)
+	pid := mainPID(t)
+	out := refused(t, "dpkg", "--install", filepath.Join(share, newer))
+	if !strings.Contains(out, "layout") {
+		t.Errorf("dpkg does not show what was refused:\n%s", out)
+	}
+	want := strings.TrimSpace(run(t, "dpkg-deb", "--field", filepath.Join(share, older), "Version"))
+	if is := strings.TrimSpace(run(t, "dpkg-query", "--show", "--showformat", "${Version} ${db:Status-Abbrev}", "loxilight")); is != want+" ii" {
+		t.Errorf("after an upgrade that was refused %q is installed, want %s", is, want)
+	}
+	if now := mainPID(t); now != pid || !active() {
+		t.Errorf("the daemon %d of before does not run any more, but %d", pid, now)
+	}
+	b.expectUnharmed(t, "an upgrade that was refused")
+	// A start by hand is refused as well, says why, and is not tried for ever.
+	refused(t, "systemctl", "restart", unit)
+	if status := property(t, "ExecMainStatus"); status != "70" {
+		t.Errorf("the daemon ended with %s, want 70", status)
+	}
+	s.expectServed(t, "after a start that was refused", "b1", "b2")
+	if err := os.RemoveAll(filepath.Dir(foreign)); err != nil {
+		t.Fatal(err)
+	}
+	install(t, newer)
+	ready(t)
+	s.expectServed(t, "upgraded after all", "b1", "b2")
+}
