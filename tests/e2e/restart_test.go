@@ -51,8 +51,11 @@ func hooksOf(ns *testnet.NS, device string) (counts [2]int, err error) {
 		}
 		for i, side := range hookSides {
 			r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Index, Attach: side.attach})
-			if err != nil {
+			if err != nil && hasTCX() {
 				return fmt.Errorf("programs of %s: %w", device, err)
+			}
+			if err != nil {
+				r = &link.QueryResult{}
 			}
 			filters, err := classifiers(dev.Index, side.parent)
 			if err != nil {
@@ -63,6 +66,20 @@ func hooksOf(ns *testnet.NS, device string) (counts [2]int, err error) {
 		return nil
 	})
 	return counts, err
+}
+
+// hasTCX reports whether the kernel knows tcx: from 6.6 on.
+func hasTCX() bool {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // the loopback
+	return err == nil
+}
+
+// requireAttach skips the test on kernels that cannot attach so.
+func requireAttach(t *testing.T, attach string) {
+	t.Helper()
+	if attach == "tcx" && !hasTCX() {
+		t.Skip("needs tcx (Linux 6.6)")
+	}
 }
 
 var hookSides = []struct {
@@ -185,6 +202,7 @@ func TestKilledUnderTraffic(t *testing.T) {
 }
 
 func killUnderTraffic(t *testing.T, attach string) {
+	requireAttach(t, attach)
 	s, fronts := balanced(t, attach)
 	var others strings.Builder
 	for i := range 1000 {
