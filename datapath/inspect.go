@@ -9,6 +9,7 @@ type InspectOptions struct {
 	Config
 	// Ports are wanted: their devices are looked at whether or not ours is attached.
 	Ports map[PortName]Port
+	PID   int // of the daemon, where it runs: it holds maps open
 	// Targets are addresses whose way out of the node is looked up.
 	Targets []netip.Addr
 }
@@ -40,6 +41,8 @@ type InspectedLayout struct {
 	Resized []string // maps whose change of size did not come to its end
 	Strange []string // what is no pin of ours
 	Sizes   map[string]InspectedSize
+	// Repin pins the missing maps again that attached programs or the daemon have; nil: there are none.
+	Repin func() error
 }
 
 // InspectedSize is the size of a map that has not the one that is configured.

@@ -133,14 +133,33 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 func TestDoctorOfMissingPrograms(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.kill()
-	p.remove(filepath.Join(p.ports, "eth0/egress"), filepath.Join(p.ports, "eth1"), p.pin("layout-1/ll_ct4"))
+	p.remove(filepath.Join(p.ports, "eth0/egress"), filepath.Join(p.ports, "eth1"), p.pin("layout-1/ll_service"))
 	p.ns.Run(t, "ip", "link", "set", "eth0", "down")
+	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_service", "pinned again")
 	p.finds("error", "hooks.half Interface/eth0", "1 of 2 programs", "")
 	p.finds("error", "hooks.missing Interface/eth1", "no programs on the device eth1", "")
-	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "")
 	p.finds("warning", "devices.down device eth0", "is down", "")
+	p.remove(filepath.Join(p.ports, "eth0"), p.pin("layout-1/ll_ct4"))
+	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "")
 	if _, code := p.doctor(); code != exitFailed {
 		t.Errorf("exit code %d with errors", code)
+	}
+}
+
+// TestDoctorPinsAgain: somebody removed all pins under a running daemon, whose
+// restart would begin with empty tables.
+func TestDoctorPinsAgain(t *testing.T) {
+	p := newPatient(t, "tcx")
+	p.remove(p.pin("layout-1"))
+	eventually(t, func() bool { _, err := os.Stat(p.ports); return err == nil }) // the daemon mends its links
+	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "pinned again")
+	p.kill()
+	p.daemon = p.run()
+	if _, ok := p.get(api.KindService, "web"); !ok {
+		t.Error("the service is lost")
+	}
+	if repairs := p.status().Repairs; repairs != 0 {
+		t.Errorf("%d repairs after the restart: the maps are not those of before", repairs)
 	}
 }
 

@@ -4,9 +4,7 @@ package ebpf
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -116,20 +114,18 @@ func (x *inspector) layout(dir string) {
 		x.unseen(dir, err)
 		return
 	}
-	var wanted map[string]*ebpf.MapSpec
-	if spec, err := loadKernel(); err == nil && l.Current {
-		wanted = wantedMaps(spec.Maps, x.Tables)
-	}
+	wanted := x.wantedIn(&l)
 	there := make(map[string]bool)
 	for _, e := range entries {
-		there[e.Name()] = true
+		name, _, _ := splitGeneration(e.Name())
+		there[name] = true
 		if e.IsDir() {
 			if e.Name() != "ports" {
 				l.Strange = append(l.Strange, e.Name())
 			}
 			continue
 		}
-		x.pinnedMap(&l, filepath.Join(dir, e.Name()), wanted[e.Name()])
+		x.pinnedMap(&l, filepath.Join(dir, e.Name()), wanted)
 	}
 	for name := range wanted {
 		if !there[name] {
@@ -140,11 +136,31 @@ func (x *inspector) layout(dir string) {
 	for id := range x.zones {
 		l.Ports += x.portFolders(uint8(id), l.Current, filepath.Join(dir, "ports", strconv.Itoa(id)))
 	}
+	if len(l.Missing) > 0 {
+		x.repinnable(&l)
+	}
 	x.out.Layouts = append(x.out.Layouts, l)
 }
 
-func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, want *ebpf.MapSpec) {
+// wantedIn returns the maps that a folder should have, where a daemon of this
+// version, or of one with the same maps, made it.
+func (x *inspector) wantedIn(l *datapath.InspectedLayout) map[string]*ebpf.MapSpec {
+	spec, err := loadKernel()
+	if err != nil || !l.Current {
+		return nil
+	}
+	if m, err := openOrigin(l.Path); err == nil {
+		m.Close() // harmless: a file descriptor
+		if readOrigin(l.Path).sum != layoutSum(spec.Maps) {
+			return nil
+		}
+	}
+	return wantedMaps(spec.Maps, x.Tables)
+}
+
+func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted map[string]*ebpf.MapSpec) {
 	name := filepath.Base(path)
+	want := wanted[name]
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
 		l.Strange = append(l.Strange, name)
@@ -154,7 +170,7 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, want *eb
 	l.Maps++
 	if base, number, ok := splitGeneration(name); ok && number > 0 {
 		l.Resized = append(l.Resized, base)
-	} else if l.Current && want == nil && name != originName {
+	} else if wanted != nil && want == nil && name != originName {
 		l.Strange = append(l.Strange, name)
 	} else if want != nil && want.MaxEntries != m.MaxEntries() && want.MaxEntries != 0 {
 		l.Sizes[name] = datapath.InspectedSize{Is: m.MaxEntries(), Want: want.MaxEntries}
@@ -315,60 +331,3 @@ func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
 	}
 	return r
 }
-
-// siblings looks for folders of other instances beside PinDir.
-func (x *inspector) siblings() {
-	base := filepath.Dir(x.PinDir)
-	if !onBPFFS(base) {
-		return
-	}
-	paths, err := filepath.Glob(filepath.Join(base, "loxilight*"))
-	if err != nil {
-		x.unseen(base, err)
-		return
-	}
-	for _, path := range paths {
-		if path == x.PinDir {
-			continue
-		}
-		s := datapath.InspectedSibling{Path: path}
-		s.Attached = attachedBelow(path)
-		if s.Attached == 0 {
-			s.Remove = func() error {
-				if n := attachedBelow(path); n > 0 {
-					return fmt.Errorf("%d programs are attached by it now", n)
-				}
-				return Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
-			}
-		}
-		x.out.Siblings = append(x.out.Siblings, s)
-	}
-}
-
-// attachedBelow counts the programs that are attached by pins below dir. Filters
-// are counted by their pins.
-func attachedBelow(dir string) (n int) {
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // what cannot be read counts as nothing
-		if err != nil || d.IsDir() {
-			return nil
-		}
-		if strings.HasPrefix(d.Name(), "tc_") {
-			n++
-		} else if d.Name() == "ingress" || d.Name() == "egress" {
-			l, err := link.LoadPinnedLink(path, nil)
-			if err != nil {
-				n++ // it may be
-				return nil
-			}
-			if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex != 0 {
-				n++
-			}
-			l.Close() // the pin holds it
-		}
-		return nil
-	})
-	return n
-}
-
-// linkAttrs returns the attributes of all devices of a zone.
-func linkAttrs(z *zone) ([]netlink.Link, error) { return retry(z.nl.LinkList) }

@@ -239,18 +239,26 @@ func pinnedID(pin string) (ebpf.MapID, bool) {
 func processWith(used map[ebpf.MapID]bool) string {
 	infos, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*") // the pattern is sound
 	for _, path := range infos {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it went
-		}
-		for line := range strings.Lines(string(text)) {
-			var id uint32
-			if n, _ := fmt.Sscanf(line, "map_id:\t%d", &id); n == 1 && used[ebpf.MapID(id)] {
-				return "process " + strings.Split(path, "/")[2]
-			}
+		if id, ok := mapOfDescriptor(path); ok && used[id] {
+			return "process " + strings.Split(path, "/")[2]
 		}
 	}
 	return ""
+}
+
+// mapOfDescriptor returns the map that the file descriptor is of whose fdinfo is at path.
+func mapOfDescriptor(path string) (ebpf.MapID, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false // it went
+	}
+	for line := range strings.Lines(string(text)) {
+		var id uint32
+		if n, _ := fmt.Sscanf(line, "map_id:\t%d", &id); n == 1 {
+			return ebpf.MapID(id), true
+		}
+	}
+	return 0, false
 }
 
 // removeFilter removes a filter, if it is still the one that was looked at.

@@ -258,8 +258,12 @@ func (x *examiner) checkVersion() {
 	if v == nil || v.Version == x.Version && !replaced {
 		return
 	}
+	what := fmt.Sprintf("is version %s, installed is %s", v.Version, x.Version)
+	if v.Version == x.Version {
+		what = "runs a program that was replaced since it was started"
+	}
 	x.find("warning", "daemon.version", x.process(), words{
-		what: fmt.Sprintf("is version %s, installed is %s", v.Version, x.Version),
+		what: what,
 		why:  "what the new version mends or can do is not in use",
 		do:   x.restart() + ": no packet is lost",
 	}, nil)

@@ -225,6 +225,16 @@ func TestStaleSockets(t *testing.T) {
 	r.mended("note", "sockets.stale run/control.sock", "of a daemon that has gone", "rm ")
 }
 
+// TestSocketMode: a socket is no file that can be opened, and is mended likewise.
+func TestSocketMode(t *testing.T) {
+	r := newRig(t)
+	l, err := net.Listen("unix", r.path("run/events.sock"))
+	r.ok(err)
+	defer l.Close()
+	r.ok(os.Chmod(r.path("run/events.sock"), 0o666))
+	r.mended("error", "files.mode run/events.sock", "has mode 0666, want 0660", "chmod 0660 ")
+}
+
 // TestHung: somebody holds the lock and listens, and never answers.
 func TestHung(t *testing.T) {
 	r := newRig(t)

@@ -71,7 +71,7 @@ func (x *examiner) inspect() {
 	if x.Inspect == nil {
 		return
 	}
-	plane, err := x.Inspect(x.Config.Backend, datapath.InspectOptions{Config: x.planeConfig(), Ports: x.interfaces(), Targets: x.targets()})
+	plane, err := x.Inspect(x.Config.Backend, datapath.InspectOptions{Config: x.planeConfig(), Ports: x.interfaces(), Targets: x.targets(), PID: x.daemon.pid})
 	if err != nil {
 		x.hidden("programs, pins and hooks", err)
 		return
@@ -186,12 +186,8 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 		}
 		return
 	}
-	if l.Maps > 0 && len(l.Missing) > 0 {
-		x.find("error", "pins.missing", l.Path, words{
-			what: "lacks the maps " + joinWords(l.Missing),
-			why:  "somebody removed the pins: programs go on with the maps, and the next start makes new ones that are empty, so that what they hold is lost",
-			do:   "let connections end, then restart the daemon: it makes everything anew",
-		}, nil)
+	if (l.Maps > 0 || l.Ports > 0) && len(l.Missing) > 0 {
+		x.checkMissing(l)
 	}
 	if len(l.Resized) > 0 && !x.daemon.running() {
 		x.find("note", "pins.resize", l.Path, words{
@@ -207,6 +203,20 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 		}, nil)
 	}
 	x.checkSizes(l)
+}
+
+func (x *examiner) checkMissing(l *datapath.InspectedLayout) {
+	var fix func() (string, error)
+	do := "let connections end, then restart the daemon: it makes everything anew"
+	if l.Repin != nil {
+		do = "have them pinned again, before the next start"
+		fix = func() (string, error) { return "pinned again " + joinWords(l.Missing), l.Repin() }
+	}
+	x.find("error", "pins.missing", l.Path, words{
+		what: "lacks the maps " + joinWords(l.Missing),
+		why:  "somebody removed the pins: programs go on with the maps, and the next start makes new ones that are empty, so that what they hold is lost",
+		do:   do,
+	}, fix)
 }
 
 func (x *examiner) checkSizes(l *datapath.InspectedLayout) {

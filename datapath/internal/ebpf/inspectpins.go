@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// maxKernelName is how much of a map's name the kernel keeps.
+const maxKernelName = 15
+
+// repinnable sets l.Repin where programs that are attached still hold the maps
+// whose pins are missing.
+func (x *inspector) repinnable(l *datapath.InspectedLayout) {
+	held := mapsOf(x.PID)
+	for _, p := range x.out.Ports {
+		for _, h := range p.Hooks {
+			if p.Current && h.Attached && h.Program != 0 {
+				held = append(held, mapsOfProgram(ebpf.ProgramID(h.Program))...)
+			}
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	dir, missing := l.Path, slices.Clone(l.Missing)
+	l.Repin = func() error { return repin(dir, missing, held) }
+}
+
+// mapsOfProgram returns the maps that a program has.
+func mapsOfProgram(id ebpf.ProgramID) []ebpf.MapID {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil
+	}
+	defer p.Close() // a file descriptor
+	info, err := p.Info()
+	if err != nil {
+		return nil
+	}
+	ids, _ := info.MapIDs() // the kernels that are not too old tell
+	return ids
+}
+
+// mapsOf returns the maps that a process has open.
+func mapsOf(pid int) (ids []ebpf.MapID) {
+	if pid == 0 {
+		return nil
+	}
+	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid)) // the pattern is sound
+	for _, path := range infos {
+		if id, ok := mapOfDescriptor(path); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// repin pins those of the held maps that are missing.
+func repin(dir string, missing []string, held []ebpf.MapID) error {
+	for _, id := range held {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(missing, func(name string) bool { return name[:min(len(name), maxKernelName)] == kernelName(m) })
+		if i >= 0 {
+			err = m.Pin(filepath.Join(dir, missing[i]))
+			missing = slices.Delete(missing, i, i+1)
+		}
+		if err = errors.Join(err, m.Close()); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("nobody has %s any more", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func kernelName(m *ebpf.Map) string {
+	info, err := m.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
+// siblings looks for folders of other instances beside PinDir.
+func (x *inspector) siblings() {
+	base := filepath.Dir(x.PinDir)
+	if !onBPFFS(base) {
+		return
+	}
+	paths, err := filepath.Glob(filepath.Join(base, "loxilight*"))
+	if err != nil {
+		x.unseen(base, err)
+		return
+	}
+	for _, path := range paths {
+		if path == x.PinDir {
+			continue
+		}
+		s := datapath.InspectedSibling{Path: path}
+		s.Attached = attachedBelow(path)
+		if s.Attached == 0 {
+			s.Remove = func() error {
+				if n := attachedBelow(path); n > 0 {
+					return fmt.Errorf("%d programs are attached by it now", n)
+				}
+				return Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
+			}
+		}
+		x.out.Siblings = append(x.out.Siblings, s)
+	}
+}
+
+// attachedBelow counts the programs that are attached by pins below dir. Filters
+// are counted by their pins.
+func attachedBelow(dir string) (n int) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // what cannot be read counts as nothing
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if strings.HasPrefix(d.Name(), "tc_") {
+			n++
+		} else if d.Name() == "ingress" || d.Name() == "egress" {
+			l, err := link.LoadPinnedLink(path, nil)
+			if err != nil {
+				n++ // it may be
+				return nil
+			}
+			if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex != 0 {
+				n++
+			}
+			l.Close() // the pin holds it
+		}
+		return nil
+	})
+	return n
+}
+
+// linkAttrs returns the attributes of all devices of a zone.
+func linkAttrs(z *zone) ([]netlink.Link, error) { return retry(z.nl.LinkList) }
