@@ -22,14 +22,18 @@ const (
 )
 
 // Open opens the data plane called name. One that an earlier run of the daemon
-// set up is adopted, and goes on carrying packets meanwhile.
+// set up is adopted, and goes on carrying packets meanwhile. What is not permitted,
+// in a container say, will not be with the next try either: [datapath.ErrRefused].
 func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
 	switch name {
 	case EBPF:
 		if err := checkPrivileges(); err != nil {
-			return nil, fmt.Errorf("data plane %s: %w", name, err)
+			return nil, fmt.Errorf("data plane %s: %w (%w)", name, err, datapath.ErrRefused)
 		}
 		d, err := ebpf.Open(cfg, log)
+		if errors.Is(err, fs.ErrPermission) && !errors.Is(err, datapath.ErrRefused) {
+			err = fmt.Errorf("%w (%w)", err, datapath.ErrRefused)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("data plane %s: %w", name, err)
 		}

@@ -3,6 +3,7 @@
 package backends
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -36,6 +37,9 @@ func TestMissingPrivileges(t *testing.T) {
 		d, err := Open(EBPF, datapath.Config{PinDir: dir, SwitchNamespace: "host", Tables: datapath.DefaultTables()}, slog.New(slog.DiscardHandler))
 		if d != nil || err == nil || !strings.Contains(err.Error(), "lacks CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN: run loxilightd as root") {
 			t.Errorf("opened as an ordinary user: %v, %v", d, err)
+		}
+		if !errors.Is(err, datapath.ErrRefused) {
+			t.Errorf("starting again would not help, which does not say: %v", err)
 		}
 		pins := t.TempDir()
 		if err := Detach(EBPF, datapath.Config{PinDir: pins}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "lacks CAP_BPF") {
