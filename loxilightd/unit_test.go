@@ -67,7 +67,8 @@ func TestUnit(t *testing.T) {
 }
 
 // TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the
-// unit and no others: it attaches to a device, and a backend is pinged.
+// unit and no others, and (H12) without memory that it may lock: it attaches to a
+// device, and a backend is pinged.
 func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	s, _ := newKernelSite(t)
 	s.ns = testnet.New(t, "caps")
@@ -77,7 +78,7 @@ func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	for _, c := range strings.Fields(unitValue(t, "CapabilityBoundingSet")) {
 		set += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))
 	}
-	s.wrapper = []string{"setpriv", "--bounding-set", set, "--no-new-privs"}
+	s.wrapper = []string{"prlimit", "--memlock=0:0", "setpriv", "--bounding-set", set, "--no-new-privs"}
 	s.run()
 	web := serviceObject("web", 1, "192.0.2.2:8080")
 	web.Spec = []byte(strings.TrimSuffix(string(web.Spec), "}") + `,"health":{"type":"ping","interval":"1s"}}`)

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/config"
+)
+
+// TestSizesAreTold is H12: the log says which tables have a size by the memory of the
+// machine, and the status how large all are; a restart finds the same.
+func TestSizesAreTold(t *testing.T) {
+	s := newSite(t, "tables: {services: 77, connections: auto}")
+	auto := uint64(config.Default("default").Tables.Connections)
+	for range 2 {
+		p := s.run()
+		p.wantLog("sizes of the tables", `chosen_by_memory="tables.connections tables.halfOpen tables.backends `, "memory_of=", "tables.services=77")
+		c := s.status().Capacity
+		if c["services"].Size != 77 || c["connections"].Size != auto {
+			t.Errorf("sizes %+v, want 77 services and %d connections", c, auto)
+		}
+		p.stop()
+	}
+}
