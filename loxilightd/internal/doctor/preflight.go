@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// checkPreflight says what a start would meet.
+func (x *examiner) checkPreflight() {
+	if x.Preflight == nil || x.provenByDaemon() {
+		return
+	}
+	p, err := x.Preflight(x.Config.Backend, x.planeConfig())
+	if err != nil {
+		x.hidden("whether the programs load", err)
+		return
+	}
+	x.use = p.Hooks.Use
+	for _, program := range p.Programs {
+		if !program.OK {
+			x.find("error", "kernel.refuses", "program "+program.Program+" (zone "+program.Zone+")", words{
+				what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
+				why:  "the next start ends with exit code 70; what is attached goes on",
+				do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
+			}, nil)
+		}
+	}
+	if !p.Hooks.OK {
+		x.find("error", "kernel.hooks", "hooks", words{
+			what: "programs cannot be attached: " + p.Hooks.Error, why: "no Interface becomes Ready",
+			do: "see llcli preflight; a kernel needs tcx (6.6 and later) or CONFIG_NET_CLS_BPF with CONFIG_NET_SCH_INGRESS",
+		}, nil)
+	} else if p.Hooks.Use == "tc" {
+		x.findFallback(p.Hooks.Fallback)
+	}
+	if p.Pins.Action == datapath.PinsRefuse {
+		why := p.Pins.Error
+		for _, m := range p.Pins.Maps {
+			if m.Action == datapath.PinsRefuse {
+				why += "; map " + m.Map + ": " + m.Reason
+			}
+		}
+		x.find("error", "pins.refused", x.Config.PinDir, words{
+			what: "cannot be taken over by this version: " + strings.TrimPrefix(why, "; "),
+			why:  "the next start ends with exit code 70; what is attached goes on",
+			do:   "install the version again that pinned it; or, ending forwarding and all connections, stop the daemon and run llcli detach",
+		}, nil)
+	}
+}
+
+// provenByDaemon reports whether a daemon of this version has attached programs, so
+// that there is no need to find out whether they load.
+func (x *examiner) provenByDaemon() bool {
+	s, v := x.daemon.status, x.daemon.version
+	if s == nil || v == nil || v.Version != x.Version || len(s.Datapath.Hooks) == 0 {
+		return false
+	}
+	x.use, _, _ = strings.Cut(s.Datapath.Hooks[0].Hook, "-")
+	if x.use == "tc" {
+		x.findFallback(s.Datapath.Fallbacks["tcx"])
+	}
+	return true
+}
+
+func (x *examiner) findFallback(why string) {
+	x.find("note", "kernel.tcx", "hooks", words{
+		what: "programs are attached by cls_bpf rather than by tcx: " + why,
+		why:  "it works; a program of others can take the place before ours, and whoever deletes the qdisc clsact takes ours off until the daemon mends it",
+		do:   "nothing, or run a kernel from 6.6 on",
+	}, nil)
+}
