@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"strings"
@@ -52,6 +53,16 @@ func isJournal(w io.Writer) bool {
 		return false
 	}
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+}
+
+// tameLibraries makes the lines of libraries that log by themselves, such as net/http
+// about a backend that talks unasked, lines of the journal like ours.
+func tameLibraries(w io.Writer) {
+	stdlog.SetOutput(w)
+	if isJournal(w) {
+		stdlog.SetFlags(0)
+		stdlog.SetPrefix("<7>")
+	}
 }
 
 // complain writes an error where there is no logger yet; each of its lines is one of

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"strings"
@@ -74,6 +75,12 @@ func TestLinesOfTheJournalHavePriorities(t *testing.T) {
 		{"configuration", `<3>loxilightd: f:1: one
 <3>loxilightd: f:2: two
 `, func(w io.Writer) { complain(w, errors.Join(errors.New("f:1: one"), errors.New("f:2: two"))) }},
+		{"a library", "<7>talks unasked\n", func(w io.Writer) {
+			flags, prefix, out := stdlog.Flags(), stdlog.Prefix(), stdlog.Writer()
+			defer func() { stdlog.SetFlags(flags); stdlog.SetPrefix(prefix); stdlog.SetOutput(out) }()
+			tameLibraries(w)
+			stdlog.Print("talks unasked")
+		}},
 	} {
 		if got := logged(t, true, tt.write); got != tt.want {
 			t.Errorf("%s: the journal gets\n%swant\n%s", tt.name, got, tt.want)

@@ -35,6 +35,7 @@ const (
 
 func main() {
 	limitMemory()
+	tameLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	hup := make(chan os.Signal, 1)
