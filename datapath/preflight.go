@@ -21,7 +21,8 @@ type Preflight struct {
 // PreflightProgram is one program, as it was loaded for one zone.
 type PreflightProgram struct {
 	Program      string   `json:"program"`
-	Zone         string   `json:"zone"` // host, switch
+	Zone         string   `json:"zone"`       // host, switch
+	TakingOver   bool     `json:"takingOver"` // the copy that runs before an earlier run's for a moment
 	OK           bool     `json:"ok"`
 	Instructions int      `json:"instructions"` // as compiled
 	Processed    uint32   `json:"processed"`    // instructions, by the verifier; it gives up at a million

@@ -11,3 +11,9 @@ volatile const __u8 config_zone = 0;
 
 /* Ticks after which a next hop is confirmed by the kernel again. */
 volatile const __u32 config_confirm_ticks = 37;
+
+/* Set in a copy that runs before another of our programs on the same hook while one
+ * takes over from the other: it marks what it has handled, so that the other leaves
+ * it alone, and leaves to the other what only that may know.
+ */
+volatile const __u8 config_first = 0;

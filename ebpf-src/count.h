@@ -129,5 +129,5 @@ static __always_inline int finish(struct pkt *p, int ret)
 		count_verdict(p->verdict);
 	if (ret == LL_REDIRECT)
 		return p->action;
-	return TC_ACT_UNSPEC;
+	return p->verdict ? handled(p->skb, p->egress) : TC_ACT_UNSPEC;
 }

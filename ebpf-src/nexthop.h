@@ -6,12 +6,6 @@
 #include "count.h"
 #include "nat.h"
 
-/* skb->tc_index carries a word from our ingress hook to our egress hook; both
- * clear it, so that it says nothing to anybody else.
- */
-#define TC_INDEX_TRACKED 0x4c01 /* redirected: nothing left to do */
-#define TC_INDEX_LEARN	 0x4c02 /* rewritten: learn where it goes */
-
 /* Returns the index of a neighbour, a new one where it is not known; 0 where there
  * is no room. checked_tick is when the kernel last used it.
  */

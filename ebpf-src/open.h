@@ -229,6 +229,9 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 
 	if (!found || p->icmp_error || p->fragment == FRAGMENT_LATER)
 		return LL_PASS;
+	if (config_first && (p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP) &&
+	    ct_event_of(p) != EVENT_OPEN)
+		return LL_PASS;
 	w->service = *found;
 	s = &w->service;
 	p->service_id = s->id;

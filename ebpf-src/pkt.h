@@ -2,6 +2,7 @@
 /* pkt.h - one packet on its way through the stages. */
 #pragma once
 
+#include "config.h"
 #include "types.h"
 
 /* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
@@ -100,4 +101,25 @@ static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const 
 	__builtin_memcpy(data, dmac, 6);
 	__builtin_memcpy(data + 6, smac, 6);
 	return LL_NEXT;
+}
+
+/* skb->tc_index carries a word from our ingress hook to our egress hook; both
+ * clear it, so that it says nothing to anybody else.
+ */
+#define TC_INDEX_TRACKED 0x4c01 /* redirected: nothing left to do */
+#define TC_INDEX_LEARN	 0x4c02 /* rewritten: learn where it goes */
+
+/* From the first of two of our programs on one hook to the second: it is handled.
+ * On the ingress hook the lower half is that of the word for the egress hook.
+ */
+#define TC_INDEX_DONE_INGRESS 0x4d00
+#define TC_INDEX_DONE_EGRESS  0x4e00
+
+/* What a hook returns for a packet that it has handled and that goes on. */
+static __always_inline int handled(struct __sk_buff *skb, int egress)
+{
+	if (config_first)
+		skb->tc_index = egress ? TC_INDEX_DONE_EGRESS
+				       : TC_INDEX_DONE_INGRESS | (skb->tc_index & 0xff);
+	return TC_ACT_UNSPEC;
 }

@@ -65,8 +65,10 @@ int ll_tc_egress(struct __sk_buff *skb)
 
 	if (word)
 		skb->tc_index = 0;
-	if (word == TC_INDEX_TRACKED)
+	if (word == TC_INDEX_DONE_EGRESS)
 		return TC_ACT_UNSPEC;
+	if (word == TC_INDEX_TRACKED)
+		return handled(skb, 1);
 	ret = parse_packet(&p);
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;
@@ -76,7 +78,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_LEARN) {
 		nexthop_learn(&p, w);
-		return TC_ACT_UNSPEC;
+		return handled(skb, 1);
 	}
 	if (p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);

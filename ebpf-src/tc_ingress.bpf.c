@@ -31,11 +31,17 @@ SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
 	struct pkt p = { .skb = skb };
+	__u32 word = skb->tc_index;
 	struct work *w;
 	int ret;
 
-	if (skb->tc_index)
-		skb->tc_index = 0;
+	if (word) {
+		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS;
+
+		skb->tc_index = done && word & 0xff ? TC_INDEX_LEARN : 0;
+		if (done)
+			return TC_ACT_UNSPEC;
+	}
 	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
 	ret = parse_packet(&p);

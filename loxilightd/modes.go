@@ -48,14 +48,14 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "PROGRAM\tZONE\tLOADS\tINSTRUCTIONS\tVERIFIED\tSTACK")
 	for _, p := range r.Programs {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Program, p.Zone, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Program+part(p), p.Zone, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, p := range r.Programs {
 		if !p.OK {
-			fmt.Fprintf(w, "\n%s of zone %s is refused: %s\n", p.Program, p.Zone, p.Error)
+			fmt.Fprintf(w, "\n%s of zone %s is refused: %s\n", p.Program+part(p), p.Zone, p.Error)
 			for _, line := range p.Verifier {
 				fmt.Fprintf(w, "    %s\n", line)
 			}
@@ -79,6 +79,14 @@ var pinsText = map[string]string{
 	datapath.PinsAdopt:   "taken over as they are",
 	datapath.PinsConvert: "taken over, their entries copied",
 	datapath.PinsRefuse:  "NOT to be taken over",
+}
+
+// part names the copy of a program that runs while one version takes over.
+func part(p datapath.PreflightProgram) string {
+	if p.TakingOver {
+		return " (taking over)"
+	}
+	return ""
 }
 
 func okOrNot(ok bool) string {

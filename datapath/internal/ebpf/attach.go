@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,8 +22,10 @@ type hook interface {
 	name() string // such as tcx-ingress
 	program() ebpf.ProgramID
 	attached() bool
-	// replace puts this run's program in the place of an earlier run's, at once and
-	// in the least of time; settle does what is left to do then.
+	// precede has this run's program run before an earlier run's, as the first of
+	// the two; replace puts it in that one's place, at once and in the least of time;
+	// settle does what is left to do then, and ends what precede began.
+	precede() error
 	replace() error
 	settle() error
 	// detach takes the program off, and the pins with it.
@@ -36,13 +39,13 @@ type side struct {
 	name   string
 	attach ebpf.AttachType
 	parent uint32
-	of     func(*zone) *ebpf.Program
+	of     func(*pair) *ebpf.Program
 }
 
 var sides = []side{
-	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(z *zone) *ebpf.Program { return z.egress }},
+	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *pair) *ebpf.Program { return p.egress }},
 	// Last: with it packets begin to be ours, and the other side is ready for them.
-	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(z *zone) *ebpf.Program { return z.ingress }},
+	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *pair) *ebpf.Program { return p.ingress }},
 }
 
 // attachHooks attaches both programs to the device and pins them in folder.
@@ -69,14 +72,19 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 	if how == "tc" {
 		return f, f.attach()
 	}
-	var l link.Link
-	err := z.do(func() (err error) {
-		l, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: s.of(z), Attach: s.attach})
-		return err
-	})
+	t, err := attachTCX(z, s, folder, index, s.of(&z.pair))
 	if errors.Is(err, ebpf.ErrNotSupported) && how == "" {
 		return f, f.attach()
 	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// attachTCX attaches a program and pins it in folder.
+func attachTCX(z *zone, s side, folder string, index int, program *ebpf.Program) (*tcx, error) {
+	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: program, Attach: s.attach})
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +95,14 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 	return t, nil
 }
 
+func linkTCX(z *zone, o link.TCXOptions) (l link.Link, err error) {
+	err = z.do(func() (err error) {
+		l, err = link.AttachTCX(o)
+		return err
+	})
+	return l, err
+}
+
 // openHooks finds the hooks that are pinned in folder, the programs of an earlier
 // run still in place.
 func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
@@ -95,8 +111,8 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 		return nil, 0, err
 	}
 	for _, s := range sides {
+		var found []hook
 		for _, pin := range pins {
-			path := filepath.Join(folder, pin.Name())
 			var h hook
 			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
 			case tc:
@@ -107,17 +123,42 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 				f.found = f.attached()
 				h = f
 			case pin.Name() == s.name:
-				h, index, err = openTCX(z, s, path)
+				h, index, err = openTCX(z, s, filepath.Join(folder, pin.Name()))
 			default:
 				continue
 			}
 			if err != nil {
 				return nil, 0, err
 			}
-			hooks = append(hooks, h)
+			found = append(found, h)
 		}
+		if found, err = oneOf(found); err != nil {
+			return nil, 0, err
+		}
+		hooks = append(hooks, found...)
 	}
 	return hooks, index, nil
+}
+
+// oneOf ends a change from one kind of hook to the other that an earlier run did not:
+// the link that runs before the filter, and marks what it handles, can do without.
+func oneOf(hooks []hook) ([]hook, error) {
+	if len(hooks) < 2 {
+		return hooks, nil
+	}
+	keep := slices.IndexFunc(hooks, func(h hook) bool {
+		t, ok := h.(*tcx)
+		return ok && t.index != 0
+	})
+	keep = max(keep, 0)
+	for i, h := range hooks {
+		if i != keep {
+			if err := h.detach(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return hooks[keep : keep+1], nil
 }
 
 // tcx is a program attached by a link.
@@ -127,6 +168,7 @@ type tcx struct {
 	side  side
 	index int
 	pin   string
+	first link.Link // runs before; goes with the process if need be
 }
 
 func openTCX(z *zone, s side, pin string) (hook, int, error) {
@@ -145,17 +187,35 @@ func openTCX(z *zone, s side, pin string) (hook, int, error) {
 	return t, t.index, nil
 }
 
-func (t *tcx) replace() error {
+func (t *tcx) precede() (err error) {
+	if t.index != 0 { // else the device went
+		t.first, err = linkTCX(t.zone, link.TCXOptions{
+			Interface: t.index, Program: t.side.of(&t.zone.first), Attach: t.side.attach, Anchor: link.BeforeLink(t.link),
+		})
+	}
+	return err
+}
+
+func (t *tcx) replace() error { return t.update(t.side.of(&t.zone.pair)) }
+
+func (t *tcx) update(program *ebpf.Program) error {
 	if t.index == 0 {
 		return nil // the device went: Update of the port attaches anew
 	}
-	if err := t.link.Update(t.side.of(t.zone)); !errors.Is(err, unix.ENOLINK) {
+	if err := t.link.Update(program); !errors.Is(err, unix.ENOLINK) {
 		return err
 	}
 	return nil
 }
 
-func (t *tcx) settle() error { return nil }
+func (t *tcx) settle() error {
+	if t.first == nil {
+		return nil
+	}
+	l := t.first
+	t.first = nil
+	return l.Close()
+}
 
 func (t *tcx) name() string { return "tcx-" + t.side.name }
 
@@ -184,207 +244,9 @@ func (t *tcx) detach() error {
 	return errors.Join(err, t.link.Close())
 }
 
-func (t *tcx) close() { t.link.Close() }
-
-// filterPriority is that of our cls_bpf filters: those with lower ones run first.
-const (
-	filterPriority = 0x4c4c
-	filterHandle   = 1
-	filterName     = "loxilight_" // and the name of the side
-)
-
-// filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels
-// before 6.6. What it is attached to is known by the name of its pin.
-type filter struct {
-	zone   *zone
-	side   side
-	index  int
-	folder string
-	found  bool // an earlier run's filter is in place
+func (t *tcx) close() {
+	if t.first != nil {
+		t.first.Close()
+	}
+	t.link.Close()
 }
-
-func (f *filter) replace() error {
-	if !f.found {
-		return nil // the device went, or somebody took it off
-	}
-	return f.zone.nl.FilterReplace(f.entry(f.side.of(f.zone)))
-}
-
-func (f *filter) settle() error {
-	if !f.found {
-		return nil
-	}
-	return pinClone(f.side.of(f.zone), f.pin())
-}
-
-func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {
-	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: f.index,
-			Parent:    f.side.parent,
-			Handle:    filterHandle,
-			Priority:  filterPriority,
-			Protocol:  unix.ETH_P_ALL,
-		},
-		Fd:           program.FD(),
-		Name:         filterName + f.side.name,
-		DirectAction: true,
-	}
-}
-
-func (f *filter) pin() string {
-	return filepath.Join(f.folder, "tc_"+f.side.name+"_"+strconv.Itoa(f.index))
-}
-
-// qdiscPin is there where the qdisc is ours.
-func (f *filter) qdiscPin() string { return filepath.Join(f.folder, "clsact") }
-
-func (f *filter) qdisc() netlink.Qdisc {
-	return &netlink.GenericQdisc{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: f.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
-		QdiscType:  "clsact",
-	}
-}
-
-// attach pins the program, then adds the filter or puts the program in its place.
-func (f *filter) attach() error {
-	program := f.side.of(f.zone)
-	if err := pinClone(program, f.pin()); err != nil {
-		return err
-	}
-	added := false
-	switch err := f.zone.nl.QdiscAdd(f.qdisc()); {
-	case errors.Is(err, unix.EEXIST):
-	case err != nil:
-		return fmt.Errorf("add clsact: %w", err)
-	default:
-		added = true
-		if err := pinClone(program, f.qdiscPin()); err != nil {
-			return err
-		}
-	}
-	err := f.vacant()
-	if err == nil {
-		err = f.zone.nl.FilterReplace(f.entry(program))
-	}
-	if err == nil {
-		return nil
-	}
-	err = errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
-	if added {
-		err = errors.Join(err, f.removeQdisc())
-	}
-	return err
-}
-
-// vacant returns an error where a stranger's filter has the place of ours, which
-// would be replaced.
-func (f *filter) vacant() error {
-	filters, err := f.list(f.side.parent)
-	for _, x := range filters {
-		a := x.Attrs()
-		if b, ok := x.(*netlink.BpfFilter); ok && a.Priority == filterPriority && a.Handle == filterHandle && b.Name != filterName+f.side.name {
-			return fmt.Errorf("its priority %d is taken by filter %q, which is not ours: give that one another priority", filterPriority, b.Name)
-		}
-	}
-	return err
-}
-
-// pinClone pins a clone of program, so that the program itself is free to be pinned
-// elsewhere, in place of what was pinned there.
-func pinClone(program *ebpf.Program, path string) error {
-	if err := remove(path); err != nil {
-		return err
-	}
-	clone, err := program.Clone()
-	if err != nil {
-		return err
-	}
-	return errors.Join(clone.Pin(path), clone.Close())
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// list returns the filters on one side of the device; none where there is no such
-// device or qdisc.
-func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
-	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
-	filters, err := retry(func() ([]netlink.Filter, error) { return f.zone.nl.FilterList(device, parent) })
-	if gone(err) {
-		return nil, nil
-	}
-	return filters, err
-}
-
-// find returns our filter, or nil, and how many others there are on the device.
-func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
-	for _, s := range sides {
-		filters, err := f.list(s.parent)
-		if err != nil {
-			return nil, 0, fmt.Errorf("list filters: %w", err)
-		}
-		for _, x := range filters {
-			b, ok := x.(*netlink.BpfFilter)
-			ours := ok && x.Attrs().Priority == filterPriority && b.Name == filterName+s.name
-			if ours && s.parent == f.side.parent {
-				found = b
-			} else {
-				others++
-			}
-		}
-	}
-	return found, others, nil
-}
-
-func (f *filter) name() string { return "tc-" + f.side.name }
-
-func (f *filter) program() ebpf.ProgramID {
-	if b, _, _ := f.find(); b != nil {
-		return ebpf.ProgramID(b.Id)
-	}
-	return 0
-}
-
-func (f *filter) attached() bool {
-	b, _, err := f.find()
-	return b != nil && err == nil
-}
-
-// detach removes the filter, and the qdisc where it is ours and nobody else is on
-// it. Where our filter went with its qdisc, one that is there now is a stranger's.
-func (f *filter) detach() error {
-	b, others, err := f.find()
-	if err != nil {
-		return err
-	}
-	if b != nil {
-		if err := f.zone.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("remove filter: %w", err)
-		}
-		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
-			if err := f.removeQdisc(); err != nil {
-				return err
-			}
-		}
-	}
-	return remove(f.pin())
-}
-
-func (f *filter) removeQdisc() error {
-	if err := f.zone.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
-		return fmt.Errorf("remove clsact: %w", err)
-	}
-	return nil
-}
-
-// gone reports whether err says that what was to be removed is not there.
-func gone(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
-}
-
-func (f *filter) close() {}

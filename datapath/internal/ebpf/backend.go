@@ -123,7 +123,10 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := r.finish(d.maps); err != nil {
 		return err
 	}
-	return writeOrigin(d.dir, o)
+	if err := writeOrigin(d.dir, o); err != nil {
+		return err
+	}
+	return d.ports.switchAll()
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {

@@ -48,6 +48,7 @@ const (
 	egressMapLlWork             = "ll_work"
 	egressProgLlTcEgress        = "ll_tc_egress"
 	egressVarConfigConfirmTicks = "config_confirm_ticks"
+	egressVarConfigFirst        = "config_first"
 	egressVarConfigZone         = "config_zone"
 )
 
@@ -137,6 +138,7 @@ type egressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
 }
 
@@ -232,6 +234,7 @@ func (m *egressMaps) Close() error {
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
 }
 

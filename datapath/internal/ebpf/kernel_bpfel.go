@@ -317,6 +317,7 @@ const (
 	kernelMapLlWork             = "ll_work"
 	kernelProgLlTcIngress       = "ll_tc_ingress"
 	kernelVarConfigConfirmTicks = "config_confirm_ticks"
+	kernelVarConfigFirst        = "config_first"
 	kernelVarConfigZone         = "config_zone"
 )
 
@@ -406,6 +407,7 @@ type kernelMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
 }
 
@@ -501,6 +503,7 @@ func (m *kernelMaps) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
 }
 

@@ -59,7 +59,7 @@ func (p *ports) folder(zone uint8, name datapath.PortName) string {
 
 // adopt takes over what an earlier run attached, and puts this run's programs in
 // place of its programs: all at once, since until then some of them may use other
-// maps than the others. What the old ones entered there is copied before and behind.
+// maps than the others.
 func (p *ports) adopt(r *replacements) error {
 	for zone := range p.d.zones {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(zone)))
@@ -75,17 +75,11 @@ func (p *ports) adopt(r *replacements) error {
 			}
 		}
 	}
-	if err := r.approach(); err != nil {
-		return err
-	}
-	if err := p.each(func(_ *port, h hook) error { return errors.Join(atStep("replace "+h.name()), h.replace()) }); err != nil {
-		return err
-	}
-	if err := r.catchUp(); err != nil {
+	if err := p.takeOver(r); err != nil {
 		return err
 	}
 	return p.each(func(t *port, h hook) error {
-		if err := h.settle(); err != nil || t.ifindex == 0 {
+		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 {
 			return err
 		}
 		z, err := p.d.zone(t.zone)
@@ -94,6 +88,16 @@ func (p *ports) adopt(r *replacements) error {
 		}
 		return z.devices.setPort(t.ifindex, true)
 	})
+}
+
+// switchAll brings the hooks of all ports to the kind that is configured.
+func (p *ports) switchAll() error {
+	for name, t := range p.byName {
+		if err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name)); err != nil {
+			return fmt.Errorf("port %q: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // each calls f for all hooks of all ports.

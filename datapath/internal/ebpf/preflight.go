@@ -46,14 +46,17 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.OK = true
 	for zone := range zoneNames {
 		for _, p := range programs {
-			told, program := preflightProgram(p.load, p.name, uint8(zone), maps)
-			r.Programs = append(r.Programs, told)
-			r.OK = r.OK && told.OK
-			if zone == zoneHost && program != nil && p.name == kernelProgLlTcIngress {
-				r.Hooks = preflightHooks(program, cfg.Attach)
-				r.OK = r.OK && r.Hooks.OK
-			}
-			if program != nil {
+			for _, first := range []bool{false, true} {
+				told, program := preflightProgram(copyOf{p.load, p.name, uint8(zone), first}, maps)
+				r.Programs = append(r.Programs, told)
+				r.OK = r.OK && told.OK
+				if program == nil {
+					continue
+				}
+				if zone == zoneHost && !first && p.name == kernelProgLlTcIngress {
+					r.Hooks = preflightHooks(program, cfg.Attach)
+					r.OK = r.OK && r.Hooks.OK
+				}
 				program.Close() // harmless: a file descriptor
 			}
 		}
@@ -97,20 +100,20 @@ var (
 	processedLine = regexp.MustCompile(`processed (\d+) insns`)
 )
 
-func preflightProgram(load func() (*ebpf.CollectionSpec, error), name string, zone uint8, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
-	told := datapath.PreflightProgram{Program: name, Zone: zoneNames[zone]}
-	if spec, err := load(); err == nil {
-		told.Instructions = len(spec.Programs[name].Instructions)
+func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
+	told := datapath.PreflightProgram{Program: c.name, Zone: zoneNames[c.zone], TakingOver: c.first}
+	if spec, err := c.load(); err == nil {
+		told.Instructions = len(spec.Programs[c.name].Instructions)
 	}
-	p, err := loadProgram(load, name, zone, maps, ebpf.LogLevelStats)
+	p, err := loadProgram(c, maps, ebpf.LogLevelStats)
 	if err != nil {
-		p, err = loadProgram(load, name, zone, maps, 0) // which tells all where it fails
+		p, err = loadProgram(c, maps, 0) // which tells all where it fails
 	}
 	if err != nil {
 		told.Error = err.Error()
 		var refused *ebpf.VerifierError
 		if errors.As(err, &refused) {
-			told.Error = fmt.Sprintf("load %s: %v", name, refused.Cause)
+			told.Error = fmt.Sprintf("load %s: %v", c.name, refused.Cause)
 			told.Verifier = lastLines(refused)
 		}
 		return told, nil

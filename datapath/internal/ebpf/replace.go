@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,6 +18,13 @@ import (
 
 // atStep is called before each thing that a start changes; tests end it there.
 var atStep = func(string) error { return nil }
+
+func step(name string, do func() error) error {
+	if err := atStep(name); err != nil {
+		return err
+	}
+	return do()
+}
 
 // replacement is a map that takes the place of others: the entries of sources, the
 // newest first, are copied to target.
@@ -37,6 +43,11 @@ type replacements struct {
 	dir  string
 	log  *slog.Logger
 	list []*replacement
+}
+
+// apart reports whether programs of before may enter what this run's do not see.
+func (r *replacements) apart() bool {
+	return slices.ContainsFunc(r.list, func(x *replacement) bool { return len(x.sources) > 0 && follows(x) })
 }
 
 func (r *replacements) close() {
@@ -243,14 +254,14 @@ func (r *replacements) finish(known map[string]*ebpf.Map) error {
 			if g.path == name && x.pin != name {
 				continue // gives way to the new one at once
 			}
-			if err := errors.Join(atStep("remove "+g.path), remove(g.path)); err != nil {
+			if err := step("remove "+g.path, func() error { return remove(g.path) }); err != nil {
 				return err
 			}
 		}
 		if x.pin == name {
 			continue
 		}
-		if err := errors.Join(atStep("rename "+x.name), os.Rename(x.pin, name)); err != nil {
+		if err := step("rename "+x.name, func() error { return os.Rename(x.pin, name) }); err != nil {
 			return err
 		}
 	}

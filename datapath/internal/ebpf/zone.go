@@ -26,14 +26,26 @@ const (
 // zone is one network namespace that the data plane works in: connections,
 // devices and next hops of one are not those of the other.
 type zone struct {
-	id      uint8
-	name    string
-	ns      netns.NsHandle
-	own     bool // the namespace of the daemon itself
-	nl      *netlink.Handle
-	ingress *ebpf.Program
-	egress  *ebpf.Program
+	id   uint8
+	name string
+	ns   netns.NsHandle
+	own  bool // the namespace of the daemon itself
+	nl   *netlink.Handle
+	pair
+	first   pair // loaded where programs take over from others; see takeover.go
 	devices *devices
+}
+
+// pair is the programs of both hooks.
+type pair struct{ ingress, egress *ebpf.Program }
+
+func (p *pair) Close() (err error) {
+	for _, x := range []*ebpf.Program{p.ingress, p.egress} {
+		if x != nil {
+			err = errors.Join(err, x.Close())
+		}
+	}
+	return err
 }
 
 // openZone opens the namespace called name, or the daemon's own where it is empty.
@@ -58,15 +70,10 @@ func openZone(id uint8, name string) (_ *zone, err error) {
 }
 
 func (z *zone) Close() error {
-	var err error
 	if z.devices != nil {
 		z.devices.Close()
 	}
-	for _, p := range []*ebpf.Program{z.ingress, z.egress} {
-		if p != nil {
-			err = errors.Join(err, p.Close())
-		}
-	}
+	err := errors.Join(z.pair.Close(), z.first.Close())
 	z.nl.Close()
 	return errors.Join(err, z.ns.Close())
 }
@@ -88,24 +95,47 @@ func (z *zone) do(f func() error) error {
 }
 
 // load loads the programs of the zone on top of maps.
-func (z *zone) load(maps map[string]*ebpf.Map) error {
-	for i, to := range []**ebpf.Program{&z.ingress, &z.egress} {
-		p, err := loadProgram(programs[i].load, programs[i].name, z.id, maps, 0)
+func (z *zone) load(maps map[string]*ebpf.Map) error { return z.pair.load(z.id, false, maps) }
+
+// loadFirst loads those that run before an earlier run's.
+func (z *zone) loadFirst(maps map[string]*ebpf.Map) error {
+	if z.first.ingress != nil {
+		return nil
+	}
+	return z.first.load(z.id, true, maps)
+}
+
+func (p *pair) load(id uint8, first bool, maps map[string]*ebpf.Map) error {
+	for i, to := range []**ebpf.Program{&p.ingress, &p.egress} {
+		x, err := loadProgram(copyOf{programs[i].load, programs[i].name, id, first}, maps, 0)
 		if err != nil {
-			return refusedProgram(programs[i].name, z.id, err)
+			return refusedProgram(programs[i].name, id, err)
 		}
-		*to = p
+		*to = x
 	}
 	return nil
 }
 
-func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint8, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
-	s, err := spec()
+// copyOf is a program with its constants.
+type copyOf struct {
+	load  func() (*ebpf.CollectionSpec, error)
+	name  string
+	zone  uint8
+	first bool // config_first
+}
+
+func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
+	s, err := p.load()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Variables[kernelVarConfigZone].Set(id); err != nil {
+	if err := s.Variables[kernelVarConfigZone].Set(p.zone); err != nil {
 		return nil, err
+	}
+	if p.first {
+		if err := s.Variables[kernelVarConfigFirst].Set(uint8(1)); err != nil {
+			return nil, err
+		}
 	}
 	replace := make(map[string]*ebpf.Map)
 	for n, m := range s.Maps {
@@ -122,7 +152,7 @@ func loadProgram(spec func() (*ebpf.CollectionSpec, error), name string, id uint
 		return nil, err
 	}
 	defer c.Close()
-	return c.DetachProgram(name), nil
+	return c.DetachProgram(p.name), nil
 }
 
 // preparePinDir makes dir on a BPF file system, mounting one where there is none.

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// filterPriority is that of our cls_bpf filters: those with lower ones run first.
+const (
+	filterPriority = 0x4c4c
+	filterHandle   = 1
+	filterName     = "loxilight_" // and the name of the side
+	firstName      = "loxilight_first_"
+	firstPriority  = filterPriority - 1 // of one that runs before ours while we take over
+)
+
+// filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels
+// before 6.6. What it is attached to is known by the name of its pin.
+type filter struct {
+	zone   *zone
+	side   side
+	index  int
+	folder string
+	found  bool // an earlier run's filter is in place
+}
+
+func (f *filter) replace() error {
+	if !f.found {
+		return nil // the device went, or somebody took it off
+	}
+	return f.zone.nl.FilterReplace(f.entry(f.side.of(&f.zone.pair)))
+}
+
+// precede takes the place of one that an earlier run left where it ended.
+func (f *filter) precede() error {
+	if !f.found {
+		return nil
+	}
+	b := f.entry(f.side.of(&f.zone.first))
+	b.Priority, b.Name = firstPriority, firstName+f.side.name
+	if err := f.vacant(b); err != nil {
+		return err
+	}
+	return f.zone.nl.FilterReplace(b)
+}
+
+// removeFirst ends what precede began, in this run or an earlier one.
+func (f *filter) removeFirst() error {
+	filters, err := f.list(f.side.parent)
+	for _, x := range filters {
+		if b, ok := x.(*netlink.BpfFilter); ok && b.Priority == firstPriority && b.Name == firstName+f.side.name {
+			if err := f.zone.nl.FilterDel(b); err != nil && !gone(err) {
+				return fmt.Errorf("remove the filter that took over: %w", err)
+			}
+		}
+	}
+	return err
+}
+
+func (f *filter) settle() error {
+	if !f.found {
+		return nil
+	}
+	return errors.Join(f.removeFirst(), pinClone(f.side.of(&f.zone.pair), f.pin()))
+}
+
+func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: f.index,
+			Parent:    f.side.parent,
+			Handle:    filterHandle,
+			Priority:  filterPriority,
+			Protocol:  unix.ETH_P_ALL,
+		},
+		Fd:           program.FD(),
+		Name:         filterName + f.side.name,
+		DirectAction: true,
+	}
+}
+
+func (f *filter) pin() string {
+	return filepath.Join(f.folder, "tc_"+f.side.name+"_"+strconv.Itoa(f.index))
+}
+
+// qdiscPin is there where the qdisc is ours.
+func (f *filter) qdiscPin() string { return filepath.Join(f.folder, "clsact") }
+
+func (f *filter) qdisc() netlink.Qdisc {
+	return &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: f.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+}
+
+// attach pins the program, then adds the filter or puts the program in its place.
+func (f *filter) attach() error {
+	program := f.side.of(&f.zone.pair)
+	if err := pinClone(program, f.pin()); err != nil {
+		return err
+	}
+	added := false
+	switch err := f.zone.nl.QdiscAdd(f.qdisc()); {
+	case errors.Is(err, unix.EEXIST):
+	case err != nil:
+		return fmt.Errorf("add clsact: %w", err)
+	default:
+		added = true
+		if err := pinClone(program, f.qdiscPin()); err != nil {
+			return err
+		}
+	}
+	entry := f.entry(program)
+	err := f.vacant(entry)
+	if err == nil {
+		err = f.zone.nl.FilterReplace(entry)
+	}
+	if err == nil {
+		return nil
+	}
+	err = errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
+	if added {
+		err = errors.Join(err, f.removeQdisc())
+	}
+	return err
+}
+
+// vacant returns an error where a stranger's filter has the place of want, which
+// would be replaced.
+func (f *filter) vacant(want *netlink.BpfFilter) error {
+	filters, err := f.list(f.side.parent)
+	for _, x := range filters {
+		a := x.Attrs()
+		if b, ok := x.(*netlink.BpfFilter); ok && a.Priority == want.Priority && a.Handle == want.Handle && b.Name != want.Name {
+			return fmt.Errorf("its priority %d is taken by filter %q, which is not ours: give that one another priority", a.Priority, b.Name)
+		}
+	}
+	return err
+}
+
+// pinClone pins a clone of program, so that the program itself is free to be pinned
+// elsewhere, in place of what was pinned there.
+func pinClone(program *ebpf.Program, path string) error {
+	if err := remove(path); err != nil {
+		return err
+	}
+	clone, err := program.Clone()
+	if err != nil {
+		return err
+	}
+	return errors.Join(clone.Pin(path), clone.Close())
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// list returns the filters on one side of the device; none where there is no such
+// device or qdisc.
+func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
+	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
+	filters, err := retry(func() ([]netlink.Filter, error) { return f.zone.nl.FilterList(device, parent) })
+	if gone(err) {
+		return nil, nil
+	}
+	return filters, err
+}
+
+// find returns our filter, or nil, and how many others there are on the device.
+func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
+	for _, s := range sides {
+		filters, err := f.list(s.parent)
+		if err != nil {
+			return nil, 0, fmt.Errorf("list filters: %w", err)
+		}
+		for _, x := range filters {
+			b, ok := x.(*netlink.BpfFilter)
+			ours := ok && x.Attrs().Priority == filterPriority && b.Name == filterName+s.name
+			if ours && s.parent == f.side.parent {
+				found = b
+			} else {
+				others++
+			}
+		}
+	}
+	return found, others, nil
+}
+
+func (f *filter) name() string { return "tc-" + f.side.name }
+
+func (f *filter) program() ebpf.ProgramID {
+	if b, _, _ := f.find(); b != nil {
+		return ebpf.ProgramID(b.Id)
+	}
+	return 0
+}
+
+func (f *filter) attached() bool {
+	b, _, err := f.find()
+	return b != nil && err == nil
+}
+
+// detach removes the filter, and the qdisc where it is ours and nobody else is on
+// it. Where our filter went with its qdisc, one that is there now is a stranger's.
+func (f *filter) detach() error {
+	if err := f.removeFirst(); err != nil {
+		return err
+	}
+	b, others, err := f.find()
+	if err != nil {
+		return err
+	}
+	if b != nil {
+		if err := f.zone.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("remove filter: %w", err)
+		}
+		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
+			if err := f.removeQdisc(); err != nil {
+				return err
+			}
+		}
+	}
+	return remove(f.pin())
+}
+
+func (f *filter) removeQdisc() error {
+	if err := f.zone.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
+		return fmt.Errorf("remove clsact: %w", err)
+	}
+	return remove(f.qdiscPin())
+}
+
+// gone reports whether err says that what was to be removed is not there.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
+}
+
+func (f *filter) close() {}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// countedStream sends datagrams that the node handles one by one and does not forward:
+// a frontend that is its own backend, so that a program that sees one again counts it
+// again, and a TTL that ends at the node, so that every one goes up to the kernel and
+// whatever program comes next sees it.
+type countedStream struct {
+	n    *network
+	stop chan struct{}
+	wg   sync.WaitGroup
+	sent uint64
+}
+
+const countedTarget = "10.0.1.11:9000"
+
+func (n *network) countedStream(perMillisecond int) *countedStream {
+	n.t.Helper()
+	s := &countedStream{n: n, stop: make(chan struct{})}
+	n.ok(n.d.Services().Update(n.t.Context(), "counted", datapath.Service{
+		Frontends:   []datapath.Frontend{frontend(countedTarget, datapath.UDP)},
+		Backends:    backendAddrs(9000, "10.0.1.11"),
+		IdleTimeout: datapath.DefaultIdleTimeout(),
+	}))
+	var c net.Conn
+	n.client.Do(n.t, func() (err error) {
+		c, err = net.Dial("udp", countedTarget)
+		return err
+	})
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	n.ok(err)
+	n.ok(raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, 1) }))
+	n.ok(err)
+	s.wg.Go(func() {
+		defer c.Close()
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-ticker.C:
+			}
+			for range perMillisecond {
+				if _, err := c.Write([]byte("counted")); err == nil {
+					s.sent++
+				}
+			}
+		}
+	})
+	return s
+}
+
+// end returns how many datagrams were sent, and how many were handled.
+func (s *countedStream) end() (sent, handled uint64) {
+	s.n.t.Helper()
+	close(s.stop)
+	s.wg.Wait()
+	list, _, err := s.n.d.Connections().List(s.n.t.Context(), datapath.ConnectionFilter{Service: "counted"}, "", 10)
+	s.n.ok(err)
+	for _, c := range list {
+		handled += c.Sent.Packets
+	}
+	return s.sent, handled
+}
+
+// kinds returns the hooks of a port by what is pinned for it, after comparing that
+// with what is attached.
+func (n *network) kinds(device string) (kinds []string) {
+	n.t.Helper()
+	for _, h := range n.d.ports.byName[datapath.PortName(device)].hooks {
+		if !h.attached() {
+			n.t.Errorf("%s of %s is not attached", h.name(), device)
+		}
+		kinds = append(kinds, h.name())
+	}
+	pins, err := filepath.Glob(filepath.Join(n.d.dir, "ports", "0", device, "*"))
+	n.ok(err)
+	attached := n.hooked(device)
+	links := slices.DeleteFunc(slices.Clone(attached), func(s string) bool { return !strings.HasPrefix(s, "tcx ") })
+	tcx := slices.Contains(kinds, "tcx-ingress")
+	if want := map[bool]int{true: 2, false: 3}[tcx]; len(pins) != want { // the qdisc has one, too
+		n.t.Errorf("%v on %s: pins %v", kinds, device, pins)
+	}
+	if tcx != (len(links) == 2) || tcx == slices.Contains(attached, "clsact") || len(links)%2 != 0 {
+		n.t.Errorf("%v on %s: attached are %v", kinds, device, attached)
+	}
+	return kinds
+}
+
+// TestHooksOfAnotherKind is R09: from tcx to cls_bpf and back under traffic, each
+// packet is handled once, and once only.
+func TestHooksOfAnotherKind(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.restart("tcx")
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(t.Context(), "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	stream := n.countedStream(10)
+	for i := range 6 {
+		kind := []string{"tc", "tcx"}[i%2]
+		n.restart(kind)
+		want := []string{kind + "-egress", kind + "-ingress"}
+		for _, device := range []string{"in0", "out0"} {
+			if got := n.kinds(device); !slices.Equal(got, want) {
+				t.Errorf("configured %s, hooks of %s are %v", kind, device, got)
+			}
+		}
+		c.echo(t, "by "+kind)
+		if _, err := n.ask("198.51.100.10:80"); err != nil {
+			t.Errorf("a new connection by %s: %v", kind, err)
+		}
+	}
+	sent, handled := stream.end()
+	t.Logf("%d datagrams, %d handled", sent, handled)
+	if sent != handled || sent == 0 {
+		t.Errorf("%d datagrams were sent, %d were handled", sent, handled)
+	}
+}
+
+// switching chooses the first and the last step of each kind that a change of hooks has.
+func switching(steps []string) (chosen []int) {
+	for _, kind := range []string{"mark ", "add ", "detach "} {
+		is := func(s string) bool { return strings.HasPrefix(s, kind) }
+		if first := slices.IndexFunc(steps, is); first >= 0 {
+			last := len(steps) - 1
+			for !is(steps[last]) {
+				last--
+			}
+			chosen = append(chosen, first, last)
+		}
+	}
+	return chosen
+}
+
+// startWith opens the data plane with that kind of hook.
+func (n *network) startWith(attach string) {
+	n.t.Helper()
+	n.ok(n.d.Close())
+	n.config.Attach = attach
+	n.open()
+}
+
+// TestKilledWhileSwitchingHooks: at each step of the change the daemon dies, packets go
+// on being handled once, and the next start has one kind of hook, whichever it wants.
+func TestKilledWhileSwitchingHooks(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.restart("tcx")
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(t.Context(), "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	stream := n.countedStream(2)
+	died := map[string]bool{}
+	for _, way := range [][2]string{{"", "tc"}, {"tc", ""}} {
+		n.startWith(way[0])
+		n.ok(n.d.Close())
+		n.config.Attach = way[1]
+		steps := countSteps(t, func(int) error { return nil })
+		n.ok(n.tryOpen())
+		for i, k := range switching(steps()) {
+			n.startWith(way[0])
+			n.ok(n.d.Close())
+			n.config.Attach = way[1]
+			at := dieAt(t, k)
+			err := n.tryOpen()
+			step := at()
+			died[step] = true
+			if !errors.Is(err, errKilled) {
+				t.Fatalf("at %q: %v", step, err)
+			}
+			c.echo(t, "after a death at "+step)
+			n.startWith([]string{"tc", ""}[i%2])
+			n.kinds("in0")
+			c.echo(t, "started again after a death at "+step)
+		}
+	}
+	sent, handled := stream.end()
+	t.Logf("%d datagrams, %d handled; deaths at %v", sent, handled, died)
+	if sent != handled || sent == 0 {
+		t.Errorf("%d datagrams were sent, %d were handled", sent, handled)
+	}
+	for _, want := range []string{"mark tcx-egress", "add tc-egress", "detach tcx-egress", "add tcx-egress", "detach tc-egress"} {
+		if !died[want] {
+			t.Errorf("no death at %q", want)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// This run's programs take over from an earlier run's in one of two ways. Where both
+// use the same maps they are exchanged, which loses nothing. Where maps differ, ours
+// first run before them (config_first): ours open what is new, and leave what only
+// the old ones know to them. That does not grow any more, so that it can be copied;
+// then the old ones go.
+
+// takeOver replaces the programs of all hooks.
+func (p *ports) takeOver(r *replacements) error {
+	if !r.apart() {
+		return p.each(replaceHook)
+	}
+	if err := p.loadFirst(); err != nil {
+		return err
+	}
+	if err := r.approach(); err != nil {
+		return err
+	}
+	if err := p.each(p.precedeHook); err != nil {
+		return err
+	}
+	synchronize()
+	if err := r.catchUp(); err != nil {
+		return err
+	}
+	if err := p.each(replaceHook); err != nil {
+		return err
+	}
+	return r.catchUp()
+}
+
+func replaceHook(_ *port, h hook) error { return step("replace "+h.name(), h.replace) }
+
+// precedeHook lets a hook be that nothing can run before: then the exchange loses
+// what is just being opened.
+func (p *ports) precedeHook(_ *port, h hook) error {
+	if err := atStep("precede " + h.name()); err != nil {
+		return err
+	}
+	if err := h.precede(); err != nil {
+		p.d.log.Warn("the programs of before are replaced without a transition; connections that are just being opened may be lost", "hook", h.name(), "error", err)
+	}
+	return nil
+}
+
+// loadFirst loads what runs first, in all zones that have hooks.
+func (p *ports) loadFirst() error {
+	return p.each(func(t *port, _ hook) error {
+		z, err := p.d.zone(t.zone)
+		if err != nil {
+			return err
+		}
+		return z.loadFirst(p.d.maps)
+	})
+}
+
+// synchronize returns when no program runs any more that was attached before it was
+// called but is not now, nor one that has not seen what was attached since.
+func synchronize() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for the kernel's RCU
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(grace) // kernels with tickless processors have none
+	}
+}
+
+// switchHooks brings the hooks of a port to the kind that is wanted, where an earlier
+// run had another. No packet is left out, or handled twice.
+func (p *ports) switchHooks(t *port, how, folder string) error {
+	for i, h := range t.hooks {
+		z, err := p.d.zone(t.zone)
+		if err != nil {
+			return err
+		}
+		switch h := h.(type) {
+		case *tcx:
+			if how != "tc" || h.index == 0 {
+				continue
+			}
+			f := &filter{zone: z, side: h.side, index: h.index, folder: folder}
+			if err := p.toFilter(z, h, f); err != nil {
+				return err
+			}
+			t.hooks[i] = f
+		case *filter:
+			if how == "tc" || !h.found {
+				continue
+			}
+			x, err := p.toTCX(z, h)
+			if errors.Is(err, ebpf.ErrNotSupported) && how == "" {
+				return nil // there is nothing better on this kernel
+			}
+			if err != nil {
+				return err
+			}
+			t.hooks[i] = x
+		}
+	}
+	return nil
+}
+
+// toFilter has the link, which runs before filters, mark what it handles; then a
+// filter that heeds the marks may be there, too, and then the link may go.
+func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
+	if err := z.loadFirst(p.d.maps); err != nil {
+		return err
+	}
+	if err := step("mark "+t.name(), func() error { return t.update(t.side.of(&z.first)) }); err != nil {
+		return err
+	}
+	synchronize()
+	if err := step("add "+f.name(), f.attach); err != nil {
+		return errors.Join(fmt.Errorf("change the hook to cls_bpf: %w", err), t.replace())
+	}
+	synchronize()
+	return step("detach "+t.name(), t.detach)
+}
+
+// toTCX is the other way round.
+func (p *ports) toTCX(z *zone, f *filter) (*tcx, error) {
+	if err := z.loadFirst(p.d.maps); err != nil {
+		return nil, err
+	}
+	if err := atStep("add tcx-" + f.side.name); err != nil {
+		return nil, err
+	}
+	t, err := attachTCX(z, f.side, f.folder, f.index, f.side.of(&z.first))
+	if err != nil {
+		return nil, fmt.Errorf("change the hook to tcx: %w", err)
+	}
+	synchronize()
+	if err := step("detach "+f.name(), f.detach); err != nil {
+		return nil, errors.Join(err, t.link.Close())
+	}
+	return t, step("replace "+t.name(), t.replace)
+}

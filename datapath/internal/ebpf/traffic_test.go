@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// busy is a node that balances steady traffic.
+func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtraffic.Traffic) {
+	t.Helper()
+	n := newNetwork(t)
+	n.config.Tables.Connections, n.config.Tables.HalfOpen = 1<<16, 1<<14
+	n.restart(attach)
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(context.Background(), "web", web(3)))
+	return n, testtraffic.Start(t, n.client, "198.51.100.10:80", load)
+}
+
+// build makes this package be another build of the same version.
+func build(t testing.TB, confirmTicks uint32, f func()) {
+	t.Helper()
+	restore := versionOf(t)
+	defer restore()
+	for i := range programs {
+		load := programs[i].load
+		programs[i].load = func() (*ebpf.CollectionSpec, error) {
+			spec, err := load()
+			if err != nil {
+				return nil, err
+			}
+			return spec, spec.Variables[kernelVarConfigConfirmTicks].Set(confirmTicks)
+		}
+	}
+	f()
+}
+
+// TestReplacedUnderTraffic is R05: two builds take over from each other, 20 times by a
+// start and 200 times by nothing but the exchange of programs, and nothing is lost.
+func TestReplacedUnderTraffic(t *testing.T) {
+	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: 4000, Connections: 100, Lasting: 4})
+	starts := 20
+	if testing.Short() {
+		starts = 4
+	}
+	for i := range starts {
+		build(t, uint32(36+i%2), func() { n.restart("") })
+	}
+	z := n.d.zones[zoneHost]
+	var other zone
+	build(t, 38, func() { n.ok(other.load(n.d.maps)) })
+	t.Cleanup(func() { other.ingress.Close(); other.egress.Close() })
+	for range 200 {
+		z.ingress, other.ingress = other.ingress, z.ingress
+		z.egress, other.egress = other.egress, z.egress
+		n.ok(n.d.ports.each(func(_ *port, h hook) error { return h.replace() }))
+	}
+	traffic.ExpectUnharmed(t)
+	drops, err := n.d.Telemetry().NodeCounters(context.Background())
+	n.ok(err)
+	for reason, count := range drops.Drops {
+		if count != 0 {
+			t.Errorf("%d packets dropped: %s", count, reason)
+		}
+	}
+}
+
+// slowOpens opens connections steadily, and counts those that took as long as only
+// a packet that was sent again takes.
+type slowOpens struct {
+	stop         chan struct{}
+	wg           sync.WaitGroup
+	opened, slow atomic.Int64
+	failed       atomic.Int64
+}
+
+// openSteadily opens so many connections a second, each with a word there and back.
+func (n *network) openSteadily(rate int) *slowOpens {
+	o := &slowOpens{stop: make(chan struct{})}
+	o.wg.Go(func() {
+		ticker := time.NewTicker(time.Second / time.Duration(rate))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-o.stop:
+				return
+			case <-ticker.C:
+				o.wg.Go(func() { n.openOne(o) })
+			}
+		}
+	})
+	return o
+}
+
+func (n *network) openOne(o *slowOpens) {
+	begin := time.Now()
+	if _, err := testtraffic.TalkTCP(n.client, "", "198.51.100.10:80", []byte("word")); err != nil {
+		n.t.Logf("new connection: %v", err)
+		o.failed.Add(1)
+	}
+	o.opened.Add(1)
+	if time.Since(begin) > 900*time.Millisecond { // the first SYN is sent again after a second
+		o.slow.Add(1)
+	}
+}
+
+// TestConvertedUnderTraffic is R06 and R07 under load: tables change their size, and
+// maps their layout, up and down, and nothing is lost.
+func TestConvertedUnderTraffic(t *testing.T) {
+	for name, how := range bothHooks {
+		t.Run(name, func(t *testing.T) {
+			if name == "tcx" {
+				requireTCX(t)
+			}
+			convertUnderTraffic(t, how.attach)
+		})
+	}
+}
+
+func convertUnderTraffic(t *testing.T, attach string) {
+	n, traffic := busy(t, attach, testtraffic.Load{Flows: 8, Packets: 4000, Lasting: 4, Idle: 200})
+	opens := n.openSteadily(500)
+	conversions := 9
+	if testing.Short() {
+		conversions = 3
+	}
+	begin := time.Now()
+	for i := range conversions {
+		n.config.Tables.Connections = []uint32{1 << 16, 1 << 17}[i%2]
+		n.config.Tables.HalfOpen = []uint32{1 << 14, 1 << 13}[i%2]
+		as(t, []string{"mark", "other", ""}[i%3], func() { n.restart(attach) })
+	}
+	took := time.Since(begin)
+	close(opens.stop)
+	opens.wg.Wait()
+	t.Logf("%d conversions: %d new connections (%.0f a second), of which %d began again and %d failed", conversions,
+		opens.opened.Load(), float64(opens.opened.Load())/took.Seconds(), opens.slow.Load(), opens.failed.Load())
+	if opens.failed.Load() > 0 {
+		t.Errorf("%d new connections failed in %d conversions", opens.failed.Load(), conversions)
+	}
+	traffic.ExpectUnharmed(t)
+}
