@@ -53,17 +53,27 @@ func adoptServices(d *DataPlane) (*services, error) {
 }
 
 func (s *services) adoptNames() error {
-	return batches(s.d.maps[kernelMapLlServiceName], func(ids []uint32, names []kernelServiceName) error {
+	var left []uint32
+	err := batches(s.d.maps[kernelMapLlServiceName], func(ids []uint32, names []kernelServiceName) error {
 		for i, id := range ids {
 			v := &service{name: names[i].name(), id: id}
+			s.lastID = max(s.lastID, id)
+			// Of two the younger is the one in use: the other was a try that failed.
 			if twin := s.byName[v.name]; twin != nil {
-				return fmt.Errorf("service %q has two ids, %d and %d", v.name, twin.id, id)
+				left = append(left, min(twin.id, id))
+				if twin.id > id {
+					continue
+				}
+				delete(s.byID, twin.id)
 			}
 			s.byName[v.name], s.byID[id] = v, v
-			s.lastID = max(s.lastID, id)
 		}
 		return nil
 	})
+	for _, id := range left {
+		err = errors.Join(err, s.d.maps[kernelMapLlServiceName].Delete(id))
+	}
+	return err
 }
 
 func (s *services) adoptFrontends() error {

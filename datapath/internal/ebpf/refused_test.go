@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -59,4 +62,49 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 		}
 		return len(tables) == 1 && ids == 2 && ranges == 0
 	})
+}
+
+// names returns the ids in the map of names.
+func (n *network) names() (ids []uint32) {
+	n.t.Helper()
+	n.ok(batches(n.d.maps[kernelMapLlServiceName], func(keys []uint32, _ []kernelServiceName) error {
+		ids = append(ids, keys...)
+		return nil
+	}))
+	return ids
+}
+
+// TestServiceThatCannotBeEnteredHasNoName is T14: where the kernel has no room for a
+// new service's counters, its name is not left behind, once for each try.
+func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	stats := n.d.maps[kernelMapLlServiceStats]
+	zeros := make([]kernelServiceStats, ebpf.MustPossibleCPU())
+	for id := uint32(1000); id < 1000+stats.MaxEntries(); id++ {
+		n.ok(stats.Update(id, zeros, ebpf.UpdateAny))
+	}
+	for range 3 {
+		if err := n.d.Services().Update(ctx, "web", web(1)); !errors.Is(err, datapath.ErrCapacity) {
+			t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+		}
+		if ids := n.names(); len(ids) != 0 {
+			t.Errorf("names of %v are left behind", ids)
+		}
+	}
+	n.ok(stats.Delete(uint32(1000)))
+	n.ok(n.d.Services().Update(ctx, "web", web(1)))
+	first := n.names()
+	name := serviceNameOf("web") // as an earlier version left one behind
+	n.ok(n.d.maps[kernelMapLlServiceName].Update(uint32(1), &name, ebpf.UpdateAny))
+	n.restart("tcx")
+	if ids := n.names(); len(first) != 1 || !slices.Equal(ids, first) {
+		t.Errorf("names of %v after a restart, want that of %v", ids, first)
+	}
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(ctx, "web", web(1)))
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Error(err)
+	}
 }

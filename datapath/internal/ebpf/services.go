@@ -115,7 +115,8 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 		return nil, tableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
-		return nil, err
+		// The next try gets another id, and a name must not have two.
+		return nil, errors.Join(err, s.d.maps[kernelMapLlServiceName].Delete(v.id))
 	}
 	s.byName[name], s.byID[v.id] = v, v
 	return v, nil
