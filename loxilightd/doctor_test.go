@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // doctor examines the site in a process of its own and returns the findings by ID
@@ -133,5 +134,38 @@ func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	wantFinding(t, found, "config.invalid loxilightd.yaml", "unknown key tabels")
 	if code != exitFailed {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestDoctorOfNoInstance looks at nothing else: it would be another instance's.
+func TestDoctorOfNoInstance(t *testing.T) {
+	s := newSite(t)
+	if err := os.Remove(s.path("loxilightd.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	found, code := s.doctor("--fix")
+	wantFinding(t, found, "config.missing loxilightd.yaml", "is not there")
+	if code != exitFailed || len(found) != 1 {
+		t.Errorf("exit code %d, %v", code, found)
+	}
+}
+
+// TestDoctorMounts has the BPF file system mounted, in a mount namespace where
+// there is none.
+func TestDoctorMounts(t *testing.T) {
+	testnet.RequireRoot(t)
+	s := newSite(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.configure("pinDir: /sys/fs/bpf/"+testnet.UniqueName("doctor"), "switch: {namespace: host}")
+	cmd := exec.Command("sh", "-c", "mount --make-rprivate / && { umount -l /sys/fs/bpf 2>/dev/null; grep -q ' /sys/fs/bpf bpf ' /proc/mounts && exit 9; "+
+		`"$0" --config "$1" --doctor --fix; grep ' /sys/fs/bpf bpf ' /proc/mounts; }`, self, s.path("loxilightd.yaml"))
+	cmd.Env = append(os.Environ(), asDaemon+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "mended: mount -t bpf bpf /sys/fs/bpf") || !strings.Contains(string(out), "bpf /sys/fs/bpf bpf ") {
+		t.Errorf("%v:\n%s", err, out)
 	}
 }

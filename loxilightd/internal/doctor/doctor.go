@@ -12,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,11 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		o.Run = runCommand
 	}
 	x := &examiner{Options: o, ctx: ctx}
+	if errors.Is(x.ConfigErr, fs.ErrNotExist) { // there is no such instance
+		x.checkConfig()
+		x.checked = []string{"configuration"}
+		return x.report()
+	}
 	x.askUnit()
 	x.askDaemon()
 	x.readStore()
@@ -112,10 +118,13 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 func (x *examiner) report() *api.DoctorReport {
 	r := &api.DoctorReport{
 		Instance: x.Config.Instance, Config: x.ConfigFile, Version: x.Version,
-		Daemon: x.describeDaemon(), Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
+		Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
 	}
 	for i := range x.findings {
 		r.Findings = append(r.Findings, x.findings[i].Finding)
+	}
+	if !errors.Is(x.ConfigErr, fs.ErrNotExist) {
+		r.Daemon = x.describeDaemon()
 	}
 	if x.Objects {
 		for _, o := range x.desired.objects {

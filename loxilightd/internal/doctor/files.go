@@ -24,6 +24,13 @@ const (
 )
 
 func (x *examiner) checkConfig() {
+	if errors.Is(x.ConfigErr, fs.ErrNotExist) {
+		x.find("error", "config.missing", x.ConfigFile, words{
+			what: "is not there", why: "without it nobody knows which instance is meant: nothing else was looked at",
+			do: "name another one with --config, or with llcli --instance; or make it",
+		}, nil)
+		return
+	}
 	if x.ConfigErr != nil {
 		x.find("error", "config.invalid", x.ConfigFile, words{
 			what: x.ConfigErr.Error(),
