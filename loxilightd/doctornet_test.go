@@ -75,7 +75,7 @@ func TestDoctorOfWays(t *testing.T) {
 
 func TestDoctorOfFirewalls(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("nft is not installed (.ci/setup test installs it)")
+		t.Skip("nft is not installed (.ci/setup bench installs it)")
 	}
 	p := newPatient(t, "tcx")
 	p.ns.Run(t, "nft", "add table inet guard; add chain inet guard onward { type filter hook forward priority 0; policy drop; }")

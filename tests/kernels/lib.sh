@@ -121,10 +121,16 @@ emulate() {
 		wait "$guest" || true
 	done
 	grep -q '^kernels: begin' "$log" || return 125
-	tail -n +1 -f --pid="$guest" "$log" | sed -u 's|\r||g' | grep --line-buffered -E "$show" || true
-	wait "$guest" || true
+	follow "$guest" "$log"
 	status=$(sed -n 's/\r//; s/^kernels: end \([0-9]*\)$/\1/p' "$log")
 	return "${status:-124}"
+}
+
+# follow GUEST LOG shows the log until the guest has ended. A signal interrupts it.
+follow() {
+	(tail -n +1 -f --pid="$1" "$2" | sed -u 's|\r||g' | grep --line-buffered -E "$show") &
+	wait "$1" || true
+	wait "$!" || true # for the last lines
 }
 
 # begins GUEST LOG waits until the guest has begun.

@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 	write(t, objectFile, strings.ReplaceAll(objects, `  - {address: "10.0.1.2:8080"}
 `, ""))
 	run(t, "systemctl", "reload", unit)
-	testnet.Eventually(t, 10*time.Second, "reload takes a backend out", func() bool {
+	testnet.Eventually(t, patience(), "reload takes a backend out", func() bool {
 		return !strings.Contains(run(t, "llcli", "get", "service", "web", "-o", "yaml"), "10.0.1.2:8080")
 	})
 	write(t, objectFile, "kind: Sausage\n")
@@ -149,7 +149,7 @@ func TestWatchdog(t *testing.T) {
 		t.Errorf("llcli took %s and said %q", took, out)
 	}
 	s.expectServed(t, "while the daemon hangs", "b1", "b2")
-	testnet.Eventually(t, 60*time.Second, "systemd starts another daemon", func() bool {
+	testnet.Eventually(t, patience(), "systemd starts another daemon", func() bool {
 		now := mainPID(t)
 		return now != 0 && now != pid && active()
 	})

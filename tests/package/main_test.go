@@ -51,6 +51,9 @@ func number(name string, otherwise int) int {
 	return otherwise
 }
 
+// patience is how long the machine may take for anything.
+func patience() time.Duration { return time.Duration(number("PATIENCE_S", 60)) * time.Second }
+
 // fresh skips a test outside such a machine, and sees that the package is not there
 // before it and after it.
 func fresh(t *testing.T) {
@@ -68,9 +71,9 @@ func fresh(t *testing.T) {
 	})
 }
 
-// try runs a program for two minutes at most and returns all that it wrote.
+// try runs a program, for twice as long at most, and returns all that it wrote.
 func try(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "SYSTEMD_PAGER=")
@@ -161,7 +164,7 @@ func ready(t *testing.T) {
 			t.Logf("last seen: %s", last)
 		}
 	}()
-	testnet.Eventually(t, 30*time.Second, "the daemon answers, and all objects are Ready", func() bool {
+	testnet.Eventually(t, patience(), "the daemon answers, and all objects are Ready", func() bool {
 		s, err := status(t)
 		if err == nil {
 			last = fmt.Sprintf("%+v", s.NotReady)

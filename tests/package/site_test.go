@@ -80,6 +80,7 @@ func newSite(t *testing.T) *site {
 			testnet.Port{NS: p.ns, Name: p.name, Addrs: []string{"192.0.2." + p.last + "/24", "2001:db8:0:2::" + p.last + "/64"}})
 	}
 	lan.Bridge(t, "br0", "to17", "to66", "to1")
+	run(t, "ip", "link", "set", "in0", "txqueuelen", "1000") // or the kernel does so with the first clsact of anybody
 	for _, ns := range []*testnet.NS{s.client, s.stranger} {
 		ns.Route(t, "default", "192.0.2.1")
 		ns.Route(t, "default", "2001:db8:0:2::1")
@@ -98,21 +99,14 @@ func newSite(t *testing.T) *site {
 		s.serve(t, b, "["+net6+"2]:8080", fmt.Sprintf("b%d", i))
 	}
 	t.Cleanup(func() { removeDevices(t) })
-	testnet.Eventually(t, testtraffic.Patience, "the node's devices have their links and addresses", func() bool {
-		return settled("in0") && settled("p1") && settled("p2")
+	// What the kernel gives the devices by itself comes bit by bit.
+	before := network(t)
+	testnet.Eventually(t, patience(), "the node's devices, addresses and routes stay as they are", func() bool {
+		last := before
+		before = network(t)
+		return len(diff(last, before)) == 0
 	})
 	return s
-}
-
-// settled reports whether a device is as it will be: its link is up, and it has the
-// address that the kernel gives it.
-func settled(device string) bool {
-	l, err := netlink.LinkByName(device)
-	if err != nil || l.Attrs().OperState != netlink.OperUp {
-		return false
-	}
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
-	return err == nil && slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() })
 }
 
 // removeDevices removes the node's devices at once: those of a namespace that ends

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // TestOtherServices is H01, H02 and H03: others of the system that manage networks are
@@ -17,6 +20,15 @@ import (
 // packet change.
 func TestOtherServices(t *testing.T) {
 	s := balanced(t, deb)
+	// systemd-networkd deletes what it has not made itself, but for the package's drop-in.
+	for _, what := range []string{"rule add from 203.0.113.77 lookup 4242 pref 4242", "-6 rule add from 2001:db8:77::1 lookup 4242 pref 4242",
+		"route add 203.0.113.0/24 via 10.0.1.2 proto 77"} {
+		run(t, "ip", strings.Fields(what)...)
+	}
+	t.Cleanup(func() {
+		run(t, "ip", "rule", "del", "pref", "4242")
+		run(t, "ip", "-6", "rule", "del", "pref", "4242")
+	})
 	b := s.startBurden(t)
 	before := network(t)
 	for _, command := range []string{
@@ -37,6 +49,16 @@ func TestOtherServices(t *testing.T) {
 	_, _ = try("systemctl", "stop", "systemd-networkd.socket", "systemd-networkd")
 	ready(t)
 	b.expectUnharmed(t, "networkd, sysctl, udevd and nftables")
+	run(t, "ip", "link", "set", "p1", "down")
+	run(t, "ip", "link", "set", "p1", "up")
+	testnet.Eventually(t, patience(), "all backends serve again after a link was down", func() bool {
+		seen := make(map[string]bool)
+		for range 20 {
+			name, err := testtraffic.TalkTCP(s.client, "", frontends[0], nil)
+			seen[name] = err == nil
+		}
+		return len(seen) == 2 && seen["b1"] && seen["b2"]
+	})
 }
 
 // TestNoBPFFileSystem is R15: where nothing is mounted on /sys/fs/bpf, the daemon's

@@ -3,6 +3,7 @@
 package pkg
 
 import (
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 // service is for, and let none pass that it is not for.
 func TestUnderTraffic(t *testing.T) {
 	s := balanced(t, older)
+	want := pins(t)
 	for _, phase := range []struct {
 		name string
 		do   func(t *testing.T)
@@ -30,8 +32,70 @@ func TestUnderTraffic(t *testing.T) {
 			phase.do(t)
 			ready(t)
 			b.expectUnharmed(t, phase.name)
+			expectWhole(t, want)
 		})
 	}
+}
+
+// pins are what is pinned, by path.
+func pins(t *testing.T) state {
+	t.Helper()
+	s := make(state)
+	s.tree(pinDir, func(string, fs.FileInfo) string { return "pinned" })
+	if len(s) == 0 {
+		t.Fatalf("nothing is pinned in %s", pinDir)
+	}
+	return s
+}
+
+// expectWhole fails the test if what is pinned is not as expected, or if llcli doctor
+// finds anything wrong: a hook without our program, or with two.
+func expectWhole(t *testing.T, want state) {
+	t.Helper()
+	if lines := diff(want, pins(t)); len(lines) > 0 {
+		t.Errorf("pins:\n%s", strings.Join(lines, "\n"))
+	}
+	if out, err := try("llcli", "doctor"); err != nil {
+		t.Errorf("llcli doctor: %v\n%s", err, out)
+	}
+}
+
+// TestConfigurationUnderTraffic is R06 and R09: other sizes of tables, and the other way
+// of attaching and back, take a restart, which copies what is there.
+func TestConfigurationUnderTraffic(t *testing.T) {
+	s := balanced(t, deb)
+	plain := read(t, conffile)
+	b := s.startBurden(t)
+	for _, change := range []struct{ from, to string }{
+		{"  connections: auto", "  connections: 100000"}, {"  connections: auto", "  connections: 50000"},
+		{`  attach: ""`, "  attach: tc"}, {`  attach: ""`, `  attach: ""`},
+	} {
+		if !strings.Contains(plain, change.from) {
+			t.Fatalf("no line %q in %s:\n%s", change.from, conffile, plain)
+		}
+		write(t, conffile, strings.Replace(plain, change.from, change.to, 1))
+		run(t, "systemctl", "restart", unit)
+		ready(t)
+	}
+	b.expectUnharmed(t, "other tables, other hooks")
+	expectWhole(t, pins(t))
+}
+
+// TestDamagedState is C07: a daemon whose store was torn sets it aside and begins with
+// the object files; the data plane goes on.
+func TestDamagedState(t *testing.T) {
+	s := balanced(t, deb)
+	b := s.startBurden(t)
+	run(t, "systemctl", "stop", unit)
+	if err := os.Truncate("/var/lib/loxilight/state.db", 100); err != nil {
+		t.Fatal(err)
+	}
+	start(t)
+	ready(t)
+	if found, _ := filepath.Glob("/var/lib/loxilight/state.db.damaged-*"); len(found) != 1 { // the pattern is right
+		t.Errorf("the damaged store was not set aside: %v", found)
+	}
+	b.expectUnharmed(t, "a damaged store")
 }
 
 func restarts(t *testing.T) {
@@ -51,7 +115,7 @@ func kills(t *testing.T) {
 	n, last := number("KILLS", 20), 0
 	for range n {
 		var pid int
-		testnet.Eventually(t, 20*time.Second, "systemd starts the daemon again", func() bool {
+		testnet.Eventually(t, patience(), "systemd starts the daemon again", func() bool {
 			pid = mainPID(t)
 			return pid != 0 && pid != last
 		})
@@ -61,7 +125,7 @@ func kills(t *testing.T) {
 			t.Fatalf("daemon %d ended by itself: %v", pid, err)
 		}
 	}
-	testnet.Eventually(t, 30*time.Second, "the last daemon is ready", func() bool { return mainPID(t) != last && active() })
+	testnet.Eventually(t, patience(), "the last daemon is ready", func() bool { return mainPID(t) != last && active() })
 	t.Logf("COUNT kills: %d at random moments of a start that takes %s; starts that systemd counts: %s", n, whole.Round(time.Millisecond), property(t, "NRestarts"))
 }
 
