@@ -169,7 +169,7 @@ func (x *examiner) checkGroups() {
 			x.find("warning", "groups.half", "user "+admin, words{
 				what: "is in the group " + adminGroup + " and not in " + group,
 				why:  "the folder of the sockets is for the group " + group + ": this user may change, and cannot reach the daemon",
-				do:   "adduser " + admin + " " + group,
+				do:   "usermod -aG " + group + " " + admin,
 			}, nil)
 		}
 	}
@@ -185,7 +185,7 @@ func (x *examiner) checkSelf(readers []string) {
 	x.find("warning", "groups.self", "user "+me.Username, words{
 		what: "is neither root nor in the group " + group,
 		why:  "cannot speak with the daemon, and sees only a part of what is examined here",
-		do:   "run llcli doctor as root; for llcli itself: adduser " + me.Username + " " + group,
+		do:   "run llcli doctor as root; for llcli itself: usermod -aG " + group + " " + me.Username,
 	}, nil)
 }
 
