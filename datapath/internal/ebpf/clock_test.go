@@ -3,14 +3,17 @@
 package ebpf
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -98,5 +101,32 @@ func TestTicksOfAnotherCPU(t *testing.T) {
 	}
 	for i := 1; i < len(ins); i++ {
 		r.step(fmt.Sprint("fragment ", i), p.clientPort, ins[i], action, wants[i])
+	}
+}
+
+// TestDateJumps is H11: setting the date, far ahead or back, ends no connection and
+// makes none older. It needs a machine of its own, as tests/kernels makes them.
+func TestDateJumps(t *testing.T) {
+	if os.Getenv("LOXILIGHT_OWN_MACHINE") == "" {
+		t.Skip("sets the date: only where LOXILIGHT_OWN_MACHINE says that it may")
+	}
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	ctx := context.Background()
+	n.ok(n.d.Services().Update(ctx, "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	for _, jump := range []time.Duration{10 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour, 3 * time.Hour} {
+		date := unix.NsecToTimeval(time.Now().Add(jump).UnixNano())
+		n.ok(unix.Settimeofday(&date))
+		for range 3 {
+			n.ok(n.d.sweeper.whole(nil))
+			n.ok(n.d.Maintain(ctx))
+		}
+		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+		if err != nil || len(list) != 1 || list[0].Idle > time.Minute || list[0].Age > time.Hour {
+			t.Errorf("the date jumps by %s: %+v, %v; want the connection as young as it is", jump, list, err)
+		}
+		c.echo(t, "after "+jump.String())
 	}
 }
