@@ -76,17 +76,11 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	if err := d.readNames(spec); err != nil {
 		return nil, err
 	}
-	r, err := d.openMaps(spec.Maps, pins.known)
+	r, err := d.openMaps(spec.Maps)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	if pins.Action == datapath.PinsConvert {
-		// Until this is finished nobody is to take layouts for known.
-		if err := writeOrigin(d.dir, origin{version: pins.Writer}); err != nil {
-			return nil, err
-		}
-	}
 	return d, d.takeOver(r, pins.Action == datapath.PinsNone, origin{cfg.Version, layoutSum(spec.Maps)})
 }
 
@@ -100,7 +94,13 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := r.copy(); err != nil {
 		return err
 	}
-	// Up to here nothing was changed that anybody uses.
+	// Up to here nothing was changed that anybody uses. From here on until the end the
+	// maps are of no one version.
+	if len(r.list) > 0 {
+		if err := writeOrigin(d.dir, origin{version: readOrigin(d.dir).version}); err != nil {
+			return err
+		}
+	}
 	if err := r.pinNew(); err != nil {
 		return err
 	}

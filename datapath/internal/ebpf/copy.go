@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -46,14 +47,20 @@ func follows(x *replacement) bool {
 	return false
 }
 
-// cells are keys or values of one size, as the batches of the library want them.
-type cells struct{ v reflect.Value }
-
-func newCells(count int, size uint32) cells {
-	return cells{reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), count, count)}
+// cells are keys or values of one size, as the batches of the library want them: a
+// slice of arrays. bytes is the same memory.
+type cells struct {
+	v     reflect.Value
+	size  int
+	bytes []byte
 }
 
-func (c cells) at(i int) []byte { return c.v.Index(i).Bytes() }
+func newCells(count int, size uint32) cells {
+	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), count, count)
+	return cells{v, int(size), unsafe.Slice((*byte)(v.UnsafePointer()), count*int(size))}
+}
+
+func (c cells) at(i int) []byte { return c.bytes[i*c.size : (i+1)*c.size] }
 func (c cells) first(n int) any { return c.v.Slice(0, n).Interface() }
 func (c cells) all() any        { return c.v.Interface() }
 

@@ -35,7 +35,7 @@ type generation struct {
 // generations are those of one name, the newest first.
 type generations []generation
 
-func openGenerations(dir string, spec *ebpf.MapSpec, known bool) (all generations, err error) {
+func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -53,7 +53,7 @@ func openGenerations(dir string, spec *ebpf.MapSpec, known bool) (all generation
 			all.close()
 			return nil, fmt.Errorf("open the pin %s: %w", g.path, err)
 		}
-		g.comparison = compareMap(g.m, spec, known)
+		g.comparison = compareMap(g.m, spec)
 		all = append(all, g)
 	}
 	slices.SortFunc(all, func(a, b generation) int { return b.number - a.number })

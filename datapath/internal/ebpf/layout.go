@@ -82,10 +82,9 @@ type comparison struct {
 	convert *entryConverter // nil: entries stay as they are
 }
 
-// compareMap compares a pinned map with the one that there is to be. known is
-// whether the one who pinned it had the layouts of this version.
-func compareMap(old *ebpf.Map, spec *ebpf.MapSpec, known bool) comparison {
-	convert, err := compareEntries(old, spec, known)
+// compareMap compares a pinned map with the one that there is to be.
+func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
+	convert, err := compareEntries(old, spec)
 	switch {
 	case err != nil && scratch[spec.Name]:
 		return comparison{action: datapath.PinsConvert, reason: "begins anew: " + err.Error()}
@@ -103,12 +102,11 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec, known bool) comparison {
 
 // compareEntries returns what makes entries of old into those of a map of spec; nil:
 // they stay as they are.
-func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec, known bool) (*entryConverter, error) {
+func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
 	if !sameFamily(old.Type(), spec.Type) {
 		return nil, fmt.Errorf("it is a %s, to be a %s", old.Type(), spec.Type)
 	}
-	sameSize := old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize
-	if sameSize && (spec.Type == ebpf.Queue || spec.Type == ebpf.RingBuf) {
+	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
 		return nil, nil // the kernel keeps no types of them
 	}
 	to, err := shapeOf(spec)
@@ -116,12 +114,10 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec, known bool) (*entryConver
 		return nil, err
 	}
 	from, err := shapeOfPinned(old)
-	switch {
-	case errors.Is(err, unix.EPERM) && known && sameSize:
-		return nil, nil // it is as it was told to be
-	case errors.Is(err, unix.EPERM):
-		return nil, fmt.Errorf("its layout is another one, or not told, and reading it takes CAP_SYS_ADMIN: %w", err)
-	case err != nil:
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("reading its layout takes CAP_SYS_ADMIN: %w", err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return newEntryConverter(spec.Type, from, to)
@@ -135,10 +131,7 @@ func sameFamily(a, b ebpf.MapType) bool {
 }
 
 // pinsOf is what would become of the pins in a folder.
-type pinsOf struct {
-	datapath.PreflightPins
-	known bool // they are of this version's layouts
-}
+type pinsOf struct{ datapath.PreflightPins }
 
 // preflightPins says what would become of what is pinned in cfg.PinDir.
 func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
@@ -157,10 +150,9 @@ func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
 		return p, err
 	}
 	dir := layoutDir(cfg.PinDir)
-	origin := readOrigin(dir)
-	p.Writer, p.known = origin.version, origin.sum == layoutSum(spec.Maps)
+	p.Writer = readOrigin(dir).version
 	for name, spec := range wantedMaps(spec.Maps, cfg.Tables) {
-		g, err := openGenerations(dir, spec, p.known)
+		g, err := openGenerations(dir, spec)
 		if err != nil {
 			return p, fmt.Errorf("map %s: %w", name, err)
 		}

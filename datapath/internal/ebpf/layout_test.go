@@ -177,7 +177,7 @@ func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
 		}
 		entries = append(entries, e)
 	}
-	x, err := openMap(dir, to.Copy(), false, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	x, err := openMap(dir, to.Copy(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
 	if want := []string{filepath.Join(dir, to.Name)}; !slices.Equal(pins, want) {
 		t.Errorf("pins %v, want %v", pins, want)
 	}
-	if c := compareMap(x.target, to, false); c.action != datapath.PinsAdopt {
+	if c := compareMap(x.target, to); c.action != datapath.PinsAdopt {
 		t.Errorf("the next start would find: %s %s", c.action, c.reason)
 	}
 }

@@ -123,7 +123,7 @@ func TestNoMemoryForATable(t *testing.T) {
 	tables.Connections = 1 << 27 // 34 GB in two billion buckets: the kernel refuses at once
 	for range 3 {                // in another order each time
 		d := &DataPlane{dir: dir, config: datapath.Config{Tables: tables}, log: slog.New(slog.DiscardHandler)}
-		_, err := d.openMaps(spec.Maps, true)
+		_, err := d.openMaps(spec.Maps)
 		closeMaps(d.maps)
 		if err == nil || !strings.HasPrefix(err.Error(), "map ll_ct4: no memory for its 268435456 entries (tables.connections: 134217728), 36864 MiB; all") &&
 			!strings.HasPrefix(err.Error(), "map ll_ct6: no memory for its 268435456 entries (tables.connections: 134217728), 49152 MiB; all") ||

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -137,7 +138,13 @@ func TestDetachTakesAllOff(t *testing.T) {
 func TestDetachLeavesStrangersAlone(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")
-	n.node.Run(t, "tc", "qdisc", "add", "dev", "in0", "clsact")
+	n.node.Do(t, func() error {
+		dev, err := netlink.LinkByName("in0")
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscAdd((&filter{index: dev.Attrs().Index}).qdisc())
+	})
 	n.attach()
 	n.ok(n.d.Close())
 	n.ok(os.Mkdir(n.config.PinDir+"/another", 0o700))

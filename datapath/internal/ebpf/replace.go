@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -58,7 +57,7 @@ func (r *replacements) close() {
 
 // openMaps takes over the maps pinned in d.dir, or makes new ones, and returns
 // those of which something is left to do. Nothing is pinned or changed.
-func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec, known bool) (_ *replacements, err error) {
+func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (_ *replacements, err error) {
 	d.maps = make(map[string]*ebpf.Map)
 	r := &replacements{dir: d.dir, log: d.log}
 	defer func() {
@@ -67,7 +66,7 @@ func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec, known bool) (_ *rep
 		}
 	}()
 	for name, spec := range wantedMaps(specs, d.config.Tables) {
-		x, err := openMap(d.dir, spec, known, d.log)
+		x, err := openMap(d.dir, spec, d.log)
 		if err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, d.config.Tables))
 		}
@@ -96,8 +95,8 @@ func urgency(name string) string {
 }
 
 // openMap returns the map of spec that is pinned in dir, or a new one.
-func openMap(dir string, spec *ebpf.MapSpec, known bool, log *slog.Logger) (*replacement, error) {
-	all, err := openGenerations(dir, spec, known)
+func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, error) {
+	all, err := openGenerations(dir, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -199,28 +198,6 @@ func (r *replacements) pinNew() error {
 			return err
 		}
 		x.pinned = true
-	}
-	return nil
-}
-
-// What is at most done before programs are replaced: rounds of copying what came
-// meanwhile, until one is short enough.
-const (
-	catchUpRounds = 5
-	catchUpShort  = 5 * time.Millisecond
-)
-
-// approach copies what the programs of before entered meanwhile, again and again,
-// so that little is missing when this run's take over.
-func (r *replacements) approach() error {
-	for range catchUpRounds {
-		begin := time.Now()
-		if err := r.catchUp(); err != nil {
-			return err
-		}
-		if time.Since(begin) < catchUpShort {
-			break
-		}
 	}
 	return nil
 }

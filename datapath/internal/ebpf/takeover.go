@@ -25,7 +25,9 @@ func (p *ports) takeOver(r *replacements) error {
 	if err := p.loadFirst(); err != nil {
 		return err
 	}
-	if err := r.approach(); err != nil {
+	// What came since the copy began; ours cannot tell the next datagram of a new
+	// flow from the first one.
+	if err := r.catchUp(); err != nil {
 		return err
 	}
 	if err := p.each(p.precedeHook); err != nil {
