@@ -183,7 +183,7 @@ func (s *site) startBurden(t *testing.T) *burden {
 	rate := number("RATE", 20000) / len(frontends)
 	for _, front := range frontends {
 		b.allowed = append(b.allowed, testtraffic.Start(t, s.client, front, testtraffic.Load{
-			Flows: 16, Packets: rate, Connections: max(1, rate/200), Lasting: 20,
+			Flows: 16, Packets: rate, Connections: max(1, rate/200), Lasting: max(2, rate/500),
 		}))
 	}
 	t.Cleanup(b.end)
@@ -193,15 +193,15 @@ func (s *site) startBurden(t *testing.T) *burden {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		b.wg.Go(func() { b.sendDenied(c) })
+		b.wg.Go(func() { b.sendDenied(c, max(10, rate/20)) })
 		b.wg.Go(func() { b.countPassed(c) })
 		b.wg.Go(func() { b.connectDenied(front) })
 	}
 	return b
 }
 
-func (b *burden) sendDenied(c net.Conn) {
-	ticker := time.NewTicker(2 * time.Millisecond)
+func (b *burden) sendDenied(c net.Conn, rate int) {
+	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticker.Stop()
 	for n := uint64(0); ; n++ {
 		select {

@@ -78,6 +78,29 @@ func (s state) programs(hook string, o link.QueryOptions) {
 	}
 }
 
+// objectsOfOurs are the BPF programs and maps with our names, of the whole kernel.
+func objectsOfOurs(t *testing.T) state {
+	t.Helper()
+	s := make(state)
+	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
+		if p, err := ebpf.NewProgramFromID(id); err == nil {
+			if info, err := p.Info(); err == nil && strings.HasPrefix(info.Name, "ll_") {
+				s[fmt.Sprintf("program %d", id)] = info.Name
+			}
+			p.Close()
+		}
+	}
+	for id, err := ebpf.MapGetNextID(0); err == nil; id, err = ebpf.MapGetNextID(id) {
+		if m, err := ebpf.NewMapFromID(id); err == nil {
+			if info, err := m.Info(); err == nil && strings.HasPrefix(info.Name, "ll_") {
+				s[fmt.Sprintf("map %d", id)] = info.Name
+			}
+			m.Close()
+		}
+	}
+	return s
+}
+
 // tree adds what is below a folder.
 func (s state) tree(root string, value func(path string, info fs.FileInfo) string) {
 	_ = filepath.Walk(root, func(path string, info fs.FileInfo, err error) error { // what cannot be read is not looked at
