@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -155,5 +157,14 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 	entries, err := os.ReadDir(n.config.PinDir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("in the folder of pins: %v (%v), want what is not ours", entries, err)
+	}
+}
+
+// TestMemoryMayComeBack: who lacks memory for a program may start again.
+func TestMemoryMayComeBack(t *testing.T) {
+	for err, refused := range map[error]bool{unix.ENOMEM: false, unix.EAGAIN: false, unix.EINVAL: true, unix.E2BIG: true} {
+		if got := refusedProgram("ll_x", zoneHost, fmt.Errorf("load program: %w", err)); errors.Is(got, datapath.ErrRefused) != refused || !errors.Is(got, err) {
+			t.Errorf("%v became %v", err, got)
+		}
 	}
 }
