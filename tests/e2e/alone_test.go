@@ -44,7 +44,7 @@ func TestAlone(t *testing.T) {
 	s.expectNodeReached(t, dhcp)
 	s.forgetNeighbours(t)
 	testnet.Eventually(t, 2*confirmed, "the neighbours are known again", func() bool { return len(s.neighbours(t)) >= 4 })
-	testnet.Eventually(t, patience, "more connections than the tables hold", func() bool {
+	testnet.Eventually(t, 4*patience, "more connections than the tables hold", func() bool {
 		return load[0].Opened() > 400 && load[1].Opened() > 400
 	})
 	for _, tr := range load {
