@@ -93,7 +93,10 @@ func (p *ports) adopt(r *replacements) error {
 // switchAll brings the hooks of all ports to the kind that is configured.
 func (p *ports) switchAll() error {
 	for name, t := range p.byName {
-		if err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name)); err != nil {
+		err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name))
+		if errors.Is(err, errNotSwitched) {
+			p.d.log.Warn("a port keeps its kind of hook, not that of the configuration", "port", string(name), "error", err)
+		} else if err != nil {
 			return fmt.Errorf("port %q: %w", name, err)
 		}
 	}

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -204,5 +207,42 @@ func TestKilledWhileSwitchingHooks(t *testing.T) {
 		if !died[want] {
 			t.Errorf("no death at %q", want)
 		}
+	}
+}
+
+// TestHookThatCannotBeOfAnotherKind: it stays, and goes on, where a stranger is in the
+// place that the other kind would have.
+func TestHookThatCannotBeOfAnotherKind(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	n.ok(n.d.Services().Update(t.Context(), "web", web(3)))
+	c := n.dial("198.51.100.10:80")
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, actUnspec), asm.Return()},
+	})
+	n.ok(err)
+	defer program.Close()
+	n.node.Do(t, func() error {
+		dev, err := netlink.LinkByName("in0")
+		if err != nil {
+			return err
+		}
+		f := &filter{index: dev.Attrs().Index, side: sides[1]}
+		b := f.entry(program)
+		b.Name = "stranger"
+		return errors.Join(netlink.QdiscAdd(f.qdisc()), netlink.FilterAdd(b))
+	})
+	n.restart("tc")
+	for device, want := range map[datapath.PortName]string{"in0": "tcx-ingress", "out0": "tc-ingress"} {
+		hooks := n.d.ports.byName[device].hooks
+		if len(hooks) != 2 || hooks[1].name() != want || !hooks[0].attached() || !hooks[1].attached() {
+			t.Errorf("hooks of %s are %v, want %s", device, hooks, want)
+		}
+	}
+	c.echo(t, "by the hooks that there are")
+	if _, err := n.ask("198.51.100.10:80"); err != nil {
+		t.Error(err)
 	}
 }

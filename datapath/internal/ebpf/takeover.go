@@ -77,6 +77,9 @@ func synchronize() {
 	}
 }
 
+// errNotSwitched is wrapped where a hook stays as it was.
+var errNotSwitched = errors.New("change the hook")
+
 // switchHooks brings the hooks of a port to the kind that is wanted, where an earlier
 // run had another. No packet is left out, or handled twice.
 func (p *ports) switchHooks(t *port, how, folder string) error {
@@ -122,8 +125,11 @@ func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
 		return err
 	}
 	synchronize()
-	if err := step("add "+f.name(), f.attach); err != nil {
-		return errors.Join(fmt.Errorf("change the hook to cls_bpf: %w", err), t.replace())
+	if err := atStep("add " + f.name()); err != nil {
+		return err
+	}
+	if err := f.attach(); err != nil {
+		return errors.Join(fmt.Errorf("%w to cls_bpf: %w", errNotSwitched, err), t.replace())
 	}
 	synchronize()
 	return step("detach "+t.name(), t.detach)
@@ -139,7 +145,7 @@ func (p *ports) toTCX(z *zone, f *filter) (*tcx, error) {
 	}
 	t, err := attachTCX(z, f.side, f.folder, f.index, f.side.of(&z.first))
 	if err != nil {
-		return nil, fmt.Errorf("change the hook to tcx: %w", err)
+		return nil, fmt.Errorf("%w to tcx: %w", errNotSwitched, err)
 	}
 	synchronize()
 	if err := step("detach "+f.name(), f.detach); err != nil {
