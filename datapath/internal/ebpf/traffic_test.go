@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"context"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,14 @@ import (
 
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
+
+// brief returns few where the machine is emulated, and a start takes ten seconds.
+func brief(many, few int) int {
+	if os.Getenv("LL_TEST_BRIEF") != "" {
+		return few
+	}
+	return many
+}
 
 // busy is a node that balances steady traffic.
 func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtraffic.Traffic) {
@@ -47,12 +56,8 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 // TestReplacedUnderTraffic is R05: two builds take over from each other, 20 times by a
 // start and 200 times by nothing but the exchange of programs, and nothing is lost.
 func TestReplacedUnderTraffic(t *testing.T) {
-	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: 4000, Connections: 100, Lasting: 4})
-	starts := 20
-	if testing.Short() {
-		starts = 4
-	}
-	for i := range starts {
+	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Connections: brief(100, 5), Lasting: 4})
+	for i := range brief(20, 3) {
 		build(t, uint32(36+i%2), func() { n.restart("") })
 	}
 	z := n.d.zones[zoneHost]
@@ -127,12 +132,9 @@ func TestConvertedUnderTraffic(t *testing.T) {
 }
 
 func convertUnderTraffic(t *testing.T, attach string) {
-	n, traffic := busy(t, attach, testtraffic.Load{Flows: 8, Packets: 4000, Lasting: 4, Idle: 200})
-	opens := n.openSteadily(500)
-	conversions := 9
-	if testing.Short() {
-		conversions = 3
-	}
+	n, traffic := busy(t, attach, testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Lasting: 4, Idle: brief(200, 20)})
+	opens := n.openSteadily(brief(500, 10))
+	conversions := brief(9, 2)
 	begin := time.Now()
 	for i := range conversions {
 		n.config.Tables.Connections = []uint32{1 << 16, 1 << 17}[i%2]
