@@ -262,9 +262,13 @@ func (b *burden) expectUnharmed(t *testing.T, what string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			for _, args := range [][]string{{"status"}, {"counters", "node"}, {"counters", "service", "web"}, {"get", "services"}} {
-				out, _ := try("llcli", args...)
-				t.Logf("llcli %s:\n%s", strings.Join(args, " "), out)
+			for _, command := range []string{
+				"llcli status", "llcli counters", "llcli counters service web", "llcli get services",
+				"nstat --ignore --noupdate", "cat /proc/net/softnet_stat", "ip -s link", "ip -s neigh",
+			} {
+				args := strings.Fields(command)
+				out, _ := try(args[0], args[1:]...)
+				t.Logf("%s:\n%s", command, out)
 			}
 		}
 	}()
