@@ -82,7 +82,8 @@ func (d *loxilightd) start(ctx context.Context) error {
 	d.closers = append(d.closers, lock.Close)
 	d.log.Info("starting", slog.String("instance", d.cfg.Instance), slog.String("version", version))
 	d.tellSizes()
-	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode}); err != nil {
+	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode,
+		InUse: backends.Attached(d.cfg.Backend, d.cfg.PinDir)}); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.store.Close)
@@ -125,7 +126,7 @@ func (d *loxilightd) tellSizes() {
 // tellReport logs what was found wrong with the store.
 func (d *loxilightd) tellReport() {
 	if x := d.report.Damage; x != nil {
-		d.log.Error("the desired state was damaged and has been set aside: tell the daemon again what is wanted",
+		d.log.Error("the desired state was lost: tell the daemon again what is wanted",
 			slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At))
 	}
 	if d.report.RolledBack {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/loxilightd/internal/control"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // patient is an instance with the eBPF data plane on a node of its own, between
@@ -121,12 +123,49 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.ports, "eth1")); err != nil {
 		t.Errorf("the pins of what is wanted were removed: %v", err)
 	}
-	p.remove(p.path("state")) // nobody wants anything
+	p.remove(p.path("state"))
+	p.finds("error", "state.lost state/state.db", "is not there", "")
+	store, _, err := state.Open(state.Config{Dir: p.path("state"), Decode: control.Decode}) // nobody wants anything
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
 	found, _ := p.doctor()
 	wantFinding(t, found, "hooks.unwanted device eth0", "nobody wants any more")
 	p.finds("warning", "pins.stale "+filepath.Join(p.ports, "eth1"), "a device that has gone", "rm -r ")
 	if _, err := os.Stat(filepath.Join(p.ports, "eth0")); err != nil {
 		t.Errorf("pins of a device that is there were removed: %v", err)
+	}
+}
+
+// TestLostStoreTakesNothingOff: a store that is gone while programs are attached is
+// treated as a damaged one, also by the starts after that.
+func TestLostStoreTakesNothingOff(t *testing.T) {
+	p := newPatient(t, "tcx")
+	for range 2 {
+		p.kill()
+		p.remove(p.path("state"))
+		for range 2 {
+			p.daemon = p.run()
+			if h := p.status().Health; !strings.Contains(fmt.Sprint(h), "it was not there, although a data plane was at work") {
+				t.Errorf("health %+v", h)
+			}
+			found, _ := p.doctor()
+			for key, f := range found {
+				if strings.HasPrefix(f.ID, "hooks.") {
+					t.Errorf("found %s: %s", key, f.What)
+				}
+			}
+			for _, hook := range []string{"eth0/ingress", "eth0/egress", "eth1/ingress", "eth1/egress"} {
+				if _, err := os.Stat(filepath.Join(p.ports, hook)); err != nil {
+					t.Error(err)
+				}
+			}
+			p.kill()
+		}
+		p.daemon = p.run()
 	}
 }
 

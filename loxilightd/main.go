@@ -69,7 +69,10 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	case o.preflight:
 		return preflight(cfg, o.json, stdout, stderr)
 	case o.detach:
-		err = detach(cfg, log)
+		if err = detach(cfg, log); err != nil {
+			complain(stderr, err)
+			return exitFailed
+		}
 	default:
 		err = runDaemon(ctx, daemonOptions{cfg: cfg, configFile: o.config, log: log, level: level, hup: hup})
 	}

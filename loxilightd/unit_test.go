@@ -52,7 +52,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The program is not installed where the test runs.
-	there := strings.Replace(string(text), "/usr/sbin/loxilightd", "/bin/true", 1)
+	there := strings.ReplaceAll(string(text), "/usr/sbin/loxilightd", "/bin/true")
 	unit := filepath.Join(t.TempDir(), "loxilightd.service")
 	if err := os.WriteFile(unit, []byte(there), 0o644); err != nil {
 		t.Fatal(err)

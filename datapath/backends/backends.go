@@ -86,6 +86,10 @@ func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, erro
 	}
 }
 
+// Attached reports whether an earlier run of the daemon left the data plane called
+// name at work.
+func Attached(name, pinDir string) bool { return name == EBPF && ebpf.Attached(pinDir) }
+
 // Detach removes all that the data plane called name has in the kernel: nothing is
 // forwarded by it any more. It must not be open. Where nothing is pinned there is
 // nothing to do, which everybody may.

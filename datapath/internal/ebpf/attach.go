@@ -28,6 +28,8 @@ type hook interface {
 	precede() error
 	replace() error
 	settle() error
+	// mend pins again what is in its place and has lost its pin; else it does nothing.
+	mend() error
 	// detach takes the program off, and the pins with it.
 	detach() error
 	// close lets go of it; the program stays.
@@ -234,6 +236,20 @@ func (t *tcx) attached() bool {
 	}
 	_, err = os.Stat(t.pin)
 	return err == nil && int(info.TCX().Ifindex) == t.index
+}
+
+func (t *tcx) mend() error {
+	info, err := t.link.Info()
+	if err != nil || info.TCX() == nil || int(info.TCX().Ifindex) != t.index || t.index == 0 {
+		return nil // it is not in its place
+	}
+	if _, err := os.Stat(t.pin); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := t.link.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return t.link.Pin(t.pin)
 }
 
 func (t *tcx) detach() error {

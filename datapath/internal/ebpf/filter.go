@@ -209,7 +209,22 @@ func (f *filter) program() ebpf.ProgramID {
 
 func (f *filter) attached() bool {
 	b, _, err := f.find()
-	return b != nil && err == nil
+	if b == nil || err != nil {
+		return false
+	}
+	_, err = os.Stat(f.pin())
+	return err == nil
+}
+
+func (f *filter) mend() error {
+	b, _, err := f.find()
+	if b == nil || err != nil {
+		return nil // it is not in its place
+	}
+	if _, err := os.Stat(f.pin()); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return pinClone(f.side.of(&f.zone.pair), f.pin())
 }
 
 // detach removes the filter, and the qdisc where it is ours and nobody else is on

@@ -29,6 +29,12 @@ func layoutDir(pinDir string) string {
 	return filepath.Join(pinDir, fmt.Sprint(layoutPrefix, layoutVersion))
 }
 
+// Attached reports whether an earlier run left programs attached.
+func Attached(pinDir string) bool {
+	ports, err := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*", "ports", "*", "*"))
+	return err == nil && len(ports) > 0
+}
+
 // otherLayout says whether there are pins of another layout version, whose
 // programs would go on beside those of this one.
 func otherLayout(pinDir string) (string, error) {

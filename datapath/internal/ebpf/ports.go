@@ -167,6 +167,11 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 			return err
 		}
 	}
+	if t != nil && t.zone == id && t.ifindex == index {
+		if err := z.mend(t, p.folder(id, name)); err != nil {
+			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
+		}
+	}
 	if t != nil && (t.zone != id || t.ifindex != index || !z.attached(t)) {
 		if err := p.detach(name, t); err != nil {
 			return err
@@ -279,6 +284,15 @@ func (p *ports) Verify(_ context.Context, name datapath.PortName) (bool, error) 
 	}
 	link, err := z.nl.LinkByName(t.device)
 	return err == nil && link.Attrs().Index == t.ifindex && z.attached(t), nil
+}
+
+// mend pins what somebody unpinned, so that nothing has to be taken off for it.
+func (z *zone) mend(t *port, folder string) error {
+	err := os.MkdirAll(folder, 0o700)
+	for _, h := range t.hooks {
+		err = errors.Join(err, h.mend())
+	}
+	return err
 }
 
 // attached reports whether both programs are where they were put.

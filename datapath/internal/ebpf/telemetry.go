@@ -270,14 +270,18 @@ func programName(hook string) string {
 }
 
 // warnings says what keeps the kernel from forwarding the first packets of
-// connections.
+// connections to the backends that there are.
 func (d *DataPlane) warnings() (found []string) {
+	needs := d.services.families()
 	for _, z := range d.openZones() {
 		_ = z.do(func() error { // it has no error of its own
-			for _, x := range []struct{ file, what string }{
+			for i, x := range []struct{ file, what string }{
 				{"/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
 				{"/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
 			} {
+				if !needs[i] {
+					continue
+				}
 				if b, err := os.ReadFile(x.file); err == nil && strings.TrimSpace(string(b)) == "0" {
 					found = append(found, fmt.Sprintf("%s is 0%s: services reach no backends on other hosts; set it to 1", x.what, z.where()))
 				}
@@ -286,6 +290,18 @@ func (d *DataPlane) warnings() (found []string) {
 		})
 	}
 	return append(found, d.keptSizes()...)
+}
+
+// families reports whether there are backends of each family.
+func (s *services) families() (has [2]bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, v := range s.byName {
+		for _, b := range v.backends {
+			has[familyOf(b.addr.Addr())] = true
+		}
+	}
+	return has
 }
 
 // keptSizes tells of tables that are larger than they are to be, since they held

@@ -24,14 +24,25 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count remembered clients: %w", err)
 	}
-	t := d.config.Tables
-	u := map[string]datapath.Usage{
-		"connections": {Used: max(est4, est6) / 2, Size: uint64(t.Connections)},
-		"halfOpen":    {Used: max(half4, half6) / 2, Size: uint64(t.HalfOpen)},
-		"affinity":    {Used: affinity, Size: uint64(t.Affinity)},
+	// A map may have kept the size that it had.
+	of := func(name string, entries, each uint64) datapath.Usage {
+		return datapath.Usage{Used: entries / each, Size: uint64(d.maps[name].MaxEntries()) / each}
 	}
-	d.services.usage(u, t)
+	u := map[string]datapath.Usage{
+		"connections": fuller(of(kernelMapLlCt4, est4, 2), of(kernelMapLlCt6, est6, 2)),
+		"halfOpen":    fuller(of(kernelMapLlHalf4, half4, 2), of(kernelMapLlHalf6, half6, 2)),
+		"affinity":    of(kernelMapLlAffinity, affinity, 1),
+	}
+	d.services.usage(u, d.config.Tables)
 	return u, nil
+}
+
+// fuller returns the table with less room for its size.
+func fuller(a, b datapath.Usage) datapath.Usage {
+	if a.Used*b.Size >= b.Used*a.Size {
+		return a
+	}
+	return b
 }
 
 func (s *services) usage(u map[string]datapath.Usage, t datapath.Tables) {

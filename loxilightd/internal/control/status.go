@@ -87,8 +87,12 @@ const damageTold = 24 * time.Hour
 func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int) api.Health {
 	var m []string
 	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageTold {
-		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) and set aside as %s on %s: tell the daemon again what is wanted",
-			d.Cause, d.File, d.At.Format(time.RFC3339)))
+		became := "and set aside as " + d.File
+		if d.File == "" {
+			became = "and begun anew"
+		}
+		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) %s on %s: tell the daemon again what is wanted",
+			d.Cause, became, d.At.Format(time.RFC3339)))
 	}
 	if s.Report.RolledBack {
 		m = append(m, "a page of the store was damaged at the start: the last change before it may be lost")

@@ -76,7 +76,7 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 			x.find("error", "hooks.other", d.Name+" "+side, words{
 				what: "has a program of another loxilight: " + describe(c),
 				why:  "two instances must not share a device: the first one takes the packets",
-				do:   "give each instance devices of its own; where there is no other instance, somebody removed pins of ours: restart the daemon",
+				do:   "give each instance devices of its own; where there is no other instance, somebody removed pins of ours: the daemon pins them again within seconds; start it if it does not run",
 			}, nil)
 		case ours >= 0 && i < ours:
 			before = append(before, c.Hook+" "+describe(c))

@@ -24,6 +24,7 @@ const maxObjects = 20_000
 // desired is what the daemon was told, by the daemon or by its store.
 type desired struct {
 	known   bool
+	absent  bool            // there is no store
 	objects []*state.Object // with their values
 	peeked  *state.Peeked   // of a daemon that does not run
 	err     error
@@ -69,7 +70,7 @@ func (x *examiner) readStore() {
 	p, err := state.Peek(x.Config.StateDir, control.Decode)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		x.desired.known = true // it was told nothing yet
+		x.desired.known, x.desired.absent = true, true // it was told nothing yet
 	case err != nil:
 		x.hidden("desired state in "+x.Config.StateDir, err)
 	case p.Damaged != nil && x.daemon.running():
@@ -84,6 +85,14 @@ func (x *examiner) checkState() {
 		x.hidden("objects of the daemon", x.desired.err)
 	}
 	store := filepath.Join(x.Config.StateDir, "state.db")
+	if x.desired.absent && len(x.plane.Ports) > 0 {
+		x.desired.known = false
+		x.find("error", "state.lost", store, words{
+			what: "is not there, although programs are attached",
+			why:  "nobody knows what is wanted: ten minutes after the next start the programs are taken off, unless the owners of the objects have told them again",
+			do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
+		}, nil)
+	}
 	if p := x.desired.peeked; p != nil {
 		if p.Damaged != nil {
 			x.find("error", "state.damaged", store, words{

@@ -21,6 +21,9 @@ const fileName = "state.db"
 type Config struct {
 	Dir    string          // state directory; made if need be
 	Tables datapath.Tables // what there is room for
+	// InUse: a data plane is at work that an earlier run set up, so that a store that
+	// is not there is one that was lost.
+	InUse bool
 	// Decode turns the spec of a stored object into its value.
 	Decode func(kind string, spec []byte) (Value, error)
 }
@@ -44,7 +47,7 @@ type Report struct {
 // what of the data plane is still wanted.
 type Damage struct {
 	At    time.Time `json:"at"`
-	File  string    `json:"file"` // where the damaged store is now
+	File  string    `json:"file"` // where the damaged store is now; empty: it was gone
 	Cause string    `json:"cause"`
 }
 
@@ -92,7 +95,7 @@ func Open(cfg Config) (*Store, *Report, error) {
 		}
 		d, content, err = openDisk(path, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) {
-		if err = create(path, 0, nil); err != nil {
+		if err = begin(path, cfg.InUse); err != nil {
 			return nil, nil, err
 		}
 		d, content, err = openDisk(path, cfg.Decode)
@@ -101,6 +104,15 @@ func Open(cfg Config) (*Store, *Report, error) {
 		return nil, nil, fmt.Errorf("state in %s: %w", path, err)
 	}
 	return newStore(cfg.Tables, d, content), &Report{Damage: content.damage, RolledBack: content.rolledBack, Unreadable: content.unreadable}, nil
+}
+
+// begin makes the first store, or one in the place of one that was lost.
+func begin(path string, lost bool) error {
+	if !lost {
+		return create(path, 0, nil)
+	}
+	damage := &Damage{At: time.Now().UTC(), Cause: "it was not there, although a data plane was at work"}
+	return create(path, freshRevision(damage.At), damage)
 }
 
 func newStore(tables datapath.Tables, d *disk, c *content) *Store {
