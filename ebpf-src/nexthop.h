@@ -45,18 +45,29 @@ static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tic
 	return index;
 }
 
-/* Sends a packet, rewritten and with its TTL lowered, by the short cut. */
-static __always_inline int nexthop_send(struct pkt *p, struct nexthop *nexthop)
+/* The device that a next hop leads out by; 0: it is not valid. Whoever decides by it
+ * reads it once: it may become 0 at any moment. All else of a next hop stays what it is
+ * for as long as an entry refers to it.
+ */
+static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
+{
+	return *(const volatile __u32 *)&nexthop->ifindex;
+}
+
+/* Sends a packet, rewritten and with its TTL lowered, by the short cut, which leads out
+ * by out.
+ */
+static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
 {
 	int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
 	if (ret != LL_NEXT)
 		return ret;
 	if (nexthop->flags & NEXTHOP_F_PEER) {
-		p->action = bpf_redirect_peer(nexthop->ifindex, 0);
+		p->action = bpf_redirect_peer(out, 0);
 		return LL_REDIRECT;
 	}
 	p->skb->tc_index = TC_INDEX_TRACKED;
-	p->action = bpf_redirect(nexthop->ifindex, 0);
+	p->action = bpf_redirect(out, 0);
 	return LL_REDIRECT;
 }

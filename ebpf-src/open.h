@@ -4,7 +4,7 @@
 
 #include "ctstate.h"
 #include "lb.h"
-#include "nat.h"
+#include "nexthop.h"
 #include "route.h"
 
 #define SNAT_TRIES 32 /* source ports looked at for one connection */
@@ -64,11 +64,13 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 {
 	__u32 index = w->old.meta.nexthop;
 	struct nexthop *nexthop;
+	__u32 out;
 
 	if (w->reopen && index && addr_equal(&w->old.daddr, &w->conn.daddr)) {
 		nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
-		if (nexthop && nexthop->ifindex)
-			return nexthop->ifindex;
+		out = nexthop ? nexthop_device(nexthop) : 0;
+		if (out)
+			return out;
 	}
 	w->routed = route_out(p, &w->conn.saddr, &w->conn.daddr);
 	return w->routed;

@@ -18,16 +18,16 @@
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
-	__u32 out;
+	__u32 out = nexthop ? nexthop_device(nexthop) : 0;
 
-	if (nexthop && nexthop->ifindex && track_fits(p, nexthop) &&
+	if (nexthop && out && track_fits(p, nexthop) &&
 	    ticks_since(p->now_tick, nexthop->checked_tick) <= config_confirm_ticks) {
 		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
 		if (ret != LL_NEXT)
 			return ret;
 		p->skb->tc_index = TC_INDEX_TRACKED;
-		p->action = bpf_redirect(nexthop->ifindex, 0);
+		p->action = bpf_redirect(out, 0);
 		return LL_REDIRECT;
 	}
 	out = route_out(p, &p->saddr, &p->daddr);

@@ -56,10 +56,12 @@ static __noinline int track_send_routed(struct pkt *p)
 static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags, struct rewrite *r)
 {
 	struct nexthop *nexthop;
+	__u32 out;
 	int ret;
 
 	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
-	if (!nexthop || !nexthop->ifindex || p->tagged || p->ttl <= 1 || !track_fits(p, nexthop))
+	out = nexthop ? nexthop_device(nexthop) : 0;
+	if (!nexthop || !out || p->tagged || p->ttl <= 1 || !track_fits(p, nexthop))
 		goto slow;
 	if (ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks) {
 		/* One packet goes by the kernel's neighbour table, which so learns
@@ -71,7 +73,7 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 		if (ret != LL_NEXT)
 			return ret;
 		p->skb->tc_index = TC_INDEX_LEARN;
-		p->action = bpf_redirect_neigh(nexthop->ifindex, NULL, 0, 0);
+		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 		p->verdict = VERDICT_SLOW;
 		return LL_REDIRECT;
 	}
@@ -80,7 +82,7 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 	if (ret != LL_NEXT)
 		return ret;
 	p->verdict = VERDICT_TRACKED;
-	return nexthop_send(p, nexthop);
+	return nexthop_send(p, nexthop, out);
 slow:
 	p->martian = track_is_martian(p, flags, r->saddr.word[3]);
 	if (p->martian) {

@@ -114,7 +114,9 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 #define NEXTHOP_F_PEER 0x1 /* a veth whose other end is in another namespace */
 
-/* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew. */
+/* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew; the
+ * rest stays, for programs that are just about to send by it.
+ */
 struct nexthop {
 	__u32 ifindex;
 	__u32 mtu_bytes; /* of the IP packet */

@@ -91,10 +91,25 @@ func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
 	if err := n.ids.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("next hop %d: %w", index, err)
 	}
-	if err := n.table.Update(index, &kernelNexthop{}, ebpf.UpdateAny); err != nil {
-		return fmt.Errorf("next hop %d: %w", index, err)
+	if err := n.void(index); err != nil {
+		return err
 	}
 	n.retired[index] = n.sweep
+	return nil
+}
+
+// void makes a next hop invalid. Its addresses stay, for programs that found it valid
+// a moment ago and are about to write them into a packet.
+func (n *nexthops) void(index uint32) error {
+	var now kernelNexthop
+	err := n.table.Lookup(index, &now)
+	if err == nil && now.Ifindex != 0 {
+		now.Ifindex = 0
+		err = n.table.Update(index, &now, ebpf.UpdateAny)
+	}
+	if err != nil {
+		return fmt.Errorf("next hop %d: %w", index, err)
+	}
 	return nil
 }
 
@@ -115,7 +130,7 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 		// A program that was just about to learn may have made it valid again.
 		var now kernelNexthop
 		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
-			n.table.Update(index, &kernelNexthop{}, ebpf.UpdateAny)
+			errs = errors.Join(errs, n.void(index))
 			n.retired[index] = n.sweep
 			continue
 		}
