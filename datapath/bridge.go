@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"net/netip"
+	"time"
+)
+
+// BridgeName identifies a [Bridge].
+type BridgeName string
+
+// Bridge is a bridge of the kernel in the switch's network namespace. Its ports,
+// addresses and VLANs are those that are told here; what others add to it stays.
+type Bridge struct {
+	Device        string
+	VLANFiltering bool
+	Addresses     []netip.Prefix // of the bridge device, host bits kept
+	Ports         []BridgePort
+	Ageing        time.Duration // of learnt stations; 0: the kernel's 300 s
+	MTU           int           // bytes; 0: the kernel chooses
+}
+
+// BridgePort is a device that is enslaved to a bridge.
+type BridgePort struct {
+	Device   string
+	PVID     uint16      // VLAN of frames that come without a tag; 0: such frames are refused
+	VLANs    []VLANRange // tagged, in both directions
+	Untagged []VLANRange // leave without a tag; the PVID among them unless told otherwise
+	Isolated bool        // exchanges no frames with other isolated ports
+}
+
+// VLANRange is First to Last, both of 1 to 4094.
+type VLANRange struct{ First, Last uint16 }
+
+// RouteName identifies a [Route].
+type RouteName string
+
+// RouteType is what becomes of packets of a route.
+type RouteType uint8
+
+// The types of routes.
+const (
+	RouteUnicast     RouteType = iota // go to a next hop
+	RouteBlackhole                    // are dropped in silence
+	RouteUnreachable                  // are refused: host unreachable
+	RouteProhibit                     // are refused: administratively prohibited
+)
+
+// Route is an entry of the kernel's main routing table.
+type Route struct {
+	Prefix   netip.Prefix
+	Switch   bool // in the switch's network namespace rather than the host's
+	Type     RouteType
+	NextHops []NextHop  // of a unicast route at least one; more: ECMP
+	Metric   uint32     // 0: the kernel's default
+	Source   netip.Addr // preferred source of the node's own packets; invalid: the kernel chooses
+	MTU      uint32     // bytes; 0: that of the device
+}
+
+// NextHop is one way of a route. Device may be empty where Via tells it, and Via
+// invalid where what is routed is on the link.
+type NextHop struct {
+	Via    netip.Addr
+	Device string
+	Weight uint16 // 1 to 256
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import "net/netip"
+
+// PortRange is First to Last, both of 0 to 65535, in host byte order.
+type PortRange struct{ First, Last uint16 }
+
+// ICMPMatch is a type of ICMP or ICMPv6 messages, and a code unless AnyCode.
+type ICMPMatch struct {
+	Type, Code uint8
+	AnyCode    bool
+}
+
+// TCPFlagsMatch matches packets whose flags under Mask are exactly Flags, both as
+// in the TCP header. A Mask of 0 matches every packet.
+type TCPFlagsMatch struct{ Mask, Flags uint8 }
+
+// Match chooses packets by what they are as they come in, before any translation.
+// What is empty matches everything; of a list one member must match, and all
+// fields must. A field that a packet does not have (ports of a GRE packet, say) is
+// matched by the empty list only.
+type Match struct {
+	Source, Destination             []netip.Prefix
+	SourceGroups, DestinationGroups []GroupName // beside the prefixes of Source and Destination
+	Protocols                       []Protocol
+	SourcePorts, Ports              []PortRange // Ports: of the destination
+	ICMP                            []ICMPMatch // of the protocol, ICMP or ICMPv6, that Protocols names
+	TCPFlags                        TCPFlagsMatch
+	In, Out                         []string // devices, by name; of bridged packets the bridge's ports
+	VLANs                           []VLANRange
+	DSCP                            []uint8 // 0 to 63
+}
+
+// GroupName identifies an [AddressGroup].
+type GroupName string
+
+// AddressGroup is a set of addresses under a name. Prefixes may overlap.
+type AddressGroup struct{ Prefixes []netip.Prefix }
+
+// RuleName identifies a [FirewallRule].
+type RuleName string
+
+// FirewallAction is what becomes of a packet that a rule matches.
+type FirewallAction uint8
+
+// The actions.
+const (
+	ActionAllow  FirewallAction = iota
+	ActionDeny                  // dropped in silence
+	ActionReject                // dropped, and its sender told: RST, else ICMP administratively prohibited
+)
+
+// FirewallHook is a set of the ways of a packet that a rule is about.
+type FirewallHook uint8
+
+// The ways of a packet.
+const (
+	HookForward FirewallHook = 1 << iota // routed or bridged through the node
+	HookInput                            // for the node itself
+	HookOutput                           // of the node itself
+
+	HookAll = HookForward | HookInput | HookOutput
+)
+
+// FirewallRule says what becomes of the packets that it matches. Of the rules that
+// match, that of the lowest Priority decides, among equals the one whose name sorts
+// first; where none matches, the packet is allowed.
+type FirewallRule struct {
+	Priority int32
+	Hooks    FirewallHook
+	Match    Match
+	Action   FirewallAction
+	// Stateless rules are asked about every direction of a connection; the answers
+	// to what a stateful rule allowed are allowed with it.
+	Stateless bool
+	Log       bool // a sampled event for what it decides, with its name
+}
+
+// FirewallSet is everything that the firewall is to do, as one: it is in force whole
+// or not at all.
+type FirewallSet struct {
+	Rules  map[RuleName]FirewallRule
+	Groups map[GroupName]AddressGroup
+	// Exempt is allowed before any rule is asked: how the node is managed.
+	Exempt []Match
+}

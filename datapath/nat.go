@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import "net/netip"
+
+// NATName identifies a [NAT].
+type NATName string
+
+// NATType is which address is translated, and to what.
+type NATType uint8
+
+// The types.
+const (
+	SNAT       NATType = iota // the source, to an address of a pool
+	DNAT                      // the destination
+	Masquerade                // the source, to the address of the device that the packet leaves by
+)
+
+// NATBehaviour is how far a mapping, or who may use it, depends on the remote
+// station (RFC 4787, sections 4.1 and 5).
+type NATBehaviour uint8
+
+// The behaviours.
+const (
+	AddressAndPortDependent NATBehaviour = iota
+	EndpointIndependent
+)
+
+// NAT is one rule of address translation. Of the rules of one direction (source,
+// destination) that match a connection's first packet, that of the lowest Priority
+// holds, among equals the one whose name sorts first. In the Match, In is for DNAT
+// and Out for the others; both fields may be empty.
+type NAT struct {
+	Type     NATType
+	Priority int32
+	Match    Match
+	// Addresses are what is translated to: of SNAT a pool, of DNAT one (or several,
+	// chosen by a hash of the connection). With OneToOne it is one prefix for each
+	// prefix of Match.Source (SNAT) or Match.Destination (DNAT), of the same length, and the
+	// bits behind it stay.
+	Addresses []netip.Prefix
+	// Ports are what source ports are chosen from (SNAT, Masquerade; empty: 1024 to
+	// 65535), or what the destination port becomes (DNAT: one range as long as that of
+	// Match.Ports, port by port, or a single port; empty: it stays).
+	Ports     []PortRange
+	OneToOne  bool
+	Mapping   NATBehaviour // SNAT, Masquerade
+	Filtering NATBehaviour // SNAT, Masquerade; EndpointIndependent needs such a Mapping
+	// BlockSize is how many ports each inner address gets at a time, a power of two
+	// of 64 to 4096; 0: ports are given out one by one.
+	BlockSize uint16
+	Log       bool // an event for each block, or each mapping, that begins and ends
+}
+
+// NATSet is all translation of addresses, as one: it is in force whole or not at all.
+type NATSet struct {
+	Rules  map[NATName]NAT
+	Groups map[GroupName]AddressGroup
+}
