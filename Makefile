@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package deb check-deb
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -55,6 +55,11 @@ MACHINES ?= here 6.1 6.12
 test-package: deb ## the package with a real systemd, here and on Debian's kernels: MACHINES=here RUN=TestUnderTraffic choose (root; downloads)
 	.ci/setup machines
 	tests/package/run $(MACHINES)
+
+PARITY_ROUNDS ?= 100
+
+parity: setup ## the node beside the kernel's bridge and router for longer: PARITY_ROUNDS topologies for each test (root)
+	$(GO) test ./tests/parity -count=1 -timeout 2h -v -rounds $(PARITY_ROUNDS) -frames 20000
 
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf

@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"internal/testtraffic": {"internal/testnet"},
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
 	"tests/e2e":            {},
+	"tests/parity":         {},
 	"tests/package":        {},
 	"tests/llcli":          {},
 	"tests/bench":          {"api", "api/client", "internal/testnet", "internal/testpkt"},

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package parity
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// compare waits until the same frames have come out on both sides, and fails the test
+// if that does not happen.
+func (r *rig) compare() {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		r.drain()
+		differ := r.differences()
+		if differ == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("after %d frames the sides differ\n%s", r.sent, differ)
+		}
+		time.Sleep(time.Millisecond) // the kernel is not done yet
+	}
+	for i := range portCount {
+		r.carried += len(r.kernel.out[i])
+		r.kernel.out[i], r.ours.out[i] = nil, nil
+	}
+}
+
+// differences says what came out on one side only, or in another order; empty: nothing.
+func (r *rig) differences() string {
+	if r.lenient {
+		return r.lost()
+	}
+	var b strings.Builder
+	for i := range portCount {
+		theirs, ours := r.kernel.out[i], r.ours.out[i]
+		if slices.EqualFunc(theirs, ours, bytes.Equal) {
+			continue
+		}
+		lost, extra := without(theirs, ours), without(ours, theirs)
+		for _, frame := range lost {
+			r.describe(&b, fmt.Sprintf("only the kernel sent out of p%d", i+1), frame, r.alike(frame, extra))
+		}
+		for _, frame := range extra {
+			r.describe(&b, fmt.Sprintf("only we sent out of p%d", i+1), frame, nil)
+		}
+		if len(lost)+len(extra) == 0 {
+			b.WriteString(r.reordered(i))
+		}
+	}
+	return b.String()
+}
+
+// lost says which frames came out on the kernel's side and nowhere on ours.
+func (r *rig) lost() string {
+	var b strings.Builder
+	count := map[string]int{}
+	for i := range portCount {
+		for _, frame := range r.ours.out[i] {
+			count[identity(frame)]++
+		}
+	}
+	for i := range portCount {
+		for _, frame := range r.kernel.out[i] {
+			id := identity(frame)
+			if count[id] == 0 && id != "" {
+				r.describe(&b, fmt.Sprintf("lost while a change took effect; the kernel sent out of p%d", i+1), frame, nil)
+			}
+		}
+	}
+	return b.String()
+}
+
+// without returns the frames of all that are not in others, each counted.
+func without(all, others [][]byte) (left [][]byte) {
+	count := map[string]int{}
+	for _, frame := range others {
+		count[string(frame)]++
+	}
+	for _, frame := range all {
+		if count[string(frame)]--; count[string(frame)] < 0 {
+			left = append(left, frame)
+		}
+	}
+	return left
+}
+
+// reordered reports frames of one flow that came out of a port in different orders.
+// Between flows there is no order to keep.
+func (r *rig) reordered(port int) string {
+	flows := func(frames [][]byte) map[string][][]byte {
+		m := map[string][][]byte{}
+		for _, frame := range frames {
+			m[flowOf(frame)] = append(m[flowOf(frame)], frame)
+		}
+		return m
+	}
+	theirs, ours := flows(r.kernel.out[port]), flows(r.ours.out[port])
+	for flow, frames := range theirs {
+		for i, frame := range frames {
+			if !bytes.Equal(frame, ours[flow][i]) {
+				return fmt.Sprintf("another order out of p%d, frame %d of %s:\n%s\n", port+1, i, flow, testpkt.Diff(frame, ours[flow][i]))
+			}
+		}
+	}
+	return ""
+}
+
+// flowOf names the flow of a frame by its outermost addresses and ports.
+func flowOf(frame []byte) string {
+	p := testpkt.Parse(frame)
+	if p.Ethernet == nil {
+		return "short"
+	}
+	if p.IPv4 == nil && p.IPv6 == nil {
+		return fmt.Sprintf("%x", frame[:14])
+	}
+	return fmt.Sprintf("%d %s %s", p.Protocol(), p.Source(), p.Destination())
+}
+
+// alike returns the frame among others that came of the same one.
+func (r *rig) alike(frame []byte, others [][]byte) []byte {
+	for _, other := range others {
+		if id := identity(frame); id != "" && id == identity(other) {
+			return other
+		}
+	}
+	return nil
+}
+
+// describe writes what happened to a frame, with all that was sent before in its flow.
+func (r *rig) describe(b *strings.Builder, what string, frame, instead []byte) {
+	if b.Len() > 20000 {
+		return // the first ones tell
+	}
+	fmt.Fprintf(b, "%s:\n%s\n", what, testpkt.Parse(frame))
+	if instead != nil {
+		fmt.Fprintf(b, "where ours is (+):\n%s", testpkt.Diff(frame, instead))
+	}
+	cause := r.causeOf(frame)
+	if cause == nil {
+		return
+	}
+	fmt.Fprintf(b, "it came of %s:\n%s\n", cause, testpkt.Parse(cause.frame))
+	var before []string
+	for _, s := range r.story {
+		if s.flow == cause.flow && s.number <= cause.number {
+			before = append(before, s.String())
+		}
+	}
+	if len(before) > 12 {
+		before = before[len(before)-12:]
+	}
+	fmt.Fprintf(b, "the flow: %s\n\n", strings.Join(before, "; "))
+}
+
+// mark is in the payload of frames, before their number.
+const mark = "<frame "
+
+// identity is the mark and number in a frame, the last one if an error quotes another;
+// empty: none.
+func identity(frame []byte) string {
+	_, rest, found := bytes.Cut(frame, []byte(mark))
+	id, _, closed := bytes.Cut(rest, []byte(">"))
+	if !found || !closed {
+		return ""
+	}
+	return string(id)
+}
+
+func (r *rig) causeOf(frame []byte) *shot {
+	id := identity(frame)
+	if id == "" {
+		return nil
+	}
+	for i := len(r.story) - 1; i >= 0; i-- {
+		if identity(r.story[i].frame) == id {
+			return &r.story[i]
+		}
+	}
+	return nil
+}
+
+// ownWords takes out of a frame of the node's own what two kernels choose differently:
+// the identification of its IPv4 packets and the flow label of its IPv6 packets. What
+// the node says of itself at times of its own (neighbour discovery, ARP, group
+// membership) is left out: nil. own are the node's addresses.
+func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
+	p := testpkt.Parse(frame)
+	switch {
+	case p.Ethernet == nil:
+		return frame
+	case p.Ethernet.Type == 0x0806 && ownMAC(p.Ethernet.Source):
+		return nil
+	case p.IPv4 != nil && own[p.IPv4.Source]:
+		if p.IPv4.Protocol == 2 || redirect(p) {
+			return nil
+		}
+		at := 14 + 4*len(p.VLANs)
+		frame = slices.Clone(frame)
+		copy(frame[at+4:], []byte{0, 0})
+		copy(frame[at+10:], []byte{0, 0})
+	case p.IPv6 != nil && (own[p.IPv6.Source] || p.IPv6.Source.IsUnspecified() && ownMAC(p.Ethernet.Source)):
+		if p.ICMP != nil && (p.ICMP.Type >= 130 && p.ICMP.Type <= 137 || p.ICMP.Type == 143) {
+			return nil
+		}
+		at := 14 + 4*len(p.VLANs)
+		frame = slices.Clone(frame)
+		frame[at+1] &= 0xf0
+		copy(frame[at+2:], []byte{0, 0})
+	}
+	return frame
+}
+
+// redirect reports whether p is an ICMP redirect: the kernel sends a few of them for
+// the packets that it forwards, and then no more.
+func redirect(p *testpkt.Packet) bool { return p.ICMP != nil && !p.ICMP.V6 && p.ICMP.Type == 5 }
+
+func ownMAC(mac [6]byte) bool { return cmp.Compare(string(mac[:4]), "\x02\x11\x22\x33") == 0 }

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package parity
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/internal/testdaemon"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+const portCount = 4
+
+// side is one of the two topologies. Every port of the node ends in the world, where
+// only the test sends and listens.
+//
+//	      ┌── p1 ══ p1 ── tap
+//	node ─┼── p2 ══ p2 ── tap      world: no addresses, no stack
+//	      ├── p3 ══ p3 ── tap
+//	      └── p4 ══ p4 ── tap
+type side struct {
+	name        string
+	node, world *testnet.NS
+	taps        [portCount]*testnet.Tap
+	out         [portCount][][]byte // received, and not yet compared
+}
+
+// rig is both sides, and what was sent so far.
+type rig struct {
+	t      *testing.T
+	rng    *rand.Rand
+	kernel *side // alone
+	ours   *side
+	daemon *testdaemon.Daemon
+	ports  []string // that are interfaces of the daemon
+	story  []shot   // the last ones that were sent
+	sent   int
+	// lenient, while the sides adapt to a change: what the kernel carried must come
+	// out on our side as well, wherever.
+	lenient   bool
+	carried   int // frames that came out
+	normalise func(frame []byte) []byte
+}
+
+// shot is one frame into one port.
+type shot struct {
+	number int
+	port   int // from 0
+	frame  []byte
+	flow   string // what belongs together
+	what   string
+}
+
+func (s shot) String() string {
+	return fmt.Sprintf("#%d into p%d, %s (%s)", s.number, s.port+1, s.flow, s.what)
+}
+
+// nodeMAC is the address of the node's end of a port, on both sides; worldMAC that of
+// the far end.
+func nodeMAC(port int) [6]byte  { return [6]byte{2, 0x11, 0x22, 0x33, byte(port + 1), 0x01} }
+func worldMAC(port int) [6]byte { return [6]byte{2, 0x11, 0x22, 0x33, byte(port + 1), 0x02} }
+
+func text(mac [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+}
+
+func newRig(t *testing.T, rng *rand.Rand) *rig {
+	t.Helper()
+	r := &rig{t: t, rng: rng, normalise: func(frame []byte) []byte { return frame }}
+	r.kernel, r.ours = r.newSide("kernel"), r.newSide("ours")
+	for i := range portCount {
+		r.ports = append(r.ports, port(i))
+	}
+	return r
+}
+
+func port(i int) string { return fmt.Sprintf("p%d", i+1) }
+
+func (r *rig) newSide(name string) *side {
+	t := r.t
+	s := &side{name: name, node: testnet.New(t, name), world: testnet.New(t, name+"-world")}
+	for _, scope := range []string{"all", "default"} {
+		s.world.Sysctl(t, "net.ipv6.conf."+scope+".disable_ipv6", "1")
+	}
+	s.node.Sysctl(t, "net.ipv6.conf.default.router_solicitations", "0")
+	s.unlimited(t)
+	for i := range portCount {
+		testnet.Veth(t,
+			testnet.Port{NS: s.node, Name: port(i), MAC: text(nodeMAC(i))},
+			testnet.Port{NS: s.world, Name: port(i), MAC: text(worldMAC(i)), MTU: 9000})
+		s.node.Offload(t, port(i), false, testnet.TxChecksum)
+		s.world.Offload(t, port(i), false, testnet.TxChecksum, testnet.GRO)
+		s.taps[i] = s.world.Tap(t, port(i))
+	}
+	return s
+}
+
+// unlimited lets the node send as many ICMP errors as there is reason to: limits
+// depend on time. Some kernels have some of them for all namespaces together.
+func (s *side) unlimited(t *testing.T) {
+	for key, value := range map[string]string{
+		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0", "ipv4/icmp_msgs_per_sec": "1000000", "ipv4/icmp_msgs_burst": "1000000",
+	} {
+		err := s.node.Try(func() error { return os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644) })
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+			t.Fatalf("%s: %v", key, err)
+		}
+	}
+}
+
+// each does something on both sides, as closely together as can be.
+func (r *rig) each(do func(s *side)) {
+	do(r.kernel)
+	do(r.ours)
+}
+
+// run runs a command on both sides; a failure on one only is a difference.
+func (r *rig) run(command string) {
+	r.t.Helper()
+	r.each(func(s *side) { s.node.Run(r.t, "sh", "-ec", command) })
+}
+
+// start starts the daemon on our side, attached to all ports.
+func (r *rig) start() {
+	r.t.Helper()
+	r.daemon = testdaemon.New(r.t, r.ours.node, programs,
+		"tables: {connections: 65536, halfOpen: 16384, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
+	r.daemon.Start()
+	var objects strings.Builder
+	for _, p := range r.ports {
+		fmt.Fprintf(&objects, "---\nkind: Interface\nname: %s\nspec: {device: %s}\n", p, p)
+	}
+	r.daemon.Apply(objects.String())
+	r.drain()
+	for i := range portCount { // what was sent before is nobody's business
+		r.kernel.out[i], r.ours.out[i] = nil, nil
+	}
+}
+
+// tracked is how many packets took the short cut so far.
+func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["tracked"] }
+
+// patience is how long the sides may take to be equal; they are at once unless the
+// kernel works off its packets later.
+const patience = 2 * time.Second
+
+const storyLength = 4000 // frames
+
+// fire sends frames into both sides, compares what comes out, and fails the test if it
+// differs.
+func (r *rig) fire(shots []shot) {
+	r.t.Helper()
+	for i := range shots {
+		r.sent++
+		shots[i].number = r.sent
+		for _, s := range []*side{r.kernel, r.ours} {
+			send(r.t, s, shots[i])
+		}
+	}
+	r.story = append(r.story, shots...)
+	if len(r.story) > 2*storyLength {
+		r.story = append([]shot(nil), r.story[len(r.story)-storyLength:]...)
+	}
+	r.compare()
+}
+
+func send(t *testing.T, s *side, shot shot) {
+	for {
+		err := s.taps[shot.port].Send(shot.frame)
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ENOBUFS): // larger than the far end takes
+			return
+		case errors.Is(err, unix.EMSGSIZE), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENXIO):
+			return // no such frame, or no way: the same on both sides
+		default:
+			t.Fatalf("%s: %s: %v", s.name, shot, err)
+		}
+	}
+}
+
+// drain reads what has come.
+func (r *rig) drain() {
+	r.t.Helper()
+	r.each(func(s *side) {
+		for i, tap := range s.taps {
+			err := tap.Receive(func(frame []byte) {
+				if frame = r.normalise(frame); frame != nil {
+					s.out[i] = append(s.out[i], frame)
+				}
+			})
+			if err != nil {
+				r.t.Fatalf("%s: p%d: %v", s.name, i+1, err)
+			}
+		}
+	})
+}
