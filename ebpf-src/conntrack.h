@@ -27,7 +27,7 @@ struct tuple {
 	__be16 dport;
 	__u8 proto;
 	__u8 family;
-	__u16 pad;
+	__u16 domain;
 };
 
 /* What a packet is to become. */
@@ -36,8 +36,9 @@ struct rewrite {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 dec_ttl; /* forwarded by us, so we are the hop */
-	__u8 pad[3];
+	__u8 dec_ttl;	/* forwarded by us, so we are the hop */
+	__u8 translate; /* addresses and ports are not those that it came with */
+	__u8 pad[2];
 };
 
 /* What the long way needs and the stack (512 bytes for all callers together) has
@@ -88,7 +89,7 @@ static __always_inline void key4_from(struct ct4_key *k, const struct tuple *t)
 	k->dport = t->dport;
 	k->proto = t->proto;
 	k->zone = config_zone;
-	k->pad = 0;
+	k->domain = t->domain;
 }
 
 static __always_inline void key6_from(struct ct6_key *k, const struct tuple *t)
@@ -99,7 +100,7 @@ static __always_inline void key6_from(struct ct6_key *k, const struct tuple *t)
 	k->dport = t->dport;
 	k->proto = t->proto;
 	k->zone = config_zone;
-	k->pad = 0;
+	k->domain = t->domain;
 }
 
 static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
@@ -110,20 +111,20 @@ static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
 	t->dport = p->dport;
 	t->proto = p->proto;
 	t->family = p->family;
-	t->pad = 0;
+	t->domain = p->domain;
 }
 
-/* The tuple of the answers to what leaves as c says. */
-static __always_inline void tuple_reply(struct tuple *t, const struct conn *c, __u8 proto,
-					__u8 family)
+/* The tuple of the answers to what leaves as c says and came as of. */
+static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
+					const struct tuple *of)
 {
 	t->saddr = c->daddr;
 	t->daddr = c->saddr;
 	t->sport = c->dport;
 	t->dport = c->sport;
-	t->proto = proto;
-	t->family = family;
-	t->pad = 0;
+	t->proto = of->proto;
+	t->family = of->family;
+	t->domain = of->domain;
 }
 
 /* The same tuple the other way round. */

@@ -173,7 +173,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 {
 	struct ct_meta *twin;
 
-	tuple_reply(&w->twin_tuple, &w->conn, w->tuple.proto, w->tuple.family);
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
 	if (twin)
 		return twin;
@@ -228,6 +228,17 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	twin = ct_twin(w);
 	if (!twin)
 		return LL_NEXT;
+	if (!p->egress && meta->in_port != (__u16)p->skb->ifindex) {
+		/* It comes from elsewhere than before. What is sent to that station is
+		 * to find its new place too.
+		 */
+		if (meta->in_port) {
+			twin->nexthop = 0;
+			meta->nexthop = 0;
+			w->conn.meta.nexthop = 0;
+		}
+		meta->in_port = p->skb->ifindex;
+	}
 	if (event == EVENT_RESET) {
 		if (!ct_reset_in_window(p, twin))
 			return LL_NEXT;

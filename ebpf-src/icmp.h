@@ -27,6 +27,7 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 
 	__builtin_memset(inner, 0, sizeof(*inner));
 	inner->family = p->family;
+	inner->domain = p->domain;
 	inner->l3_off = p->l4_off + sizeof(struct icmp_header);
 	if (p->family == 4) {
 		struct iphdr ip;
@@ -103,7 +104,8 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_PASS;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn, 0))
+	if (!conn_find(w, &w->tuple, &w->conn, 0) ||
+	    !(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
 		return LL_PASS;
 	outer = &w->rewrite;
 	outer->daddr = w->conn.daddr;

@@ -2,22 +2,87 @@
 /* learn.h - neighbours, learnt from where the slow path sent a packet. */
 #pragma once
 
+#include "domain.h"
 #include "nexthop.h"
+#include "route.h"
+
+/* Fills the domain of a packet that is about to leave: one that came in by a port of the
+ * same bridge was bridged.
+ */
+static __noinline void domain_egress(struct pkt *p)
+{
+	struct station *in, *out;
+
+	if (!domain_may_bridge(p->skb->ifindex)) {
+		if (p->vid)
+			p->tagged = 1;
+		return;
+	}
+	out = domain_station(p->skb->ifindex, p->vid);
+	in = p->skb->ingress_ifindex ? domain_station(p->skb->ingress_ifindex, 0) : NULL;
+	if (!out || !in || in->bridge != out->bridge)
+		return;
+	p->bridged = 1;
+	p->domain = out->domain;
+}
+
+/* Returns the MTU of the path that p, which the kernel has routed, goes by: that of its
+ * route where that is less than the device's, mtu_bytes.
+ */
+static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
+{
+	struct work *w = work_get();
+	__u32 out = route_out(p, &p->saddr, &p->daddr);
+
+	if (!w || !out || !w->fib.mtu_result || w->fib.mtu_result > mtu_bytes)
+		return mtu_bytes;
+	return w->fib.mtu_result;
+}
 
 /* Egress hook, where the frame is about to be sent: the index of the neighbour that
- * it is sent to, which the kernel has just used.
+ * it is sent to, which the kernel has just used. twin is of the answers, as they are.
  */
-static __noinline __u32 nexthop_of_frame(struct pkt *p)
+static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *twin)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
-	struct nexthop_key key = { .ifindex = p->skb->ifindex, .zone = config_zone };
+	struct nexthop_key key = {
+		.ifindex = p->skb->ifindex,
+		.zone = config_zone,
+		.vid = p->vid,
+		.bridged = p->bridged,
+	};
+	struct device *device = device_find(key.ifindex);
 
-	if (data + 12 > end)
+	if (!device || !twin || data + 12 > end)
+		return 0;
+	/* A bridge floods what is for a station that it has not heard yet: only a part of
+	 * it by which answers came is the right one.
+	 */
+	if (device->flags & DEVICE_F_PART && twin->in_port != (__u16)key.ifindex)
 		return 0;
 	__builtin_memcpy(key.dmac, data, 6);
-	__builtin_memcpy(key.smac, data + 6, 6);
-	return nexthop_enter(&key, p->now_tick);
+	key.mtu_bytes = device->mtu_bytes;
+	if (!p->bridged) {
+		__builtin_memcpy(key.smac, data + 6, 6);
+		key.mtu_bytes = route_mtu(p, device->mtu_bytes);
+	}
+	return nexthop_enter(&key, device, p->now_tick);
+}
+
+/* Whether a connection that we do not translate may be short-cut: not where netfilter
+ * may say something else about its next packet, or has set a mark for those who look
+ * at it.
+ */
+static __always_inline int nexthop_may_learn(struct pkt *p, __u16 flags)
+{
+	__u32 zone = config_zone;
+	__u32 *netfilter;
+
+	if (flags & (CT_F_DNAT | CT_F_SNAT))
+		return 1;
+	netfilter = bpf_map_lookup_elem(&ll_netfilter, &zone);
+	return netfilter && !*netfilter && !p->skb->mark;
 }
 
 /* A connection is sent elsewhere than to the neighbour at index now. The others that
@@ -32,27 +97,32 @@ static __always_inline void nexthop_doubt(__u32 index)
 		nexthop->ifindex = 0;
 }
 
-/* Egress hook, after our ingress hook rewrote the packet and the kernel routed it:
- * p is the tuple that it leaves with, so the answers' entry is that turned round,
- * and what the answers leave with is our entry's key, turned round.
+/* Egress hook, after our ingress hook saw the packet and the kernel forwarded it: p is
+ * the tuple that it leaves with, so the answers' entry is that turned round, and what
+ * the answers leave with is our entry's key, turned round. Returns whether p is of a
+ * connection: if not, it is not what the ingress hook saw.
  */
-static __noinline void nexthop_learn(struct pkt *p, struct work *w)
+static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 {
-	struct ct_meta *meta;
-	__u32 index;
+	struct ct_meta *meta, *twin;
+	__u32 index = 0;
 
-	if (!w || p->tagged || p->icmp_error || p->fragment == FRAGMENT_LATER)
-		return;
+	if (!w || p->icmp_error || p->fragment == FRAGMENT_LATER)
+		return 1;
+	domain_egress(p);
 	tuple_of(&w->twin_tuple, p);
 	tuple_turn(&w->twin_tuple);
-	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
-		return;
-	tuple_reply(&w->tuple, &w->twin, p->proto, p->family);
+	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	if (!twin)
+		return 0;
+	tuple_reply(&w->tuple, &w->twin, &w->twin_tuple);
 	meta = conn_find(w, &w->tuple, &w->conn, 0);
 	if (!meta)
-		return;
-	index = nexthop_of_frame(p);
+		return 0;
+	if (!p->tagged && nexthop_may_learn(p, meta->flags))
+		index = nexthop_of_frame(p, twin);
 	if (index && meta->nexthop && meta->nexthop != index)
 		nexthop_doubt(meta->nexthop);
 	meta->nexthop = index;
+	return 1;
 }

@@ -46,6 +46,20 @@ struct {
 /* All devices of the node. Written by loxilightd. */
 MAP(ll_device, BPF_MAP_TYPE_HASH, struct device_key, struct device, 16384, BPF_F_NO_PREALLOC);
 
+/* Addresses of the node itself, broadcast ones included. Written by loxilightd. */
+MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLOC);
+
+/* Ports of bridges, by VLAN; and a bit for each, which saves others the look-up.
+ * Written by loxilightd, the bit last.
+ */
+MAP(ll_station, BPF_MAP_TYPE_HASH, struct station_key, struct station, 65536, BPF_F_NO_PREALLOC);
+MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
+
+/* By zone, not 0: netfilter, or IPsec, may have its say about what is forwarded, so
+ * that what we do not translate ourselves takes the slow path. Written by loxilightd.
+ */
+MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);
+
 /* Frontend -> service. Written by loxilightd, last. */
 MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC);
 

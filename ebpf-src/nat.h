@@ -7,6 +7,7 @@
 #include "conntrack.h"
 #include "csum.h"
 #include "drop.h"
+#include "parse.h"
 #include "pkt.h"
 #include "sctp.h"
 
@@ -41,6 +42,56 @@ static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 por
 	return LL_NEXT;
 }
 
+static __always_inline int nat_is_echo(const struct pkt *p)
+{
+	return p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
+}
+
+/* The identifier and the checksum of an ICMP echo message follow; that of ICMPv6 covers
+ * the addresses too.
+ */
+static __noinline int nat_echo(struct pkt *p, __u64 addr_diff, __be16 old_id, __be16 new_id)
+{
+	__u32 off = p->l4_off + offsetof(struct icmp_header, checksum);
+	__u64 diff = csum_diff32(0, old_id, new_id);
+
+	if (p->family == 6) {
+		if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(addr_diff), BPF_F_PSEUDO_HDR))
+			return -DROP_REWRITE;
+		bpf_csum_update(p->skb, ~csum_fold32(addr_diff));
+	}
+	if (old_id == new_id)
+		return LL_NEXT;
+	if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(diff), 0) ||
+	    bpf_skb_store_bytes(p->skb, p->l4_off + offsetof(struct icmp_header, rest), &new_id,
+				sizeof(new_id), 0))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}
+
+/* One hop more, where we are it; the rest stays. */
+static __always_inline int nat_hop(struct pkt *p, const struct rewrite *r)
+{
+	void *data = (void *)(long)p->skb->data;
+	void *end = (void *)(long)p->skb->data_end;
+	void *l3 = data + (p->l3_off & 63);
+
+	if (!r->dec_ttl)
+		return LL_NEXT;
+	if (l3 + sizeof(struct iphdr) > end)
+		return -DROP_REWRITE;
+	if (p->family == 4) {
+		struct iphdr *ip = l3;
+
+		ip->check = csum_apply(ip->check, (__u32)(__u16)~bpf_htons(0x0100));
+		ip->ttl--;
+	} else {
+		((struct ipv6hdr *)l3)->hop_limit--;
+	}
+	p->ttl--;
+	return LL_NEXT;
+}
+
 /* Makes the packet, and p, be as r says. */
 static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 {
@@ -52,6 +103,8 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 	__u32 new_ports = r->sport | (__u32)r->dport << 16;
 	__u64 addr_diff, port_diff = 0;
 
+	if (!r->translate)
+		return nat_hop(p, r);
 	addr_diff = csum_diff_addr(csum_diff_addr(0, &p->saddr, &r->saddr), &p->daddr, &r->daddr);
 	if (p->family == 4) {
 		struct iphdr *ip = l3;
@@ -75,7 +128,7 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 	if (p->fragment != FRAGMENT_LATER) {
 		if (l4 + 4 > end)
 			return -DROP_REWRITE;
-		if (old_ports != new_ports) {
+		if (old_ports != new_ports && !nat_is_echo(p)) {
 			*(__u32 *)l4 = new_ports;
 			port_diff = csum_diff32(0, old_ports, new_ports);
 		}
@@ -87,6 +140,8 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 	p->ttl -= r->dec_ttl;
 	if (p->fragment == FRAGMENT_LATER)
 		return LL_NEXT;
+	if (nat_is_echo(p))
+		return nat_echo(p, addr_diff, (__be16)old_ports, (__be16)new_ports);
 	if (p->proto == IPPROTO_SCTP)
 		return old_ports == new_ports
 			       ? LL_NEXT

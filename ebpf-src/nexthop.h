@@ -6,20 +6,16 @@
 #include "count.h"
 #include "nat.h"
 
-/* Returns the index of a neighbour, a new one where it is not known; 0 where there
- * is no room. checked_tick is when the kernel last used it.
+/* Returns the index of a neighbour behind device, a new one where it is not known; 0
+ * where there is no room. checked_tick is when the kernel last used it.
  */
-static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tick)
+static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struct device *device,
+				      __u32 checked_tick)
 {
-	struct device_key device_key = { .ifindex = key->ifindex, .zone = config_zone };
-	struct device *device = bpf_map_lookup_elem(&ll_device, &device_key);
 	struct nexthop *nexthop;
 	__u32 *known, index;
 
-	/* What leaves by a part of a bridge was routed to the bridge: nobody but that
-	 * knows whether the neighbour is still behind this part.
-	 */
-	if (!device || device->flags & DEVICE_F_PART)
+	if (!device)
 		return 0;
 	known = bpf_map_lookup_elem(&ll_nexthop_id, key);
 	if (known) {
@@ -38,8 +34,11 @@ static __noinline __u32 nexthop_enter(struct nexthop_key *key, __u32 checked_tic
 		return 0;
 	__builtin_memcpy(nexthop->dmac, key->dmac, 6);
 	__builtin_memcpy(nexthop->smac, key->smac, 6);
-	nexthop->mtu_bytes = device->mtu_bytes;
-	nexthop->flags = device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0;
+	nexthop->mtu_bytes = key->mtu_bytes;
+	nexthop->vid = key->vid;
+	nexthop->flags = (device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0) |
+			 (device->flags & DEVICE_F_PART ? NEXTHOP_F_PART : 0) |
+			 (key->bridged ? NEXTHOP_F_BRIDGED : 0);
 	nexthop->checked_tick = checked_tick;
 	nexthop->ifindex = key->ifindex; /* last: now it is valid */
 	return index;
@@ -54,13 +53,25 @@ static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
-/* Sends a packet, rewritten and with its TTL lowered, by the short cut, which leads out
- * by out.
- */
+/* Gives the frame the VLAN tag that it leaves with. */
+static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
+{
+	if (p->vid && bpf_skb_vlan_pop(p->skb))
+		return -DROP_REWRITE;
+	if (vid && bpf_skb_vlan_push(p->skb, bpf_htons(ETH_P_8021Q), vid))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}
+
+/* Sends a packet, rewritten as it is to be, by the short cut, which leads out by out. */
 static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
 {
-	int ret = frame_address(p, nexthop->dmac, nexthop->smac);
+	int ret = LL_NEXT;
 
+	if (!(nexthop->flags & NEXTHOP_F_BRIDGED))
+		ret = frame_address(p, nexthop->dmac, nexthop->smac);
+	if (ret == LL_NEXT && p->vid != nexthop->vid)
+		ret = nexthop_tag(p, nexthop->vid);
 	if (ret != LL_NEXT)
 		return ret;
 	if (nexthop->flags & NEXTHOP_F_PEER) {

@@ -24,7 +24,7 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
 		/* To the backend it is what it is to us: the client again. */
 		w->conn.sport = w->old.sport;
-		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		return LL_NEXT;
 	}
 	if (!port_count || !*port_count)
@@ -50,7 +50,7 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 		if (!port)
 			return -DROP_NO_PORT;
 		w->conn.sport = bpf_htons(*port);
-		tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		if (!conn_exists(&w->twin_tuple))
 			return LL_NEXT;
 	}
@@ -114,7 +114,7 @@ static __always_inline int open_source(struct pkt *p, struct work *w, const stru
 		return snat_port(p, w);
 	}
 keep:
-	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return LL_NEXT;
 	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
@@ -148,7 +148,7 @@ static __always_inline int open_refused(struct pkt *p, struct work *w)
 		w->conn.saddr = p->daddr;
 		w->conn.meta.flags |= CT_F_LOCAL | CT_F_SNAT;
 	}
-	tuple_reply(&w->twin_tuple, &w->conn, p->proto, p->family);
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 	return LL_NEXT;
 }
 
@@ -173,7 +173,7 @@ __noinline int open_reopen(void)
 		return 0;
 	half_open = w->old.half_open;
 	same = open_same_way(&w->old, &w->conn);
-	tuple_reply(&w->old_tuple, &w->old, w->tuple.proto, w->tuple.family);
+	tuple_reply(&w->old_tuple, &w->old, &w->tuple);
 	meta = conn_find(w, &w->tuple, &w->old, 0);
 	if (meta)
 		count_reused(&w->old.meta);
@@ -183,6 +183,7 @@ __noinline int open_reopen(void)
 	if (meta && twin && same) {
 		w->conn.meta.nexthop = meta->nexthop;
 		w->twin.meta.nexthop = twin->nexthop;
+		w->twin.meta.in_port = twin->in_port;
 		*meta = w->conn.meta;
 		*twin = w->twin.meta;
 		w->conn.half_open = half_open;
@@ -202,6 +203,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 
 	w->conn.half_open = 1;
 	w->twin = w->conn;
+	w->conn.meta.in_port = p->egress ? 0 : p->skb->ifindex;
 	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
 	w->twin.meta.flags |= CT_F_REPLY;
 	w->twin.saddr = p->daddr;
@@ -216,9 +218,41 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
-/* If p is for a service, chooses a backend and enters the connection, p counted: w->conn
- * is what p becomes. w->reopen: p has the tuple of a connection that ended, w->old.
- * LL_PASS: not for a service.
+/* Whether an address is one of the node itself. */
+static __always_inline int open_is_local(const struct addr *addr)
+{
+	struct local_key key = { .addr = *addr, .zone = config_zone };
+
+	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
+}
+
+/* A connection that is no service's, through the node: it is entered as it is, and the
+ * kernel forwards it. LL_PASS: none that we could follow.
+ */
+static __always_inline int open_plain(struct pkt *p, struct work *w)
+{
+	enum ct_event event = ct_event_of(p);
+
+	if (p->egress || p->tagged || event > EVENT_ANSWER ||
+	    (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO) ||
+	    (p->proto == IPPROTO_ICMPV6 && p->icmp_type != ICMPV6_ECHO) ||
+	    (!p->bridged && open_is_local(&p->daddr)))
+		return LL_PASS;
+	tuple_of(&w->tuple, p);
+	__builtin_memset(&w->conn, 0, sizeof(w->conn));
+	w->conn.meta.created_tick = p->now_tick;
+	w->conn.meta.last_seen_tick = p->now_tick;
+	w->conn.saddr = p->saddr;
+	w->conn.daddr = p->daddr;
+	w->conn.sport = p->sport;
+	w->conn.dport = p->dport;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	return open_enter(p, w);
+}
+
+/* Enters the connection that p opens, p counted, with a backend where it is for a
+ * service: w->conn is what p becomes. w->reopen: p has the tuple of a connection that
+ * ended, w->old. LL_PASS: none that we follow.
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
@@ -229,11 +263,13 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	__u32 id, *load;
 	int ret;
 
-	if (!found || p->icmp_error || p->fragment == FRAGMENT_LATER)
+	if (p->icmp_error || p->fragment == FRAGMENT_LATER)
 		return LL_PASS;
 	if (config_first && (p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP) &&
 	    ct_event_of(p) != EVENT_OPEN)
 		return LL_PASS;
+	if (!found)
+		return open_plain(p, w);
 	w->service = *found;
 	s = &w->service;
 	p->service_id = s->id;

@@ -26,10 +26,14 @@ struct icmp_header {
 	__be32 rest;
 };
 
+#define ICMP_ECHO_REPLY	   0
 #define ICMP_DEST_UNREACH  3
+#define ICMP_ECHO	   8
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETERPROB 12
 #define ICMPV6_INFO_MIN	   128 /* below: errors */
+#define ICMPV6_ECHO	   128
+#define ICMPV6_ECHO_REPLY  129
 
 struct vlan_tag {
 	__be16 tci;
@@ -54,6 +58,7 @@ static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p
 		switch (next) {
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:
+			p->slow = 1; /* each router may have to look at them */
 		case IPPROTO_DSTOPTS:
 			if (bpf_skb_load_bytes(skb, off, &ext, sizeof(ext)))
 				return LL_PASS;
@@ -88,8 +93,34 @@ out:
 	return LL_NEXT;
 }
 
+/* Echo messages have their identifier where others have both ports; errors are about
+ * a packet inside; the rest is the kernel's.
+ */
+static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, void *end)
+{
+	int echo;
+
+	if ((void *)(icmp + 1) > end)
+		return LL_SHORT;
+	p->icmp_type = icmp->type;
+	if (p->family == 4) {
+		echo = icmp->type == ICMP_ECHO || icmp->type == ICMP_ECHO_REPLY;
+		p->icmp_error = icmp->type == ICMP_DEST_UNREACH ||
+				icmp->type == ICMP_TIME_EXCEEDED ||
+				icmp->type == ICMP_PARAMETERPROB;
+	} else {
+		echo = icmp->type == ICMPV6_ECHO || icmp->type == ICMPV6_ECHO_REPLY;
+		p->icmp_error = icmp->type && icmp->type < ICMPV6_INFO_MIN;
+	}
+	if (echo) {
+		p->sport = *(__be16 *)&icmp->rest;
+		p->dport = p->sport;
+	}
+	return echo || p->icmp_error ? LL_NEXT : LL_PASS;
+}
+
 /* Reads ports, and of TCP what connection tracking needs. */
-static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
+static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	void *l4 = data + (p->l4_off & L4_OFF_MAX);
 
@@ -117,32 +148,32 @@ static __always_inline int parse_l4(struct pkt *p, void *data, void *end)
 		p->sctp_chunk = 0xff;
 		/* A GSO packet has its chunks in a list, where no pull reaches. */
 		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
-		    bpf_skb_load_bytes(p->skb, p->l4_off + 12, &p->sctp_chunk, 1))
+		    bpf_skb_load_bytes(skb, p->l4_off + 12, &p->sctp_chunk, 1))
 			return LL_PASS;
 		return LL_NEXT;
 	}
-	if (p->proto == IPPROTO_ICMP && p->family == 4) {
-		struct icmp_header *icmp = l4;
-
-		if ((void *)(icmp + 1) > end)
-			return LL_SHORT;
-		p->icmp_error = icmp->type == ICMP_DEST_UNREACH ||
-				icmp->type == ICMP_TIME_EXCEEDED ||
-				icmp->type == ICMP_PARAMETERPROB;
-		return p->icmp_error ? LL_NEXT : LL_PASS;
-	}
-	if (p->proto == IPPROTO_ICMPV6 && p->family == 6) {
-		struct icmp_header *icmp = l4;
-
-		if ((void *)(icmp + 1) > end)
-			return LL_SHORT;
-		p->icmp_error = icmp->type && icmp->type < ICMPV6_INFO_MIN;
-		return p->icmp_error ? LL_NEXT : LL_PASS;
-	}
+	if (p->proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		return parse_icmp(p, l4, end);
 	return LL_PASS;
 }
 
-static __always_inline int parse_ipv4(struct pkt *p, void *data, void *end)
+/* Whether a header of 20 bytes sums up to what it should: a router passes on no other
+ * (RFC 1812, section 5.2.2).
+ */
+static __always_inline int parse_ipv4_sum(const struct iphdr *ip)
+{
+	const __u32 *word = (const __u32 *)ip;
+	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
+
+	sum = (sum >> 32) + (sum & 0xffffffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return sum == 0xffff;
+}
+
+static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void *data,
+				     void *end)
 {
 	struct iphdr *ip = data + (p->l3_off & 63);
 	__u16 frag;
@@ -158,6 +189,8 @@ static __always_inline int parse_ipv4(struct pkt *p, void *data, void *end)
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
 	p->l4_len = bpf_ntohs(ip->tot_len) - ip->ihl * 4;
+	p->slow = ip->ihl != 5 || !parse_ipv4_sum(ip) ||
+		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len;
 	frag = bpf_ntohs(ip->frag_off);
 	if (frag & (IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
 		p->fragment_id = ip->id;
@@ -166,7 +199,8 @@ static __always_inline int parse_ipv4(struct pkt *p, void *data, void *end)
 	return LL_NEXT;
 }
 
-static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
+static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void *data,
+				     void *end)
 {
 	struct ipv6hdr *ip = data + (p->l3_off & 63);
 
@@ -181,16 +215,17 @@ static __always_inline int parse_ipv6(struct pkt *p, void *data, void *end)
 	__builtin_memcpy(&p->daddr, &ip->daddr, sizeof(p->daddr));
 	p->l4_off = p->l3_off + sizeof(*ip);
 	p->l4_len = bpf_ntohs(ip->payload_len);
+	p->slow = p->l4_off + p->l4_len > skb->len;
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;
-	return parse_ipv6_extensions(p->skb, p);
+	return parse_ipv6_extensions(skb, p);
 }
 
 /* Fills p from an Ethernet frame. LL_PASS: nothing that we could ever handle. */
-static __always_inline int parse_linear(struct pkt *p)
+static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 {
-	void *data = (void *)(long)p->skb->data;
-	void *end = (void *)(long)p->skb->data_end;
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	__be16 proto;
 	int ret;
@@ -199,7 +234,12 @@ static __always_inline int parse_linear(struct pkt *p)
 		return LL_SHORT;
 	proto = eth->h_proto;
 	p->l3_off = sizeof(*eth);
-	p->tagged = p->skb->vlan_present;
+	p->tagged = 0;
+	p->vid = 0;
+	if (skb->vlan_present) {
+		p->vid = skb->vlan_tci & 0xfff;
+		p->tagged = !p->vid || skb->vlan_proto != bpf_htons(ETH_P_8021Q);
+	}
 	for (int i = 0; i < 2; i++) {
 		struct vlan_tag *tag = data + (p->l3_off & 63);
 
@@ -212,14 +252,14 @@ static __always_inline int parse_linear(struct pkt *p)
 		p->tagged = 1;
 	}
 	if (proto == bpf_htons(ETH_P_IP))
-		ret = parse_ipv4(p, data, end);
+		ret = parse_ipv4(skb, p, data, end);
 	else if (proto == bpf_htons(ETH_P_IPV6))
-		ret = parse_ipv6(p, data, end);
+		ret = parse_ipv6(skb, p, data, end);
 	else
 		return LL_PASS;
 	if (ret != LL_NEXT)
 		return ret;
-	return parse_l4(p, data, end);
+	return parse_l4(skb, p, data, end);
 }
 
 /* Brings the headers into the part of the packet that can be read directly, and
@@ -227,21 +267,25 @@ static __always_inline int parse_linear(struct pkt *p)
  * a copy, keeps TCP from joining packets when it receives them, and would break the
  * list of fragments of a UDP GSO packet.
  */
-static __noinline int parse_pulled(struct pkt *p)
+static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 {
-	struct __sk_buff *skb = p->skb;
-
 	if (skb->gso_size ||
 	    bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
 		return LL_PASS;
 	p->fragment = FRAGMENT_NONE;
-	return parse_linear(p);
+	return parse_linear(skb, p);
 }
 
-/* As parse_linear, wherever the headers are. */
-static __always_inline int parse_packet(struct pkt *p)
+/* As parse_linear, wherever the headers are. A global function, so that the verifier
+ * walks it once, and what comes after it once and not for each kind of packet. p->skb is
+ * not what it was.
+ */
+__noinline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 {
-	int ret = parse_linear(p);
+	int ret;
 
-	return ret == LL_SHORT ? parse_pulled(p) : ret;
+	if (!p)
+		return LL_PASS;
+	ret = parse_linear(skb, p);
+	return ret == LL_SHORT ? parse_pulled(skb, p) : ret;
 }

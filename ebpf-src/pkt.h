@@ -31,7 +31,7 @@ struct pkt {
 	__u16 l3_off;
 	__u16 l4_off;
 	__u8 ttl;
-	__u8 tagged;	 /* carries a VLAN tag */
+	__u8 tagged;	 /* carries a VLAN tag that only the kernel can handle */
 	__u8 egress;	 /* on the egress hook */
 	__u8 icmp_error; /* ICMP error: look inside */
 	__u32 tcp_seq;	 /* host order; TCP only */
@@ -43,6 +43,12 @@ struct pkt {
 	__u8 refused;	 /* no backend: counted as a drop, and answered */
 	__u8 martian;	 /* leaves with the node's own IPv4 address: not through the stack */
 	__u8 half_open;	 /* its connection, if it has one, is not an established one */
+	__u8 slow;	 /* only the kernel can forward it: options, a length that is not true */
+	__u8 bridge_port; /* came in by a port of a bridge */
+	__u8 bridged;	 /* from one port of a bridge to another */
+	__u8 icmp_type;	 /* ICMP and ICMPv6 only */
+	__u16 vid;	 /* of the VLAN tag; 0: none */
+	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
@@ -101,6 +107,17 @@ static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const 
 	__builtin_memcpy(data, dmac, 6);
 	__builtin_memcpy(data + 6, smac, 6);
 	return LL_NEXT;
+}
+
+/* Whether the frame is for the station dmac. */
+static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
+{
+	const __u16 *data = (void *)(long)p->skb->data;
+	void *end = (void *)(long)p->skb->data_end;
+	const __u16 *want = (const __u16 *)dmac;
+
+	return (void *)(data + 3) <= end && data[0] == want[0] && data[1] == want[1] &&
+	       data[2] == want[2];
 }
 
 /* skb->tc_index carries a word from our ingress hook to our egress hook; both

@@ -19,15 +19,18 @@ static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
 
 	key.ifindex = w->routed ? w->routed : route_out(p, &w->rewrite.saddr, &w->rewrite.daddr);
 	device = key.ifindex ? device_find(key.ifindex) : NULL;
-	if (!device || !(device->flags & DEVICE_F_PORT))
+	if (!device || (device->flags & (DEVICE_F_PORT | DEVICE_F_PART)) != DEVICE_F_PORT)
 		return 0;
+	key.mtu_bytes = device->mtu_bytes;
+	if (fib->mtu_result && fib->mtu_result < key.mtu_bytes)
+		key.mtu_bytes = fib->mtu_result;
 	__builtin_memcpy(key.dmac, fib->dmac, 6);
 	__builtin_memcpy(key.smac, fib->smac, 6);
 	if (!(key.dmac[0] | key.dmac[1] | key.dmac[2] | key.dmac[3] | key.dmac[4] | key.dmac[5]))
 		return 0; /* not resolved */
 	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
 	if (!known) /* its first packet goes by the kernel's neighbour table */
-		return nexthop_enter(&key, p->now_tick - config_confirm_ticks - 1);
+		return nexthop_enter(&key, device, p->now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
 	return nexthop && nexthop->ifindex ? *known : 0;
 }

@@ -34,6 +34,7 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = skb->ifindex;
 	fib->l4_protocol = ROUTE_PROTO(how);
+	fib->tot_len = 1; /* so that the answer tells the path's MTU */
 	if (how & ROUTE_IPV4) {
 		fib->family = AF_INET;
 		fib->ipv4_src = saddr->word[3];

@@ -58,7 +58,7 @@ static __noinline int send(struct pkt *p, struct work *w)
 SEC("tc")
 int ll_tc_egress(struct __sk_buff *skb)
 {
-	struct pkt p = { .skb = skb, .egress = 1 };
+	struct pkt p = { .egress = 1 };
 	__u32 word = skb->tc_index;
 	struct work *w;
 	int ret;
@@ -69,17 +69,17 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)
 		return handled(skb, 1);
-	ret = parse_packet(&p);
+	ret = parse_packet(skb, &p);
+	p.skb = skb;
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	if (word == TC_INDEX_LEARN) {
-		nexthop_learn(&p, w);
+	if (word == TC_INDEX_LEARN && nexthop_learn(&p, w))
 		return handled(skb, 1);
-	}
+	domain_egress(&p);
 	if (p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)

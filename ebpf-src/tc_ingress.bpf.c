@@ -11,7 +11,7 @@
 
 #include "parse.h"
 #include "resolve.h"
-#include "track.h"
+#include "shortcut.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
@@ -19,7 +19,8 @@ static __noinline int forward(struct pkt *p, struct work *w)
 	__u32 index = w->conn.meta.nexthop;
 
 	track_prepare(p, w);
-	if (!index && p->fragment == FRAGMENT_NONE) {
+	/* What we do not translate is the kernel's to route. */
+	if (!index && w->rewrite.translate && p->fragment == FRAGMENT_NONE) {
 		index = nexthop_by_route(p, w);
 		if (index)
 			nexthop_note(w, index);
@@ -30,7 +31,7 @@ static __noinline int forward(struct pkt *p, struct work *w)
 SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
-	struct pkt p = { .skb = skb };
+	struct pkt p = {};
 	__u32 word = skb->tc_index;
 	struct work *w;
 	int ret;
@@ -42,9 +43,12 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (done)
 			return TC_ACT_UNSPEC;
 	}
-	if (skb->pkt_type != PACKET_HOST)
+	if (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST)
 		return TC_ACT_UNSPEC;
-	ret = parse_packet(&p);
+	ret = parse_packet(skb, &p);
+	p.skb = skb;
+	if (ret == LL_NEXT)
+		ret = domain_ingress(&p);
 	if (ret != LL_NEXT)
 		return TC_ACT_UNSPEC;
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;

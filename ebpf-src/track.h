@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* track.h - the tracked path: what a packet of a known connection goes through. */
+/* track.h - the long way: what a packet goes through whose connection is not established,
+ * or may change.
+ */
 #pragma once
 
 #include "fragment.h"
@@ -18,151 +20,6 @@ static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexth
 		return 1;
 	return p->skb->gso_size &&
 	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
-}
-
-/* Whether packets of this direction leave with an IPv4 address of the node itself, that
- * of its SNAT or that of the frontend: to the stack such a source, coming in, is a
- * martian. Answers to a client on the node itself end at its stack all the same.
- */
-static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
-{
-	if (p->family != 4 || p->saddr.word[3] == saddr)
-		return 0;
-	if (!(flags & CT_F_REPLY))
-		return !!(flags & CT_F_SNAT);
-	if (flags & CT_F_FROM_NODE)
-		return 0;
-	return route_is_local4(p->skb, saddr);
-}
-
-/* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
- * neighbours, but not through the stack.
- */
-static __noinline int track_send_routed(struct pkt *p)
-{
-	__u32 out = route_out(p, &p->saddr, &p->daddr);
-
-	if (!out)
-		return -DROP_NO_ROUTE;
-	p->skb->tc_index = TC_INDEX_LEARN;
-	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
-	p->verdict = VERDICT_SLOW;
-	return LL_REDIRECT;
-}
-
-/* Rewrites a packet of connection meta as r says and sends it on: by the short cut
- * where its next hop is known and nothing speaks against it, else by the kernel.
- */
-static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags, struct rewrite *r)
-{
-	struct nexthop *nexthop;
-	__u32 out;
-	int ret;
-
-	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
-	out = nexthop ? nexthop_device(nexthop) : 0;
-	if (!nexthop || !out || p->tagged || p->ttl <= 1 || !track_fits(p, nexthop))
-		goto slow;
-	if (ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks) {
-		/* One packet goes by the kernel's neighbour table, which so learns
-		 * that the neighbour is in use and finds out whether it lives.
-		 */
-		nexthop->checked_tick = p->now_tick;
-		r->dec_ttl = 1;
-		ret = nat_rewrite(p, r);
-		if (ret != LL_NEXT)
-			return ret;
-		p->skb->tc_index = TC_INDEX_LEARN;
-		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
-		p->verdict = VERDICT_SLOW;
-		return LL_REDIRECT;
-	}
-	r->dec_ttl = 1;
-	ret = nat_rewrite(p, r);
-	if (ret != LL_NEXT)
-		return ret;
-	p->verdict = VERDICT_TRACKED;
-	return nexthop_send(p, nexthop, out);
-slow:
-	p->martian = track_is_martian(p, flags, r->saddr.word[3]);
-	if (p->martian) {
-		/* The stack tells the sender: it knows where the packet was to go. */
-		if (p->ttl <= 1)
-			return LL_STACK;
-		r->dec_ttl = 1;
-	}
-	ret = nat_rewrite(p, r);
-	if (ret != LL_NEXT)
-		return ret;
-	if (p->martian)
-		return track_send_routed(p);
-	p->skb->tc_index = TC_INDEX_LEARN;
-	p->verdict = VERDICT_SLOW;
-	return LL_STACK;
-}
-
-/* Whether the packet can change its connection's state. Data does not, but before
- * both sides have spoken and after a reset. Not for TCP's own events, TCP_EVENTS.
- */
-static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
-{
-	return meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED ||
-	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
-}
-
-/* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
-static __always_inline int track_ipv4(struct pkt *p)
-{
-	struct ct4_key key = {
-		.saddr = p->saddr.word[3],
-		.daddr = p->daddr.word[3],
-		.sport = p->sport,
-		.dport = p->dport,
-		.proto = p->proto,
-		.zone = config_zone,
-	};
-	struct ct4_val *v;
-	struct rewrite r = {};
-
-	if (p->tcp_flags & TCP_EVENTS)
-		return LL_NEXT;
-	v = bpf_map_lookup_elem(&ll_ct4, &key);
-	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta))
-		return LL_NEXT;
-	track_count(p, &v->meta);
-	addr_from4(&r.saddr, v->saddr);
-	addr_from4(&r.daddr, v->daddr);
-	r.sport = v->sport;
-	r.dport = v->dport;
-	return track_forward(p, v->meta.nexthop, v->meta.flags, &r);
-}
-
-static __always_inline int track_ipv6(struct pkt *p)
-{
-	struct ct6_key key = {
-		.saddr = p->saddr,
-		.daddr = p->daddr,
-		.sport = p->sport,
-		.dport = p->dport,
-		.proto = p->proto,
-		.zone = config_zone,
-	};
-	struct ct6_val *v;
-	struct rewrite r = {};
-
-	if (p->tcp_flags & TCP_EVENTS)
-		return LL_NEXT;
-	v = bpf_map_lookup_elem(&ll_ct6, &key);
-	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta))
-		return LL_NEXT;
-	track_count(p, &v->meta);
-	r.saddr = v->saddr;
-	r.daddr = v->daddr;
-	r.sport = v->sport;
-	r.dport = v->dport;
-	return track_forward(p, v->meta.nexthop, v->meta.flags, &r);
 }
 
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
@@ -219,4 +76,5 @@ static __always_inline void track_prepare(struct pkt *p, struct work *w)
 	r->sport = w->conn.sport;
 	r->dport = w->conn.dport;
 	r->dec_ttl = 0;
+	r->translate = !!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT));
 }

@@ -30,9 +30,9 @@ struct ct4_key {
 	__be32 daddr;
 	__be16 sport; /* ICMP echo: identifier in both */
 	__be16 dport;
-	__u8 proto; /* IPPROTO_ */
-	__u8 zone;  /* 0: host, 1: switch namespace */
-	__u16 pad;
+	__u8 proto;   /* IPPROTO_ */
+	__u8 zone;    /* 0: host, 1: switch namespace */
+	__u16 domain; /* of bridged frames that of their bridge and VLAN; else 0 */
 };
 _Static_assert(sizeof(struct ct4_key) == 16, "layout is pinned");
 
@@ -43,7 +43,7 @@ struct ct6_key {
 	__be16 dport;
 	__u8 proto;
 	__u8 zone;
-	__u16 pad;
+	__u16 domain;
 };
 _Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
 
@@ -73,7 +73,8 @@ struct ct_meta {
 	__u64 byte_count; /* of whole frames */
 	__u32 last_seen_tick;
 	__u32 created_tick;
-	__u32 nexthop; /* index into nexthops; 0: not learnt, the kernel routes */
+	__u16 nexthop; /* index into nexthops; 0: not learnt, the kernel forwards */
+	__u16 in_port; /* lower half of the index of the device that it comes in by; 0: unknown */
 	__u32 service_id;
 	__u32 backend_id;
 	__u32 tcp_ack;	  /* host order: highest acknowledgement sent in this direction */
@@ -112,7 +113,9 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 #define NEXTHOP_COUNT 16384
 
-#define NEXTHOP_F_PEER 0x1 /* a veth whose other end is in another namespace */
+#define NEXTHOP_F_PEER	  0x1 /* a veth whose other end is in another namespace */
+#define NEXTHOP_F_BRIDGED 0x2 /* frames stay as they are: only those to dmac */
+#define NEXTHOP_F_PART	  0x4 /* of a bridge: the kernel's bridge confirms it */
 
 /* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew; the
  * rest stays, for programs that are just about to send by it.
@@ -124,18 +127,50 @@ struct nexthop {
 	__u8 smac[6];
 	__u32 flags;	    /* NEXTHOP_F_ */
 	__u32 checked_tick; /* when the kernel last confirmed it */
-	__u32 pad;
+	__u16 vid;	    /* VLAN tag that frames leave with; 0: none */
+	__u16 pad;
 };
 _Static_assert(sizeof(struct nexthop) == 32, "two to a cache line");
 
 struct nexthop_key {
 	__u32 ifindex;
+	__u32 mtu_bytes;
 	__u8 dmac[6];
-	__u8 smac[6];
+	__u8 smac[6]; /* zero where frames stay as they are */
+	__u16 vid;
 	__u8 zone;
-	__u8 pad[3];
+	__u8 bridged;
 };
-_Static_assert(sizeof(struct nexthop_key) == 20, "layout is pinned");
+_Static_assert(sizeof(struct nexthop_key) == 24, "layout is pinned");
+
+/* --- bridges --- */
+
+#define BRIDGED_WORDS 1024 /* for each zone: a bit for each lower half of an index */
+
+struct station_key {
+	__u32 ifindex;
+	__u16 vid; /* 0: frames without a tag */
+	__u8 zone;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct station_key) == 8, "layout is pinned");
+
+/* Where frames are that come in by a port of a bridge: every port has an entry for
+ * vid 0.
+ */
+struct station {
+	__u32 bridge; /* index of the device */
+	__u16 domain; /* 0: such frames are refused, or nobody knows */
+	__u16 vid;
+	__u8 mac[6]; /* of the bridge: frames to it are routed */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct station) == 16, "layout is pinned");
+
+struct local_key {
+	struct addr addr;
+	__u32 zone;
+};
 
 struct device_key {
 	__u32 ifindex;

@@ -45,11 +45,11 @@ func (v *kernelCt4Val) meta() *kernelCtMeta { return &v.Meta }
 func (v *kernelCt6Val) meta() *kernelCtMeta { return &v.Meta }
 
 func (v *kernelCt4Val) twin(k *kernelCt4Key) kernelCt4Key {
-	return kernelCt4Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone}
+	return kernelCt4Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone, Domain: k.Domain}
 }
 
 func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
-	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone}
+	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone, Domain: k.Domain}
 }
 
 // connTable is one map of connections, whatever its family.

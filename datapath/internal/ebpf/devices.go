@@ -38,7 +38,8 @@ type devices struct {
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
 	ports      map[int]bool // devices that our programs are attached to
-	stale      bool         // a message was lost
+	stations   *stations
+	stale      bool // a message was lost
 	scanned    time.Time
 }
 
@@ -49,6 +50,7 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
 		ports:      make(map[int]bool),
+		stations:   newStations(d, z.id),
 	}
 }
 
@@ -75,7 +77,7 @@ func (v *devices) start() error {
 		return err
 	}
 	// What the programs learnt before this run began may have changed since.
-	if err := v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }); err != nil {
+	if err := v.invalidateAll(); err != nil {
 		return err
 	}
 	return v.scan()
@@ -148,7 +150,7 @@ func (v *devices) maintain() error {
 		return nil
 	}
 	if stale {
-		if err := v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }); err != nil {
+		if err := v.invalidateAll(); err != nil {
 			return err
 		}
 		v.d.signal()
@@ -168,6 +170,10 @@ func (v *devices) scan() error {
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
+	bridgePorts, err := v.zone.bridgePorts()
+	if err != nil {
+		return fmt.Errorf("list ports of bridges: %w", err)
+	}
 	v.scanned = time.Now()
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
@@ -179,7 +185,22 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l, first)
 	}
-	return v.write(wanted)
+	if err := v.write(wanted); err != nil {
+		return err
+	}
+	if err := v.stations.setLocal(addrs); err != nil {
+		return err
+	}
+	changed, err := v.stations.setPorts(bridgePorts, v.links)
+	if changed { // frames may go another way, or none
+		err = errors.Join(err, v.invalidateAll())
+	}
+	return err
+}
+
+// invalidateAll makes all next hops of the zone invalid.
+func (v *devices) invalidateAll() error {
+	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id })
 }
 
 func (v *devices) key(l netlink.Link) kernelDeviceKey {
@@ -281,6 +302,10 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 // neighbourChanged makes the next hops of a neighbour invalid that has another
 // address of its link, or none any more.
 func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
+	if u.Family == unix.AF_BRIDGE {
+		v.stationChanged(u)
+		return
+	}
 	ip, ok := netip.AddrFromSlice(u.IP)
 	if !ok {
 		return
@@ -305,13 +330,26 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	}))
 }
 
+// stationChanged makes the next hops invalid by which a bridge's station is no more, or
+// not any longer, to be found.
+func (v *devices) stationChanged(u netlink.NeighUpdate) {
+	var mac [6]byte
+	if copy(mac[:], u.HardwareAddr) != len(mac) {
+		return
+	}
+	gone := u.Type == unix.RTM_DELNEIGH
+	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+		return k.Zone == v.zone.id && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
+	}))
+}
+
 // routeChanged makes all next hops invalid: any connection may go another way
 // now. Those of the neighbours' own entries and of the local table change nothing.
 func (v *devices) routeChanged(u netlink.RouteUpdate) {
 	if u.Route.Flags&unix.RTM_F_CLONED != 0 || u.Route.Table == unix.RT_TABLE_LOCAL {
 		return
 	}
-	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id }))
+	v.report(v.invalidateAll())
 }
 
 // byName returns the device of a port, or nil.

@@ -22,6 +22,7 @@ const (
 	egressMapLlBackendOpened    = "ll_backend_opened"
 	egressMapLlBackendReused    = "ll_backend_reused"
 	egressMapLlBackendTraffic   = "ll_backend_traffic"
+	egressMapLlBridged          = "ll_bridged"
 	egressMapLlCt4              = "ll_ct4"
 	egressMapLlCt6              = "ll_ct6"
 	egressMapLlDevice           = "ll_device"
@@ -29,6 +30,8 @@ const (
 	egressMapLlFragment         = "ll_fragment"
 	egressMapLlHalf4            = "ll_half4"
 	egressMapLlHalf6            = "ll_half6"
+	egressMapLlLocal            = "ll_local"
+	egressMapLlNetfilter        = "ll_netfilter"
 	egressMapLlNexthop          = "ll_nexthop"
 	egressMapLlNexthopFree      = "ll_nexthop_free"
 	egressMapLlNexthopId        = "ll_nexthop_id"
@@ -43,6 +46,7 @@ const (
 	egressMapLlSnatNext         = "ll_snat_next"
 	egressMapLlSnatPorts        = "ll_snat_ports"
 	egressMapLlSourceRange      = "ll_source_range"
+	egressMapLlStation          = "ll_station"
 	egressMapLlTurn             = "ll_turn"
 	egressMapLlVerdicts         = "ll_verdicts"
 	egressMapLlWork             = "ll_work"
@@ -107,6 +111,7 @@ type egressMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
@@ -114,6 +119,8 @@ type egressMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
+	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
@@ -128,6 +135,7 @@ type egressMapSpecs struct {
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
+	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -168,6 +176,7 @@ type egressMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
@@ -175,6 +184,8 @@ type egressMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
+	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
@@ -189,6 +200,7 @@ type egressMaps struct {
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
+	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -202,6 +214,7 @@ func (m *egressMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
@@ -209,6 +222,8 @@ func (m *egressMaps) Close() error {
 		m.LlFragment,
 		m.LlHalf4,
 		m.LlHalf6,
+		m.LlLocal,
+		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
@@ -223,6 +238,7 @@ func (m *egressMaps) Close() error {
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
+		m.LlStation,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

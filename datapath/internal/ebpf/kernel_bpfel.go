@@ -51,14 +51,14 @@ type kernelBackend struct {
 }
 
 type kernelCt4Key struct {
-	_     structs.HostLayout
-	Saddr uint32
-	Daddr uint32
-	Sport uint16
-	Dport uint16
-	Proto uint8
-	Zone  uint8
-	Pad   uint16
+	_      structs.HostLayout
+	Saddr  uint32
+	Daddr  uint32
+	Sport  uint16
+	Dport  uint16
+	Proto  uint8
+	Zone   uint8
+	Domain uint16
 }
 
 type kernelCt4Val struct {
@@ -72,14 +72,14 @@ type kernelCt4Val struct {
 }
 
 type kernelCt6Key struct {
-	_     structs.HostLayout
-	Saddr kernelAddr
-	Daddr kernelAddr
-	Sport uint16
-	Dport uint16
-	Proto uint8
-	Zone  uint8
-	Pad   uint16
+	_      structs.HostLayout
+	Saddr  kernelAddr
+	Daddr  kernelAddr
+	Sport  uint16
+	Dport  uint16
+	Proto  uint8
+	Zone   uint8
+	Domain uint16
 }
 
 type kernelCt6Val struct {
@@ -98,7 +98,8 @@ type kernelCtMeta struct {
 	ByteCount    uint64
 	LastSeenTick uint32
 	CreatedTick  uint32
-	Nexthop      uint32
+	Nexthop      uint16
+	InPort       uint16
 	ServiceId    uint32
 	BackendId    uint32
 	TcpAck       uint32
@@ -154,6 +155,12 @@ type kernelFragmentKey struct {
 	Pad   uint16
 }
 
+type kernelLocalKey struct {
+	_    structs.HostLayout
+	Addr kernelAddr
+	Zone uint32
+}
+
 type kernelNexthop struct {
 	_           structs.HostLayout
 	Ifindex     uint32
@@ -162,16 +169,19 @@ type kernelNexthop struct {
 	Smac        [6]uint8
 	Flags       uint32
 	CheckedTick uint32
-	Pad         uint32
+	Vid         uint16
+	Pad         uint16
 }
 
 type kernelNexthopKey struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Dmac    [6]uint8
-	Smac    [6]uint8
-	Zone    uint8
-	Pad     [3]uint8
+	_        structs.HostLayout
+	Ifindex  uint32
+	MtuBytes uint32
+	Dmac     [6]uint8
+	Smac     [6]uint8
+	Vid      uint16
+	Zone     uint8
+	Bridged  uint8
 }
 
 type kernelPortDropKey struct {
@@ -275,6 +285,23 @@ type kernelSourceRangeKey struct {
 	Addr      kernelAddr
 }
 
+type kernelStation struct {
+	_      structs.HostLayout
+	Bridge uint32
+	Domain uint16
+	Vid    uint16
+	Mac    [6]uint8
+	Pad    uint16
+}
+
+type kernelStationKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Vid     uint16
+	Zone    uint8
+	Pad     uint8
+}
+
 type kernelTraffic struct {
 	_           structs.HostLayout
 	PacketCount uint64
@@ -291,6 +318,7 @@ const (
 	kernelMapLlBackendOpened    = "ll_backend_opened"
 	kernelMapLlBackendReused    = "ll_backend_reused"
 	kernelMapLlBackendTraffic   = "ll_backend_traffic"
+	kernelMapLlBridged          = "ll_bridged"
 	kernelMapLlCt4              = "ll_ct4"
 	kernelMapLlCt6              = "ll_ct6"
 	kernelMapLlDevice           = "ll_device"
@@ -298,6 +326,8 @@ const (
 	kernelMapLlFragment         = "ll_fragment"
 	kernelMapLlHalf4            = "ll_half4"
 	kernelMapLlHalf6            = "ll_half6"
+	kernelMapLlLocal            = "ll_local"
+	kernelMapLlNetfilter        = "ll_netfilter"
 	kernelMapLlNexthop          = "ll_nexthop"
 	kernelMapLlNexthopFree      = "ll_nexthop_free"
 	kernelMapLlNexthopId        = "ll_nexthop_id"
@@ -312,6 +342,7 @@ const (
 	kernelMapLlSnatNext         = "ll_snat_next"
 	kernelMapLlSnatPorts        = "ll_snat_ports"
 	kernelMapLlSourceRange      = "ll_source_range"
+	kernelMapLlStation          = "ll_station"
 	kernelMapLlTurn             = "ll_turn"
 	kernelMapLlVerdicts         = "ll_verdicts"
 	kernelMapLlWork             = "ll_work"
@@ -376,6 +407,7 @@ type kernelMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
@@ -383,6 +415,8 @@ type kernelMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
+	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
@@ -397,6 +431,7 @@ type kernelMapSpecs struct {
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
+	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -437,6 +472,7 @@ type kernelMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
@@ -444,6 +480,8 @@ type kernelMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
+	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
@@ -458,6 +496,7 @@ type kernelMaps struct {
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
+	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -471,6 +510,7 @@ func (m *kernelMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
@@ -478,6 +518,8 @@ func (m *kernelMaps) Close() error {
 		m.LlFragment,
 		m.LlHalf4,
 		m.LlHalf6,
+		m.LlLocal,
+		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
@@ -492,6 +534,7 @@ func (m *kernelMaps) Close() error {
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
+		m.LlStation,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

@@ -154,11 +154,7 @@ func strangers(r *rig, f family, p path) map[string][]byte {
 	set := func(at int, values ...byte) []byte {
 		return edit(func(b []byte) []byte { copy(b[at:], values); return b })
 	}
-	port := func(addr netip.AddrPort, n uint16) netip.AddrPort { return netip.AddrPortFrom(addr.Addr(), n) }
 	all := map[string][]byte{
-		"another port":           packet(r.in.arrives(), p.proto, p.client, port(p.vip, 4661), stageOpen, 61),
-		"another protocol":       packet(r.in.arrives(), testpkt.ProtoUDP, p.client, p.vip, stageOpen, 61),
-		"the backend itself":     packet(r.in.arrives(), p.proto, p.client, p.backend, stageOpen, 61),
 		"another station's":      set(0, 2, 0, 0x5e, 0x10, 9, 9),
 		"EtherType of ARP":       set(12, 8, 6),
 		"EtherType of the other": set(12, map[string]byte{"IPv4": 0x86, "IPv6": 8}[f.name], map[string]byte{"IPv4": 0xdd}[f.name]),

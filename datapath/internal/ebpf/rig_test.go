@@ -198,7 +198,7 @@ func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
 	r.put(kernelMapLlNexthop, index, kernelNexthop{
 		Ifindex: to.index, MtuBytes: 1500, Dmac: to.other, Smac: to.mac, Flags: flags, CheckedTick: rigTick(),
 	})
-	r.change(tuple, func(m *rigMeta) { m.Nexthop = index })
+	r.change(tuple, func(m *rigMeta) { m.Nexthop = uint16(index) })
 }
 
 // frame in or out of a program.

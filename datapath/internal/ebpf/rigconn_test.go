@@ -24,12 +24,13 @@ func (t rigTuple) turned() rigTuple { return rigTuple{t.proto, t.dst, t.src} }
 
 // rigMeta is the part of an entry that both families have.
 type rigMeta struct {
-	PacketCount, ByteCount               uint64
-	LastSeenTick, CreatedTick            uint32
-	Nexthop, ServiceID, BackendID, TCPAk uint32
-	TCPWindow                            uint16
-	TCPScale, State                      uint8
-	Flags, Pad                           uint16
+	PacketCount, ByteCount      uint64
+	LastSeenTick, CreatedTick   uint32
+	Nexthop, InPort             uint16
+	ServiceID, BackendID, TCPAk uint32
+	TCPWindow                   uint16
+	TCPScale, State             uint8
+	Flags, Pad                  uint16
 }
 
 // rigConn is one entry.

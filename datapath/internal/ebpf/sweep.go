@@ -24,7 +24,14 @@ var (
 	finTimeout      = ticksOf(120 * time.Second)
 	timeWaitTimeout = ticksOf(60 * time.Second)
 	closedTimeout   = ticksOf(10 * time.Second)
+	echoTimeout     = ticksOf(60 * time.Second) // ICMP (RFC 5508, section 3.2)
 )
+
+// plainIdle is after how long connections end that are no service's: RFC 5382, section
+// 5, for TCP, and RFC 4787, section 4.3, for UDP.
+var plainIdle = idleTicks{
+	tcp: ticksOf(2*time.Hour + 4*time.Minute), udp: ticksOf(5 * time.Minute), sctp: ticksOf(2*time.Hour + 4*time.Minute),
+}
 
 // sweeper looks through all connections, a batch at a time: it ends those that
 // are idle or whose backend is gone, and counts what the others carry.
@@ -276,6 +283,8 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 		return closedTimeout // of a service that is gone
 	}
 	switch datapath.Protocol(proto) {
+	case datapath.ICMP, datapath.ICMPv6:
+		return echoTimeout
 	case datapath.TCP:
 		return t.tcp
 	case datapath.SCTP:
@@ -289,7 +298,8 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	idle := make(idleTimeouts, len(s.byID))
+	idle := make(idleTimeouts, len(s.byID)+1)
+	idle[0] = plainIdle
 	for id, v := range s.byID {
 		if v.current {
 			t := v.value.IdleTimeout

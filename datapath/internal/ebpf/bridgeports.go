@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// bridgePort is a device that is enslaved to a bridge, as the kernel has it.
+type bridgePort struct {
+	bridge int   // index of the device
+	state  uint8 // of the spanning tree
+	flags  portFlags
+	vlans  string // of bridge_vlan_info, as they came
+}
+
+// portFlags are the settings of a port that change where frames may go, by their
+// attributes' numbers.
+type portFlags [brportFlagMax]uint8
+
+// Attributes of a port that the library does not name (linux/if_link.h).
+const (
+	brportLocked  = 43
+	brportFlagMax = 48
+
+	stateForwarding = 3
+)
+
+// watchedFlags are those of portFlags that are kept.
+var watchedFlags = []uint16{
+	nl.IFLA_BRPORT_MODE, nl.IFLA_BRPORT_GUARD, nl.IFLA_BRPORT_LEARNING, nl.IFLA_BRPORT_UNICAST_FLOOD,
+	nl.IFLA_BRPORT_VLAN_TUNNEL, nl.IFLA_BRPORT_ISOLATED, brportLocked,
+}
+
+// follows reports whether the data plane may stand in for the bridge at this port.
+func (p *bridgePort) follows() bool {
+	return p.state == stateForwarding && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
+}
+
+// eachVLAN calls each for the VLANs of a port.
+func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
+	first := uint16(0)
+	for raw := []byte(p.vlans); len(raw) >= 4; raw = raw[4:] {
+		v := nl.DeserializeBridgeVlanInfo(raw)
+		switch {
+		case v.Flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN != 0:
+			first = v.Vid
+			continue
+		case v.Flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0:
+			first = v.Vid
+		}
+		for vid := first; vid <= v.Vid; vid++ {
+			each(vid, v.Flags&nl.BRIDGE_VLAN_INFO_PVID != 0)
+		}
+	}
+}
+
+// bridgePorts lists the ports of all bridges of the zone, by their indexes.
+func (z *zone) bridgePorts() (map[int]bridgePort, error) {
+	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	defer sockets[unix.NETLINK_ROUTE].Close()
+	return retry(func() (map[int]bridgePort, error) {
+		req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.Sockets = sockets
+		req.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
+		req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(nl.RTEXT_FILTER_BRVLAN_COMPRESSED)))
+		msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+		if err != nil {
+			return nil, err
+		}
+		ports := make(map[int]bridgePort)
+		for _, m := range msgs {
+			err = errors.Join(err, addBridgePort(ports, m))
+		}
+		return ports, err
+	})
+}
+
+// addBridgePort reads one message of a listing. The bridge itself, which has no
+// master, is left out.
+func addBridgePort(ports map[int]bridgePort, m []byte) error {
+	msg := nl.DeserializeIfInfomsg(m)
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return err
+	}
+	var p bridgePort
+	for _, a := range attrs {
+		var nested []byte
+		switch a.Attr.Type &^ unix.NLA_F_NESTED {
+		case unix.IFLA_MASTER:
+			p.bridge = int(nl.NativeEndian().Uint32(a.Value))
+			continue
+		case unix.IFLA_PROTINFO, unix.IFLA_AF_SPEC:
+			nested = a.Value
+		default:
+			continue
+		}
+		of := a.Attr.Type &^ unix.NLA_F_NESTED
+		inner, err := nl.ParseRouteAttr(nested)
+		if err != nil {
+			return err
+		}
+		for _, i := range inner {
+			switch {
+			case of == unix.IFLA_AF_SPEC && i.Attr.Type == nl.IFLA_BRIDGE_VLAN_INFO:
+				p.vlans += string(i.Value)
+			case of == unix.IFLA_PROTINFO && i.Attr.Type == nl.IFLA_BRPORT_STATE && len(i.Value) > 0:
+				p.state = i.Value[0]
+			case of == unix.IFLA_PROTINFO:
+				p.setFlag(i.Attr.Type, i.Value)
+			}
+		}
+	}
+	if p.bridge != 0 && p.bridge != int(msg.Index) {
+		ports[int(msg.Index)] = p
+	}
+	return nil
+}
+
+func (p *bridgePort) setFlag(number uint16, value []byte) {
+	for _, w := range watchedFlags {
+		if number == w && len(value) > 0 {
+			p.flags[number] = value[0]
+		}
+	}
+}
+
+// filtersVLANs reports whether a bridge does.
+func filtersVLANs(l netlink.Link) bool {
+	b, ok := l.(*netlink.Bridge)
+	return ok && b.VlanFiltering != nil && *b.VlanFiltering
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// verdicts returns how many packets took the short cut, and how many the slow path.
+func (n *network) verdicts() (tracked, slow uint64) {
+	n.t.Helper()
+	c, err := n.d.Telemetry().NodeCounters(context.Background())
+	n.ok(err)
+	return c.Verdicts["tracked"], c.Verdicts["slow"]
+}
+
+// wantShortCut sends words until one and its answer take nothing but the short cut.
+func (n *network) wantShortCut(what string, c *conversation) {
+	n.t.Helper()
+	for try := range 20 {
+		tracked, slow := n.verdicts()
+		c.echo(n.t, fmt.Sprint(what, " ", try))
+		nowTracked, nowSlow := n.verdicts()
+		if nowSlow == slow && nowTracked >= tracked+2 {
+			return
+		}
+	}
+	tracked, slow := n.verdicts()
+	list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{}, "", 10)
+	n.t.Errorf("%s: no word took the short cut both ways (%d packets tracked, %d slow); connections %+v, %v", what, tracked, slow, list, err)
+}
+
+// wantSlow sends words, none of which may take the short cut.
+func (n *network) wantSlow(what string, c *conversation) {
+	n.t.Helper()
+	tracked, _ := n.verdicts()
+	for i := range 5 {
+		c.echo(n.t, fmt.Sprint(what, " ", i))
+	}
+	if now, _ := n.verdicts(); now != tracked {
+		n.t.Errorf("%s: %d packets took the short cut", what, now-tracked)
+	}
+}
+
+// TestRouted: a connection that is no service's is forwarded by the kernel first and by
+// the short cut then, without a byte changed, and again by the kernel where the answer
+// may have changed.
+func TestRouted(t *testing.T) {
+	for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
+		t.Run(addr, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			n.backends.ServeTCP(t, addr, "server")
+			c := n.dial(addr)
+			n.wantShortCut("routed", c)
+
+			// netfilter has its say: nothing is short-cut any more.
+			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(1)))
+			n.ok(n.d.zones[zoneHost].devices.invalidateAll())
+			n.wantSlow("netfilter", c)
+			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(0)))
+			n.wantShortCut("without netfilter", c)
+
+			// The neighbour moves to another address of its link.
+			n.backends.Do(t, func() error {
+				l, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0x5e, 0x10, 7, 7})
+			})
+			n.node.Do(t, func() error { return flushNeighbours("out0") })
+			n.wantShortCut("after a move", c)
+
+			// A route elsewhere, and back: refused meanwhile, and nothing of it by the short cut.
+			to := netip.MustParseAddrPort(addr).Addr()
+			n.node.Do(t, func() error { return blackhole(to, netlink.RouteReplace) })
+			_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+			testnet.Eventually(t, 2*time.Second, "the blackhole is in force", func() bool {
+				tracked, _ := n.verdicts()
+				_, _ = c.Write([]byte("lost"))
+				now, _ := n.verdicts()
+				return now == tracked
+			})
+			n.node.Do(t, func() error { return blackhole(to, netlink.RouteDel) })
+			again := n.dial(addr)
+			n.wantShortCut("after the blackhole", again)
+		})
+	}
+}
+
+func flushNeighbours(device string) error {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	all, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
+	for i := range all {
+		_ = netlink.NeighDel(&all[i]) // what is gone is gone
+	}
+	return err
+}
+
+func blackhole(to netip.Addr, change func(*netlink.Route) error) error {
+	bits := to.BitLen()
+	return change(&netlink.Route{
+		Dst:  &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(bits, bits)},
+		Type: 6, // RTN_BLACKHOLE
+	})
+}
+
+// bridged is a node with four ports, two and two of which are bridged: by a bridge each,
+// or by one that keeps two VLANs apart. The stations of one pair have the addresses of
+// those of the other.
+type bridged struct {
+	*network
+	stations [4]*testnet.NS
+}
+
+func newBridged(t *testing.T, vlans bool) *bridged {
+	t.Helper()
+	b := &bridged{network: newNetwork(t)}
+	ports := []string{"p0", "p1", "p2", "p3"}
+	for i, name := range ports {
+		b.stations[i] = testnet.New(t, fmt.Sprint("station", i))
+		testnet.Veth(t, testnet.Port{NS: b.node, Name: name},
+			testnet.Port{NS: b.stations[i], Name: "eth0", Addrs: []string{fmt.Sprintf("10.9.0.%d/24", 1+i%2), fmt.Sprintf("fd09::%d/64", 1+i%2)}})
+	}
+	if vlans {
+		b.node.Bridge(t, "br0", ports...)
+		b.node.Do(t, func() error { return separate("br0", ports) })
+	} else {
+		b.node.Bridge(t, "br0", ports[:2]...)
+		b.node.Bridge(t, "br1", ports[2:]...)
+	}
+	for _, name := range ports {
+		b.ok(b.d.Ports().Update(context.Background(), datapath.PortName(name), datapath.Port{Device: name}))
+	}
+	return b
+}
+
+// separate puts the first two ports of a bridge into VLAN 10, and the others into VLAN 20.
+func separate(bridge string, ports []string) error {
+	if err := filterVLANs(bridge); err != nil {
+		return err
+	}
+	for i, name := range ports {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if err := netlink.BridgeVlanDel(l, 1, true, true, false, false); err != nil {
+			return err
+		}
+		if err := netlink.BridgeVlanAdd(l, uint16(10+10*(i/2)), true, true, false, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func filterVLANs(bridge string) error {
+	l, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return err
+	}
+	on := true
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = bridge, l.Attrs().Index
+	return netlink.LinkModify(&netlink.Bridge{LinkAttrs: attrs, VlanFiltering: &on})
+}
+
+// requireVLANs skips where the kernel's bridges know no VLANs.
+func requireVLANs(t *testing.T) {
+	t.Helper()
+	ns := testnet.New(t, "vlans")
+	ns.Bridge(t, "br0")
+	err := ns.Try(func() error { return filterVLANs("br0") })
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("bridges of this kernel know no VLANs")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// talk connects the first station of a pair to the second, from a port that all pairs
+// use.
+func (b *bridged) talk(pair int, addr, local string) *conversation {
+	b.t.Helper()
+	var c net.Conn
+	testnet.Eventually(b.t, 5*time.Second, "connected to "+addr, func() (ok bool) {
+		var err error
+		c, err = b.stations[2*pair].Dial("tcp", local, addr, time.Second)
+		return err == nil
+	})
+	b.t.Cleanup(func() { c.Close() })
+	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	var greeting [64]byte
+	if _, err := c.Read(greeting[:]); err != nil {
+		b.t.Fatal(err)
+	}
+	return &conversation{c}
+}
+
+// TestBridged: frames between two ports of a bridge take the short cut as they are; what
+// has the same addresses behind another bridge, or in another VLAN, is another connection.
+func TestBridged(t *testing.T) {
+	for name, vlans := range map[string]bool{"two bridges": false, "two VLANs": true} {
+		t.Run(name, func(t *testing.T) {
+			if vlans {
+				requireVLANs(t)
+			}
+			b := newBridged(t, vlans)
+			for _, f := range []struct{ server, client string }{{"10.9.0.2:7000", "10.9.0.1:40000"}, {"[fd09::2]:7000", "[fd09::1]:40000"}} {
+				var pairs [2]*conversation
+				for i := range pairs {
+					b.stations[2*i+1].ServeTCP(t, f.server, fmt.Sprint("pair ", i))
+					pairs[i] = b.talk(i, f.server, f.client)
+				}
+				for range 2 {
+					for i, c := range pairs {
+						b.wantShortCut(fmt.Sprint("pair ", i, " ", f.server), c)
+					}
+				}
+				b.moveStation(pairs[0])
+			}
+		})
+	}
+}
+
+// moveStation plugs the second station of the first pair into another port of its
+// bridge: what the first sends finds it there as soon as it has spoken.
+func (b *bridged) moveStation(c *conversation) {
+	b.t.Helper()
+	b.wantShortCut("before the move", c)
+	b.node.Do(b.t, func() error {
+		l, err := netlink.LinkByName("p1")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(l)
+	})
+	tracked, _ := b.verdicts()
+	_, err := c.Write([]byte("to nobody"))
+	b.ok(err)
+	b.node.Up(b.t, "p1")
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	var echo [64]byte
+	if _, err := c.Read(echo[:]); err != nil {
+		b.t.Errorf("after the port was down: %v (%d packets tracked before)", err, tracked)
+	}
+	b.wantShortCut("after the port was down", c)
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+)
+
+// bridgedWords is BRIDGED_WORDS.
+const bridgedWords = 1024
+
+// vlanOf is one VLAN of a bridge; 0 where the bridge knows no VLANs.
+type vlanOf struct {
+	bridge int
+	vid    uint16
+}
+
+// stations keeps what the programs know of bridges and of the node's own addresses:
+// ll_station, ll_bridged and ll_local.
+type stations struct {
+	zone    uint8
+	table   *ebpf.Map // ll_station
+	bridged *ebpf.Map
+	locals  *ebpf.Map
+
+	ports   map[int]bridgePort
+	written map[kernelStationKey]kernelStation
+	words   map[uint32]uint64 // of ll_bridged
+	local   map[kernelLocalKey]bool
+	domains map[vlanOf]uint16
+	next    uint16 // domain to be given out next
+}
+
+func newStations(d *DataPlane, zone uint8) *stations {
+	s := &stations{
+		zone:    zone,
+		table:   d.maps[kernelMapLlStation],
+		bridged: d.maps[kernelMapLlBridged],
+		locals:  d.maps[kernelMapLlLocal],
+		written: make(map[kernelStationKey]kernelStation),
+		words:   make(map[uint32]uint64),
+		local:   make(map[kernelLocalKey]bool),
+		domains: make(map[vlanOf]uint16),
+	}
+	s.adopt()
+	return s
+}
+
+// adopt takes over what an earlier run wrote: connections refer to its domains.
+func (s *stations) adopt() {
+	var key kernelStationKey
+	var value kernelStation
+	for it := s.table.Iterate(); it.Next(&key, &value); {
+		if key.Zone != s.zone {
+			continue
+		}
+		s.written[key] = value
+		if value.Domain != 0 {
+			s.domains[vlanOf{int(value.Bridge), value.Vid}] = value.Domain
+			s.next = max(s.next, value.Domain)
+		}
+	}
+	var local kernelLocalKey
+	var one uint8
+	for it := s.locals.Iterate(); it.Next(&local, &one); {
+		if local.Zone == uint32(s.zone) {
+			s.local[local] = true
+		}
+	}
+	for i := range uint32(bridgedWords) {
+		var word uint64
+		at := uint32(s.zone)*bridgedWords + i
+		if s.bridged.Lookup(at, &word) == nil && word != 0 {
+			s.words[at] = word
+		}
+	}
+}
+
+// domain returns the number of a VLAN of a bridge; 0: there are none left.
+func (s *stations) domain(v vlanOf) uint16 {
+	if id, ok := s.domains[v]; ok {
+		return id
+	}
+	used := make(map[uint16]bool, len(s.domains))
+	for _, id := range s.domains {
+		used[id] = true
+	}
+	for range 1 << 16 {
+		s.next++
+		if s.next != 0 && !used[s.next] {
+			s.domains[v] = s.next
+			return s.next
+		}
+	}
+	return 0
+}
+
+// setPorts writes where frames are that come in by the ports of bridges, and reports
+// whether anything changed.
+func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link) (changed bool, err error) {
+	wanted := make(map[kernelStationKey]kernelStation)
+	words := make(map[uint32]uint64)
+	live := make(map[vlanOf]bool)
+	for index, p := range ports {
+		bridge := links[p.bridge]
+		if bridge == nil || bridge.Type() != "bridge" {
+			continue
+		}
+		at := uint32(s.zone)*bridgedWords + uint32(index&0xffff)>>6
+		words[at] |= 1 << (index & 63)
+		value := kernelStation{Bridge: uint32(p.bridge)}
+		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
+		put := func(vid uint16, of vlanOf, domain uint16) {
+			value.Domain, value.Vid = domain, of.vid
+			wanted[kernelStationKey{Ifindex: uint32(index), Vid: vid, Zone: s.zone}] = value
+			live[of] = true
+		}
+		put(0, vlanOf{p.bridge, 0}, 0) // unless told otherwise below
+		switch {
+		case !p.follows():
+		case !filtersVLANs(bridge):
+			put(0, vlanOf{p.bridge, 0}, s.domain(vlanOf{p.bridge, 0}))
+		default:
+			p.eachVLAN(func(vid uint16, pvid bool) {
+				of := vlanOf{p.bridge, vid}
+				put(vid, of, s.domain(of))
+				if pvid {
+					put(0, of, s.domain(of))
+				}
+			})
+		}
+	}
+	changed = !maps.Equal(s.ports, ports) || !maps.Equal(s.written, wanted)
+	s.ports = ports
+	err = s.write(wanted, words)
+	maps.DeleteFunc(s.domains, func(v vlanOf, _ uint16) bool { return !live[v] })
+	return changed, err
+}
+
+// write brings the tables to wanted. A bit is there only while its entries are.
+func (s *stations) write(wanted map[kernelStationKey]kernelStation, words map[uint32]uint64) error {
+	for at, old := range maps.Clone(s.words) {
+		if err := s.setWord(at, old&words[at]); err != nil {
+			return err
+		}
+	}
+	for key, value := range wanted {
+		if old, ok := s.written[key]; ok && old == value {
+			continue
+		}
+		if err := s.table.Update(&key, &value, ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("bridge port %d: %w", key.Ifindex, err)
+		}
+		s.written[key] = value
+	}
+	for key := range maps.Clone(s.written) {
+		if _, ok := wanted[key]; ok {
+			continue
+		}
+		if err := s.table.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("bridge port %d: %w", key.Ifindex, err)
+		}
+		delete(s.written, key)
+	}
+	for at, word := range words {
+		if err := s.setWord(at, word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stations) setWord(at uint32, word uint64) error {
+	if s.words[at] == word {
+		return nil
+	}
+	if err := s.bridged.Update(at, word, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("bridge ports: %w", err)
+	}
+	s.words[at] = word
+	if word == 0 {
+		delete(s.words, at)
+	}
+	return nil
+}
+
+// setLocal writes the node's own addresses, and the broadcast ones of its networks.
+func (s *stations) setLocal(addrs []netlink.Addr) error {
+	wanted := make(map[kernelLocalKey]bool)
+	for i := range addrs {
+		for _, ip := range ownAddrs(&addrs[i]) {
+			wanted[kernelLocalKey{Addr: addrOf(ip), Zone: uint32(s.zone)}] = true
+		}
+	}
+	for key := range wanted {
+		if s.local[key] {
+			continue
+		}
+		if err := s.locals.Update(&key, uint8(1), ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("address of the node: %w", err)
+		}
+		s.local[key] = true
+	}
+	for key := range maps.Clone(s.local) {
+		if wanted[key] {
+			continue
+		}
+		if err := s.locals.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("address of the node: %w", err)
+		}
+		delete(s.local, key)
+	}
+	return nil
+}
+
+// ownAddrs returns the addresses that are the node's by one of its own.
+func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
+	if a.IPNet == nil {
+		return nil
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	if !ok {
+		return nil
+	}
+	ip = ip.Unmap()
+	all = []netip.Addr{ip}
+	bits, _ := a.Mask.Size()
+	prefix, err := ip.Prefix(bits)
+	if err != nil || !ip.Is4() || bits > 30 {
+		return all
+	}
+	all = append(all, prefix.Addr())
+	if b, ok := netip.AddrFromSlice(a.Broadcast); ok {
+		all = append(all, b.Unmap())
+	}
+	return all
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* domain.h - bridged or routed: which connections a packet can be one of. The same
+ * addresses in two VLANs, or behind two bridges, are those of two stations.
+ */
+#pragma once
+
+#include <linux/if_packet.h>
+
+#include "maps.h"
+#include "pkt.h"
+
+/* Whether a device may be a port of a bridge; if not, it is none. */
+static __always_inline int domain_may_bridge(__u32 ifindex)
+{
+	__u32 low = ifindex & 0xffff, word = config_zone * BRIDGED_WORDS + (low >> 6);
+	__u64 *bits = bpf_map_lookup_elem(&ll_bridged, &word);
+
+	return bits && *bits >> (low & 63) & 1;
+}
+
+static __always_inline struct station *domain_station(__u32 ifindex, __u16 vid)
+{
+	struct station_key key = { .ifindex = ifindex, .vid = vid, .zone = config_zone };
+
+	return bpf_map_lookup_elem(&ll_station, &key);
+}
+
+/* As domain_ingress, for what may be a port of a bridge. */
+static __noinline int domain_of_port(struct pkt *p)
+{
+	struct __sk_buff *skb = p->skb;
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct station *s;
+	__u16 *dmac = data;
+
+	s = domain_station(skb->ifindex, p->vid);
+	if (!s) {
+		/* Not one, or a VLAN that it does not have. */
+		return skb->pkt_type == PACKET_HOST && !p->vid ? LL_NEXT : LL_PASS;
+	}
+	if (!s->domain || data + 6 > end)
+		return LL_PASS;
+	p->bridge_port = 1;
+	if (skb->pkt_type == PACKET_HOST)
+		return LL_NEXT;
+	if (dmac[0] == *(__u16 *)&s->mac[0] && dmac[1] == *(__u16 *)&s->mac[2] &&
+	    dmac[2] == *(__u16 *)&s->mac[4])
+		return LL_NEXT;
+	p->bridged = 1;
+	p->domain = s->domain;
+	return LL_NEXT;
+}
+
+/* Fills the domain of a packet that comes in. LL_PASS: it goes to nobody that we could
+ * send it to.
+ */
+static __always_inline int domain_ingress(struct pkt *p)
+{
+	if (domain_may_bridge(p->skb->ifindex))
+		return domain_of_port(p);
+	if (p->vid)
+		p->tagged = 1; /* for a device of the kernel on this one */
+	return p->skb->pkt_type == PACKET_HOST ? LL_NEXT : LL_PASS;
+}
