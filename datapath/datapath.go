@@ -48,6 +48,10 @@ type Table[K comparable, V any] interface {
 type DataPlane interface {
 	Ports() Table[PortName, Port]
 	Services() Table[ServiceName, Service]
+	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update about
+	// one rule or group is a [*RuleError].
+	Firewall() Table[SetName, FirewallSet]
+	NAT() Table[SetName, NATSet]
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of upkeep: expiry of connections, refresh
@@ -118,6 +122,8 @@ type Tables struct {
 	Slots       uint32 // of all backend selection tables; see Service.Slots
 	Affinity    uint32 // remembered clients
 	Ranges      uint32 // source ranges of all services
+	Rules       uint32 // of the firewall and of NAT together
+	Prefixes    uint32 // that rules and groups name; see FirewallRule.Cost
 }
 
 // DefaultTables are the sizes of a node with plenty of memory.
@@ -130,6 +136,8 @@ func DefaultTables() Tables {
 		Slots:       1 << 24,
 		Affinity:    1 << 18,
 		Ranges:      1 << 16,
+		Rules:       1 << 16,
+		Prefixes:    1 << 21,
 	}
 }
 
@@ -151,7 +159,7 @@ func TablesFor(memory uint64) Tables {
 		halvings++
 	}
 	t := DefaultTables()
-	for _, size := range []*uint32{&t.Connections, &t.HalfOpen, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges} {
+	for _, size := range []*uint32{&t.Connections, &t.HalfOpen, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
 		*size >>= halvings
 	}
 	return t

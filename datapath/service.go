@@ -113,17 +113,23 @@ func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }
 
-// Cost is what a service takes of the tables.
-type Cost struct{ Frontends, Backends, Slots, Ranges int }
+// Cost is what an object takes of the tables.
+type Cost struct{ Frontends, Backends, Slots, Ranges, Rules, Prefixes int }
 
 // Add returns the sum of c and d.
 func (c Cost) Add(d Cost) Cost {
-	return Cost{c.Frontends + d.Frontends, c.Backends + d.Backends, c.Slots + d.Slots, c.Ranges + d.Ranges}
+	return Cost{
+		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Slots + d.Slots, c.Ranges + d.Ranges,
+		c.Rules + d.Rules, c.Prefixes + d.Prefixes,
+	}
 }
 
 // Sub returns c less d.
 func (c Cost) Sub(d Cost) Cost {
-	return Cost{c.Frontends - d.Frontends, c.Backends - d.Backends, c.Slots - d.Slots, c.Ranges - d.Ranges}
+	return Cost{
+		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Slots - d.Slots, c.Ranges - d.Ranges,
+		c.Rules - d.Rules, c.Prefixes - d.Prefixes,
+	}
 }
 
 // Cost returns the most that s takes of the tables in any state of its backends.

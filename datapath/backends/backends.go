@@ -46,6 +46,19 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 	}
 }
 
+// OpenNetwork opens the kernel's own forwarding as the data plane called name goes
+// with it; nil where it has none, and bridges and routes are not supported.
+func OpenNetwork(name string, _ datapath.Config, _ *slog.Logger) (datapath.Network, error) {
+	switch name {
+	case Fake:
+		return fake.NewNetwork(fake.Options{}), nil
+	case EBPF:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("network of data plane %s: there is none of that name", name)
+	}
+}
+
 // Preflight says what a start of the data plane called name would meet on this
 // kernel, and changes nothing. An error means that it could not be tried.
 func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
@@ -113,11 +126,15 @@ func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	}
 }
 
-// FakePlane and FakeOptions are the fake for tests of other packages.
+// FakePlane, FakeNetwork and FakeOptions are the fakes for tests of other packages.
 type (
 	FakePlane   = fake.DataPlane
+	FakeNetwork = fake.Network
 	FakeOptions = fake.Options
 )
 
 // NewFake returns a fake that fails as told.
 func NewFake(o FakeOptions) *FakePlane { return fake.New(o) }
+
+// NewFakeNetwork returns a fake network that fails as told.
+func NewFakeNetwork(o FakeOptions) *FakeNetwork { return fake.NewNetwork(o) }

@@ -212,6 +212,16 @@ func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Ser
 	return d.services
 }
 
+// Firewall implements [datapath.DataPlane].
+func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.FirewallSet] {
+	return unsupported[datapath.SetName, datapath.FirewallSet]{"firewall rules"}
+}
+
+// NAT implements [datapath.DataPlane].
+func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] {
+	return unsupported[datapath.SetName, datapath.NATSet]{"translation of addresses"}
+}
+
 // Connections implements [datapath.DataPlane].
 func (d *DataPlane) Connections() datapath.Connections { return d.conns }
 

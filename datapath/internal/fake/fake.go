@@ -9,9 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -37,15 +38,18 @@ type Options struct {
 type DataPlane struct {
 	ports    *table[datapath.PortName, datapath.Port]
 	services *table[datapath.ServiceName, datapath.Service]
+	firewall *table[datapath.SetName, datapath.FirewallSet]
+	nat      *table[datapath.SetName, datapath.NATSet]
 	device   func(datapath.Port) (datapath.PortState, bool)
 	tables   datapath.Tables
 	changed  chan struct{}
 	samples  chan datapath.Sample
 
+	faults *faults
+
 	mu          sync.Mutex
-	faults      float64
-	random      *rand.Rand
-	cost        datapath.Cost // of what is in services; see admitService
+	cost        datapath.Cost    // of what is in the tables; see admit
+	refused     map[string]error // by the name of a rule
 	connections []tracked
 	nextID      uint64
 	maintained  int
@@ -70,11 +74,17 @@ func New(o Options) *DataPlane {
 		tables:  o.Tables,
 		changed: make(chan struct{}, 1),
 		samples: make(chan datapath.Sample),
-		faults:  o.Faults,
-		random:  rand.New(rand.NewPCG(o.Seed, 0)),
+		faults:  newFaults(o.Faults, o.Seed),
+		refused: map[string]error{},
 	}
-	d.ports = newTable[datapath.PortName](d, "port", d.admitPort)
-	d.services = newTable[datapath.ServiceName](d, "service", d.admitService)
+	d.ports = newTable[datapath.PortName](d.faults, "port", d.admitPort)
+	d.services = newTable[datapath.ServiceName](d.faults, "service", admit[datapath.Service](d, nil))
+	d.firewall = newTable[datapath.SetName](d.faults, "firewall", admit(d, func(s *datapath.FirewallSet) error {
+		return refusal(d, slices.Sorted(maps.Keys(s.Rules)))
+	}))
+	d.nat = newTable[datapath.SetName](d.faults, "nat", admit(d, func(s *datapath.NATSet) error {
+		return refusal(d, slices.Sorted(maps.Keys(s.Rules)))
+	}))
 	return d
 }
 
@@ -110,26 +120,6 @@ func (d *DataPlane) admitPort(_, p *datapath.Port) error {
 	return nil
 }
 
-// admitService keeps account of the tables. Either of old and s may be nil.
-func (d *DataPlane) admitService(old, s *datapath.Service) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	cost := d.cost
-	if old != nil {
-		cost = cost.Sub(old.Cost())
-	}
-	if s != nil {
-		cost = cost.Add(s.Cost())
-	}
-	for _, t := range d.usage(cost) {
-		if s != nil && t.Used > t.Size {
-			return fmt.Errorf("%s: %w", t.name, datapath.ErrCapacity)
-		}
-	}
-	d.cost = cost
-	return nil
-}
-
 type namedUsage struct {
 	name string
 	datapath.Usage
@@ -144,18 +134,9 @@ func (d *DataPlane) usage(c datapath.Cost) []namedUsage {
 		of("backends", c.Backends, d.tables.Backends),
 		of("slots", c.Slots, d.tables.Slots),
 		of("ranges", c.Ranges, d.tables.Ranges),
+		of("rules", c.Rules, d.tables.Rules),
+		of("prefixes", c.Prefixes, d.tables.Prefixes),
 	}
-}
-
-// fault says whether this call fails, and whether what it asked for is done
-// before that.
-func (d *DataPlane) fault() (fails, done bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.faults == 0 || d.random.Float64() >= d.faults {
-		return false, true
-	}
-	return true, d.random.IntN(2) == 0
 }
 
 // Ports implements [datapath.DataPlane].
@@ -166,6 +147,14 @@ func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Ser
 	return d.services
 }
 
+// Firewall implements [datapath.DataPlane].
+func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.FirewallSet] {
+	return d.firewall
+}
+
+// NAT implements [datapath.DataPlane].
+func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] { return d.nat }
+
 // Connections implements [datapath.DataPlane].
 func (d *DataPlane) Connections() datapath.Connections { return (*connections)(d) }
 
@@ -174,7 +163,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return (*telemetry)(d) }
 
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(context.Context) error {
-	if fails, _ := d.fault(); fails {
+	if fails, _ := d.faults.next(); fails {
 		return fmt.Errorf("maintain: %w", ErrInjected)
 	}
 	d.mu.Lock()

@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
 )
 
-var _ datapath.DataPlane = (*DataPlane)(nil)
+var (
+	_ datapath.DataPlane = (*DataPlane)(nil)
+	_ datapath.Network   = (*Network)(nil)
+)
 
 func service(port uint16, backends int) datapath.Service {
 	s := datapath.Service{Frontends: []datapath.Frontend{
@@ -155,5 +159,64 @@ func TestConnectionsComeInPages(t *testing.T) {
 	}
 	if _, _, err := d.Connections().List(ctx, f, "no number", 2); err == nil {
 		t.Error("a strange cursor was taken")
+	}
+}
+
+func TestSetsOfRules(t *testing.T) {
+	tables := datapath.DefaultTables()
+	tables.Rules, tables.Prefixes = 3, 4
+	d := New(Options{Tables: tables})
+	ctx := t.Context()
+	prefixes := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}
+	set := datapath.FirewallSet{
+		Rules:  map[datapath.RuleName]datapath.FirewallRule{"a": {Match: datapath.Match{Source: prefixes[:1]}}, "b": {}},
+		Groups: map[datapath.GroupName]datapath.AddressGroup{"g": {Prefixes: prefixes}},
+	}
+	if err := d.Firewall().Update(ctx, datapath.NodeSet, set); err != nil {
+		t.Fatal(err)
+	}
+	usage, _ := d.Telemetry().Usage(ctx)
+	if r, p := usage["rules"], usage["prefixes"]; r != (datapath.Usage{Used: 2, Size: 3}) || p != (datapath.Usage{Used: 3, Size: 4}) {
+		t.Errorf("rules %+v, prefixes %+v; want 2 of 3, 3 of 4", r, p)
+	}
+	nat := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"out": {Addresses: prefixes}}}
+	if err := d.NAT().Update(ctx, datapath.NodeSet, nat); !errors.Is(err, datapath.ErrCapacity) {
+		t.Errorf("prefixes that do not fit: %v", err)
+	}
+	d.Refuse("b", datapath.ErrAbsent)
+	err := d.Firewall().Update(ctx, datapath.NodeSet, set)
+	if r, ok := errors.AsType[*datapath.RuleError](err); !ok || r.Rule != "b" || !errors.Is(err, datapath.ErrAbsent) {
+		t.Errorf("a rule that is refused: %v", err)
+	}
+	if _, there, _, translates := d.Rules(); !there || translates {
+		t.Errorf("firewall %v, nat %v; want the first alone", there, translates)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	n := NewNetwork(Options{})
+	ctx := t.Context()
+	if err := n.Bridges().Update(ctx, "br0", datapath.Bridge{Device: "br0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Routes().Update(ctx, "lan", datapath.Route{Prefix: netip.MustParsePrefix("10.1.0.0/16")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.DamageRoute("lan"); err != nil {
+		t.Fatal(err)
+	}
+	<-n.Changed()
+	if ok, err := n.Routes().Verify(ctx, "lan"); ok || err != nil {
+		t.Errorf("a route that is gone: %v, %v", ok, err)
+	}
+	if err := n.Bridges().Delete(ctx, "br0"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := n.Calls(), []string{"put bridge", "put route", "remove route", "remove bridge"}; !slices.Equal(got, want) {
+		t.Errorf("calls %q, want %q", got, want)
+	}
+	n.SetFaults(1)
+	if err := n.Maintain(ctx); !errors.Is(err, ErrInjected) || n.Maintained() != 0 {
+		t.Errorf("maintain: %v, done %d times", err, n.Maintained())
 	}
 }

@@ -129,10 +129,20 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 // What follows is for tests: looking on, and being the stranger.
 
 // SetFaults sets the share of calls that fail.
-func (d *DataPlane) SetFaults(share float64) {
+func (d *DataPlane) SetFaults(share float64) { d.faults.set(share) }
+
+// Refuse makes every set fail that holds a rule of that name; nil: no more.
+func (d *DataPlane) Refuse(rule string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.faults = share
+	d.refused[rule] = err
+}
+
+// Rules returns the sets that are in force; false where there is none.
+func (d *DataPlane) Rules() (firewall datapath.FirewallSet, hasFirewall bool, nat datapath.NATSet, hasNAT bool) {
+	firewall, hasFirewall = d.firewall.get(datapath.NodeSet)
+	nat, hasNAT = d.nat.get(datapath.NodeSet)
+	return firewall, hasFirewall, nat, hasNAT
 }
 
 // Content returns copies of all ports and services.

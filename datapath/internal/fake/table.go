@@ -16,8 +16,8 @@ import (
 // table is a datapath.Table in memory. It panics where two of its methods run at
 // once: that is what its contract forbids.
 type table[K cmp.Ordered, V any] struct {
-	plane *DataPlane
-	kind  string
+	faults *faults
+	kind   string
 	// admit refuses a change, or takes account of it. Either of old and wanted is
 	// nil where there is none.
 	admit func(old, wanted *V) error
@@ -28,8 +28,8 @@ type table[K cmp.Ordered, V any] struct {
 	spoil map[K]struct{} // changed by a stranger
 }
 
-func newTable[K cmp.Ordered, V any](d *DataPlane, kind string, admit func(old, wanted *V) error) *table[K, V] {
-	return &table[K, V]{plane: d, kind: kind, admit: admit, rows: map[K]*V{}, spoil: map[K]struct{}{}}
+func newTable[K cmp.Ordered, V any](f *faults, kind string, admit func(old, wanted *V) error) *table[K, V] {
+	return &table[K, V]{faults: f, kind: kind, admit: admit, rows: map[K]*V{}, spoil: map[K]struct{}{}}
 }
 
 func (t *table[K, V]) enter() (leave func()) {
@@ -55,7 +55,7 @@ func (t *table[K, V]) change(ctx context.Context, verb string, key K, wanted *V)
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s %s %v: %w", verb, t.kind, key, err)
 	}
-	fails, done := t.plane.fault()
+	fails, done := t.faults.next()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if done {
@@ -83,7 +83,7 @@ func (t *table[K, V]) Keys(context.Context) iter.Seq2[K, error] {
 		keys := slices.Sorted(maps.Keys(t.rows))
 		t.mu.Unlock()
 		for _, k := range keys {
-			if fails, _ := t.plane.fault(); fails {
+			if fails, _ := t.faults.next(); fails {
 				yield(k, fmt.Errorf("list %ss: %w", t.kind, ErrInjected))
 				return
 			}
@@ -97,7 +97,7 @@ func (t *table[K, V]) Keys(context.Context) iter.Seq2[K, error] {
 // Verify implements [datapath.Table].
 func (t *table[K, V]) Verify(_ context.Context, key K) (bool, error) {
 	defer t.enter()()
-	if fails, _ := t.plane.fault(); fails {
+	if fails, _ := t.faults.next(); fails {
 		return false, fmt.Errorf("verify %s %v: %w", t.kind, key, ErrInjected)
 	}
 	t.mu.Lock()

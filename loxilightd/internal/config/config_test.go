@@ -24,7 +24,7 @@ stateDir: /var/lib/b
 pinDir: /sys/fs/bpf/b
 objectDir: /etc/b
 switch: {namespace: host}
-tables: {connections: 11, halfOpen: 12, services: 13, backends: 14, slots: 15, affinity: 16, ranges: 17}
+tables: {connections: 11, halfOpen: 12, services: 13, backends: 14, slots: 15, affinity: 16, ranges: 17, rules: 18, prefixes: 19}
 datapath:
   backend: fake
   attach: tc
@@ -39,7 +39,7 @@ metrics: {listen: ""}
 		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
 		SwitchNamespace: "host",
 		Tables: datapath.Tables{
-			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17,
+			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
 		},
 		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
 		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
@@ -198,7 +198,7 @@ func TestAutoSizes(t *testing.T) {
 	if d := cmp.Diff(want, got.Tables); d != "" {
 		t.Errorf("sizes (-want +got):\n%s", d)
 	}
-	auto := []string{"tables.halfOpen", "tables.services", "tables.backends", "tables.slots", "tables.affinity", "tables.ranges"}
+	auto := []string{"tables.halfOpen", "tables.services", "tables.backends", "tables.slots", "tables.affinity", "tables.ranges", "tables.rules", "tables.prefixes"}
 	if !slices.Equal(got.AutoSizes, auto) || got.Memory != gib {
 		t.Errorf("%v by %v, want %v by %v", got.AutoSizes, got.Memory, auto, gib)
 	}

@@ -40,6 +40,8 @@ var schema = []key{
 	size("tables.slots", func(c *Config) *uint32 { return &c.Tables.Slots }),
 	size("tables.affinity", func(c *Config) *uint32 { return &c.Tables.Affinity }),
 	size("tables.ranges", func(c *Config) *uint32 { return &c.Tables.Ranges }),
+	size("tables.rules", func(c *Config) *uint32 { return &c.Tables.Rules }),
+	size("tables.prefixes", func(c *Config) *uint32 { return &c.Tables.Prefixes }),
 	text("datapath.backend", func(c *Config) *string { return &c.Backend }, oneOf("ebpf", "fake")),
 	text("datapath.attach", func(c *Config) *string { return &c.Attach }, oneOf("", "tcx", "tc")),
 	text("datapath.sweepInterval", func(c *Config) *time.Duration { return &c.SweepInterval }, parseInterval),

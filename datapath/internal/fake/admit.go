@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// faults makes calls fail by chance.
+type faults struct {
+	mu     sync.Mutex
+	share  float64
+	random *rand.Rand
+}
+
+func newFaults(share float64, seed uint64) *faults {
+	return &faults{share: share, random: rand.New(rand.NewPCG(seed, 0))}
+}
+
+// next says whether this call fails, and whether what it asked for is done
+// before that.
+func (f *faults) next() (fails, done bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.share == 0 || f.random.Float64() >= f.share {
+		return false, true
+	}
+	return true, f.random.IntN(2) == 0
+}
+
+func (f *faults) set(share float64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.share = share
+}
+
+// costly is what takes room in tables.
+type costly[V any] interface {
+	*V
+	Cost() datapath.Cost
+}
+
+// admit returns what keeps account of the tables, and asks check before. Either of
+// old and wanted may be nil; check may be nil.
+func admit[V any, P costly[V]](d *DataPlane, check func(*V) error) func(old, wanted *V) error {
+	return func(old, wanted *V) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		cost := d.cost
+		if old != nil {
+			cost = cost.Sub(P(old).Cost())
+		}
+		if wanted != nil {
+			if check != nil {
+				if err := check(wanted); err != nil {
+					return err
+				}
+			}
+			cost = cost.Add(P(wanted).Cost())
+		}
+		for _, t := range d.usage(cost) {
+			if wanted != nil && t.Used > t.Size {
+				return fmt.Errorf("%s: %w", t.name, datapath.ErrCapacity)
+			}
+		}
+		d.cost = cost
+		return nil
+	}
+}
+
+// refusal names the rules that the test wants refused. d.mu is held.
+func refusal[K ~string](d *DataPlane, names []K) error {
+	var errs []error
+	for _, name := range names {
+		if err := d.refused[string(name)]; err != nil {
+			errs = append(errs, &datapath.RuleError{Rule: string(name), Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}

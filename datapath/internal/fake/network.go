@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Network is a network that has no devices: bridges and routes are kept in memory.
+// All methods are safe for concurrent use, but for those of one Table.
+type Network struct {
+	bridges *table[datapath.BridgeName, datapath.Bridge]
+	routes  *table[datapath.RouteName, datapath.Route]
+	faults  *faults
+	changed chan struct{}
+
+	mu         sync.Mutex
+	maintained int
+	calls      []string
+}
+
+// NewNetwork returns an empty network. Of the options only those of faults count.
+func NewNetwork(o Options) *Network {
+	n := &Network{faults: newFaults(o.Faults, o.Seed), changed: make(chan struct{}, 1)}
+	n.bridges = newTable[datapath.BridgeName](n.faults, "bridge", func(old, wanted *datapath.Bridge) error {
+		n.note("bridge", old != nil, wanted != nil)
+		return nil
+	})
+	n.routes = newTable[datapath.RouteName](n.faults, "route", func(old, wanted *datapath.Route) error {
+		n.note("route", old != nil, wanted != nil)
+		return nil
+	})
+	return n
+}
+
+func (n *Network) note(kind string, before, after bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case after:
+		n.calls = append(n.calls, "put "+kind)
+	case before:
+		n.calls = append(n.calls, "remove "+kind)
+	}
+}
+
+// Bridges implements [datapath.Network].
+func (n *Network) Bridges() datapath.Table[datapath.BridgeName, datapath.Bridge] { return n.bridges }
+
+// Routes implements [datapath.Network].
+func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { return n.routes }
+
+// Maintain implements [datapath.Network].
+func (n *Network) Maintain(context.Context) error {
+	if fails, _ := n.faults.next(); fails {
+		return fmt.Errorf("maintain the network: %w", ErrInjected)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.maintained++
+	return nil
+}
+
+// Changed implements [datapath.Network].
+func (n *Network) Changed() <-chan struct{} { return n.changed }
+
+// Close implements [datapath.Network]. The fake stays usable.
+func (n *Network) Close() error { return nil }
+
+// What follows is for tests: looking on, and being the stranger.
+
+// SetFaults sets the share of calls that fail.
+func (n *Network) SetFaults(share float64) { n.faults.set(share) }
+
+// Content returns copies of all bridges and routes.
+func (n *Network) Content() (map[datapath.BridgeName]datapath.Bridge, map[datapath.RouteName]datapath.Route) {
+	return n.bridges.content(), n.routes.content()
+}
+
+// Maintained returns how often upkeep was done.
+func (n *Network) Maintained() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.maintained
+}
+
+// Calls returns what was done, such as "put bridge" and "remove route", in order.
+func (n *Network) Calls() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.calls)
+}
+
+// DamageRoute takes a route away behind the daemon's back, and tells that the world
+// has changed.
+func (n *Network) DamageRoute(name datapath.RouteName) error {
+	err := n.routes.damage(name, true)
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+	return err
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+// RuleError is an error of a whole set of rules for which one rule or one group of
+// addresses is the reason. Several of them may be joined.
+type RuleError struct {
+	Rule  string    // name of the FirewallRule or NAT; empty: it is about Group
+	Group GroupName // empty: it is about Rule
+	Err   error
+}
+
+func (e *RuleError) Error() string {
+	if e.Rule == "" {
+		return "group " + string(e.Group) + ": " + e.Err.Error()
+	}
+	return "rule " + e.Rule + ": " + e.Err.Error()
+}
+
+// Unwrap returns what is wrong with the rule.
+func (e *RuleError) Unwrap() error { return e.Err }
+
+// prefixes is how many prefixes m itself names, those of its groups apart.
+func (m *Match) prefixes() int { return len(m.Source) + len(m.Destination) }
+
+// Cost returns what r takes of the tables, its groups apart.
+func (r *FirewallRule) Cost() Cost { return Cost{Rules: 1, Prefixes: r.Match.prefixes()} }
+
+// Cost returns what n takes of the tables, its groups apart.
+func (n *NAT) Cost() Cost {
+	return Cost{Rules: 1, Prefixes: n.Match.prefixes() + len(n.Addresses)}
+}
+
+// Cost returns what g takes of the tables, however many rules refer to it.
+func (g *AddressGroup) Cost() Cost { return Cost{Prefixes: len(g.Prefixes)} }
+
+// Cost returns what s takes of the tables.
+func (s *FirewallSet) Cost() (c Cost) {
+	for _, r := range s.Rules {
+		c = c.Add(r.Cost())
+	}
+	return c.Add(groupsCost(s.Groups))
+}
+
+// Cost returns what s takes of the tables.
+func (s *NATSet) Cost() (c Cost) {
+	for _, r := range s.Rules {
+		c = c.Add(r.Cost())
+	}
+	return c.Add(groupsCost(s.Groups))
+}
+
+func groupsCost(groups map[GroupName]AddressGroup) (c Cost) {
+	for _, g := range groups {
+		c = c.Add(g.Cost())
+	}
+	return c
+}
