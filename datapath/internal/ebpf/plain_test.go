@@ -139,7 +139,6 @@ func newBridged(t *testing.T, vlans bool) *bridged {
 			testnet.Port{NS: b.stations[i], Name: "eth0", Addrs: []string{fmt.Sprintf("10.9.0.%d/24", 1+i%2), fmt.Sprintf("fd09::%d/64", 1+i%2)}})
 	}
 	if vlans {
-		b.node.Bridge(t, "br0", ports...)
 		b.node.Do(t, func() error { return separate("br0", ports) })
 	} else {
 		b.node.Bridge(t, "br0", ports[:2]...)
@@ -153,7 +152,7 @@ func newBridged(t *testing.T, vlans bool) *bridged {
 
 // separate puts the first two ports of a bridge into VLAN 10, and the others into VLAN 20.
 func separate(bridge string, ports []string) error {
-	if err := filterVLANs(bridge); err != nil {
+	if err := addFiltering(bridge, ports...); err != nil {
 		return err
 	}
 	for i, name := range ports {
@@ -171,23 +170,32 @@ func separate(bridge string, ports []string) error {
 	return nil
 }
 
-func filterVLANs(bridge string) error {
-	l, err := netlink.LinkByName(bridge)
-	if err != nil {
-		return err
-	}
+// addFiltering makes a bridge that keeps VLANs apart, with ports.
+func addFiltering(bridge string, ports ...string) error {
 	on := true
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.Index = bridge, l.Attrs().Index
-	return netlink.LinkModify(&netlink.Bridge{LinkAttrs: attrs, VlanFiltering: &on})
+	attrs.Name = bridge
+	br := &netlink.Bridge{LinkAttrs: attrs, VlanFiltering: &on}
+	if err := netlink.LinkAdd(br); err != nil {
+		return err
+	}
+	for _, name := range ports {
+		l, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetMaster(l, br)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(br)
 }
 
 // requireVLANs skips where the kernel's bridges know no VLANs.
 func requireVLANs(t *testing.T) {
 	t.Helper()
 	ns := testnet.New(t, "vlans")
-	ns.Bridge(t, "br0")
-	err := ns.Try(func() error { return filterVLANs("br0") })
+	err := ns.Try(func() error { return addFiltering("br0") })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		t.Skip("bridges of this kernel know no VLANs")
 	}
