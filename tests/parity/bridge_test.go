@@ -99,6 +99,9 @@ func newBridge(t *testing.T, rng *rand.Rand) *bridge {
 		}
 		b.jumbo = true
 	}
+	if rng.IntN(2) == 0 {
+		setup.WriteString("for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do [ ! -e $f ] || echo 0 >$f; done\n")
+	}
 	b.run(setup.String())
 	t.Logf("%s, filtering %t, ports %+v", b.protocol, b.filtering, b.ports)
 	own := map[netip.Addr]bool{

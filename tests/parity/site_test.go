@@ -26,6 +26,7 @@ var (
 	seedFlag   = flag.Uint64("seed", 0, "repeat the run of this seed; 0: a seed by chance")
 	roundsFlag = flag.Int("rounds", 0, "topologies for each test; 0: a few")
 	framesFlag = flag.Int("frames", 5000, "frames for each topology")
+	allFlag    = flag.Bool("all", false, "go on after a difference, to see more of them")
 
 	programs testdaemon.Programs
 )
@@ -67,7 +68,7 @@ func rounds(t *testing.T, few int, test func(t *testing.T, rng *rand.Rand)) {
 			oneCPU(t)
 			test(t, rand.New(rand.NewPCG(seed, 1)))
 		})
-		if !ok {
+		if !ok && !*allFlag {
 			t.Logf("again: go test ./tests/parity -run %s -seed %d -frames %d", t.Name(), seed, *framesFlag)
 			return
 		}
