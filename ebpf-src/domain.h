@@ -39,7 +39,8 @@ static __noinline int domain_of_port(struct pkt *p)
 		/* Not one, or a VLAN that it does not have. */
 		return skb->pkt_type == PACKET_HOST && !p->vid ? LL_NEXT : LL_PASS;
 	}
-	if (!s->domain || data + 6 > end)
+	/* From a group: nothing that a bridge would send on. */
+	if (!s->domain || data + 7 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;
 	p->bridge_port = 1;
 	if (skb->pkt_type == PACKET_HOST)

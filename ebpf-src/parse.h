@@ -189,8 +189,10 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
 	p->l4_len = bpf_ntohs(ip->tot_len) - ip->ihl * 4;
+	/* Of BIG TCP the length is 0. */
 	p->slow = ip->ihl != 5 || !parse_ipv4_sum(ip) ||
-		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len;
+		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len ||
+		  (bpf_ntohs(ip->tot_len) < sizeof(*ip) && !skb->gso_size);
 	frag = bpf_ntohs(ip->frag_off);
 	if (frag & (IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
 		p->fragment_id = ip->id;
