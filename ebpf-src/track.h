@@ -22,6 +22,21 @@ static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexth
 	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
 }
 
+/* Whether the connection w->conn, from which nothing has come back yet, is to be opened
+ * anew: there may be a backend for one that was refused by now, and a service for one
+ * that was none's.
+ */
+static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
+{
+	const struct ct_meta *meta = &w->conn.meta;
+
+	if (meta->flags & CT_F_REPLY)
+		return 0;
+	if (meta->service_id)
+		return !meta->backend_id;
+	return meta->state == CT_NEW && lb_service(p, &w->service_key);
+}
+
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
  * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
  * open_connection is not called from here, for what functions call each other share 512
@@ -35,9 +50,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	w->routed = 0;
 	tuple_of(&w->tuple, p);
 	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
-	/* A connection that was refused is chosen anew: a backend may be there. */
-	if (!meta || (w->conn.meta.service_id && !w->conn.meta.backend_id &&
-		      !(w->conn.meta.flags & CT_F_REPLY)))
+	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
 	return ct_advance(p, w, meta);
 }
