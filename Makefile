@@ -66,9 +66,9 @@ generate: ## compile ebpf-src/ into the Go packages that load it
 	$(GO) generate ./...
 
 check-generated: generate ## fail if what is committed differs from what ebpf-src/ makes
-	git diff --exit-code -- '*_bpfel.go' '*_bpfel.o'
+	git diff --exit-code -- '*_bpfel*.go' '*_bpfel*.o'
 
-GO_FILES = $$(git ls-files '*.go' | grep -v '_bpfel.go$$')
+GO_FILES = $$(git ls-files '*.go' | grep -v '_bpfel\(_test\)\?.go$$')
 C_FILES = $$(git ls-files '*.c' '*.h')
 
 fmt: ## format Go and C

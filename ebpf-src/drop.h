@@ -14,6 +14,8 @@ enum drop_reason {
 	DROP_TABLE_FULL,	 /* the connection could not be entered anywhere */
 	DROP_NO_ROUTE,		 /* a local client's backend cannot be reached */
 	DROP_REWRITE,		 /* a helper refused to change the packet */
+	DROP_TOO_BIG,		 /* larger than the MTU where it was to go; its sender was told */
+	DROP_TOO_BIG_LIMITED,	 /* the same, but over the rate of ICMP errors */
 	DROP_MAX,
 };
 
@@ -25,5 +27,6 @@ enum verdict_count {
 	VERDICT_LOCAL,	    /* rewritten, for or from the node itself */
 	VERDICT_ICMP_ERROR, /* an ICMP error about a connection, translated */
 	VERDICT_TABLE_FULL, /* established table full: connection stays half-open */
+	VERDICT_ANSWERED,   /* refused, and an answer sent in its place */
 	VERDICT_MAX,
 };

@@ -142,6 +142,7 @@ enum rate_limit {
 	RATE_ICMP,
 	RATE_SAMPLE_DROP,
 	RATE_SAMPLE_OPENED,
+	RATE_RESET,
 	RATE_MAX,
 };
 MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0);

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* refuse.h - packets that are refused, and what their senders are told: a TCP reset (RFC
+ * 9293, section 3.10.7.1), an SCTP ABORT (RFC 9260, section 8.4), or an ICMP error (RFC
+ * 1812, section 4.3.2; RFC 4443, section 2.4). answer.h sends it.
+ */
+#pragma once
+
+#include "answer.h"
+#include "ctstate.h"
+#include "sctp.h"
+
+/* Ticks are of 134 ms: a thousand ICMP errors a second, as many as Linux sends, and ten
+ * thousand resets, which are no larger than what they answer.
+ */
+#define ANSWER_ERRORS_PER_TICK 134
+#define ANSWER_RESETS_PER_TICK 1340
+
+#define ANSWER_TYPE(type, code) ((type) << 8 | (code))
+
+#define ICMP_ECHO_REQUEST    8
+#define ICMP_PORT_UNREACH    3
+#define ICMP_FRAG_NEEDED     4
+#define ICMP_PROHIBITED	     13
+#define ICMPV6_DEST_UNREACH  1
+#define ICMPV6_TOO_BIG	     2
+#define ICMPV6_PORT_UNREACH  4
+#define ICMPV6_PROHIBITED    1
+#define ICMPV6_INFO_REDIRECT 137
+#define SCTP_ERROR	     9
+#define SCTP_COOKIE_ACK	     11
+#define SCTP_SHUTDOWN_ACK    8
+#define SCTP_TAG_REFLECTED   1 /* T, of ABORT and SHUTDOWN COMPLETE */
+#define ANSWER_SCTP_CHUNKS   8 /* looked at for an ABORT */
+
+/* Whether an address can be that of one host, to whom something can be sent. */
+static __always_inline int answer_is_host(const struct addr *a, __u8 family)
+{
+	__u8 first = family == 4 ? ((__u8 *)a)[12] : ((__u8 *)a)[0];
+
+	if (family == 4)
+		return first && first != 127 && (first & 0xf0) != 0xe0 && ~a->word[3];
+	return first != 0xff &&
+	       (a->word[0] | a->word[1] | a->word[2] | (a->word[3] & ~bpf_htonl(1)));
+}
+
+/* Whether p may be answered at all. */
+static __always_inline int answer_may(struct pkt *p)
+{
+	__u8 macs[12];
+
+	if (p->fragment == FRAGMENT_LATER || !answer_is_host(&p->saddr, p->family) ||
+	    !answer_is_host(&p->daddr, p->family))
+		return 0;
+	if (bpf_skb_load_bytes(p->skb, 0, macs, sizeof(macs)))
+		return 0;
+	return !((macs[0] | macs[6]) & 1); /* to or from a group */
+}
+
+/* Whether p may be answered with an ICMP error: it is none itself. */
+static __always_inline int answer_may_error(struct pkt *p)
+{
+	__u8 type;
+
+	if (p->icmp_error)
+		return 0;
+	if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6)
+		return 1;
+	if (bpf_skb_load_bytes(p->skb, p->l4_off, &type, 1))
+		return 0;
+	if (p->family == 4) /* no quench, no redirect */
+		return type == 0 || type >= ICMP_ECHO_REQUEST;
+	return type >= ICMPV6_INFO_MIN && type != ICMPV6_INFO_REDIRECT;
+}
+
+/* Resets the TCP connection of a packet. LL_NEXT: nothing is to be sent. */
+__noinline int answer_reset(struct __sk_buff *skb)
+{
+	struct answer *a = answer_get();
+	struct tcphdr *tcp;
+	__u32 data, doff;
+	__u8 byte;
+
+	if (!a || a->tcp_flags & TCP_RST)
+		return LL_NEXT;
+	if (bpf_skb_load_bytes(skb, a->l4_off + 12, &byte, 1))
+		return -DROP_REWRITE;
+	doff = (byte >> 4) * 4;
+	data = a->packet_len - (a->l4_off - a->l3_off);
+	if (doff < sizeof(*tcp) || doff > data)
+		return LL_NEXT;
+	data = data - doff + !!(a->tcp_flags & TCP_SYN) + !!(a->tcp_flags & TCP_FIN);
+	tcp = (void *)&a->bytes[ANSWER_L4];
+	__builtin_memset(tcp, 0, sizeof(*tcp));
+	tcp->source = a->dport;
+	tcp->dest = a->sport;
+	tcp->doff = sizeof(*tcp) / 4;
+	tcp->rst = 1;
+	if (a->tcp_flags & TCP_ACK) {
+		tcp->seq = bpf_htonl(a->tcp_ack);
+	} else {
+		tcp->ack = 1;
+		tcp->ack_seq = bpf_htonl(a->tcp_seq + data);
+	}
+	a->len = sizeof(*tcp);
+	tcp->check = csum_fold16(answer_sum(1));
+	return answer_send(skb);
+}
+
+/* Whether the packet holds an ABORT, behind its first chunk. */
+static __always_inline int answer_sctp_aborts(struct __sk_buff *skb, const struct answer *a)
+{
+	__u32 off = a->l4_off + 12, end = a->l3_off + a->packet_len;
+	struct {
+		__u8 type;
+		__u8 flags;
+		__be16 len;
+	} chunk;
+
+	for (int i = 0; i < ANSWER_SCTP_CHUNKS; i++) {
+		if (off + sizeof(chunk) > end ||
+		    bpf_skb_load_bytes(skb, off, &chunk, sizeof(chunk)))
+			return 0;
+		if (chunk.type == SCTP_ABORT)
+			return 1;
+		if (bpf_ntohs(chunk.len) < sizeof(chunk))
+			return 0;
+		off += (bpf_ntohs(chunk.len) + 3) & ~3;
+	}
+	return 0;
+}
+
+/* Ends the SCTP association of a packet as one that nobody knows. LL_NEXT: nothing is to be
+ * sent.
+ */
+__noinline int answer_abort(struct __sk_buff *skb)
+{
+	struct answer *a = answer_get();
+	struct {
+		__be16 sport;
+		__be16 dport;
+		__u32 tag;
+		__u32 csum;
+		__u8 type;
+		__u8 flags;
+		__be16 len;
+	} *sctp;
+	__u32 crc = ~0, *word;
+
+	if (!a || a->sctp_chunk == SCTP_SHUTDOWN_COMPLETE || a->sctp_chunk == SCTP_COOKIE_ACK ||
+	    a->sctp_chunk == SCTP_ERROR || answer_sctp_aborts(skb, a))
+		return LL_NEXT;
+	sctp = (void *)&a->bytes[ANSWER_L4];
+	sctp->sport = a->dport;
+	sctp->dport = a->sport;
+	sctp->csum = 0;
+	sctp->type = a->sctp_chunk == SCTP_SHUTDOWN_ACK ? SCTP_SHUTDOWN_COMPLETE : SCTP_ABORT;
+	sctp->flags = SCTP_TAG_REFLECTED;
+	sctp->len = bpf_htons(4);
+	if (bpf_skb_load_bytes(skb, a->l4_off + 4, &sctp->tag, 4))
+		return -DROP_REWRITE;
+	if (a->sctp_chunk == SCTP_INIT && !sctp->tag) {
+		/* The tag that its sender wants to see. */
+		sctp->flags = 0;
+		if (bpf_skb_load_bytes(skb, a->l4_off + 16, &sctp->tag, 4))
+			return LL_NEXT;
+	}
+	word = (void *)sctp;
+	for (int i = 0; i < 4; i++) {
+		crc ^= word[i];
+		for (int bit = 0; bit < 32; bit++)
+			crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
+	}
+	sctp->csum = ~crc;
+	a->len = sizeof(*sctp);
+	return answer_send(skb);
+}
+
+/* Sends an ICMP error about a packet: type is ANSWER_TYPE, rest the second word of its
+ * header. It holds the packet as it is now.
+ */
+__noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
+{
+	struct answer *a = answer_get();
+	struct icmp_header *icmp;
+	__u32 len, max;
+	__u8 tos;
+
+	if (!a)
+		return -DROP_REWRITE;
+	if (a->family == 4) {
+		/* Precedence 6, network control, and the packet's type of service. */
+		if (bpf_skb_load_bytes(skb, a->l3_off + 1, &tos, 1))
+			return -DROP_REWRITE;
+		a->tos = (tos & 0x1e) | 0xc0;
+	}
+	max = a->family == 4 ? ANSWER_QUOTE4 : ANSWER_QUOTE6;
+	len = skb->len - a->l3_off;
+	if (len > a->packet_len)
+		len = a->packet_len; /* without the padding of its frame */
+	if (len > max)
+		len = max;
+	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
+	if (len < ANSWER_ICMP || len > ANSWER_QUOTE6)
+		return -DROP_REWRITE;
+	/* What is summed up ends with a whole word. */
+	*(__u32 *)&a->bytes[ANSWER_L4 + ANSWER_ICMP + (len & (2047 & ~3))] = 0;
+	icmp = (void *)&a->bytes[ANSWER_L4];
+	if (bpf_skb_load_bytes(skb, a->l3_off, icmp + 1, len))
+		return -DROP_REWRITE;
+	icmp->type = type >> 8;
+	icmp->code = type;
+	icmp->checksum = 0;
+	icmp->rest = bpf_htonl(rest);
+	a->proto = a->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
+	a->len = sizeof(*icmp) + len;
+	icmp->checksum = csum_fold16(answer_sum(a->family == 6));
+	return answer_send(skb);
+}
+
+/* Counts p as dropped for reason, or limited where too much has been answered on this CPU.
+ * Returns the answer to it, begun; NULL where there is to be none.
+ */
+static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 reason,
+					      __u32 limited)
+{
+	__u64 limit = rate == RATE_ICMP ? ANSWER_ERRORS_PER_TICK : ANSWER_RESETS_PER_TICK;
+	struct answer *a = answer_get();
+
+	if (!a || !answer_may(p) || (rate == RATE_ICMP && !answer_may_error(p))) {
+		count_drop(p, reason);
+		return NULL;
+	}
+	if (!rate_allows(rate, p->now_tick, limit)) {
+		count_drop(p, limited);
+		return NULL;
+	}
+	count_drop(p, reason);
+	answer_about(a, p);
+	return a;
+}
+
+/* What a stage returns for p, whose answer ended with ret. */
+static __always_inline int answer_end(struct pkt *p, int ret)
+{
+	p->action = ret == LL_REDIRECT ? TC_ACT_REDIRECT : TC_ACT_SHOT;
+	p->verdict = ret == LL_REDIRECT ? VERDICT_ANSWERED : VERDICT_NONE;
+	return LL_REDIRECT;
+}
+
+/* Drops p, which is as it came, and sends its sender the ICMP error of type, an
+ * ANSWER_TYPE; p is counted as dropped for reason, or limited. A stage returns what this
+ * returns. An error comes from the address of the device that p came in by, for who reads
+ * it is to know where. To the node itself, which takes nothing from its own address, and
+ * where the device has none, it comes from where p was to go.
+ */
+static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 reason,
+				  __u32 limited)
+{
+	struct answer *a = answer_begin(p, RATE_ICMP, reason, limited);
+	struct device *device;
+
+	if (!a)
+		return answer_end(p, LL_NEXT);
+	device = p->egress ? NULL : device_find(p->skb->ifindex);
+	if (device && p->family == 4 && addr_is_set(&device->addr4))
+		a->saddr = device->addr4;
+	else if (device && p->family == 6 && addr_is_set(&device->addr6))
+		a->saddr = device->addr6;
+	return answer_end(p, answer_error(p->skb, type, rest));
+}
+
+/* As answer_icmp: p is larger than the mtu_bytes of where it is to go. */
+static __always_inline int answer_too_big(struct pkt *p, __u32 mtu_bytes)
+{
+	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED)
+				    : ANSWER_TYPE(ICMPV6_TOO_BIG, 0);
+
+	return answer_icmp(p, type, mtu_bytes, DROP_TOO_BIG, DROP_TOO_BIG_LIMITED);
+}
+
+/* As answer_icmp, by the means of its protocol: whom p is for does not want it. */
+static __noinline int answer_refuse(struct pkt *p, __u32 reason, __u32 limited)
+{
+	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PROHIBITED)
+				    : ANSWER_TYPE(ICMPV6_DEST_UNREACH, ICMPV6_PROHIBITED);
+
+	if (p->proto == IPPROTO_UDP)
+		type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PORT_UNREACH)
+				      : ANSWER_TYPE(ICMPV6_DEST_UNREACH, ICMPV6_PORT_UNREACH);
+	if ((p->proto != IPPROTO_TCP && p->proto != IPPROTO_SCTP) || p->fragment == FRAGMENT_LATER)
+		return answer_icmp(p, type, 0, reason, limited);
+	if (!answer_begin(p, RATE_RESET, reason, limited))
+		return answer_end(p, LL_NEXT);
+	return answer_end(p, p->proto == IPPROTO_TCP ? answer_reset(p->skb) : answer_abort(p->skb));
+}
