@@ -40,6 +40,14 @@ type ConnectionsFlushResult struct {
 	Flushed uint64 `json:"flushed"` // connections, not entries
 }
 
+// Way is how the packets of one direction of a connection go.
+type Way struct {
+	Path   string `json:"path"`             // tracked, slow
+	Why    string `json:"why,omitempty"`    // it is slow, in words
+	Device string `json:"device,omitempty"` // that they leave by, where the path is tracked
+	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag that they leave with; absent: none
+}
+
 // Connection is one tracked connection.
 type Connection struct {
 	Protocol string `json:"protocol"`
@@ -48,7 +56,9 @@ type Connection struct {
 	// State: syn-sent, syn-received, established, fin-wait, time-wait, closed
 	// (TCP, SCTP); unreplied, replied (others).
 	State    string   `json:"state"`
-	Path     string   `json:"path"` // tracked: both directions by the short cut; slow: through the kernel's stack
+	Path     string   `json:"path"`           // tracked: both directions by the short cut; slow: through the kernel's stack
+	Forth    Way      `json:"forth,omitzero"` // of the original direction
+	Back     Way      `json:"back,omitzero"`  // of the answers
 	Age      Duration `json:"age"`
 	Idle     Duration `json:"idle"`
 	Expires  Duration `json:"expires"` // after so much more idleness

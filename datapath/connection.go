@@ -17,6 +17,8 @@ type Connection struct {
 	Reply    Tuple  // as the backend answers it
 	State    string // in the words of the API: established, time-wait, unreplied, …
 	Tracked  bool   // both directions go by the short cut
+	Forth    Way    // of the original direction
+	Back     Way    // of the answers
 	Age      time.Duration
 	Idle     time.Duration
 	Expires  time.Duration // after so much more idleness
@@ -26,6 +28,14 @@ type Connection struct {
 	SNAT     bool
 	Service  ServiceName // empty: unknown, or none
 	Backend  BackendAddr // the zero value: none
+}
+
+// Way is how the packets of one direction go.
+type Way struct {
+	Tracked bool   // by the short cut
+	Why     string // not tracked: for what reason
+	Device  string // tracked: that they leave by
+	VLAN    uint16 // tracked: of the tag that they leave with; 0: none
 }
 
 // Traffic counts what passed in one direction; bytes are of whole frames.

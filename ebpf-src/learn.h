@@ -40,9 +40,11 @@ static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
 }
 
 /* Egress hook, where the frame is about to be sent: the index of the neighbour that
- * it is sent to, which the kernel has just used. twin is of the answers, as they are.
+ * it is sent to, which the kernel has just used; 0, and why, where there is none. twin is
+ * of the answers, as they are.
  */
-static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *twin)
+static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *twin,
+				      enum slow_why *why)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
@@ -54,13 +56,15 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *tw
 	};
 	struct device *device = device_find(key.ifindex);
 
-	if (!device || !twin || data + 12 > end)
+	if (!device || !twin || !why || data + 12 > end)
 		return 0;
 	/* A bridge floods what is for a station that it has not heard yet: only a part of
 	 * it by which answers came is the right one.
 	 */
+	*why = WHY_ONE_WAY;
 	if (device->flags & DEVICE_F_PART && twin->in_port != (__u16)key.ifindex)
 		return 0;
+	*why = WHY_FULL;
 	__builtin_memcpy(key.dmac, data, 6);
 	key.mtu_bytes = device->mtu_bytes;
 	if (!p->bridged) {
@@ -70,19 +74,23 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *tw
 	return nexthop_enter(&key, device, p->now_tick);
 }
 
-/* Whether a connection that we do not translate may be short-cut: not where netfilter
- * may say something else about its next packet, or has set a mark for those who look
- * at it.
+/* Why a connection may not be short-cut; WHY_UNKNOWN: it may. What we do not translate
+ * may not where netfilter may say something else about its next packet, or has set a
+ * mark for those who look at it.
  */
-static __always_inline int nexthop_may_learn(struct pkt *p, __u16 flags)
+static __always_inline enum slow_why nexthop_why_not(struct pkt *p, __u16 flags)
 {
 	__u32 zone = config_zone;
 	__u32 *netfilter;
 
+	if (p->tagged)
+		return WHY_TAG;
 	if (flags & (CT_F_DNAT | CT_F_SNAT))
-		return 1;
+		return WHY_UNKNOWN;
 	netfilter = bpf_map_lookup_elem(&ll_netfilter, &zone);
-	return netfilter && !*netfilter && !p->skb->mark;
+	if (netfilter && *netfilter)
+		return WHY_NETFILTER;
+	return p->skb->mark ? WHY_MARK : WHY_UNKNOWN;
 }
 
 /* A connection is sent elsewhere than to the neighbour at index now. The others that
@@ -105,6 +113,7 @@ static __always_inline void nexthop_doubt(__u32 index)
 static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 {
 	struct ct_meta *meta, *twin;
+	enum slow_why why;
 	__u32 index = 0;
 
 	if (!w || p->icmp_error || p->fragment == FRAGMENT_LATER)
@@ -119,8 +128,10 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 	meta = conn_find(w, &w->tuple, &w->conn, 0);
 	if (!meta)
 		return 0;
-	if (!p->tagged && nexthop_may_learn(p, meta->flags))
-		index = nexthop_of_frame(p, twin);
+	why = nexthop_why_not(p, meta->flags);
+	if (why == WHY_UNKNOWN)
+		index = nexthop_of_frame(p, twin, &why);
+	meta->flags = (meta->flags & ~CT_WHY_MASK) | why << CT_WHY_SHIFT;
 	if (index && meta->nexthop && meta->nexthop != index)
 		nexthop_doubt(meta->nexthop);
 	meta->nexthop = index;

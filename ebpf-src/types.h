@@ -67,6 +67,20 @@ enum ct_state {
 #define CT_F_FROM_NODE 0x20 /* the client is the node itself */
 #define CT_F_RST       0x40 /* a reset was seen in this direction */
 
+/* Why the kernel forwards what comes in by an entry: the upper bits of ct_meta.flags. */
+enum slow_why {
+	WHY_UNKNOWN,   /* nobody asked yet, or it leaves by no port of ours */
+	WHY_NETFILTER, /* netfilter has rules */
+	WHY_MARK,      /* somebody has set a mark */
+	WHY_TAG,       /* its VLAN tag is only the kernel's to handle */
+	WHY_ONE_WAY,   /* a bridge sends it to a station that was not heard there */
+	WHY_FULL,      /* no room for another next hop */
+	WHY_MAX,
+};
+
+#define CT_WHY_SHIFT 12 /* in ct_meta.flags */
+#define CT_WHY_MASK  0xf000
+
 /* The part of an entry that both families have. */
 struct ct_meta {
 	__u64 packet_count;

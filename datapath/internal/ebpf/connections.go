@@ -29,6 +29,7 @@ type listing struct {
 	table  int
 	cursor *ebpf.MapBatchCursor
 	idle   idleTimeouts
+	ways   *ways
 	rest   []datapath.Connection // read, and not given out yet
 	used   time.Time
 }
@@ -79,7 +80,11 @@ func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 func (c *connections) resume(cursor string) (*listing, error) {
 	if cursor == "" {
 		idle, _ := c.d.services.forSweep()
-		return &listing{cursor: new(ebpf.MapBatchCursor), idle: idle}, nil
+		ways, err := newWays(c.d)
+		if err != nil {
+			return nil, err
+		}
+		return &listing{cursor: new(ebpf.MapBatchCursor), idle: idle, ways: ways}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -205,7 +205,8 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 		if twin != nil {
 			c.Received = datapath.Traffic{Packets: twin.PacketCount, Bytes: twin.ByteCount}
 			c.Idle = min(c.Idle, since(now, twin.LastSeenTick))
-			c.Tracked = m.Nexthop != 0 && twin.Nexthop != 0
+			c.Forth, c.Back = l.ways.of(m), l.ways.of(twin)
+			c.Tracked = c.Forth.Tracked && c.Back.Tracked
 		}
 		c.Expires = max(0, durationOf(idle)-c.Idle)
 		found = append(found, c)

@@ -12,6 +12,18 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type egressSlowWhy uint32
+
+const (
+	egressSlowWhyWHY_UNKNOWN   egressSlowWhy = 0
+	egressSlowWhyWHY_NETFILTER egressSlowWhy = 1
+	egressSlowWhyWHY_MARK      egressSlowWhy = 2
+	egressSlowWhyWHY_TAG       egressSlowWhy = 3
+	egressSlowWhyWHY_ONE_WAY   egressSlowWhy = 4
+	egressSlowWhyWHY_FULL      egressSlowWhy = 5
+	egressSlowWhyWHY_MAX       egressSlowWhy = 6
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.

@@ -42,6 +42,16 @@ func (n *network) wantShortCut(what string, c *conversation) {
 	n.t.Errorf("%s: no word took the short cut both ways (%d packets tracked, %d slow); connections %+v, %v", what, tracked, slow, list, err)
 }
 
+// wantWays compares how the packets of the only established connection go.
+func (n *network) wantWays(forth, back datapath.Way) {
+	n.t.Helper()
+	list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{State: "established"}, "", 10)
+	n.ok(err)
+	if len(list) != 1 || list[0].Forth != forth || list[0].Back != back {
+		n.t.Errorf("connections %+v, want one that goes %+v and %+v", list, forth, back)
+	}
+}
+
 // wantSlow sends words, none of which may take the short cut.
 func (n *network) wantSlow(what string, c *conversation) {
 	n.t.Helper()
@@ -65,11 +75,13 @@ func TestRouted(t *testing.T) {
 			n.backends.ServeTCP(t, addr, "server")
 			c := n.dial(addr)
 			n.wantShortCut("routed", c)
+			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			// netfilter has its say: nothing is short-cut any more.
 			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(1)))
 			n.ok(n.d.zones[zoneHost].devices.invalidateAll())
 			n.wantSlow("netfilter", c)
+			n.wantWays(datapath.Way{Why: "netfilter has rules"}, datapath.Way{Why: "netfilter has rules"})
 			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(0)))
 			n.wantShortCut("without netfilter", c)
 

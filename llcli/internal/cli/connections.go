@@ -51,7 +51,8 @@ flags choose. SENT and RECEIVED count the bytes of whole frames from and to the
 client.
 
 PATH says how their packets go: tracked, from port to port in one look-up, or
-slow, through the kernel's stack.`,
+slow, through the kernel's stack. With -o wide, FORTH and BACK tell for each
+direction which device its packets leave by, or why they are slow.`,
 		Example: "  llcli connections --service web --state established\n  llcli connections --source 203.0.113.0/24 -o wide\n  llcli connections flush --backend 10.0.1.2",
 		Args:    noWords("choose connections with flags"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
@@ -120,6 +121,7 @@ func (a *app) connectionTable() *table {
 	}
 	if a.output == formatWide {
 		columns = append(columns,
+			column{title: "FORTH", optional: 8}, column{title: "BACK", optional: 8},
 			column{title: "NAT", optional: 7}, column{title: "REPLY TO", optional: 8}, column{title: "AGE", right: true, optional: 9},
 			column{title: "EXPIRES", right: true, optional: 9}, column{title: "PACKETS SENT", right: true, optional: 9},
 			column{title: "PACKETS RECEIVED", right: true, optional: 9})
@@ -138,10 +140,23 @@ func (a *app) connectionRow(c *api.Connection) []cell {
 	}
 	if a.output == formatWide {
 		row = append(row,
+			cell{text: wayText(&c.Forth)}, cell{text: wayText(&c.Back)},
 			cell{text: or(c.NAT, "-")}, cell{text: c.Reply.Destination}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
 			cell{text: strconv.FormatUint(c.Sent.Packets, 10)}, cell{text: strconv.FormatUint(c.Received.Packets, 10)})
 	}
 	return row
+}
+
+// wayText is where the packets of a direction leave, or why they are slow.
+func wayText(w *api.Way) string {
+	switch {
+	case w.Why != "":
+		return w.Why
+	case w.VLAN != 0:
+		return w.Device + "." + strconv.Itoa(int(w.VLAN))
+	default:
+		return or(w.Device, "-")
+	}
 }
 
 func (a *app) flushCommand() *cobra.Command {

@@ -174,6 +174,7 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 	if c.Tracked {
 		a.Path = "tracked"
 	}
+	a.Forth, a.Back = wayOf(c.Forth), wayOf(c.Back)
 	switch {
 	case c.DNAT && c.SNAT:
 		a.NAT = "dnat+snat"
@@ -184,6 +185,14 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 	}
 	if c.Backend.IsValid() {
 		a.Backend = c.Backend.String()
+	}
+	return a
+}
+
+func wayOf(w datapath.Way) api.Way {
+	a := api.Way{Path: "slow", Why: w.Why, Device: w.Device, VLAN: w.VLAN}
+	if w.Tracked {
+		a.Path = "tracked"
 	}
 	return a
 }

@@ -22,7 +22,8 @@ func connection(i int) datapath.Connection {
 		Protocol: datapath.TCP,
 		Original: datapath.Tuple{Source: at(client), Destination: at("198.51.100.10:80")},
 		Reply:    datapath.Tuple{Source: at("10.0.1.2:8080"), Destination: at(client)},
-		State:    "established", Tracked: true, Age: 90 * time.Second, Idle: time.Second, Expires: 2 * time.Hour,
+		Forth:    datapath.Way{Tracked: true, Device: "eth1", VLAN: 30}, Back: datapath.Way{Why: "it carries a mark"},
+		State: "established", Tracked: true, Age: 90 * time.Second, Idle: time.Second, Expires: 2 * time.Hour,
 		Sent: datapath.Traffic{Packets: 5, Bytes: 600}, Received: datapath.Traffic{Packets: 4, Bytes: 7000},
 		DNAT: true, Service: "web", Backend: at("10.0.1.2:8080"),
 	}
@@ -32,7 +33,7 @@ func TestConnectionsList(t *testing.T) {
 	h := newHarness(t)
 	h.plane.connections = []datapath.Connection{connection(0)}
 	h.want("connections.list", `{}`, `{"items":[{"protocol":"tcp","original":{"source":"203.0.113.1:1024","destination":"198.51.100.10:80"},`+
-		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"tracked","age":"1m30s","idle":"1s","expires":"2h0m0s",`+
+		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"tracked","forth":{"path":"tracked","device":"eth1","vlan":30},"back":{"path":"slow","why":"it carries a mark"},"age":"1m30s","idle":"1s","expires":"2h0m0s",`+
 		`"sent":{"packets":5,"bytes":600},"received":{"packets":4,"bytes":7000},"nat":"dnat","service":"web","backend":"10.0.1.2:8080"}]}`)
 	long := strings.Repeat("n", 253)
 	for i := 1; i < 1000; i++ {

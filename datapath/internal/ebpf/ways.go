@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// ctWhyShift is CT_WHY_SHIFT: where the flags of an entry hold enum slow_why.
+const ctWhyShift = 12
+
+// whySlow are the words for enum slow_why.
+var whySlow = map[egressSlowWhy]string{
+	egressSlowWhyWHY_NETFILTER: "netfilter has rules",
+	egressSlowWhyWHY_MARK:      "it carries a mark",
+	egressSlowWhyWHY_TAG:       "VLAN tag of a device of the kernel",
+	egressSlowWhyWHY_ONE_WAY:   "its station was not heard on that port",
+	egressSlowWhyWHY_FULL:      "no room for another next hop",
+}
+
+// ways tells how the packets of connections go, as the next hops were at one moment.
+type ways struct {
+	d        *DataPlane
+	nexthops []kernelNexthop
+	zones    map[uint32]uint8 // of a next hop: the zone of its device
+}
+
+func newWays(d *DataPlane) (*ways, error) {
+	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), zones: make(map[uint32]uint8)}
+	keys := make([]uint32, nexthopCount)
+	var cursor ebpf.MapBatchCursor
+	for at := 0; at < nexthopCount; {
+		n, err := d.maps[kernelMapLlNexthop].BatchLookup(&cursor, keys, w.nexthops[at:], nil)
+		at += n
+		if errors.Is(err, ebpf.ErrKeyNotExist) || n == 0 && err == nil {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("next hops: %w", err)
+		}
+	}
+	var key kernelNexthopKey
+	var index uint32
+	for it := d.maps[kernelMapLlNexthopId].Iterate(); it.Next(&key, &index); {
+		w.zones[index] = key.Zone
+	}
+	return w, nil
+}
+
+// of returns the way of the packets that come in by an entry.
+func (w *ways) of(m *kernelCtMeta) datapath.Way {
+	if why, known := whySlow[egressSlowWhy(m.Flags>>ctWhyShift)]; known && m.Nexthop == 0 {
+		return datapath.Way{Why: why}
+	}
+	switch kernelCtState(m.State) {
+	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED:
+		return datapath.Way{Why: "not established"}
+	}
+	if m.PacketCount == 0 {
+		return datapath.Way{Why: "nothing was sent yet"}
+	}
+	if m.Nexthop == 0 || int(m.Nexthop) >= len(w.nexthops) {
+		return datapath.Way{Why: "no packet has left by a port yet"}
+	}
+	hop := &w.nexthops[m.Nexthop]
+	if hop.Ifindex == 0 {
+		return datapath.Way{Why: "its next hop may have changed"}
+	}
+	way := datapath.Way{Tracked: true, VLAN: hop.Vid}
+	if z := w.d.zones[w.zones[uint32(m.Nexthop)]]; z != nil {
+		way.Device = z.devices.nameOf(int(hop.Ifindex))
+	}
+	return way
+}
