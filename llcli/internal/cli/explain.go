@@ -42,6 +42,10 @@ var (
 			"ip route get BACKEND"},
 		{"rewrite", "the kernel refused to change the packet",
 			"it is damaged, or a fault of ours: llcli events drops shows such packets; please report them"},
+		{"too_big", "larger than the MTU of the way that it was to go; its sender was told (fragmentation needed, packet too big)",
+			"nothing, where path MTU discovery works: the sender sends smaller ones"},
+		{"too_big_limited", "as too_big, but its sender was not told: too many were in this second",
+			"the sender tries again and is told then"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},
@@ -50,6 +54,7 @@ var (
 		{"icmp_error", "an ICMP error about a connection, translated with the packet that it quotes", ""},
 		{"table_full", "the table of established connections is full: the connection goes on as a half-open one",
 			"tables.connections in the daemon's configuration sets the size; until then a flood may end this connection"},
+		{"answered", "refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error", ""},
 	}}
 	connectionWords = vocabulary{"CONNECTION", []word{
 		{"syn-sent", "the client asked for a connection; no answer yet", ""},
