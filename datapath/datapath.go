@@ -198,7 +198,15 @@ type PortCounters struct {
 type Config struct {
 	PinDir          string // where its kernel objects are kept; made if need be
 	SwitchNamespace string // name of the switch's network namespace; "host" for the host's
-	Tables          Tables
+	// MakeSwitch asks somebody who may to make that namespace, where the process may
+	// not mount. It may return before it is there; nil: nobody is there to be asked.
+	MakeSwitch func() error
+	// HostDevice and SwitchDevice are the ends of the link between the host and the
+	// switch's network namespace; none where one of them is empty.
+	HostDevice, SwitchDevice string
+	Instance                 string // marks devices that are made
+	StateDir                 string // where what is ours is remembered, as far as the kernel cannot say it
+	Tables                   Tables
 	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best there is.
 	Attach  string
 	Version string // of loxilight; kept with what is pinned, for messages

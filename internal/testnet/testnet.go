@@ -113,6 +113,19 @@ func Here(t T) *NS {
 	return &NS{name: "here", handle: handle}
 }
 
+// Named is the namespace that somebody made by that name, as it is now: one that is
+// made anew later has to be asked for again.
+func Named(t T, name string) *NS {
+	t.Helper()
+	RequireRoot(t)
+	handle, err := netns.GetFromName(name)
+	if err != nil {
+		t.Fatalf("namespace %s: %v", name, err)
+	}
+	t.Cleanup(func() { handle.Close() })
+	return &NS{name: name, handle: handle}
+}
+
 // Name is the name as ip netns shows it.
 func (ns *NS) Name() string { return ns.name }
 

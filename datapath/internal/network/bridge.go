@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// defaultAgeing is the kernel's.
+const defaultAgeing = 300 * time.Second
+
+// clockTick is the unit in which the kernel counts the ageing of a bridge.
+const clockTick = 10 * time.Millisecond
+
+// bridgeUpdate brings one bridge to what is wanted, or says whether it is so.
+type bridgeUpdate struct {
+	n      *Network
+	s      *space
+	name   datapath.BridgeName
+	value  datapath.Bridge
+	record *bridgeRecord
+
+	dry     bool // change nothing
+	differs bool // with dry: something would have been changed
+	leaving bool // take away what is ours
+
+	bridge netlink.Link
+	vlans  map[int32][]*nl.BridgeVlanInfo
+	absent []string // ports that are not there
+}
+
+// change does f, unless nothing is to be changed.
+func (u *bridgeUpdate) change(what string, f func() error) error {
+	if u.dry {
+		u.differs = true
+		return nil
+	}
+	if err := f(); err != nil {
+		return fmt.Errorf("bridge %q: %s: %w", u.value.Device, what, err)
+	}
+	return nil
+}
+
+// note has the journal say what is ours, before it is.
+func (u *bridgeUpdate) note() error {
+	if u.dry || u.leaving {
+		return nil
+	}
+	return u.n.journal.note(line{Kind: kindBridge, Name: string(u.name), Bridge: u.record.clone()})
+}
+
+func (u *bridgeUpdate) run() error {
+	for _, step := range []func() error{u.find, u.settings, u.ports, u.addresses, u.mtu} {
+		if err := step(); err != nil || u.bridge == nil {
+			return err
+		}
+	}
+	if len(u.absent) > 0 {
+		return absent("bridge %q: port %s", u.value.Device, strings.Join(u.absent, ", "))
+	}
+	return nil
+}
+
+// find finds the bridge, or makes it.
+func (u *bridgeUpdate) find() (err error) {
+	if u.bridge, err = u.s.link(u.value.Device); err != nil {
+		return err
+	}
+	if u.bridge == nil {
+		u.record.Made, u.record.Ports, u.record.Addresses = true, map[string]*portRecord{}, nil
+		return u.change("make", u.make)
+	}
+	if u.bridge.Type() != "bridge" {
+		return fmt.Errorf("device %q is there already and no bridge, but of type %s: give the bridge another name", u.value.Device, u.bridge.Type())
+	}
+	made := u.record.isMade(u.n, u.bridge)
+	if !made && u.record.Index != u.bridge.Attrs().Index {
+		u.n.log.Info("a bridge that was there is taken over", slog.String("device", u.value.Device))
+	}
+	if u.record.Made != made || u.record.Index != u.bridge.Attrs().Index {
+		u.record.Made, u.record.Index = made, u.bridge.Attrs().Index
+		return u.change("take over", u.note)
+	}
+	return nil
+}
+
+func (u *bridgeUpdate) make() error {
+	if err := u.note(); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = u.value.Device
+	// Else it would be that of one of its ports, and another one with other ports.
+	attrs.HardwareAddr = macOf(u.n.cfg, u.value.Device)
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	if u.value.VLANFiltering {
+		on, none := true, uint16(0) // no port is in a VLAN that it was not told
+		bridge.VlanFiltering, bridge.VlanDefaultPVID = &on, &none
+	}
+	if err := errors.Join(u.s.nl.LinkAdd(bridge), u.s.nl.LinkSetAlias(bridge, mark(u.n.cfg))); err != nil {
+		return err
+	}
+	link, err := u.s.link(u.value.Device)
+	if err != nil || link == nil {
+		return errors.Join(err, absent("device %q", u.value.Device))
+	}
+	if u.value.VLANFiltering && !filters(link) {
+		return errors.Join(u.s.nl.LinkDel(link), errNoFiltering)
+	}
+	u.bridge, u.record.Index = link, link.Attrs().Index
+	return u.note()
+}
+
+var errNoFiltering = fmt.Errorf("this kernel has no VLAN filtering (CONFIG_BRIDGE_VLAN_FILTERING): %w", datapath.ErrUnsupported)
+
+func filters(link netlink.Link) bool {
+	b, ok := link.(*netlink.Bridge)
+	return ok && b.VlanFiltering != nil && *b.VlanFiltering
+}
+
+// settings are those of the bridge itself.
+func (u *bridgeUpdate) settings() error {
+	b, attrs := u.bridge.(*netlink.Bridge), u.bridge.Attrs()
+	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
+	wanted.Name, wanted.Index = attrs.Name, attrs.Index
+	changed := false
+	switch {
+	case u.value.VLANFiltering && b.VlanFiltering == nil:
+		return fmt.Errorf("bridge %q: %w", u.value.Device, errNoFiltering)
+	case u.value.VLANFiltering && !filters(b):
+		on := true
+		wanted.VlanFiltering, changed = &on, true
+		u.record.Filtering = true
+		if u.record.Made {
+			// Ports that were told no VLANs so far are in 1, which they leave below.
+			none := uint16(0)
+			wanted.VlanDefaultPVID = &none
+		}
+	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
+		return fmt.Errorf("bridge %q was there with VLAN filtering, without which its VLANs would be one: say vlanFiltering: true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
+			u.value.Device, u.value.Device)
+	case !u.value.VLANFiltering && filters(b):
+		off := false
+		wanted.VlanFiltering, changed = &off, true
+	}
+	if ageing := u.ageing(); ageing != 0 && (b.AgeingTime == nil || *b.AgeingTime != ageing) {
+		wanted.AgeingTime, changed = &ageing, true
+	}
+	if changed {
+		if err := u.change("set", func() error { return errors.Join(u.note(), u.s.nl.LinkModify(wanted)) }); err != nil {
+			return err
+		}
+	}
+	if u.record.Made {
+		if mac := macOf(u.n.cfg, u.value.Device); !bytes.Equal(mac, attrs.HardwareAddr) {
+			if err := u.change("set MAC", func() error { return u.s.nl.LinkSetHardwareAddr(u.bridge, mac) }); err != nil {
+				return err
+			}
+		}
+		if attrs.Alias != mark(u.n.cfg) {
+			if err := u.change("set alias", func() error { return u.s.nl.LinkSetAlias(u.bridge, mark(u.n.cfg)) }); err != nil {
+				return err
+			}
+		}
+	}
+	if attrs.Flags&net.FlagUp == 0 {
+		return u.change("set up", func() error { return u.s.nl.LinkSetUp(u.bridge) })
+	}
+	return nil
+}
+
+// ageing is what the bridge is to have, in the kernel's unit; 0: leave it.
+func (u *bridgeUpdate) ageing() uint32 {
+	d := u.value.Ageing
+	if d == 0 && u.record.Made {
+		d = defaultAgeing
+	}
+	return uint32(d / clockTick)
+}
+
+// mtu comes after the ports, by which the kernel lowers it.
+func (u *bridgeUpdate) mtu() error {
+	if u.value.MTU == 0 || u.bridge.Attrs().MTU == u.value.MTU && u.dry {
+		return nil
+	}
+	// Not as it was read before the ports: read again.
+	link, err := u.s.link(u.value.Device)
+	if err != nil || link == nil || link.Attrs().MTU == u.value.MTU {
+		return err
+	}
+	return u.change(fmt.Sprintf("set MTU %d", u.value.MTU), func() error { return u.s.nl.LinkSetMTU(u.bridge, u.value.MTU) })
+}

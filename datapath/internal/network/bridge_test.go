@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestBridge makes a bridge of two ports, over which stations reach each other, and
+// takes it away again.
+//
+//	a eth0 ── p1 ┐
+//	             ├ br0 (10.71.0.1, fd71::1)
+//	b eth0 ── p2 ┘
+func TestBridge(t *testing.T) {
+	r := newRig(t, false)
+	ctx := context.Background()
+	if err := r.n.NeedSwitch(); err != nil {
+		t.Fatal(err)
+	}
+	sw := r.sw()
+	a := r.station("a", sw, "p1", "10.71.0.2/24", "fd71::2/64")
+	b := r.station("b", sw, "p2", "10.71.0.3/24", "fd71::3/64")
+	want := datapath.Bridge{
+		Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64"), Ageing: 60e9, MTU: 1450,
+		Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}},
+	}
+	r.bridge("lan", want)
+	r.has(sw, "ip -d addr show br0", []string{"mtu 1450", "ageing_time 6000", "10.71.0.1/24", "fd71::1/64 scope global nodad", "alias loxilight test"})
+	b.ServeUDP(t, "10.71.0.3:4660", "b")
+	b.ServeUDP(t, "[fd71::3]:4660", "b")
+	sw.ServeUDP(t, "10.71.0.1:4661", "switch")
+	r.reach(a, "10.71.0.3:4660")
+	r.reach(a, "[fd71::3]:4660")
+	r.reach(a, "10.71.0.1:4661")
+
+	// The MAC is not that of a port, and is the same when the bridge is made again.
+	mac := sw.MAC(t, "br0")
+	if mac == sw.MAC(t, "p1") || mac == sw.MAC(t, "p2") {
+		t.Error("the bridge has the MAC of a port")
+	}
+	r.drainSignals()
+	sw.DeleteLink(t, "br0")
+	r.awaitSignal("somebody deleted the bridge")
+	if ok, err := r.n.Bridges().Verify(ctx, "lan"); ok || err != nil {
+		t.Errorf("a deleted bridge is as it was told: %v", err)
+	}
+	r.bridge("lan", want)
+	if sw.MAC(t, "br0") != mac {
+		t.Error("the bridge has another MAC than before")
+	}
+	r.reach(a, "10.71.0.3:4660")
+
+	// A run later, with one port, address and setting less.
+	r.restart()
+	want.Ports, want.Addresses, want.Ageing = want.Ports[:1], prefixes("10.71.0.1/24"), 0
+	r.bridge("lan", want)
+	r.has(sw, "ip -d addr show br0", []string{"ageing_time 30000", "10.71.0.1/24"}, "fd71::1")
+	r.has(sw, "ip link show master br0", []string{"p1"}, "p2")
+
+	if err := r.n.Bridges().Delete(ctx, "lan"); err != nil {
+		t.Fatal(err)
+	}
+	r.has(sw, "ip link", []string{"p1", "p2"}, "br0", "master")
+}
+
+// TestBridgeRepair has strangers change what is ours, each thing by itself.
+func TestBridgeRepair(t *testing.T) {
+	r := newRig(t, true)
+	r.station("a", r.host, "p1", "10.71.0.2/24")
+	want := datapath.Bridge{
+		Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ageing: 60e9, MTU: 1400,
+		Ports: []datapath.BridgePort{{Device: "p1", Isolated: true}},
+	}
+	r.bridge("lan", want)
+	for _, change := range []string{
+		"ip link set p1 nomaster",
+		"ip addr del 10.71.0.1/24 dev br0",
+		"ip link set br0 mtu 1300",
+		"ip link set br0 down",
+		"ip link set br0 address 02:00:00:12:34:56",
+		"ip link set br0 type bridge ageing_time 1000",
+		"ip link set br0 alias mine",
+		"ip link set p1 type bridge_slave isolated off",
+		"ip link del br0",
+	} {
+		words := strings.Fields(change)
+		r.host.Run(t, words[0], words[1:]...)
+		if ok, err := r.n.Bridges().Verify(context.Background(), "lan"); ok || err != nil {
+			t.Errorf("%s: not noticed (%v)", change, err)
+		}
+		r.bridge("lan", want)
+	}
+}
+
+// TestBridgeStrangers checks that what others add to a bridge of ours stays.
+func TestBridgeStrangers(t *testing.T) {
+	r := newRig(t, true)
+	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.station("b", r.host, "p2", "10.71.0.3/24")
+	want := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}}
+	r.bridge("lan", want)
+	r.host.Run(t, "ip", "link", "set", "p2", "master", "br0")
+	r.host.Addr(t, "br0", "10.72.0.1/24")
+	r.host.Run(t, "bridge", "fdb", "add", "02:00:00:12:34:56", "dev", "p2", "master", "static")
+	want.Addresses = prefixes("10.71.0.9/24")
+	r.bridge("lan", want)
+	r.restart()
+	r.bridge("lan", want)
+	r.has(r.host, "ip link show master br0", []string{"p1", "p2"})
+	r.has(r.host, "ip addr show br0", []string{"10.72.0.1/24", "10.71.0.9/24"}, "10.71.0.1/24")
+	r.has(r.host, "bridge fdb show br br0", []string{"02:00:00:12:34:56"})
+}
+
+// TestBridgeAdopted takes over a bridge that somebody else made and that carries
+// traffic, which notices nothing; nor when we leave it.
+func TestBridgeAdopted(t *testing.T) {
+	r := newRig(t, true)
+	ctx := context.Background()
+	a := r.station("a", r.host, "p1", "10.71.0.2/24")
+	b := r.station("b", r.host, "p2", "10.71.0.3/24")
+	r.station("c", r.host, "p3", "10.71.0.4/24")
+	r.host.Bridge(t, "br0", "p1", "p2")
+	r.host.Addr(t, "br0", "10.71.0.1/24")
+	mac := r.host.MAC(t, "br0")
+	b.ServeUDP(t, "10.71.0.3:4660", "b")
+	b.ServeTCP(t, "10.71.0.3:4660", "b")
+	traffic := testtraffic.Start(t, a, "10.71.0.3:4660", testtraffic.Load{Flows: 4, Packets: 2000, Connections: 20, Lasting: 2})
+
+	want := datapath.Bridge{
+		Device: "br0", Addresses: prefixes("10.71.0.1/24", "10.73.0.1/24"),
+		Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p3"}},
+	}
+	for range 5 {
+		r.bridge("lan", want)
+		r.has(r.host, "ip link show master br0", []string{"p1", "p2", "p3"})
+		r.restart()
+		r.bridge("lan", want)
+		if err := r.n.Bridges().Delete(ctx, "lan"); err != nil {
+			t.Fatal(err)
+		}
+		r.has(r.host, "ip link show master br0", []string{"p1", "p2"}, "p3")
+		r.has(r.host, "ip addr show br0", []string{"10.71.0.1/24"}, "10.73.0.1", "alias")
+	}
+	if r.host.MAC(t, "br0") != mac {
+		t.Error("the bridge has another MAC")
+	}
+	traffic.ExpectUnharmed(t)
+}
+
+// TestBridgePortComesAndGoes has a device come back, which is in the bridge again.
+func TestBridgePortComesAndGoes(t *testing.T) {
+	r := newRig(t, true)
+	want := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}}
+	update := func() error { return r.n.Bridges().Update(context.Background(), "lan", want) }
+	for range 3 {
+		r.wantAbsent(update(), `port "p1"`)
+		r.has(r.host, "ip addr show br0", []string{"10.71.0.1/24"}) // the rest is there
+		r.drainSignals()
+		r.station("a", r.host, "p1", "10.71.0.2/24")
+		r.awaitSignal("a device came")
+		r.bridge("lan", want)
+		r.has(r.host, "ip link show master br0", []string{"p1"})
+		r.drainSignals()
+		r.host.DeleteLink(t, "p1")
+		r.awaitSignal("a device went")
+	}
+}
+
+// TestBridgeRefused has what cannot be done be refused, with the reason, and nothing
+// be changed.
+func TestBridgeRefused(t *testing.T) {
+	r := newRig(t, true)
+	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.station("b", r.host, "p2", "10.71.0.3/24")
+	r.host.Bridge(t, "other", "p2")
+	for _, c := range []struct {
+		what string
+		b    datapath.Bridge
+	}{
+		{`device "p1" is there already and no bridge`, datapath.Bridge{Device: "p1"}},
+		{`device "p2" is part of another device`, datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p2"}}}},
+	} {
+		err := r.n.Bridges().Update(context.Background(), "lan", c.b)
+		if err == nil || !strings.Contains(err.Error(), c.what) || errors.Is(err, datapath.ErrAbsent) {
+			t.Errorf("got %v, want %s", err, c.what)
+		}
+	}
+	r.has(r.host, "ip link show master other", []string{"p2"})
+}
+
+// TestBridgeTakenOverByAnother has a bridge change its object, as when one is renamed:
+// nothing is taken out and put in again.
+func TestBridgeTakenOverByAnother(t *testing.T) {
+	r := newRig(t, true)
+	ctx := context.Background()
+	a := r.station("a", r.host, "p1", "10.71.0.2/24")
+	b := r.station("b", r.host, "p2", "10.71.0.3/24")
+	b.ServeUDP(t, "10.71.0.3:4660", "b")
+	want := datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}}}
+	r.bridge("lan", want)
+	traffic := testtraffic.Start(t, a, "10.71.0.3:4660", testtraffic.Load{Flows: 4, Packets: 2000})
+	names := []datapath.BridgeName{"lan", "lan2"}
+	for i := range 50 {
+		r.bridge(names[(i+1)%2], want)
+		if err := r.n.Bridges().Delete(ctx, names[i%2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	traffic.ExpectUnharmed(t)
+	if err := r.n.Bridges().Delete(ctx, "lan"); err != nil {
+		t.Fatal(err)
+	}
+	r.has(r.host, "ip link", []string{"p1"}, "br0")
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// bridges is the table of bridges.
+type bridges struct {
+	n *Network
+
+	mu     sync.Mutex
+	wanted map[datapath.BridgeName]datapath.Bridge // what Update was told last
+}
+
+// Update implements [datapath.Table]. What is not there is made; what is there is
+// changed where it differs, and never taken out and put in again.
+func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value datapath.Bridge) error {
+	b.mu.Lock()
+	b.wanted[name] = value
+	b.mu.Unlock()
+	s, err := b.n.space(true)
+	if err != nil {
+		return err
+	}
+	if err := b.takeRecord(name, s, value.Device); err != nil {
+		return err
+	}
+	record := b.n.journal.bridge(string(name))
+	if record != nil && (record.Device != value.Device || record.Space != s.id) {
+		// It had another device, or that namespace ended with all that was in it.
+		if err := b.remove(name, record); err != nil {
+			return err
+		}
+		record = nil
+	}
+	if record == nil {
+		record = &bridgeRecord{Device: value.Device, Space: s.id}
+	}
+	u := &bridgeUpdate{n: b.n, s: s, name: name, value: value, record: record.clone()}
+	return u.run()
+}
+
+// takeRecord has name hold the device if another bridge did until now: what one object
+// leaves to another is never nobody's.
+func (b *bridges) takeRecord(name datapath.BridgeName, s *space, device string) error {
+	j := b.n.journal
+	j.mu.Lock()
+	var holder string
+	for other, r := range j.held.Bridges {
+		if other != string(name) && r.Device == device && r.Space == s.id {
+			holder = other
+		}
+	}
+	record := j.held.Bridges[holder]
+	j.mu.Unlock()
+	if holder == "" {
+		return nil
+	}
+	if old := j.bridge(string(name)); old != nil {
+		if err := b.remove(name, old); err != nil {
+			return err
+		}
+	}
+	return errors.Join(j.note(line{Kind: kindBridge, Name: string(name), Bridge: record}), j.note(line{Kind: kindBridge, Name: holder}))
+}
+
+func (r *bridgeRecord) clone() *bridgeRecord {
+	c := *r
+	c.Addresses = slices.Clone(r.Addresses)
+	c.Ports = make(map[string]*portRecord, len(r.Ports))
+	for device, p := range r.Ports {
+		q := *p
+		q.VLANs = slices.Clone(p.VLANs)
+		c.Ports[device] = &q
+	}
+	return &c
+}
+
+// port returns what is ours of a port, to be changed.
+func (r *bridgeRecord) port(device string) *portRecord {
+	p := r.Ports[device]
+	if p == nil {
+		p = &portRecord{}
+		r.Ports[device] = p
+	}
+	return p
+}
+
+// Delete implements [datapath.Table]: a bridge that we made goes, from another one
+// what we added.
+func (b *bridges) Delete(_ context.Context, name datapath.BridgeName) error {
+	b.mu.Lock()
+	delete(b.wanted, name)
+	b.mu.Unlock()
+	record := b.n.journal.bridge(string(name))
+	if record == nil {
+		return nil
+	}
+	return b.remove(name, record)
+}
+
+// remove takes away what record says is ours, then forgets it.
+func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
+	s, err := b.n.present(record.Space)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		link, err := s.link(record.Device)
+		if err != nil {
+			return err
+		}
+		if link != nil && link.Type() == "bridge" {
+			if err := b.n.removeBridge(s, link, record); err != nil {
+				return fmt.Errorf("bridge %q: %w", record.Device, err)
+			}
+		}
+	}
+	return b.n.journal.note(line{Kind: kindBridge, Name: string(name)})
+}
+
+func (n *Network) removeBridge(s *space, link netlink.Link, record *bridgeRecord) error {
+	if record.isMade(n, link) {
+		if err := s.nl.LinkDel(link); err != nil && !isGone(err) {
+			return err
+		}
+		return nil
+	}
+	u := &bridgeUpdate{n: n, s: s, bridge: link, record: record.clone(), leaving: true,
+		value: datapath.Bridge{Device: record.Device, VLANFiltering: true}}
+	return errors.Join(u.ports(), u.addresses())
+}
+
+// isMade says whether the device that is there now is the one that we made.
+func (r *bridgeRecord) isMade(n *Network, link netlink.Link) bool {
+	return isOurs(n.cfg, link) || r.Made && r.Index == link.Attrs().Index
+}
+
+// Keys implements [datapath.Table].
+func (b *bridges) Keys(context.Context) iter.Seq2[datapath.BridgeName, error] {
+	b.n.journal.mu.Lock()
+	names := slices.Sorted(maps.Keys(b.n.journal.held.Bridges))
+	b.n.journal.mu.Unlock()
+	return func(yield func(datapath.BridgeName, error) bool) {
+		for _, name := range names {
+			if !yield(datapath.BridgeName(name), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (b *bridges) Verify(_ context.Context, name datapath.BridgeName) (bool, error) {
+	b.mu.Lock()
+	value, ok := b.wanted[name]
+	b.mu.Unlock()
+	record := b.n.journal.bridge(string(name))
+	if !ok || record == nil {
+		return false, nil
+	}
+	s, err := b.n.present(record.Space)
+	if err != nil || s == nil {
+		return false, err
+	}
+	u := &bridgeUpdate{n: b.n, s: s, name: name, value: value, record: record.clone(), dry: true}
+	err = u.run()
+	if errors.Is(err, datapath.ErrAbsent) {
+		return false, nil
+	}
+	return !u.differs, err
+}

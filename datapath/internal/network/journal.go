@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// journalName is the file in the daemon's folder of state.
+const journalName = "network.journal"
+
+// journal remembers what of the kernel's own forwarding is ours, which the kernel
+// mostly cannot say: a line for each change, written before the kernel is changed,
+// so that after the end of the daemon it may name what was never made, and never
+// leaves out what was. It means nothing after the next boot, and is not synced: the
+// kernel's network ends when the machine does.
+type journal struct {
+	mu    sync.Mutex
+	file  *os.File
+	held  records
+	lines int
+	dir   string
+}
+
+// records is what the journal says now.
+type records struct {
+	Bridges map[string]*bridgeRecord
+	Routes  map[string]*routeRecord
+	holders map[routeRecord]string // of the entries of Routes
+}
+
+func newRecords() records {
+	return records{Bridges: map[string]*bridgeRecord{}, Routes: map[string]*routeRecord{}, holders: map[routeRecord]string{}}
+}
+
+// bridgeRecord is what is ours of a bridge.
+type bridgeRecord struct {
+	Device    string                 `json:"device"`
+	Space     spaceID                `json:"space"`
+	Made      bool                   `json:"made,omitempty"` // else it was there
+	Index     int                    `json:"index,omitempty"`
+	Filtering bool                   `json:"filtering,omitempty"` // we switched VLAN filtering on
+	Ports     map[string]*portRecord `json:"ports,omitempty"`
+	Addresses []string               `json:"addresses,omitempty"`
+}
+
+// portRecord is what is ours of a port. That of the bridge itself has its name.
+type portRecord struct {
+	Enslaved bool     `json:"enslaved,omitempty"` // else it belonged to the bridge before
+	VLANs    []uint16 `json:"vlans,omitempty"`
+	Isolated bool     `json:"isolated,omitempty"`
+}
+
+// routeRecord says which entry of the main table belongs to a route.
+type routeRecord struct {
+	Space spaceID  `json:"space"`
+	Key   routeKey `json:"key"`
+}
+
+// line is one change of the journal; without Bridge and Route the name is forgotten.
+type line struct {
+	Boot   string        `json:"boot,omitempty"` // the first line has nothing else
+	Kind   string        `json:"kind,omitempty"`
+	Name   string        `json:"name,omitempty"`
+	Bridge *bridgeRecord `json:"bridge,omitempty"`
+	Route  *routeRecord  `json:"route,omitempty"`
+}
+
+const (
+	kindBridge = "bridge"
+	kindRoute  = "route"
+)
+
+// bootID is another one after each boot.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
+
+// readJournal returns what the journal in dir says of this boot.
+func readJournal(dir string) (records, error) {
+	held := newRecords()
+	boot, err := bootID()
+	if err != nil {
+		return held, err
+	}
+	content, err := os.ReadFile(filepath.Join(dir, journalName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return held, nil
+	}
+	if err != nil {
+		return held, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	lines.Buffer(nil, 1<<24)
+	for first := true; lines.Scan(); first = false {
+		var l line
+		if json.Unmarshal(lines.Bytes(), &l) != nil {
+			continue // cut off
+		}
+		if first && l.Boot != boot {
+			return held, nil
+		}
+		held.take(l)
+	}
+	return held, lines.Err()
+}
+
+func (r *records) take(l line) {
+	switch {
+	case l.Kind == kindBridge && l.Bridge != nil:
+		r.Bridges[l.Name] = l.Bridge
+	case l.Kind == kindBridge:
+		delete(r.Bridges, l.Name)
+	case l.Kind == kindRoute:
+		if old := r.Routes[l.Name]; old != nil && r.holders[*old] == l.Name {
+			delete(r.holders, *old)
+		}
+		delete(r.Routes, l.Name)
+		if l.Route != nil {
+			r.Routes[l.Name] = l.Route
+			r.holders[*l.Route] = l.Name
+		}
+	}
+}
+
+// openJournal reads the journal in dir and goes on with it.
+func openJournal(dir string) (*journal, error) {
+	held, err := readJournal(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, journalName), err)
+	}
+	j := &journal{dir: dir, held: held}
+	return j, j.rewrite()
+}
+
+// rewrite writes anew what the journal says, as short as can be.
+func (j *journal) rewrite() error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	err = e.Encode(line{Boot: boot})
+	for name, r := range j.held.Bridges {
+		err = errors.Join(err, e.Encode(line{Kind: kindBridge, Name: name, Bridge: r}))
+	}
+	for name, r := range j.held.Routes {
+		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: r}))
+	}
+	path := filepath.Join(j.dir, journalName)
+	if err == nil {
+		err = os.WriteFile(path+".new", b.Bytes(), 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if j.file != nil {
+		_ = j.file.Close() // nothing is left to be written
+	}
+	j.file, j.lines = file, 0
+	return nil
+}
+
+// note writes a change down.
+func (j *journal) note(l line) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.held.take(l)
+	if j.file == nil {
+		return nil
+	}
+	// Much longer than what it says: written anew.
+	if j.lines > 1000+4*(len(j.held.Bridges)+len(j.held.Routes)) {
+		return j.rewrite()
+	}
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	j.lines++
+	if _, err := j.file.Write(append(b, '\n')); err != nil {
+		return fmt.Errorf("remember what is ours: %w", err)
+	}
+	return nil
+}
+
+func (j *journal) bridge(name string) *bridgeRecord {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held.Bridges[name]
+}
+
+func (j *journal) route(name string) *routeRecord {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held.Routes[name]
+}
+
+// holder returns the route that has an entry of a table.
+func (j *journal) holder(r routeRecord) (string, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	name, ok := j.held.holders[r]
+	return name, ok
+}
+
+func (j *journal) close() error {
+	if j.file == nil {
+		return nil
+	}
+	return j.file.Close()
+}

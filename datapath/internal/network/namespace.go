@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+const (
+	// netnsDir is where ip netns has the names of namespaces.
+	netnsDir = "/run/netns"
+	// nsfs is the type of the file system of namespaces.
+	nsfs = 0x6e736673
+	// askPause is the least time between two requests to make the namespace.
+	askPause = 3 * time.Second
+)
+
+// ensureSwitch returns the space of the switch as it is now: where somebody deleted
+// the namespace it is let go of, and made again if it may be. n.mu is held.
+func (n *Network) ensureSwitch(make bool) (*space, error) {
+	name := n.cfg.SwitchNamespace
+	id, there := namedID(name)
+	if n.sw != nil && there && id == n.sw.id {
+		return n.sw, nil
+	}
+	if n.sw != nil {
+		n.log.Warn("somebody deleted the network namespace of the switch", slog.String("namespace", name))
+		n.sw.close() // or it would live on without a name
+		n.sw = nil
+	}
+	if !there {
+		if !make {
+			return nil, absent("network namespace %q (switch.namespace)", name)
+		}
+		if err := n.makeSwitch(); err != nil {
+			return nil, err
+		}
+		n.log.Info("network namespace of the switch made", slog.String("namespace", name))
+	}
+	s, err := openSpace(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.watch(s); err != nil {
+		s.close()
+		return nil, err
+	}
+	n.sw = s
+	return s, nil
+}
+
+// namedID returns which namespace has the name; false if none has.
+func namedID(name string) (spaceID, bool) {
+	path := filepath.Join(netnsDir, name)
+	var st unix.Stat_t
+	var at unix.Statfs_t
+	if unix.Statfs(path, &at) != nil || at.Type != nsfs || unix.Stat(path, &st) != nil {
+		return spaceID{}, false
+	}
+	return spaceID{Dev: st.Dev, Ino: st.Ino}, true
+}
+
+// makeSwitch makes the namespace, or has it made by whoever may.
+func (n *Network) makeSwitch() error {
+	err := MakeSwitch(n.cfg)
+	if err == nil || n.cfg.MakeSwitch == nil || !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	// In the sandbox of the unit nothing can be mounted that others would see.
+	if time.Since(n.asked) > askPause {
+		n.asked = time.Now()
+		if err := n.cfg.MakeSwitch(); err != nil {
+			return fmt.Errorf("network namespace %q: %w", n.cfg.SwitchNamespace, err)
+		}
+	}
+	if _, there := namedID(n.cfg.SwitchNamespace); !there {
+		return absent("network namespace %q (switch.namespace) is being made", n.cfg.SwitchNamespace)
+	}
+	return nil
+}
+
+// MakeSwitch makes the network namespace of the switch, by the name that ip netns
+// knows it by; one that is there is left as it is.
+func MakeSwitch(cfg datapath.Config) error {
+	if isHost(cfg) {
+		return nil
+	}
+	if _, there := namedID(cfg.SwitchNamespace); there {
+		return nil
+	}
+	path := filepath.Join(netnsDir, cfg.SwitchNamespace)
+	err := prepareNetnsDir()
+	if err == nil {
+		err = touch(path)
+	}
+	if err == nil {
+		err = onNewNamespace(func() error {
+			if err := furnish(cfg); err != nil {
+				return err
+			}
+			// Last: whoever finds it by its name finds it whole.
+			return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("make network namespace %q (switch.namespace): %w", cfg.SwitchNamespace, err)
+	}
+	return nil
+}
+
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// prepareNetnsDir makes the folder as ip netns does: what is mounted in it is seen in
+// other mount namespaces, and is gone there when it is gone here.
+func prepareNetnsDir() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+// onNewNamespace runs f on a thread in a network namespace of its own, which ends
+// with f unless f keeps it.
+func onNewNamespace(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// switchSysctls are how the namespace forwards. The kernel gives a new one some of
+// the host's own settings. Loose: bridges and tunnels send the answer another way.
+var switchSysctls = map[string]string{
+	"net/ipv4/ip_forward":                  "1",
+	"net/ipv4/conf/all/rp_filter":          "0",
+	"net/ipv4/conf/default/rp_filter":      "0",
+	"net/ipv4/conf/all/send_redirects":     "0",
+	"net/ipv4/conf/default/send_redirects": "0",
+	"net/ipv6/conf/all/forwarding":         "1",
+	"net/ipv6/conf/default/forwarding":     "1",
+	"net/ipv6/conf/all/accept_ra":          "0",
+	"net/ipv6/conf/default/accept_ra":      "0",
+}
+
+// furnish makes the namespace that the thread is in the switch.
+func furnish(cfg datapath.Config) error {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	lo, err := nl.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	// The mark says that the namespace is ours to remove.
+	if err := errors.Join(nl.LinkSetAlias(lo, mark(cfg)), nl.LinkSetUp(lo)); err != nil {
+		return err
+	}
+	for name, value := range switchSysctls {
+		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+			return err
+		}
+	}
+	return nil
+}
+
+// madeByUs says whether the namespace is one that this instance made.
+func madeByUs(cfg datapath.Config, s *space) (bool, error) {
+	lo, err := s.link("lo")
+	if err != nil || lo == nil {
+		return false, err
+	}
+	return lo.Attrs().Alias == mark(cfg), nil
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package network is the kernel's own forwarding by netlink: the network namespace
+// of the switch, the link between it and the host, bridges and routes. It carries no
+// packet itself, holds no desired state beyond what it was told last, and touches
+// neither firewall rules nor anything that others made.
+package network
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Protocol marks routes (RTPROT) and addresses (IFA_PROTO) as ours: the L of
+// loxilight, which nobody else uses.
+const Protocol = 0x4c
+
+// hostNamespace is the name for no switch of its own.
+const hostNamespace = "host"
+
+// Network is the kernel's own forwarding on this node.
+type Network struct {
+	cfg     datapath.Config
+	log     *slog.Logger
+	journal *journal
+	bridges *bridges
+	routes  *routes
+	signals *signals
+
+	mu     sync.Mutex // of the following
+	host   *space
+	sw     *space // of the switch; nil: not there, or nobody needs it
+	needed bool   // an object wants the switch to be there
+	asked  time.Time
+	tends  string // what is wrong with the link between host and switch; told once
+}
+
+var _ datapath.Network = (*Network)(nil)
+
+// Open reads what an earlier run made, and changes nothing.
+func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
+	n := &Network{cfg: cfg, log: log, signals: newSignals()}
+	if n.journal, err = openJournal(cfg.StateDir); err != nil {
+		return nil, err
+	}
+	if n.host, err = openSpace(""); err != nil {
+		return nil, errors.Join(err, n.journal.close())
+	}
+	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
+	n.routes = newRoutes(n)
+	if err = n.watch(n.host); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// Bridges implements [datapath.Network].
+func (n *Network) Bridges() datapath.Table[datapath.BridgeName, datapath.Bridge] { return n.bridges }
+
+// Routes implements [datapath.Network].
+func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { return n.routes }
+
+// Changed implements [datapath.Network].
+func (n *Network) Changed() <-chan struct{} { return n.signals.out }
+
+// Maintain implements [datapath.Network].
+func (n *Network) Maintain(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.isHost() || !n.needed && n.sw == nil {
+		return nil
+	}
+	before := n.sw
+	s, err := n.ensureSwitch(n.needed)
+	if n.sw != before {
+		n.signals.raise()
+	}
+	if err != nil || !n.needed {
+		return err
+	}
+	return n.tendLink(s)
+}
+
+// Close implements [datapath.Network].
+func (n *Network) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range []*space{n.host, n.sw} {
+		if s != nil {
+			s.close()
+		}
+	}
+	n.host, n.sw = nil, nil
+	n.signals.close()
+	return n.journal.close()
+}
+
+// isHost says that host and switch are the same.
+func (n *Network) isHost() bool { return isHost(n.cfg) }
+
+func isHost(cfg datapath.Config) bool {
+	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == hostNamespace
+}
+
+// space returns the namespace of the host or of the switch. That of the switch is
+// made if need be, and then kept.
+func (n *Network) space(ofSwitch bool) (*space, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.host == nil {
+		return nil, errors.New("network: closed")
+	}
+	if !ofSwitch || n.isHost() {
+		return n.host, nil
+	}
+	first := !n.needed
+	n.needed = true
+	s, err := n.ensureSwitch(true)
+	if err != nil {
+		return nil, err
+	}
+	if first {
+		if err := n.tendLink(s); err != nil {
+			n.log.Warn("the link between host and switch is not there", slog.Any("error", err))
+		}
+	}
+	return s, nil
+}
+
+// NeedSwitch makes the network namespace of the switch, if it has one of its own and
+// it is not there, and keeps it.
+func (n *Network) NeedSwitch() error {
+	_, err := n.space(true)
+	return err
+}
+
+// present returns the space with id if it is still there, and never makes it.
+func (n *Network) present(id spaceID) (*space, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.host == nil {
+		return nil, errors.New("network: closed")
+	}
+	if n.host.id == id {
+		return n.host, nil
+	}
+	if n.isHost() {
+		return nil, nil
+	}
+	s, err := n.ensureSwitch(false)
+	if errors.Is(err, datapath.ErrAbsent) || err == nil && s.id != id {
+		return nil, nil
+	}
+	return s, err
+}
+
+// mark is what a device that we made bears as its alias.
+func mark(cfg datapath.Config) string {
+	if cfg.Instance == "" {
+		return "loxilight"
+	}
+	return "loxilight " + cfg.Instance
+}
+
+// isOurs says whether we made a device: it bears our mark, or, where we were killed
+// before it did, the address that we gave it.
+func isOurs(cfg datapath.Config, link netlink.Link) bool {
+	a := link.Attrs()
+	return a.Alias == mark(cfg) || bytes.Equal(a.HardwareAddr, macOf(cfg, a.Name))
+}
+
+// macOf is the address of a device that we make: the same each time, so that it keeps
+// it when it has to be made again, and of no other device of this or another machine.
+func macOf(cfg datapath.Config, device string) net.HardwareAddr {
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil || len(machine) == 0 {
+		name, _ := os.Hostname() // none is as good as any other
+		machine = []byte(name)
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{string(machine), cfg.Instance, cfg.SwitchNamespace, cfg.StateDir, device}, "\x00")))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^0x01 | 0x02 // of one station, and administered locally
+	return mac
+}
+
+// absent is the error for what is not there yet.
+func absent(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), datapath.ErrAbsent)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/vishvananda/netlink"
+)
+
+// tendLink has the link between host and switch be there: a veth of which the host
+// has one end. One that is there is used whoever made it. n.mu is held.
+func (n *Network) tendLink(s *space) error {
+	err := n.ensureLink(s)
+	told := ""
+	if err != nil {
+		told = err.Error()
+	}
+	if told != n.tends && err != nil {
+		n.log.Warn("the link between host and switch cannot be made", slog.Any("error", err))
+	}
+	n.tends = told
+	return err
+}
+
+func (n *Network) ensureLink(s *space) error {
+	hostName, switchName := n.cfg.HostDevice, n.cfg.SwitchDevice
+	if hostName == "" || switchName == "" {
+		return nil
+	}
+	outer, err := n.host.link(hostName)
+	if err != nil {
+		return err
+	}
+	inner, err := s.link(switchName)
+	if err != nil {
+		return err
+	}
+	if outer != nil && inner != nil && arePeers(outer, inner) {
+		return nil
+	}
+	switch {
+	case outer != nil && !isOurs(n.cfg, outer):
+		return fmt.Errorf("device %q (switch.hostDevice) is there and not ours: rename it, or give ours another name", hostName)
+	case inner != nil && !isOurs(n.cfg, inner):
+		return fmt.Errorf("device %q (switch.switchDevice) is there in namespace %q and not ours: rename it, or give ours another name",
+			switchName, n.cfg.SwitchNamespace)
+	}
+	// One end alone leads nowhere: its other end went, or went elsewhere.
+	for _, end := range []struct {
+		of   *space
+		link netlink.Link
+	}{{n.host, outer}, {s, inner}} {
+		if end.link == nil {
+			continue
+		}
+		if err := end.of.nl.LinkDel(end.link); err != nil && !isGone(err) {
+			return fmt.Errorf("device %q: %w", end.link.Attrs().Name, err)
+		}
+	}
+	return n.makeLink(s)
+}
+
+// arePeers says whether a and b are the two ends of one veth.
+func arePeers(a, b netlink.Link) bool {
+	return a.Type() == "veth" && b.Type() == "veth" &&
+		a.Attrs().ParentIndex == b.Attrs().Index && b.Attrs().ParentIndex == a.Attrs().Index
+}
+
+func (n *Network) makeLink(s *space) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = n.cfg.HostDevice
+	attrs.HardwareAddr = macOf(n.cfg, n.cfg.HostDevice)
+	veth := &netlink.Veth{
+		LinkAttrs: attrs, PeerName: n.cfg.SwitchDevice, PeerNamespace: netlink.NsFd(s.ns),
+		PeerHardwareAddr: macOf(n.cfg, n.cfg.SwitchDevice),
+	}
+	if err := n.host.nl.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make %s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
+	}
+	inner, err := s.link(n.cfg.SwitchDevice)
+	if err != nil {
+		return err
+	}
+	if inner == nil {
+		return absent("device %q", n.cfg.SwitchDevice)
+	}
+	outer, err := n.host.link(n.cfg.HostDevice)
+	if err != nil || outer == nil {
+		return errors.Join(err, absent("device %q", n.cfg.HostDevice))
+	}
+	err = errors.Join(s.nl.LinkSetAlias(inner, mark(n.cfg)), n.host.nl.LinkSetAlias(outer, mark(n.cfg)), s.nl.LinkSetUp(inner), n.host.nl.LinkSetUp(outer))
+	if err != nil {
+		return fmt.Errorf("%s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
+	}
+	n.log.Info("link between host and switch made",
+		slog.String("host_device", n.cfg.HostDevice), slog.String("switch_device", n.cfg.SwitchDevice))
+	return nil
+}

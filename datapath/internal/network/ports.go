@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// ports brings the ports in, and lets those go that are not wanted any more.
+func (u *bridgeUpdate) ports() (err error) {
+	if u.value.VLANFiltering {
+		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
+			return fmt.Errorf("list VLANs: %w", err)
+		}
+	}
+	wanted := map[string]bool{}
+	var problems []error
+	for i := range u.value.Ports {
+		p := &u.value.Ports[i]
+		wanted[p.Device] = true
+		// One bad port keeps no other one out.
+		if err := u.port(p); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	if u.value.VLANFiltering && !u.leaving && !wanted[u.value.Device] {
+		wanted[u.value.Device] = true
+		problems = append(problems, u.self())
+	}
+	for _, device := range slices.Sorted(maps.Keys(u.record.Ports)) {
+		if !wanted[device] {
+			if err := u.release(device); err != nil {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// self puts the bridge itself into the VLAN that ports are in which were told none, as
+// the kernel does, if there is such a port. In other VLANs it is where the bridge
+// stands among its ports.
+func (u *bridgeUpdate) self() error {
+	p := &datapath.BridgePort{Device: u.value.Device}
+	for i := range u.value.Ports {
+		if u.value.Ports[i].PVID == 1 {
+			p.PVID = 1
+		}
+	}
+	if !u.record.Made && p.PVID == 0 && u.record.Ports[u.value.Device] == nil {
+		return nil
+	}
+	return u.setVLANs(u.bridge, p, u.record.port(p.Device), true)
+}
+
+func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
+	if p.Device == u.value.Device {
+		return u.setVLANs(u.bridge, p, u.record.port(p.Device), true)
+	}
+	link, err := u.s.link(p.Device)
+	if err != nil {
+		return err
+	}
+	if link == nil {
+		u.absent = append(u.absent, fmt.Sprintf("%q", p.Device))
+		return nil
+	}
+	record := u.record.port(p.Device)
+	fresh := false
+	switch link.Attrs().MasterIndex {
+	case u.bridge.Attrs().Index:
+	case 0:
+		record.Enslaved, record.VLANs, record.Isolated = true, nil, false
+		fresh = true
+		if err := u.change("add port "+p.Device, func() error { return u.enslave(link) }); err != nil {
+			return err
+		}
+		if u.dry {
+			return nil
+		}
+	default:
+		return fmt.Errorf("bridge %q: device %q is part of another device: take it out (ip link set %s nomaster)",
+			u.value.Device, p.Device, p.Device)
+	}
+	if err := u.isolate(link, p, record); err != nil {
+		return err
+	}
+	if !u.value.VLANFiltering {
+		return nil
+	}
+	if fresh {
+		// What the bridge gives to each port that it gets.
+		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
+			return fmt.Errorf("list VLANs: %w", err)
+		}
+		for _, v := range u.vlans[int32(link.Attrs().Index)] {
+			record.VLANs = append(record.VLANs, v.Vid)
+		}
+	}
+	return u.setVLANs(link, p, record, false)
+}
+
+// enslave makes link a port. A port that is down carries nothing: it is set up, this
+// once.
+func (u *bridgeUpdate) enslave(link netlink.Link) error {
+	if err := u.note(); err != nil {
+		return err
+	}
+	if err := u.s.nl.LinkSetMaster(link, u.bridge); err != nil {
+		return err
+	}
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return nil
+	}
+	return u.s.nl.LinkSetUp(link)
+}
+
+func (u *bridgeUpdate) isolate(link netlink.Link, p *datapath.BridgePort, record *portRecord) error {
+	if !p.Isolated && !record.Isolated {
+		return nil
+	}
+	now, err := dump.Retry(func() (netlink.Protinfo, error) { return u.s.nl.LinkGetProtinfo(link) })
+	if err != nil {
+		return fmt.Errorf("port %q: %w", p.Device, err)
+	}
+	if now.Isolated == p.Isolated {
+		return nil
+	}
+	record.Isolated = p.Isolated
+	return u.change("isolate port "+p.Device, func() error {
+		return errors.Join(u.note(), u.s.nl.LinkSetIsolated(link, p.Isolated))
+	})
+}
+
+const vlanFlags = nl.BRIDGE_VLAN_INFO_PVID | nl.BRIDGE_VLAN_INFO_UNTAGGED
+
+// vlansOf is each VLAN that a port is to be in, with its flags.
+func vlansOf(p *datapath.BridgePort) map[uint16]uint16 {
+	wanted := map[uint16]uint16{}
+	each(p.VLANs, func(v uint16) { wanted[v] = 0 })
+	if p.PVID != 0 {
+		if _, tagged := wanted[p.PVID]; !tagged {
+			wanted[p.PVID] |= nl.BRIDGE_VLAN_INFO_UNTAGGED
+		}
+		wanted[p.PVID] |= nl.BRIDGE_VLAN_INFO_PVID
+	}
+	each(p.Untagged, func(v uint16) { wanted[v] |= nl.BRIDGE_VLAN_INFO_UNTAGGED })
+	return wanted
+}
+
+func each(ranges []datapath.VLANRange, f func(uint16)) {
+	for _, r := range ranges {
+		for v := r.First; v <= r.Last; v++ {
+			f(v)
+		}
+	}
+}
+
+// setVLANs brings the VLANs of a port to what is wanted: what is new first, so that a
+// VLAN that stays is never gone.
+func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, record *portRecord, self bool) error {
+	wanted := vlansOf(p)
+	add, remove := map[uint16]uint16{}, []uint16{}
+	now := map[uint16]uint16{}
+	for _, v := range u.vlans[int32(link.Attrs().Index)] {
+		now[v.Vid] = v.Flags & vlanFlags
+	}
+	for v, flags := range wanted {
+		if is, ok := now[v]; !ok || is != flags {
+			add[v] = flags
+		}
+	}
+	for v, flags := range now {
+		_, stays := wanted[v]
+		switch {
+		case stays:
+		case slices.Contains(record.VLANs, v):
+			remove = append(remove, v)
+		case flags&nl.BRIDGE_VLAN_INFO_PVID != 0 && p.PVID == 0 && !u.leaving:
+			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // a stranger's, who keeps the VLAN
+		}
+	}
+	if len(add) == 0 && len(remove) == 0 {
+		return u.noteVLANs(record, wanted)
+	}
+	return u.change("VLANs of port "+p.Device, func() error {
+		// Until it is done both may be ours.
+		ours := slices.Concat(record.VLANs, slices.Collect(maps.Keys(wanted)))
+		slices.Sort(ours)
+		record.VLANs = slices.Compact(ours)
+		if err := u.note(); err != nil {
+			return err
+		}
+		if err := u.addVLANs(link, add, self); err != nil {
+			return err
+		}
+		for _, v := range remove {
+			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isGone(err) {
+				return fmt.Errorf("leave VLAN %d: %w", v, err)
+			}
+		}
+		return u.noteVLANs(record, wanted)
+	})
+}
+
+func (u *bridgeUpdate) noteVLANs(record *portRecord, wanted map[uint16]uint16) error {
+	ours := slices.Sorted(maps.Keys(wanted))
+	if slices.Equal(ours, record.VLANs) || u.dry {
+		return nil
+	}
+	record.VLANs = ours
+	return u.note()
+}
+
+// addVLANs adds VLANs, those next to each other at once.
+func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self bool) error {
+	all := slices.Sorted(maps.Keys(add))
+	for i := 0; i < len(all); {
+		first, flags := all[i], add[all[i]]
+		last := first
+		i++
+		pvid := flags&nl.BRIDGE_VLAN_INFO_PVID != 0
+		for !pvid && i < len(all) && all[i] == last+1 && add[all[i]] == flags {
+			last = all[i]
+			i++
+		}
+		untagged := flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
+		var err error
+		if first == last {
+			err = u.s.nl.BridgeVlanAdd(link, first, pvid, untagged, self, false)
+		} else {
+			err = u.s.nl.BridgeVlanAddRange(link, first, last, pvid, untagged, self, false)
+		}
+		if err != nil {
+			return fmt.Errorf("join VLANs %d to %d: %w", first, last, err)
+		}
+	}
+	return nil
+}
+
+// release takes away what is ours of a port: all of it, or what we told it.
+func (u *bridgeUpdate) release(device string) error {
+	record := u.record.Ports[device]
+	err := u.change("let port "+device+" go", func() error {
+		link, err := u.s.link(device)
+		if err != nil || link == nil {
+			return err
+		}
+		self := device == u.value.Device
+		inside := self || link.Attrs().MasterIndex == u.bridge.Attrs().Index
+		if inside && record.Enslaved {
+			return u.s.nl.LinkSetNoMaster(link)
+		}
+		if !inside {
+			return nil
+		}
+		if record.Isolated {
+			if err := u.s.nl.LinkSetIsolated(link, false); err != nil {
+				return err
+			}
+		}
+		for _, v := range record.VLANs {
+			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isGone(err) {
+				return fmt.Errorf("leave VLAN %d: %w", v, err)
+			}
+		}
+		return nil
+	})
+	if err != nil || u.dry {
+		return err
+	}
+	delete(u.record.Ports, device)
+	return u.note()
+}

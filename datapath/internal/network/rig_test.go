@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// rig is a host in a namespace of its own, and a switch whose name nobody else uses.
+type rig struct {
+	t    *testing.T
+	host *testnet.NS
+	cfg  datapath.Config
+	n    *Network
+}
+
+// newRig opens a Network that has a switch of its own, or none where merged.
+func newRig(t *testing.T, merged bool) *rig {
+	t.Helper()
+	r := &rig{t: t, host: testnet.New(t, "host")}
+	r.cfg = datapath.Config{
+		SwitchNamespace: testnet.UniqueName("switch"), HostDevice: "loxi_host", SwitchDevice: "hs_host",
+		Instance: "test", StateDir: t.TempDir(),
+	}
+	if merged {
+		r.cfg.SwitchNamespace = "host"
+	}
+	t.Cleanup(func() {
+		r.close()
+		if !merged {
+			r.deleteSwitch()
+		}
+	})
+	r.open()
+	return r
+}
+
+// open starts a run of the daemon, so to speak.
+func (r *rig) open() {
+	r.t.Helper()
+	r.host.Do(r.t, func() (err error) {
+		r.n, err = Open(r.cfg, slog.New(slog.DiscardHandler))
+		return err
+	})
+}
+
+func (r *rig) close() {
+	r.t.Helper()
+	if r.n == nil {
+		return
+	}
+	if err := r.n.Close(); err != nil {
+		r.t.Errorf("close: %v", err)
+	}
+	r.n = nil
+}
+
+// restart is what is left after kill -9: what the kernel and the journal hold.
+func (r *rig) restart() {
+	r.t.Helper()
+	r.close()
+	r.open()
+}
+
+// deleteSwitch is ip netns del.
+func (r *rig) deleteSwitch() {
+	path := filepath.Join(netnsDir, r.cfg.SwitchNamespace)
+	_ = unix.Unmount(path, unix.MNT_DETACH)
+	_ = os.Remove(path)
+}
+
+// sw is the switch as it is now.
+func (r *rig) sw() *testnet.NS {
+	r.t.Helper()
+	if isHost(r.cfg) {
+		return r.host
+	}
+	return testnet.Named(r.t, r.cfg.SwitchNamespace)
+}
+
+func (r *rig) bridge(name datapath.BridgeName, b datapath.Bridge) {
+	r.t.Helper()
+	if err := r.n.Bridges().Update(context.Background(), name, b); err != nil {
+		r.t.Fatalf("bridge %s: %v", name, err)
+	}
+	if ok, err := r.n.Bridges().Verify(context.Background(), name); !ok || err != nil {
+		r.t.Fatalf("bridge %s is not as it was told right after: %v, %v", name, ok, err)
+	}
+}
+
+func (r *rig) route(name datapath.RouteName, v datapath.Route) {
+	r.t.Helper()
+	if err := r.n.Routes().Update(context.Background(), name, v); err != nil {
+		r.t.Fatalf("route %s: %v", name, err)
+	}
+	if ok, err := r.n.Routes().Verify(context.Background(), name); !ok || err != nil {
+		r.t.Fatalf("route %s is not as it was told right after: %v, %v", name, ok, err)
+	}
+}
+
+// wantAbsent wants err to say that something is not there, and what.
+func (r *rig) wantAbsent(err error, what string) {
+	r.t.Helper()
+	if !errors.Is(err, datapath.ErrAbsent) || !strings.Contains(err.Error(), what) {
+		r.t.Errorf("got error %v, want %s to be absent", err, what)
+	}
+}
+
+// has wants the output of a command to have what is in want, and nothing of lacks.
+func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string) {
+	r.t.Helper()
+	words := strings.Fields(command)
+	out := ns.Run(r.t, words[0], words[1:]...)
+	for _, w := range want {
+		if !strings.Contains(out, w) {
+			r.t.Errorf("%s has no %q:\n%s", command, w, out)
+		}
+	}
+	for _, w := range lacks {
+		if strings.Contains(out, w) {
+			r.t.Errorf("%s has %q:\n%s", command, w, out)
+		}
+	}
+}
+
+// station is a namespace with a device to the switch, or to where it is told.
+func (r *rig) station(name string, to *testnet.NS, device string, addrs ...string) *testnet.NS {
+	r.t.Helper()
+	ns := testnet.New(r.t, name)
+	testnet.Veth(r.t, testnet.Port{NS: ns, Name: "eth0", Addrs: addrs}, testnet.Port{NS: to, Name: device})
+	return ns
+}
+
+// reach wants a datagram from one station to come back from another, which serves there.
+func (r *rig) reach(from *testnet.NS, target string) {
+	r.t.Helper()
+	if _, err := testtraffic.TalkUDP(from, "", target, []byte("a datagram")); err != nil {
+		r.t.Errorf("to %s: %v", target, err)
+	}
+}
+
+// awaitSignal waits for the next sign that something changed.
+func (r *rig) awaitSignal(what string) {
+	r.t.Helper()
+	select {
+	case <-r.n.Changed():
+	case <-time.After(2 * time.Second):
+		r.t.Fatalf("no signal that %s", what)
+	}
+}
+
+// drainSignals forgets those that are there already.
+func (r *rig) drainSignals() {
+	for {
+		select {
+		case <-r.n.Changed():
+		case <-time.After(3 * signalPause):
+			return
+		}
+	}
+}
+
+func prefixes(all ...string) (list []netip.Prefix) {
+	for _, p := range all {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
+}
+
+func via(addr, device string) datapath.NextHop {
+	h := datapath.NextHop{Device: device, Weight: 1}
+	if addr != "" {
+		h.Via = netip.MustParseAddr(addr)
+	}
+	return h
+}

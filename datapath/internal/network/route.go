@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+var routeTypes = map[datapath.RouteType]int{
+	datapath.RouteUnicast: unix.RTN_UNICAST, datapath.RouteBlackhole: unix.RTN_BLACKHOLE,
+	datapath.RouteUnreachable: unix.RTN_UNREACHABLE, datapath.RouteProhibit: unix.RTN_PROHIBIT,
+}
+
+// buildRoute returns the entry that is wanted, without the ways whose device is not
+// there or down, which missing tells. Without any way it is nil.
+func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, err error) {
+	p := v.Prefix.Masked()
+	entry = &netlink.Route{
+		Table: unix.RT_TABLE_MAIN, Protocol: Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
+		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+	}
+	if v.Source.IsValid() {
+		entry.Src = v.Source.AsSlice()
+	}
+	if v.Type != datapath.RouteUnicast {
+		return entry, nil, nil
+	}
+	var hops []*netlink.NexthopInfo
+	var lacking []string
+	for _, h := range v.NextHops {
+		hop := &netlink.NexthopInfo{Hops: max(int(h.Weight), 1) - 1}
+		if h.Via.IsValid() {
+			hop.Gw = h.Via.AsSlice()
+		}
+		if h.Device != "" {
+			link, err := s.link(h.Device)
+			switch {
+			case err != nil:
+				return nil, nil, err
+			case link == nil:
+				lacking = append(lacking, fmt.Sprintf("device %q", h.Device))
+				continue
+			case link.Attrs().Flags&net.FlagUp == 0:
+				lacking = append(lacking, fmt.Sprintf("device %q (it is down)", h.Device))
+				continue
+			}
+			hop.LinkIndex = link.Attrs().Index
+		}
+		hops = append(hops, hop)
+	}
+	if len(lacking) > 0 {
+		missing = absent("%s", strings.Join(lacking, ", "))
+	}
+	switch len(hops) {
+	case 0:
+		return nil, missing, nil
+	case 1:
+		entry.Gw, entry.LinkIndex = hops[0].Gw, hops[0].LinkIndex
+		if entry.Gw == nil && p.Addr().Is4() {
+			entry.Scope = netlink.SCOPE_LINK
+		}
+	default:
+		entry.MultiPath = hops
+	}
+	return entry, missing, nil
+}
+
+// hopsOf returns the ways of an entry.
+func hopsOf(x *netlink.Route) []*netlink.NexthopInfo {
+	if len(x.MultiPath) > 0 {
+		return x.MultiPath
+	}
+	return []*netlink.NexthopInfo{{Gw: x.Gw, LinkIndex: x.LinkIndex}}
+}
+
+// sameRoute says whether the entry that is there does what the wanted one would.
+func sameRoute(is, wanted *netlink.Route, v *datapath.Route) bool {
+	if is.Type != wanted.Type || is.MTU != wanted.MTU || !is.Src.Equal(wanted.Src) {
+		return false
+	}
+	if v.Type != datapath.RouteUnicast {
+		return true // IPv6 calls the loopback its device
+	}
+	now, ways := slices.Clone(hopsOf(is)), hopsOf(wanted)
+	if len(now) != len(ways) {
+		return false
+	}
+	for _, w := range ways {
+		i := slices.IndexFunc(now, func(h *netlink.NexthopInfo) bool {
+			return h.Gw.Equal(w.Gw) && h.Hops == w.Hops && (w.LinkIndex == 0 || h.LinkIndex == w.LinkIndex)
+		})
+		if i < 0 {
+			return false
+		}
+		now = slices.Delete(now, i, i+1)
+	}
+	return true
+}
+
+// keyOfEntry returns where an entry of a listing stands.
+func keyOfEntry(x *netlink.Route) (routeKey, bool) {
+	if x.Dst == nil {
+		p := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if x.Family == unix.AF_INET6 {
+			p = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		return routeKey{p, uint32(x.Priority)}, x.Tos == 0
+	}
+	ip, ok := netip.AddrFromSlice(x.Dst.IP)
+	bits, _ := x.Dst.Mask.Size()
+	if x.Family == unix.AF_INET {
+		ip = ip.Unmap()
+	}
+	return routeKey{netip.PrefixFrom(ip, bits), uint32(x.Priority)}, ok && x.Tos == 0
+}
+
+// keyOfMessage is the same for a message that was not read by the library.
+func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok bool) {
+	ip := netip.IPv4Unspecified()
+	if x.Family == unix.AF_INET6 {
+		ip = netip.IPv6Unspecified()
+	}
+	for _, a := range attrs {
+		switch {
+		case a.Attr.Type == unix.RTA_DST:
+			if ip, ok = netip.AddrFromSlice(a.Value); !ok {
+				return k, false
+			}
+		case a.Attr.Type == unix.RTA_PRIORITY && len(a.Value) == 4:
+			k.Metric = binary.NativeEndian.Uint32(a.Value)
+		}
+	}
+	k.Prefix = netip.PrefixFrom(ip, int(x.Dst_len))
+	return k, k.Prefix.IsValid()
+}
+
+// conflict says whose the entry is that is in the way of ours.
+func (s *space) conflict(v *datapath.Route, key routeKey) error {
+	family := netlink.FAMILY_V4
+	if v.Prefix.Addr().Is6() {
+		family = netlink.FAMILY_V6
+	}
+	whose := "somebody else"
+	list, err := dump.Retry(func() ([]netlink.Route, error) {
+		return s.strict.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err == nil {
+		for i := range list {
+			if k, ok := keyOfEntry(&list[i]); ok && k == key {
+				whose = "protocol " + protocolName(int(list[i].Protocol))
+			}
+		}
+	}
+	return fmt.Errorf("there is one already with metric %d, from %s, which stays: remove it (ip route del %s metric %d), or give this one another metric",
+		key.Metric, whose, v.Prefix, key.Metric)
+}
+
+// routeError says what the kernel's number means for a route.
+func routeError(err error, v *datapath.Route) error {
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return absent("no address of this node is on the link of its next hop (%v)", err)
+	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENODEV):
+		return absent("a device of its next hops (%v)", err)
+	case errors.Is(err, unix.EINVAL) && v.Source.IsValid():
+		return absent("source %s is no address of this node (%v)", v.Source, err)
+	}
+	return err
+}
+
+// protocols are the names that ip route knows.
+var protocols = map[int]string{
+	unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot",
+	unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra", unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BIRD: "bird",
+	unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BABEL: "babel", unix.RTPROT_BGP: "bgp", unix.RTPROT_ISIS: "isis",
+	unix.RTPROT_OSPF: "ospf", unix.RTPROT_RIP: "rip", unix.RTPROT_EIGRP: "eigrp", 18: "keepalived", Protocol: "loxilight",
+}
+
+func protocolName(number int) string {
+	if name := protocols[number]; name != "" {
+		return name
+	}
+	return strconv.Itoa(number)
+}

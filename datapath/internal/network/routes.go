@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// defaultMetric6 is what IPv6 makes of a metric that is not told.
+const defaultMetric6 = 1024
+
+// listingAge is how long a listing of our routes is good for: looking at ten thousand
+// of them lists them a few times, and not ten thousand times.
+const listingAge = 500 * time.Millisecond
+
+// routeKey is what tells the entries of a table apart.
+type routeKey struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Metric uint32       `json:"metric,omitempty"`
+}
+
+func keyOf(r *datapath.Route) routeKey {
+	k := routeKey{r.Prefix.Masked(), r.Metric}
+	if k.Metric == 0 && r.Prefix.Addr().Is6() {
+		k.Metric = defaultMetric6
+	}
+	return k
+}
+
+// routes is the table of routes.
+type routes struct {
+	n *Network
+
+	mu       sync.Mutex
+	wanted   map[datapath.RouteName]datapath.Route // what Update was told last
+	places   map[place]int                         // how many of wanted are there
+	listings map[spaceID]*listing
+}
+
+// place is where a route is wanted.
+type place struct {
+	host bool
+	key  routeKey
+}
+
+// listing is our routes in one namespace, as they were.
+type listing struct {
+	at    time.Time
+	byKey map[routeKey][]netlink.Route
+}
+
+func newRoutes(n *Network) *routes {
+	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, listings: map[spaceID]*listing{}}
+}
+
+func (r *routes) placeOf(v *datapath.Route) place {
+	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
+}
+
+// want notes what Update was told last; nil: nothing.
+func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old, ok := r.wanted[name]; ok {
+		if p := r.placeOf(&old); r.places[p] > 1 {
+			r.places[p]--
+		} else {
+			delete(r.places, p)
+		}
+		delete(r.wanted, name)
+	}
+	if value != nil {
+		r.wanted[name] = *value
+		r.places[r.placeOf(value)]++
+	}
+}
+
+// before is what a route that has moved is called until its old entry is gone.
+func before(name datapath.RouteName) string { return string(name) + " (before)" }
+
+// Update implements [datapath.Table]. An entry that changes is replaced, so that at
+// each moment there is one.
+func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapath.Route) error {
+	r.want(name, &value)
+	s, err := r.n.space(value.Switch)
+	if err != nil {
+		return err
+	}
+	record := &routeRecord{Space: s.id, Key: keyOf(&value)}
+	old := r.n.journal.route(string(name))
+	if old != nil && *old != *record {
+		// The new entry comes first.
+		if err := r.n.journal.note(line{Kind: kindRoute, Name: before(name), Route: old}); err != nil {
+			return err
+		}
+	}
+	err = r.put(s, string(name), record, &value)
+	if last := r.n.journal.route(before(name)); last != nil && *last != *record {
+		err = errors.Join(err, r.remove(before(name), last))
+	}
+	if err != nil {
+		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.where(), err)
+	}
+	return nil
+}
+
+// put has the entry be there.
+func (r *routes) put(s *space, name string, record *routeRecord, value *datapath.Route) error {
+	known := r.takeRecord(name, record)
+	wanted, missing, err := s.buildRoute(value)
+	if err != nil {
+		return err
+	}
+	there, err := r.ours(s, record.Key)
+	if err != nil {
+		return err
+	}
+	if wanted == nil { // no way is left
+		if known && len(there) > 0 {
+			if err := r.removeAll(s, there); err != nil {
+				return err
+			}
+		}
+		return errors.Join(r.note(name, record), missing)
+	}
+	if len(there) == 1 && sameRoute(&there[0], wanted, value) {
+		return errors.Join(r.note(name, record), missing)
+	}
+	if len(there) > 0 && !known {
+		return fmt.Errorf("metric %d is there already, from another instance of loxilight or one whose state was lost: %w; to have ours, remove it (ip route del %s metric %d) or choose another metric",
+			record.Key.Metric, errTaken, value.Prefix, record.Key.Metric)
+	}
+	if err := r.note(name, record); err != nil {
+		return err
+	}
+	if len(there) > 0 {
+		err = s.nl.RouteReplace(wanted)
+	} else {
+		err = s.nl.RouteAdd(wanted)
+	}
+	r.enlist(s, record.Key, wanted, err)
+	if errors.Is(err, unix.EEXIST) {
+		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), s.conflict(value, record.Key))
+	}
+	if err != nil {
+		return routeError(err, value)
+	}
+	if len(there) > 0 && value.Prefix.Addr().Is6() {
+		if err := r.removeRest(s, record.Key, wanted, value); err != nil {
+			return err
+		}
+	}
+	return missing
+}
+
+var errTaken = errors.New("taken")
+
+// takeRecord says whether the entry is known to be ours. Another route that had it
+// until now has it no more: what one object leaves to another is never nobody's.
+func (r *routes) takeRecord(name string, record *routeRecord) (known bool) {
+	holder, known := r.n.journal.holder(*record)
+	if known && holder != name {
+		// If this is not written, both hold it after a crash.
+		_ = r.n.journal.note(line{Kind: kindRoute, Name: holder})
+	}
+	return known
+}
+
+func (r *routes) note(name string, record *routeRecord) error {
+	if old := r.n.journal.route(name); old != nil && *old == *record {
+		return nil
+	}
+	return r.n.journal.note(line{Kind: kindRoute, Name: name, Route: record})
+}
+
+// Delete implements [datapath.Table].
+func (r *routes) Delete(_ context.Context, name datapath.RouteName) error {
+	r.want(name, nil)
+	for _, n := range []string{string(name), before(name)} {
+		if record := r.n.journal.route(n); record != nil {
+			if err := r.remove(n, record); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes the entry, then forgets it.
+func (r *routes) remove(name string, record *routeRecord) error {
+	s, err := r.n.present(record.Space)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		there, err := r.ours(s, record.Key)
+		if err == nil {
+			err = r.removeAll(s, there)
+		}
+		if err != nil {
+			return fmt.Errorf("remove route %s: %w", record.Key.Prefix, err)
+		}
+	}
+	return r.n.journal.note(line{Kind: kindRoute, Name: name})
+}
+
+func (r *routes) removeAll(s *space, list []netlink.Route) error {
+	for i := range list {
+		err := s.nl.RouteDel(&list[i])
+		if k, ok := keyOfEntry(&list[i]); ok {
+			r.enlist(s, k, nil, err)
+		}
+		if err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeRest removes what a replacement left: IPv6 has a list of entries for each key.
+func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
+	r.stale()
+	there, err := r.ours(s, key)
+	if err != nil || len(there) < 2 {
+		return err
+	}
+	return r.removeAll(s, slices.DeleteFunc(there, func(x netlink.Route) bool { return sameRoute(&x, wanted, value) }))
+}
+
+// Keys implements [datapath.Table].
+func (r *routes) Keys(context.Context) iter.Seq2[datapath.RouteName, error] {
+	r.n.journal.mu.Lock()
+	names := slices.Sorted(maps.Keys(r.n.journal.held.Routes))
+	r.n.journal.mu.Unlock()
+	return func(yield func(datapath.RouteName, error) bool) {
+		for _, name := range names {
+			if !yield(datapath.RouteName(name), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error) {
+	r.mu.Lock()
+	value, ok := r.wanted[name]
+	r.mu.Unlock()
+	record := r.n.journal.route(string(name))
+	if !ok || record == nil {
+		return false, nil
+	}
+	s, err := r.n.present(record.Space)
+	if err != nil || s == nil {
+		return false, err
+	}
+	there, err := r.ours(s, record.Key)
+	if err != nil || len(there) != 1 {
+		return false, err
+	}
+	wanted, missing, err := s.buildRoute(&value)
+	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
+}
+
+// ours returns our entries of key, from a listing that is not old.
+func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
+	r.mu.Lock()
+	l := r.listings[s.id]
+	r.mu.Unlock()
+	if l == nil || time.Since(l.at) > listingAge {
+		l = &listing{at: time.Now(), byKey: map[routeKey][]netlink.Route{}}
+		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			list, err := dump.Retry(func() ([]netlink.Route, error) {
+				return s.strict.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+			})
+			if err != nil {
+				return nil, fmt.Errorf("list routes: %w", err)
+			}
+			for _, x := range list {
+				if k, ok := keyOfEntry(&x); ok {
+					l.byKey[k] = append(l.byKey[k], x)
+				}
+			}
+		}
+		r.mu.Lock()
+		r.listings[s.id] = l
+		r.mu.Unlock()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(l.byKey[key]), nil
+}
+
+// enlist notes what became of the entries of key, so that not everything has to be
+// listed again: now there is entry alone, or none, or with an error who knows.
+func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.listings[s.id]
+	switch {
+	case l == nil:
+	case err != nil:
+		delete(r.listings, s.id)
+	case entry == nil:
+		delete(l.byKey, key)
+	default:
+		l.byKey[key] = []netlink.Route{*entry}
+	}
+}
+
+// stale has the next look list anew.
+func (r *routes) stale() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.listings)
+}
+
+// concerns says whether a message of the kernel is about an entry that may have been
+// ours and is not there any more, or not as it was.
+func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return false
+	}
+	x := nl.DeserializeRtMsg(m.Data)
+	replaced := m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE != 0 && x.Protocol != Protocol
+	if x.Table != unix.RT_TABLE_MAIN || m.Header.Type == unix.RTM_NEWROUTE && !replaced {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[x.Len():])
+	if err != nil {
+		return false
+	}
+	key, ok := keyOfMessage(x, attrs)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !ok || r.places[place{s.host, key}] == 0 {
+		return false
+	}
+	clear(r.listings)
+	return true
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// spaceID is which network namespace it is: a name says little, since somebody may
+// have deleted the namespace and made another of that name.
+type spaceID struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// space is a network namespace, and the way to talk to the kernel about it.
+type space struct {
+	host   bool
+	id     spaceID
+	ns     netns.NsHandle
+	nl     *netlink.Handle
+	strict *netlink.Handle // has the kernel choose what it lists; not for devices
+	raw    *nl.SocketHandle
+	done   chan struct{} // closed when nobody watches it any more
+}
+
+func idOf(fd int) (spaceID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return spaceID{}, err
+	}
+	return spaceID{Dev: st.Dev, Ino: st.Ino}, nil
+}
+
+// openSpace opens the namespace called name, or the daemon's own where it is empty.
+// It wraps [datapath.ErrAbsent] where there is none.
+func openSpace(name string) (_ *space, err error) {
+	s := &space{host: name == "", done: make(chan struct{})}
+	if s.host {
+		s.ns, err = netns.Get()
+	} else {
+		s.ns, err = netns.GetFromName(name)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("network namespace %q (switch.namespace): %w", name, datapath.ErrAbsent)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.ns.Close())
+		}
+	}()
+	if s.id, err = idOf(int(s.ns)); err != nil {
+		return nil, err
+	}
+	if s.nl, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+	}
+	if s.strict, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE); err != nil {
+		s.nl.Close()
+		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+	}
+	socket, err := nl.GetNetlinkSocketAt(s.ns, netns.None(), unix.NETLINK_ROUTE)
+	if err == nil {
+		s.raw = &nl.SocketHandle{Socket: socket}
+		err = s.strict.SetStrictCheck(true)
+	}
+	if err != nil {
+		s.nl.Close()
+		s.strict.Close()
+		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+	}
+	return s, nil
+}
+
+// close lets go of the namespace: the kernel ends one that has no name any more.
+func (s *space) close() {
+	close(s.done)
+	s.nl.Close()
+	s.strict.Close()
+	s.raw.Close()
+	_ = s.ns.Close() // it was open for reading only
+}
+
+// execute carries out a request that the library has no call for.
+func (s *space) execute(r *nl.NetlinkRequest) error {
+	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s.raw}
+	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// link returns the device called name; nil where there is none.
+func (s *space) link(name string) (netlink.Link, error) {
+	l, err := s.nl.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %q: %w", name, err)
+	}
+	return l, nil
+}
+
+func (s *space) links() ([]netlink.Link, error) {
+	l, err := dump.Retry(s.nl.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	return l, nil
+}
+
+// where names the namespace for people.
+func (s *space) where() string {
+	if s.host {
+		return "host"
+	}
+	return "switch"
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestSwitchIsMadeWhenNeeded opens and maintains without an object: nothing is made.
+func TestSwitchIsMadeWhenNeeded(t *testing.T) {
+	r := newRig(t, false)
+	ctx := context.Background()
+	if err := r.n.Maintain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.route("host only", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
+	if _, there := namedID(r.cfg.SwitchNamespace); there {
+		t.Error("a namespace was made that nobody needs")
+	}
+	r.has(r.host, "ip link", nil, "loxi_host")
+
+	r.route("switch", datapath.Route{Switch: true, Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
+	sw := r.sw()
+	r.has(sw, "ip -d link", []string{"hs_host", "alias loxilight test", "lo: <LOOPBACK,UP"})
+	r.has(r.host, "ip -d link show loxi_host", []string{"veth", "alias loxilight test", "state UP"})
+	for key, want := range switchSysctls {
+		r.has(sw, "cat /proc/sys/"+key, []string{want})
+	}
+	r.has(r.host, "cat /proc/sys/net/ipv4/ip_forward", []string{"0"})
+
+	// The link is made again, too.
+	for _, end := range []struct {
+		ns     *testnet.NS
+		device string
+	}{{r.host, "loxi_host"}, {sw, "hs_host"}} {
+		end.ns.DeleteLink(t, end.device)
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.has(r.host, "ip link show loxi_host", []string{"UP"})
+		r.has(sw, "ip link show hs_host", []string{"UP"})
+	}
+}
+
+// TestSwitchDeleted has somebody delete the namespace under us: all that was in it and
+// ours is there again, with the next look, a port as soon as it is.
+func TestSwitchDeleted(t *testing.T) {
+	r := newRig(t, false)
+	ctx := context.Background()
+	lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "hs_host"}}}
+	far := datapath.Route{Switch: true, Prefix: netip.MustParsePrefix("192.0.2.0/24"), NextHops: []datapath.NextHop{via("10.71.0.9", "")}}
+	r.bridge("lan", lan)
+	r.route("far", far)
+	r.host.Addr(t, "loxi_host", "10.71.0.2/24")
+	r.sw().ServeUDP(t, "10.71.0.1:4660", "switch")
+	r.reach(r.host, "10.71.0.1:4660")
+	for range 3 {
+		old, _ := namedID(r.cfg.SwitchNamespace)
+		r.drainSignals()
+		r.deleteSwitch()
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitSignal("the namespace is another one")
+		if now, there := namedID(r.cfg.SwitchNamespace); !there || now == old {
+			t.Fatal("the namespace was not made again")
+		}
+		for what, verify := range map[string]func() (bool, error){
+			"bridge": func() (bool, error) { return r.n.Bridges().Verify(ctx, "lan") },
+			"route":  func() (bool, error) { return r.n.Routes().Verify(ctx, "far") },
+		} {
+			if ok, err := verify(); ok || err != nil {
+				t.Errorf("the %s went, and is told as there (%v)", what, err)
+			}
+		}
+		r.bridge("lan", lan)
+		r.route("far", far)
+	}
+	// A run that finds that it was deleted while there was none.
+	r.close()
+	r.deleteSwitch()
+	r.open()
+	r.bridge("lan", lan)
+	r.route("far", far)
+	r.has(r.sw(), "ip route", []string{"192.0.2.0/24 via 10.71.0.9 dev br0 proto 76"})
+}
+
+// TestDetach takes everything away that we made, and leaves what was there before.
+func TestDetach(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		r := newRig(t, false)
+		if adopted {
+			other := r.cfg
+			other.Instance = "somebody else"
+			r.host.Do(t, func() error { return MakeSwitch(other) })
+			r.station("a", r.sw(), "p1")
+			r.sw().Bridge(t, "br0", "p1")
+		}
+		lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "hs_host"}}}
+		r.bridge("lan", lan)
+		r.route("far", datapath.Route{Switch: true, Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
+		r.route("host", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
+		r.close()
+		for range 2 { // again: nothing to do
+			r.host.Do(t, func() error { return Detach(r.cfg, slog.New(slog.DiscardHandler)) })
+		}
+		r.has(r.host, "ip link", nil, "loxi_host")
+		r.has(r.host, "ip route", nil, "192.0.2.0")
+		if _, there := namedID(r.cfg.SwitchNamespace); there != adopted {
+			t.Errorf("adopted %v: the namespace is there: %v", adopted, there)
+		}
+		if adopted {
+			sw := r.sw()
+			r.has(sw, "ip link", []string{"br0", "p1"}, "hs_host")
+			r.has(sw, "ip addr show br0", nil, "10.71.0.1")
+			r.has(sw, "ip route", nil, "192.0.2.0")
+			r.has(sw, "ip link show master br0", []string{"p1"})
+		}
+	}
+}
+
+// TestListingWhileLinksFlap lists while devices come and go all the time (H10).
+func TestListingWhileLinksFlap(t *testing.T) {
+	r := newRig(t, true)
+	lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64")}
+	r.bridge("lan", lan)
+	r.route("far", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
+	stop := make(chan struct{})
+	done := make(chan int)
+	for i := range 20 {
+		go func() {
+			nl, err := netlink.NewHandleAt(r.n.host.ns)
+			if err != nil {
+				t.Error(err)
+			}
+			defer nl.Close()
+			count := 0
+			for ; ; count++ {
+				select {
+				case <-stop:
+					done <- count
+					return
+				default:
+				}
+				attrs := netlink.NewLinkAttrs()
+				attrs.Name = "f" + string(rune('a'+i))
+				if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err == nil {
+					_ = nl.LinkDel(&netlink.Bridge{LinkAttrs: attrs})
+				}
+			}
+		}()
+	}
+	ctx := context.Background()
+	lists := 0
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); lists++ {
+		if ok, err := r.n.Bridges().Verify(ctx, "lan"); !ok || err != nil {
+			t.Fatalf("bridge: %v %v", ok, err)
+		}
+		r.n.routes.stale()
+		if ok, err := r.n.Routes().Verify(ctx, "far"); !ok || err != nil {
+			t.Fatalf("route: %v %v", ok, err)
+		}
+		if _, err := r.n.host.links(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	flaps := 0
+	for range 20 {
+		flaps += <-done
+	}
+	t.Logf("%d lists of each kind while devices came and went %d times", lists, flaps)
+	if flaps < 100 {
+		t.Errorf("devices came and went %d times only", flaps)
+	}
+	r.awaitSignal("devices came and went")
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// signalPause is the least time between two signals: devices may come and go all the time.
+const signalPause = 100 * time.Millisecond
+
+// signals tells, at once and then not too often, that something has changed.
+type signals struct {
+	out chan struct{}
+
+	mu     sync.Mutex
+	last   time.Time
+	later  *time.Timer
+	closed bool
+}
+
+func newSignals() *signals { return &signals{out: make(chan struct{}, 1)} }
+
+func (s *signals) raise() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest := signalPause - time.Since(s.last)
+	switch {
+	case s.closed || s.later != nil:
+	case rest <= 0:
+		s.send()
+	default:
+		s.later = time.AfterFunc(rest, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.later = nil
+			s.send()
+		})
+	}
+}
+
+// send signals. s.mu is held.
+func (s *signals) send() {
+	s.last = time.Now()
+	select {
+	case s.out <- struct{}{}:
+	default: // the reader will see this, too
+	}
+}
+
+func (s *signals) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.later != nil {
+		s.later.Stop()
+	}
+}
+
+// watchBuffer is for the bursts in which devices come and go; what does not fit is
+// made up for by looking at everything.
+const watchBuffer = 1 << 20
+
+// watch signals what happens in a namespace until it is closed.
+func (n *Network) watch(s *space) error {
+	socket, err := nl.SubscribeAt(s.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return fmt.Errorf("watch devices: %w", err)
+	}
+	// Beyond the limit for all where we may; the kernel's default does as well.
+	_ = socket.SetReceiveBufferSize(watchBuffer, true)
+	go func() {
+		<-s.done
+		socket.Close()
+	}()
+	go func() {
+		for {
+			messages, from, err := socket.Receive()
+			switch {
+			case err == nil && from.Pid == nl.PidKernel:
+				n.look(s, messages)
+			case err == nil: // not of the kernel
+			case errors.Is(err, unix.ENOBUFS):
+				// Messages were lost; the socket goes on.
+				n.routes.stale()
+				n.signals.raise()
+			case errors.Is(err, os.ErrClosed) || isClosed(s):
+				return
+			default:
+				n.log.Warn("cannot follow the devices of the node; trying again", slog.Any("error", err))
+				time.Sleep(time.Second) // the error may not end
+			}
+		}
+	}()
+	return nil
+}
+
+func isClosed(s *space) bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// look signals what may concern us.
+func (n *Network) look(s *space, messages []syscall.NetlinkMessage) {
+	for _, m := range messages {
+		switch m.Header.Type {
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_DELADDR, unix.RTM_NEWADDR:
+			n.signals.raise()
+		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+			if n.routes.concerns(s, m) {
+				n.signals.raise()
+			}
+		}
+	}
+}
