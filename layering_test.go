@@ -19,10 +19,12 @@ var mayImport = map[string][]string{
 	"api/client": {"api"},
 	"datapath":   {},
 
-	"datapath/selection":     {"datapath"},
-	"datapath/internal/ebpf": {"datapath", "datapath/selection"},
-	"datapath/internal/fake": {"datapath"},
-	"datapath/backends":      {"datapath", "datapath/internal/ebpf", "datapath/internal/fake"},
+	"datapath/selection":        {"datapath"},
+	"datapath/internal/dump":    {},
+	"datapath/internal/network": {"datapath", "datapath/internal/dump"},
+	"datapath/internal/ebpf":    {"datapath", "datapath/internal/dump", "datapath/selection"},
+	"datapath/internal/fake":    {"datapath"},
+	"datapath/backends":         {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network"},
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},

@@ -103,6 +103,10 @@ func planeConfig(cfg *config.Config) datapath.Config {
 	return datapath.Config{
 		PinDir:          cfg.PinDir,
 		SwitchNamespace: cfg.SwitchNamespace,
+		HostDevice:      cfg.HostDevice,
+		SwitchDevice:    cfg.SwitchDevice,
+		Instance:        cfg.Instance,
+		StateDir:        cfg.StateDir,
 		Tables:          cfg.Tables,
 		Attach:          cfg.Attach,
 		Version:         version,

@@ -13,6 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf"
 	"github.com/loxilight/loxilight/datapath/internal/fake"
+	"github.com/loxilight/loxilight/datapath/internal/network"
 )
 
 // Names of the data planes.
@@ -48,12 +49,16 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 
 // OpenNetwork opens the kernel's own forwarding as the data plane called name goes
 // with it; nil where it has none, and bridges and routes are not supported.
-func OpenNetwork(name string, _ datapath.Config, _ *slog.Logger) (datapath.Network, error) {
+func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.Network, error) {
 	switch name {
 	case Fake:
 		return fake.NewNetwork(fake.Options{}), nil
 	case EBPF:
-		return nil, nil
+		n, err := network.Open(cfg, log)
+		if err != nil {
+			return nil, fmt.Errorf("network of data plane %s: %w", name, err)
+		}
+		return n, nil
 	default:
 		return nil, fmt.Errorf("network of data plane %s: there is none of that name", name)
 	}
@@ -109,14 +114,21 @@ func Attached(name, pinDir string) bool { return name == EBPF && ebpf.Attached(p
 func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	switch name {
 	case EBPF:
-		if _, err := os.Stat(cfg.PinDir); errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat(cfg.PinDir)
+		pinned := !errors.Is(err, fs.ErrNotExist)
+		if !pinned && !network.Present(cfg) {
 			return nil
 		}
 		if err := checkPrivileges(); err != nil {
 			return fmt.Errorf("data plane %s: %w", name, err)
 		}
-		if err := ebpf.Detach(cfg, log); err != nil {
-			return fmt.Errorf("data plane %s: %w", name, err)
+		if pinned {
+			if err := ebpf.Detach(cfg, log); err != nil {
+				return fmt.Errorf("data plane %s: %w", name, err)
+			}
+		}
+		if err := network.Detach(cfg, log); err != nil {
+			return fmt.Errorf("network of data plane %s: %w", name, err)
 		}
 		return nil
 	case Fake:

@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
 // rescanInterval bounds how long a lost message of the kernel goes unnoticed.
@@ -381,11 +383,4 @@ func (v *devices) prefixes(index int) []netip.Prefix {
 }
 
 // retry repeats a listing that was interrupted by a change.
-func retry[T any](list func() (T, error)) (t T, err error) {
-	for range 10 {
-		if t, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return t, err
-}
+func retry[T any](list func() (T, error)) (T, error) { return dump.Retry(list) }

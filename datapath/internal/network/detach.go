@@ -16,13 +16,17 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
+// Present says whether there is something that [Detach] would have to look at.
+func Present(cfg datapath.Config) bool {
+	_, err := os.Stat(filepath.Join(cfg.StateDir, journalName))
+	_, there := namedID(cfg.SwitchNamespace)
+	return !errors.Is(err, fs.ErrNotExist) || !isHost(cfg) && there
+}
+
 // Detach removes all that is ours: routes, addresses, bridges, the link between host
 // and switch, and the network namespace, each unless it was there before. What is not
 // there is no error.
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
-	if _, err := os.Stat(filepath.Join(cfg.StateDir, journalName)); errors.Is(err, fs.ErrNotExist) && isHost(cfg) {
-		return nil
-	}
 	n := &Network{cfg: cfg, log: log, signals: newSignals()}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
 		n.journal, err = &journal{held: newRecords()}, nil // no state, nothing that it says is ours

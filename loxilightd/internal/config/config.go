@@ -9,6 +9,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -37,6 +38,8 @@ type Config struct {
 	ObjectDir string // *.yaml in it are the objects of owner file
 
 	SwitchNamespace string // name of a network namespace; "host": the daemon's own
+	HostDevice      string // end of the link to that namespace that the host has; empty: no link
+	SwitchDevice    string // and the end that the namespace has
 	Tables          datapath.Tables
 	AutoSizes       []string // keys of the tables whose size Memory has chosen
 	Memory          Memory
@@ -66,6 +69,8 @@ func defaults(instance string, memory Memory) *Config {
 		PinDir:          "/sys/fs/bpf/loxilight" + suffix,
 		ObjectDir:       "/etc/loxilight" + suffix + "/conf.d",
 		SwitchNamespace: "loxilight" + suffix,
+		HostDevice:      hostDevice(instance),
+		SwitchDevice:    "hs_host",
 		Tables:          datapath.TablesFor(memory.Bytes),
 		Memory:          memory,
 		Backend:         "ebpf",
@@ -124,6 +129,33 @@ func parseRunDir(s string) (string, error) {
 		return "", fmt.Errorf("%q is too long for sockets in it: at most %d bytes", s, maxRunDir)
 	}
 	return dir, err
+}
+
+// longestDevice is how long the name of a device can be.
+const longestDevice = 15
+
+// hostDevice is the default end of the link between host and switch that the host has:
+// by the name of the instance, as far as that fits.
+func hostDevice(instance string) string {
+	if instance == DefaultInstance {
+		return "loxi_host"
+	}
+	name := "loxi_" + instance
+	if len(name) > longestDevice {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(instance)) // never fails
+		name = fmt.Sprintf("loxi_%08x", h.Sum32())
+	}
+	return name
+}
+
+var devicePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,14}$`)
+
+func parseDevice(s string) (string, error) {
+	if s != "" && !devicePattern.MatchString(s) {
+		return "", fmt.Errorf("%q is no name of a device: at most %d characters, or empty for no link between host and switch", s, longestDevice)
+	}
+	return s, nil
 }
 
 var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,62}$`)

@@ -23,7 +23,7 @@ runDir: /run/b/
 stateDir: /var/lib/b
 pinDir: /sys/fs/bpf/b
 objectDir: /etc/b
-switch: {namespace: host}
+switch: {namespace: host, hostDevice: h0, switchDevice: ""}
 tables: {connections: 11, halfOpen: 12, services: 13, backends: 14, slots: 15, affinity: 16, ranges: 17, rules: 18, prefixes: 19}
 datapath:
   backend: fake
@@ -37,7 +37,7 @@ metrics: {listen: ""}
 	}
 	want := &Config{
 		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
-		SwitchNamespace: "host",
+		SwitchNamespace: "host", HostDevice: "h0",
 		Tables: datapath.Tables{
 			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
 		},

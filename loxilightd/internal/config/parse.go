@@ -33,6 +33,8 @@ var schema = []key{
 	text("pinDir", func(c *Config) *string { return &c.PinDir }, parseDir),
 	text("objectDir", func(c *Config) *string { return &c.ObjectDir }, parseDir),
 	text("switch.namespace", func(c *Config) *string { return &c.SwitchNamespace }, parseNamespace),
+	text("switch.hostDevice", func(c *Config) *string { return &c.HostDevice }, parseDevice),
+	text("switch.switchDevice", func(c *Config) *string { return &c.SwitchDevice }, parseDevice),
 	size("tables.connections", func(c *Config) *uint32 { return &c.Tables.Connections }),
 	size("tables.halfOpen", func(c *Config) *uint32 { return &c.Tables.HalfOpen }),
 	size("tables.services", func(c *Config) *uint32 { return &c.Tables.Services }),
