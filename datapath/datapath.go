@@ -78,6 +78,10 @@ type Telemetry interface {
 	ServiceCounters(ctx context.Context, name ServiceName) (ServiceCounters, bool, error)
 	// PortCounters returns those of one port; false if it has no entry.
 	PortCounters(ctx context.Context, name PortName) (PortCounters, bool, error)
+	// RuleCounters returns those of one rule of the firewall, and NATCounters those of one
+	// of NAT; false if it is not in force.
+	RuleCounters(ctx context.Context, name RuleName) (RuleCounters, bool, error)
+	NATCounters(ctx context.Context, name NATName) (RuleCounters, bool, error)
 	// PortState returns the device of a port as it is now; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
 	// Features says what the data plane runs on.
@@ -186,6 +190,12 @@ type BackendCounters struct {
 	Backend             BackendAddr
 	Connections, Active uint64
 	Packets, Bytes      uint64
+}
+
+// RuleCounters count what a rule decided since it came into force.
+type RuleCounters struct {
+	Packets, Bytes uint64 // that were looked up and matched it first; later ones of a connection are not
+	Connections    uint64 // that it opened
 }
 
 // PortCounters count what passed a port's programs.

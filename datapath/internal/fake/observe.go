@@ -78,6 +78,20 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (dat
 	return datapath.PortCounters{Drops: map[string]uint64{}}, ok, nil
 }
 
+// RuleCounters implements [datapath.Telemetry].
+func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (c datapath.RuleCounters, ok bool, err error) {
+	s, _ := t.firewall.get(datapath.NodeSet)
+	_, ok = s.Rules[name]
+	return c, ok, nil
+}
+
+// NATCounters implements [datapath.Telemetry].
+func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c datapath.RuleCounters, ok bool, err error) {
+	s, _ := t.nat.get(datapath.NodeSet)
+	_, ok = s.Rules[name]
+	return c, ok, nil
+}
+
 // PortState implements [datapath.Telemetry].
 func (t *telemetry) PortState(name datapath.PortName) (datapath.PortState, bool) {
 	p, ok := t.ports.get(name)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
-	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -19,11 +18,6 @@ import (
 // of backends. Without it a backend that was found dead before the restart would
 // get connections again until it is found dead anew.
 const firstHealth = 1200 * time.Millisecond
-
-type (
-	portChange    = reconcile.Change[datapath.PortName, datapath.Port]
-	serviceChange = reconcile.Change[datapath.ServiceName, datapath.Service]
-)
 
 // follow takes over what changes in the store until ctx ends.
 func (n *Node) follow(ctx context.Context) {
@@ -40,14 +34,14 @@ func (n *Node) follow(ctx context.Context) {
 			if first {
 				first = false
 				latestFirst(snapshot, changed)
-				changed = n.applyUnchecked(snapshot, changed)
+				changed = n.applyUnchecked(ctx, snapshot, changed)
 				n.awaitHealth(ctx)
 			}
-			n.apply(snapshot, changed)
+			n.apply(ctx, snapshot, changed)
 			n.noteTaken(snapshot.Revision)
 		case <-n.pending:
 			// The store may have moved on meanwhile; its watch will tell.
-			n.apply(n.opts.Store.Snapshot(), n.takeTurned())
+			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
 		case <-grace.C:
 		}
 		if !first && !time.Now().Before(n.opts.PruneNotBefore) {
@@ -58,7 +52,7 @@ func (n *Node) follow(ctx context.Context) {
 
 // applyUnchecked applies the objects for which nobody's health counts, and
 // returns the others.
-func (n *Node) applyUnchecked(s *state.Snapshot, changed []state.Key) (checked []state.Key) {
+func (n *Node) applyUnchecked(ctx context.Context, s *state.Snapshot, changed []state.Key) (checked []state.Key) {
 	var unchecked []state.Key
 	for _, k := range changed {
 		if o, ok := s.Get(k); ok && hasChecks(o) {
@@ -67,7 +61,7 @@ func (n *Node) applyUnchecked(s *state.Snapshot, changed []state.Key) (checked [
 			unchecked = append(unchecked, k)
 		}
 	}
-	n.apply(s, unchecked)
+	n.apply(ctx, s, unchecked)
 	return checked
 }
 
@@ -123,37 +117,24 @@ func checkOf(h *state.HealthCheck) health.Check {
 	}
 }
 
-// apply gives changed objects to the reconcilers: those that are gone last, so that
-// what one leaves to another is never nobody's.
-func (n *Node) apply(s *state.Snapshot, changed []state.Key) {
-	isGone := func(k state.Key) int {
-		if _, ok := s.Get(k); ok {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(changed, func(a, b state.Key) int { return cmp.Compare(isGone(a), isGone(b)) })
-	var ports []portChange
-	var services []serviceChange
-	for _, k := range changed {
-		o, ok := s.Get(k)
-		switch k.Kind {
-		case state.KindInterface:
-			c := portChange{Key: datapath.PortName(k.Name), Remove: !ok}
-			if ok {
-				c.Value = o.Value.(*state.Interface).Port
-			}
-			ports = append(ports, c)
-		case state.KindService:
-			c := serviceChange{Key: datapath.ServiceName(k.Name), Remove: !ok}
-			if ok {
-				c.Value = n.service(k.Name, o.Value.(*state.Service))
-			}
-			services = append(services, c)
-		}
-	}
-	n.ports.Apply(s.Revision, ports)
-	n.services.Apply(s.Revision, services)
+// orderTimeout bounds how long one part waits for what another does first.
+const orderTimeout = 2 * time.Second
+
+// apply gives changed objects to the parts: those that are gone last, so that what one
+// leaves to another is never nobody's; what others stand on first, and gone last.
+func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	n.services.apply(s, changed, false)
+	n.services.apply(s, changed, true)
+	n.rules.apply(s, changed)
+
+	n.bridges.applyAndWait(ctx, s, changed, false)
+	n.ports.applyAndWait(ctx, s, changed, false)
+	n.routes.applyAndWait(ctx, s, changed, false)
+	n.routes.applyAndWait(ctx, s, changed, true)
+	n.ports.applyAndWait(ctx, s, changed, true)
+	n.bridges.apply(s, changed, true)
 }
 
 // noteTaken says that the reconcilers have got everything up to revision.
@@ -188,8 +169,9 @@ func (n *Node) complete() {
 	n.whole = true
 	n.mu.Unlock()
 	if !before {
-		n.ports.Complete()
-		n.services.Complete()
+		for _, p := range n.parts {
+			p.Complete()
+		}
 	}
 }
 
@@ -225,37 +207,20 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 	if !n.waitTaken(ctx, revision) {
 		return keys, ctx.Err()
 	}
-	var ports []datapath.PortName
-	var services []datapath.ServiceName
-	for _, k := range keys {
-		switch k.Kind {
-		case state.KindInterface:
-			ports = append(ports, datapath.PortName(k.Name))
-		case state.KindService:
-			services = append(services, datapath.ServiceName(k.Name))
+	var left []state.Key
+	for _, p := range n.parts {
+		var own []state.Key
+		for _, k := range keys {
+			if n.byKind[k.Kind] == p {
+				own = append(own, k)
+			}
 		}
+		left = append(left, p.wait(ctx, revision, own)...)
 	}
-	left := wait(ctx, n.ports, revision, state.KindInterface, ports)
-	left = append(left, wait(ctx, n.services, revision, state.KindService, services)...)
 	if len(left) == 0 {
 		return nil, nil
 	}
 	return left, ctx.Err()
-}
-
-func wait[K ~string, V any](ctx context.Context, r *reconcile.Reconciler[K, V], revision uint64, kind string, keys []K) []state.Key {
-	if len(keys) == 0 {
-		return nil // to the reconciler that would mean all
-	}
-	names, err := r.WaitRealised(ctx, revision, keys...)
-	if err == nil {
-		return nil
-	}
-	left := make([]state.Key, len(names))
-	for i, name := range names {
-		left[i] = state.Key{Kind: kind, Name: string(name)}
-	}
-	return left
 }
 
 // waitTaken waits until the reconcilers have got revision.

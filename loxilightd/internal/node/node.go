@@ -9,6 +9,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,7 +23,11 @@ import (
 type Options struct {
 	Store *state.Store
 	Plane datapath.DataPlane
-	Log   *slog.Logger
+	// Network is the kernel's own forwarding; nil: bridges and routes are not supported.
+	Network datapath.Network
+	// Exempt is allowed whatever the rules of the firewall say.
+	Exempt []datapath.Match
+	Log    *slog.Logger
 
 	// Turned is told each time what became of an object turned, with no lock held.
 	// One that is gone is told with State Removed.
@@ -46,8 +51,13 @@ type Status = reconcile.Status
 type Node struct {
 	opts     Options
 	watch    *state.Watch
-	ports    *reconcile.Reconciler[datapath.PortName, datapath.Port]
-	services *reconcile.Reconciler[datapath.ServiceName, datapath.Service]
+	bridges  *rows[datapath.BridgeName, datapath.Bridge]
+	ports    *rows[datapath.PortName, datapath.Port]
+	routes   *rows[datapath.RouteName, datapath.Route]
+	services *rows[datapath.ServiceName, datapath.Service]
+	rules    *rules
+	parts    []part          // all of these
+	byKind   map[string]part // by the kind of their objects
 	checker  *health.Checker
 	upkeep   upkeep
 
@@ -68,37 +78,37 @@ func New(o Options) *Node {
 		turned:  map[string]struct{}{},
 		pending: make(chan struct{}, 1),
 		took:    make(chan struct{}),
-		upkeep:  upkeep{plane: o.Plane, log: o.Log},
 	}
-	keepPorts, keepServices := keys(o.Keep)
-	n.ports = reconcile.New(reconcile.Options[datapath.PortName, datapath.Port]{
-		Table:  o.Plane.Ports(),
-		Log:    o.Log.With(slog.String("kind", state.KindInterface)),
-		Keep:   keepPorts,
-		Notify: func(k datapath.PortName, s Status) { n.tell(state.Key{Kind: state.KindInterface, Name: string(k)}, s) },
-	})
-	n.services = reconcile.New(reconcile.Options[datapath.ServiceName, datapath.Service]{
-		Table:  o.Plane.Services(),
-		Log:    o.Log.With(slog.String("kind", state.KindService)),
-		Keep:   keepServices,
-		Notify: func(k datapath.ServiceName, s Status) { n.tell(state.Key{Kind: state.KindService, Name: string(k)}, s) },
-	})
+	n.upkeep = upkeep{log: o.Log, maintain: []func(context.Context) error{o.Plane.Maintain}}
+	if o.Network != nil {
+		n.upkeep.maintain = append(n.upkeep.maintain, o.Network.Maintain)
+	}
 	n.checker = health.New(n.healthTurned)
+	bridges, routes := o.tables()
+	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
+	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
+	n.routes = newRows(n, state.KindRoute, routes, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
+	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
+		return n.service(o.Name, o.Value.(*state.Service))
+	})
+	n.rules = newRules(n)
+	n.parts = []part{n.bridges, n.ports, n.routes, n.services, n.rules}
+	n.byKind = map[string]part{
+		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindRoute: n.routes, state.KindService: n.services,
+		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
+	}
 	return n
 }
 
-func keys(keep []state.Key) (ports map[datapath.PortName]bool, services map[datapath.ServiceName]bool) {
-	ports, services = map[datapath.PortName]bool{}, map[datapath.ServiceName]bool{}
-	for _, k := range keep {
-		switch k.Kind {
-		case state.KindInterface:
-			ports[datapath.PortName(k.Name)] = true
-		case state.KindService:
-			services[datapath.ServiceName(k.Name)] = true
-		}
+// tables returns those of the network, or such as support nothing.
+func (o *Options) tables() (datapath.Table[datapath.BridgeName, datapath.Bridge], datapath.Table[datapath.RouteName, datapath.Route]) {
+	if o.Network == nil {
+		return nothing[datapath.BridgeName, datapath.Bridge]{"bridges"}, nothing[datapath.RouteName, datapath.Route]{"routes"}
 	}
-	return ports, services
+	return o.Network.Bridges(), o.Network.Routes()
 }
+
+func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
 
 func (n *Node) tell(k state.Key, s Status) {
 	if n.opts.Turned != nil {
@@ -111,17 +121,18 @@ func (n *Node) Run(ctx context.Context) {
 	defer n.watch.Close()
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	parts.Go(func() { n.ports.Run(ctx) })
-	parts.Go(func() { n.services.Run(ctx) })
+	for _, p := range n.parts {
+		parts.Go(func() { p.Run(ctx) })
+	}
 	parts.Go(func() { n.checker.Run(ctx) })
 	parts.Go(func() { n.upkeep.run(ctx) })
 	parts.Go(func() { n.watchWorld(ctx) })
 	n.follow(ctx)
 }
 
-// servicesPause is the least time between two hurried looks at all services, of
+// hurryPause is the least time between two hurried looks at all services and rules, of
 // which there may be very many: devices may come and go all the time.
-const servicesPause = 2 * time.Second
+const hurryPause = 2 * time.Second
 
 // watchWorld has the tables looked at when the data plane says that something is
 // not as it was left.
@@ -129,14 +140,24 @@ func (n *Node) watchWorld(ctx context.Context) {
 	var last time.Time
 	later := time.NewTimer(time.Hour)
 	defer later.Stop()
+	var network <-chan struct{}
+	if n.opts.Network != nil {
+		network = n.opts.Network.Changed()
+	}
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
 			n.ports.Kick()
-			later.Reset(time.Until(last.Add(servicesPause)))
+			n.bridges.Kick()
+			n.routes.Kick()
+			later.Reset(time.Until(last.Add(hurryPause)))
+		case <-network:
+			n.bridges.Kick()
+			n.routes.Kick()
 		case <-later.C:
 			last = time.Now()
 			n.services.Kick()
+			n.rules.Kick()
 		case <-ctx.Done():
 			return
 		}
@@ -146,11 +167,13 @@ func (n *Node) watchWorld(ctx context.Context) {
 // Settled waits until the desired state as of the start has been tried once, and
 // what nobody wanted is gone or failed to go.
 func (n *Node) Settled(ctx context.Context) error {
-	for _, settled := range []<-chan struct{}{n.ports.Settled(), n.services.Settled()} {
-		select {
-		case <-settled:
-		case <-ctx.Done():
-			return ctx.Err()
+	for _, p := range n.parts {
+		for _, settled := range p.settled() {
+			select {
+			case <-settled:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
 	return nil
@@ -159,11 +182,8 @@ func (n *Node) Settled(ctx context.Context) error {
 // Status returns what became of an object; false if the data plane was not told
 // of it yet.
 func (n *Node) Status(k state.Key) (Status, bool) {
-	switch k.Kind {
-	case state.KindInterface:
-		return n.ports.Status(datapath.PortName(k.Name))
-	case state.KindService:
-		return n.services.Status(datapath.ServiceName(k.Name))
+	if p, ok := n.byKind[k.Kind]; ok {
+		return p.status(k)
 	}
 	return Status{}, false
 }
@@ -172,14 +192,10 @@ func (n *Node) Status(k state.Key) (Status, bool) {
 // told, in no order, and how many there are.
 func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
 	some, count = n.untold(limit)
-	for k, s := range n.ports.NotRealised(limit - len(some)) {
-		some[state.Key{Kind: state.KindInterface, Name: string(k)}] = s
-	}
-	for k, s := range n.services.NotRealised(limit - len(some)) {
-		some[state.Key{Kind: state.KindService, Name: string(k)}] = s
-	}
-	for _, c := range []map[reconcile.State]int{n.ports.Counts(), n.services.Counts()} {
-		count += c[reconcile.Pending] + c[reconcile.Failed]
+	for _, p := range n.parts {
+		of, c := p.notRealised(limit - len(some))
+		maps.Copy(some, of)
+		count += c
 	}
 	return some, count
 }
@@ -208,7 +224,12 @@ func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
 }
 
 // Repairs returns how often something was mended that a stranger had changed.
-func (n *Node) Repairs() uint64 { return n.ports.Repairs() + n.services.Repairs() }
+func (n *Node) Repairs() (count uint64) {
+	for _, p := range n.parts {
+		count += p.Repairs()
+	}
+	return count
+}
 
 // Health returns what is known of a backend.
 func (n *Node) Health(t health.Target) health.Result { return n.checker.Result(t.Service, t.Backend) }
@@ -223,6 +244,7 @@ func (n *Node) Problems() []string {
 		p = append(p, "desired state was lost: nothing is deleted from the data plane before "+
 			n.opts.PruneNotBefore.Format(time.RFC3339)+"; tell the daemon what is wanted until then")
 	}
+	p = append(p, n.rules.problems()...)
 	if err := n.upkeep.trouble(); err != nil {
 		p = append(p, "upkeep of the data plane: "+err.Error())
 	}

@@ -4,11 +4,10 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // upkeepInterval is how often a data plane wants to be looked after.
@@ -16,8 +15,8 @@ const upkeepInterval = time.Second
 
 // upkeep has the data plane look after itself, and remembers how that went.
 type upkeep struct {
-	plane datapath.DataPlane
-	log   *slog.Logger
+	maintain []func(context.Context) error
+	log      *slog.Logger
 
 	mu  sync.Mutex
 	err error // of the last time
@@ -32,7 +31,10 @@ func (u *upkeep) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := u.plane.Maintain(ctx)
+		var err error
+		for _, maintain := range u.maintain {
+			err = errors.Join(err, maintain(ctx))
+		}
 		if ctx.Err() == nil {
 			u.note(err)
 		}

@@ -83,6 +83,7 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 		r.mu.Unlock()
 		return
 	}
+	w.untried = false
 	s := statusOf(err, w.revision, w.status.Failures)
 	if err == nil && w.remove {
 		s.State = Removed
@@ -96,25 +97,23 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 		rest := backoff(s, r.opts.MinBackoff, r.opts.MaxBackoff, r.opts.AbsentBackoff)
 		r.retries.add(w, time.Now().Add(rest))
 	}
-	if err == nil {
-		r.release(w.key)
-	}
+	r.release(w.key, err == nil)
 	before := w.told
 	turned := !sameOutcome(before, s) || s.State == Realised && before.Revision == 0
 	if turned {
 		w.told = s
 	}
 	r.mu.Unlock()
+	if r.opts.Notify != nil && (turned || r.opts.Every) {
+		r.opts.Notify(w.key, s)
+	}
 	if turned {
 		r.tell(w.key, before, s)
 	}
 }
 
-// tell passes on and logs an outcome that is not what it was.
+// tell logs an outcome that is not what it was.
 func (r *Reconciler[K, V]) tell(key K, before, now Status) {
-	if r.opts.Notify != nil {
-		r.opts.Notify(key, now)
-	}
 	name := slog.String("object", fmt.Sprint(key))
 	switch {
 	case now.State == Failed && now.Reason == ReasonUnsupported:

@@ -23,6 +23,8 @@ type Options[K comparable, V any] struct {
 	// Notify is told each time the outcome of a row turned, from the goroutine of
 	// Run and with no lock held. A row that is gone is told with State Removed.
 	Notify func(K, Status)
+	// Every has Notify told of every outcome, turned or not.
+	Every bool
 	// Keep are rows that are not pruned though nobody asked for them.
 	Keep map[K]bool
 
@@ -70,6 +72,7 @@ type row[K comparable, V any] struct {
 	revision   uint64
 	generation uint64 // raised by each change: an outcome counts for what was tried
 	queued     bool   // in fresh
+	untried    bool   // since the last change
 	heapIndex  int    // in retries; -1: not there
 	retryAt    time.Time
 	status     Status
@@ -119,6 +122,7 @@ func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	}
 	w.value, w.remove, w.revision = c.Value, c.Remove, revision
 	w.generation++
+	w.untried = true
 	r.setStatus(w, Status{State: Pending, Revision: revision, Message: "not applied yet"})
 	r.retries.remove(w)
 	if !w.queued {

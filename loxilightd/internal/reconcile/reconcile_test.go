@@ -30,6 +30,7 @@ type table struct {
 	calls   map[string]int       // Updates by key
 	updated map[string]time.Time // the last Update that was done
 	busy    bool
+	delay   time.Duration // of each Update
 }
 
 func newTable(rows map[string]int) *table {
@@ -56,6 +57,7 @@ func (f *table) fault(key string) error {
 }
 
 func (f *table) Update(_ context.Context, key string, v int) error {
+	time.Sleep(f.delay)
 	defer f.enter()()
 	f.calls[key]++
 	if err := f.fault(key); err != nil {
@@ -114,7 +116,13 @@ func (f *table) content() map[string]int {
 // start runs a reconciler over f until the test ends.
 func start(t *testing.T, f *table) *Reconciler[string, int] {
 	t.Helper()
-	r := New(Options[string, int]{Table: f, Log: slog.New(slog.DiscardHandler)})
+	return startWith(t, f, Options[string, int]{})
+}
+
+func startWith(t *testing.T, f *table, o Options[string, int]) *Reconciler[string, int] {
+	t.Helper()
+	o.Table, o.Log = f, slog.New(slog.DiscardHandler)
+	r := New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.Run(ctx) }()

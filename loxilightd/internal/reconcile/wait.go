@@ -6,8 +6,9 @@ import "context"
 
 // waiter waits for rows to be as they are wanted.
 type waiter[K comparable] struct {
-	left map[K]struct{}
-	done chan struct{}
+	left  map[K]struct{}
+	done  chan struct{}
+	tried bool // an attempt is enough
 }
 
 // WaitRealised returns when every row that was last changed at revision or before
@@ -30,6 +31,26 @@ func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, ke
 			w.left[key] = struct{}{}
 		}
 	}
+	return r.await(ctx, w)
+}
+
+// WaitTried returns when each of the rows was tried since its last change, whatever
+// came of it, or is not there. When ctx ends first it returns the error of ctx.
+func (r *Reconciler[K, V]) WaitTried(ctx context.Context, keys ...K) error {
+	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{}), tried: true}
+	r.mu.Lock()
+	for _, key := range keys {
+		if row, ok := r.rows[key]; ok && row.untried {
+			w.left[key] = struct{}{}
+		}
+	}
+	_, err := r.await(ctx, w)
+	return err
+}
+
+// await waits for w, with what is said of [Reconciler.WaitRealised]. It is called with
+// r.mu held, and gives it back.
+func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error) {
 	if len(w.left) == 0 {
 		r.mu.Unlock()
 		return nil, nil
@@ -55,10 +76,11 @@ func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, ke
 	return left, ctx.Err()
 }
 
-// release tells those who wait that a row is as wanted. r.mu is held.
-func (r *Reconciler[K, V]) release(key K) {
+// release tells those who wait that a row was tried, and whether it is as wanted.
+// r.mu is held.
+func (r *Reconciler[K, V]) release(key K, realised bool) {
 	for w := range r.waiters {
-		if _, ok := w.left[key]; !ok {
+		if _, ok := w.left[key]; !ok || !realised && !w.tried {
 			continue
 		}
 		delete(w.left, key)

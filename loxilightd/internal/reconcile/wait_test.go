@@ -92,3 +92,38 @@ func TestManyRows(t *testing.T) {
 		t.Logf("a change among %d rows reached the table after %s (median), %s at most", count, median, took[len(took)-1])
 	}
 }
+
+// TestWaitTried: a row that fails was tried all the same, and what is still being
+// tried was not.
+func TestWaitTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		f.fail["bad"] = errInjected
+		var told []string
+		f.delay = 100 * time.Millisecond
+		r := startWith(t, f, Options[string, int]{
+			Every: true, Notify: func(k string, s Status) { told = append(told, fmt.Sprint(k, " ", s.State)) },
+		})
+		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
+		begin := time.Now()
+		if err := r.WaitTried(t.Context(), "good", "bad", "no such row"); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took < 200*time.Millisecond {
+			t.Errorf("two attempts of 100 ms were waited for during %s", took)
+		}
+		r.Apply(5, []Change[string, int]{put("good", 2)})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := r.WaitTried(ctx, "good"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("an attempt that takes longer: %v", err)
+		}
+		if err := r.WaitTried(t.Context(), "good"); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if want := []string{"good realised", "bad failed"}; len(told) < 3 || !slices.Equal(told[:2], want) || !slices.Contains(told[2:], "good realised") {
+			t.Errorf("told %q, want every outcome", told)
+		}
+	})
+}

@@ -116,6 +116,9 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if err := s.checkClaims(p); err != nil {
 		return nil, err
 	}
+	if err := p.checkGroups(); err != nil {
+		return nil, err
+	}
 	if err := s.checkCapacity(p); err != nil {
 		return nil, err
 	}
@@ -256,7 +259,7 @@ func (p *plan) holds(name string, c claim) (held bool) {
 // limit already, since the limit was lowered, may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
 	for _, t := range []struct {
-		name, field string
+		name, field string // field: empty where it is not the same for all kinds
 		of          func(datapath.Cost) int
 		size        uint32
 	}{
@@ -264,6 +267,8 @@ func (s *Store) checkCapacity(p *plan) error {
 		{"backends", "spec.backends", func(c datapath.Cost) int { return c.Backends }, s.tables.Backends},
 		{"slots", "spec.backends", func(c datapath.Cost) int { return c.Slots }, s.tables.Slots},
 		{"ranges", "spec.sourceRanges", func(c datapath.Cost) int { return c.Ranges }, s.tables.Ranges},
+		{"rules", "", func(c datapath.Cost) int { return c.Rules }, s.tables.Rules},
+		{"prefixes", "", func(c datapath.Cost) int { return c.Prefixes }, s.tables.Prefixes},
 	} {
 		before, after := t.of(p.base.cost), t.of(p.cost)
 		if after <= int(t.size) || after <= before {

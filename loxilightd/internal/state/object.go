@@ -18,9 +18,17 @@ import (
 
 // Kinds of objects.
 const (
-	KindInterface = "Interface"
-	KindService   = "Service"
+	KindBridge       = "Bridge"
+	KindInterface    = "Interface"
+	KindRoute        = "Route"
+	KindAddressGroup = "AddressGroup"
+	KindNAT          = "NAT"
+	KindFirewallRule = "FirewallRule"
+	KindService      = "Service"
 )
+
+// kinds lists them.
+var kinds = []string{KindBridge, KindInterface, KindRoute, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // OwnerFile owns the objects that stand in files. Only a [Transaction] by that
 // owner touches them.
@@ -62,38 +70,13 @@ func (o *Object) same(p *Object) bool {
 	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
 }
 
-// Value is the checked spec of an object: an [*Interface] or a [*Service].
+// Value is the checked spec of an object: a pointer to one of the types of this
+// package that are named like a kind.
 type Value interface {
 	// cost is what it takes of the tables.
 	cost() datapath.Cost
 	// claims calls each for everything that only one object may have.
 	claims(each func(c claim, field func() string))
-}
-
-// claim is something that belongs to at most one object: a frontend or a device.
-type claim struct {
-	frontend datapath.Frontend
-	device   string
-	inSwitch bool // the device is in the switch's network namespace
-}
-
-// kind returns the kind of the objects that have such claims.
-func (c claim) kind() string {
-	if c.device != "" {
-		return KindInterface
-	}
-	return KindService
-}
-
-func (c claim) String() string {
-	switch {
-	case c.device == "":
-		return c.frontend.String()
-	case c.inSwitch:
-		return "device " + c.device + " in the switch"
-	default:
-		return "device " + c.device
-	}
 }
 
 // Interface is the spec of an Interface.
@@ -102,7 +85,7 @@ type Interface struct{ datapath.Port }
 func (*Interface) cost() datapath.Cost { return datapath.Cost{} }
 
 func (i *Interface) claims(each func(claim, func() string)) {
-	each(claim{device: i.Device, inSwitch: i.Switch}, func() string { return "spec.device" })
+	each(claim{what: claimInterface, device: i.Device, inSwitch: i.Switch}, func() string { return "spec.device" })
 }
 
 // Service is the spec of a Service.
@@ -115,7 +98,7 @@ func (s *Service) cost() datapath.Cost { return s.Service.Cost() }
 
 func (s *Service) claims(each func(claim, func() string)) {
 	for i, f := range s.Frontends {
-		each(claim{frontend: f}, func() string { return fmt.Sprintf("spec.frontends[%d]", i) })
+		each(claim{what: claimFrontend, frontend: f}, func() string { return fmt.Sprintf("spec.frontends[%d]", i) })
 	}
 }
 

@@ -78,7 +78,7 @@ func decodeObject(key string, record []byte) (*Object, bool) {
 
 // kindName returns the constant for a known kind, so that objects share it.
 func kindName(kind string) string {
-	for _, k := range []string{KindInterface, KindService} {
+	for _, k := range kinds {
 		if k == kind {
 			return k
 		}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// part is what follows the objects of one kind, or of a few.
+type part interface {
+	Run(ctx context.Context)
+	Kick()
+	Complete()
+	Repairs() uint64
+
+	// settled are closed when everything has been tried once.
+	settled() []<-chan struct{}
+	// status, notRealised and wait are those of [Node].
+	status(k state.Key) (Status, bool)
+	notRealised(limit int) (some map[state.Key]Status, count int)
+	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
+}
+
+// rows is the part for a kind of which each object is a row of a table.
+type rows[K ~string, V any] struct {
+	*reconcile.Reconciler[K, V]
+	kind  string
+	value func(o *state.Object) V
+}
+
+func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
+	kept := map[K]bool{}
+	for _, k := range n.opts.Keep {
+		if k.Kind == kind {
+			kept[K(k.Name)] = true
+		}
+	}
+	return &rows[K, V]{kind: kind, value: value, Reconciler: reconcile.New(reconcile.Options[K, V]{
+		Table: table, Log: n.logOf(kind), Keep: kept,
+		Notify: func(k K, s Status) { n.tell(state.Key{Kind: kind, Name: string(k)}, s) },
+	})}
+}
+
+// apply gives the reconciler those of the changed objects that are of the kind, and
+// are there or gone, and returns them.
+func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (keys []K) {
+	var changes []reconcile.Change[K, V]
+	for _, k := range changed {
+		if k.Kind != r.kind {
+			continue
+		}
+		o, ok := s.Get(k)
+		if ok == gone {
+			continue
+		}
+		c := reconcile.Change[K, V]{Key: K(k.Name), Remove: gone}
+		if ok {
+			c.Value = r.value(o)
+		}
+		changes, keys = append(changes, c), append(keys, c.Key)
+	}
+	r.Apply(s.Revision, changes)
+	return keys
+}
+
+// applyAndWait is apply, and waits until all was tried or ctx ends.
+func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool) {
+	if keys := r.apply(s, changed, gone); len(keys) > 0 {
+		_ = r.WaitTried(ctx, keys...) // then what comes next is tried again
+	}
+}
+
+func (r *rows[K, V]) settled() []<-chan struct{} { return []<-chan struct{}{r.Settled()} }
+
+func (r *rows[K, V]) status(k state.Key) (Status, bool) { return r.Status(K(k.Name)) }
+
+func (r *rows[K, V]) notRealised(limit int) (some map[state.Key]Status, count int) {
+	some = map[state.Key]Status{}
+	for k, s := range r.NotRealised(limit) {
+		some[state.Key{Kind: r.kind, Name: string(k)}] = s
+	}
+	c := r.Counts()
+	return some, c[reconcile.Pending] + c[reconcile.Failed]
+}
+
+func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key {
+	names := make([]K, len(keys))
+	for i, k := range keys {
+		names[i] = K(k.Name)
+	}
+	if len(names) == 0 {
+		return nil // to the reconciler that would mean all
+	}
+	names, err := r.WaitRealised(ctx, revision, names...)
+	if err == nil {
+		return nil
+	}
+	left := make([]state.Key, len(names))
+	for i, name := range names {
+		left[i] = state.Key{Kind: r.kind, Name: string(name)}
+	}
+	return left
+}
+
+// nothing is the table of what there is no data plane for.
+type nothing[K comparable, V any] struct{ what string }
+
+func (n nothing[K, V]) Update(context.Context, K, V) error {
+	return fmt.Errorf("%s: %w", n.what, datapath.ErrUnsupported)
+}
+func (nothing[K, V]) Delete(context.Context, K) error          { return nil }
+func (nothing[K, V]) Keys(context.Context) iter.Seq2[K, error] { return func(func(K, error) bool) {} }
+func (nothing[K, V]) Verify(context.Context, K) (bool, error)  { return true, nil }

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// rules is the part for the objects that are in force as whole sets: those of the
+// firewall, of NAT, and the groups of addresses that both refer to.
+type rules struct {
+	tell     func(state.Key, Status)
+	firewall *ruleSet[datapath.FirewallSet]
+	nat      *ruleSet[datapath.NATSet]
+
+	mu       sync.Mutex
+	snapshot *state.Snapshot // that the sets were made from last
+
+	telling sync.Mutex // held while telling, so that what is told is in order
+	told    map[state.Key]Status
+}
+
+// ruleKinds are the kinds that make up the sets.
+var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddressGroup}
+
+func newRules(n *Node) *rules {
+	r := &rules{tell: n.tell, told: map[state.Key]Status{}}
+	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(n.opts.Exempt))
+	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), r.tellAll, buildNAT)
+	return r
+}
+
+// apply takes over what changed.
+func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
+	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) }) {
+		return
+	}
+	r.firewall.apply(s, changed)
+	r.nat.apply(s, changed)
+	r.mu.Lock()
+	r.snapshot = s
+	r.mu.Unlock()
+	r.tellAll()
+}
+
+func (r *rules) taken() *state.Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.snapshot
+}
+
+func (r *rules) status(k state.Key) (Status, bool) {
+	s := r.taken()
+	if s == nil {
+		return Status{}, false
+	}
+	o, ok := s.Get(k)
+	if !ok {
+		return Status{}, false
+	}
+	return r.of(o, s.Revision), true
+}
+
+// of returns what became of an object as of revision. A group that nothing refers to is
+// as it is wanted.
+func (r *rules) of(o *state.Object, revision uint64) Status {
+	switch o.Kind {
+	case state.KindFirewallRule:
+		return r.firewall.of(o)
+	case state.KindNAT:
+		return r.nat.of(o)
+	}
+	worst := Status{State: reconcile.Realised, Revision: revision}
+	if r.firewall.has(o.Name) {
+		worst = r.firewall.of(o)
+	}
+	if r.nat.has(o.Name) {
+		if s := r.nat.of(o); worst.State == reconcile.Realised || s.State == reconcile.Failed && worst.State == reconcile.Pending {
+			worst = s
+		}
+	}
+	return worst
+}
+
+// tellAll tells of every object of which the outcome is not what it was.
+func (r *rules) tellAll() {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	s := r.taken()
+	if s == nil {
+		return
+	}
+	for _, kind := range ruleKinds {
+		for o := range s.After(kind, "") {
+			now := r.of(o, s.Revision)
+			if now.State == reconcile.Pending && now.Failures == 0 {
+				continue // nothing came of it yet
+			}
+			before, known := r.told[o.Key]
+			if known && before.State == now.State && before.Message == now.Message {
+				continue
+			}
+			r.told[o.Key] = now
+			r.tell(o.Key, now)
+		}
+	}
+	for k := range r.told {
+		if _, ok := s.Get(k); !ok {
+			delete(r.told, k)
+			r.tell(k, Status{State: reconcile.Removed, Revision: s.Revision})
+		}
+	}
+}
+
+func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
+	some = map[state.Key]Status{}
+	s := r.taken()
+	if s == nil || r.asWanted() {
+		return some, 0
+	}
+	for _, kind := range ruleKinds {
+		for o := range s.After(kind, "") {
+			now := r.of(o, s.Revision)
+			if now.State == reconcile.Realised {
+				continue
+			}
+			count++
+			if len(some) < limit {
+				some[o.Key] = now
+			}
+		}
+	}
+	return some, count
+}
+
+// asWanted says whether both sets are.
+func (r *rules) asWanted() bool {
+	f, hasFirewall := r.firewall.Status(datapath.NodeSet)
+	n, hasNAT := r.nat.Status(datapath.NodeSet)
+	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised)
+}
+
+func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key) {
+	about := func(set string, has func(string) bool) bool {
+		return slices.ContainsFunc(keys, func(k state.Key) bool {
+			return k.Kind == set || k.Kind == state.KindAddressGroup && has(k.Name)
+		})
+	}
+	failed := map[string]bool{}
+	if about(state.KindFirewallRule, r.firewall.has) {
+		_, err := r.firewall.WaitRealised(ctx, revision, datapath.NodeSet)
+		failed[state.KindFirewallRule] = err != nil
+	}
+	if about(state.KindNAT, r.nat.has) {
+		_, err := r.nat.WaitRealised(ctx, revision, datapath.NodeSet)
+		failed[state.KindNAT] = err != nil
+	}
+	for _, k := range keys {
+		s, there := r.status(k)
+		if there && s.State != reconcile.Realised || !there && failed[k.Kind] {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+// problems says what nobody's status shows: that something which is gone from the
+// desired state is still in force.
+func (r *rules) problems() (list []string) {
+	for _, text := range []string{r.firewall.trouble(), r.nat.trouble()} {
+		if text != "" {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+// Run works until ctx ends.
+func (r *rules) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { r.firewall.Run(ctx) })
+	both.Go(func() { r.nat.Run(ctx) })
+	both.Wait()
+}
+
+// Kick has both sets looked at.
+func (r *rules) Kick() { r.firewall.Kick(); r.nat.Kick() }
+
+// Complete lets sets be removed that nobody wants.
+func (r *rules) Complete() { r.firewall.Complete(); r.nat.Complete() }
+
+// Repairs is how often a set was mended.
+func (r *rules) Repairs() uint64 { return r.firewall.Repairs() + r.nat.Repairs() }
+
+func (r *rules) settled() []<-chan struct{} {
+	return []<-chan struct{}{r.firewall.Settled(), r.nat.Settled()}
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func objectOf(kind, name string, v state.Value) *state.Object {
+	spec, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return &state.Object{Key: state.Key{Kind: kind, Name: name}, Owner: "cli", Spec: string(spec), Value: v}
+}
+
+// rule makes a rule that denies what comes from the groups.
+func rule(name string, priority int32, from ...datapath.GroupName) *state.Object {
+	return objectOf(state.KindFirewallRule, name, &state.FirewallRule{FirewallRule: datapath.FirewallRule{
+		Priority: priority, Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{SourceGroups: from},
+	}})
+}
+
+func nat(name string) *state.Object {
+	return objectOf(state.KindNAT, name, &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade}})
+}
+
+func group(name string, prefix string, within ...datapath.GroupName) *state.Object {
+	return objectOf(state.KindAddressGroup, name, &state.AddressGroup{
+		AddressGroup: datapath.AddressGroup{Prefixes: []netip.Prefix{netip.MustParsePrefix(prefix)}}, Groups: within,
+	})
+}
+
+// told keeps what a node tells of objects.
+type told struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (t *told) turned(k state.Key, s Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.list = append(t.list, fmt.Sprint(k, " ", s.State))
+}
+
+// want waits until exactly these were told, in any order, and forgets them.
+func (t *told) want(tt *testing.T, want ...string) {
+	tt.Helper()
+	slices.Sort(want)
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		t.mu.Lock()
+		got := slices.Sorted(slices.Values(t.list))
+		if slices.Equal(got, want) || time.Now().After(deadline) {
+			t.list = nil
+			t.mu.Unlock()
+			if !slices.Equal(got, want) {
+				tt.Errorf("told %q, want %q", got, want)
+			}
+			return
+		}
+		t.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func waitFor(t *testing.T, n *Node, revision uint64, objects ...*state.Object) {
+	t.Helper()
+	var keys []state.Key
+	for _, o := range objects {
+		keys = append(keys, o.Key)
+	}
+	if left, err := n.Wait(within(t, 20*time.Second), revision, keys); err != nil {
+		t.Fatalf("left %v: %v", left, err)
+	}
+}
+
+func TestRulesAreOneSet(t *testing.T) {
+	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	exempt := []datapath.Match{{Ports: []datapath.PortRange{{First: 22, Last: 22}}}}
+	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned, Exempt: exempt})
+	objects := []*state.Object{
+		group("inner", "10.2.0.0/16"), group("outer", "10.1.0.0/16", "inner"), group("idle", "10.3.0.0/16"),
+		rule("a", 10, "outer"), rule("b", 20),
+	}
+	waitFor(t, n, commit(t, store, objects), objects...)
+	f, there, _, translates := plane.Rules()
+	want := datapath.FirewallSet{
+		Rules: map[datapath.RuleName]datapath.FirewallRule{
+			"a": objects[3].Value.(*state.FirewallRule).FirewallRule, "b": objects[4].Value.(*state.FirewallRule).FirewallRule,
+		},
+		Groups: map[datapath.GroupName]datapath.AddressGroup{
+			"outer": {Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}},
+		},
+		Exempt: exempt,
+	}
+	if d := cmp.Diff(want, f, cmpopts.EquateComparable(netip.Prefix{})); d != "" || !there || translates {
+		t.Errorf("firewall %v, nat %v; set (-want +got):\n%s", there, translates, d)
+	}
+	told.want(t, "AddressGroup/inner realised", "AddressGroup/outer realised", "AddressGroup/idle realised", "FirewallRule/a realised", "FirewallRule/b realised")
+
+	// A group that belongs to one of a rule's: the set is made anew. One that does not: it is not.
+	waitFor(t, n, commit(t, store, []*state.Object{group("inner", "10.9.0.0/16")}), objects[0])
+	if f, _, _, _ = plane.Rules(); f.Groups["outer"].Prefixes[1] != netip.MustParsePrefix("10.9.0.0/16") {
+		t.Errorf("a group within a group was changed, and the set is %+v", f.Groups)
+	}
+	plane.Refuse("a", errors.New("no more"))
+	waitFor(t, n, commit(t, store, []*state.Object{group("idle", "10.4.0.0/16")}), objects[2])
+	told.want(t)
+
+	plane.Refuse("a", nil)
+	revision := commit(t, store, []*state.Object{nat("out")}, objects[3].Key, objects[4].Key)
+	waitFor(t, n, revision, objects[3], nat("out"))
+	if _, there, set, translates := plane.Rules(); there || !translates || len(set.Rules) != 1 {
+		t.Errorf("firewall %v, nat %v with %v; want no rules of the firewall, and one of nat", there, translates, set.Rules)
+	}
+	told.want(t, "FirewallRule/a removed", "FirewallRule/b removed", "NAT/out realised")
+}
+
+// TestOneBadRule: what was in force stays Ready, what is at fault says why, and what
+// came with it says whose fault it is.
+func TestOneBadRule(t *testing.T) {
+	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned})
+	waitFor(t, n, commit(t, store, []*state.Object{rule("old", 1), group("g", "10.1.0.0/16")}), rule("old", 1))
+	told.want(t, "FirewallRule/old realised", "AddressGroup/g realised")
+
+	plane.Refuse("bad", errors.New("too wide"))
+	fresh := []*state.Object{rule("bad", 2), rule("beside", 3, "g")}
+	revision := commit(t, store, fresh)
+	told.want(t, "FirewallRule/bad failed", "FirewallRule/beside failed")
+	for name, text := range map[string]string{"bad": "too wide", "beside": "there is FirewallRule/bad: too wide"} {
+		if s, ok := n.Status(state.Key{Kind: state.KindFirewallRule, Name: name}); !ok || s.State != reconcile.Failed || !strings.Contains(s.Message, text) {
+			t.Errorf("%s: %+v, want failed: …%s…", name, s, text)
+		}
+	}
+	left, err := n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{fresh[0].Key, fresh[1].Key, rule("old", 1).Key})
+	if err == nil || len(left) != 2 {
+		t.Errorf("waited with %v, left %v; want the two that are not in force", err, left)
+	}
+	some, count := n.NotRealised(1)
+	if len(some) != 1 || count != 2 {
+		t.Errorf("%d not realised, of which %v; want 2, of which one", count, slices.Collect(maps.Keys(some)))
+	}
+	if p := n.Problems(); len(p) != 1 || !strings.Contains(p[0], "what was before goes on") {
+		t.Errorf("problems %q", p)
+	}
+	if f, _, _, _ := plane.Rules(); len(f.Rules) != 1 {
+		t.Errorf("in force are %d rules, want the one from before", len(f.Rules))
+	}
+
+	plane.Refuse("bad", nil)
+	waitFor(t, n, revision, fresh...)
+	told.want(t, "FirewallRule/bad realised", "FirewallRule/beside realised")
+	if p := n.Problems(); len(p) != 0 {
+		t.Errorf("problems %q, want none", p)
+	}
+}
+
+// TestRulesThroughFaults changes rules while one call in three fails.
+func TestRulesThroughFaults(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{Faults: 0.33, Seed: 5})
+	n := start(t, Options{Store: store, Plane: plane})
+	var last []*state.Object
+	for i := range 60 {
+		last = append(last, rule(fmt.Sprint("r", i%20), int32(i)))
+		commit(t, store, last[i:])
+	}
+	plane.SetFaults(0)
+	waitFor(t, n, store.Snapshot().Revision, last[40:]...)
+	f, _, _, _ := plane.Rules()
+	for _, o := range last[40:] {
+		if got := f.Rules[datapath.RuleName(o.Name)].Priority; got != o.Value.(*state.FirewallRule).Priority {
+			t.Errorf("%s has priority %d in the data plane", o.Name, got)
+		}
+	}
+}
+
+// TestRulesAfterARestart: a set that nobody wants goes; one that cannot be read stays.
+func TestRulesAfterARestart(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"dark": {}}}
+		if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, set); err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Store: store, Plane: plane}
+		if keep {
+			o.Keep = []state.Key{{Kind: state.KindFirewallRule, Name: "dark"}}
+		}
+		n := start(t, o)
+		if err := n.Settled(within(t, 20*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if keep {
+			if _, there, _, _ := plane.Rules(); !there {
+				t.Error("rules that are not understood were removed")
+			}
+			continue
+		}
+		eventually(t, func() bool { _, there, _, _ := plane.Rules(); return !there })
+	}
+}

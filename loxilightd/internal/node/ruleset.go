@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// ruleSet is the one row that the rules of a kind make up, with the groups that they
+// refer to. V is a [datapath.FirewallSet] or a [datapath.NATSet].
+type ruleSet[V any] struct {
+	*reconcile.Reconciler[datapath.SetName, V]
+	datapath.Table[datapath.SetName, V]
+	kind  string
+	build func(s *state.Snapshot, groups *groups) (set V, rules int)
+
+	mu      sync.Mutex
+	members map[datapath.GroupName]struct{} // groups of the set, those within groups included
+	changed uint64                          // the last revision of one of them
+	inForce uint64                          // revision as of which the set is in force; 0: not known
+	faults  map[state.Key]string            // what the last attempt found wrong with single objects
+}
+
+func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetName, V], outcome func(),
+	build func(*state.Snapshot, *groups) (V, int),
+) *ruleSet[V] {
+	r := &ruleSet[V]{Table: table, kind: kind, build: build}
+	kept := map[datapath.SetName]bool{}
+	for _, k := range n.opts.Keep {
+		if k.Kind == kind || k.Kind == state.KindAddressGroup {
+			kept[datapath.NodeSet] = true
+		}
+	}
+	r.Reconciler = reconcile.New(reconcile.Options[datapath.SetName, V]{
+		Table: r, Log: n.logOf(kind), Keep: kept, Every: true,
+		Notify: func(_ datapath.SetName, s Status) {
+			r.note(s)
+			outcome()
+		},
+	})
+	return r
+}
+
+// apply gives the reconciler the set anew where one of the changed objects counts.
+func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
+	r.mu.Lock()
+	counts := false
+	for _, k := range changed {
+		_, member := r.members[datapath.GroupName(k.Name)]
+		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member
+	}
+	r.mu.Unlock()
+	if !counts {
+		return
+	}
+	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
+	set, rules := r.build(s, g)
+	r.mu.Lock()
+	r.members, r.changed = g.members, g.changed
+	r.mu.Unlock()
+	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
+}
+
+// Update is that of the table, and remembers whose fault it was that it failed.
+func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) error {
+	err := r.Table.Update(ctx, key, set)
+	faults := map[state.Key]string{}
+	r.blame(err, faults)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = faults
+	return err
+}
+
+// blame finds the objects that an error is about.
+func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
+	switch e := err.(type) {
+	case *datapath.RuleError:
+		k := state.Key{Kind: r.kind, Name: e.Rule}
+		if e.Rule == "" {
+			k = state.Key{Kind: state.KindAddressGroup, Name: string(e.Group)}
+		}
+		faults[k] = e.Err.Error()
+	case interface{ Unwrap() error }:
+		r.blame(e.Unwrap(), faults)
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			r.blame(one, faults)
+		}
+	}
+}
+
+// Verify is that of the table. What a stranger changed is not known to be in force.
+func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, error) {
+	intact, err := r.Table.Verify(ctx, key)
+	if !intact || err != nil {
+		r.mu.Lock()
+		r.inForce = 0
+		r.mu.Unlock()
+	}
+	return intact, err
+}
+
+// note takes in the outcome of an attempt.
+func (r *ruleSet[V]) note(s Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch s.State {
+	case reconcile.Realised:
+		r.inForce = s.Revision
+	case reconcile.Removed:
+		r.inForce = 0
+	}
+}
+
+// has says whether the set refers to a group.
+func (r *ruleSet[V]) has(group string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.members[datapath.GroupName(group)]
+	return ok
+}
+
+// of returns what became of an object that belongs to the set. While the set as it is
+// wanted now is not in force, what it was before goes on.
+func (r *ruleSet[V]) of(o *state.Object) Status {
+	s, ok := r.Status(datapath.NodeSet)
+	if !ok || s.State == reconcile.Realised {
+		return s
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	newest := o.Revision
+	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
+		newest = max(newest, r.changed)
+	}
+	if newest <= r.inForce {
+		return Status{State: reconcile.Realised, Revision: s.Revision}
+	}
+	if fault, ok := r.faults[o.Key]; ok && s.Failures > 0 {
+		s.Message = fault
+		return s
+	}
+	if s.Failures > 0 && len(r.faults) > 0 {
+		k, fault := r.firstFault()
+		s.Message = fmt.Sprintf("not in force, since rules are put in force together, and there is %s: %s", k, fault)
+	}
+	return s
+}
+
+// firstFault returns the first of the objects that are at fault. r.mu is held.
+func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
+	for k, text := range r.faults {
+		if first.Name == "" || k.String() < first.String() {
+			first, fault = k, text
+		}
+	}
+	return first, fault
+}
+
+// trouble says that the set is not as it is wanted; empty: it is.
+func (r *ruleSet[V]) trouble() string {
+	s, ok := r.Status(datapath.NodeSet)
+	if !ok || s.Failures == 0 {
+		return ""
+	}
+	return fmt.Sprintf("changes of %s objects are not in force, and what was before goes on: %s", r.kind, s.Message)
+}
+
+func refersToGroups(o *state.Object) bool {
+	switch v := o.Value.(type) {
+	case *state.FirewallRule:
+		return len(v.Match.SourceGroups)+len(v.Match.DestinationGroups) > 0
+	case *state.NAT:
+		return len(v.Match.SourceGroups)+len(v.Match.DestinationGroups) > 0
+	}
+	return false
+}
+
+// groups gathers the groups that a set refers to.
+type groups struct {
+	snapshot *state.Snapshot
+	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of the groups within
+	members  map[datapath.GroupName]struct{}              // these, and the groups within
+	changed  uint64                                       // the last revision of one of members
+}
+
+// add gathers the groups that a match refers to. One that is not understood is left
+// out, so that the data plane refuses the set rather than let it mean something else.
+func (g *groups) add(m *datapath.Match) {
+	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
+		for _, name := range list {
+			if _, ok := g.flat[name]; ok {
+				continue
+			}
+			whole := datapath.AddressGroup{}
+			if g.flatten(name, &whole, map[datapath.GroupName]struct{}{}) {
+				g.flat[name] = whole
+			}
+		}
+	}
+}
+
+// flatten adds the prefixes of a group, and of those within, to whole; false: one of
+// them is not there.
+func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, seen map[datapath.GroupName]struct{}) bool {
+	if _, twice := seen[name]; twice {
+		return true
+	}
+	seen[name] = struct{}{}
+	g.members[name] = struct{}{}
+	o, ok := g.snapshot.Get(state.Key{Kind: state.KindAddressGroup, Name: string(name)})
+	if !ok {
+		return false
+	}
+	g.changed = max(g.changed, o.Revision)
+	v := o.Value.(*state.AddressGroup)
+	if len(v.Groups) == 0 && whole.Prefixes == nil {
+		whole.Prefixes = v.Prefixes // shared, and never written to
+		return true
+	}
+	whole.Prefixes = append(whole.Prefixes[:len(whole.Prefixes):len(whole.Prefixes)], v.Prefixes...)
+	for _, within := range v.Groups {
+		if !g.flatten(within, whole, seen) {
+			return false
+		}
+	}
+	return true
+}
+
+func buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
+	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
+	for o := range s.After(state.KindNAT, "") {
+		v := o.Value.(*state.NAT)
+		set.Rules[datapath.NATName(o.Name)] = v.NAT
+		g.add(&v.Match)
+	}
+	set.Groups = g.flat
+	return set, len(set.Rules)
+}
+
+// buildFirewall returns what makes a set of the rules, beside what is exempt from them.
+func buildFirewall(exempt []datapath.Match) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
+	return func(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
+		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: exempt}
+		for o := range s.After(state.KindFirewallRule, "") {
+			v := o.Value.(*state.FirewallRule)
+			set.Rules[datapath.RuleName(o.Name)] = v.FirewallRule
+			g.add(&v.Match)
+		}
+		set.Groups = g.flat
+		return set, len(set.Rules)
+	}
+}

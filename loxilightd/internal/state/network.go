@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"fmt"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Bridge is the spec of a Bridge.
+type Bridge struct{ datapath.Bridge }
+
+func (*Bridge) cost() datapath.Cost { return datapath.Cost{} }
+
+func (b *Bridge) claims(each func(claim, func() string)) {
+	each(claim{what: claimBridged, device: b.Device, inSwitch: true}, func() string { return "spec.device" })
+	for i := range b.Ports {
+		each(claim{what: claimBridged, device: b.Ports[i].Device, inSwitch: true}, func() string {
+			return fmt.Sprintf("spec.ports[%d].device", i)
+		})
+	}
+}
+
+// Route is the spec of a Route.
+type Route struct{ datapath.Route }
+
+func (*Route) cost() datapath.Cost { return datapath.Cost{} }
+
+// defaultMetric6 is what the kernel makes of an IPv6 route without a metric.
+const defaultMetric6 = 1024
+
+func (r *Route) claims(each func(claim, func() string)) {
+	c := claim{what: claimRoute, prefix: r.Prefix, metric: r.Metric, inSwitch: r.Switch}
+	if c.metric == 0 && r.Prefix.Addr().Is6() {
+		c.metric = defaultMetric6
+	}
+	each(c, func() string { return "spec.prefix" })
+}
