@@ -19,7 +19,9 @@ import (
 var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
-	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
+	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
+	"FirewallRuleSpec": FirewallRuleSpec{},
+	"ServiceSpec":      ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
 	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},

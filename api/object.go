@@ -6,12 +6,17 @@ import "encoding/json"
 
 // Kinds of objects that this daemon knows.
 const (
-	KindInterface = "Interface"
-	KindService   = "Service"
+	KindBridge       = "Bridge"
+	KindInterface    = "Interface"
+	KindRoute        = "Route"
+	KindAddressGroup = "AddressGroup"
+	KindNAT          = "NAT"
+	KindFirewallRule = "FirewallRule"
+	KindService      = "Service"
 )
 
 // Kinds lists them in the order in which they are applied.
-var Kinds = []string{KindInterface, KindService}
+var Kinds = []string{KindBridge, KindInterface, KindRoute, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // Owners that are not a client's own word.
 const (
@@ -26,8 +31,8 @@ type Object struct {
 	Name     string            `json:"name" yaml:"name"` // [a-z0-9]([-a-z0-9./:]*[a-z0-9])?, at most 253 characters
 	Owner    string            `json:"owner,omitempty" yaml:"owner,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; means nothing to the daemon
-	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // InterfaceSpec or ServiceSpec
-	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus or ServiceStatus; ignored in requests
+	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
+	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
 	// Continue is set where the lists within spec and status did not fit one reply:
 	// each is cut, and get with this Continue has what follows in each. Ignored in requests.

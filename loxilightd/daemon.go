@@ -52,6 +52,7 @@ type loxilightd struct {
 	store   *state.Store
 	report  *state.Report
 	plane   datapath.DataPlane
+	network datapath.Network // nil: there is none
 	channel *channel.Channel
 	node    *node.Node
 	control *control.Server
@@ -160,7 +161,7 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 // newNode returns a node that tells d.control what became of objects.
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
-		Store: d.store, Plane: d.plane, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
+		Store: d.store, Plane: d.plane, Network: d.network, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
 		Turned: func(k state.Key, s node.Status) {
 			if s.State != reconcile.Removed { // that it is gone is told by its change
 				d.control.StatusTurned(k, statusOf(s))
@@ -177,9 +178,13 @@ func (d *loxilightd) newNode() *node.Node {
 }
 
 func (d *loxilightd) newControl() *control.Server {
+	notCarried := control.NotCarried
+	if d.cfg.Backend == backends.Fake {
+		notCarried = nil // it takes everything
+	}
 	return control.New(control.Options{
 		Instance: d.cfg.Instance, Version: version, Build: build(),
-		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, ObjectDir: d.cfg.ObjectDir,
+		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, NotCarried: notCarried, ObjectDir: d.cfg.ObjectDir,
 		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },
 		Log:     d.log,
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 )
 
@@ -49,6 +50,12 @@ func (d *loxilightd) openPlane() error {
 		return err
 	}
 	d.closers = append(d.closers, d.plane.Close)
+	if d.network, err = backends.OpenNetwork(d.cfg.Backend, planeConfig(d.cfg), d.log); err != nil {
+		return err
+	}
+	if d.network != nil {
+		d.closers = append(d.closers, d.network.Close)
+	}
 	if fresh {
 		if lock, err = lockPins(d.cfg.PinDir); err == nil && lock != nil {
 			d.closers = append(d.closers, lock.Close)

@@ -104,7 +104,10 @@ func (call caller) addParts(ctx context.Context, o *api.Object) error {
 	return nil
 }
 
-// joinLists puts the lists of the object b behind those of the object a.
+func isObject(text json.RawMessage) bool { return len(text) > 0 && text[0] == '{' }
+
+// joinLists puts the lists of the object b behind those of the object a, and does so
+// within the objects in them.
 func joinLists(a, b json.RawMessage) (json.RawMessage, error) {
 	switch {
 	case len(b) == 0:
@@ -118,6 +121,14 @@ func joinLists(a, b json.RawMessage) (json.RawMessage, error) {
 	}
 	for name, more := range second {
 		var before, behind []json.RawMessage
+		if there, ok := first[name]; ok && isObject(there) && isObject(more) {
+			joined, err := joinLists(there, more)
+			if err != nil {
+				return nil, err
+			}
+			first[name] = joined
+			continue
+		}
 		if json.Unmarshal(more, &behind) != nil || len(behind) == 0 {
 			continue // no list: both parts have it
 		}

@@ -126,3 +126,12 @@ func TestCompleteGivesUp(t *testing.T) {
 		t.Errorf("error = %v, want that it changes too fast", err)
 	}
 }
+
+// TestJoinWithin: lists in objects within the spec are put together as well.
+func TestJoinWithin(t *testing.T) {
+	got, err := joinLists(json.RawMessage(`{"action":"deny","match":{"in":["e"],"source":["a","b"]}}`),
+		json.RawMessage(`{"action":"deny","match":{"source":["c"],"ports":[1]}}`))
+	if want := `{"action":"deny","match":{"in":["e"],"ports":[1],"source":["a","b","c"]}}`; err != nil || string(got) != want {
+		t.Errorf("joined: %s, %v; want %s", got, err, want)
+	}
+}

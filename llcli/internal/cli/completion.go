@@ -112,9 +112,16 @@ func hint(o *api.Object) string {
 		var spec api.InterfaceSpec
 		decode(o, &spec, &struct{}{})
 		return or(spec.Role, "uplink") + " " + spec.Device
-	default:
+	}
+	k := findKind(o.Kind)
+	if k == nil {
 		return ""
 	}
+	var words []string
+	for _, c := range k.cells(o, false) {
+		words = append(words, c.text)
+	}
+	return strings.Join(words, " ")
 }
 
 // completeNames offers the names of a kind's objects, each once.

@@ -24,6 +24,7 @@ type kind struct {
 }
 
 var kinds = []kind{
+	bridgeKind,
 	{
 		name:    api.KindInterface,
 		words:   []string{"interface", "interfaces", "if", "iface"},
@@ -37,6 +38,10 @@ var kinds = []kind{
 		},
 		cells: interfaceCells,
 	},
+	routeKind,
+	groupKind,
+	natKind,
+	firewallKind,
 	{
 		name:    api.KindService,
 		words:   []string{"service", "services", "svc"},
@@ -61,7 +66,7 @@ func needKind(usage string) cobra.PositionalArgs {
 		for i := range kinds {
 			words[i] = kinds[i].words[0]
 		}
-		return usagef("which kind, %s? %s", strings.Join(words, " or "), usage)
+		return usagef("which kind of %s? %s", strings.Join(words, ", "), usage)
 	}
 }
 

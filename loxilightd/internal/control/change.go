@@ -37,7 +37,7 @@ type request struct {
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
 	r := &request{method: api.MethodApply, change: p.Change}
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
-		return r.parsePuts(p.Objects, api.OwnerCLI, base)
+		return s.parsePuts(r, p.Objects, api.OwnerCLI, base)
 	})
 }
 
@@ -48,7 +48,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 			return err
 		}
 		r.scope = &state.Scope{Owner: p.Owner, Kinds: slices.Sorted(slices.Values(p.Kinds))}
-		if err := r.parsePuts(p.Objects, p.Owner, base); err != nil {
+		if err := s.parsePuts(r, p.Objects, p.Owner, base); err != nil {
 			return err
 		}
 		for _, o := range r.puts {
@@ -99,10 +99,13 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 }
 
 // parsePuts checks the objects of a request. base is how many came before it.
-func (r *request) parsePuts(objects []api.Object, owner string, base int) *api.Error {
+func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
 	r.puts = make([]*state.Object, len(objects))
 	for i := range objects {
 		o, err := parseObject(&objects[i], owner, base+i)
+		if err == nil {
+			err = s.carried(o)
+		}
 		if err != nil {
 			return err
 		}

@@ -49,6 +49,9 @@ func (s *Server) takeFiles() (*api.ReloadResult, *api.Error) {
 	put := make([]*state.Object, len(objects))
 	for i := range objects {
 		put[i] = objects[i].object
+		if err := s.carried(put[i]); err != nil {
+			return nil, objects[i].document.placed(err)
+		}
 	}
 	committed, cerr := s.Store.Commit(&state.Transaction{
 		Put: put, Owner: state.OwnerFile, Replace: &state.Scope{Owner: state.OwnerFile, Kinds: slices.Clone(api.Kinds)},

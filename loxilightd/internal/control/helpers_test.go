@@ -91,6 +91,14 @@ func (p *fakePlane) PortCounters(context.Context, datapath.PortName) (datapath.P
 	return datapath.PortCounters{Packets: 3}, true, nil
 }
 
+func (p *fakePlane) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
+	return datapath.RuleCounters{Packets: 5, Bytes: uint64(len(name))}, true, nil
+}
+
+func (p *fakePlane) NATCounters(context.Context, datapath.NATName) (datapath.RuleCounters, bool, error) {
+	return datapath.RuleCounters{Connections: 8}, true, nil
+}
+
 func (p *fakePlane) PortState(name datapath.PortName) (datapath.PortState, bool) {
 	s, ok := p.ports[name]
 	return s, ok

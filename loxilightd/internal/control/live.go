@@ -218,11 +218,32 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	if v, ok := o.Value.(*state.Service); ok {
 		return s.serviceCounters(ctx, o.Name, v, from)
 	}
-	c, _, derr := s.Plane.Telemetry().PortCounters(ctx, datapath.PortName(o.Name))
+	result, derr := s.plainCounters(ctx, o)
 	if derr != nil {
 		return nil, planeError(derr)
 	}
-	return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, nil
+	if result == nil {
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Services, NAT and FirewallRules have").At(o.Key.String(), "")
+	}
+	return result, nil
+}
+
+// plainCounters are those of an object that has no parts; nil: it has none.
+func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
+	t := s.Plane.Telemetry()
+	ofRule := func(c datapath.RuleCounters, _ bool, err error) (*api.CountersResult, error) {
+		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: map[string]uint64{}}, err
+	}
+	switch o.Value.(type) {
+	case *state.Interface:
+		c, _, err := t.PortCounters(ctx, datapath.PortName(o.Name))
+		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, err
+	case *state.FirewallRule:
+		return ofRule(t.RuleCounters(ctx, datapath.RuleName(o.Name)))
+	case *state.NAT:
+		return ofRule(t.NATCounters(ctx, datapath.NATName(o.Name)))
+	}
+	return nil, nil
 }
 
 // longestBackendCounters is how many bytes those of one backend have, encoded.

@@ -71,53 +71,11 @@ func (s *Server) encode(o *state.Object, from, limit int) (text json.RawMessage,
 	if from == 0 && len(text) <= limit {
 		return text, true, nil
 	}
-	if o.Kind != api.KindService || limit < maxResult {
+	if limit < maxResult {
 		return text, false, nil // it does not fit here, and is not to be cut
 	}
-	text, err = cutService(&a, from, limit)
+	text, err = cutObject(&a, from, limit)
 	return text, false, err
-}
-
-// cutService encodes a Service that is too large for one reply: each of its lists
-// from element from on, as many elements of each as fit.
-func cutService(o *api.Object, from, limit int) (json.RawMessage, *api.Error) {
-	var spec api.ServiceSpec
-	var status api.ServiceStatus
-	if err := json.Unmarshal(o.Spec, &spec); err != nil {
-		return nil, api.FromError(err)
-	}
-	if err := json.Unmarshal(o.Status, &status); err != nil {
-		return nil, api.FromError(err)
-	}
-	longest := max(len(spec.Frontends), len(spec.Backends), len(spec.SourceRanges), len(status.Backends))
-	if from > 0 && from >= longest {
-		return nil, invalid("continue", "%d is behind the end: the object was changed meanwhile, get it again", from)
-	}
-	for size := longest - from; ; size = size * 3 / 4 {
-		part, partStatus := spec, status
-		part.Frontends = cut(spec.Frontends, from, size)
-		part.Backends = cut(spec.Backends, from, size)
-		part.SourceRanges = cut(spec.SourceRanges, from, size)
-		partStatus.Backends = cut(status.Backends, from, size)
-		c := *o
-		if c.Continue = ""; from+size < longest {
-			c.Continue = strconv.Itoa(from + size)
-		}
-		var err error
-		if c.Spec, err = json.Marshal(&part); err != nil {
-			return nil, api.FromError(err)
-		}
-		if c.Status, err = json.Marshal(&partStatus); err != nil {
-			return nil, api.FromError(err)
-		}
-		text, err := json.Marshal(&c)
-		if err != nil {
-			return nil, api.FromError(err)
-		}
-		if len(text) <= limit || size <= 1 {
-			return text, nil
-		}
-	}
 }
 
 func cut[T any](list []T, from, size int) []T {

@@ -54,15 +54,18 @@ type Progress interface {
 // Event is an event that can be numbered, as all of package api.
 type Event interface{ SetSeq(seq uint64) }
 
-// Options are what [New] needs. All fields must be set, but for Report and ObjectDir.
+// Options are what [New] needs. All fields must be set, but for Report, NotCarried
+// and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
 
-	Store     *state.Store
-	Report    *state.Report // what opening the store told; nil: nothing
-	Plane     Plane
-	Progress  Progress
-	ObjectDir string // *.yaml in it are the objects of owner file; empty: there are none
+	Store    *state.Store
+	Report   *state.Report // what opening the store told; nil: nothing
+	Plane    Plane
+	Progress Progress
+	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
+	NotCarried map[string]bool
+	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
 	// Publish numbers an event and sends it to whom it may concern.
 	Publish func(topic string, event Event) error
 	Log     *slog.Logger

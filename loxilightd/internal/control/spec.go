@@ -23,8 +23,13 @@ type kindSpec struct {
 }
 
 var kindSpecs = map[string]kindSpec{
-	api.KindInterface: {parse: parseWith(parseInterface)},
-	api.KindService:   {parse: parseWith(parseService)},
+	api.KindBridge:       {parse: parseWith(parseBridge)},
+	api.KindInterface:    {parse: parseWith(parseInterface)},
+	api.KindRoute:        {parse: parseWith(parseRoute)},
+	api.KindAddressGroup: {parse: parseWith(parseAddressGroup)},
+	api.KindNAT:          {parse: parseWith(parseNAT)},
+	api.KindFirewallRule: {parse: parseWith(parseFirewallRule)},
+	api.KindService:      {parse: parseWith(parseService)},
 }
 
 func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte) (state.Value, []byte, *api.Error) {
@@ -80,9 +85,8 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 const maxDevice = 15
 
 func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
-	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
-	if s.Device == "" || len(s.Device) > maxDevice || s.Device == "." || s.Device == ".." || strings.ContainsFunc(s.Device, bad) {
-		return nil, invalid("spec.device", "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(s.Device), maxDevice)
+	if err := checkDevice("spec.device", s.Device); err != nil {
+		return nil, err
 	}
 	netns, err := choose("spec.netns", s.Netns, "host", "switch")
 	if err != nil {

@@ -33,6 +33,7 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 		return nil, planeError(err)
 	}
 	snapshot := s.Store.Snapshot()
+	usage = s.withRules(usage, snapshot.Cost())
 	result := &api.StatusResult{
 		Instance: s.Instance, PID: os.Getpid(),
 		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
@@ -58,6 +59,16 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 	result.Health = s.health(features.Warnings, usage, count)
 	fitStatus(result)
 	return result, nil
+}
+
+// withRules adds the tables that only bound what can be wanted.
+func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) map[string]datapath.Usage {
+	all := map[string]datapath.Usage{}
+	maps.Copy(all, usage)
+	t := s.Store.Tables()
+	all["rules"] = datapath.Usage{Used: uint64(cost.Rules), Size: uint64(t.Rules)}
+	all["prefixes"] = datapath.Usage{Used: uint64(cost.Prefixes), Size: uint64(t.Prefixes)}
+	return all
 }
 
 // fitStatus leaves out of a status what does not fit a reply, and says so.
@@ -157,6 +168,8 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 		status = s.interfaceStatus(o.Key)
 	case *state.Service:
 		status = s.serviceStatus(o.Key, v)
+	default:
+		status = s.statusOf(o.Key)
 	}
 	text, err := json.Marshal(status)
 	if err != nil {

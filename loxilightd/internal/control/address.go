@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// families is a set of address families.
+type families uint8
+
+const (
+	ipv4 families = 1 << iota
+	ipv6
+	bothFamilies = ipv4 | ipv6
+)
+
+func (f families) String() string {
+	return [...]string{"no address", "IPv4", "IPv6", "IPv4 and IPv6"}[f]
+}
+
+func familyOf(a netip.Addr) families {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// checkAddr refuses addresses that mean something else than they seem to.
+func checkAddr(a netip.Addr) error {
+	switch {
+	case a.Zone() != "":
+		return fmt.Errorf("an address with a zone is none for all of the node: leave %%%s out", a.Zone())
+	case a.Is4In6():
+		return fmt.Errorf("an IPv4 address in IPv6 clothes: write %s", a.Unmap())
+	}
+	return nil
+}
+
+// parsePrefix parses an address or a prefix without bits behind its length.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), checkAddr(a)
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("is no address or prefix: want such as 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32")
+	}
+	if err := checkAddr(p.Addr()); err != nil {
+		return p, err
+	}
+	if p.Masked() != p {
+		return p, fmt.Errorf("has bits behind its length: write %s", p.Masked())
+	}
+	return p, nil
+}
+
+// mostOfRange bounds how many prefixes a range of addresses can become: it is twice
+// the bits of an address at most.
+const mostOfRange = 256
+
+// parsePrefixes is parsePrefix, or takes a range of addresses, which it returns as
+// the prefixes that it is made of.
+func parsePrefixes(text string) ([]netip.Prefix, error) {
+	first, last, isRange := strings.Cut(text, "-")
+	if !isRange {
+		p, err := parsePrefix(text)
+		return []netip.Prefix{p}, err
+	}
+	a, aerr := netip.ParseAddr(first)
+	b, berr := netip.ParseAddr(last)
+	if aerr != nil || berr != nil {
+		return nil, fmt.Errorf("is no range of addresses: want such as 192.0.2.10-192.0.2.20")
+	}
+	for _, addr := range []netip.Addr{a, b} {
+		if err := checkAddr(addr); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case a.Is4() != b.Is4():
+		return nil, fmt.Errorf("begins in one address family and ends in the other")
+	case b.Less(a):
+		return nil, fmt.Errorf("runs backwards: write %s-%s", b, a)
+	}
+	return splitRange(a, b), nil
+}
+
+// splitRange returns the prefixes that a to b is made of, in order.
+func splitRange(a, b netip.Addr) []netip.Prefix {
+	var list []netip.Prefix
+	for range mostOfRange {
+		p := netip.PrefixFrom(a, a.BitLen())
+		for p.Bits() > 0 {
+			wider := netip.PrefixFrom(a, p.Bits()-1)
+			if wider.Masked() != wider || b.Less(lastOf(wider)) {
+				break
+			}
+			p = wider
+		}
+		list = append(list, p)
+		end := lastOf(p)
+		if end == b {
+			break
+		}
+		a = end.Next()
+	}
+	return list
+}
+
+// lastOf returns the last address of p.
+func lastOf(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
+		bytes[i/8] |= 1 << (7 - i%8)
+	}
+	last, _ := netip.AddrFromSlice(bytes) // as long as an address
+	return last
+}
+
+// groupPrefix is how a rule refers to an AddressGroup.
+const groupPrefix = "group:"
+
+// parseGroup returns the group that a word names; false: it names none.
+func parseGroup(text string) (datapath.GroupName, bool, error) {
+	name, ok := strings.CutPrefix(text, groupPrefix)
+	if !ok {
+		return "", false, nil
+	}
+	if name == "" || len(name) > maxName || !namePattern.MatchString(name) {
+		return "", true, fmt.Errorf("%q is no name of an AddressGroup", shorten(name))
+	}
+	return datapath.GroupName(name), true, nil
+}
+
+// checkHost refuses what is not the address of one station.
+func checkHost(a netip.Addr) error {
+	if err := checkAddr(a); err != nil {
+		return err
+	}
+	if a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return fmt.Errorf("%s is not the address of one station", a)
+	}
+	return nil
+}
+
+// parseHost parses the address of one station.
+func parseHost(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, fmt.Errorf("is no address: want such as 192.0.2.1 or 2001:db8::1")
+	}
+	return a, checkHost(a)
+}
+
+// checkDevice refuses what cannot be the name of a Linux device.
+func checkDevice(field, name string) *api.Error {
+	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
+	if name == "" || len(name) > maxDevice || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
+		return invalid(field, "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(name), maxDevice)
+	}
+	return nil
+}

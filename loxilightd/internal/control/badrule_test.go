@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// badRules holds one fault of each kind: the spec, or the match within one.
+var badRules = []struct{ kind, spec, field, text string }{
+	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},
+	{"FirewallRule", `{"action":"drop"}`, "action", "none of allow, deny, reject"},
+	{"FirewallRule", `{"action":"deny","priority":2147483648}`, "priority", "no whole number that fits"},
+	{"FirewallRule", `{"action":"deny","hooks":["prerouting"]}`, "hooks[0]", "none of forward, input, output"},
+	{"FirewallRule", `{"action":"deny","hooks":["input","input"]}`, "hooks[1]", "twice"},
+	{"FirewallRule", `{"action":"deny","hooks":["input"],"match":{"out":"eth0"}}`, "match.out", "take input out of spec.hooks"},
+	{"FirewallRule", `{"action":"deny","hooks":"output","match":{"in":["eth0"]}}`, "match.in", "take output out of spec.hooks"},
+	{"match", `{"source":["10.0.0.1/8"]}`, "match.source[0]", "write 10.0.0.0/8"},
+	{"match", `{"source":["10.0.0.0/8","10.0.0.0/8"]}`, "match.source[1]", "stands at source[0] already"},
+	{"match", `{"source":["10.0.0"]}`, "match.source[0]", "no address or prefix"},
+	{"match", `{"destination":["::ffff:10.0.0.0/104"]}`, "match.destination[0]", "write 10.0.0.0"},
+	{"match", `{"destination":["::ffff:10.0.0.1"]}`, "match.destination[0]", "write 10.0.0.1"},
+	{"match", `{"destination":["fe80::1%eth0"]}`, "match.destination[0]", "leave %eth0 out"},
+	{"match", `{"source":["192.0.2.9-192.0.2.1"]}`, "match.source[0]", "runs backwards: write 192.0.2.1-192.0.2.9"},
+	{"match", `{"source":["192.0.2.9-2001:db8::1"]}`, "match.source[0]", "ends in the other"},
+	{"match", `{"source":["a-b"]}`, "match.source[0]", "no range of addresses"},
+	{"match", `{"source":["group:"]}`, "match.source[0]", "no name of an AddressGroup"},
+	{"match", `{"source":["group:A_B"]}`, "match.source[0]", "no name of an AddressGroup"},
+	{"match", `{"source":{}}`, "match.source", "neither a string nor a whole number"},
+	{"match", `{"source":["10.0.0.0/8"],"destination":["2001:db8::/32"]}`, "match.destination", "is IPv6 only, and the rest of the match IPv4 only"},
+	{"match", `{"source":["2001:db8::/32"],"protocol":"icmp"}`, "match.source", "no packet is both"},
+	{"match", `{"destination":["10.0.0.0/8"],"protocol":"icmpv6"}`, "match.destination", "no packet is both"},
+	{"match", `{"protocol":"http"}`, "match.protocol[0]", "no protocol"},
+	{"match", `{"protocol":[256]}`, "match.protocol[0]", "number up to 255"},
+	{"match", `{"protocol":["tcp","6"]}`, "match.protocol[1]", "stands at protocol[0] already"},
+	{"match", `{"ports":[80]}`, "match.ports", "set spec.match.protocol"},
+	{"match", `{"protocol":["tcp","gre"],"ports":[80]}`, "match.ports", "only tcp, udp and sctp have ports"},
+	{"match", `{"protocol":"icmp","sourcePorts":[80]}`, "match.sourcePorts", "only tcp, udp and sctp"},
+	{"match", `{"protocol":"tcp","ports":["90-80"]}`, "match.ports[0]", "runs backwards: want 80-90"},
+	{"match", `{"protocol":"tcp","ports":[80,65536]}`, "match.ports[1]", "0 to 65535"},
+	{"match", `{"protocol":"tcp","ports":["-80"]}`, "match.ports[0]", "0 to 65535"},
+	{"match", `{"protocol":"tcp","ports":[-80]}`, "match.ports[0]", "0 to 65535"},
+	{"match", `{"protocol":"tcp","ports":["http"]}`, "match.ports[0]", "0 to 65535"},
+	{"match", `{"protocol":"tcp","ports":[80.5]}`, "match.ports", "whole number"},
+	{"match", `{"icmp":["echo-request"]}`, "match.icmp", "to icmp or to icmpv6"},
+	{"match", `{"protocol":["icmp","icmpv6"],"icmp":[8]}`, "match.icmp", "are not the same"},
+	{"match", `{"protocol":"tcp","icmp":[8]}`, "match.icmp", "to icmp or to icmpv6"},
+	{"match", `{"protocol":"icmp","icmp":["packet-too-big"]}`, "match.icmp[0]", "no type of icmp"},
+	{"match", `{"protocol":"icmp","icmp":["3/"]}`, "match.icmp[0]", "no type"},
+	{"match", `{"protocol":"icmp","icmp":["3/256"]}`, "match.icmp[0]", "no type"},
+	{"match", `{"protocol":"icmpv6","icmp":[256]}`, "match.icmp[0]", "no type of icmpv6"},
+	{"match", `{"tcpFlags":"syn"}`, "match.tcpFlags", "only tcp has flags"},
+	{"match", `{"protocol":["tcp","udp"],"tcpFlags":"syn"}`, "match.tcpFlags", "that alone"},
+	{"match", `{"protocol":"tcp","tcpFlags":"syn,hop"}`, "match.tcpFlags", "none of fin, syn"},
+	{"match", `{"protocol":"tcp","tcpFlags":"syn,!syn"}`, "match.tcpFlags", "twice"},
+	{"match", `{"in":["a/b"]}`, "match.in[0]", "no name of a device"},
+	{"match", `{"out":["eth0","eth0"]}`, "match.out[1]", "already"},
+	{"match", `{"vlans":[0]}`, "match.vlans[0]", "1 to 4094"},
+	{"match", `{"vlans":["1-4095"]}`, "match.vlans[0]", "1 to 4094"},
+	{"match", `{"vlans":["20-10"]}`, "match.vlans[0]", "want 10-20"},
+	{"match", `{"dscp":[64]}`, "match.dscp[0]", "0 to 63"},
+	{"match", `{"dscp":["cs8"]}`, "match.dscp[0]", "cs0 to cs7"},
+	{"match", `{"dscp":["af44"]}`, "match.dscp[0]", "af11 to af43"},
+	{"match", `{"dscp":["ef",46]}`, "match.dscp[1]", "46 stands at dscp[0] already"},
+
+	{"AddressGroup", `{"members":["10.0.0.1/8"]}`, "members[0]", "write 10.0.0.0/8"},
+	{"AddressGroup", `{"members":["10.0.0.0/8","web"]}`, "members[1]", "or group:NAME for another AddressGroup"},
+	{"AddressGroup", `{"members":[10]}`, "members[0]", "in quotes"},
+	{"AddressGroup", `{"members":["{}"]}`, "members[0]", "no member"},
+	{"AddressGroup", `{"members":["10.0.0.0/8",{"labels":{"a":"b"}}]}`, "members[1]", "not in this version yet"},
+
+	{"NAT", `{}`, "type", "one of snat, dnat, masquerade"},
+	{"NAT", `{"type":"nat64"}`, "type", "none of snat, dnat, masquerade"},
+	{"NAT", `{"type":"snat"}`, "to.addresses", "is missing"},
+	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"ports":80}}`, "to.addresses", "is missing"},
+	{"NAT", `{"type":"dnat","to":{"addresses":"10.0.0.1"}}`, "match.destination", "is missing"},
+	{"NAT", `{"type":"masquerade","to":{"addresses":["10.0.0.1"]}}`, "to.addresses", "set spec.type to snat"},
+	{"NAT", `{"type":"masquerade","match":{"in":"eth0"}}`, "match.in", "out which device"},
+	{"NAT", `{"type":"dnat","match":{"out":"eth0","destination":"10.0.0.1"},"to":{"addresses":"10.0.0.2"}}`, "match.out", "not known yet"},
+	{"NAT", `{"type":"snat","to":{"addresses":["127.0.0.1"]}}`, "to.addresses[0]", "loopback"},
+	{"NAT", `{"type":"snat","to":{"addresses":["10.0.0.1","224.0.0.1"]}}`, "to.addresses[1]", "one station"},
+	{"NAT", `{"type":"snat","to":{"addresses":["group:g"]}}`, "to.addresses[0]", "no address"},
+	{"NAT", `{"type":"snat","to":{"addresses":["10.0.0.9-10.0.0.1"]}}`, "to.addresses[0]", "runs backwards"},
+	{"NAT", `{"type":"snat","match":{"source":"10.0.0.0/8"},"to":{"addresses":["192.0.2.1","2001:db8::1"]}}`, "to.addresses[1]", "IPv6, and what the rule matches is IPv4 only"},
+	{"NAT", `{"type":"dnat","match":{"destination":"2001:db8::1"},"to":{"addresses":"10.0.0.1"}}`, "to.addresses[0]", "from one family to the other"},
+	{"NAT", `{"type":"snat","to":{"addresses":"10.0.0.1","ports":[0]}}`, "to.ports[0]", "1 to 65535"},
+	{"NAT", `{"type":"masquerade","to":{"ports":["2000-1000"]}}`, "to.ports[0]", "want 1000-2000"},
+	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"addresses":"10.0.0.1","ports":80}}`, "to.ports", "only tcp, udp and sctp have ports"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp"},"to":{"addresses":"10.0.0.1","ports":[80,81]}}`, "to.ports", "one range as long"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp"},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "80-81 has 2 ports"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":"80-82"},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range as long"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":[80,81]},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range as long"},
+	{"NAT", `{"type":"masquerade","oneToOne":true}`, "oneToOne", "set spec.type to snat"},
+	{"NAT", `{"type":"snat","oneToOne":true,"to":{"addresses":"10.0.0.1"}}`, "to.addresses", "as many as there are of spec.match.source: 0, not 1"},
+	{"NAT", `{"type":"snat","oneToOne":true,"match":{"source":"group:g"},"to":{"addresses":"10.0.0.1"}}`, "match.source", "name the prefixes"},
+	{"NAT", `{"type":"snat","oneToOne":true,"match":{"source":"10.1.0.0/24"},"to":{"addresses":"10.0.0.0/25"}}`, "to.addresses[0]", "not as large as 10.1.0.0/24"},
+	{"NAT", `{"type":"dnat","oneToOne":true,"match":{"destination":["10.1.0.0/24","2001:db8::/64"]},"to":{"addresses":["2001:db8:1::/64","10.0.0.0/24"]}}`, "to.addresses[0]", "same length and family"},
+	{"NAT", `{"type":"snat","oneToOne":true,"match":{"source":"10.1.0.1"},"to":{"addresses":"10.0.0.1-10.0.0.2"}}`, "to.addresses[0]", "no prefix, as oneToOne needs it"},
+	{"NAT", `{"type":"snat","oneToOne":true,"match":{"source":"10.1.0.1"},"to":{"addresses":"10.0.0.1","ports":80}}`, "to.ports", "keeps the ports"},
+	{"NAT", `{"type":"masquerade","mapping":"full-cone"}`, "mapping", "address-and-port-dependent, endpoint-independent"},
+	{"NAT", `{"type":"masquerade","filtering":"endpoint-independent"}`, "filtering", "set spec.mapping"},
+	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"addresses":"10.0.0.1"},"mapping":"endpoint-independent"}`, "mapping", "not for dnat"},
+	{"NAT", `{"type":"masquerade","portBlock":100}`, "portBlock", "power of two"},
+	{"NAT", `{"type":"masquerade","portBlock":8192}`, "portBlock", "64 to 4096"},
+	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"addresses":"10.0.0.1"},"portBlock":64}`, "portBlock", "not for dnat"},
+
+	{"Bridge", `{}`, "device", "no name of a device"},
+	{"Bridge", `{"device":"b","mtu":67}`, "mtu", "68 and 65535"},
+	{"Bridge", `{"device":"b","ageing":"10ms"}`, "ageing", "1s"},
+	{"Bridge", `{"device":"b","addresses":["10.0.0.1"]}`, "addresses[0]", "address with a length"},
+	{"Bridge", `{"device":"b","addresses":["10.0.0.0/24"]}`, "addresses[0]", "address of the network"},
+	{"Bridge", `{"device":"b","addresses":["::ffff:10.0.0.1/104"]}`, "addresses[0]", "write 10.0.0.1"},
+	{"Bridge", `{"device":"b","addresses":["127.0.0.1/8"]}`, "addresses[0]", "loopback"},
+	{"Bridge", `{"device":"b","addresses":["10.0.0.1/0"]}`, "addresses[0]", "all addresses"},
+	{"Bridge", `{"device":"b","addresses":["ff02::1/64"]}`, "addresses[0]", "one station"},
+	{"Bridge", `{"device":"b","addresses":["10.0.0.1/24","10.0.0.1/16"]}`, "addresses[1]", "already"},
+	{"Bridge", `{"device":"b","ports":[{}]}`, "ports[0].device", "no name of a device"},
+	{"Bridge", `{"device":"b","ports":[{"device":"b"}]}`, "ports[0].device", "the bridge itself"},
+	{"Bridge", `{"device":"b","ports":[{"device":"p"},{"device":"p"}]}`, "ports[1].device", "ports[0] already"},
+	{"Bridge", `{"device":"b","ports":[{"device":"p","pvid":1}]}`, "ports[0].pvid", "set spec.vlanFiltering to true"},
+	{"Bridge", `{"device":"b","ports":[{"device":"p","vlans":[1]}]}`, "ports[0].vlans", "set spec.vlanFiltering"},
+	{"Bridge", `{"device":"b","ports":[{"device":"p","untagged":[1]}]}`, "ports[0].untagged", "set spec.vlanFiltering"},
+	{"Bridge", `{"device":"b","vlanFiltering":true,"ports":[{"device":"p","pvid":4095}]}`, "ports[0].pvid", "1 to 4094"},
+	{"Bridge", `{"device":"b","vlanFiltering":true,"ports":[{"device":"p","pvid":-1}]}`, "ports[0].pvid", "no VLAN"},
+	{"Bridge", `{"device":"b","vlanFiltering":true,"ports":[{"device":"p","pvid":0}]}`, "ports[0].vlans", "nothing through"},
+	{"Bridge", `{"device":"b","vlanFiltering":true,"ports":[{"device":"p","vlans":[4095]}]}`, "ports[0].vlans[0]", "1 to 4094"},
+	{"Bridge", `{"device":"b","vlanFiltering":true,"ports":[{"device":"p","untagged":["9-8"]}]}`, "ports[0].untagged[0]", "backwards"},
+
+	{"Route", `{}`, "prefix", "0.0.0.0/0 or ::/0"},
+	{"Route", `{"prefix":"default"}`, "prefix", "for the default route"},
+	{"Route", `{"prefix":"10.0.0.1/8"}`, "prefix", "write 10.0.0.0/8"},
+	{"Route", `{"prefix":"::ffff:10.0.0.0/104"}`, "prefix", "write it as IPv4"},
+	{"Route", `{"prefix":"10.0.0.0/8"}`, "via", "is missing"},
+	{"Route", `{"prefix":"10.0.0.0/8","type":"local"}`, "type", "unicast, blackhole, unreachable, prohibit"},
+	{"Route", `{"prefix":"10.0.0.0/8","type":"blackhole","device":"e"}`, "type", "leads nowhere"},
+	{"Route", `{"prefix":"10.0.0.0/8","type":"blackhole","nexthops":[{"device":"e"}]}`, "type", "leads nowhere"},
+	{"Route", `{"prefix":"10.0.0.0/8","type":"prohibit","mtu":1400}`, "mtu", "carries nothing"},
+	{"Route", `{"prefix":"10.0.0.0/8","type":"prohibit","source":"10.1.0.1"}`, "source", "carries nothing"},
+	{"Route", `{"prefix":"10.0.0.0/8","netns":"pod","device":"e"}`, "netns", "host, switch"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"a"}`, "peer", "no Peers in this version yet"},
+	{"Route", `{"prefix":"10.0.0.0/8","device":"a/b"}`, "device", "no name of a device"},
+	{"Route", `{"prefix":"10.0.0.0/8","via":"router"}`, "via", "no address"},
+	{"Route", `{"prefix":"10.0.0.0/8","via":"0.0.0.0"}`, "via", "one station"},
+	{"Route", `{"prefix":"10.0.0.0/8","via":"2001:db8::1"}`, "via", "is IPv6, and the prefix 10.0.0.0/8 is IPv4"},
+	{"Route", `{"prefix":"2001:db8::/32","via":"fe80::1"}`, "device", "address of every link"},
+	{"Route", `{"prefix":"10.0.0.0/8","via":"10.1.0.1","nexthops":[{"device":"e"}]}`, "nexthops", "the only next hop"},
+	{"Route", `{"prefix":"10.0.0.0/8","nexthops":[{"device":"e"},{}]}`, "nexthops[1].via", "is missing"},
+	{"Route", `{"prefix":"10.0.0.0/8","nexthops":[{"device":"e","weight":257}]}`, "nexthops[0].weight", "1 and 256"},
+	{"Route", `{"prefix":"10.0.0.0/8","nexthops":[{"device":"e","weight":-1}]}`, "nexthops[0].weight", "1 and 256"},
+	{"Route", `{"prefix":"10.0.0.0/8","nexthops":[{"device":"e"},{"device":"e","weight":2}]}`, "nexthops[1]", "same as nexthops[0]"},
+	{"Route", `{"prefix":"10.0.0.0/8","device":"e","metric":4294967296}`, "metric", "no whole number that fits"},
+	{"Route", `{"prefix":"10.0.0.0/8","device":"e","mtu":67}`, "mtu", "68"},
+	{"Route", `{"prefix":"2001:db8::/32","device":"e","mtu":1279}`, "mtu", "1280"},
+	{"Route", `{"prefix":"10.0.0.0/8","device":"e","source":"2001:db8::1"}`, "source", "is IPv6"},
+	{"Route", `{"prefix":"10.0.0.0/8","device":"e","source":"me"}`, "source", "no address"},
+}
+
+func TestRuleRefused(t *testing.T) {
+	for _, tt := range badRules {
+		kind, spec := tt.kind, tt.spec
+		if kind == "match" {
+			kind, spec = "FirewallRule", `{"action":"deny","match":`+spec+`}`
+		}
+		_, _, err := kindSpecs[kind].parse([]byte(spec))
+		if err == nil || err.Data.Field != "spec."+tt.field || !strings.Contains(err.Message, tt.text) {
+			t.Errorf("%s %s:\n got %v\nwant spec.%s: …%s…", kind, spec, err, tt.field, tt.text)
+			continue
+		}
+		want := api.ReasonInvalid
+		if strings.Contains(tt.text, "in this version yet") {
+			want = api.ReasonUnsupported
+		}
+		if err.Reason() != want {
+			t.Errorf("%s %s: reason %s, want %s", kind, spec, err.Reason(), want)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// natParser reads the spec of a NAT.
+type natParser struct {
+	told     *api.NATSpec
+	nat      datapath.NAT
+	families families // of the connections that match
+}
+
+func parseNAT(s *api.NATSpec) (state.Value, *api.Error) {
+	p := natParser{told: s}
+	for _, step := range []func() *api.Error{p.kind, p.matched, p.addresses, p.oneToOne, p.ports, p.behaviour, p.portBlock} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return &state.NAT{NAT: p.nat}, nil
+}
+
+func (p *natParser) kind() *api.Error {
+	if p.told.Type == "" {
+		return invalid("spec.type", "is missing: want one of snat, dnat, masquerade")
+	}
+	t, err := choose("spec.type", p.told.Type, "snat", "dnat", "masquerade")
+	if err != nil {
+		return err
+	}
+	p.nat.Type = [...]datapath.NATType{datapath.SNAT, datapath.DNAT, datapath.Masquerade}[t]
+	p.nat.Priority, p.nat.Log, p.nat.OneToOne = priorityOf(p.told.Priority), p.told.Log, p.told.OneToOne
+	return nil
+}
+
+func (p *natParser) matched() (err *api.Error) {
+	if p.nat.Match, p.families, err = parseMatch(p.told.Match); err != nil {
+		return err
+	}
+	m, dnat := &p.nat.Match, p.nat.Type == datapath.DNAT
+	switch {
+	case dnat && len(m.Out) > 0:
+		return invalid("spec.match.out", "is not known yet where the destination is translated: say by in which device they come in")
+	case !dnat && len(m.In) > 0:
+		return invalid("spec.match.in", "is for dnat: where the source is translated say by out which device they leave")
+	case dnat && len(m.Destination)+len(m.DestinationGroups)+len(m.In) == 0:
+		return invalid("spec.match.destination", "is missing: say which addresses are translated, or by in which device the connections come in")
+	}
+	return nil
+}
+
+func (p *natParser) to() api.NATTarget {
+	if p.told.To == nil {
+		return api.NATTarget{}
+	}
+	return *p.told.To
+}
+
+func (p *natParser) addresses() *api.Error {
+	told := p.to().Addresses
+	const field = "spec.to.addresses"
+	switch {
+	case p.nat.Type == datapath.Masquerade && len(told) > 0:
+		return invalid(field, "masquerade takes the address of the device that the connection leaves by: leave them out, or set spec.type to snat")
+	case p.nat.Type != datapath.Masquerade && len(told) == 0:
+		return invalid(field, "is missing: say what to translate to, such as 192.0.2.10")
+	}
+	seen := families(0)
+	for i, w := range told {
+		field := fmt.Sprintf("%s[%d]", field, i)
+		list, err := parsePrefixes(string(w))
+		if err == nil {
+			err = checkTarget(list)
+		}
+		if err != nil {
+			return invalid(field, "%q: %v", shorten(string(w)), err)
+		}
+		f := familyOf(list[0].Addr())
+		if p.families&f == 0 {
+			return invalid(field, "%s is %s, and what the rule matches is %s only; nothing is translated from one family to the other", shorten(string(w)), f, p.families)
+		}
+		if seen |= f; p.nat.OneToOne && len(list) > 1 {
+			return invalid(field, "%q is no prefix, as oneToOne needs it", shorten(string(w)))
+		}
+		p.nat.Addresses = append(p.nat.Addresses, list...)
+	}
+	return nil
+}
+
+// checkTarget refuses what no packet can come from or go to.
+func checkTarget(list []netip.Prefix) error {
+	for _, p := range list {
+		if err := checkHost(p.Addr()); err != nil {
+			return err
+		}
+		if p.Addr().IsLoopback() {
+			return fmt.Errorf("%s is the loopback, which leads nowhere", p.Addr())
+		}
+	}
+	return nil
+}
+
+func (p *natParser) oneToOne() *api.Error {
+	if !p.nat.OneToOne {
+		return nil
+	}
+	const field = "spec.oneToOne"
+	from, groups, name := p.nat.Match.Source, p.nat.Match.SourceGroups, "spec.match.source"
+	switch p.nat.Type {
+	case datapath.Masquerade:
+		return invalid(field, "masquerade has one address for all: set spec.type to snat")
+	case datapath.DNAT:
+		from, groups, name = p.nat.Match.Destination, p.nat.Match.DestinationGroups, "spec.match.destination"
+	}
+	switch {
+	case len(groups) > 0:
+		return invalid(name, "the order of a group means nothing, as oneToOne needs it: name the prefixes")
+	case len(p.to().Ports) > 0:
+		return invalid("spec.to.ports", "oneToOne keeps the ports: leave them out")
+	case len(from) != len(p.nat.Addresses):
+		return invalid("spec.to.addresses", "oneToOne needs as many as there are of %s: %d, not %d", name, len(from), len(p.nat.Addresses))
+	}
+	for i, to := range p.nat.Addresses {
+		if from[i].Bits() != to.Bits() || from[i].Addr().Is4() != to.Addr().Is4() {
+			return invalid(fmt.Sprintf("spec.to.addresses[%d]", i), "%s is not as large as %s, which it stands for: oneToOne needs prefixes of the same length and family", to, from[i])
+		}
+	}
+	return nil
+}
+
+func (p *natParser) ports() *api.Error {
+	told := p.to().Ports
+	for i, w := range told {
+		r, err := parseRange(string(w), 1, 65535)
+		if err != nil {
+			return invalid(fmt.Sprintf("spec.to.ports[%d]", i), "%v, such as 8080 or 8000-8100", err)
+		}
+		p.nat.Ports = append(p.nat.Ports, datapath.PortRange{First: r[0], Last: r[1]})
+	}
+	if p.nat.Type != datapath.DNAT || len(told) == 0 {
+		return nil
+	}
+	const field = "spec.to.ports"
+	length := func(r datapath.PortRange) int { return int(r.Last) - int(r.First) + 1 }
+	m := &p.nat.Match
+	switch {
+	case len(told) > 1:
+		return invalid(field, "dnat translates to one port, or to one range as long as that of spec.match.ports")
+	case !protocolsHavePorts(m.Protocols):
+		return invalid(field, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
+	case length(p.nat.Ports[0]) == 1:
+		return nil
+	case len(m.Ports) != 1 || length(m.Ports[0]) != length(p.nat.Ports[0]):
+		return invalid(field, "%s has %d ports: spec.match.ports has to be one range as long, port by port", told[0], length(p.nat.Ports[0]))
+	}
+	return nil
+}
+
+func (p *natParser) behaviour() *api.Error {
+	for _, b := range []struct {
+		name, told string
+		into       *datapath.NATBehaviour
+	}{{"mapping", p.told.Mapping, &p.nat.Mapping}, {"filtering", p.told.Filtering, &p.nat.Filtering}} {
+		n, err := choose("spec."+b.name, b.told, "address-and-port-dependent", "endpoint-independent")
+		if err != nil {
+			return err
+		}
+		if b.told != "" && (p.nat.Type == datapath.DNAT || p.nat.OneToOne) {
+			return invalid("spec."+b.name, "is for snat and masquerade with ports of their own, and not for dnat or oneToOne")
+		}
+		*b.into = [...]datapath.NATBehaviour{datapath.AddressAndPortDependent, datapath.EndpointIndependent}[n]
+	}
+	if p.nat.Filtering == datapath.EndpointIndependent && p.nat.Mapping != datapath.EndpointIndependent {
+		return invalid("spec.filtering", "needs a mapping that everybody can use: set spec.mapping to endpoint-independent, too")
+	}
+	return nil
+}
+
+func (p *natParser) portBlock() *api.Error {
+	n := p.told.PortBlock
+	switch {
+	case n == 0:
+		return nil
+	case n < 64 || n > 4096 || bits.OnesCount(uint(n)) != 1:
+		return invalid("spec.portBlock", "%d is no power of two from 64 to 4096", n)
+	case p.nat.Type == datapath.DNAT || p.nat.OneToOne:
+		return invalid("spec.portBlock", "is for snat and masquerade with ports of their own, and not for dnat or oneToOne")
+	}
+	p.nat.BlockSize = uint16(n)
+	return nil
+}

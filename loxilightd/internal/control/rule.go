@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// defaultPriority leaves room before and behind a rule that says none.
+const defaultPriority = 1000
+
+func priorityOf(told *int32) int32 {
+	if told == nil {
+		return defaultPriority
+	}
+	return *told
+}
+
+func parseFirewallRule(s *api.FirewallRuleSpec) (state.Value, *api.Error) {
+	v := &state.FirewallRule{}
+	v.Priority, v.Log = priorityOf(s.Priority), s.Log
+	v.Stateless = s.Stateful != nil && !*s.Stateful
+	if s.Action == "" {
+		return nil, invalid("spec.action", "is missing: want one of allow, deny, reject")
+	}
+	action, err := choose("spec.action", s.Action, "allow", "deny", "reject")
+	if err != nil {
+		return nil, err
+	}
+	v.Action = [...]datapath.FirewallAction{datapath.ActionAllow, datapath.ActionDeny, datapath.ActionReject}[action]
+	if v.Match, _, err = parseMatch(s.Match); err != nil {
+		return nil, err
+	}
+	if v.Hooks, err = parseHooks(s.Hooks, &v.Match); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+var hookNames = []struct {
+	name string
+	hook datapath.FirewallHook
+}{{"forward", datapath.HookForward}, {"input", datapath.HookInput}, {"output", datapath.HookOutput}}
+
+// parseHooks reads the hooks of a rule. Where none are told they are all those at
+// which the devices of the match are known.
+func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.Error) {
+	known := datapath.HookAll
+	if len(m.In) > 0 {
+		known &^= datapath.HookOutput
+	}
+	if len(m.Out) > 0 {
+		known &^= datapath.HookInput
+	}
+	if len(told) == 0 {
+		return known, nil
+	}
+	var hooks datapath.FirewallHook
+	for i, w := range told {
+		field := fmt.Sprintf("spec.hooks[%d]", i)
+		hook := datapath.FirewallHook(0)
+		for _, h := range hookNames {
+			if h.name == string(w) {
+				hook = h.hook
+			}
+		}
+		switch {
+		case hook == 0:
+			return 0, invalid(field, "%q is none of forward, input, output", shorten(string(w)))
+		case hooks&hook != 0:
+			return 0, invalid(field, "%s is there twice", w)
+		case hook == datapath.HookInput && known&hook == 0:
+			return 0, invalid("spec.match.out", "a packet for the node itself leaves by no device: take input out of spec.hooks, or leave this out")
+		case hook == datapath.HookOutput && known&hook == 0:
+			return 0, invalid("spec.match.in", "a packet of the node itself came in by no device: take output out of spec.hooks, or leave this out")
+		}
+		hooks |= hook
+	}
+	return hooks, nil
+}
+
+func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
+	v := &state.AddressGroup{}
+	for i, m := range s.Members {
+		field := func() string { return fmt.Sprintf("spec.members[%d]", i) }
+		if m.ByLabels() {
+			return nil, api.Errorf(api.ReasonUnsupported, "endpoints by their labels are not in this version yet: name addresses or prefixes").At("", field())
+		}
+		group, isGroup, err := parseGroup(m.Text)
+		if isGroup && err == nil {
+			v.Groups = append(v.Groups, group)
+			continue
+		}
+		if err == nil {
+			list, perr := parsePrefixes(m.Text)
+			v.Prefixes, err = append(v.Prefixes, list...), perr
+		}
+		if err != nil {
+			return nil, invalid(field(), "%q: %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
+		}
+	}
+	return v, nil
+}

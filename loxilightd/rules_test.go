@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control"
+)
+
+// documentedObjects are the specs of docs/api.md, as objects.
+func documentedObjects(t *testing.T) (objects []api.Object) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: "partners", Spec: json.RawMessage(`{"members":["192.0.2.77"]}`)})
+	for i, m := range regexp.MustCompile("(?s)```json (\\w+)Spec\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		if m[1] != api.KindInterface && m[1] != api.KindService { // the device is not here
+			objects = append(objects, api.Object{Kind: m[1], Name: fmt.Sprint("example-", i), Spec: json.RawMessage(m[2])})
+		}
+	}
+	if len(objects) < 9 {
+		t.Fatalf("only %d examples were found", len(objects))
+	}
+	return objects
+}
+
+// TestDocumentedObjects applies them in one change, waits for them, and finds them
+// again after a restart.
+func TestDocumentedObjects(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	objects := documentedObjects(t)
+	var result api.ChangeResult
+	params := api.ApplyParams{Objects: objects, Change: api.Change{Wait: api.Duration(20 * time.Second)}}
+	if err := s.Call(t.Context(), api.MethodApply, params, &result); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		for _, want := range objects {
+			o, ok := s.get(want.Kind, want.Name)
+			var status api.Status
+			if err := json.Unmarshal(o.Status, &status); !ok || err != nil || status != (api.Status{State: api.StateReady}) {
+				t.Errorf("%s/%s: %v, status %+v, %v", want.Kind, want.Name, ok, status, err)
+			}
+		}
+	}
+	check()
+	p.stop()
+	s.run()
+	eventually(t, func() bool { return len(s.status().NotReady) == 0 })
+	check()
+	if c := s.status().Capacity; c["rules"].Used != 5 || c["prefixes"].Used == 0 {
+		t.Errorf("capacity %+v, want 5 rules", c)
+	}
+}
+
+// TestNotCarriedIsRefused: the daemon of the kernel's data plane refuses what that does
+// not carry.
+func TestNotCarriedIsRefused(t *testing.T) {
+	if len(control.NotCarried) == 0 {
+		t.Skip("everything is carried")
+	}
+	s, _ := newKernelSite(t)
+	s.run()
+	for _, o := range documentedObjects(t) {
+		if !control.NotCarried[o.Kind] {
+			continue
+		}
+		err := s.Call(t.Context(), api.MethodApply, api.ApplyParams{Objects: []api.Object{o}}, nil)
+		if e, ok := errors.AsType[*api.Error](err); !ok || e.Reason() != api.ReasonUnsupported || e.Data.Object != o.Kind+"/"+o.Name {
+			t.Errorf("%s: %v, want it refused as unsupported", o.Kind, err)
+		}
+	}
+}
