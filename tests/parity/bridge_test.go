@@ -29,6 +29,21 @@ func TestBridge(t *testing.T) {
 	})
 }
 
+// TestBridgeChanges moves stations, and changes ports, links and netfilter under traffic.
+func TestBridgeChanges(t *testing.T) {
+	rounds(t, 1, func(t *testing.T, rng *rand.Rand) {
+		b := newBridge(t, rng)
+		b.traffic(1000)
+		for range 2 {
+			s := b.stations[rng.IntN(len(b.stations))]
+			b.settle(fmt.Sprintf("station %s moves", text(s.mac)), func() { b.place(s) }, b.traffic)
+			b.traffic(400)
+		}
+		b.changes(b.bridgeChanges(), *stepsFlag, b.traffic)
+		b.report(t)
+	})
+}
+
 var vlans = []uint16{10, 20, 30}
 
 // vlanPort is how a port of the bridge is set up.
@@ -51,7 +66,7 @@ type station struct {
 type bridge struct {
 	*rig
 	filtering bool
-	jumbo     bool
+	jumbo     int // so many ports take jumbo frames
 	protocol  string
 	ports     [portCount]vlanPort
 	stations  []*station
@@ -94,10 +109,10 @@ func newBridge(t *testing.T, rng *rand.Rand) *bridge {
 		setup.WriteString("bridge vlan add dev br0 vid 10 pvid untagged self\n")
 	}
 	if rng.IntN(3) == 0 { // jumbo frames, and a port that takes none
-		for i := range portCount - rng.IntN(2) {
+		b.jumbo = portCount - rng.IntN(2)
+		for i := range b.jumbo {
 			fmt.Fprintf(&setup, "ip link set %s mtu 9000\n", port(i))
 		}
-		b.jumbo = true
 	}
 	if rng.IntN(2) == 0 {
 		setup.WriteString("for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do [ ! -e $f ] || echo 0 >$f; done\n")
@@ -206,7 +221,7 @@ func (b *bridge) newTalk() *bridgedTalk {
 	return &bridgedTalk{talk: newTalk(b.rng, from.addr[family], to.addr[family]), from: from, to: to}
 }
 
-// traffic sends so many frames: conversations, odd frames, and stations that move.
+// traffic sends so many frames: conversations and odd frames.
 func (b *bridge) traffic(frames int) {
 	b.t.Helper()
 	for end := b.sent + frames; b.sent < end; {
@@ -215,10 +230,7 @@ func (b *bridge) traffic(frames int) {
 			batch = append(batch, b.shot())
 		}
 		b.fire(batch)
-		switch b.rng.IntN(60) {
-		case 0:
-			b.place(b.stations[b.rng.IntN(len(b.stations))])
-		case 1, 2:
+		if b.rng.IntN(30) == 0 {
 			b.talks[b.rng.IntN(len(b.talks))] = b.newTalk()
 		}
 	}
@@ -231,7 +243,7 @@ func (b *bridge) shot() shot {
 	size := 20 + b.rng.IntN(80)
 	if b.rng.IntN(10) == 0 {
 		size = 1300 + b.rng.IntN(200)
-		if b.jumbo {
+		if b.jumbo > 0 {
 			size = 1400 + b.rng.IntN(7500)
 		}
 	}
@@ -250,13 +262,16 @@ func (b *bridge) shot() shot {
 	return p.shot(k.talk)
 }
 
+func (b *bridge) mtu(port int) int {
+	if port < b.jumbo {
+		return 9000
+	}
+	return 1500
+}
+
 func (b *bridge) tpid() uint16 {
 	if b.protocol == "802.1ad" {
 		return 0x88a8
 	}
 	return 0x8100
-}
-
-func (b *bridge) report(t *testing.T) {
-	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut", b.sent, b.carried, b.tracked())
 }

@@ -18,25 +18,34 @@ import (
 // if that does not happen.
 func (r *rig) compare() {
 	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	if *allFlag {
-		deadline = time.Now().Add(50 * time.Millisecond)
+	limit := patience
+	if r.lenient || *allFlag {
+		limit = 20 * time.Millisecond
 	}
-	for {
-		r.drain()
-		differ := r.differences()
-		if differ == "" {
-			break
-		}
-		if time.Now().After(deadline) {
-			r.fail("after %d frames the sides differ\n%s", r.sent, differ)
-			break
-		}
-		time.Sleep(time.Millisecond) // the kernel is not done yet
+	differ := r.await(limit, r.differences)
+	if differ != "" && r.lenient {
+		r.unequal = time.Now()
+		differ = r.await(patience, r.lost)
+	}
+	if differ != "" {
+		r.fail("after %d frames and %s the sides differ\n%s", r.sent, cmp.Or(r.last, "no change"), differ)
 	}
 	for i := range portCount {
 		r.carried += len(r.kernel.out[i])
 		r.kernel.out[i], r.ours.out[i] = nil, nil
+	}
+}
+
+// await waits until nothing differs, and returns what does after limit.
+func (r *rig) await(limit time.Duration, differences func() string) string {
+	deadline := time.Now().Add(limit)
+	for {
+		r.drain()
+		differ := differences()
+		if differ == "" || time.Now().After(deadline) {
+			return differ
+		}
+		time.Sleep(time.Millisecond) // the kernel is not done yet
 	}
 }
 
@@ -52,9 +61,6 @@ func (r *rig) fail(format string, args ...any) {
 
 // differences says what came out on one side only, or in another order; empty: nothing.
 func (r *rig) differences() string {
-	if r.lenient {
-		return r.lost()
-	}
 	var b strings.Builder
 	for i := range portCount {
 		theirs, ours := r.kernel.out[i], r.ours.out[i]
@@ -219,7 +225,7 @@ func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	case p.Ethernet.Type == 0x0806 && ownMAC(p.Ethernet.Source):
 		return nil
 	case p.IPv4 != nil && own[p.IPv4.Source]:
-		if p.IPv4.Protocol == 2 || redirect(p) {
+		if p.IPv4.Protocol == 2 || rationed(p) {
 			return nil
 		}
 		at := 14 + 4*len(p.VLANs)
@@ -238,8 +244,14 @@ func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	return frame
 }
 
-// redirect reports whether p is an ICMP redirect: the kernel sends a few of them for
-// the packets that it forwards, and then no more.
-func redirect(p *testpkt.Packet) bool { return p.ICMP != nil && !p.ICMP.V6 && p.ICMP.Type == 5 }
+// rationed reports whether p is an ICMP message of which the kernel sends so many in a
+// time, and no sysctl of a namespace changes that: redirects, and that there is no route.
+func rationed(p *testpkt.Packet) bool {
+	if p.ICMP == nil || p.ICMP.V6 {
+		return false
+	}
+	noRoute := p.ICMP.Type == testpkt.DestinationUnreachable && (p.ICMP.Code <= 1 || p.ICMP.Code == 13)
+	return p.ICMP.Type == 5 || noRoute
+}
 
 func ownMAC(mac [6]byte) bool { return cmp.Compare(string(mac[:4]), "\x02\x11\x22\x33") == 0 }

@@ -122,7 +122,7 @@ func (p packet) options(rng *rand.Rand) packet {
 		route := append([]byte{0, 7, 4}, target[:]...)
 		all := map[string][]byte{
 			"NOPs": {1, 1, 1, 1}, "router alert": {0x94, 4, 0, 0}, "record route": {7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0},
-			"timestamp": {68, 12, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "bad length": {7, 60, 4, 0}, "unknown": {0x99, 4, 1, 2},
+			"timestamp, full": {68, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0}, "bad length": {7, 60, 4, 0}, "unknown": {0x99, 4, 1, 2},
 			"loose source route": append([]byte{0x83}, route[1:]...), "strict source route": append([]byte{0x89}, route[1:]...),
 		}
 		name := anyKey(rng, all)

@@ -4,6 +4,7 @@ package parity
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -23,10 +24,13 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 			p = p.echo()
 		}
 	case 3:
-		p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, byte(rng.IntN(4))}, "from a stranger"
 		if rng.IntN(4) == 0 {
 			p.eth.Source, p.what = [6]byte{1, 2, 3, 4, 5, 6}, "from a group"
+			break
 		}
+		// Not by a station's own addresses: what a station sends by the short cut, and
+		// another one began for it, the bridge hears late.
+		p = p.stranger(byte(rng.IntN(4)))
 	case 4:
 		p = p.shortLived(rng) // a bridge does not mind
 	case 5:
@@ -41,6 +45,20 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 		return q
 	}
 	return p.shot(k.talk)
+}
+
+// stranger is the packet as sent by somebody else.
+func (p packet) stranger(i byte) packet {
+	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from a stranger"
+	switch ip := p.ip.(type) {
+	case testpkt.IPv4:
+		ip.Source = netip.AddrFrom4([4]byte{192, 0, 2, 200 + i})
+		p.ip = ip
+	case testpkt.IPv6:
+		ip.Source = netip.MustParseAddr(fmt.Sprintf("2001:db8::ee0%x", i))
+		p.ip = ip
+	}
+	return p
 }
 
 // echo asks the bridge itself.

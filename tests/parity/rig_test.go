@@ -46,7 +46,10 @@ type rig struct {
 	// lenient, while the sides adapt to a change: what the kernel carried must come
 	// out on our side as well, wherever.
 	lenient   bool
-	carried   int // frames that came out
+	unequal   time.Time     // when the sides differed last, while lenient
+	slowest   time.Duration // it took them to be alike again
+	last      string        // change
+	carried   int           // frames that came out
 	normalise func(frame []byte) []byte
 }
 
@@ -147,6 +150,15 @@ func (r *rig) start() {
 
 // tracked is how many packets took the short cut so far.
 func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["tracked"] }
+
+func (r *rig) report(t *testing.T) {
+	t.Helper()
+	if r.tracked() == 0 && r.carried > r.sent/2 {
+		t.Errorf("%d of %d frames were carried, and none by the short cut", r.carried, r.sent)
+	}
+	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut; alike again after at most %s",
+		r.sent, r.carried, r.tracked(), r.slowest.Round(time.Millisecond))
+}
 
 // patience is how long the sides may take to be equal; they are at once unless the
 // kernel works off its packets later.

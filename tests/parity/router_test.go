@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -21,6 +20,17 @@ func TestRouter(t *testing.T) {
 	rounds(t, 2, func(t *testing.T, rng *rand.Rand) {
 		r := newRouter(t, rng)
 		r.traffic(*framesFlag)
+		r.report(t)
+	})
+}
+
+// TestRouterChanges changes routes, neighbours, links, addresses, rules and netfilter
+// under traffic.
+func TestRouterChanges(t *testing.T) {
+	rounds(t, 1, func(t *testing.T, rng *rand.Rand) {
+		r := newRouter(t, rng)
+		r.traffic(1000)
+		r.changes(r.routerChanges(), *stepsFlag, r.traffic)
 		r.report(t)
 	})
 }
@@ -55,25 +65,16 @@ const hostCount = 6 // in each network, from .2 on
 
 func newRouter(t *testing.T, rng *rand.Rand) *router {
 	r := &router{rig: newRig(t, rng)}
-	var setup strings.Builder
 	for n := range portCount {
-		for _, v6 := range []bool{false, true} {
-			bits := map[bool]int{false: 26, true: 64}[v6]
-			fmt.Fprintf(&setup, "address add %s/%d dev %s\n", host(n, 1, v6), bits, port(n))
-			for i := 2; i < 2+hostCount; i++ {
-				fmt.Fprintf(&setup, "neighbour add %s lladdr %s dev %s nud permanent\n", host(n, i, v6), text(hostMAC(n, i)), port(n))
-			}
-		}
-		fmt.Fprintf(&setup, "route add 198.18.%d.0/24 via %s\n", n+1, host(n, 2, false))
-		fmt.Fprintf(&setup, "route add 2001:db8:%d00::/48 via %s\n", n+1, host(n, 2, true))
+		r.run(networkUp(n))
 	}
-	fmt.Fprintf(&setup, "link set %s mtu %d\n", port(3), narrow)
-	setup.WriteString("route add blackhole 198.18.99.0/24\nroute add unreachable 198.18.98.0/24\nroute add prohibit 2001:db8:9900::/48\n")
-	r.run("ip -batch - <<END\n" + setup.String() + "END")
+	r.run(fmt.Sprintf("ip link set %s mtu %d\n", port(3), narrow) +
+		"ip route add blackhole 198.18.99.0/24\nip route add unreachable 198.18.98.0/24\nip route add prohibit 2001:db8:9900::/48\n")
 	own := map[netip.Addr]bool{}
 	for n := range portCount {
 		own[host(n, 1, false)], own[host(n, 1, true)] = true, true
 		own[linkLocal(nodeMAC(n))] = true
+		own[host(n, 4, false)] = true // after one of the changes
 	}
 	rpFilter := fmt.Sprint(rng.IntN(3)) // off, strict, loose
 	r.each(func(s *side) {
@@ -136,12 +137,11 @@ func network(a netip.Addr) (n int, mac [6]byte) {
 // that is odd.
 func (r *router) traffic(frames int) {
 	r.t.Helper()
-	for frames > 0 {
+	for end := r.sent + frames; r.sent < end; {
 		var batch []shot
-		for range min(frames, 16) {
+		for range 16 {
 			batch = append(batch, r.shots()...)
 		}
-		frames -= len(batch)
 		r.fire(batch)
 		if r.rng.IntN(50) == 0 {
 			r.talks[r.rng.IntN(len(r.talks))] = r.newTalk()
@@ -168,8 +168,4 @@ func (r *router) shots() []shot {
 		return p.odd(r, k)
 	}
 	return []shot{p.shot(k)}
-}
-
-func (r *router) report(t *testing.T) {
-	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut", r.sent, r.carried, r.tracked())
 }
