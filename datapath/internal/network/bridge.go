@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -108,7 +109,14 @@ func (u *bridgeUpdate) make() error {
 		on, none := true, uint16(0) // no port is in a VLAN that it was not told
 		bridge.VlanFiltering, bridge.VlanDefaultPVID = &on, &none
 	}
-	if err := errors.Join(u.s.nl.LinkAdd(bridge), u.s.nl.LinkSetAlias(bridge, mark(u.n.cfg))); err != nil {
+	err := u.s.nl.LinkAdd(bridge)
+	if errors.Is(err, unix.EOPNOTSUPP) && u.value.VLANFiltering {
+		return errNoFiltering
+	}
+	if err == nil {
+		err = u.s.nl.LinkSetAlias(bridge, mark(u.n.cfg))
+	}
+	if err != nil {
 		return err
 	}
 	link, err := u.s.link(u.value.Device)
