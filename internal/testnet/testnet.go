@@ -113,6 +113,30 @@ func Here(t T) *NS {
 	return &NS{name: "here", handle: handle}
 }
 
+// MakeNamed makes a namespace by that name, as ip netns add does; [UniqueName] has names
+// that are cleared away if the test does not.
+func MakeNamed(t T, name string) {
+	t.Helper()
+	err := onThread(func() error {
+		handle, err := netns.NewNamed(name)
+		if err == nil {
+			err = handle.Close()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("namespace %s: %v", name, err)
+	}
+}
+
+// DeleteNamed takes the name of a namespace away, as ip netns del does.
+func DeleteNamed(t T, name string) {
+	t.Helper()
+	if err := netns.DeleteNamed(name); err != nil {
+		t.Fatalf("namespace %s: %v", name, err)
+	}
+}
+
 // Named is the namespace that somebody made by that name, as it is now: one that is
 // made anew later has to be asked for again.
 func Named(t T, name string) *NS {

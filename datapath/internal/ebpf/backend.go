@@ -231,7 +231,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
-	err := d.sweeper.maintain(ctx)
+	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx))
 	for _, z := range d.openZones() {
 		err = errors.Join(err, z.devices.maintain())
 	}

@@ -68,6 +68,13 @@ func (v *devices) setPort(index int, attached bool) error {
 	return v.scan()
 }
 
+// forget takes the devices out of ll_device: their namespace went.
+func (v *devices) forget() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.write(nil)
+}
+
 func (v *devices) Close() {
 	close(v.done)
 	v.wg.Wait()

@@ -136,12 +136,15 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	if value.Switch && p.d.config.SwitchNamespace != "" && p.d.config.SwitchNamespace != "host" {
 		id = zoneSwitch
 	}
-	z, err := p.d.zone(id)
-	if err != nil {
+	if _, err := p.d.zone(id); err != nil { // which may take long, at its first use
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	z, err := p.d.zone(id)
+	if err != nil {
+		return err
+	}
 	t := p.byName[name]
 	link, err := z.nl.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -252,6 +255,22 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 	return os.RemoveAll(p.folder(t.zone, name))
 }
 
+// abandon forgets the ports of a zone whose namespace went, and their devices with it:
+// programs ended with these, or end with their pins. p.mu is held.
+func (p *ports) abandon(zone uint8) (err error) {
+	for name, t := range p.byName {
+		if t.zone != zone {
+			continue
+		}
+		for _, h := range t.hooks {
+			h.close()
+		}
+		t.hooks, t.ifindex = nil, 0
+		err = errors.Join(err, os.RemoveAll(p.folder(zone, name)))
+	}
+	return err
+}
+
 // Keys implements [datapath.Table].
 func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 	p.mu.RLock()
@@ -273,12 +292,15 @@ func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 // Verify implements [datapath.Table].
 func (p *ports) Verify(_ context.Context, name datapath.PortName) (bool, error) {
 	p.mu.RLock()
+	defer p.mu.RUnlock()
 	t := p.byName[name]
-	p.mu.RUnlock()
 	if t == nil || t.device == "" {
 		return false, nil
 	}
 	z, err := p.d.zone(t.zone)
+	if errors.Is(err, datapath.ErrAbsent) {
+		return false, nil // somebody deleted it
+	}
 	if err != nil {
 		return false, err
 	}

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -67,6 +68,43 @@ func openZone(id uint8, name string) (_ *zone, err error) {
 		return nil, errors.Join(fmt.Errorf("netlink: %w", err), z.ns.Close())
 	}
 	return z, nil
+}
+
+// current says whether the namespace is still the one of its name: somebody may have
+// deleted it, and somebody made another.
+func (z *zone) current() bool {
+	if z.own {
+		return true
+	}
+	named, err := netns.GetFromName(z.name)
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EINVAL)
+	}
+	defer named.Close()
+	return named.Equal(z.ns)
+}
+
+// renewSwitch lets go of the switch's namespace where it has lost its name: it would
+// live on as long as we hold it. Its ports are attached anew when there is another.
+func (d *DataPlane) renewSwitch() error {
+	// Nobody works on ports meanwhile: what is closed must not be used.
+	d.ports.mu.Lock()
+	defer d.ports.mu.Unlock()
+	d.zonesMu.Lock()
+	z := d.zones[zoneSwitch]
+	if z == nil || z.current() {
+		d.zonesMu.Unlock()
+		return nil
+	}
+	d.zones[zoneSwitch] = nil
+	d.zonesMu.Unlock()
+	d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.name))
+	err := errors.Join(d.ports.abandon(zoneSwitch), z.Close())
+	if z.devices != nil {
+		err = errors.Join(err, z.devices.forget())
+	}
+	d.signal()
+	return err
 }
 
 func (z *zone) Close() error {

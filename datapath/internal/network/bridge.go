@@ -141,7 +141,7 @@ func filters(link netlink.Link) bool {
 func (u *bridgeUpdate) settings() error {
 	b, attrs := u.bridge.(*netlink.Bridge), u.bridge.Attrs()
 	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
-	wanted.Name, wanted.Index = attrs.Name, attrs.Index
+	wanted.Name = attrs.Name // without the index, or Linux 6.1 takes it for a new name: busy
 	changed := false
 	switch {
 	case u.value.VLANFiltering && b.VlanFiltering == nil:

@@ -72,6 +72,7 @@ func TestBridge(t *testing.T) {
 
 // TestBridgeRepair has strangers change what is ours, each thing by itself.
 func TestBridgeRepair(t *testing.T) {
+	requireIP(t)
 	r := newRig(t, true)
 	r.station("a", r.host, "p1", "10.71.0.2/24")
 	want := datapath.Bridge{
@@ -101,6 +102,7 @@ func TestBridgeRepair(t *testing.T) {
 
 // TestBridgeStrangers checks that what others add to a bridge of ours stays.
 func TestBridgeStrangers(t *testing.T) {
+	requireIP(t)
 	r := newRig(t, true)
 	r.station("a", r.host, "p1", "10.71.0.2/24")
 	r.station("b", r.host, "p2", "10.71.0.3/24")

@@ -190,14 +190,22 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // a stranger's, who keeps the VLAN
 		}
 	}
+	// A VLAN that was there before we came is not ours to take away.
+	var ours []uint16
+	for v := range wanted {
+		if _, before := now[v]; !before || slices.Contains(record.VLANs, v) {
+			ours = append(ours, v)
+		}
+	}
+	slices.Sort(ours)
 	if len(add) == 0 && len(remove) == 0 {
-		return u.noteVLANs(record, wanted)
+		return u.noteVLANs(record, ours)
 	}
 	return u.change("VLANs of port "+p.Device, func() error {
 		// Until it is done both may be ours.
-		ours := slices.Concat(record.VLANs, slices.Collect(maps.Keys(wanted)))
-		slices.Sort(ours)
-		record.VLANs = slices.Compact(ours)
+		both := slices.Concat(record.VLANs, ours)
+		slices.Sort(both)
+		record.VLANs = slices.Compact(both)
 		if err := u.note(); err != nil {
 			return err
 		}
@@ -209,12 +217,11 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 				return fmt.Errorf("leave VLAN %d: %w", v, err)
 			}
 		}
-		return u.noteVLANs(record, wanted)
+		return u.noteVLANs(record, ours)
 	})
 }
 
-func (u *bridgeUpdate) noteVLANs(record *portRecord, wanted map[uint16]uint16) error {
-	ours := slices.Sorted(maps.Keys(wanted))
+func (u *bridgeUpdate) noteVLANs(record *portRecord, ours []uint16) error {
 	if slices.Equal(ours, record.VLANs) || u.dry {
 		return nil
 	}

@@ -134,6 +134,7 @@ func TestRouteReplaced(t *testing.T) {
 
 // TestRouteConflict finds a stranger's route in its place, which stays.
 func TestRouteConflict(t *testing.T) {
+	requireIP(t)
 	x := newRouted(t)
 	ctx := context.Background()
 	for _, f := range families {
@@ -162,6 +163,7 @@ func TestRouteConflict(t *testing.T) {
 // TestRouteRepair has strangers remove and replace what is ours, which is noticed at
 // once, and finds routes of another run.
 func TestRouteRepair(t *testing.T) {
+	requireIP(t)
 	x := newRouted(t)
 	ctx := context.Background()
 	for _, f := range families {
@@ -198,6 +200,7 @@ func TestRouteRepair(t *testing.T) {
 
 // TestRouteDeviceComesAndGoes takes the device of a route away.
 func TestRouteDeviceComesAndGoes(t *testing.T) {
+	requireIP(t)
 	x := newRouted(t)
 	ctx := context.Background()
 	for _, f := range families {

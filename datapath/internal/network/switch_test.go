@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -138,7 +139,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	done := make(chan int)
 	for i := range 20 {
 		go func() {
-			nl, err := netlink.NewHandleAt(r.n.host.ns)
+			nl, err := netlink.NewHandleAt(r.n.host.ns, unix.NETLINK_ROUTE)
 			if err != nil {
 				t.Error(err)
 			}
