@@ -232,8 +232,8 @@ __noinline int answer_send(struct __sk_buff *skb)
 		return -DROP_REWRITE;
 	__builtin_memcpy(turned, macs + 6, 6);
 	__builtin_memcpy(turned + 6, macs, 6);
-	len &= 2047; /* for the verifier, as the next line */
-	if (!len || len > ANSWER_L4 + ANSWER_ICMP + ANSWER_QUOTE6)
+	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
+	if (len < sizeof(struct iphdr) || len > ANSWER_L4 + ANSWER_ICMP + ANSWER_QUOTE6)
 		return -DROP_REWRITE;
 	if (bpf_skb_store_bytes(skb, 0, turned, sizeof(turned), 0) ||
 	    bpf_skb_store_bytes(skb, ETH_HLEN,

@@ -10,8 +10,7 @@
 #include "refuse.h"
 
 volatile const __u8 config_egress = 0;
-volatile const __u32 config_error = 0;	 /* ANSWER_TYPE; 0: by the means of the protocol */
-volatile const __u32 config_too_big = 0; /* MTU that is told; 0: it is no matter of size */
+volatile const __u16 config_too_big = 0; /* MTU that is told; 0: it is no matter of size */
 volatile const __u16 config_port = 0;	 /* packets to it; 0: all */
 volatile const __u32 config_larger = 0;	 /* packets of more bytes */
 
@@ -20,25 +19,20 @@ int ll_answer_test(struct __sk_buff *skb)
 {
 	struct pkt p = { .egress = config_egress };
 	__u32 word = skb->tc_index;
-	int ret;
 
 	if (word) {
 		skb->tc_index = 0;
 		return TC_ACT_UNSPEC;
 	}
-	ret = parse_packet(skb, &p);
+	parse_packet(skb, &p);
 	p.skb = skb;
 	if (!p.family || skb->len <= config_larger ||
 	    (config_port && p.dport != bpf_htons(config_port)))
 		return TC_ACT_UNSPEC;
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	if (config_too_big)
-		ret = answer_too_big(&p, config_too_big);
-	else if (config_error)
-		ret = answer_icmp(&p, config_error, 0, DROP_NO_BACKEND, DROP_NO_BACKEND_LIMITED);
-	else
-		ret = answer_refuse(&p, DROP_NO_BACKEND, DROP_NO_BACKEND_LIMITED);
-	return finish(&p, ret);
+	p.refused = config_too_big ? DROP_TOO_BIG : DROP_NO_BACKEND;
+	p.mtu_bytes = config_too_big;
+	return refuse_or_finish(&p, LL_REFUSE);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

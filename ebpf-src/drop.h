@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* drop.h - why a packet was dropped. The only list of reasons: their names reach
  * the CLI and the events by BTF. Append only; the numbers are in pinned counters.
+ * A reason that senders are told of is followed by the same, over the rate of answers.
  */
 #pragma once
 
 enum drop_reason {
 	DROP_NONE,
 	DROP_NO_BACKEND,	 /* service without a usable backend; refused with RST or ICMP */
-	DROP_NO_BACKEND_LIMITED, /* the same, but over the rate of ICMP errors */
+	DROP_NO_BACKEND_LIMITED, /* the same, but nobody was told */
 	DROP_SOURCE_RANGE,	 /* client not in the service's source ranges */
 	DROP_NO_PORT,		 /* every source port towards this backend is taken */
 	DROP_NO_ADDRESS,	 /* SNAT wanted, and no address on the way out */
@@ -15,7 +16,7 @@ enum drop_reason {
 	DROP_NO_ROUTE,		 /* a local client's backend cannot be reached */
 	DROP_REWRITE,		 /* a helper refused to change the packet */
 	DROP_TOO_BIG,		 /* larger than the MTU where it was to go; its sender was told */
-	DROP_TOO_BIG_LIMITED,	 /* the same, but over the rate of ICMP errors */
+	DROP_TOO_BIG_LIMITED,	 /* the same, but nobody was told */
 	DROP_MAX,
 };
 

@@ -127,31 +127,6 @@ keep:
 	return snat_port(p, w);
 }
 
-/* Where packets go that are to be refused: to the node itself, port 0, where
- * nobody can listen. Its stack answers as it should (RST, ICMP with its rate
- * limits), and the answer finds its way back like any other.
- */
-static __always_inline int open_refused(struct pkt *p, struct work *w)
-{
-	struct device *device = device_find(p->skb->ifindex);
-
-	if (!device)
-		return -DROP_NO_BACKEND;
-	w->conn.daddr = p->family == 4 ? device->addr4 : device->addr6;
-	w->conn.dport = 0;
-	w->conn.saddr = p->saddr;
-	w->conn.sport = p->sport;
-	if (!addr_is_set(&w->conn.daddr))
-		return -DROP_NO_BACKEND;
-	w->conn.meta.state = CT_CLOSED;
-	if (p->egress) {
-		w->conn.saddr = p->daddr;
-		w->conn.meta.flags |= CT_F_LOCAL | CT_F_SNAT;
-	}
-	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	return LL_NEXT;
-}
-
 static __always_inline int open_same_way(const struct conn *a, const struct conn *b)
 {
 	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) &&
@@ -252,7 +227,7 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 
 /* Enters the connection that p opens, p counted, with a backend where it is for a
  * service: w->conn is what p becomes. w->reopen: p has the tuple of a connection that
- * ended, w->old. LL_PASS: none that we follow.
+ * ended, w->old. LL_PASS: none that we follow. LL_REFUSE: there is no backend.
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
@@ -284,11 +259,8 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {
-		ret = open_refused(p, w);
-		if (ret == LL_NEXT)
-			ret = open_enter(p, w);
-		p->refused = 1;
-		return ret;
+		p->refused = DROP_NO_BACKEND;
+		return LL_REFUSE;
 	}
 	w->conn.meta.backend_id = id;
 	w->conn.daddr = backend->addr;

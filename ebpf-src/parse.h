@@ -134,6 +134,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		p->sport = tcp->source;
 		p->dport = tcp->dest;
 		p->tcp_flags = ((__u8 *)tcp)[13];
+		p->l4_header_len = (((__u8 *)tcp)[12] >> 4) * 4;
 		p->tcp_seq = bpf_ntohl(tcp->seq);
 		p->tcp_ack = bpf_ntohl(tcp->ack_seq);
 		p->tcp_window = bpf_ntohs(tcp->window);
@@ -146,6 +147,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		p->sport = ((struct udphdr *)l4)->source;
 		p->dport = ((struct udphdr *)l4)->dest;
 		p->sctp_chunk = 0xff;
+		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
 		/* A GSO packet has its chunks in a list, where no pull reaches. */
 		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
 		    bpf_skb_load_bytes(skb, p->l4_off + 12, &p->sctp_chunk, 1))
@@ -172,8 +174,7 @@ static __always_inline int parse_ipv4_sum(const struct iphdr *ip)
 	return sum == 0xffff;
 }
 
-static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void *data,
-				     void *end)
+static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	struct iphdr *ip = data + (p->l3_off & 63);
 	__u16 frag;
@@ -201,8 +202,7 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	return LL_NEXT;
 }
 
-static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void *data,
-				     void *end)
+static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	struct ipv6hdr *ip = data + (p->l3_off & 63);
 

@@ -13,6 +13,7 @@ enum ll_verdict {
 	LL_REDIRECT, /* a redirect helper was called: its result is p->action */
 	LL_SHORT,    /* the headers are not all in reach */
 	LL_OPEN,     /* no connection has it: it may open one */
+	LL_REFUSE,   /* to be answered in its place, for the reason p->refused */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -40,16 +41,18 @@ struct pkt {
 	__u16 tcp_window;
 	__u8 sctp_chunk; /* type of the first chunk; 0xff where there is none */
 	__u8 opened;	 /* the first packet of a connection */
-	__u8 refused;	 /* no backend: counted as a drop, and answered */
+	__u8 refused;	 /* for LL_REFUSE: enum drop_reason */
 	__u8 martian;	 /* leaves with the node's own IPv4 address: not through the stack */
 	__u8 half_open;	 /* its connection, if it has one, is not an established one */
 	__u8 slow;	 /* only the kernel can forward it: options, a length that is not true */
 	__u8 bridge_port; /* came in by a port of a bridge */
 	__u8 bridged;	 /* from one port of a bridge to another */
 	__u8 icmp_type;	 /* ICMP and ICMPv6 only */
+	__u8 l4_header_len; /* bytes; 0: not known */
 	__u16 vid;	 /* of the VLAN tag; 0: none */
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
+	__u16 mtu_bytes; /* of where it was to go; for DROP_TOO_BIG */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	int action;	  /* for LL_REDIRECT */

@@ -217,11 +217,10 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 	return answer_send(skb);
 }
 
-/* Counts p as dropped for reason, or limited where too much has been answered on this CPU.
- * Returns the answer to it, begun; NULL where there is to be none.
+/* Counts p as dropped for reason, or as the same over the rate where too much has been
+ * answered on this CPU. Returns the answer to it, begun; NULL where there is to be none.
  */
-static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 reason,
-					      __u32 limited)
+static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 reason)
 {
 	__u64 limit = rate == RATE_ICMP ? ANSWER_ERRORS_PER_TICK : ANSWER_RESETS_PER_TICK;
 	struct answer *a = answer_get();
@@ -231,7 +230,7 @@ static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 r
 		return NULL;
 	}
 	if (!rate_allows(rate, p->now_tick, limit)) {
-		count_drop(p, limited);
+		count_drop(p, reason + 1);
 		return NULL;
 	}
 	count_drop(p, reason);
@@ -239,47 +238,38 @@ static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 r
 	return a;
 }
 
-/* What a stage returns for p, whose answer ended with ret. */
-static __always_inline int answer_end(struct pkt *p, int ret)
-{
-	p->action = ret == LL_REDIRECT ? TC_ACT_REDIRECT : TC_ACT_SHOT;
-	p->verdict = ret == LL_REDIRECT ? VERDICT_ANSWERED : VERDICT_NONE;
-	return LL_REDIRECT;
-}
-
 /* Drops p, which is as it came, and sends its sender the ICMP error of type, an
- * ANSWER_TYPE; p is counted as dropped for reason, or limited. A stage returns what this
- * returns. An error comes from the address of the device that p came in by, for who reads
- * it is to know where. To the node itself, which takes nothing from its own address, and
- * where the device has none, it comes from where p was to go.
+ * ANSWER_TYPE. Returns LL_REDIRECT where that is on its way. An error comes from the
+ * address of the device that p came in by, for who reads it is to know where. To the node
+ * itself, which takes nothing from its own address, and where the device has none, it
+ * comes from where p was to go.
  */
-static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 reason,
-				  __u32 limited)
+static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 reason)
 {
-	struct answer *a = answer_begin(p, RATE_ICMP, reason, limited);
+	struct answer *a = answer_begin(p, RATE_ICMP, reason);
 	struct device *device;
 
 	if (!a)
-		return answer_end(p, LL_NEXT);
+		return LL_NEXT;
 	device = p->egress ? NULL : device_find(p->skb->ifindex);
 	if (device && p->family == 4 && addr_is_set(&device->addr4))
 		a->saddr = device->addr4;
 	else if (device && p->family == 6 && addr_is_set(&device->addr6))
 		a->saddr = device->addr6;
-	return answer_end(p, answer_error(p->skb, type, rest));
+	return answer_error(p->skb, type, rest);
 }
 
-/* As answer_icmp: p is larger than the mtu_bytes of where it is to go. */
-static __always_inline int answer_too_big(struct pkt *p, __u32 mtu_bytes)
+/* As answer_icmp: p is larger than p->mtu_bytes. */
+static __always_inline int answer_too_big(struct pkt *p)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED)
 				    : ANSWER_TYPE(ICMPV6_TOO_BIG, 0);
 
-	return answer_icmp(p, type, mtu_bytes, DROP_TOO_BIG, DROP_TOO_BIG_LIMITED);
+	return answer_icmp(p, type, p->mtu_bytes, DROP_TOO_BIG);
 }
 
 /* As answer_icmp, by the means of its protocol: whom p is for does not want it. */
-static __noinline int answer_refuse(struct pkt *p, __u32 reason, __u32 limited)
+static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PROHIBITED)
 				    : ANSWER_TYPE(ICMPV6_DEST_UNREACH, ICMPV6_PROHIBITED);
@@ -287,9 +277,23 @@ static __noinline int answer_refuse(struct pkt *p, __u32 reason, __u32 limited)
 	if (p->proto == IPPROTO_UDP)
 		type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PORT_UNREACH)
 				      : ANSWER_TYPE(ICMPV6_DEST_UNREACH, ICMPV6_PORT_UNREACH);
-	if ((p->proto != IPPROTO_TCP && p->proto != IPPROTO_SCTP) || p->fragment == FRAGMENT_LATER)
-		return answer_icmp(p, type, 0, reason, limited);
-	if (!answer_begin(p, RATE_RESET, reason, limited))
-		return answer_end(p, LL_NEXT);
-	return answer_end(p, p->proto == IPPROTO_TCP ? answer_reset(p->skb) : answer_abort(p->skb));
+	if (p->proto != IPPROTO_TCP && p->proto != IPPROTO_SCTP)
+		return answer_icmp(p, type, 0, reason);
+	if (!answer_begin(p, RATE_RESET, reason))
+		return LL_NEXT;
+	return p->proto == IPPROTO_TCP ? answer_reset(p->skb) : answer_abort(p->skb);
+}
+
+/* What a hook returns for p, after its last stage returned ret. LL_REFUSE: p, which is as
+ * it came, is dropped and counted for the reason p->refused, and its sender told.
+ */
+static __always_inline int refuse_or_finish(struct pkt *p, int ret)
+{
+	if (ret != LL_REFUSE)
+		return finish(p, ret);
+	ret = p->refused == DROP_TOO_BIG ? answer_too_big(p) : answer_unwanted(p, p->refused);
+	if (ret != LL_REDIRECT)
+		return TC_ACT_SHOT;
+	count_verdict(VERDICT_ANSWERED);
+	return TC_ACT_REDIRECT;
 }

@@ -45,8 +45,10 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 		__builtin_memcpy(fib->ipv6_dst, daddr, sizeof(*daddr));
 	}
 	switch (bpf_fib_lookup(skb, fib, sizeof(*fib), 0)) {
-	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		fib->mtu_result = 0; /* nobody has filled it */
+		return fib->ifindex;
+	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		return fib->ifindex;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:

@@ -40,7 +40,7 @@ static __noinline int track_send_routed(struct pkt *p)
 /* Whether nothing about the packet itself speaks against the short cut. */
 static __always_inline int track_may_short_cut(struct pkt *p, const struct nexthop *nexthop)
 {
-	if (p->tagged || p->slow || !track_fits(p, nexthop))
+	if (p->tagged || p->slow || !track_fits(p, nexthop->mtu_bytes))
 		return 0;
 	if (!(nexthop->flags & NEXTHOP_F_BRIDGED))
 		return p->ttl > 1;
@@ -89,6 +89,14 @@ slow:
 		if (p->ttl <= 1)
 			return LL_STACK;
 		r->dec_ttl = 1;
+	}
+	/* What leaves with an address of the node the stack would tell the node, if
+	 * anybody.
+	 */
+	if ((p->martian || (p->family == 6 && flags & CT_F_SNAT && !(flags & CT_F_REPLY))) &&
+	    track_too_big(p, r)) {
+		p->refused = DROP_TOO_BIG;
+		return LL_REFUSE;
 	}
 	ret = nat_rewrite(p, r);
 	if (ret != LL_NEXT)

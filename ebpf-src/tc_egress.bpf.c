@@ -12,6 +12,7 @@
 
 #include "parse.h"
 #include "learn.h"
+#include "refuse.h"
 #include "track.h"
 
 /* Sends a rewritten packet of the node's own to its new destination. */
@@ -20,7 +21,7 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 	__u32 out = nexthop ? nexthop_device(nexthop) : 0;
 
-	if (nexthop && out && track_fits(p, nexthop) &&
+	if (nexthop && out && track_fits(p, nexthop->mtu_bytes) &&
 	    ticks_since(p->now_tick, nexthop->checked_tick) <= config_confirm_ticks) {
 		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
@@ -44,6 +45,12 @@ static __noinline int send(struct pkt *p, struct work *w)
 	int ret;
 
 	track_prepare(p, w);
+	/* It was made for another way. */
+	if (!(w->conn.meta.flags & CT_F_LOCAL) && !addr_equal(&daddr, &w->rewrite.daddr) &&
+	    track_too_big(p, &w->rewrite)) {
+		p->refused = DROP_TOO_BIG;
+		return LL_REFUSE;
+	}
 	ret = nat_rewrite(p, &w->rewrite);
 	if (ret != LL_NEXT)
 		return ret;
@@ -86,7 +93,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 		ret = track_find(&p, w);
 	if (ret == LL_NEXT)
 		ret = send(&p, w);
-	return finish(&p, ret);
+	return refuse_or_finish(&p, ret);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
+#include "refuse.h"
 #include "resolve.h"
 #include "shortcut.h"
 
@@ -57,14 +58,15 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	if (ret == LL_NEXT)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
 	if (ret != LL_NEXT)
-		return finish(&p, ret);
+		goto out;
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
 	ret = track_find(&p, w);
 	if (ret == LL_NEXT)
 		ret = forward(&p, w);
-	return finish(&p, ret);
+out:
+	return refuse_or_finish(&p, ret);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -9,22 +9,51 @@
 #include "nexthop.h"
 #include "open.h"
 
-/* Whether the packet, as large as it is, fits where the next hop leads. A GSO
- * packet is cut into pieces on its way out.
+/* Whether the packet, as large as it is, fits a way with this MTU. A GSO packet is cut
+ * into pieces on its way out.
  */
-static __always_inline int track_fits(struct pkt *p, const struct nexthop *nexthop)
+static __always_inline int track_fits(struct pkt *p, __u32 mtu_bytes)
 {
 	__u32 len = p->skb->len - p->l3_off;
 
-	if (len <= nexthop->mtu_bytes)
+	if (len <= mtu_bytes)
 		return 1;
 	return p->skb->gso_size &&
-	       p->skb->gso_size + (p->l4_off - p->l3_off) + 60 <= nexthop->mtu_bytes + 40;
+	       p->skb->gso_size + (p->l4_off - p->l3_off) + p->l4_header_len <= mtu_bytes;
+}
+
+#define IP_DONT_FRAGMENT 0x4000
+#define MTU_LEAST	 576 /* less than that is not looked for */
+
+/* Whether p is larger than the MTU of the way that r sends it, and may not be cut into
+ * pieces; p->mtu_bytes is that then.
+ */
+static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
+{
+	struct work *w = work_get();
+	__be16 frag_off = bpf_htons(IP_DONT_FRAGMENT);
+	struct device *device;
+	__u32 out;
+
+	if (!w || track_fits(p, MTU_LEAST) || p->fragment == FRAGMENT_LATER)
+		return 0;
+	if (p->family == 4 &&
+	    bpf_skb_load_bytes(p->skb, p->l3_off + offsetof(struct iphdr, frag_off), &frag_off,
+			       sizeof(frag_off)))
+		return 0;
+	if (!(frag_off & bpf_htons(IP_DONT_FRAGMENT)))
+		return 0;
+	out = route_out(p, &r->saddr, &r->daddr);
+	device = out ? device_find(out) : NULL;
+	if (!device)
+		return 0;
+	p->mtu_bytes = w->fib.mtu_result ? w->fib.mtu_result : device->mtu_bytes;
+	return !track_fits(p, p->mtu_bytes);
 }
 
 /* Whether the connection w->conn, from which nothing has come back yet, is to be opened
- * anew: there may be a backend for one that was refused by now, and a service for one
- * that was none's.
+ * anew: there may be a service by now for one that was none's, and a backend for one that
+ * an earlier version refused, and entered.
  */
 static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 {
@@ -65,15 +94,6 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	return ret == LL_OPEN ? open_connection(p, w) : ret;
 }
 
-/* Tells what open_connection did, while p is still as it came. */
-static __always_inline void track_tell(struct pkt *p)
-{
-	if (p->opened)
-		sample_send(p, SAMPLE_OPENED, 0);
-	else if (p->refused)
-		count_drop(p, DROP_NO_BACKEND);
-}
-
 /* What both hooks do with a packet of a connection that track_find found or opened:
  * fills w->rewrite.
  */
@@ -81,7 +101,8 @@ static __always_inline void track_prepare(struct pkt *p, struct work *w)
 {
 	struct rewrite *r = &w->rewrite;
 
-	track_tell(p);
+	if (p->opened) /* p is still as it came */
+		sample_send(p, SAMPLE_OPENED, 0);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
 	r->saddr = w->conn.saddr;

@@ -129,22 +129,28 @@ func TestChecksums(t *testing.T) {
 	})
 }
 
-// TestNarrowPort is F04: the narrow link is the node's own, and the backend does not
-// tell the client of it by its MSS.
+// TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend does not
+// tell the client of it by its MSS. With SNAT nobody but the data plane can tell.
 func TestNarrowPort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
-		s, backends := site3(t, family)
-		s.node.MTU(t, "p1", 1280)
-		s.backends[0].MTU(t, "eth0", 1280)
-		s.backends[0].Run(t, "ip", "route", "replace", "default", "via", nodeAddr(family, 0).String(), "advmss", "1420")
-		front := vip + ":9000"
-		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends[:1]))
-		if took, err := upload(s.client, front, 10<<20); err != nil || took > 5*time.Second {
-			t.Errorf("10 MB took %s: %v", took, err)
-		}
-		route := s.client.Run(t, "ip", "route", "get", strings.Trim(vip, "[]"))
-		if !strings.Contains(route, "mtu 1280") {
-			t.Errorf("the client's route to the frontend is %q, want mtu 1280", strings.TrimSpace(route))
+		for _, source := range []string{"keep", "snat"} {
+			t.Run(source, func(t *testing.T) {
+				s, backends := site3(t, family)
+				s.node.MTU(t, "p1", 1280)
+				s.backends[0].MTU(t, "eth0", 1280)
+				s.backends[0].Run(t, "ip", "route", "replace", "default", "via", nodeAddr(family, 0).String(), "advmss", "1420")
+				near := map[string]string{"IPv4": "10.0.1.0/24 metric 0", "IPv6": "2001:db8:1::/64 metric 256"}[family] // the node's address there
+				s.backends[0].Run(t, "ip", append([]string{"route", "replace", "dev", "eth0", "advmss", "1420"}, strings.Fields(near)...)...)
+				front := vip + ":9000"
+				s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends[:1], "source: "+source))
+				if took, err := upload(s.client, front, 10<<20); err != nil || took > 5*time.Second {
+					t.Errorf("10 MB took %s: %v", took, err)
+				}
+				route := s.client.Run(t, "ip", "route", "get", strings.Trim(vip, "[]"))
+				if !strings.Contains(route, "mtu 1280") {
+					t.Errorf("the client's route to the frontend is %q, want mtu 1280", strings.TrimSpace(route))
+				}
+			})
 		}
 	})
 }

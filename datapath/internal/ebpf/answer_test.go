@@ -169,7 +169,7 @@ func TestErrors(t *testing.T) {
 		drop     string
 	}{
 		{"refused", nil, testpkt.ICMP{Type: 3, Code: 3}, testpkt.ICMP{V6: true, Type: 1, Code: 4}, "DROP_NO_BACKEND"},
-		{"too big", map[string]any{"config_too_big": uint32(1280)}, testpkt.FragmentationNeeded(1280), testpkt.PacketTooBig(1280), "DROP_TOO_BIG"},
+		{"too big", map[string]any{"config_too_big": uint16(1280)}, testpkt.FragmentationNeeded(1280), testpkt.PacketTooBig(1280), "DROP_TOO_BIG"},
 	} {
 		p := answerer(t, base, kind.settings)
 		for _, f := range families {

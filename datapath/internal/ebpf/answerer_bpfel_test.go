@@ -54,7 +54,6 @@ const (
 	answererProgLlAnswerTest      = "ll_answer_test"
 	answererVarConfigConfirmTicks = "config_confirm_ticks"
 	answererVarConfigEgress       = "config_egress"
-	answererVarConfigError        = "config_error"
 	answererVarConfigFirst        = "config_first"
 	answererVarConfigLarger       = "config_larger"
 	answererVarConfigPort         = "config_port"
@@ -154,7 +153,6 @@ type answererMapSpecs struct {
 type answererVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
-	ConfigError        *ebpf.VariableSpec `ebpf:"config_error"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigLarger       *ebpf.VariableSpec `ebpf:"config_larger"`
 	ConfigPort         *ebpf.VariableSpec `ebpf:"config_port"`
@@ -265,7 +263,6 @@ func (m *answererMaps) Close() error {
 type answererVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
-	ConfigError        *ebpf.Variable `ebpf:"config_error"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigLarger       *ebpf.Variable `ebpf:"config_larger"`
 	ConfigPort         *ebpf.Variable `ebpf:"config_port"`

@@ -29,6 +29,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	egressMapLlAffinity         = "ll_affinity"
+	egressMapLlAnswer           = "ll_answer"
 	egressMapLlBackend          = "ll_backend"
 	egressMapLlBackendLoad      = "ll_backend_load"
 	egressMapLlBackendOpened    = "ll_backend_opened"
@@ -118,6 +119,7 @@ type egressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
@@ -183,6 +185,7 @@ func (o *egressObjects) Close() error {
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
@@ -221,6 +224,7 @@ type egressMaps struct {
 func (m *egressMaps) Close() error {
 	return _EgressClose(
 		m.LlAffinity,
+		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
 		m.LlBackendOpened,

@@ -313,6 +313,7 @@ type kernelTraffic struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapLlAffinity         = "ll_affinity"
+	kernelMapLlAnswer           = "ll_answer"
 	kernelMapLlBackend          = "ll_backend"
 	kernelMapLlBackendLoad      = "ll_backend_load"
 	kernelMapLlBackendOpened    = "ll_backend_opened"
@@ -402,6 +403,7 @@ type kernelProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
@@ -467,6 +469,7 @@ func (o *kernelObjects) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
@@ -505,6 +508,7 @@ type kernelMaps struct {
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.LlAffinity,
+		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
 		m.LlBackendOpened,
