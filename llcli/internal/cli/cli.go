@@ -119,7 +119,8 @@ func (a *app) root() *cobra.Command {
 		Long: `llcli tells loxilightd what is wanted, and shows what is.
 
 Everything that the daemon is told is an object of a kind: an Interface that the
-data plane attaches to, a Service that spreads connections over backends. Objects
+data plane attaches to, a Service that spreads connections over backends, a rule of
+the firewall, a bridge, a route. llcli explain lists the kinds. Objects
 are written in YAML or JSON and applied as a whole: a change takes place
 completely and durably, or not at all.`,
 		Example: `  llcli apply -f web.yaml --wait 10s

@@ -277,8 +277,11 @@ func statusOf(o *api.Object) json.RawMessage {
 	if strings.HasPrefix(o.Name, "stuck") {
 		state = api.Status{State: api.StatePending, Message: "device eth9 is not there"}
 	}
-	var status any = api.InterfaceStatus{Status: state, Index: 3, MAC: "02:00:5e:10:20:30", MTU: 1500,
-		Addresses: []string{"192.0.2.7/24", "2001:db8:7::1/64"}, Hooks: []string{"tcx-ingress", "tcx-egress"}}
+	var status any = state
+	if o.Kind == api.KindInterface {
+		status = api.InterfaceStatus{Status: state, Index: 3, MAC: "02:00:5e:10:20:30", MTU: 1500,
+			Addresses: []string{"192.0.2.7/24", "2001:db8:7::1/64"}, Hooks: []string{"tcx-ingress", "tcx-egress"}}
+	}
 	if o.Kind == api.KindService {
 		var spec api.ServiceSpec
 		_ = json.Unmarshal(o.Spec, &spec)

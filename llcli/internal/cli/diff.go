@@ -3,7 +3,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,12 +91,32 @@ func canonical(o *api.Object) (string, error) {
 		wanted["labels"] = o.Labels
 	}
 	spec := map[string]any{}
-	if err := mergeFields(spec, o.Spec); o.Spec != nil && err != nil {
+	if err := mergeFields(spec, asKept(o)); o.Spec != nil && err != nil {
 		return "", fmt.Errorf("%s/%s: spec: %w", o.Kind, o.Name, err)
 	}
 	wanted["spec"] = spec
 	text, err := toYAML(wanted)
 	return string(text), err
+}
+
+// asKept returns a spec as the daemon keeps it: a single value for a list is a list of
+// one. What this llcli does not know stays as it is.
+func asKept(o *api.Object) json.RawMessage {
+	k := findKind(o.Kind)
+	if k == nil || k.spec == nil || o.Spec == nil {
+		return o.Spec
+	}
+	spec := k.spec()
+	dec := json.NewDecoder(bytes.NewReader(o.Spec))
+	dec.DisallowUnknownFields()
+	if dec.Decode(spec) != nil {
+		return o.Spec
+	}
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return o.Spec
+	}
+	return raw
 }
 
 func (a *app) printDiff(ref string, absent bool, lines []string) {

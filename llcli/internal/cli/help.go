@@ -12,14 +12,18 @@ import (
 
 // addCommands adds all commands, in the groups that help shows them in.
 func (a *app) addCommands(root *cobra.Command) {
+	objects := []*cobra.Command{
+		a.applyCommand(), a.deleteCommand(), a.diffCommand(), a.editCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
+		a.serviceCommand(), a.interfaceCommand(),
+	}
+	for _, n := range nouns() {
+		objects = append(objects, a.fieldsCommand(n))
+	}
 	groups := []struct {
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"objects", "What is wanted:", []*cobra.Command{
-			a.applyCommand(), a.deleteCommand(), a.diffCommand(), a.editCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
-			a.serviceCommand(), a.interfaceCommand(),
-		}},
+		{"objects", "What is wanted:", objects},
 		{"state", "What is:", []*cobra.Command{
 			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
 			a.statusCommand(), a.healthCommand(), a.waitCommand(),

@@ -19,7 +19,7 @@ var (
 			{title: "DEVICE"}, {title: "PORTS", flexible: true}, {title: "VLANS", optional: 2}, {title: "ADDRESSES", flexible: true, optional: 1},
 		},
 		wide:  []column{{title: "AGEING", optional: 5}, {title: "MTU", right: true, optional: 4}, {title: "LABELS", flexible: true, optional: 5}},
-		cells: bridgeCells,
+		cells: bridgeCells, spec: func() any { return &api.BridgeSpec{} },
 	}
 	routeKind = kind{
 		name:    api.KindRoute,
@@ -29,7 +29,7 @@ var (
 			{title: "PREFIX"}, {title: "VIA", flexible: true}, {title: "METRIC", right: true, optional: 2}, {title: "NETNS", optional: 1},
 		},
 		wide:  []column{{title: "SOURCE", optional: 4}, {title: "MTU", right: true, optional: 4}, {title: "LABELS", flexible: true, optional: 5}},
-		cells: routeCells,
+		cells: routeCells, spec: func() any { return &api.RouteSpec{} },
 	}
 	groupKind = kind{
 		name:    api.KindAddressGroup,
@@ -37,7 +37,7 @@ var (
 		meaning: "addresses under a name, for rules to refer to",
 		columns: []column{{title: "MEMBERS", right: true}, {title: "FIRST", flexible: true, optional: 1}},
 		wide:    []column{{title: "LABELS", flexible: true, optional: 5}},
-		cells:   groupCells,
+		cells:   groupCells, spec: func() any { return &api.AddressGroupSpec{} },
 	}
 	natKind = kind{
 		name:    api.KindNAT,
@@ -50,7 +50,7 @@ var (
 			{title: "MAPPING", optional: 4}, {title: "FILTERING", optional: 4}, {title: "BLOCK", right: true, optional: 5}, {title: "LOG", optional: 5},
 			{title: "LABELS", flexible: true, optional: 5},
 		},
-		cells: natCells,
+		cells: natCells, spec: func() any { return &api.NATSpec{} },
 	}
 	firewallKind = kind{
 		name:    api.KindFirewallRule,
@@ -60,7 +60,7 @@ var (
 			{title: "PRIORITY", right: true}, {title: "ACTION"}, {title: "HOOKS", optional: 1}, {title: "MATCH", flexible: true},
 		},
 		wide:  []column{{title: "STATEFUL", optional: 4}, {title: "LOG", optional: 4}, {title: "LABELS", flexible: true, optional: 5}},
-		cells: firewallCells,
+		cells: firewallCells, spec: func() any { return &api.FirewallRuleSpec{} },
 	}
 )
 

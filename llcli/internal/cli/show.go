@@ -79,11 +79,14 @@ func (a *app) showObject(ctx context.Context, d Daemon, o *api.Object) error {
 	case api.KindInterface:
 		a.showInterface(o)
 		return nil
-	default: // of a newer daemon
-		text, err := toYAML(map[string]any{"spec": o.Spec, "status": o.Status})
-		a.printf("%s", text)
-		return err
 	}
+	if k := findKind(o.Kind); k != nil {
+		a.showFields(ctx, d, k, o)
+		return nil
+	}
+	text, err := toYAML(map[string]any{"spec": o.Spec, "status": o.Status}) // of a newer daemon
+	a.printf("%s", text)
+	return err
 }
 
 func (a *app) showInterface(o *api.Object) {

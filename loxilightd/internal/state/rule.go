@@ -114,7 +114,7 @@ func (p *plan) checkCircle(o *Object) error {
 	seen := map[string]struct{}{}
 	var leadsBack func(v Value) bool
 	leadsBack = func(v Value) bool {
-		for group, _ := range groupsOf(v) {
+		for group := range groupsOf(v) {
 			name := string(group)
 			if name == o.Name {
 				return true

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// form is how a flag is written, and what it makes of its field.
+type form uint8
+
+const (
+	formText   form = iota
+	formWords       // a list of words; --add-FLAG and --remove-FLAG change single ones
+	formItems       // a list of objects, each written as NAME,KEY=VALUE…; likewise
+	formNumber      // a whole number
+	formTruth       // true or false
+	formTime        // a duration
+	formMeans       // a switch that gives the field one value
+)
+
+// specField is a field of a spec as a flag.
+type specField struct {
+	flag, path string // the path of the field, with dots: match.source
+	form       form
+	usage      string
+	values     []string                    // that completion offers
+	means      any                         // formMeans
+	item       func(string) (any, error)   // formItems: reads one
+	key        func(map[string]any) string // formItems: what an item is known by
+}
+
+// fieldFlags are the flags of a kind of which each is a field of the spec.
+type fieldFlags struct {
+	fields []specField
+	// complete fills in what add leaves to the name, and refuses what is missing.
+	complete func(name string, spec map[string]any) error
+	flags    *pflag.FlagSet
+}
+
+func (f *fieldFlags) bind(cmd *cobra.Command) {
+	f.flags = cmd.Flags()
+	for i := range f.fields {
+		field := &f.fields[i]
+		field.bind(f.flags, field.flag, field.usage)
+		names := []string{field.flag}
+		if cmd.Name() == "set" && field.isList() {
+			add, remove := "add-"+field.flag, "remove-"+field.flag
+			field.bind(f.flags, add, "add this "+field.usage)
+			f.flags.StringSlice(remove, nil, "take this `"+strings.ToUpper(field.flag)+"` out; may be repeated")
+			names = append(names, add, remove)
+		}
+		for _, name := range names {
+			must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)))
+		}
+	}
+}
+
+func (f *specField) isList() bool { return f.form == formWords || f.form == formItems }
+
+func (f *specField) bind(flags *pflag.FlagSet, name, usage string) {
+	switch f.form {
+	case formText:
+		flags.String(name, "", usage)
+	case formWords:
+		flags.StringSlice(name, nil, usage)
+	case formItems:
+		flags.StringArray(name, nil, usage)
+	case formNumber:
+		flags.Int64(name, 0, usage)
+		hideDefault(flags, name)
+	case formTruth, formMeans:
+		flags.Bool(name, false, usage)
+	case formTime:
+		flags.Duration(name, 0, usage)
+		hideDefault(flags, name)
+	}
+}
+
+// spec returns what the flags say of a new object.
+func (f *fieldFlags) spec(name string) (any, error) {
+	spec := map[string]any{}
+	if err := f.merge(spec, f.flags); err != nil {
+		return nil, err
+	}
+	return spec, f.complete(name, spec)
+}
+
+// merge puts what the flags that were given say into a spec, and leaves the rest. An
+// empty value takes a field out.
+func (f *fieldFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
+	for i := range f.fields {
+		field := &f.fields[i]
+		if given.Changed(field.flag) {
+			value, err := field.value(given, field.flag)
+			if err != nil {
+				return err
+			}
+			if value == nil {
+				removePath(spec, strings.Split(field.path, "."))
+			} else if err := put(spec, strings.Split(field.path, "."), value); err != nil {
+				return err
+			}
+		}
+		if field.isList() {
+			if err := field.edit(spec, given); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// value reads the flag called name; nil: it is empty.
+func (f *specField) value(flags *pflag.FlagSet, name string) (value any, err error) {
+	switch f.form {
+	case formText:
+		if value, err = flags.GetString(name); value == "" {
+			value = nil
+		}
+	case formWords, formItems:
+		var items []any
+		if items, err = f.items(flags, name); len(items) > 0 {
+			value = items
+		}
+	case formNumber:
+		value, err = flags.GetInt64(name)
+	case formTruth:
+		value, err = flags.GetBool(name)
+	case formTime:
+		var d time.Duration
+		if d, err = flags.GetDuration(name); d != 0 {
+			value = api.Duration(d)
+		}
+	case formMeans:
+		var on bool
+		if on, err = flags.GetBool(name); on {
+			value = f.means
+		}
+	}
+	return value, err
+}
+
+// items reads the elements of a list.
+func (f *specField) items(flags *pflag.FlagSet, name string) (items []any, err error) {
+	if f.form == formWords {
+		words, err := flags.GetStringSlice(name)
+		for _, w := range words {
+			items = append(items, w)
+		}
+		return items, err
+	}
+	texts, err := flags.GetStringArray(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range texts {
+		item, err := f.item(text)
+		if err != nil {
+			return nil, usagef("--%s %s: %v", name, text, err)
+		}
+		items = append(items, item)
+	}
+	return items, nil
+}
+
+// keyOf returns what an element of the list is known by.
+func (f *specField) keyOf(item any) string {
+	if m, ok := item.(map[string]any); ok && f.key != nil {
+		return f.key(m)
+	}
+	return fmt.Sprint(item)
+}
+
+// edit adds and takes out the single elements that the flags name.
+func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
+	add, remove := "add-"+f.flag, "remove-"+f.flag
+	if !given.Changed(add) && !given.Changed(remove) {
+		return nil
+	}
+	path := strings.Split(f.path, ".")
+	list, _ := find(spec, path).([]any)
+	list = slices.Clone(list)
+	at := func(key string) int {
+		return slices.IndexFunc(list, func(item any) bool { return f.keyOf(item) == key })
+	}
+	gone, err := given.GetStringSlice(remove)
+	if err != nil {
+		return err
+	}
+	for _, key := range gone {
+		i := at(key)
+		if i < 0 {
+			return fmt.Errorf("--%s %s: it is not among them; there are %s", remove, key, orNone(list, f.keyOf))
+		}
+		list = slices.Delete(list, i, i+1)
+	}
+	fresh, err := f.items(given, add)
+	if err != nil {
+		return err
+	}
+	for _, item := range fresh {
+		if i := at(f.keyOf(item)); i >= 0 {
+			list[i] = item
+			continue
+		}
+		list = append(list, item)
+	}
+	if len(list) == 0 {
+		removePath(spec, path)
+		return nil
+	}
+	return put(spec, path, list)
+}
+
+// orNone lists what there is, for a message.
+func orNone(list []any, key func(any) string) string {
+	const few = 10
+	var names []string
+	for i, item := range list {
+		if i == few {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, key(item))
+	}
+	return or(strings.Join(names, ", "), "none")
+}
+
+// find returns the field at a path; nil: it is not there.
+func find(spec map[string]any, path []string) any {
+	for _, name := range path[:len(path)-1] {
+		inner, ok := spec[name].(map[string]any)
+		if !ok {
+			return nil
+		}
+		spec = inner
+	}
+	return spec[path[len(path)-1]]
+}
+
+// put sets the field at a path.
+func put(spec map[string]any, path []string, value any) error {
+	for _, name := range path[:len(path)-1] {
+		if spec[name] == nil {
+			spec[name] = map[string]any{}
+		}
+		inner, ok := spec[name].(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s is not what this llcli knows; change it with llcli edit", name)
+		}
+		spec = inner
+	}
+	spec[path[len(path)-1]] = value
+	return nil
+}
+
+// removePath takes out the field at a path, and what is empty without it.
+func removePath(spec map[string]any, path []string) {
+	if len(path) > 1 {
+		inner, ok := spec[path[0]].(map[string]any)
+		if !ok {
+			return
+		}
+		if removePath(inner, path[1:]); len(inner) > 0 {
+			return
+		}
+	}
+	delete(spec, path[0])
+}
+
+// itemOf reads NAME,KEY=VALUE,KEY… with these keys; a key without a value is true.
+func itemOf(nameKey string, keys map[string]form) func(string) (any, error) {
+	return func(text string) (any, error) {
+		item := map[string]any{}
+		for i, part := range strings.Split(text, ",") {
+			key, value, hasValue := strings.Cut(part, "=")
+			if i == 0 && !hasValue {
+				key, value = nameKey, part
+			}
+			form, known := keys[key]
+			if !known {
+				return nil, fmt.Errorf("%q: want %s", part, strings.Join(sortedKeys(keys), ", "))
+			}
+			switch form {
+			case formTruth:
+				item[key] = !hasValue || value == "true"
+			case formNumber:
+				item[key] = json.Number(value)
+			case formWords:
+				item[key] = strings.Split(value, "+")
+			default:
+				item[key] = value
+			}
+			if form == formNumber && !isNumber(value) {
+				return nil, fmt.Errorf("%s=%s: want a number", key, value)
+			}
+		}
+		return item, nil
+	}
+}
+
+func isNumber(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+}
+
+func sortedKeys(keys map[string]form) []string {
+	var list []string
+	for key, form := range keys {
+		if form != formTruth {
+			key += "="
+		}
+		list = append(list, key)
+	}
+	slices.Sort(list)
+	return list
+}
