@@ -15,6 +15,11 @@ const (
 	pathKernel   = "kernel routing"
 	pathNftables = "nftables"
 	pathOurs     = "loxilight"
+	// Of traffic that no service takes.
+	pathBridge    = "kernel bridge"
+	pathBare      = "bare redirect"
+	pathFlowtable = "nftables flowtable"
+	pathOther     = "other build"
 )
 
 // balancer is what turns the node of a rig from a router into a load balancer.
@@ -29,8 +34,9 @@ type balancer interface {
 
 // bench is one run.
 type bench struct {
-	daemon string // path of loxilightd
-	paths  []string
+	daemon string   // path of loxilightd
+	other  string   // of another build of it, beside which plain traffic is measured; empty: none
+	paths  []string // of services
 	report *report
 	// How much of it.
 	rounds         int
@@ -56,9 +62,19 @@ func (b *bench) shorten() {
 // measures says whether a path takes part.
 func (b *bench) measures(path string) bool { return slices.Contains(b.paths, path) }
 
+// lineup is the paths that are compared, and what their rigs have in common.
+type lineup struct {
+	paths   []string
+	bridged bool // nodes are bridges
+	direct  bool // clients talk to the backends themselves
+}
+
+// services is the line-up where services are measured.
+func (b *bench) services() lineup { return lineup{paths: b.paths} }
+
 // withRigs builds a rig for each path, ours with room for so many connections, and
 // takes them down when fn is done.
-func (b *bench) withRigs(ctx context.Context, connections int, fn func([]*rig) error) (err error) {
+func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func([]*rig) error) (err error) {
 	restore, err := raiseConntrack(connections)
 	if err != nil {
 		return fmt.Errorf("room for connections of nftables: %w", err)
@@ -70,27 +86,39 @@ func (b *bench) withRigs(ctx context.Context, connections int, fn func([]*rig) e
 			err = errors.Join(err, r.close())
 		}
 	}()
-	for _, name := range b.paths {
-		r, err := newRig(name)
+	for _, name := range l.paths {
+		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct})
 		if err != nil {
 			return err
 		}
 		rigs = append(rigs, r)
-		switch name {
-		case pathNftables:
-			r.balancer = &nftables{rig: r}
-		case pathOurs:
-			if err := b.attachOurs(ctx, r, connections); err != nil {
-				return err
-			}
+		if err := b.attachPath(ctx, r, connections); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return fn(rigs)
 }
 
+// attachPath makes the node of a rig what the name of the rig says.
+func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
+	switch r.name {
+	case pathNftables:
+		r.balancer = &nftables{rig: r}
+	case pathOurs:
+		return b.attachOurs(ctx, r, b.daemon, connections)
+	case pathOther:
+		return b.attachOurs(ctx, r, b.other, connections)
+	case pathBare:
+		return r.attachBare()
+	case pathFlowtable:
+		return r.attachFlowtable()
+	}
+	return nil
+}
+
 // attachOurs starts a daemon of ours on the rig's node.
-func (b *bench) attachOurs(ctx context.Context, r *rig, connections int) error {
-	d, err := startLoxilight(ctx, r, b.daemon, max(connections, b.tableSize))
+func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
+	d, err := startLoxilight(ctx, r, daemon, max(connections, b.tableSize))
 	if err != nil {
 		return fmt.Errorf("start of loxilight: %w", err)
 	}

@@ -284,3 +284,10 @@ func lastLines(text []byte) string {
 	const limit = 2000
 	return strings.TrimSpace(string(text[max(0, len(text)-limit):]))
 }
+
+// verdicts returns how many packets were handled how.
+func (d *loxilight) verdicts(ctx context.Context) (map[string]uint64, error) {
+	var result api.CountersResult
+	err := d.client.Call(ctx, api.MethodCounters, nil, &result)
+	return result.Verdicts, err
+}

@@ -42,7 +42,8 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	const want = 9 + 5 + 1 + 1 + 2 + 4 + 8 // run, udp, memory, services, packets through them, tcp, bulk
+	const plain = 2 + 2 + 8                          // packets, requests, bulk
+	const want = 9 + 2*plain + 5 + 1 + 1 + 2 + 4 + 8 // run, routed and bridged, udp, memory, services, packets through them, tcp, bulk
 	if rows != want {
 		var text strings.Builder
 		if err := b.report.write(&text); err != nil {

@@ -28,6 +28,8 @@ var groups = []struct {
 	run  func(*bench, context.Context) error
 }{
 	{"run", (*bench).run},
+	{"routed", (*bench).routed},
+	{"bridged", (*bench).bridged},
 	{"udp", (*bench).udp},
 	{"services", (*bench).many},
 	{"tcp", (*bench).tcp},
@@ -47,6 +49,7 @@ func command() error {
 		names = append(names, g.name)
 	}
 	daemon := flag.String("daemon", "bin/loxilightd", "path of loxilightd; empty: measure the other paths only")
+	other := flag.String("other", "", "path of another build of loxilightd, to measure plain traffic beside")
 	output := flag.String("o", "", "file to write the report to; without it, standard output")
 	short := flag.Bool("short", false, "only show that all works; the figures mean little")
 	limit := flag.Duration("limit", 20*time.Minute, "longest time the run may take")
@@ -76,7 +79,7 @@ func command() error {
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	b := &bench{
-		daemon: *daemon, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
+		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
 		serviceCount: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}

@@ -18,7 +18,7 @@ const pathControl = pathOurs + ", 1 service"
 // packet pays for them.
 func (b *bench) many(ctx context.Context) error {
 	services := servicesFor(onNode, b.serviceCount, backendCount, "udp")
-	return b.withRigs(ctx, 0, func(rigs []*rig) error {
+	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
 		if err := b.entering(ctx, rigs, services); err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func (b *bench) many(ctx context.Context) error {
 			return err
 		}
 		defer control.close() // what it holds ends with the process at the latest
-		if err := b.attachOurs(ctx, control, 0); err != nil {
+		if err := b.attachOurs(ctx, control, b.daemon, 0); err != nil {
 			return err
 		}
 		if err := control.set(ctx, services[:1]); err != nil {

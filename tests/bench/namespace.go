@@ -120,6 +120,60 @@ func veth(a *namespace, nameA string, b *namespace, nameB string) error {
 	return b.up(nameB)
 }
 
+// remote connects another machine to the port of a node, by a wire between them: a
+// pair of devices that both stay in the node's namespace, its own being a macvlan on
+// the far end.
+func remote(node *namespace, port, wire string, machine *namespace, name string) error {
+	if err := veth(node, port, node, wire); err != nil {
+		return err
+	}
+	far, err := node.links.LinkByName(wire)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", wire, err)
+	}
+	err = node.links.LinkAdd(&netlink.Macvlan{
+		LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: far.Attrs().Index, Namespace: netlink.NsFd(machine.handle)},
+		Mode:      netlink.MACVLAN_MODE_PRIVATE,
+	})
+	if err != nil {
+		return fmt.Errorf("create %s on %s: %w", name, wire, err)
+	}
+	return machine.up(name)
+}
+
+// bridge makes a bridge that is up.
+func (ns *namespace) bridge(name string) error {
+	if err := ns.links.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
+		return fmt.Errorf("create bridge %s: %w", name, err)
+	}
+	return ns.up(name)
+}
+
+// enslave makes a device a port of a bridge.
+func (ns *namespace) enslave(device, bridge string) error {
+	port, err := ns.links.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	master, err := ns.links.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("bridge %s: %w", bridge, err)
+	}
+	if err := ns.links.LinkSetMaster(port, master); err != nil {
+		return fmt.Errorf("make %s a port of %s: %w", device, bridge, err)
+	}
+	return nil
+}
+
+// mac returns the address of a device.
+func (ns *namespace) mac(device string) (net.HardwareAddr, error) {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", device, err)
+	}
+	return link.Attrs().HardwareAddr, nil
+}
+
 // address gives addresses, each with its prefix length, to a device.
 func (ns *namespace) address(device string, addresses ...string) error {
 	link, err := ns.links.LinkByName(device)

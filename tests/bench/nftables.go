@@ -111,12 +111,20 @@ type nftables struct {
 }
 
 func (n *nftables) set(_ context.Context, services []service) error {
+	if err := n.keepUDP(); err != nil {
+		return err
+	}
+	return n.rig.node.run(nftablesBase+nftablesServices(services), "nft", "-f", "-")
+}
+
+// keepUDP makes the kernel remember connections for longer than a measurement takes.
+func (n *nftables) keepUDP() error {
 	for _, sysctl := range []string{"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"} {
 		if err := n.rig.node.sysctl("netfilter/"+sysctl, "3600"); err != nil {
 			return err
 		}
 	}
-	return n.rig.node.run(nftablesBase+nftablesServices(services), "nft", "-f", "-")
+	return nil
 }
 
 func (n *nftables) alter(_ context.Context, s service) error {

@@ -58,12 +58,17 @@ func (r *report) target(what, got, want string, met bool) {
 	r.targets = append(r.targets, fmt.Sprintf("| %s | %s | %s | %s |\n", what, want, got, verdict))
 }
 
-// cells returns the columns of a comparison of all paths: the baseline as it is,
+// cells returns the columns of a comparison of services: kernel routing as it is,
 // divided by unit, the others as ratios.
 func (c comparison) cells(unit float64, format string) []string {
-	cells := []string{fmt.Sprintf(format, c.of(pathKernel).median/unit)}
-	for _, pair := range [][2]string{{pathNftables, pathKernel}, {pathOurs, pathKernel}, {pathOurs, pathNftables}} {
-		cells = append(cells, c.cell(pair[0], pair[1]))
+	return append(c.cellsTo(pathKernel, unit, format, pathNftables, pathOurs), c.cell(pathOurs, pathNftables))
+}
+
+// cellsTo returns base as it is, divided by unit, and the others as their ratios to it.
+func (c comparison) cellsTo(base string, unit float64, format string, others ...string) []string {
+	cells := []string{fmt.Sprintf(format, c.of(base).median/unit)}
+	for _, other := range others {
+		cells = append(cells, c.cell(other, base))
 	}
 	return cells
 }
@@ -84,13 +89,14 @@ Do not edit: run it again.
 Each row compares paths side by side in one run: the same traffic, in turn and in an order shuffled
 each round, over plain **kernel routing** (no connection tracking, the client talks to the backends
 themselves), over **nftables** with the rules that kube-proxy writes for the same services, and over
-**loxilight**. Kernel routing is given as it is, the others as their ratio to it in the same round:
+**loxilight**. The first path is given as it is, the others as their ratio to it in the same round:
 the median of %d rounds, and in brackets the quartiles. Ratios from 0.9 to 1.1 count as equal; figures
 of different machines, or of different days, do not compare.
 
-The node, its client and the backends are network namespaces joined by veth pairs. Backends are
-*on the node* (in a namespace that one of its ports leads to) or *behind another port* (on another
-machine).
+The node, its client and the backends are network namespaces. Backends are *on the node*, in a namespace
+that one of its ports leads to, or *behind another port*, on another machine as the client is. To ports that
+lead to other machines there is nobody in another namespace whom a packet could be handed to without a
+device: they are like NICs.
 `
 
 const reportTail = `

@@ -12,16 +12,25 @@ import (
 // another machine that has backends too. Every path that is compared has a rig of
 // its own, alike to the last address:
 //
-//	client                     node                         pod
-//	eth0 10.0.0.1-8/16 ═ veth ═ up0 10.0.0.254   pod0 ═ veth ═ eth0 10.1.0.1-10/24
-//	  generator 10.2.0.0/16                      up1  ═ veth ═ eth0 10.3.0.1-10/24
-//	                                                        server
+//	client                                   node                                pod
+//	eth0 10.0.0.1-8/16 ─ wire0 ═ veth ═ up0 10.0.0.254  pod0 ═ veth ═ eth0 10.1.0.1-10/24
+//	     generator 10.2.0.0/16                          up1  ═ veth ═ wire1 ─ eth0 10.3.0.1-10/24
+//	                                                                          server
+//
+// The other machines, client and server, are macvlans on wires whose far end is in the
+// node's namespace, too: nobody is in another namespace at the end of up0 and up1 to
+// whom packets could be handed without a device, which so are like NICs. Where the
+// node is a bridge, all stations are in one subnet.
 type rig struct {
 	name                      string
+	bridged                   bool // the node is a bridge
 	client, node, pod, server *namespace
-	generator                 *generator // in client
+	generator                 *generator // on the client's wire
 	receivers                 map[place]*receiver
-	balancer                  balancer // of the node; nil: it only routes
+	macs                      map[place]net.HardwareAddr // of the backends
+	balancer                  balancer                   // of the node; nil: it only forwards
+	direct                    bool                       // the client talks to the backends themselves
+	bare                      map[string]*bareWay
 }
 
 // place is where the backends are.
@@ -51,7 +60,12 @@ var (
 
 // newRig builds a rig; its node is a plain router.
 func newRig(name string) (*rig, error) {
-	r := &rig{name: name, receivers: map[place]*receiver{}}
+	return buildRig(&rig{name: name})
+}
+
+// buildRig builds the rig that r describes.
+func buildRig(r *rig) (*rig, error) {
+	r.receivers = map[place]*receiver{}
 	for _, ns := range []**namespace{&r.client, &r.node, &r.pod, &r.server} {
 		var err error
 		if *ns, err = newNamespace(); err != nil {
@@ -59,10 +73,10 @@ func newRig(name string) (*rig, error) {
 		}
 	}
 	if err := r.connect(); err != nil {
-		return nil, errors.Join(fmt.Errorf("network of %s: %w", name, err), r.close())
+		return nil, errors.Join(fmt.Errorf("network of %s: %w", r.name, err), r.close())
 	}
 	if err := r.equip(); err != nil {
-		return nil, errors.Join(fmt.Errorf("traffic programs of %s: %w", name, err), r.close())
+		return nil, errors.Join(fmt.Errorf("traffic programs of %s: %w", r.name, err), r.close())
 	}
 	return r, nil
 }
@@ -76,6 +90,9 @@ func (r *rig) close() (err error) {
 	}
 	for _, receiver := range r.receivers {
 		receiver.close()
+	}
+	for _, way := range r.bare {
+		way.close()
 	}
 	for _, ns := range []*namespace{r.client, r.node, r.pod, r.server} {
 		if ns != nil {
@@ -103,43 +120,63 @@ func addressAt(first string, i int) string {
 	return net.IPv4(byte(n>>24), byte(n>>16), byte(n>>8), byte(n)).String()
 }
 
-func (r *rig) connect() error {
-	stations := []struct {
-		ns          *namespace
-		port        string // of the node
-		first       string
-		count, bits int
-		gateway     string
-	}{
-		{r.client, "up0", clientAddress, clientCount, 16, "10.0.0.254"},
-		{r.pod, "pod0", backendFirst[onNode], backendCount, 24, "10.1.0.254"},
-		{r.server, "up1", backendFirst[elsewhere], backendCount, 24, "10.3.0.254"},
+// The wires of the other machines.
+const (
+	clientWire = "wire0"
+	serverWire = "wire1"
+)
+
+// station is what a port of the node leads to.
+type station struct {
+	ns          *namespace
+	port        string // of the node
+	wire        string // between them; empty: the station is in a namespace of the node
+	first       string
+	count, bits int
+	gateway     string
+}
+
+func (r *rig) stations() []station {
+	list := []station{
+		{r.client, "up0", clientWire, clientAddress, clientCount, 16, "10.0.0.254"},
+		{r.pod, "pod0", "", backendFirst[onNode], backendCount, 24, "10.1.0.254"},
+		{r.server, "up1", serverWire, backendFirst[elsewhere], backendCount, 24, "10.3.0.254"},
 	}
-	for _, s := range stations {
-		if err := errors.Join(
-			veth(r.node, s.port, s.ns, "eth0"),
-			s.ns.address("eth0", addresses(s.first, s.count, s.bits)...),
-			r.node.address(s.port, fmt.Sprintf("%s/%d", s.gateway, s.bits)),
-			s.ns.route("0.0.0.0/0", s.gateway),
-		); err != nil {
+	if r.bridged {
+		for i := range list {
+			list[i].bits = 8
+		}
+	}
+	return list
+}
+
+func (r *rig) connect() error {
+	if r.bridged {
+		if err := r.node.bridge(bridgeName); err != nil {
 			return err
 		}
-		inside, err := s.ns.links.LinkByName("eth0")
+	}
+	for _, s := range r.stations() {
+		var err error
+		if s.wire != "" {
+			err = remote(r.node, s.port, s.wire, s.ns, "eth0")
+		} else {
+			err = veth(r.node, s.port, s.ns, "eth0")
+		}
+		if err == nil {
+			err = s.ns.address("eth0", addresses(s.first, s.count, s.bits)...)
+		}
+		if err == nil && r.bridged {
+			err = r.node.enslave(s.port, bridgeName)
+		} else if err == nil {
+			err = r.connectRouted(s)
+		}
 		if err != nil {
 			return err
 		}
-		outside, err := r.node.links.LinkByName(s.port)
-		if err != nil {
-			return err
-		}
-		if err := s.ns.neighbour("eth0", s.gateway, outside.Attrs().HardwareAddr); err != nil {
-			return err
-		}
-		for i := range s.count {
-			if err := r.node.neighbour(s.port, addressAt(s.first, i), inside.Attrs().HardwareAddr); err != nil {
-				return err
-			}
-		}
+	}
+	if r.bridged {
+		return r.acquaint()
 	}
 	return errors.Join(
 		r.node.route(sourcePrefix, clientAddress),
@@ -148,17 +185,71 @@ func (r *rig) connect() error {
 	)
 }
 
+// bridgeName is the bridge of a node that is one.
+const bridgeName = "br0"
+
+// connectRouted makes the node the router of a station.
+func (r *rig) connectRouted(s station) error {
+	inside, err := s.ns.mac("eth0")
+	if err != nil {
+		return err
+	}
+	outside, err := r.node.mac(s.port)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		r.node.address(s.port, fmt.Sprintf("%s/%d", s.gateway, s.bits)),
+		s.ns.route("0.0.0.0/0", s.gateway),
+		s.ns.neighbour("eth0", s.gateway, outside),
+	); err != nil {
+		return err
+	}
+	for i := range s.count {
+		if err := r.node.neighbour(s.port, addressAt(s.first, i), inside); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acquaint makes stations behind a bridge neighbours of each other.
+func (r *rig) acquaint() error {
+	for _, s := range r.stations() {
+		mac, err := s.ns.mac("eth0")
+		if err != nil {
+			return err
+		}
+		for _, other := range r.stations() {
+			for i := range s.count {
+				if other.ns == s.ns {
+					break
+				}
+				if err := other.ns.neighbour("eth0", addressAt(s.first, i), mac); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // equip loads the programs that make and swallow packets.
 func (r *rig) equip() (err error) {
 	if r.generator, err = newGenerator(r); err != nil {
 		return err
 	}
-	for p, ns := range map[place]*namespace{onNode: r.pod, elsewhere: r.server} {
-		if r.receivers[p], err = newReceiver(ns, "eth0"); err != nil {
+	r.macs = map[place]net.HardwareAddr{}
+	for p := range backendFirst {
+		if r.macs[p], err = r.backend(p).mac("eth0"); err != nil {
 			return err
 		}
 	}
-	return nil
+	if r.receivers[onNode], err = newReceiver(r.pod, "eth0"); err != nil {
+		return err
+	}
+	r.receivers[elsewhere], err = newReceiver(r.node, serverWire)
+	return err
 }
 
 // injection prepares the node's port to take frames from the generator: a veth
@@ -168,16 +259,12 @@ func (r *rig) injection(on bool) error {
 }
 
 // segmentation switches segmentation offload of every device of the rig on or
-// off. Off, packets cross the node as large as they would be behind a plain NIC.
+// off. Off, packets cross the node as large as they would be behind a plain NIC; those
+// of other machines are cut into pieces on the wire.
 func (r *rig) segmentation(on bool) error {
-	type device struct {
-		ns   *namespace
-		name string
-	}
-	var errs []error
-	for _, d := range []device{{r.client, "eth0"}, {r.pod, "eth0"}, {r.server, "eth0"},
-		{r.node, "up0"}, {r.node, "up1"}, {r.node, "pod0"}} {
-		errs = append(errs, d.ns.offload(d.name, offloadTSO, on), d.ns.offload(d.name, offloadGSO, on))
+	errs := []error{r.pod.offload("eth0", offloadTSO, on), r.pod.offload("eth0", offloadGSO, on)}
+	for _, device := range []string{clientWire, serverWire, "up0", "up1", "pod0"} {
+		errs = append(errs, r.node.offload(device, offloadTSO, on), r.node.offload(device, offloadGSO, on))
 	}
 	return errors.Join(errs...)
 }

@@ -162,7 +162,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	defer r.close() // what it holds ends with the process at the latest
-	if err := b.attachOurs(ctx, r, len(places)*b.connectionsMax*11/10); err != nil {
+	if err := b.attachOurs(ctx, r, b.daemon, len(places)*b.connectionsMax*11/10); err != nil {
 		return err
 	}
 	services := append(servicesFor(onNode, 1, backendCount, "udp"), servicesFor(elsewhere, 1, backendCount, "udp")...)

@@ -10,7 +10,7 @@ import (
 
 // tcpTarget returns where the rig's client connects to.
 func (r *rig) tcpTarget(p place) (string, int) {
-	if r.balancer == nil {
+	if r.balancer == nil || r.direct {
 		return backendFirst[p], backendPort
 	}
 	return frontendFirst[p], frontendPort
@@ -22,7 +22,7 @@ func (b *bench) tcp(ctx context.Context) error {
 		fmt.Sprintf("Thousands a second of one core that is client, node and server, %d at a time; %d bytes each way.\n"+
 			"A connection carries one request; requests follow each other on connections that stay.", tcpBatch, requestSize),
 		"backends", "what", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
-	return b.withRigs(ctx, 0, func(rigs []*rig) error {
+	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
 		for _, p := range places {
 			if err := setAll(ctx, rigs, servicesFor(p, 1, backendCount, "tcp")); err != nil {
 				return err
@@ -55,7 +55,7 @@ func (b *bench) bulk(ctx context.Context) error {
 	s := b.report.section("Bulk TCP",
 		"Gbit/s, all cores. Without segmentation offload packets cross the node as they do behind a plain NIC.",
 		"backends", "offload", "streams", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
-	return b.withRigs(ctx, 0, func(rigs []*rig) error {
+	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
 		for _, p := range places {
 			if err := setAll(ctx, rigs, servicesFor(p, 1, backendCount, "tcp")); err != nil {
 				return err

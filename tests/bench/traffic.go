@@ -27,20 +27,25 @@ type flows struct {
 	target       string // first destination address
 	targets      int    // addresses that the connections are spread over
 	port         uint16
+	hop          net.HardwareAddr // where frames go; nil: to the node
 }
 
-// generator makes UDP packets in the client's namespace without a socket: XDP
-// live frames, which the kernel sends out of the client's device.
+// generator makes UDP packets of the client without a socket: XDP live frames, which
+// the kernel sends down the client's wire.
 type generator struct {
 	objects  trafficObjects
-	client   *namespace
-	index    int // of the client's device
+	node     *namespace // the wire is in it
+	index    int        // of the wire
 	own, hop net.HardwareAddr
 	sink     *receiver // of the answers
 }
 
 func newGenerator(r *rig) (*generator, error) {
-	g := &generator{client: r.client}
+	g := &generator{node: r.node}
+	wire, err := r.node.links.LinkByName(clientWire)
+	if err != nil {
+		return nil, err
+	}
 	own, err := r.client.links.LinkByName("eth0")
 	if err != nil {
 		return nil, err
@@ -49,11 +54,11 @@ func newGenerator(r *rig) (*generator, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.index, g.own, g.hop = own.Attrs().Index, own.Attrs().HardwareAddr, hop.Attrs().HardwareAddr
+	g.index, g.own, g.hop = wire.Attrs().Index, own.Attrs().HardwareAddr, hop.Attrs().HardwareAddr
 	if err := loadTrafficObjects(&g.objects, nil); err != nil {
 		return nil, fmt.Errorf("load traffic programs: %w", err)
 	}
-	if g.sink, err = newReceiver(r.client, "eth0"); err != nil {
+	if g.sink, err = newReceiver(r.node, clientWire); err != nil {
 		return nil, errors.Join(err, g.objects.Close())
 	}
 	return g, nil
@@ -75,7 +80,11 @@ func (g *generator) aim(f flows) error {
 		TargetPort:  f.port,
 		LenBytes:    ipSize,
 	}
-	copy(flow.Dmac[:], g.hop)
+	hop := f.hop
+	if hop == nil {
+		hop = g.hop
+	}
+	copy(flow.Dmac[:], hop)
 	copy(flow.Smac[:], g.own)
 	ip := []uint16{0x4500, ipSize, 0, 0x4000, 64<<8 | unix.IPPROTO_UDP}
 	udp := []uint16{unix.IPPROTO_UDP, udpSize, f.port, udpSize}
@@ -117,7 +126,7 @@ func hostOrder(ip string) uint32 { return binary.BigEndian.Uint32(net.ParseIP(ip
 // send makes count packets and returns the CPU time that it took to make them, to
 // carry them through the node and to swallow them, all on one CPU.
 func (g *generator) send(count int) (cpu time.Duration, err error) {
-	err = g.client.do(func() error {
+	err = g.node.do(func() error {
 		options := &ebpf.RunOptions{
 			Data:    make([]byte, frameSize),
 			Context: xdpContext{DataEnd: frameSize, IngressIfindex: uint32(g.index)},

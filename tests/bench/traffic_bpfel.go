@@ -36,6 +36,14 @@ type trafficSink struct {
 	Pad         uint32
 }
 
+type trafficWay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Peer    uint32
+	Dmac    [6]uint8
+	Smac    [6]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -43,6 +51,8 @@ const (
 	trafficMapFlows     = "flows"
 	trafficMapMeasured  = "measured"
 	trafficMapSinks     = "sinks"
+	trafficMapWays      = "ways"
+	trafficProgBare     = "bare"
 	trafficProgGenerate = "generate"
 	trafficProgIdle     = "idle"
 	trafficProgReplay   = "replay"
@@ -91,6 +101,7 @@ type trafficSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trafficProgramSpecs struct {
+	Bare     *ebpf.ProgramSpec `ebpf:"bare"`
 	Generate *ebpf.ProgramSpec `ebpf:"generate"`
 	Idle     *ebpf.ProgramSpec `ebpf:"idle"`
 	Replay   *ebpf.ProgramSpec `ebpf:"replay"`
@@ -104,6 +115,7 @@ type trafficMapSpecs struct {
 	Flows    *ebpf.MapSpec `ebpf:"flows"`
 	Measured *ebpf.MapSpec `ebpf:"measured"`
 	Sinks    *ebpf.MapSpec `ebpf:"sinks"`
+	Ways     *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // trafficVariableSpecs contains global variables before they are loaded into the kernel.
@@ -135,6 +147,7 @@ type trafficMaps struct {
 	Flows    *ebpf.Map `ebpf:"flows"`
 	Measured *ebpf.Map `ebpf:"measured"`
 	Sinks    *ebpf.Map `ebpf:"sinks"`
+	Ways     *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *trafficMaps) Close() error {
@@ -142,6 +155,7 @@ func (m *trafficMaps) Close() error {
 		m.Flows,
 		m.Measured,
 		m.Sinks,
+		m.Ways,
 	)
 }
 
@@ -155,6 +169,7 @@ type trafficVariables struct {
 //
 // It can be passed to loadTrafficObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trafficPrograms struct {
+	Bare     *ebpf.Program `ebpf:"bare"`
 	Generate *ebpf.Program `ebpf:"generate"`
 	Idle     *ebpf.Program `ebpf:"idle"`
 	Replay   *ebpf.Program `ebpf:"replay"`
@@ -163,6 +178,7 @@ type trafficPrograms struct {
 
 func (p *trafficPrograms) Close() error {
 	return _TrafficClose(
+		p.Bare,
 		p.Generate,
 		p.Idle,
 		p.Replay,

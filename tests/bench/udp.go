@@ -6,15 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 )
 
 // flowsTo returns connections from the rig's client to all of its services at a
 // place, or where it has none, to all backends there.
 func (r *rig) flowsTo(p place, connections, services int) flows {
-	if r.balancer == nil {
-		return flows{connections: connections, target: backendFirst[p], targets: backendCount, port: backendPort}
+	if r.balancer == nil || r.direct {
+		return flows{connections: connections, target: backendFirst[p], targets: backendCount, port: backendPort, hop: r.hop(p)}
 	}
 	return flows{connections: connections, target: frontendFirst[p], targets: services, port: frontendPort}
+}
+
+// hop returns where frames to backends at a place are addressed; nil: to the node.
+func (r *rig) hop(p place) net.HardwareAddr {
+	if !r.bridged {
+		return nil
+	}
+	return r.macs[p]
 }
 
 // establish opens connections, each with a packet and its answer, and leaves the
@@ -87,7 +96,7 @@ func (b *bench) udp(ctx context.Context) error {
 			"is without a node, swallowed where it begins: no path can be faster.",
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
 	for _, p := range places {
-		err := b.withRigs(ctx, b.connectionsMax, func(rigs []*rig) error {
+		err := b.withRigs(ctx, b.services(), b.connectionsMax, func(rigs []*rig) error {
 			services := servicesFor(p, 1, backendCount, "udp")
 			for _, r := range rigs {
 				if err := r.set(ctx, services); err != nil {
