@@ -13,7 +13,7 @@ type BridgeSpec struct {
 }
 
 // BridgePort is a device that belongs to a Bridge. The VLANs are for bridges with
-// vlanFiltering.
+// vlanFiltering, where the bridge's own device may be named for its VLANs.
 type BridgePort struct {
 	Device string `json:"device"`
 	// PVID is the VLAN of frames that come without a tag; 0: such frames are refused.

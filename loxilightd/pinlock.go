@@ -55,6 +55,7 @@ func (d *loxilightd) openPlane() error {
 	}
 	if d.network != nil {
 		d.closers = append(d.closers, d.network.Close)
+		d.plane = backends.WithSwitch(d.plane, d.network)
 	}
 	if fresh {
 		if lock, err = lockPins(d.cfg.PinDir); err == nil && lock != nil {

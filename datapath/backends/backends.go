@@ -4,6 +4,7 @@
 package backends
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,6 +63,39 @@ func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.N
 	default:
 		return nil, fmt.Errorf("network of data plane %s: there is none of that name", name)
 	}
+}
+
+// WithSwitch has a port in the network namespace of the switch make that namespace,
+// where the network knows how to.
+func WithSwitch(plane datapath.DataPlane, n datapath.Network) datapath.DataPlane {
+	if maker, ok := n.(switchMaker); ok {
+		return &switched{DataPlane: plane, ports: switchedPorts{plane.Ports(), maker}}
+	}
+	return plane
+}
+
+type switchMaker interface{ NeedSwitch() error }
+
+// switched is a data plane whose ports need the switch.
+type switched struct {
+	datapath.DataPlane
+	ports switchedPorts
+}
+
+func (s *switched) Ports() datapath.Table[datapath.PortName, datapath.Port] { return s.ports }
+
+type switchedPorts struct {
+	datapath.Table[datapath.PortName, datapath.Port]
+	maker switchMaker
+}
+
+func (s switchedPorts) Update(ctx context.Context, name datapath.PortName, p datapath.Port) error {
+	if p.Switch {
+		if err := s.maker.NeedSwitch(); err != nil {
+			return err
+		}
+	}
+	return s.Table.Update(ctx, name, p)
 }
 
 // Preflight says what a start of the data plane called name would meet on this

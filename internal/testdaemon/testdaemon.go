@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -99,8 +100,10 @@ func (d *Daemon) Configure(more ...string) {
 		"instance: test",
 		"runDir: " + d.path("run"), "stateDir: " + d.path("state"), "objectDir: " + d.path("conf.d"),
 		"pinDir: " + d.PinDir,
-		"switch: {namespace: host}",
 	}, more...)
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "switch:") }) {
+		lines = append(lines, "switch: {namespace: host}")
+	}
 	d.write(d.path("loxilightd.yaml"), strings.Join(lines, "\n")+"\n")
 }
 
@@ -160,6 +163,12 @@ func (d *Daemon) Stop() {
 	if code, err := d.process.Wait(startTimeout); err != nil || code != 0 {
 		d.t.Fatalf("loxilightd asked to stop: exit code %d, %v\n%s", code, err, d.process.Output())
 	}
+}
+
+// Detach takes away what the daemon, which does not run, has in the kernel.
+func (d *Daemon) Detach() {
+	d.t.Helper()
+	d.ns.Run(d.t, d.programs.Daemon, "--detach", "--config", d.path("loxilightd.yaml"))
 }
 
 // LLCLI runs llcli and returns what it prints; the test fails if it does.

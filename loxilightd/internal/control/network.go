@@ -91,8 +91,8 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 	if err := checkDevice(field("device"), told.Device); err != nil {
 		return p, err
 	}
-	if told.Device == s.Device {
-		return p, invalid(field("device"), "%s is the bridge itself", told.Device)
+	if told.Device == s.Device && (!s.VLANFiltering || told.Isolated) {
+		return p, invalid(field("device"), "%s is the bridge itself: it stands among its ports for its VLANs only, with vlanFiltering", told.Device)
 	}
 	p.Device, p.Isolated = told.Device, told.Isolated
 	if !s.VLANFiltering {

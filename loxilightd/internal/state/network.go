@@ -16,6 +16,9 @@ func (*Bridge) cost() datapath.Cost { return datapath.Cost{} }
 func (b *Bridge) claims(each func(claim, func() string)) {
 	each(claim{what: claimBridged, device: b.Device, inSwitch: true}, func() string { return "spec.device" })
 	for i := range b.Ports {
+		if b.Ports[i].Device == b.Device {
+			continue // for its VLANs
+		}
 		each(claim{what: claimBridged, device: b.Ports[i].Device, inSwitch: true}, func() string {
 			return fmt.Sprintf("spec.ports[%d].device", i)
 		})
