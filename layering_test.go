@@ -19,10 +19,11 @@ var mayImport = map[string][]string{
 	"api/client": {"api"},
 	"datapath":   {},
 
+	"datapath/classify":         {"datapath"},
 	"datapath/selection":        {"datapath"},
 	"datapath/internal/dump":    {},
 	"datapath/internal/network": {"datapath", "datapath/internal/dump"},
-	"datapath/internal/ebpf":    {"datapath", "datapath/internal/dump", "datapath/selection"},
+	"datapath/internal/ebpf":    {"datapath", "datapath/classify", "datapath/internal/dump", "datapath/selection"},
 	"datapath/internal/fake":    {"datapath"},
 	"datapath/backends":         {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network"},
 
@@ -49,6 +50,7 @@ var mayImport = map[string][]string{
 
 	"internal/testdaemon":  {"api", "api/client", "internal/testnet"},
 	"internal/testnet":     {},
+	"internal/testrules":   {"datapath", "datapath/classify"},
 	"internal/testpkt":     {},
 	"internal/testtraffic": {"internal/testnet"},
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},

@@ -111,6 +111,44 @@ MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 409
 /* Ports of fragmented packets. Written here. */
 MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);
 
+/* Which image each set of rules has, and the images: in force once ll_rules says so.
+ * Images of another size, or read in another way, are in maps of other names, or have
+ * another RULES_MAGIC. Written by loxilightd.
+ */
+MAP(ll_rules, BPF_MAP_TYPE_ARRAY, __u32, struct rules, RULE_SET_COUNT, 0);
+
+#define IMAGES(name, image_type)                                        \
+	struct {                                                        \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);               \
+		__uint(key_size, sizeof(__u32));                        \
+		__uint(max_entries, RULE_SET_COUNT);                    \
+		__uint(pinning, LIBBPF_PIN_BY_NAME);                    \
+		__array(                                                \
+			values, struct {                                \
+				__uint(type, BPF_MAP_TYPE_ARRAY);       \
+				__type(key, __u32);                     \
+				__uint(value_size, sizeof(image_type)); \
+				__uint(max_entries, 1);                 \
+				__uint(map_flags, BPF_F_MMAPABLE);      \
+			});                                             \
+	} name SEC(".maps")
+
+IMAGES(ll_image_128k, struct image_128k);
+IMAGES(ll_image_1m, struct image_1m);
+IMAGES(ll_image_8m, struct image_8m);
+IMAGES(ll_image_64m, struct image_64m);
+
+/* Raised by loxilightd after the rules have changed: a connection that was allowed
+ * before is asked about again. The only entry.
+ */
+MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+
+/* What rules decided, by their ids; created by loxilightd, raised here. Their names.
+ * Written by loxilightd.
+ */
+MAP(ll_rule_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct rule_hits, 32768, BPF_F_NO_PREALLOC);
+MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PREALLOC);
+
 /* Source ports that may be given out, shuffled, from index 1 on; how many, at 0.
  * Written by loxilightd.
  */

@@ -202,8 +202,9 @@ struct device {
 	__u32 flags; /* DEVICE_F_ */
 	__u8 mac[6];
 	__u16 pad;
+	__u8 name[16]; /* padded with zeros */
 };
-_Static_assert(sizeof(struct device) == 48, "layout is pinned");
+_Static_assert(sizeof(struct device) == 64, "one cache line");
 
 /* --- services --- */
 
@@ -339,6 +340,146 @@ struct snat_target {
 	__be16 dport;
 	__u8 proto;
 	__u8 zone;
+};
+
+/* --- rules --- */
+
+/* The sets of rules; each is in force as a whole. */
+enum rule_set {
+	RULES_FIREWALL,
+	RULES_DNAT,
+	RULES_SNAT,
+	RULE_SET_MAX,
+};
+
+#define RULE_SET_COUNT 8 /* with room for more */
+
+/* Which image is a set's. */
+struct rules {
+	__u32 image; /* in which of the maps ll_image_ it is, from 1 on; 0: there are no rules */
+	__u32 pad;
+};
+
+struct rule_record {
+	__u32 id; /* of ll_rule_name; 0: nothing is counted */
+	__u8 action;
+	__u8 flags;
+	__u16 pad;
+};
+
+/* The fields of packets that rules match, in the order in which they are folded, and
+ * the tries that they are looked up in: as in datapath/classify.
+ */
+enum rules_field {
+	FIELD_HOOK,
+	FIELD_DSCP,
+	FIELD_TCP_FLAGS,
+	FIELD_VLAN,
+	FIELD_IN,
+	FIELD_OUT,
+	FIELD_SOURCE_PORT,
+	FIELD_LAYER4,
+	FIELD_SOURCE,
+	FIELD_DESTINATION,
+	FIELD_COUNT,
+};
+
+enum rules_root {
+	ROOT_HOOK,
+	ROOT_DSCP,
+	ROOT_TCP_FLAGS,
+	ROOT_NO_TCP_FLAGS,
+	ROOT_VLAN,
+	ROOT_IN,
+	ROOT_OUT,
+	ROOT_SOURCE_PORT,
+	ROOT_NO_SOURCE_PORT,
+	ROOT_LAYER4,
+	ROOT_NO_LAYER4,
+	ROOT_SOURCE4,
+	ROOT_SOURCE6,
+	ROOT_DESTINATION4,
+	ROOT_DESTINATION6,
+	ROOT_COUNT,
+};
+
+/* The beginning of an image. Places are in bytes from there. */
+struct rules_header {
+	__u32 magic;
+	__u32 rule_count;
+	__u32 size_bytes;
+	__u32 rules;  /* where struct rule_record are */
+	__u32 chunks; /* where in a vector its chunks are: behind the aggregate */
+	__u32 direct; /* 1: the only table has the number of the rule, plus one */
+	__u32 zero;   /* for the verifier, which does not know that it is */
+	__u32 pad;
+	__u64 words[4];	 /* a bit for each word of a vector */
+	__u32 root[16];	 /* by enum rules_root: entries of tries */
+	__u32 table[12]; /* by enum rules_field: where, by the sum of the leaves so far; 0: go on */
+};
+_Static_assert(ROOT_COUNT <= 16 && FIELD_COUNT <= 12, "room for all");
+
+/* An image, with room behind it for what is read of its last bytes. */
+#define IMAGE_SLACK 4096
+
+struct image_128k {
+	__u8 bytes[(1 << 17) + IMAGE_SLACK];
+};
+struct image_1m {
+	__u8 bytes[(1 << 20) + IMAGE_SLACK];
+};
+struct image_8m {
+	__u8 bytes[(1 << 23) + IMAGE_SLACK];
+};
+struct image_64m {
+	__u8 bytes[(1 << 26) + IMAGE_SLACK];
+};
+
+#define HOOK_FORWARD 1
+#define HOOK_INPUT   2
+#define HOOK_OUTPUT  4
+
+/* classify_key.known */
+#define KNOWN_LAYER4	0x1 /* dport */
+#define KNOWN_SPORT	0x2 /* sport: of TCP, UDP and SCTP */
+#define KNOWN_TCP_FLAGS 0x4
+
+/* What rules are asked about, and what they say. */
+struct classify_key {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport; /* ICMP and ICMPv6: type, then code */
+	__u8 proto;
+	__u8 family; /* 4 or 6 */
+	__u8 known;  /* KNOWN_ */
+	__u8 tcp_flags;
+	__u8 dscp;
+	__u8 hook;  /* HOOK_ */
+	__u16 vlan; /* 0: none */
+	__u32 in_ifindex;
+	__u32 out_ifindex; /* 0: none, or not known */
+	struct rule_record rule;
+	/* Of the search; not on the stack, where the verifier would follow each of them. */
+	__u32 sum;	  /* of the leaves since the last table */
+	__u64 words[4];	  /* that all vectors may have a bit in */
+	__u32 vector[16]; /* where they are */
+	__u32 vector_count;
+	__s32 found; /* number of the rule; -1: none */
+};
+_Static_assert(sizeof(struct classify_key) == 168, "no holes");
+
+struct rule_hits {
+	__u64 packet_count;
+	__u64 byte_count; /* of whole frames */
+	__u64 connection_count;
+};
+
+#define RULE_NAME_MAX 256
+
+/* For loxilightd, which finds the ids of its rules again by it. */
+struct rule_name {
+	__u8 name[RULE_NAME_MAX]; /* padded with zeros */
 };
 
 /* --- samples --- */

@@ -28,9 +28,14 @@ const (
 	answererMapLlCt6              = "ll_ct6"
 	answererMapLlDevice           = "ll_device"
 	answererMapLlDrops            = "ll_drops"
+	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
 	answererMapLlHalf4            = "ll_half4"
 	answererMapLlHalf6            = "ll_half6"
+	answererMapLlImage128k        = "ll_image_128k"
+	answererMapLlImage1m          = "ll_image_1m"
+	answererMapLlImage64m         = "ll_image_64m"
+	answererMapLlImage8m          = "ll_image_8m"
 	answererMapLlLocal            = "ll_local"
 	answererMapLlNetfilter        = "ll_netfilter"
 	answererMapLlNexthop          = "ll_nexthop"
@@ -38,6 +43,9 @@ const (
 	answererMapLlNexthopId        = "ll_nexthop_id"
 	answererMapLlPortDrops        = "ll_port_drops"
 	answererMapLlRate             = "ll_rate"
+	answererMapLlRuleHits         = "ll_rule_hits"
+	answererMapLlRuleName         = "ll_rule_name"
+	answererMapLlRules            = "ll_rules"
 	answererMapLlSamples          = "ll_samples"
 	answererMapLlService          = "ll_service"
 	answererMapLlServiceName      = "ll_service_name"
@@ -122,9 +130,14 @@ type answererMapSpecs struct {
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
@@ -132,6 +145,9 @@ type answererMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
@@ -192,9 +208,14 @@ type answererMaps struct {
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
@@ -202,6 +223,9 @@ type answererMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
@@ -231,9 +255,14 @@ func (m *answererMaps) Close() error {
 		m.LlCt6,
 		m.LlDevice,
 		m.LlDrops,
+		m.LlEpoch,
 		m.LlFragment,
 		m.LlHalf4,
 		m.LlHalf6,
+		m.LlImage128k,
+		m.LlImage1m,
+		m.LlImage64m,
+		m.LlImage8m,
 		m.LlLocal,
 		m.LlNetfilter,
 		m.LlNexthop,
@@ -241,6 +270,9 @@ func (m *answererMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlRate,
+		m.LlRuleHits,
+		m.LlRuleName,
+		m.LlRules,
 		m.LlSamples,
 		m.LlService,
 		m.LlServiceName,

@@ -34,6 +34,9 @@ type DataPlane struct {
 	conns    *connections
 	counters *telemetry
 	snat     snatPorts
+	images   *images
+	firewall *firewall
+	epochMu  sync.Mutex // held while the epoch is raised
 	changed  chan struct{}
 	closing  sync.Once
 
@@ -106,6 +109,12 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	}
 	d.nexthops = newNexthops(d, first)
 	if d.services, err = adoptServices(d); err != nil {
+		return err
+	}
+	if d.images, err = newImages(d.maps); err != nil {
+		return err
+	}
+	if d.firewall, err = adoptFirewall(d); err != nil {
 		return err
 	}
 	d.sweeper = newSweeper(d)

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"strings"
@@ -112,6 +113,11 @@ func (k *kernelServiceName) name() datapath.ServiceName {
 	return datapath.ServiceName(b.String())
 }
 
+func (k *kernelRuleName) name() datapath.RuleName {
+	name, _, _ := bytes.Cut(k.Name[:], []byte{0})
+	return datapath.RuleName(name)
+}
+
 var algorithms = map[datapath.Algorithm]kernelAlgorithm{
 	datapath.Maglev:           kernelAlgorithmALG_MAGLEV,
 	datapath.Random:           kernelAlgorithmALG_RANDOM,
@@ -164,4 +170,15 @@ func sampleOf(raw []byte) (s kernelSample, ok bool) {
 	}
 	_, err := binary.Decode(raw, binary.NativeEndian, &s)
 	return s, err == nil
+}
+
+// deviceName is the name of a device as the programs see it.
+func deviceName(name string) (b [16]byte) {
+	copy(b[:len(b)-1], name)
+	return b
+}
+
+func (k *kernelDevice) name() string {
+	name, _, _ := bytes.Cut(k.Name[:], []byte{0})
+	return string(name)
 }

@@ -34,6 +34,8 @@ var daemonWrites = map[string]bool{
 	kernelMapLlServiceTraffic: true,
 	kernelMapLlSlot:           true,
 	kernelMapLlSourceRange:    true,
+	kernelMapLlRuleName:       true,
+	kernelMapLlRuleHits:       true,
 }
 
 // follows reports whether programs enter what has to be copied once more. Arrays
@@ -120,6 +122,9 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 	if perCPUMap(m) || m.Type() == ebpf.LPMTrie {
 		return oneByOne(m, from, ebpf.UpdateAny)
 	}
+	if m.Type() == ebpf.ArrayOfMaps {
+		return shareMaps(m, from.m)
+	}
 	toKeys, toValues := newCells(batchSize, m.KeySize()), newCells(batchSize, m.ValueSize())
 	array := m.Type() == ebpf.Array
 	err = eachBatch(from.m, func(keys, values cells, n int) error {
@@ -141,6 +146,25 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 		return err
 	})
 	return count, tooFull(err, m)
+}
+
+// shareMaps puts the maps that from holds into m as well.
+func shareMaps(m, from *ebpf.Map) (count int, err error) {
+	for i := range min(m.MaxEntries(), from.MaxEntries()) {
+		var inner *ebpf.Map
+		if err := from.Lookup(i, &inner); errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		} else if err != nil {
+			return count, err
+		}
+		err := m.Put(i, inner)
+		inner.Close() // both hold it
+		if err != nil {
+			return count, err
+		}
+		count++
+	}
+	return count, nil
 }
 
 // tooFull says what to do where entries came while they were counted.

@@ -221,9 +221,15 @@ func (v *devices) key(l netlink.Link) kernelDeviceKey {
 func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	table := v.d.maps[kernelMapLlDevice]
 	changed := make(map[uint32]bool)
+	var names []string // of devices that are not what they were
 	for key, device := range wanted {
 		if old, ok := v.written[key]; ok && old == device {
 			continue
+		}
+		if old, err := v.before(key); err != nil {
+			return err
+		} else if old.Name != device.Name {
+			names = append(names, old.name(), device.name())
 		}
 		if err := table.Update(&key, &device, ebpf.UpdateAny); err != nil {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
@@ -231,20 +237,35 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 		v.written[key] = device
 		changed[key.Ifindex] = true
 	}
-	for key := range maps.Clone(v.written) {
+	for key, old := range maps.Clone(v.written) {
 		if _, ok := wanted[key]; ok {
 			continue
 		}
 		if err := table.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
 		}
+		names = append(names, old.name())
 		delete(v.written, key)
 		changed[key.Ifindex] = true
 	}
 	if len(changed) == 0 {
 		return nil
 	}
+	if err := v.d.firewall.devicesChanged(names); err != nil {
+		return err
+	}
 	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id && changed[k.Ifindex] })
+}
+
+// before returns what programs know of a device, from an earlier run it may be.
+func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
+	if old, ok := v.written[key]; ok {
+		return old, nil
+	}
+	if _, err := lookup(v.d.maps[kernelMapLlDevice], &key, &old); err != nil {
+		return old, fmt.Errorf("device %d: %w", key.Ifindex, err)
+	}
+	return old, nil
 }
 
 // firstAddrs collects the addresses of each device into all and returns the ones
@@ -284,7 +305,7 @@ func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]net
 
 func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevice {
 	a := l.Attrs()
-	k := kernelDevice{MtuBytes: uint32(a.MTU)}
+	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(a.Name)}
 	copy(k.Mac[:], a.HardwareAddr)
 	for family, to := range []*kernelAddr{&k.Addr4, &k.Addr6} {
 		ip := first[a.Index][family]

@@ -40,9 +40,14 @@ const (
 	egressMapLlCt6              = "ll_ct6"
 	egressMapLlDevice           = "ll_device"
 	egressMapLlDrops            = "ll_drops"
+	egressMapLlEpoch            = "ll_epoch"
 	egressMapLlFragment         = "ll_fragment"
 	egressMapLlHalf4            = "ll_half4"
 	egressMapLlHalf6            = "ll_half6"
+	egressMapLlImage128k        = "ll_image_128k"
+	egressMapLlImage1m          = "ll_image_1m"
+	egressMapLlImage64m         = "ll_image_64m"
+	egressMapLlImage8m          = "ll_image_8m"
 	egressMapLlLocal            = "ll_local"
 	egressMapLlNetfilter        = "ll_netfilter"
 	egressMapLlNexthop          = "ll_nexthop"
@@ -50,6 +55,9 @@ const (
 	egressMapLlNexthopId        = "ll_nexthop_id"
 	egressMapLlPortDrops        = "ll_port_drops"
 	egressMapLlRate             = "ll_rate"
+	egressMapLlRuleHits         = "ll_rule_hits"
+	egressMapLlRuleName         = "ll_rule_name"
+	egressMapLlRules            = "ll_rules"
 	egressMapLlSamples          = "ll_samples"
 	egressMapLlService          = "ll_service"
 	egressMapLlServiceName      = "ll_service_name"
@@ -130,9 +138,14 @@ type egressMapSpecs struct {
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
@@ -140,6 +153,9 @@ type egressMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
@@ -196,9 +212,14 @@ type egressMaps struct {
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
@@ -206,6 +227,9 @@ type egressMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
@@ -235,9 +259,14 @@ func (m *egressMaps) Close() error {
 		m.LlCt6,
 		m.LlDevice,
 		m.LlDrops,
+		m.LlEpoch,
 		m.LlFragment,
 		m.LlHalf4,
 		m.LlHalf6,
+		m.LlImage128k,
+		m.LlImage1m,
+		m.LlImage64m,
+		m.LlImage8m,
 		m.LlLocal,
 		m.LlNetfilter,
 		m.LlNexthop,
@@ -245,6 +274,9 @@ func (m *egressMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlRate,
+		m.LlRuleHits,
+		m.LlRuleName,
+		m.LlRules,
 		m.LlSamples,
 		m.LlService,
 		m.LlServiceName,

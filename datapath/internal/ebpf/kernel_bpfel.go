@@ -130,6 +130,7 @@ type kernelDevice struct {
 	Flags    uint32
 	Mac      [6]uint8
 	Pad      uint16
+	Name     [16]uint8
 }
 
 type kernelDeviceKey struct {
@@ -195,6 +196,24 @@ type kernelRateBucket struct {
 	_    structs.HostLayout
 	Tick uint64
 	Used uint64
+}
+
+type kernelRuleHits struct {
+	_               structs.HostLayout
+	PacketCount     uint64
+	ByteCount       uint64
+	ConnectionCount uint64
+}
+
+type kernelRuleName struct {
+	_    structs.HostLayout
+	Name [256]uint8
+}
+
+type kernelRules struct {
+	_     structs.HostLayout
+	Image uint32
+	Pad   uint32
 }
 
 type kernelSample struct {
@@ -324,9 +343,14 @@ const (
 	kernelMapLlCt6              = "ll_ct6"
 	kernelMapLlDevice           = "ll_device"
 	kernelMapLlDrops            = "ll_drops"
+	kernelMapLlEpoch            = "ll_epoch"
 	kernelMapLlFragment         = "ll_fragment"
 	kernelMapLlHalf4            = "ll_half4"
 	kernelMapLlHalf6            = "ll_half6"
+	kernelMapLlImage128k        = "ll_image_128k"
+	kernelMapLlImage1m          = "ll_image_1m"
+	kernelMapLlImage64m         = "ll_image_64m"
+	kernelMapLlImage8m          = "ll_image_8m"
 	kernelMapLlLocal            = "ll_local"
 	kernelMapLlNetfilter        = "ll_netfilter"
 	kernelMapLlNexthop          = "ll_nexthop"
@@ -334,6 +358,9 @@ const (
 	kernelMapLlNexthopId        = "ll_nexthop_id"
 	kernelMapLlPortDrops        = "ll_port_drops"
 	kernelMapLlRate             = "ll_rate"
+	kernelMapLlRuleHits         = "ll_rule_hits"
+	kernelMapLlRuleName         = "ll_rule_name"
+	kernelMapLlRules            = "ll_rules"
 	kernelMapLlSamples          = "ll_samples"
 	kernelMapLlService          = "ll_service"
 	kernelMapLlServiceName      = "ll_service_name"
@@ -414,9 +441,14 @@ type kernelMapSpecs struct {
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
@@ -424,6 +456,9 @@ type kernelMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
@@ -480,9 +515,14 @@ type kernelMaps struct {
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
+	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
+	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
+	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
+	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
+	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
@@ -490,6 +530,9 @@ type kernelMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
+	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
+	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
@@ -519,9 +562,14 @@ func (m *kernelMaps) Close() error {
 		m.LlCt6,
 		m.LlDevice,
 		m.LlDrops,
+		m.LlEpoch,
 		m.LlFragment,
 		m.LlHalf4,
 		m.LlHalf6,
+		m.LlImage128k,
+		m.LlImage1m,
+		m.LlImage64m,
+		m.LlImage8m,
 		m.LlLocal,
 		m.LlNetfilter,
 		m.LlNexthop,
@@ -529,6 +577,9 @@ func (m *kernelMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlRate,
+		m.LlRuleHits,
+		m.LlRuleName,
+		m.LlRules,
 		m.LlSamples,
 		m.LlService,
 		m.LlServiceName,

@@ -115,6 +115,9 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
 		return nil, nil // the kernel keeps no types of them
 	}
+	if spec.Type == ebpf.ArrayOfMaps {
+		return nil, nil // what is in them says itself what it is; see classify.h
+	}
 	to, err := shapeOf(spec)
 	if err != nil {
 		return nil, err

@@ -114,7 +114,7 @@ func TestEveryMapIsConverted(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(5, 7))
 	for name, ours := range wantedMaps(spec.Maps, datapath.TablesFor(0)) {
-		if scratch[name] {
+		if scratch[name] || ours.Type == ebpf.ArrayOfMaps {
 			continue
 		}
 		other := reshapeMap(t, random, ours)

@@ -28,6 +28,8 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlBackendReused:  t.Backends + 1,
 		kernelMapLlAffinity:       t.Affinity,
 		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
+		kernelMapLlRuleName:       t.Rules,
+		kernelMapLlRuleHits:       t.Rules,
 	}
 }
 
@@ -65,7 +67,7 @@ var loadMapSpecs = loadKernel
 func countEntries(m *ebpf.Map) (n uint32, err error) {
 	array := m.Type() == ebpf.Array
 	switch m.Type() {
-	case ebpf.Queue, ebpf.RingBuf, ebpf.PerCPUArray, ebpf.PerCPUHash:
+	case ebpf.Queue, ebpf.RingBuf, ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.ArrayOfMaps:
 		return 0, nil // of fixed size, or as many as there are services
 	}
 	i := uint32(0)

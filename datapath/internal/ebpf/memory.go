@@ -31,6 +31,8 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 		return "tables.affinity", t.Affinity
 	case kernelMapLlSourceRange:
 		return "tables.ranges", t.Ranges
+	case kernelMapLlRuleName, kernelMapLlRuleHits:
+		return "tables.rules", t.Rules
 	}
 	return "", 0
 }
@@ -50,6 +52,8 @@ func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
 	switch spec.Type {
 	case ebpf.Array:
 		atStart = entries * value
+	case ebpf.ArrayOfMaps:
+		atStart = entries * 8 // of what they hold, see classify.ImageMax
 	case ebpf.PerCPUArray:
 		atStart = entries * (perCPUEntryBytes + value*uint64(cpus))
 	case ebpf.Queue:

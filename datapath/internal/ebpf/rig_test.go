@@ -73,7 +73,7 @@ func (r *rig) fresh(t testing.TB) *rig {
 	f.t = t
 	for name, m := range f.maps {
 		switch m.Type() {
-		case ebpf.Queue, ebpf.RingBuf:
+		case ebpf.Queue, ebpf.RingBuf, ebpf.ArrayOfMaps:
 		case ebpf.Array, ebpf.PerCPUArray:
 			// No test goes further.
 			for key := range min(m.MaxEntries(), 128) {

@@ -189,6 +189,11 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 	return c, true, nil
 }
 
+// RuleCounters implements [datapath.Telemetry].
+func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
+	return t.d.firewall.counters(name)
+}
+
 func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]

@@ -30,11 +30,6 @@ func (u unsupported[K, V]) Keys(context.Context) iter.Seq2[K, error] {
 // Verify implements [datapath.Table].
 func (u unsupported[K, V]) Verify(context.Context, K) (bool, error) { return true, nil }
 
-// RuleCounters implements [datapath.Telemetry].
-func (t *telemetry) RuleCounters(context.Context, datapath.RuleName) (datapath.RuleCounters, bool, error) {
-	return datapath.RuleCounters{}, false, nil
-}
-
 // NATCounters implements [datapath.Telemetry].
 func (t *telemetry) NATCounters(context.Context, datapath.NATName) (datapath.RuleCounters, bool, error) {
 	return datapath.RuleCounters{}, false, nil

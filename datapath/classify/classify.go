@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package classify makes rules into an image that is searched in a time that hardly
+// depends on how many rules and prefixes there are, and searches it. It knows what a
+// rule matches and what decides among several, not what rules are for, and touches no
+// kernel: ebpf-src/classify.h searches the same image.
+//
+// Each field of a packet is looked up by itself, in a trie of bytes of which every
+// node is a bitmap and the values of its runs (a mixture of the Lulea tables of
+// Degermark et al., 1997, and of poptries, Asai and Ohara, 2015), so that its depth
+// is bounded by the width of the field. A leaf is a class: values that the same rules
+// match. Classes of several fields are folded into one where the table of all their
+// combinations stays small (recursive flow classification, Gupta and McKeown, 1999).
+// What remains are a few classes with a bit vector over the rules each, in the order
+// of precedence, below an aggregate with a bit for each word (Lakshman and Stiliadis,
+// 1998; Baboescu and Varghese, 2001): the first bit that all have is the rule.
+// Vectors are made of chunks, and the same chunk is there once.
+package classify
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Rule is what decides about the packets that it matches.
+type Rule struct {
+	Name   string // for errors
+	ID     uint32 // what is counted by it; 0: nothing
+	Hooks  datapath.FirewallHook
+	Match  *datapath.Match
+	Action uint8 // for the caller, as the next one
+	Flags  uint8
+}
+
+// The bounds of what [Compile] takes.
+const (
+	MaxRules    = aggregateMax * 64 * 64
+	MaxPrefixes = 1 << 20 // of all rules and groups together, for each direction that they are used in
+	MaxDevices  = 1 << 16
+)
+
+// Compile makes an image of rules, the first of which that matches decides. An error
+// of one rule or group is a [*datapath.RuleError]; it wraps [datapath.ErrCapacity]
+// where something is too large. The same rules make the same image.
+func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) (*Image, error) {
+	if len(rules) > MaxRules {
+		return nil, fmt.Errorf("%d rules, at most %d: %w", len(rules), MaxRules, datapath.ErrCapacity)
+	}
+	c := newCompiler(rules, groups)
+	for _, collect := range []func() error{
+		c.hooks, c.dscp, c.tcpFlags, c.vlans, c.devices, c.sourcePorts, c.layer4, c.addresses,
+	} {
+		if err := errors.Join(collect(), c.vectors.err); err != nil {
+			return nil, err
+		}
+	}
+	return c.image()
+}
+
+// Packet is what of a packet rules match.
+type Packet struct {
+	Source, Destination netip.Addr
+	Protocol            uint8
+	// HasPorts says whether the next two are known: not of later fragments, and of
+	// protocols without.
+	HasPorts        bool
+	SourcePort      uint16
+	DestinationPort uint16 // ICMP and ICMPv6: type in the upper byte, code in the lower
+	HasTCPFlags     bool
+	TCPFlags        uint8
+	DSCP            uint8
+	VLAN            uint16 // 0: none
+	Hook            datapath.FirewallHook
+	In, Out         string // devices; empty: none, or not known
+}
+
+// The fields, in the order in which their classes are folded: those with few classes
+// first, so that many come into one table.
+const (
+	fieldHook = iota
+	fieldDSCP
+	fieldTCPFlags
+	fieldVLAN
+	fieldIn
+	fieldOut
+	fieldSourcePort
+	fieldLayer4
+	fieldSource
+	fieldDestination
+	fieldCount
+)
+
+// The tries. Where a packet has no ports or flags, or is of the other family, another
+// one is asked.
+const (
+	rootHook = iota
+	rootDSCP
+	rootTCPFlags
+	rootNoTCPFlags
+	rootVLAN
+	rootIn
+	rootOut
+	rootSourcePort
+	rootNoSourcePort
+	rootLayer4
+	rootNoLayer4
+	rootSource4
+	rootSource6
+	rootDestination4
+	rootDestination6
+	rootCount
+)
+
+// fieldOf is the field that each trie is of.
+var fieldOf = [rootCount]int{
+	fieldHook, fieldDSCP, fieldTCPFlags, fieldTCPFlags, fieldVLAN, fieldIn, fieldOut, fieldSourcePort, fieldSourcePort,
+	fieldLayer4, fieldLayer4, fieldSource, fieldSource, fieldDestination, fieldDestination,
+}

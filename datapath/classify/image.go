@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package classify
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// The image is in the byte order of the machine, which is little-endian. At its
+// beginning is struct rules_header of ebpf-src/types.h, with what follows from where
+// on: all places are in bytes from the beginning.
+const (
+	Magic = 0x4c4c4301
+
+	headerMagic     = 0
+	headerRuleCount = 4
+	headerSize      = 8 // of the image
+	headerRules     = 12
+	headerChunks    = 16
+	headerDirect    = 20
+	headerWords     = 32
+	headerRoots     = headerWords + 8*aggregateMax
+	headerTables    = headerRoots + 4*16
+	headerBytes     = headerTables + 4*12
+
+	recordBytes = 8 // struct rule_record
+
+	aggregateMax = 4 // words of an aggregate
+
+	// ImageMax is how large an image may be.
+	ImageMax = 64 << 20
+)
+
+// combinationsDirect and combinationsMax are how many combinations of classes there
+// are at most in a table that leads to rules, where one table is enough, and in one
+// that leads to vectors.
+const (
+	combinationsDirect = 1 << 14
+	combinationsMax    = 1 << 12
+)
+
+// Image is rules, compiled. Safe for concurrent use.
+type Image struct{ b []byte }
+
+// Open takes what [Image.Bytes] returned, or more of it.
+func Open(b []byte) (*Image, error) {
+	if len(b) < headerBytes || binary.LittleEndian.Uint32(b) != Magic {
+		return nil, fmt.Errorf("that is no image of rules of this version")
+	}
+	size := binary.LittleEndian.Uint32(b[headerSize:])
+	if int64(size) > int64(len(b)) {
+		return nil, fmt.Errorf("an image of rules of %d bytes has only %d", size, len(b))
+	}
+	return &Image{b[:size]}, nil
+}
+
+// Bytes returns the image. It is not to be changed.
+func (m *Image) Bytes() []byte { return m.b }
+
+// RuleCount returns how many rules the image is of.
+func (m *Image) RuleCount() int { return int(m.word(headerRuleCount)) }
+
+// group is fields whose classes are folded into one.
+type group struct {
+	fields []int
+	table  []uint32 // vectors, by what the leaves of the fields add up to
+}
+
+// image puts everything together.
+func (c *compiler) image() (*Image, error) {
+	classes := c.classes()
+	groups, strides := c.fold(classes)
+	if c.vectors.err != nil {
+		return nil, c.vectors.err
+	}
+	m := &memory{b: make([]byte, headerBytes)}
+	header := func(at int, v uint32) { binary.LittleEndian.PutUint32(m.b[at:], v) }
+	header(headerMagic, Magic)
+	header(headerRuleCount, uint32(len(c.rules)))
+	words := (len(c.rules) + 63) / 64
+	aggregates := max(1, (words+63)/64)
+	header(headerChunks, uint32(8*aggregates))
+	for i := range words {
+		m.b[headerWords+i/8] |= 1 << (i % 8)
+	}
+	if len(groups) == 1 {
+		header(headerDirect, 1)
+	}
+	header(headerRules, m.put(c.records()))
+	places := newPlaces(c.vectors, aggregates)
+	for _, g := range groups {
+		table := make([]byte, 4*len(g.table))
+		for i, vector := range g.table {
+			v := uint32(c.vectors.first(vector) + 1)
+			if len(groups) > 1 {
+				v = places.vector(m, vector)
+			}
+			binary.LittleEndian.PutUint32(table[4*i:], v)
+		}
+		header(headerTables+4*g.fields[len(g.fields)-1], m.put(table))
+	}
+	rest := len(m.b)
+	for root, runs := range c.runs {
+		field := fieldOf[root]
+		m.shared = nil
+		if field < fieldSource { // of addresses little is the same
+			m.shared = make(map[string]uint32)
+		}
+		for i := range runs {
+			runs[i].value *= strides[field]
+		}
+		header(headerRoots+4*root, m.trie(runs, 0))
+	}
+	if m.err != nil {
+		return nil, fmt.Errorf("%d rules (%d MiB), and the prefixes, ports and other fields that they name: %w", len(c.rules), rest>>20, m.err)
+	}
+	header(headerSize, uint32(len(m.b)))
+	return &Image{m.b}, nil
+}
+
+func (c *compiler) records() []byte {
+	b := make([]byte, recordBytes*len(c.rules))
+	for i, r := range c.rules {
+		binary.LittleEndian.PutUint32(b[recordBytes*i:], r.ID)
+		b[recordBytes*i+4], b[recordBytes*i+5] = r.Action, r.Flags
+	}
+	return b
+}
+
+// classes numbers the different vectors of each field, and makes these numbers the
+// values of its tries.
+func (c *compiler) classes() (classes [fieldCount][]uint32) {
+	for field := range fieldCount {
+		numbers := make(map[uint32]uint32)
+		for root, runs := range c.runs {
+			if fieldOf[root] != field {
+				continue
+			}
+			for i, r := range runs {
+				n, ok := numbers[r.value]
+				if !ok {
+					n = uint32(len(classes[field]))
+					numbers[r.value] = n
+					classes[field] = append(classes[field], r.value)
+				}
+				runs[i].value = n
+			}
+		}
+	}
+	return classes
+}
+
+// fold puts fields together whose classes have few combinations, and returns by how
+// much a class of each field counts in the table of its group.
+func (c *compiler) fold(classes [fieldCount][]uint32) (groups []group, strides [fieldCount]uint32) {
+	all := 1
+	for _, of := range classes {
+		all = min(all*len(of), combinationsDirect+1)
+	}
+	most := combinationsMax
+	if all <= combinationsDirect {
+		most = combinationsDirect
+	}
+	for field, of := range classes {
+		last := len(groups) - 1
+		if last < 0 || len(groups[last].table)*len(of) > most {
+			groups = append(groups, group{table: of, fields: []int{field}})
+			strides[field] = 1
+			continue
+		}
+		g := &groups[last]
+		strides[field] = uint32(len(g.table))
+		g.fields = append(g.fields, field)
+		table := make([]uint32, 0, len(g.table)*len(of))
+		for _, vector := range of {
+			for _, folded := range g.table {
+				table = append(table, c.vectors.and(folded, vector))
+			}
+		}
+		g.table = table
+	}
+	return groups, strides
+}
+
+// places is where vectors and chunks are in the image.
+type places struct {
+	v          *vectors
+	aggregates int
+	vectors    map[uint32]uint32
+	chunks     map[uint32]uint32
+}
+
+func newPlaces(v *vectors, aggregates int) *places {
+	return &places{v, aggregates, make(map[uint32]uint32), make(map[uint32]uint32)}
+}
+
+// vector returns where a vector is: its aggregate, then where each of its chunks is.
+func (p *places) vector(m *memory, id uint32) uint32 {
+	if at, ok := p.vectors[id]; ok {
+		return at
+	}
+	parts := p.v.of(id)
+	b := make([]byte, 8*p.aggregates+4*len(parts))
+	for i, part := range parts {
+		at, ok := p.chunks[part]
+		if !ok {
+			var c [8 * chunkWords]byte
+			for j, w := range p.v.chunks[part] {
+				binary.LittleEndian.PutUint64(c[8*j:], w)
+			}
+			at = m.put(c[:])
+			p.chunks[part] = at
+		}
+		binary.LittleEndian.PutUint32(b[8*p.aggregates+4*i:], at)
+		for j, w := range p.v.chunks[part] {
+			if word := i*chunkWords + j; w != 0 {
+				b[word/8] |= 1 << (word % 8)
+			}
+		}
+	}
+	at := m.put(b)
+	p.vectors[id] = at
+	return at
+}
+
+// Usage says how large an image is, for the operator.
+func (m *Image) Usage() datapath.Usage {
+	return datapath.Usage{Used: uint64(len(m.b)), Size: ImageMax}
+}
+
+// Clone returns a copy that does not share memory with m.
+func (m *Image) Clone() *Image { return &Image{bytes.Clone(m.b)} }

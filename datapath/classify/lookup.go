@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package classify
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+func (m *Image) word(at int) uint32 { return binary.LittleEndian.Uint32(m.b[at:]) }
+func (m *Image) long(at int) uint64 { return binary.LittleEndian.Uint64(m.b[at:]) }
+
+// Lookup returns the index of the first rule that matches p, as they were given to
+// [Compile]; false: there is none.
+func (m *Image) Lookup(p *Packet) (int, bool) {
+	var vectors []int
+	direct, sum := m.word(headerDirect) != 0, 0
+	for field, t := range tries(p) {
+		sum += int(m.walk(m.word(headerRoots+4*t.root), t.key))
+		table := int(m.word(headerTables + 4*field))
+		if table == 0 {
+			continue
+		}
+		v := int(m.word(table + 4*sum))
+		if direct {
+			return v - 1, v > 0
+		}
+		vectors = append(vectors, v)
+		sum = 0
+	}
+	return m.first(vectors)
+}
+
+// question is a key, and which trie it is looked up in.
+type question struct {
+	root int
+	key  key
+}
+
+// tries returns what is asked about p, by field.
+func tries(p *Packet) (t [fieldCount]question) {
+	t[fieldHook] = question{rootHook, number(uint64(p.Hook), 8)}
+	t[fieldDSCP] = question{rootDSCP, number(uint64(p.DSCP), 8)}
+	t[fieldTCPFlags] = question{rootNoTCPFlags, key{}}
+	if p.HasTCPFlags {
+		t[fieldTCPFlags] = question{rootTCPFlags, number(uint64(p.TCPFlags), 8)}
+	}
+	t[fieldVLAN] = question{rootVLAN, number(uint64(p.VLAN), 16)}
+	t[fieldIn] = question{rootIn, keyOfDevice(p.In)}
+	t[fieldOut] = question{rootOut, keyOfDevice(p.Out)}
+	t[fieldSourcePort] = question{rootNoSourcePort, key{}}
+	t[fieldLayer4] = question{rootNoLayer4, number(uint64(p.Protocol), 8)}
+	if p.HasPorts {
+		t[fieldLayer4] = question{rootLayer4, number(uint64(p.Protocol)<<16|uint64(p.DestinationPort), 24)}
+		if hasPorts(datapath.Protocol(p.Protocol)) {
+			t[fieldSourcePort] = question{rootSourcePort, number(uint64(p.SourcePort), 16)}
+		}
+	}
+	family := 0
+	if p.Source.Is6() {
+		family = 1
+	}
+	t[fieldSource] = question{rootSource4 + family, keyOfAddr(p.Source)}
+	t[fieldDestination] = question{rootDestination4 + family, keyOfAddr(p.Destination)}
+	return t
+}
+
+// walk looks k up in a trie.
+func (m *Image) walk(entry uint32, k key) uint32 {
+	for entry&entryLeaf == 0 {
+		at := int(entry&entryValue) * 4
+		n := 8
+		if entry&entrySkip != 0 {
+			n = int(m.word(at + skipBits))
+			if k.hi>>(64-n) == m.long(at) {
+				entry = m.word(at + skipSame)
+			} else {
+				entry = m.word(at + skipOther)
+			}
+		} else {
+			b := k.byteOf(0)
+			word := m.long(at+b/64*8) & (2<<(b%64) - 1)
+			rank := int(m.b[at+nodeCounts+b/64]) + bits.OnesCount64(word)
+			entry = m.word(at + nodeEntries + 4*(rank-1))
+		}
+		k = key{k.hi<<n | k.lo>>(64-n), k.lo << n}
+	}
+	return entry & entryValue
+}
+
+// first returns the first bit that all vectors have.
+func (m *Image) first(vectors []int) (int, bool) {
+	chunks := int(m.word(headerChunks))
+	for i := range chunks / 8 {
+		words := m.long(headerWords + 8*i)
+		for _, v := range vectors {
+			words &= m.long(v + 8*i)
+		}
+		for ; words != 0; words &= words - 1 {
+			word := 64*i + bits.TrailingZeros64(words)
+			all := ^uint64(0)
+			for _, v := range vectors {
+				all &= m.long(int(m.word(v+chunks+4*(word/chunkWords))) + 8*(word%chunkWords))
+			}
+			if all != 0 {
+				return word*64 + bits.TrailingZeros64(all), true
+			}
+		}
+	}
+	return -1, false
+}
+
+// Find returns what is recorded of the first rule that matches p, without its name and
+// what it matches; false: there is none.
+func (m *Image) Find(p *Packet) (r Rule, found bool) {
+	i, found := m.Lookup(p)
+	if !found {
+		return r, false
+	}
+	at := int(m.word(headerRules)) + recordBytes*i
+	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}, true
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+)
+
+// What a rule's record says, as RULE_F_ in types.h; its action is a [datapath.FirewallAction].
+const (
+	ruleStateless = 1
+	ruleLog       = 2
+)
+
+// firewall is the table of the firewall's rules, which has one row.
+//
+// Rules have ids, by which they are counted and told: they stay the same as long as
+// there is a rule of the name, across changes and restarts.
+type firewall struct {
+	d *DataPlane
+
+	mu     sync.Mutex
+	ids    map[datapath.RuleName]uint32
+	lastID uint32
+	named  map[string]bool // devices that rules name; nil: not known
+}
+
+var _ datapath.Table[datapath.SetName, datapath.FirewallSet] = (*firewall)(nil)
+
+// adoptFirewall takes over the ids that an earlier run gave.
+func adoptFirewall(d *DataPlane) (*firewall, error) {
+	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32)}
+	err := batches(d.maps[kernelMapLlRuleName], func(ids []uint32, names []kernelRuleName) error {
+		for i, id := range ids {
+			f.ids[names[i].name()] = id
+			f.lastID = max(f.lastID, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take over the rules of an earlier run: %w", err)
+	}
+	return f, nil
+}
+
+// Update implements [datapath.Table].
+func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.FirewallSet) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rules, err := f.order(&set)
+	if err != nil {
+		return err
+	}
+	image, err := classify.Compile(rules, set.Groups)
+	if err != nil {
+		return err
+	}
+	gone := func(name datapath.RuleName) bool { _, ok := set.Rules[name]; return !ok }
+	if err := f.enter(set.Rules); errors.Is(err, unix.E2BIG) {
+		// Those that go make room; they are in force for a moment without being counted.
+		err = errors.Join(f.remove(gone), f.enter(set.Rules))
+		if err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	f.named = devicesOf(&set)
+	if err := f.publish(image); err != nil {
+		return err
+	}
+	return f.remove(gone)
+}
+
+// order returns the rules in the order in which they are asked, with an id each.
+func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
+	var rules []classify.Rule
+	for i := range set.Exempt {
+		rules = append(rules, classify.Rule{
+			Name: fmt.Sprintf("exemption %d", i+1), Hooks: datapath.HookAll, Match: &set.Exempt[i], Action: uint8(datapath.ActionAllow),
+		})
+	}
+	names := slices.SortedFunc(maps.Keys(set.Rules), func(a, b datapath.RuleName) int {
+		return cmp.Or(cmp.Compare(set.Rules[a].Priority, set.Rules[b].Priority), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		r := set.Rules[name]
+		if len(name) >= ruleNameMax {
+			return nil, &datapath.RuleError{Rule: string(name), Err: fmt.Errorf("its name has more than %d bytes", ruleNameMax-1)}
+		}
+		id, ok := f.ids[name]
+		if !ok {
+			f.lastID++
+			id = f.lastID
+			f.ids[name] = id
+		}
+		k := classify.Rule{Name: string(name), ID: id, Hooks: r.Hooks, Match: &r.Match, Action: uint8(r.Action)}
+		if r.Stateless {
+			k.Flags |= ruleStateless
+		}
+		if r.Log {
+			k.Flags |= ruleLog
+		}
+		rules = append(rules, k)
+	}
+	return rules, nil
+}
+
+// ruleNameMax is RULE_NAME_MAX.
+const ruleNameMax = len(kernelRuleName{}.Name)
+
+// enter makes the entries of rules that have none, for their names and counters.
+func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
+	known := make(map[uint32]bool, len(f.ids))
+	err := batches(f.d.maps[kernelMapLlRuleName], func(ids []uint32, _ []kernelRuleName) error {
+		for _, id := range ids {
+			known[id] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	none := make([]kernelRuleHits, ebpf.MustPossibleCPU())
+	for name := range rules {
+		id := f.ids[name]
+		if known[id] {
+			continue
+		}
+		var k kernelRuleName
+		copy(k.Name[:], name)
+		if err := f.d.maps[kernelMapLlRuleHits].Put(id, none); err != nil {
+			return fmt.Errorf("counters of rule %s: %w", name, err)
+		}
+		// Last: what has a name has counters.
+		if err := f.d.maps[kernelMapLlRuleName].Put(id, &k); err != nil {
+			return fmt.Errorf("name of rule %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// publish puts an image in force, then has connections that were allowed by another
+// one asked about again.
+func (f *firewall) publish(image *classify.Image) error {
+	changed, err := f.d.images.publish(rulesFirewall, image)
+	if changed {
+		err = errors.Join(err, f.d.raiseEpoch())
+	}
+	return err
+}
+
+// remove forgets rules that are not in force.
+func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
+	for name, id := range f.ids {
+		if !gone(name) {
+			continue
+		}
+		for _, table := range []string{kernelMapLlRuleName, kernelMapLlRuleHits} {
+			if e := f.d.maps[table].Delete(id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+				err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
+			}
+		}
+		delete(f.ids, name)
+	}
+	return err
+}
+
+// Delete implements [datapath.Table].
+func (f *firewall) Delete(context.Context, datapath.SetName) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.named = map[string]bool{}
+	if err := f.publish(nil); err != nil {
+		return err
+	}
+	return f.remove(func(datapath.RuleName) bool { return true })
+}
+
+// Keys implements [datapath.Table].
+func (f *firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
+	return func(yield func(datapath.SetName, error) bool) {
+		if now, err := f.d.images.read(rulesFirewall); err != nil || now.Image != 0 {
+			yield(datapath.NodeSet, err)
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (f *firewall) Verify(context.Context, datapath.SetName) (bool, error) {
+	return f.d.images.verify(rulesFirewall)
+}
+
+// counters returns what a rule decided; false: there is none of that name.
+func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, found bool, err error) {
+	f.mu.Lock()
+	id, ok := f.ids[name]
+	f.mu.Unlock()
+	if !ok {
+		return c, false, nil
+	}
+	var hits []kernelRuleHits
+	if err := f.d.maps[kernelMapLlRuleHits].Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return c, false, nil
+	} else if err != nil {
+		return c, false, fmt.Errorf("counters of rule %s: %w", name, err)
+	}
+	for _, h := range hits {
+		c.Packets += h.PacketCount
+		c.Bytes += h.ByteCount
+		c.Connections += h.ConnectionCount
+	}
+	return c, true, nil
+}
+
+// devicesOf returns the devices that rules name.
+func devicesOf(set *datapath.FirewallSet) map[string]bool {
+	named := make(map[string]bool)
+	for _, r := range set.Rules {
+		for _, name := range slices.Concat(r.Match.In, r.Match.Out) {
+			named[name] = true
+		}
+	}
+	return named
+}
+
+// devicesChanged has connections asked about again where a device has another index
+// now, or is gone, that a rule names: the rules themselves know devices by their names.
+func (f *firewall) devicesChanged(names []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(names) == 0 || f.named != nil && !slices.ContainsFunc(names, func(name string) bool { return f.named[name] }) {
+		return nil
+	}
+	if now, err := f.d.images.read(rulesFirewall); err != nil || now.Image == 0 {
+		return err
+	}
+	return f.d.raiseEpoch()
+}
+
+// raiseEpoch makes all connections be asked about again that were allowed before.
+func (d *DataPlane) raiseEpoch() error {
+	d.epochMu.Lock()
+	defer d.epochMu.Unlock()
+	var epoch uint32
+	if err := d.maps[kernelMapLlEpoch].Lookup(uint32(0), &epoch); err != nil {
+		return fmt.Errorf("epoch of the rules: %w", err)
+	}
+	if err := d.maps[kernelMapLlEpoch].Put(uint32(0), epoch+1); err != nil {
+		return fmt.Errorf("epoch of the rules: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+)
+
+// ruleFor is a rule about packets to one address.
+func ruleFor(priority int32, addr string, action datapath.FirewallAction) datapath.FirewallRule {
+	p, err := netip.MustParseAddr(addr).Prefix(32)
+	if err != nil {
+		panic(err)
+	}
+	return datapath.FirewallRule{Priority: priority, Hooks: datapath.HookAll, Action: action, Match: datapath.Match{Destination: []netip.Prefix{p}}}
+}
+
+// rulesInForce says what is in force for packets to some addresses: the id of the rule.
+func (n *network) rulesInForce(addrs ...string) (ids []uint32) {
+	n.t.Helper()
+	image, err := n.d.images.inForce(rulesFirewall)
+	n.ok(err)
+	for _, a := range addrs {
+		ids = append(ids, 0)
+		if image == nil {
+			continue
+		}
+		to := netip.MustParseAddr(a)
+		if r, ok := image.Find(&classify.Packet{Source: to, Destination: to, Hook: datapath.HookForward, In: "in0"}); ok {
+			ids[len(ids)-1] = r.ID
+		}
+	}
+	return ids
+}
+
+func (n *network) epoch() (v uint32) {
+	n.t.Helper()
+	n.ok(n.d.maps[kernelMapLlEpoch].Lookup(uint32(0), &v))
+	return v
+}
+
+// hit counts a packet for a rule, as programs do.
+func (n *network) hit(id uint32, packets uint64) {
+	n.t.Helper()
+	hits := make([]kernelRuleHits, ebpf.MustPossibleCPU())
+	hits[len(hits)-1] = kernelRuleHits{PacketCount: packets, ByteCount: 100 * packets}
+	n.ok(n.d.maps[kernelMapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
+}
+
+// TestFirewallSet follows a set of rules through changes and restarts: what is in
+// force, by which ids, what they have counted, and whether connections are asked about
+// again.
+func TestFirewallSet(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
+		"b": ruleFor(10, "10.0.1.11", datapath.ActionDeny), "a": ruleFor(10, "10.0.1.11", datapath.ActionAllow),
+		"c": ruleFor(5, "10.0.1.12", datapath.ActionReject),
+	}}
+	update := func() {
+		t.Helper()
+		n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
+		if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); !ok || err != nil {
+			t.Errorf("what was just written is not so: %v", err)
+		}
+	}
+	expect := func(what string, epoch uint32, want ...uint32) {
+		t.Helper()
+		if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
+			t.Errorf("%s: rules %v decide, want %v", what, got, want)
+		}
+		if got := n.epoch(); got != epoch {
+			t.Errorf("%s: epoch %d, want %d", what, got, epoch)
+		}
+	}
+	counted := func(name datapath.RuleName, want uint64) {
+		t.Helper()
+		got, ok, err := n.d.Telemetry().RuleCounters(ctx, name)
+		if err != nil || !ok || got != (datapath.RuleCounters{Packets: want, Bytes: 100 * want}) {
+			t.Errorf("rule %s: %+v (%v, %v), want %d packets", name, got, ok, err, want)
+		}
+	}
+	keys := func() (all []datapath.SetName) {
+		for key, err := range n.d.firewall.Keys(ctx) {
+			n.ok(err)
+			all = append(all, key)
+		}
+		return all
+	}
+	expect("no rules", 0, 0, 0, 0)
+	if got := keys(); len(got) != 0 {
+		t.Errorf("sets %v, want none", got)
+	}
+	update()
+	a, c := n.d.firewall.ids["a"], n.d.firewall.ids["c"]
+	expect("rules", 1, a, c, 0)
+	n.hit(c, 7)
+	counted("c", 7)
+	update()
+	expect("the same rules", 1, a, c, 0)
+	counted("c", 7)
+
+	n.ok(n.d.Close())
+	n.restart("tcx")
+	expect("after a restart", 1, a, c, 0)
+	if got := keys(); !slices.Equal(got, []datapath.SetName{datapath.NodeSet}) {
+		t.Errorf("sets %v, want that of the node", got)
+	}
+	counted("c", 7)
+	update()
+	expect("the same rules after a restart", 1, a, c, 0)
+
+	delete(set.Rules, "a")
+	set.Rules["d"] = ruleFor(1, "10.0.1.13", datapath.ActionDeny)
+	set.Exempt = []datapath.Match{{Destination: []netip.Prefix{netip.MustParsePrefix("10.0.1.12/32")}}}
+	update()
+	expect("others", 2, n.d.firewall.ids["b"], 0, n.d.firewall.ids["d"])
+	counted("c", 7)
+	counted("d", 0)
+	if _, ok, err := n.d.Telemetry().RuleCounters(ctx, "a"); ok || err != nil {
+		t.Errorf("a rule that is gone has counters (%v)", err)
+	}
+
+	n.ok(n.d.maps[kernelMapLlImage128k].Delete(uint32(rulesFirewall)))
+	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); ok || err != nil {
+		t.Errorf("nobody sees that the rules are gone: %v", err)
+	}
+	update()
+	expect("published again", 3, n.d.firewall.ids["b"], 0, n.d.firewall.ids["d"])
+
+	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
+	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
+	expect("no rules any more", 4, 0, 0, 0)
+	for _, table := range []string{kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlImage128k} {
+		if held, err := countKeys(n.d.maps[table]); err != nil || held != 0 {
+			t.Errorf("%s holds %d entries (%v)", table, held, err)
+		}
+	}
+}
+
+func countKeys(m *ebpf.Map) (n int, err error) {
+	var key, value []byte
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		n++
+	}
+	return n, it.Err()
+}
+
+// TestFirewallSetSizes changes between sets whose images are of all sizes.
+func TestFirewallSetSizes(t *testing.T) {
+	n := newNetwork(t)
+	n.config.Tables.Rules = 20_000
+	n.restart("tcx")
+	ctx := context.Background()
+	for _, size := range []int{20, 10_000, 200, 3000, 1, 10_000} {
+		set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
+		for i := range size {
+			set.Rules[datapath.RuleName(fmt.Sprint("r", i))] = ruleFor(int32(i), fmt.Sprintf("10.%d.%d.%d", i%251, i/251%241, i%239), datapath.ActionDeny)
+		}
+		set.Rules["last"] = ruleFor(1<<30, "10.0.1.11", datapath.ActionDeny)
+		n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
+		if got := n.rulesInForce("10.0.1.11"); got[0] != n.d.firewall.ids["last"] {
+			t.Errorf("%d rules: rule %d decides, want %d", size, got[0], n.d.firewall.ids["last"])
+		}
+		images := 0
+		for _, s := range imageSizes {
+			held, err := countKeys(n.d.maps[s.name])
+			n.ok(err)
+			images += held
+		}
+		if images != 1 {
+			t.Errorf("%d rules: there are %d images", size, images)
+		}
+	}
+}
+
+// TestFirewallSetNeedsRoom has as many rules as there is room for become others.
+func TestFirewallSetNeedsRoom(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	of := func(prefix string, count int) datapath.FirewallSet {
+		set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
+		for i := range count {
+			set.Rules[datapath.RuleName(fmt.Sprint(prefix, i))] = ruleFor(0, "10.0.1.11", datapath.ActionDeny)
+		}
+		return set
+	}
+	room := int(n.config.Tables.Rules)
+	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, of("a", room)))
+	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, of("b", room)))
+	if got := n.rulesInForce("10.0.1.11"); got[0] != n.d.firewall.ids["b0"] {
+		t.Errorf("rule %d decides, want %d", got[0], n.d.firewall.ids["b0"])
+	}
+	if err := n.d.firewall.Update(ctx, datapath.NodeSet, of("b", room+1)); !errors.Is(err, unix.E2BIG) {
+		t.Errorf("error %v, want that there is no room", err)
+	}
+}
+
+// TestFirewallSetKeepsRulesWhenRefused has a rule be wrong: those of before go on.
+func TestFirewallSetKeepsRulesWhenRefused(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": ruleFor(0, "10.0.1.11", datapath.ActionDeny)}}
+	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
+	before := n.rulesInForce("10.0.1.11")
+	set.Rules = maps.Clone(set.Rules)
+	wrong := ruleFor(0, "10.0.1.12", datapath.ActionDeny)
+	wrong.Match.SourceGroups = []datapath.GroupName{"nobody"}
+	set.Rules["wrong"] = wrong
+	delete(set.Rules, "a")
+	err := n.d.firewall.Update(ctx, datapath.NodeSet, set)
+	var about *datapath.RuleError
+	if !errors.As(err, &about) || about.Rule != "wrong" || !errors.Is(err, datapath.ErrAbsent) {
+		t.Errorf("error %v, want one about the rule", err)
+	}
+	if got := n.rulesInForce("10.0.1.11"); !slices.Equal(got, before) || n.epoch() != 1 {
+		t.Errorf("rules %v in force at epoch %d, want %v as before", got, n.epoch(), before)
+	}
+}
+
+// TestFirewallSetFollowsDevices has devices that rules name get another index: the
+// rules are of the name, and connections are asked about again.
+func TestFirewallSetFollowsDevices(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	rule := ruleFor(0, "10.0.1.11", datapath.ActionDeny)
+	rule.Match.In = []string{"dmz0"}
+	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": rule}}))
+	epoch := n.epoch()
+	changed := func(what string, want uint32, args ...string) {
+		t.Helper()
+		n.node.Run(t, "ip", append([]string{"link"}, args...)...)
+		z, err := n.d.zone(zoneHost)
+		n.ok(err)
+		n.ok(z.devices.scan())
+		if got := n.epoch() - epoch; got != want {
+			t.Errorf("%s: the epoch rose by %d, want %d", what, got, want)
+		}
+		epoch = n.epoch()
+	}
+	changed("another device", 0, "add", "lan0", "type", "bridge")
+	changed("the device comes", 1, "add", "dmz0", "type", "bridge")
+	named := 0
+	n.ok(batches(n.d.maps[kernelMapLlDevice], func(_ []kernelDeviceKey, devices []kernelDevice) error {
+		for _, d := range devices {
+			if d.name() == "dmz0" {
+				named++
+			}
+		}
+		return nil
+	}))
+	if named != 1 {
+		t.Errorf("programs know %d devices by its name", named)
+	}
+	changed("its address changes", 0, "set", "dmz0", "mtu", "1400")
+	changed("it goes", 1, "del", "dmz0")
+	changed("another one is called so", 1, "set", "lan0", "name", "dmz0")
+	n.restart("tcx")
+	if got := n.epoch(); got != epoch {
+		t.Errorf("a restart raised the epoch by %d", got-epoch)
+	}
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/classify"
+)
+
+// imageSizes are the maps of images, the smallest first, and how large one of theirs
+// may be. Places in this list, from 1 on, are rules.image.
+var imageSizes = []struct {
+	name string
+	size int
+}{
+	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
+}
+
+// ruleSet is enum rule_set.
+type ruleSet uint32
+
+const (
+	rulesFirewall ruleSet = iota
+	rulesDNAT
+	rulesSNAT
+	ruleSetMax
+)
+
+// images are the sets of rules that are in force, each as an image. Safe for
+// concurrent use.
+type images struct {
+	maps  map[string]*ebpf.Map
+	inner map[string]*ebpf.MapSpec // of what is in the maps of images
+
+	mu  sync.Mutex
+	ids [ruleSetMax]ebpf.MapID // of the images that were published
+}
+
+func newImages(maps map[string]*ebpf.Map) (*images, error) {
+	spec, err := loadKernel()
+	if err != nil {
+		return nil, err
+	}
+	m := &images{maps: maps, inner: make(map[string]*ebpf.MapSpec)}
+	for _, s := range imageSizes {
+		m.inner[s.name] = spec.Maps[s.name].InnerMap
+	}
+	return m, nil
+}
+
+// publish puts an image in force for a set, at once; nil: the set has no rules. It
+// returns whether anything was changed.
+func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, err := m.read(set)
+	if err != nil {
+		return false, err
+	}
+	old, err := m.inForce(set)
+	if err != nil {
+		return false, err
+	}
+	which := uint32(0)
+	if image != nil {
+		for i, s := range imageSizes {
+			if which == 0 && len(image.Bytes()) <= s.size {
+				which = uint32(i + 1)
+			}
+		}
+		if which == now.Image && old != nil && bytes.Equal(old.Bytes(), image.Bytes()) {
+			return false, m.remember(set, now.Image)
+		}
+		if err := m.insert(set, which, image); err != nil {
+			return false, err
+		}
+	} else if now.Image == 0 {
+		return false, nil
+	}
+	// Until here a program finds the old image, from here on the new one. Where they
+	// are in the same map, that was a moment ago.
+	if err := m.maps[kernelMapLlRules].Put(uint32(set), kernelRules{Image: which}); err != nil {
+		return false, err
+	}
+	return true, m.removeOthers(set, which)
+}
+
+func (m *images) read(set ruleSet) (r kernelRules, err error) {
+	return r, m.maps[kernelMapLlRules].Lookup(uint32(set), &r)
+}
+
+// insert makes a map of an image, and puts it where programs look.
+func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error {
+	name := imageSizes[which-1].name
+	inner, err := ebpf.NewMap(m.inner[name])
+	if err != nil {
+		return fmt.Errorf("no memory for the %d KiB of an image of rules: %w", m.inner[name].ValueSize>>10, err)
+	}
+	defer inner.Close() // the map that it is put into holds it
+	err = mapped(inner, unix.PROT_READ|unix.PROT_WRITE, func(b []byte) error {
+		copy(b, image.Bytes())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.maps[name].Put(uint32(set), inner); err != nil {
+		return err
+	}
+	info, err := inner.Info()
+	if err != nil {
+		return err
+	}
+	m.ids[set], _ = info.ID()
+	return nil
+}
+
+// mapped lets f read or write the value of an array that has but one.
+func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
+	b, err := unix.Mmap(m.FD(), 0, int(m.ValueSize()), access, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the memory of an image of rules: %w", err)
+	}
+	return errors.Join(f(b), unix.Munmap(b))
+}
+
+// removeOthers removes the images of a set that are not in force, after the last
+// program that may be reading one has ended.
+func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
+	synchronized := false
+	for i, s := range imageSizes {
+		if uint32(i+1) == which {
+			continue
+		}
+		var id ebpf.MapID
+		if e := m.maps[s.name].Lookup(uint32(set), &id); errors.Is(e, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if !synchronized {
+			synchronize()
+			synchronized = true
+		}
+		err = errors.Join(err, m.maps[s.name].Delete(uint32(set)))
+	}
+	return err
+}
+
+// inForce returns a copy of the image that programs use for a set; nil: there is none,
+// or none that can be read.
+func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
+	now, err := m.read(set)
+	if err != nil || now.Image == 0 || int(now.Image) > len(imageSizes) {
+		return nil, err
+	}
+	var inner *ebpf.Map
+	if err := m.maps[imageSizes[now.Image-1].name].Lookup(uint32(set), &inner); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer inner.Close() // only read
+	err = mapped(inner, unix.PROT_READ, func(b []byte) error {
+		if found, err := classify.Open(b); err == nil {
+			image = found.Clone()
+		}
+		return nil
+	})
+	return image, err
+}
+
+// remember notes the image in force as the one that was published.
+func (m *images) remember(set ruleSet, which uint32) error {
+	return m.maps[imageSizes[which-1].name].Lookup(uint32(set), &m.ids[set])
+}
+
+// verify reports whether the image that was published last is still in force.
+func (m *images) verify(set ruleSet) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, err := m.read(set)
+	if err != nil || now.Image == 0 || int(now.Image) > len(imageSizes) {
+		return false, err
+	}
+	var id ebpf.MapID
+	if err := m.maps[imageSizes[now.Image-1].name].Lookup(uint32(set), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return id == m.ids[set], nil
+}
