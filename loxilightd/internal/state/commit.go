@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/loxilight/loxilight/datapath"
+	"time"
 )
 
 // Transaction is a change that is made whole or not at all.
@@ -26,6 +25,16 @@ type Transaction struct {
 	// restarts of the daemon included. Answer then makes what a repetition gets.
 	RequestID string
 	Answer    func(*Result) []byte
+
+	By Author // for the history
+	// Confirm has the change taken back after so long, unless it is confirmed. Zero:
+	// it stays.
+	Confirm time.Duration
+
+	restores bool   // it goes back to what was: owners and sizes are no reason against it
+	restored uint64 // the revision that it goes back to
+	force    bool   // what is refused is left out
+	settles  bool   // with it the change that waits for its confirmation is taken back
 }
 
 // Scope makes a transaction absolute: objects of Owner of one of Kinds that Put
@@ -42,6 +51,11 @@ type Result struct {
 	// Answer is what the transaction of the same RequestID was answered before. If
 	// it is set nothing was done now, and the other fields are not.
 	Answer []byte
+	// Pending says until when the change is to be confirmed; nil: it stays.
+	Pending *Pending
+	// Left are the objects that a rollback left as they are though they were
+	// different then: those in files.
+	Left []Key
 }
 
 // Reason says why a transaction was refused.
@@ -53,6 +67,7 @@ const (
 	Conflict                  // somebody else holds it, or the revision moved on
 	Capacity                  // a table is full
 	Unavailable               // it could not be made durable
+	NotKept                   // the history does not go back so far
 )
 
 // Refusal is the error of a transaction that was not made.
@@ -78,224 +93,6 @@ func refuse(reason Reason, k Key, field, format string, args ...any) *Refusal {
 	return &Refusal{reason, k, field, fmt.Sprintf(format, args...)}
 }
 
-// plan is a transaction worked out against the state that it is to change.
-type plan struct {
-	base    *Snapshot
-	edit    *editor
-	changes []Change
-	puts    []*Object // created and updated ones, as they will be
-	gone    []*Object // as they were: deleted, or updated
-	dropped []*Object // deleted ones, as they were
-	cost    datapath.Cost
-	counts  map[string]int
-	dark    map[Key]*Object // as in the store
-	lit     []*Object       // of dark: replaced or deleted
-}
-
-// plan works t out. It changes nothing. s.writer is held.
-func (s *Store) plan(t *Transaction) (*plan, error) {
-	base := s.Snapshot()
-	if t.IfRevision != nil && *t.IfRevision != base.Revision {
-		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
-	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark}
-	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
-	for _, o := range t.Put {
-		if err := p.put(o, named); err != nil {
-			return nil, err
-		}
-	}
-	for _, k := range t.Delete {
-		if err := p.delete(k, t.Owner, named); err != nil {
-			return nil, err
-		}
-	}
-	if t.Replace != nil {
-		p.prune(t.Replace, named)
-	}
-	if err := s.checkClaims(p); err != nil {
-		return nil, err
-	}
-	if err := p.checkGroups(); err != nil {
-		return nil, err
-	}
-	if err := s.checkCapacity(p); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-func name(k Key, named map[Key]struct{}) error {
-	if _, twice := named[k]; twice {
-		return refuse(Invalid, k, "", "named twice in one transaction")
-	}
-	named[k] = struct{}{}
-	return nil
-}
-
-func (p *plan) put(o *Object, named map[Key]struct{}) error {
-	if err := name(o.Key, named); err != nil {
-		return err
-	}
-	old := p.edit.get(o.Key)
-	if old != nil && old.Owner != o.Owner {
-		return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s: change it there, or delete it first", old.Owner, o.Owner)
-	}
-	change := Change{Key: o.Key, Action: Created}
-	switch {
-	case old == nil:
-		p.counts[o.Kind]++
-		if dark, ok := p.dark[o.Key]; ok {
-			if dark.Owner != o.Owner {
-				return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", dark.Owner, o.Owner)
-			}
-			p.lit = append(p.lit, dark)
-		}
-	case old.same(o):
-		change.Action = Unchanged
-		p.changes = append(p.changes, change)
-		return nil
-	default:
-		change.Action = Updated
-		p.cost = p.cost.Sub(old.Value.cost())
-		p.gone = append(p.gone, old)
-	}
-	c := *o
-	p.cost = p.cost.Add(c.Value.cost())
-	p.edit.put(&c)
-	p.puts = append(p.puts, &c)
-	p.changes = append(p.changes, change)
-	return nil
-}
-
-func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
-	if err := name(k, named); err != nil {
-		return err
-	}
-	old := p.edit.get(k)
-	if old == nil {
-		old = p.dark[k]
-	}
-	if old == nil {
-		p.changes = append(p.changes, Change{Key: k, Action: Absent})
-		return nil
-	}
-	if old.Owner == OwnerFile && owner != OwnerFile {
-		return refuse(Conflict, k, "owner", "stands in the object files: take it out there, then reload")
-	}
-	p.drop(old)
-	return nil
-}
-
-func (p *plan) drop(old *Object) {
-	p.dropped = append(p.dropped, old)
-	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
-	if old.Value == nil {
-		p.lit = append(p.lit, old)
-		return
-	}
-	p.edit.remove(old.Key)
-	p.cost = p.cost.Sub(old.Value.cost())
-	if p.counts[old.Kind]--; p.counts[old.Kind] == 0 {
-		delete(p.counts, old.Kind)
-	}
-	p.gone = append(p.gone, old)
-}
-
-// prune deletes what scope covers and nobody named.
-func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
-	kinds := slices.Compact(slices.Sorted(slices.Values(scope.Kinds)))
-	for _, kind := range kinds {
-		for o := range p.base.After(kind, "") {
-			if _, ok := named[o.Key]; !ok && o.Owner == scope.Owner {
-				p.drop(o)
-			}
-		}
-	}
-	for k, o := range p.dark {
-		if _, ok := named[k]; !ok && o.Owner == scope.Owner && slices.Contains(kinds, k.Kind) {
-			p.drop(o)
-		}
-	}
-}
-
-// checkClaims refuses a plan in which two objects claim the same.
-func (s *Store) checkClaims(p *plan) error {
-	claimed := make(map[claim]string, len(p.puts))
-	var err error
-	for _, o := range p.puts {
-		o.Value.claims(func(c claim, field func() string) {
-			if err != nil {
-				return
-			}
-			holder, ok := claimed[c]
-			if !ok {
-				holder, ok = s.claims[c]
-				ok = ok && p.holds(holder, c)
-			}
-			if ok && holder != o.Name {
-				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, Key{c.kind(), holder})
-			}
-			claimed[c] = o.Name
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// holds says whether the object name still claims c when the plan is carried out.
-func (p *plan) holds(name string, c claim) (held bool) {
-	o := p.edit.get(Key{c.kind(), name})
-	if o == nil {
-		return false
-	}
-	o.Value.claims(func(d claim, _ func() string) { held = held || c == d })
-	return held
-}
-
-// checkCapacity refuses a plan that makes a table too full. What is over the
-// limit already, since the limit was lowered, may stay and may shrink.
-func (s *Store) checkCapacity(p *plan) error {
-	for _, t := range []struct {
-		name, field string // field: empty where it is not the same for all kinds
-		of          func(datapath.Cost) int
-		size        uint32
-	}{
-		{"services", "spec.frontends", func(c datapath.Cost) int { return c.Frontends }, s.tables.Services},
-		{"backends", "spec.backends", func(c datapath.Cost) int { return c.Backends }, s.tables.Backends},
-		{"slots", "spec.backends", func(c datapath.Cost) int { return c.Slots }, s.tables.Slots},
-		{"ranges", "spec.sourceRanges", func(c datapath.Cost) int { return c.Ranges }, s.tables.Ranges},
-		{"rules", "", func(c datapath.Cost) int { return c.Rules }, s.tables.Rules},
-		{"prefixes", "", func(c datapath.Cost) int { return c.Prefixes }, s.tables.Prefixes},
-	} {
-		before, after := t.of(p.base.cost), t.of(p.cost)
-		if after <= int(t.size) || after <= before {
-			continue
-		}
-		return refuse(Capacity, p.culprit(t.of, after-max(int(t.size), before)), t.field,
-			"table %s is full: %d of %d entries used, %d with this change; delete something, or raise tables.%s in the configuration",
-			t.name, before, t.size, after, t.name)
-	}
-	return nil
-}
-
-// culprit returns the first object with which, and with that of all before it, the
-// growth is more than there is room for: excess entries too many in the end.
-func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
-	for _, o := range slices.Backward(p.puts) {
-		grown := of(o.Value.cost())
-		if old, ok := p.base.Get(o.Key); ok {
-			grown -= of(old.Value.cost())
-		}
-		if excess -= grown; excess <= 0 {
-			return o.Key
-		}
-	}
-	return Key{}
-}
-
 // Answer returns what the transaction of that RequestID was answered; nil if none
 // of that id is remembered.
 func (s *Store) Answer(requestID string) ([]byte, error) {
@@ -308,56 +105,122 @@ func (s *Store) Answer(requestID string) ([]byte, error) {
 	return answer, nil
 }
 
+// repeated returns what the transaction of that RequestID was answered; nil if it
+// was not carried out before. s.writer is held.
+func (s *Store) repeated(requestID string) (*Result, error) {
+	if requestID == "" {
+		return nil, nil
+	}
+	answer, err := s.disk.answer(requestID)
+	if err != nil {
+		return nil, refuse(Unavailable, Key{}, "", "look up requestID: %v", err)
+	}
+	if answer == nil {
+		return nil, nil
+	}
+	return &Result{Answer: answer}, nil
+}
+
 // Commit makes t whole, or refuses it with a [*Refusal]. When it returns without
 // an error what changed is durable. Safe for concurrent use; one at a time is
 // carried out.
 func (s *Store) Commit(t *Transaction) (*Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if t.RequestID != "" {
-		answer, err := s.disk.answer(t.RequestID)
-		if err != nil {
-			return nil, refuse(Unavailable, Key{}, "", "look up requestID: %v", err)
-		}
-		if answer != nil {
-			return &Result{Answer: answer}, nil
-		}
+	if result, err := s.repeated(t.RequestID); result != nil || err != nil {
+		return result, err
 	}
+	return s.commit(t)
+}
+
+// commit is Commit of what was not carried out before. s.writer is held.
+func (s *Store) commit(t *Transaction) (*Result, error) {
 	p, err := s.plan(t)
 	if err != nil {
 		return nil, err
 	}
 	result := &Result{Revision: p.base.Revision, Changes: p.changes}
-	changed := len(p.puts)+len(p.dropped) > 0
-	if t.DryRun || !changed && t.RequestID == "" {
+	changed := len(p.formers) > 0
+	if t.DryRun || !changed && t.RequestID == "" && !t.settles {
 		return result, nil
+	}
+	puts := slices.Concat(p.puts, p.darkens)
+	w := write{
+		puts: puts, deletes: p.dropped, settled: t.settles,
+		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(s.dark) - len(p.lit) + len(p.darkens),
 	}
 	if changed {
 		result.Revision++
+		s.remember(t, p, &w, result)
 	}
-	w := write{
-		revision: result.Revision, puts: p.puts, deletes: p.dropped,
-		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(s.dark) - len(p.lit),
+	if before := s.waiting.Load(); before != nil && t.settles {
+		w.rewritten = s.became(before.Revision, TakenBack)
 	}
-	for _, o := range p.puts {
+	w.revision = result.Revision
+	for _, o := range puts {
 		o.Revision = result.Revision
 	}
 	if t.RequestID != "" {
 		w.requestID, w.answer = t.RequestID, t.Answer(result)
 	}
+	if w.rewritten != nil && slices.Contains(w.evicted, w.rewritten.Revision) {
+		w.rewritten = nil
+	}
 	if err := s.disk.write(&w); err != nil {
 		return nil, refuse(Unavailable, Key{}, "", "the change could not be made durable, so it was not made: %v", err)
 	}
+	s.noteWaiting(p, &w)
+	s.setHistory(w.evicted, w.rewritten, w.entry)
 	if changed {
 		s.publish(p, result)
 	}
 	return result, nil
 }
 
+// remember works out what the history is to keep of a change.
+func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
+	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
+	sortFormers(p.formers)
+	w.formers = encodeFormers(result.Revision, p.formers)
+	for _, row := range w.formers {
+		w.entry.bytes += int64(len(row.key) + len(row.record))
+	}
+	keep := uint64(0)
+	if before := s.waiting.Load(); before != nil && !t.settles {
+		keep = before.Revision
+	}
+	w.evicted = s.limits.evict(s.History(), w.entry.bytes, keep)
+	if t.Confirm > 0 {
+		w.pending = s.clock.begin(result.Revision, t.Confirm, t.By)
+		result.Pending = w.pending
+	}
+}
+
+// noteWaiting takes over which change waits now, if any.
+func (s *Store) noteWaiting(p *plan, w *write) {
+	if w.pending == nil {
+		if w.settled {
+			s.waiting.Store(nil)
+		}
+		return
+	}
+	waits := newWaiting(w.pending, p.base.Revision)
+	for _, f := range p.formers {
+		waits.hold(f.Key, f.object, p.edit.get(f.Key))
+	}
+	for _, o := range p.darkens {
+		waits.hold(o.Key, nil, o)
+	}
+	s.waiting.Store(waits)
+}
+
 // publish makes a durable plan the state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
 	for _, o := range p.lit {
 		delete(s.dark, o.Key)
+	}
+	for _, o := range p.darkens {
+		s.dark[o.Key] = o
 	}
 	for _, o := range p.gone {
 		o.Value.claims(func(c claim, _ func() string) {

@@ -27,6 +27,9 @@ var (
 
 	keyHead   = []byte(headKey)
 	keyDamage = []byte("damage")
+
+	// keyPending has the promise to take a change back.
+	keyPending = []byte("pending")
 )
 
 // disk is the durable side of a store. Its methods are not safe for concurrent use.
@@ -35,6 +38,8 @@ type disk struct {
 	head     head
 	requests requests
 	broken   error // why nothing can be written any more
+
+	noHistory bool // written by a version that kept none
 }
 
 // content is what a store held when it was opened.
@@ -46,6 +51,10 @@ type content struct {
 	unreadable []Unreadable
 	dark       []*Object // the unreadable ones, without a value
 	rolledBack bool
+
+	history     []Entry  // oldest first
+	historyLost string   // why there is none though there was one
+	pending     *Pending // nil: no change waits for its confirmation
 }
 
 // guarded runs f, which reads a mapped file. Where that is damaged bbolt panics,
@@ -145,13 +154,30 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		return nil, nil, err
 	}
 	d.head, d.requests = c.head, c.requests
-	if c.rolledBack {
-		c.revision = freshRevision(time.Now())
-		if err := d.write(&write{revision: c.revision, count: int(c.count)}); err != nil {
-			return nil, nil, errors.Join(err, d.db.Close())
-		}
+	if err := d.settle(c); err != nil {
+		return nil, nil, errors.Join(err, d.db.Close())
 	}
 	return d, c, nil
+}
+
+// settle makes a store that was opened fit to be gone on with.
+func (d *disk) settle(c *content) error {
+	if d.noHistory || c.historyLost != "" {
+		if err := d.beginHistory(!d.noHistory); err != nil {
+			return err
+		}
+	}
+	if !c.rolledBack {
+		return nil
+	}
+	w := &write{revision: freshRevision(time.Now()), count: int(c.count)}
+	w.entry = &Entry{Revision: w.revision, Previous: c.revision, At: time.Now().UTC(), Author: Author{UID: os.Getuid(), Method: "recover"}}
+	if err := d.write(w); err != nil {
+		return err
+	}
+	c.revision = w.revision
+	c.history = append(c.history, *w.entry)
+	return nil
 }
 
 // isPassing tells what the system lacks now, which another start may have, from
@@ -181,6 +207,9 @@ func (d *disk) load(c *content, decode func(string, []byte) (Value, error)) erro
 		if err := c.loadObjects(tx.Bucket(bucketObjects), decode); err != nil {
 			return err
 		}
+		d.noHistory = tx.Bucket(bucketHistory) == nil
+		c.historyLost = c.loadHistory(tx.Bucket(bucketHistory))
+		c.loadPending(tx.Bucket(bucketMeta).Get(keyPending))
 		return c.requests.load(tx.Bucket(bucketRequests))
 	})
 }
@@ -235,6 +264,13 @@ type write struct {
 	count     int       // of objects afterwards, dark ones included
 	requestID string    // empty: none
 	answer    []byte
+
+	entry     *Entry // nil: no new revision
+	formers   []formerRow
+	evicted   []uint64 // revisions that are kept no longer
+	rewritten *Entry   // an older one of which more is known now; nil: none
+	pending   *Pending // nil: as before
+	settled   bool     // no change waits for its confirmation any more
 }
 
 // write makes w durable, whole or not at all.
@@ -264,6 +300,9 @@ func (d *disk) write(w *write) error {
 			if remembered, err = d.requests.put(tx.Bucket(bucketRequests), w.requestID, w.answer); err != nil {
 				return err
 			}
+		}
+		if err := writeHistory(tx, w); err != nil {
+			return err
 		}
 		return tx.Bucket(bucketMeta).Put(keyHead, h.encode())
 	})

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // errDamaged is wrapped when what is on disk cannot be what was written.
@@ -33,8 +34,15 @@ func unseal(key string, record []byte) (payload []byte, crc uint32, ok bool) {
 	return record[4:], crc, binary.LittleEndian.Uint32(record) == crc
 }
 
-// encodeObject returns the record of o: checksum, revision, owner, labels, spec.
+// encodeObject returns the record of o, and notes its checksum.
 func encodeObject(o *Object) []byte {
+	record, crc := recordOf(o)
+	o.crc = crc
+	return record
+}
+
+// recordOf returns the record of o: checksum, revision, owner, labels, spec.
+func recordOf(o *Object) (record []byte, crc uint32) {
 	buf := make([]byte, 4, 4+16+len(o.Owner)+len(o.Spec)+64*len(o.Labels))
 	buf = binary.AppendUvarint(buf, o.Revision)
 	buf = appendString(buf, o.Owner)
@@ -43,8 +51,8 @@ func encodeObject(o *Object) []byte {
 		buf = appendString(appendString(buf, k), o.Labels[k])
 	}
 	buf = append(buf, o.Spec...)
-	o.crc = seal(o.Key.String(), buf)
-	return buf
+	crc = seal(o.Key.String(), buf)
+	return buf, crc
 }
 
 func appendString(buf []byte, s string) []byte {
@@ -100,6 +108,36 @@ func (r *reader) uvarint() uint64 {
 	}
 	r.rest = r.rest[n:]
 	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.rest)
+	if n <= 0 {
+		r.bad, r.rest = true, nil
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if len(r.rest) == 0 {
+		r.bad = true
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
+}
+
+func (r *reader) time() time.Time {
+	if len(r.rest) < 8 {
+		r.bad, r.rest = true, nil
+		return time.Time{}
+	}
+	ns := int64(binary.LittleEndian.Uint64(r.rest))
+	r.rest = r.rest[8:]
+	return time.Unix(0, ns).UTC()
 }
 
 func (r *reader) string() string {

@@ -4,6 +4,7 @@ package state
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -84,7 +85,9 @@ func (p *plan) checkGroups() error {
 }
 
 // has says whether an object is there when the plan is carried out, understood or not.
-func (p *plan) has(k Key) bool { return p.edit.get(k) != nil || p.dark[k] != nil }
+func (p *plan) has(k Key) bool {
+	return p.edit.get(k) != nil || p.dark[k] != nil || slices.ContainsFunc(p.darkens, func(o *Object) bool { return o.Key == k })
+}
 
 // checkGone refuses to delete groups that something goes on referring to.
 func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {

@@ -25,7 +25,9 @@ type Config struct {
 	// is not there is one that was lost.
 	InUse bool
 	// Decode turns the spec of a stored object into its value.
-	Decode func(kind string, spec []byte) (Value, error)
+	Decode  func(kind string, spec []byte) (Value, error)
+	History HistoryLimits
+	Clock   Clock // zero: the machine's
 }
 
 // Report says what [Open] found that an operator should know.
@@ -40,6 +42,11 @@ type Report struct {
 	// are kept in the store and take no part, until an object of that name is told
 	// anew or deleted, or a version comes that understands them.
 	Unreadable []Unreadable
+	// HistoryLost is why the history of the store was begun anew; empty: it was not.
+	HistoryLost string
+	// Unconfirmed is a change that waited for its confirmation and cannot be taken
+	// back, since the history is lost. Nil: there is none.
+	Unconfirmed *Pending
 }
 
 // Damage tells of a store that was set aside since it was damaged. The objects in
@@ -65,7 +72,12 @@ type Store struct {
 	disk   *disk
 	claims map[claim]string // names of the holders
 	dark   map[Key]*Object  // stored objects that are not understood
+	decode func(kind string, spec []byte) (Value, error)
+	limits HistoryLimits
+	clock  Clock
 
+	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
+	history  atomic.Pointer[[]Entry]
 	snapshot atomic.Pointer[Snapshot]
 
 	mu      sync.Mutex // held briefly; always taken after writer
@@ -103,7 +115,19 @@ func Open(cfg Config) (*Store, *Report, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("state in %s: %w", path, err)
 	}
-	return newStore(cfg.Tables, d, content), &Report{Damage: content.damage, RolledBack: content.rolledBack, Unreadable: content.unreadable}, nil
+	s := newStore(&cfg, d, content)
+	if err := s.resumeWaiting(content); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("state in %s: %w", path, err), d.close())
+	}
+	return s, content.report(), nil
+}
+
+func (c *content) report() *Report {
+	r := &Report{Damage: c.damage, RolledBack: c.rolledBack, Unreadable: c.unreadable, HistoryLost: c.historyLost}
+	if c.historyLost != "" {
+		r.Unconfirmed = c.pending
+	}
+	return r
 }
 
 // begin makes the first store, or one in the place of one that was lost.
@@ -115,10 +139,13 @@ func begin(path string, lost bool) error {
 	return create(path, freshRevision(damage.At), damage)
 }
 
-func newStore(tables datapath.Tables, d *disk, c *content) *Store {
+func newStore(cfg *Config, d *disk, c *content) *Store {
 	s := &Store{
-		tables:  tables,
+		tables:  cfg.Tables,
 		disk:    d,
+		decode:  cfg.Decode,
+		limits:  cfg.History.orDefault(),
+		clock:   cfg.Clock.orMachine(),
 		claims:  map[claim]string{},
 		dark:    map[Key]*Object{},
 		watches: map[*Watch]struct{}{},
@@ -137,6 +164,7 @@ func newStore(tables datapath.Tables, d *disk, c *content) *Store {
 	}
 	snapshot.table = edit.done()
 	s.snapshot.Store(snapshot)
+	s.history.Store(&c.history)
 	return s
 }
 

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+	"sort"
+	"time"
+)
+
+// Bounds of the history where a [Config] does not say.
+const (
+	DefaultRevisions    = 1000
+	DefaultHistoryBytes = 64 << 20
+)
+
+// HistoryLimits bound what is kept of earlier revisions. The latest revision is
+// kept whatever its size is, and so is one that waits for its confirmation.
+type HistoryLimits struct {
+	Revisions int   // zero: [DefaultRevisions]
+	Bytes     int64 // zero: [DefaultHistoryBytes]
+}
+
+// Author is who made a revision, and by what.
+type Author struct {
+	UID    int
+	User   string // name of UID; empty: it has none
+	Method string // of the channel; [MethodExpire]: the daemon itself
+}
+
+// MethodExpire is the method of the revision that takes back what was not confirmed.
+const MethodExpire = "expire"
+
+func (l HistoryLimits) orDefault() HistoryLimits {
+	if l.Revisions == 0 {
+		l.Revisions = DefaultRevisions
+	}
+	if l.Bytes == 0 {
+		l.Bytes = DefaultHistoryBytes
+	}
+	return l
+}
+
+// Confirmation is what became of a change that was to be confirmed.
+type Confirmation uint8
+
+// The confirmations.
+const (
+	NotAsked  Confirmation = iota
+	Waiting                // in force, until its time is over
+	Confirmed              // for good
+	TakenBack
+)
+
+// String returns the name as in the API; the one of NotAsked is empty.
+func (c Confirmation) String() string {
+	return [...]string{"", "waiting", "confirmed", "taken-back"}[c]
+}
+
+// Entry tells of one revision. The objects as they were before it are on disk.
+type Entry struct {
+	Revision uint64
+	Previous uint64 // the revision before it
+	At       time.Time
+	Author
+	Owners                    []string // of the objects that changed, at most maxOwners of them
+	Created, Updated, Deleted int
+	Restored                  uint64 // the revision that a rollback went back to; zero: it is none
+	Confirmation              Confirmation
+
+	bytes int64 // on disk
+}
+
+// maxOwners bounds the owners that an [Entry] names.
+const maxOwners = 8
+
+// entryFormat is the version of an entry's record: a history in another one is
+// begun anew.
+const entryFormat = 1
+
+// former is an object as it was before a revision.
+type former struct {
+	Key
+	object *Object // nil: there was none
+}
+
+// Rows of the history: an entry's record under its revision, then its former
+// objects in the order of their names, many to a row, which is called after the
+// first of them.
+const (
+	rowEntry  = 0
+	rowFormer = 1
+	rowBytes  = 64 << 10 // a row is ended when it is that long
+)
+
+func entryKey(revision uint64) []byte { return append(seqKey(revision), rowEntry) }
+
+func formerKey(revision uint64, first string) []byte {
+	return append(append(seqKey(revision), rowFormer), first...)
+}
+
+// rowRevision returns the revision that a row belongs to.
+func rowRevision(key []byte) (revision uint64, isEntry, ok bool) {
+	if len(key) < 9 || key[8] == rowEntry && len(key) > 9 || key[8] > rowFormer {
+		return 0, false, false
+	}
+	return binary.BigEndian.Uint64(key), key[8] == rowEntry, true
+}
+
+func encodeEntry(e *Entry) []byte {
+	buf := binary.AppendUvarint(make([]byte, 4, 128), entryFormat)
+	buf = binary.AppendUvarint(buf, e.Previous)
+	buf = binary.LittleEndian.AppendUint64(buf, uint64(e.At.UnixNano()))
+	buf = binary.AppendVarint(buf, int64(e.UID))
+	buf = appendString(appendString(buf, e.User), e.Method)
+	buf = binary.AppendUvarint(buf, uint64(len(e.Owners)))
+	for _, owner := range e.Owners {
+		buf = appendString(buf, owner)
+	}
+	for _, n := range []uint64{uint64(e.Created), uint64(e.Updated), uint64(e.Deleted), e.Restored, uint64(e.Confirmation), uint64(e.bytes)} {
+		buf = binary.AppendUvarint(buf, n)
+	}
+	seal(string(entryKey(e.Revision)), buf)
+	return buf
+}
+
+// decodeEntry is the reverse of encodeEntry. It keeps no part of record.
+func decodeEntry(revision uint64, record []byte) (*Entry, bool) {
+	payload, _, ok := unseal(string(entryKey(revision)), record)
+	r := reader{rest: payload}
+	if !ok || r.uvarint() != entryFormat {
+		return nil, false
+	}
+	e := &Entry{Revision: revision, Previous: r.uvarint(), At: r.time(), Author: Author{UID: int(r.varint()), User: r.string(), Method: r.string()}}
+	for range min(r.uvarint(), maxOwners) {
+		e.Owners = append(e.Owners, r.string())
+	}
+	for _, n := range []*int{&e.Created, &e.Updated, &e.Deleted} {
+		*n = int(r.uvarint())
+	}
+	e.Restored = r.uvarint()
+	e.Confirmation = Confirmation(r.uvarint())
+	e.bytes = int64(r.uvarint())
+	return e, !r.bad && e.Confirmation <= TakenBack
+}
+
+// formerRow is one row of former objects.
+type formerRow struct{ key, record []byte }
+
+// encodeFormers returns the rows of former objects, which are sorted by name.
+func encodeFormers(revision uint64, formers []former) (rows []formerRow) {
+	for i := 0; i < len(formers); {
+		key := formerKey(revision, formers[i].Key.String())
+		buf := make([]byte, 4, 4096)
+		for ; i < len(formers) && len(buf) < rowBytes; i++ {
+			buf = appendString(buf, formers[i].Key.String())
+			if o := formers[i].object; o != nil {
+				record, _ := recordOf(o)
+				buf = appendString(append(buf, 1), string(record))
+			} else {
+				buf = append(buf, 0)
+			}
+		}
+		seal(string(key), buf)
+		rows = append(rows, formerRow{key, buf})
+	}
+	return rows
+}
+
+// decodeFormers calls each for the former objects of a row until it returns
+// false. A row that is not as it was written is not ok.
+func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (ok bool) {
+	payload, _, ok := unseal(string(key), record)
+	r := reader{rest: payload}
+	for ok && len(r.rest) > 0 {
+		name, there := r.string(), r.byte()
+		var o *Object
+		if there == 1 {
+			o, ok = decodeObject(name, []byte(r.string()))
+		}
+		if ok = ok && !r.bad; ok && !each(name, o) {
+			return true
+		}
+	}
+	return ok
+}
+
+// newEntry tells of the plan p of t. Its bytes are not known yet.
+func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
+	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restored}
+	owners := map[string]bool{}
+	for _, c := range p.changes {
+		switch c.Action {
+		case Created:
+			e.Created++
+		case Updated:
+			e.Updated++
+		case Deleted:
+			e.Deleted++
+		}
+	}
+	for _, f := range p.formers {
+		if f.object != nil {
+			owners[f.object.Owner] = true
+		}
+	}
+	for _, o := range p.puts {
+		owners[o.Owner] = true
+	}
+	for owner := range owners {
+		e.Owners = append(e.Owners, owner)
+	}
+	slices.Sort(e.Owners)
+	e.Owners = e.Owners[:min(len(e.Owners), maxOwners)]
+	if t.Confirm > 0 {
+		e.Confirmation = Waiting
+	}
+	return e
+}
+
+// History returns what is known of the last revisions, oldest first. It is not to
+// be written to.
+func (s *Store) History() []Entry { return *s.history.Load() }
+
+// find returns the place of revision in a history.
+func find(history []Entry, revision uint64) (i int, ok bool) {
+	i = sort.Search(len(history), func(i int) bool { return history[i].Revision >= revision })
+	return i, i < len(history) && history[i].Revision == revision
+}
+
+// setHistory takes over what a commit wrote: the oldest entries, which are gone,
+// one of which more is known, and a new one. s.writer is held.
+func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
+	history := s.History()[len(evicted):]
+	if rewritten != nil {
+		if i, ok := find(history, rewritten.Revision); ok {
+			history = slices.Clone(history) // readers have the old one
+			history[i] = *rewritten
+		}
+	}
+	if entry != nil {
+		history = append(history, *entry)
+	}
+	s.history.Store(&history)
+}
+
+// became returns the entry of a revision that is known, with what became of it.
+func (s *Store) became(revision uint64, c Confirmation) *Entry {
+	i, _ := find(s.History(), revision)
+	e := s.History()[i]
+	e.Confirmation = c
+	return &e
+}
+
+// since returns the entries after revision, oldest first. It is refused where
+// the state of that revision is not to be had any more, or never was.
+func (s *Store) since(revision uint64) ([]Entry, error) {
+	history := s.History()
+	if revision == s.Snapshot().Revision {
+		return nil, nil
+	}
+	for i := range history {
+		if history[i].Previous == revision {
+			return history[i:], nil
+		}
+	}
+	oldest := s.Snapshot().Revision
+	if len(history) > 0 {
+		oldest = history[0].Previous
+	}
+	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d and can go back to %d; history.revisions and history.bytes of the configuration say how far",
+		revision, s.Snapshot().Revision, oldest)
+}
+
+// Diff is what a revision did to one object; nil: there was none.
+type Diff struct {
+	Key
+	Before, After *Object
+}
+
+// Diffs calls each, until it returns false, for what revision did to objects, in
+// the order of their names, beginning after the name after. each must not call the
+// store.
+func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	i, ok := find(s.History(), revision)
+	if !ok {
+		_, err := s.since(revision)
+		if err == nil {
+			err = refuse(NotKept, Key{}, "revision", "what %d changed is not kept", revision)
+		}
+		return err
+	}
+	later := s.History()[i+1:]
+	return s.read(func(r *historyReader) error {
+		var failed error
+		err := r.formers(revision, after, func(name string, before *Object) bool {
+			d := Diff{Key: splitKey(name), Before: s.understood(before)}
+			if d.After, failed = s.at(r, later, d.Key); failed != nil {
+				return false
+			}
+			return each(d)
+		})
+		if failed != nil {
+			return failed
+		}
+		return err
+	})
+}
+
+// At returns the object of k as it was at revision; nil: there was none.
+func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	later, err := s.since(revision)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(func(r *historyReader) (err error) {
+		o, err = s.at(r, later, k)
+		return err
+	})
+	return o, err
+}
+
+// at returns the object of k as it was before the entries later. s.writer is held.
+func (s *Store) at(r *historyReader, later []Entry, k Key) (*Object, error) {
+	for i := range later {
+		o, touched, err := r.former(later[i].Revision, k.String())
+		if err != nil || touched {
+			return s.understood(o), err
+		}
+	}
+	if o, ok := s.Snapshot().Get(k); ok {
+		return o, nil
+	}
+	return s.dark[k], nil
+}
+
+// understood gives an object of the history its value, if this version has one
+// for it.
+func (s *Store) understood(o *Object) *Object {
+	if o == nil {
+		return nil
+	}
+	if v, err := s.decode(o.Kind, []byte(o.Spec)); err == nil {
+		o.Value = v
+	}
+	return o
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/bbolt"
+)
+
+// bucketHistory has the rows of the history. A version that knows none of it
+// leaves it as it is.
+var bucketHistory = []byte("history")
+
+// loadHistory reads the entries. What is not as it was written, or does not lead
+// to the revision that the store is at (since an older version went on with it),
+// is no use: why says so then, and nothing is left.
+func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
+	if b == nil {
+		return ""
+	}
+	err := b.ForEach(func(k, v []byte) error {
+		revision, isEntry, ok := rowRevision(k)
+		switch {
+		case !ok:
+			return fmt.Errorf("a row %x", k)
+		case isEntry:
+			e, ok := decodeEntry(revision, v)
+			if !ok {
+				return fmt.Errorf("the record of revision %d", revision)
+			}
+			if n := len(c.history); n > 0 && c.history[n-1].Revision != e.Previous {
+				return fmt.Errorf("a gap before revision %d", revision)
+			}
+			c.history = append(c.history, *e)
+		case len(c.history) == 0 || c.history[len(c.history)-1].Revision != revision:
+			return fmt.Errorf("objects of revision %d without its record", revision)
+		}
+		return nil
+	})
+	n := len(c.history)
+	if err == nil && n > 0 && c.history[n-1].Revision != c.revision {
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version went on with it", c.history[n-1].Revision, c.revision)
+	}
+	if err != nil {
+		c.history = nil
+		return err.Error()
+	}
+	return ""
+}
+
+// beginHistory makes a bucket for the history, in place of one that is no use.
+func (d *disk) beginHistory(anew bool) error {
+	return d.update(func(tx *bbolt.Tx) error {
+		if anew {
+			if err := tx.DeleteBucket(bucketHistory); err != nil {
+				return err
+			}
+			if err := tx.Bucket(bucketMeta).Delete(keyPending); err != nil {
+				return err
+			}
+		}
+		_, err := tx.CreateBucketIfNotExists(bucketHistory)
+		return err
+	})
+}
+
+// writeHistory writes a commit's part of the history into its transaction.
+func writeHistory(tx *bbolt.Tx, w *write) error {
+	b, meta := tx.Bucket(bucketHistory), tx.Bucket(bucketMeta)
+	if w.pending != nil {
+		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
+			return err
+		}
+	} else if w.settled {
+		if err := meta.Delete(keyPending); err != nil {
+			return err
+		}
+	}
+	for _, revision := range w.evicted {
+		if err := deleteRevision(b, revision); err != nil {
+			return err
+		}
+	}
+	if e := w.rewritten; e != nil {
+		if err := b.Put(entryKey(e.Revision), encodeEntry(e)); err != nil {
+			return err
+		}
+	}
+	if w.entry == nil {
+		return nil
+	}
+	b.FillPercent = 0.9 // rows come in order
+	for _, row := range w.formers {
+		if err := b.Put(row.key, row.record); err != nil {
+			return err
+		}
+	}
+	return b.Put(entryKey(w.entry.Revision), encodeEntry(w.entry))
+}
+
+// deleteRevision deletes the rows of a revision.
+func deleteRevision(b *bbolt.Bucket, revision uint64) error {
+	var keys [][]byte // a cursor is not to be trusted once something is deleted
+	prefix, c := seqKey(revision), b.Cursor()
+	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		keys = append(keys, bytes.Clone(k))
+	}
+	for _, k := range keys {
+		if err := b.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// historyReader reads former objects in one transaction of the store.
+type historyReader struct{ b *bbolt.Bucket }
+
+// read calls f with a reader. s.writer is held.
+func (s *Store) read(f func(*historyReader) error) error {
+	if s.disk.broken != nil {
+		return refuse(Unavailable, Key{}, "", "read the history: %v", s.disk.broken)
+	}
+	err := guarded(func() error {
+		return s.disk.db.View(func(tx *bbolt.Tx) error { return f(&historyReader{tx.Bucket(bucketHistory)}) })
+	})
+	var refusal *Refusal
+	if err != nil && !errors.As(err, &refusal) {
+		return refuse(Unavailable, Key{}, "", "read the history: %v", err)
+	}
+	return err
+}
+
+// formers calls each, until it returns false, for the former objects of a
+// revision, in the order of their names, beginning after the name after.
+func (r *historyReader) formers(revision uint64, after string, each func(name string, o *Object) bool) error {
+	prefix := append(seqKey(revision), rowFormer)
+	c := r.b.Cursor()
+	k, v := r.seek(c, revision, after)
+	for more := true; more && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		ok := decodeFormers(k, v, func(name string, o *Object) bool {
+			more = name <= after || each(name, o)
+			return more
+		})
+		if !ok {
+			return fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
+		}
+	}
+	return nil
+}
+
+// seek moves c to the row of a revision that name would be in, or to the first
+// row behind where there is none.
+func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, v []byte) {
+	want := formerKey(revision, name)
+	k, v = c.Seek(want)
+	if bytes.Equal(k, want) {
+		return k, v
+	}
+	if k == nil {
+		k, v = c.Last()
+	} else {
+		k, v = c.Prev()
+	}
+	if bytes.HasPrefix(k, want[:9]) {
+		return k, v
+	}
+	return c.Seek(want)
+}
+
+// former returns the object name as it was before revision, and whether the
+// revision touched it.
+func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
+	k, v := r.seek(r.b.Cursor(), revision, name)
+	if !bytes.HasPrefix(k, append(seqKey(revision), rowFormer)) {
+		return nil, false, nil
+	}
+	ok := decodeFormers(k, v, func(n string, found *Object) bool {
+		if n == name {
+			o, touched = found, true
+		}
+		return n < name
+	})
+	if !ok {
+		return nil, false, fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
+	}
+	return o, touched, nil
+}
+
+// evict returns which revisions go when one of bytes more comes, so that the
+// limits are kept. keep and what comes after it stay.
+func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (gone []uint64) {
+	count := len(history) + 1
+	for i := range history {
+		bytes += history[i].bytes
+	}
+	for i := range history {
+		if count <= l.Revisions && bytes <= l.Bytes || keep != 0 && history[i].Revision >= keep {
+			break
+		}
+		gone = append(gone, history[i].Revision)
+		count, bytes = count-1, bytes-history[i].bytes
+	}
+	return gone
+}
+
+// sortFormers sorts by name, as rows are.
+func sortFormers(formers []former) {
+	slices.SortFunc(formers, func(a, b former) int { return a.Key.compare(b.Key) })
+}
+
+// splitKey is the reverse of [Key.String].
+func splitKey(text string) Key {
+	kind, name, _ := strings.Cut(text, "/")
+	return Key{kindName(kind), name}
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// fakeClock is both clocks of a machine, which a test moves.
+type fakeClock struct {
+	now  time.Time
+	boot string
+	up   time.Duration
+}
+
+func newFakeClock() *fakeClock {
+	return &fakeClock{now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), boot: "first", up: time.Hour}
+}
+
+func (c *fakeClock) clock() Clock {
+	return Clock{Now: func() time.Time { return c.now }, Boot: func() (string, time.Duration) { return c.boot, c.up }}
+}
+
+// pass lets time go by.
+func (c *fakeClock) pass(d time.Duration) { c.now, c.up = c.now.Add(d), c.up+d }
+
+// reboot begins another run of the machine.
+func (c *fakeClock) reboot() { c.boot, c.up = c.boot+"'", 5*time.Second }
+
+func clockConfig(t *testing.T) (Config, *fakeClock) {
+	cfg, c := testConfig(t.TempDir()), newFakeClock()
+	cfg.Clock = c.clock()
+	return cfg, c
+}
+
+// change commits a base and a change of it that waits a minute.
+func change(t *testing.T, s *Store) (before string) {
+	t.Helper()
+	commit(t, s, &Transaction{By: root, Put: []*Object{
+		service(t, "kept", "192.0.2.1:80 1"), service(t, "changed", "192.0.2.2:80 1"), service(t, "deleted", "192.0.2.3:80 1"),
+		object(t, "k8s", "Service/pod", "192.0.2.4:80 1"), object(t, "team", "Service/theirs", "192.0.2.5:80 1"),
+	}})
+	before = wanted(s, false)
+	r := commit(t, s, &Transaction{By: root, Confirm: time.Minute, Put: []*Object{
+		service(t, "changed", "192.0.2.2:80 2"), service(t, "created", "192.0.2.6:80 1"),
+	}, Delete: []Key{{KindService, "deleted"}}})
+	if r.Pending == nil || r.Pending.Revision != 2 || r.Pending.Within != time.Minute {
+		t.Fatalf("the change waits as %+v", r.Pending)
+	}
+	return before
+}
+
+func expire(t *testing.T, s *Store) *Result {
+	t.Helper()
+	_, r, err := s.Expire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func confirmation(s *Store, revision uint64) Confirmation {
+	i, ok := find(s.History(), revision)
+	if !ok {
+		return NotAsked
+	}
+	return s.History()[i].Confirmation
+}
+
+// TestUnconfirmed: time after time the change is in force, and then it is not.
+func TestUnconfirmed(t *testing.T) {
+	for name, over := range map[string]func(c *fakeClock, restart func()){
+		"while the daemon runs":    func(c *fakeClock, _ func()) { c.pass(time.Minute) },
+		"while it does not":        func(c *fakeClock, restart func()) { c.pass(time.Minute); restart() },
+		"after a restart":          func(c *fakeClock, restart func()) { c.pass(59 * time.Second); restart(); c.pass(time.Second) },
+		"while the machine is off": func(c *fakeClock, restart func()) { c.now = c.now.Add(time.Minute); c.reboot(); restart() },
+		"the date jumps on":        func(c *fakeClock, _ func()) { c.now = c.now.Add(time.Hour) },
+		"the date jumps back":      func(c *fakeClock, _ func()) { c.pass(time.Minute); c.now = c.now.Add(-time.Hour) },
+		"the date jumps back over a restart": func(c *fakeClock, restart func()) {
+			c.now = c.now.Add(-40 * time.Second)
+			c.up += time.Minute
+			restart()
+		},
+		"the date is lost over a reboot":  func(c *fakeClock, restart func()) { c.now = time.Unix(0, 0); c.reboot(); restart() },
+		"nothing is known of the machine": func(c *fakeClock, restart func()) { c.boot = ""; c.now = c.now.Add(-time.Second); restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, c := clockConfig(t)
+			s, _, err := Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := change(t, s)
+			during := wanted(s, false)
+			if r := expire(t, s); r != nil || wanted(s, false) != during {
+				t.Fatalf("taken back too early: %+v", r)
+			}
+			over(c, func() { s, _ = reopen(t, s, cfg) })
+			if p, left := s.Pending(); p == nil || left != 0 || wanted(s, false) != during {
+				t.Errorf("before it is taken back: %+v, %s left", p, left)
+			}
+			if err := s.Confirm(2); err == nil || !strings.Contains(err.Error(), "too late") {
+				t.Errorf("confirmed too late: %v", err)
+			}
+			r := expire(t, s)
+			if r == nil || r.Revision != 3 || wanted(s, false) != before || confirmation(s, 2) != TakenBack {
+				t.Errorf("taken back as %+v, %s, to\n%swant\n%s", r, confirmation(s, 2), wanted(s, false), before)
+			}
+			s, _ = reopen(t, s, cfg)
+			closed(t, s)
+			if e := s.History()[2]; e.Method != MethodExpire || e.Restored != 1 || wanted(s, false) != before {
+				t.Errorf("after a restart the history ends with %+v", e)
+			}
+			if p, _ := s.Pending(); p != nil || expire(t, s) != nil {
+				t.Errorf("it still waits: %+v", p)
+			}
+			wantRefusalText(t, s.Confirm(2), "was taken back")
+		})
+	}
+}
+
+func wantRefusalText(t *testing.T, err error, text string) {
+	t.Helper()
+	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != Conflict || !strings.Contains(r.Error(), text) {
+		t.Errorf("%v, want a conflict …%s…", err, text)
+	}
+}
+
+func TestConfirmed(t *testing.T) {
+	cfg, c := clockConfig(t)
+	s, _, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefusalText(t, s.Confirm(1), "no change waits")
+	change(t, s)
+	during := dump(s.Snapshot())
+	wantRefusalText(t, s.Confirm(1), "that of revision 2, not of 1")
+	c.pass(59 * time.Second)
+	s, _ = reopen(t, s, cfg)
+	if _, left := s.Pending(); left != time.Second {
+		t.Errorf("%s left, want 1s", left)
+	}
+	for range 2 { // again is no error
+		if err := s.Confirm(2); err != nil {
+			t.Fatal(err)
+		}
+		s, _ = reopen(t, s, cfg)
+	}
+	closed(t, s)
+	c.pass(time.Hour)
+	if p, _ := s.Pending(); p != nil || expire(t, s) != nil || dump(s.Snapshot()) != during || confirmation(s, 2) != Confirmed {
+		t.Errorf("confirmed, but %+v waits; %s", p, confirmation(s, 2))
+	}
+	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "kept"}}})
+}
+
+// TestWhatWaitsIsHeld: nothing gets in the way of taking the change back, and
+// nobody changes more of the same by it.
+func TestWhatWaitsIsHeld(t *testing.T) {
+	cfg, c := clockConfig(t)
+	cfg.History.Revisions = 2 // what waits is kept all the same
+	s, _, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	before := change(t, s)
+	file := func(name, spec string) *Transaction {
+		return &Transaction{Put: []*Object{object(t, OwnerFile, "Service/"+name, spec)}, Owner: OwnerFile}
+	}
+	for range 2 {
+		for _, x := range []struct {
+			t    *Transaction
+			key  string
+			text string
+		}{
+			{&Transaction{Put: []*Object{service(t, "kept", "192.0.2.1:80 2")}}, "Service/kept", "waits to be confirmed until 2026-03-04T05:07:07Z (for 1m0s)"},
+			{&Transaction{Put: []*Object{service(t, "kept", "192.0.2.1:80 2")}, DryRun: true}, "Service/kept", "belongs to owner cli"},
+			{&Transaction{Put: []*Object{service(t, "new", "192.0.2.9:80 2")}, Confirm: time.Second}, "Service/new", "llcli rollback --last"},
+			{&Transaction{Delete: []Key{{KindService, "kept"}}}, "Service/kept", "llcli confirm"},
+			{&Transaction{Delete: []Key{{KindService, "created"}}}, "Service/created", "was changed by it"},
+			{&Transaction{Replace: &Scope{Owner: "cli", Kinds: []string{KindService}}}, "Service/changed", "was changed by it"},
+			{file("deleted", "192.0.2.30:80 1"), "Service/deleted", "was changed by it"},
+			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "which goes back to deleted"},
+			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "which goes back to deleted"},
+		} {
+			wantRefusal(t, s, x.t, Conflict, x.key, "", x.text)
+		}
+		s, _ = reopen(t, s, cfg)
+	}
+	closed(t, s)
+	commit(t, s, file("file", "192.0.2.50:80 1"))
+	commit(t, s, &Transaction{By: root, Put: []*Object{object(t, "k8s", "Service/pod", "192.0.2.4:80 3")}})
+	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "theirs"}}})
+	if _, err := s.Rollback(&Rollback{Revision: 3, By: root}); err != nil { // what came later only
+		t.Errorf("back to while it waited: %v", err)
+	}
+	if p, _ := s.Pending(); p == nil || confirmation(s, 2) != Waiting {
+		t.Fatalf("%+v waits", p)
+	}
+	c.pass(time.Minute)
+	expire(t, s)
+	if got := wanted(s, false); got != before || !strings.Contains(wanted(s, true), "192.0.2.50") {
+		t.Errorf("taken back to\n%swant\n%sand what came in between of others:\n%s", got, before, wanted(s, true))
+	}
+}
+
+// TestUndoneByHand: three ways to take it back at once.
+func TestUndoneByHand(t *testing.T) {
+	for name, r := range map[string]*Rollback{
+		"undo":           {Undo: 2},
+		"to before":      {Revision: 1, Owner: "cli"},
+		"further":        {Revision: 0},
+		"and once again": {Revision: 1, Confirm: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, c := clockConfig(t)
+			s, _ := open(t, cfg)
+			before := change(t, s)
+			if name == "further" {
+				before = ""
+			}
+			r.By = root
+			dry := *r
+			dry.DryRun = true
+			if _, err := s.Rollback(&dry); err != nil || confirmation(s, 2) != Waiting {
+				t.Errorf("a dry run: %v, %s", err, confirmation(s, 2))
+			}
+			result, err := s.Rollback(r)
+			if err != nil || wanted(s, false) != before || confirmation(s, 2) != TakenBack {
+				t.Fatalf("%+v, %v, %s:\n%s", result, err, confirmation(s, 2), wanted(s, false))
+			}
+			p, _ := s.Pending()
+			if (p != nil) != (r.Confirm > 0) {
+				t.Fatalf("%+v waits", p)
+			}
+			if _, err := s.Rollback(&Rollback{Undo: 2, By: root}); err == nil {
+				t.Error("undone twice")
+			}
+			c.pass(time.Hour)
+			if again := expire(t, s); (again != nil) != (r.Confirm > 0) {
+				t.Errorf("then: %+v", again)
+			}
+		})
+	}
+}
+
+// TestRestoreWhatIsNotUnderstood: a change by a version that does not understand an
+// object, and deletes it, is taken back all the same.
+func TestRestoreWhatIsNotUnderstood(t *testing.T) {
+	cfg, c := clockConfig(t)
+	s, _, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"deleted", "told"} {
+		o := service(t, name, "192.0.2.1:80 1")
+		o.Spec, o.Value = "192.0.2.1:80 many", &Service{}
+		commit(t, s, &Transaction{By: root, Put: []*Object{o}})
+	}
+	s, _ = reopen(t, s, cfg)
+	before := s.Snapshot().Revision
+	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "deleted"}}, Put: []*Object{service(t, "told", "192.0.2.1:80 1")}})
+	c.pass(time.Hour)
+	if r := expire(t, s); r == nil || s.Snapshot().Len() != 0 || len(s.dark) != 2 {
+		t.Errorf("%+v, %d objects, %d not understood", r, s.Snapshot().Len(), len(s.dark))
+	}
+	s, report := reopen(t, s, cfg)
+	closed(t, s)
+	if len(report.Unreadable) != 2 || report.Damage != nil {
+		t.Errorf("after a restart: %+v", report)
+	}
+	if o, err := s.At(before, Key{KindService, "told"}); err != nil || o == nil || o.Spec != "192.0.2.1:80 many" {
+		t.Errorf("told was %+v, %v", o, err)
+	}
+}
+
+// TestRestoresOverFullTables: that the tables are smaller now is no reason to
+// stay locked out.
+func TestRestoresOverFullTables(t *testing.T) {
+	cfg, c := clockConfig(t)
+	s, _, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, &Transaction{By: root, Put: []*Object{service(t, "a", "192.0.2.1:80 1"), service(t, "b", "192.0.2.2:80 1")}})
+	before := wanted(s, false)
+	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "a"}, {KindService, "b"}}})
+	cfg.Tables.Services = 1
+	s, _ = reopen(t, s, cfg)
+	closed(t, s)
+	c.pass(time.Minute)
+	if expire(t, s); wanted(s, false) != before {
+		t.Errorf("taken back to\n%s", wanted(s, false))
+	}
+}
+
+// TestRequestIDOfRollback: asked again, the answer is the same, and nothing is done.
+func TestRequestIDOfRollback(t *testing.T) {
+	cfg, _ := clockConfig(t)
+	s, _ := open(t, cfg)
+	change(t, s)
+	r := &Rollback{Undo: 2, By: root, RequestID: "x", Answer: func(*Result) []byte { return []byte("done") }}
+	for i := range 2 {
+		result, err := s.Rollback(r)
+		if err != nil || (string(result.Answer) == "done") != (i == 1) || s.Snapshot().Revision != 3 {
+			t.Errorf("time %d: %+v, %v", i, result, err)
+		}
+	}
+}
+
+// rule is a rule of the firewall of owner, about the addresses of groups.
+func rule(owner, name string, groups ...datapath.GroupName) *Object {
+	return &Object{Key: Key{KindFirewallRule, name}, Owner: owner, Spec: fmt.Sprint(groups), Value: &FirewallRule{
+		datapath.FirewallRule{Hooks: datapath.HookAll, Match: datapath.Match{SourceGroups: groups}},
+	}}
+}
+
+func group(owner, name string) *Object {
+	return &Object{Key: Key{KindAddressGroup, name}, Owner: owner, Spec: name, Value: &AddressGroup{}}
+}
+
+// TestGroupsOfWhatWaits: what would refer to nothing once the change is taken back is
+// refused, and should it be there all the same, the rest goes back.
+func TestGroupsOfWhatWaits(t *testing.T) {
+	cfg, c := clockConfig(t)
+	cfg.Decode = func(kind string, spec []byte) (Value, error) {
+		if kind == KindAddressGroup {
+			return &AddressGroup{}, nil
+		}
+		var groups []datapath.GroupName
+		for _, g := range strings.Fields(strings.Trim(string(spec), "[]")) {
+			groups = append(groups, datapath.GroupName(g))
+		}
+		return rule("", "", groups...).Value, nil
+	}
+	s, _ := open(t, cfg)
+	commit(t, s, &Transaction{Put: []*Object{group("team", "old"), rule("cli", "r", "old"), rule("cli", "s")}})
+	commit(t, s, &Transaction{Confirm: time.Minute, Put: []*Object{group("cli", "new"), rule("cli", "r", "new")}, Delete: []Key{{KindFirewallRule, "s"}}})
+	wantRefusal(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}, Conflict, "FirewallRule/t", "", "refers to AddressGroup/new, which was changed by it")
+	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "is referred to by what goes back")
+	w := s.waiting.Load()
+	s.waiting.Store(nil)
+	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if nobody had looked
+	s.waiting.Store(w)
+	c.pass(time.Minute)
+	r := expire(t, s)
+	if _, back := s.Snapshot().Get(Key{KindFirewallRule, "s"}); !back || len(r.Left) != 1 || r.Left[0].Name != "new" {
+		t.Errorf("taken back as %+v, s is there: %v", r, back)
+	}
+	if p, _ := s.Pending(); p != nil {
+		t.Errorf("%+v still waits", p)
+	}
+}

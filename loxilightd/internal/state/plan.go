@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// plan is a transaction worked out against the state that it is to change.
+type plan struct {
+	base    *Snapshot
+	edit    *editor
+	changes []Change
+	puts    []*Object // created and updated ones, as they will be
+	gone    []*Object // as they were: deleted, or updated
+	dropped []*Object // deleted ones, as they were
+	cost    datapath.Cost
+	counts  map[string]int
+	dark    map[Key]*Object // as in the store
+	lit     []*Object       // of dark: replaced or deleted
+	darkens []*Object       // put, but not understood: only a rollback does that
+	formers []former        // what changes, as it was
+
+	restores bool
+}
+
+// plan works t out. It changes nothing. s.writer is held.
+func (s *Store) plan(t *Transaction) (*plan, error) {
+	base := s.Snapshot()
+	if t.IfRevision != nil && *t.IfRevision != base.Revision {
+		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
+	}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark, restores: t.restores}
+	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
+	for _, o := range t.Put {
+		if err := p.put(o, named); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range t.Delete {
+		if err := p.delete(k, t.Owner, named); err != nil {
+			return nil, err
+		}
+	}
+	if t.Replace != nil {
+		p.prune(t.Replace, named)
+	}
+	if err := s.checkClaims(p); err != nil {
+		return nil, err
+	}
+	if err := p.checkGroups(); err != nil {
+		return nil, err
+	}
+	if !t.restores {
+		if err := s.checkCapacity(p); err != nil {
+			return nil, err
+		}
+	}
+	if !t.settles {
+		if err := s.checkWaiting(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func name(k Key, named map[Key]struct{}) error {
+	if _, twice := named[k]; twice {
+		return refuse(Invalid, k, "", "named twice in one transaction")
+	}
+	named[k] = struct{}{}
+	return nil
+}
+
+func (p *plan) put(o *Object, named map[Key]struct{}) error {
+	if err := name(o.Key, named); err != nil {
+		return err
+	}
+	old := p.edit.get(o.Key)
+	if old != nil && old.Owner != o.Owner && !p.restores {
+		return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s: change it there, or delete it first", old.Owner, o.Owner)
+	}
+	change := Change{Key: o.Key, Action: Created}
+	dark := p.dark[o.Key]
+	switch {
+	case old == nil && dark != nil:
+		if dark.Owner != o.Owner && !p.restores {
+			return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", dark.Owner, o.Owner)
+		}
+		if o.Value == nil && dark.same(o) {
+			change.Action = Unchanged
+			p.changes = append(p.changes, change)
+			return nil
+		}
+		p.lit = append(p.lit, dark)
+		p.formers = append(p.formers, former{o.Key, dark})
+	case old == nil:
+		p.formers = append(p.formers, former{o.Key, nil})
+	case old.same(o):
+		change.Action = Unchanged
+		p.changes = append(p.changes, change)
+		return nil
+	default:
+		change.Action = Updated
+		p.release(old)
+		p.formers = append(p.formers, former{o.Key, old})
+	}
+	c := *o
+	p.add(&c)
+	p.changes = append(p.changes, change)
+	return nil
+}
+
+// add puts o into the state as it will be.
+func (p *plan) add(o *Object) {
+	if o.Value == nil {
+		p.edit.remove(o.Key)
+		p.darkens = append(p.darkens, o)
+		return
+	}
+	p.cost = p.cost.Add(o.Value.cost())
+	p.counts[o.Kind]++
+	p.edit.put(o)
+	p.puts = append(p.puts, o)
+}
+
+// release gives back what an object takes.
+func (p *plan) release(o *Object) {
+	p.cost = p.cost.Sub(o.Value.cost())
+	if p.counts[o.Kind]--; p.counts[o.Kind] == 0 {
+		delete(p.counts, o.Kind)
+	}
+	p.gone = append(p.gone, o)
+}
+
+func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
+	if err := name(k, named); err != nil {
+		return err
+	}
+	old := p.edit.get(k)
+	if old == nil {
+		old = p.dark[k]
+	}
+	if old == nil {
+		p.changes = append(p.changes, Change{Key: k, Action: Absent})
+		return nil
+	}
+	if old.Owner == OwnerFile && owner != OwnerFile {
+		return refuse(Conflict, k, "owner", "stands in the object files: take it out there, then reload")
+	}
+	p.drop(old)
+	return nil
+}
+
+func (p *plan) drop(old *Object) {
+	p.dropped = append(p.dropped, old)
+	p.formers = append(p.formers, former{old.Key, old})
+	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
+	if old.Value == nil {
+		p.lit = append(p.lit, old)
+		return
+	}
+	p.edit.remove(old.Key)
+	p.release(old)
+}
+
+// prune deletes what scope covers and nobody named.
+func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
+	kinds := slices.Compact(slices.Sorted(slices.Values(scope.Kinds)))
+	for _, kind := range kinds {
+		for o := range p.base.After(kind, "") {
+			if _, ok := named[o.Key]; !ok && o.Owner == scope.Owner {
+				p.drop(o)
+			}
+		}
+	}
+	for k, o := range p.dark {
+		if _, ok := named[k]; !ok && o.Owner == scope.Owner && slices.Contains(kinds, k.Kind) {
+			p.drop(o)
+		}
+	}
+}
+
+// checkClaims refuses a plan in which two objects claim the same.
+func (s *Store) checkClaims(p *plan) error {
+	claimed := make(map[claim]string, len(p.puts))
+	var err error
+	for _, o := range p.puts {
+		o.Value.claims(func(c claim, field func() string) {
+			if err != nil {
+				return
+			}
+			holder, ok := claimed[c]
+			if !ok {
+				holder, ok = s.claims[c]
+				ok = ok && p.holds(holder, c)
+			}
+			if ok && holder != o.Name {
+				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, Key{c.kind(), holder})
+			}
+			claimed[c] = o.Name
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holds says whether the object name still claims c when the plan is carried out.
+func (p *plan) holds(name string, c claim) (held bool) {
+	o := p.edit.get(Key{c.kind(), name})
+	if o == nil {
+		return false
+	}
+	o.Value.claims(func(d claim, _ func() string) { held = held || c == d })
+	return held
+}
+
+// checkCapacity refuses a plan that makes a table too full. What is over the
+// limit already, since the limit was lowered, may stay and may shrink.
+func (s *Store) checkCapacity(p *plan) error {
+	for _, t := range []struct {
+		name, field string // field: empty where it is not the same for all kinds
+		of          func(datapath.Cost) int
+		size        uint32
+	}{
+		{"services", "spec.frontends", func(c datapath.Cost) int { return c.Frontends }, s.tables.Services},
+		{"backends", "spec.backends", func(c datapath.Cost) int { return c.Backends }, s.tables.Backends},
+		{"slots", "spec.backends", func(c datapath.Cost) int { return c.Slots }, s.tables.Slots},
+		{"ranges", "spec.sourceRanges", func(c datapath.Cost) int { return c.Ranges }, s.tables.Ranges},
+		{"rules", "", func(c datapath.Cost) int { return c.Rules }, s.tables.Rules},
+		{"prefixes", "", func(c datapath.Cost) int { return c.Prefixes }, s.tables.Prefixes},
+	} {
+		before, after := t.of(p.base.cost), t.of(p.cost)
+		if after <= int(t.size) || after <= before {
+			continue
+		}
+		return refuse(Capacity, p.culprit(t.of, after-max(int(t.size), before)), t.field,
+			"table %s is full: %d of %d entries used, %d with this change; delete something, or raise tables.%s in the configuration",
+			t.name, before, t.size, after, t.name)
+	}
+	return nil
+}
+
+// culprit returns the first object with which, and with that of all before it, the
+// growth is more than there is room for: excess entries too many in the end.
+func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
+	for _, o := range slices.Backward(p.puts) {
+		grown := of(o.Value.cost())
+		if old, ok := p.base.Get(o.Key); ok {
+			grown -= of(old.Value.cost())
+		}
+		if excess -= grown; excess <= 0 {
+			return o.Key
+		}
+	}
+	return Key{}
+}
