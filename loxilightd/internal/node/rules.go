@@ -143,7 +143,7 @@ func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
 func (r *rules) asWanted() bool {
 	f, hasFirewall := r.firewall.Status(datapath.NodeSet)
 	n, hasNAT := r.nat.Status(datapath.NodeSet)
-	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised)
+	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised) && !r.firewall.isHeld() && !r.nat.isHeld()
 }
 
 func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key) {
@@ -154,12 +154,13 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	}
 	failed := map[string]bool{}
 	if about(state.KindFirewallRule, r.firewall.has) {
-		_, err := r.firewall.WaitRealised(ctx, revision, datapath.NodeSet)
-		failed[state.KindFirewallRule] = err != nil
+		failed[state.KindFirewallRule] = r.firewall.waitRealised(ctx, revision)
 	}
 	if about(state.KindNAT, r.nat.has) {
-		_, err := r.nat.WaitRealised(ctx, revision, datapath.NodeSet)
-		failed[state.KindNAT] = err != nil
+		failed[state.KindNAT] = r.nat.waitRealised(ctx, revision)
+	}
+	if ctx.Err() == nil {
+		return nil
 	}
 	for _, k := range keys {
 		s, there := r.status(k)
@@ -192,8 +193,14 @@ func (r *rules) Run(ctx context.Context) {
 // Kick has both sets looked at.
 func (r *rules) Kick() { r.firewall.Kick(); r.nat.Kick() }
 
-// Complete lets sets be removed that nobody wants.
-func (r *rules) Complete() { r.firewall.Complete(); r.nat.Complete() }
+// Complete lets sets be replaced and removed that an earlier run left.
+func (r *rules) Complete() {
+	s := r.taken()
+	r.firewall.release(s)
+	r.nat.release(s)
+	r.firewall.Complete()
+	r.nat.Complete()
+}
 
 // Repairs is how often a set was mended.
 func (r *rules) Repairs() uint64 { return r.firewall.Repairs() + r.nat.Repairs() }

@@ -218,3 +218,29 @@ func TestRulesAfterARestart(t *testing.T) {
 		eventually(t, func() bool { _, there, _, _ := plane.Rules(); return !there })
 	}
 }
+
+// TestLostRules: while the state may not be whole, rules that are in force are not
+// replaced by those that were told again so far.
+func TestLostRules(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}, "b": {}}}
+	if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, old); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, Options{Store: store, Plane: plane, PruneNotBefore: time.Now().Add(400 * time.Millisecond)})
+	revision := commit(t, store, []*state.Object{rule("a", 1), nat("out")})
+	waitFor(t, n, revision, nat("out")) // there was none
+	left, err := n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{rule("a", 1).Key})
+	if time.Now().Before(n.opts.PruneNotBefore) {
+		if f, _, _, _ := plane.Rules(); err == nil || len(left) != 1 || len(f.Rules) != 2 {
+			t.Errorf("waited with %v, left %v; in force are %d rules, want the two from before", err, left, len(f.Rules))
+		}
+		if some, count := n.NotRealised(5); count != 1 || !strings.Contains(some[rule("a", 1).Key].Message, "desired state was lost") {
+			t.Errorf("not realised: %v", some)
+		}
+	}
+	waitFor(t, n, revision, rule("a", 1))
+	if f, _, _, _ := plane.Rules(); time.Now().Before(n.opts.PruneNotBefore) || len(f.Rules) != 1 {
+		t.Errorf("in force are %d rules, want one, and not before the others have had their time", len(f.Rules))
+	}
+}

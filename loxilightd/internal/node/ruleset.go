@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
@@ -19,6 +20,8 @@ type ruleSet[V any] struct {
 	datapath.Table[datapath.SetName, V]
 	kind  string
 	build func(s *state.Snapshot, groups *groups) (set V, rules int)
+	// released is closed when the set that an earlier run left may be replaced.
+	released chan struct{}
 
 	mu      sync.Mutex
 	members map[datapath.GroupName]struct{} // groups of the set, those within groups included
@@ -30,7 +33,10 @@ type ruleSet[V any] struct {
 func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetName, V], outcome func(),
 	build func(*state.Snapshot, *groups) (V, int),
 ) *ruleSet[V] {
-	r := &ruleSet[V]{Table: table, kind: kind, build: build}
+	r := &ruleSet[V]{Table: table, kind: kind, build: build, released: make(chan struct{})}
+	if !time.Now().Before(n.opts.PruneNotBefore) || !leftBehind(table) {
+		close(r.released)
+	}
 	kept := map[datapath.SetName]bool{}
 	for _, k := range n.opts.Keep {
 		if k.Kind == kind || k.Kind == state.KindAddressGroup {
@@ -47,6 +53,14 @@ func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetNa
 	return r
 }
 
+// leftBehind says whether a table has a row, or cannot tell.
+func leftBehind[V any](table datapath.Table[datapath.SetName, V]) bool {
+	for range table.Keys(context.Background()) {
+		return true
+	}
+	return false
+}
+
 // apply gives the reconciler the set anew where one of the changed objects counts.
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
@@ -56,15 +70,31 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member
 	}
 	r.mu.Unlock()
-	if !counts {
-		return
+	if counts && !r.isHeld() {
+		r.make(s)
 	}
+}
+
+// make gives the reconciler the set as it is wanted in s.
+func (r *ruleSet[V]) make(s *state.Snapshot) {
 	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules := r.build(s, g)
 	r.mu.Lock()
 	r.members, r.changed = g.members, g.changed
 	r.mu.Unlock()
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
+}
+
+// release ends the time in which a set that an earlier run left is kept whole, since
+// not all of its rules may have been told again.
+func (r *ruleSet[V]) release(s *state.Snapshot) {
+	if !r.isHeld() {
+		return
+	}
+	if s != nil {
+		r.make(s) // first: whoever waits for the release then waits for this
+	}
+	close(r.released)
 }
 
 // Update is that of the table, and remembers whose fault it was that it failed.
@@ -119,6 +149,26 @@ func (r *ruleSet[V]) note(s Status) {
 	}
 }
 
+func (r *ruleSet[V]) isHeld() bool {
+	select {
+	case <-r.released:
+		return false
+	default:
+		return true
+	}
+}
+
+// waitRealised waits until the set is in force, and says whether ctx ended first.
+func (r *ruleSet[V]) waitRealised(ctx context.Context, revision uint64) (ended bool) {
+	select {
+	case <-r.released:
+	case <-ctx.Done():
+		return true
+	}
+	_, err := r.WaitRealised(ctx, revision, datapath.NodeSet)
+	return err != nil
+}
+
 // has says whether the set refers to a group.
 func (r *ruleSet[V]) has(group string) bool {
 	r.mu.Lock()
@@ -131,6 +181,9 @@ func (r *ruleSet[V]) has(group string) bool {
 // wanted now is not in force, what it was before goes on.
 func (r *ruleSet[V]) of(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
+	if r.isHeld() {
+		return Status{State: reconcile.Pending, Revision: o.Revision, Message: "desired state was lost: the rules that are in force stay until everybody has had time to tell theirs"}
+	}
 	if !ok || s.State == reconcile.Realised {
 		return s
 	}
