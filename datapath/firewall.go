@@ -79,7 +79,7 @@ type FirewallRule struct {
 }
 
 // FirewallSet is everything that the firewall is to do, as one: it is in force whole
-// or not at all.
+// or not at all. A rule that refers to a group which is not there is a [*RuleError].
 type FirewallSet struct {
 	Rules  map[RuleName]FirewallRule
 	Groups map[GroupName]AddressGroup

@@ -54,6 +54,7 @@ type NAT struct {
 }
 
 // NATSet is all translation of addresses, as one: it is in force whole or not at all.
+// Groups are as in a [FirewallSet].
 type NATSet struct {
 	Rules  map[NATName]NAT
 	Groups map[GroupName]AddressGroup

@@ -14,7 +14,9 @@ type SetName string
 const NodeSet SetName = "node"
 
 // Network is the kernel's own forwarding as far as objects ask for it: the slow path.
-// What others add (addresses, routes, ports, VLANs) is neither changed nor removed.
+// What others add (addresses, routes, ports, VLANs) is neither changed nor removed. Where
+// one row takes over what another had, a port or a prefix, the one that takes it comes
+// first, and Delete of the other must leave it alone.
 type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]

@@ -83,3 +83,33 @@ func refusal[K ~string](d *DataPlane, names []K) error {
 	}
 	return errors.Join(errs...)
 }
+
+func firewallGroups(s *datapath.FirewallSet) error {
+	for name, r := range s.Rules {
+		if err := missingGroup(string(name), &r.Match, s.Groups); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func natGroups(s *datapath.NATSet) error {
+	for name, r := range s.Rules {
+		if err := missingGroup(string(name), &r.Match, s.Groups); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missingGroup refuses a rule that refers to a group which is not there.
+func missingGroup(rule string, m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) error {
+	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
+		for _, g := range list {
+			if _, ok := groups[g]; !ok {
+				return &datapath.RuleError{Rule: rule, Err: fmt.Errorf("there is no group %s", g)}
+			}
+		}
+	}
+	return nil
+}

@@ -80,10 +80,10 @@ func New(o Options) *DataPlane {
 	d.ports = newTable[datapath.PortName](d.faults, "port", d.admitPort)
 	d.services = newTable[datapath.ServiceName](d.faults, "service", admit[datapath.Service](d, nil))
 	d.firewall = newTable[datapath.SetName](d.faults, "firewall", admit(d, func(s *datapath.FirewallSet) error {
-		return refusal(d, slices.Sorted(maps.Keys(s.Rules)))
+		return errors.Join(refusal(d, slices.Sorted(maps.Keys(s.Rules))), firewallGroups(s))
 	}))
 	d.nat = newTable[datapath.SetName](d.faults, "nat", admit(d, func(s *datapath.NATSet) error {
-		return refusal(d, slices.Sorted(maps.Keys(s.Rules)))
+		return errors.Join(refusal(d, slices.Sorted(maps.Keys(s.Rules))), natGroups(s))
 	}))
 	return d
 }
