@@ -65,6 +65,7 @@ struct work {
 	struct ct6_val val6;
 	struct service_key service_key;
 	struct affinity_key affinity_key;
+	struct classify_key classify_key;
 };
 
 struct {

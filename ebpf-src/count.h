@@ -58,6 +58,7 @@ static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum s
 	s->ifindex = p->skb->ifindex;
 	s->zone = config_zone;
 	s->service_id = p->service_id;
+	s->rule_id = p->rule_id;
 	s->len_bytes = p->skb->len;
 }
 

@@ -43,6 +43,7 @@ static __noinline int domain_of_port(struct pkt *p)
 	if (!s->domain || data + 7 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;
 	p->bridge_port = 1;
+	p->vlan = s->vid;
 	if (skb->pkt_type == PACKET_HOST)
 		return LL_NEXT;
 	if (dmac[0] == *(__u16 *)&s->mac[0] && dmac[1] == *(__u16 *)&s->mac[2] &&
@@ -62,5 +63,5 @@ static __always_inline int domain_ingress(struct pkt *p)
 		return domain_of_port(p);
 	if (p->vid)
 		p->tagged = 1; /* for a device of the kernel on this one */
-	return p->skb->pkt_type == PACKET_HOST ? LL_NEXT : LL_PASS;
+	return p->skb->pkt_type != PACKET_OTHERHOST ? LL_NEXT : LL_PASS;
 }

@@ -27,8 +27,8 @@ static __noinline void fragment_teach(struct pkt *p)
 	bpf_map_update_elem(&ll_fragment, &key, &value, BPF_ANY);
 }
 
-/* A later fragment gets the ports of its first. LL_PASS: that was not ours, or
- * comes after this one.
+/* A later fragment gets the ports of its first. LL_UNTRACKED: that was
+ * not ours, or comes after this one.
  */
 static __noinline int fragment_learn(struct pkt *p)
 {
@@ -38,7 +38,7 @@ static __noinline int fragment_learn(struct pkt *p)
 	fragment_key_of(&key, p);
 	known = bpf_map_lookup_elem(&ll_fragment, &key);
 	if (!known || ticks_since(p->now_tick, known->seen_tick) > FRAGMENT_TICKS)
-		return LL_PASS;
+		return LL_UNTRACKED;
 	p->sport = known->sport;
 	p->dport = known->dport;
 	return LL_NEXT;

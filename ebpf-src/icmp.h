@@ -89,7 +89,8 @@ static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 f
 }
 
 /* Translates the ICMP error p. What it is about was sent as w->conn turned round
- * before we rewrote it. LL_PASS: about no connection of ours.
+ * before we rewrote it. LL_PASS: it is as it should be; LL_UNTRACKED:
+ * about no connection of ours.
  */
 static __noinline int icmp_translate(struct pkt *p, struct work *w)
 {
@@ -101,11 +102,12 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	__u64 diff;
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
-		return LL_PASS;
+		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn, 0) ||
-	    !(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
+	if (!conn_find(w, &w->tuple, &w->conn, 0))
+		return LL_UNTRACKED;
+	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
 		return LL_PASS;
 	outer = &w->rewrite;
 	outer->daddr = w->conn.daddr;

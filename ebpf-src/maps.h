@@ -141,7 +141,7 @@ IMAGES(ll_image_64m, struct image_64m);
 /* Raised by loxilightd after the rules have changed: a connection that was allowed
  * before is asked about again. The only entry.
  */
-MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, 1, 0);
 
 /* What rules decided, by their ids; created by loxilightd, raised here. Their names.
  * Written by loxilightd.

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "ctstate.h"
+#include "firewall.h"
+#include "fragment.h"
 #include "lb.h"
 #include "nexthop.h"
 #include "route.h"
@@ -193,30 +195,36 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
-/* Whether an address is one of the node itself. */
-static __always_inline int open_is_local(const struct addr *addr)
+/* Whether p opens a connection that we follow though it is no service's: one through the
+ * node; where there are rules, for its answers' sake any one that they were asked about.
+ */
+static __always_inline int open_follows(struct pkt *p)
 {
-	struct local_key key = { .addr = *addr, .zone = config_zone };
-
-	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
+	if (ct_event_of(p) > EVENT_ANSWER || p->stateless || p->to_group ||
+	    (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO) ||
+	    (p->proto == IPPROTO_ICMPV6 && p->icmp_type != ICMPV6_ECHO))
+		return 0;
+	if (firewall_rules())
+		return firewall_hook(p) != 0;
+	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
 }
 
-/* A connection that is no service's, through the node: it is entered as it is, and the
- * kernel forwards it. LL_PASS: none that we could follow.
+/* A connection that is no service's: it is entered as it is, and the kernel forwards it.
+ * LL_PASS: none that we could follow.
  */
 static __always_inline int open_plain(struct pkt *p, struct work *w)
 {
-	enum ct_event event = ct_event_of(p);
-
-	if (p->egress || p->tagged || event > EVENT_ANSWER ||
-	    (p->proto == IPPROTO_ICMP && p->icmp_type != ICMP_ECHO) ||
-	    (p->proto == IPPROTO_ICMPV6 && p->icmp_type != ICMPV6_ECHO) ||
-	    (!p->bridged && open_is_local(&p->daddr)))
+	if (!open_follows(p)) {
+		if (p->stateless && p->fragment == FRAGMENT_FIRST)
+			fragment_teach(p);
 		return LL_PASS;
+	}
 	tuple_of(&w->tuple, p);
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
+	if (p->egress && !p->skb->ingress_ifindex)
+		w->conn.meta.flags = CT_F_FROM_NODE;
 	w->conn.saddr = p->saddr;
 	w->conn.daddr = p->daddr;
 	w->conn.sport = p->sport;
@@ -238,11 +246,6 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	__u32 id, *load;
 	int ret;
 
-	if (p->icmp_error || p->fragment == FRAGMENT_LATER)
-		return LL_PASS;
-	if (config_first && (p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP) &&
-	    ct_event_of(p) != EVENT_OPEN)
-		return LL_PASS;
 	if (!found)
 		return open_plain(p, w);
 	w->service = *found;

@@ -103,6 +103,7 @@ static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, v
 	if ((void *)(icmp + 1) > end)
 		return LL_SHORT;
 	p->icmp_type = icmp->type;
+	p->icmp_code = icmp->code;
 	if (p->family == 4) {
 		echo = icmp->type == ICMP_ECHO || icmp->type == ICMP_ECHO_REPLY;
 		p->icmp_error = icmp->type == ICMP_DEST_UNREACH ||
@@ -116,7 +117,7 @@ static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, v
 		p->sport = *(__be16 *)&icmp->rest;
 		p->dport = p->sport;
 	}
-	return echo || p->icmp_error ? LL_NEXT : LL_PASS;
+	return echo || p->icmp_error ? LL_NEXT : LL_UNTRACKED;
 }
 
 /* Reads ports, and of TCP what connection tracking needs. */
@@ -156,7 +157,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 	}
 	if (p->proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
 		return parse_icmp(p, l4, end);
-	return LL_PASS;
+	return LL_UNTRACKED;
 }
 
 /* Whether a header of 20 bytes sums up to what it should: a router passes on no other
@@ -186,6 +187,7 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	p->family = 4;
 	p->proto = ip->protocol;
 	p->ttl = ip->ttl;
+	p->dscp = ip->tos >> 2;
 	addr_from4(&p->saddr, ip->saddr);
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
@@ -213,6 +215,7 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void
 	p->family = 6;
 	p->proto = ip->nexthdr;
 	p->ttl = ip->hop_limit;
+	p->dscp = ip->priority << 2 | ip->flow_lbl[0] >> 6;
 	__builtin_memcpy(&p->saddr, &ip->saddr, sizeof(p->saddr));
 	__builtin_memcpy(&p->daddr, &ip->daddr, sizeof(p->daddr));
 	p->l4_off = p->l3_off + sizeof(*ip);
@@ -238,6 +241,7 @@ static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 	p->l3_off = sizeof(*eth);
 	p->tagged = 0;
 	p->vid = 0;
+	p->family = 0;
 	if (skb->vlan_present) {
 		p->vid = skb->vlan_tci & 0xfff;
 		p->tagged = !p->vid || skb->vlan_proto != bpf_htons(ETH_P_8021Q);
@@ -278,7 +282,7 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 	return parse_linear(skb, p);
 }
 
-/* As parse_linear, wherever the headers are. A global function, so that the verifier
+/* Fills p from a frame, wherever the headers are. LL_PASS: it holds no IP packet. A global function, so that the verifier
  * walks it once, and what comes after it once and not for each kind of packet. p->skb is
  * not what it was.
  */
@@ -289,5 +293,10 @@ __noinline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	if (!p)
 		return LL_PASS;
 	ret = parse_linear(skb, p);
-	return ret == LL_SHORT ? parse_pulled(skb, p) : ret;
+	if (ret == LL_SHORT)
+		ret = parse_pulled(skb, p);
+	p->vlan = p->vid;
+	if (ret == LL_NEXT || ret == LL_UNTRACKED)
+		return ret;
+	return p->family ? LL_UNCLEAR : LL_PASS;
 }

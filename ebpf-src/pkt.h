@@ -14,6 +14,8 @@ enum ll_verdict {
 	LL_SHORT,    /* the headers are not all in reach */
 	LL_OPEN,     /* no connection has it: it may open one */
 	LL_REFUSE,   /* to be answered in its place, for the reason p->refused */
+	LL_UNTRACKED, /* a packet that is no part of a connection */
+	LL_UNCLEAR,  /* what it is cannot be told: too many headers, or cut off */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -49,12 +51,18 @@ struct pkt {
 	__u8 bridged;	 /* from one port of a bridge to another */
 	__u8 icmp_type;	 /* ICMP and ICMPv6 only */
 	__u8 l4_header_len; /* bytes; 0: not known */
+	__u8 icmp_code;
+	__u8 dscp;
+	__u8 to_group;	/* its frame is for several stations */
+	__u8 stateless; /* the rules want to be asked about each packet of its kind */
 	__u16 vid;	 /* of the VLAN tag; 0: none */
+	__u16 vlan;	 /* that the frame is in: of its tag, or of the bridge's port */
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__u16 mtu_bytes; /* of where it was to go; for DROP_TOO_BIG */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
+	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
 	int action;	  /* for LL_REDIRECT */
 	enum verdict_count verdict;
 };

@@ -157,7 +157,8 @@ static __noinline int track_ipv4(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta))
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta) ||
+	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	track_count(p, &v->meta);
@@ -188,7 +189,8 @@ static __noinline int track_ipv6(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta))
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta) ||
+	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	track_count(p, &v->meta);

@@ -78,19 +78,21 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return handled(skb, 1);
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
-	if (ret != LL_NEXT)
+	if (ret == LL_PASS)
 		return TC_ACT_UNSPEC;
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	if (word == TC_INDEX_LEARN && nexthop_learn(&p, w))
+	if (ret == LL_NEXT && word == TC_INDEX_LEARN && nexthop_learn(&p, w))
 		return handled(skb, 1);
 	domain_egress(&p);
-	if (p.fragment == FRAGMENT_LATER)
+	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
 		ret = track_find(&p, w);
+	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
+		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)
 		ret = send(&p, w);
 	return refuse_or_finish(&p, ret);

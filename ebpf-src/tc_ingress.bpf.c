@@ -44,25 +44,35 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (done)
 			return TC_ACT_UNSPEC;
 	}
-	if (skb->pkt_type != PACKET_HOST && skb->pkt_type != PACKET_OTHERHOST)
+	/* To a group: for the kernel, if the rules allow it. */
+	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
+	if (p.to_group && !firewall_rules())
 		return TC_ACT_UNSPEC;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
-	if (ret == LL_NEXT)
-		ret = domain_ingress(&p);
-	if (ret != LL_NEXT)
+	if (ret == LL_PASS)
 		return TC_ACT_UNSPEC;
+	if (domain_ingress(&p) != LL_NEXT) {
+		if (!firewall_rules())
+			return TC_ACT_UNSPEC;
+		ret = ret == LL_NEXT ? LL_UNTRACKED : ret;
+	}
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	if (p.fragment == FRAGMENT_LATER)
+	if (p.to_group && ret == LL_NEXT)
+		ret = LL_UNTRACKED;
+	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
-	if (ret != LL_NEXT)
+	if (ret < 0 || ret == LL_STACK || ret == LL_REDIRECT)
 		goto out;
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	ret = track_find(&p, w);
+	if (ret == LL_NEXT)
+		ret = track_find(&p, w);
+	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
+		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)
 		ret = forward(&p, w);
 out:

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "firewall.h"
 #include "fragment.h"
 #include "icmp.h"
 #include "nexthop.h"
@@ -81,7 +82,24 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
+	if (firewall_has_changed(&w->conn.meta)) {
+		int ret = firewall_again(p, w);
+
+		if (ret != LL_NEXT)
+			return ret;
+	}
 	return ct_advance(p, w, meta);
+}
+
+/* Whether a copy that runs before another of our programs may take p for the first packet
+ * of a connection, which it is if the other does not know it either: that is for the
+ * other to say where it cannot be told from p, and much depends on it.
+ */
+static __always_inline int track_may_open_first(const struct pkt *p)
+{
+	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP)
+		return ct_event_of(p) == EVENT_OPEN;
+	return !firewall_rules();
 }
 
 /* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn is what p is to
@@ -91,7 +109,17 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 {
 	int ret = p->icmp_error ? icmp_translate(p, w) : track_lookup(p, w);
 
-	return ret == LL_OPEN ? open_connection(p, w) : ret;
+	if (ret != LL_OPEN)
+		return ret;
+	if (p->fragment == FRAGMENT_LATER)
+		return LL_UNTRACKED;
+	if (config_first && !track_may_open_first(p))
+		return LL_PASS;
+	ret = firewall_packet(p, w);
+	if (ret != LL_NEXT && ret != LL_PASS)
+		return ret;
+	p->stateless = ret == LL_PASS;
+	return open_connection(p, w);
 }
 
 /* What both hooks do with a packet of a connection that track_find found or opened:

@@ -357,7 +357,25 @@ enum rule_set {
 /* Which image is a set's. */
 struct rules {
 	__u32 image; /* in which of the maps ll_image_ it is, from 1 on; 0: there are no rules */
-	__u32 pad;
+	__u32 flags; /* RULES_F_ */
+};
+
+#define RULES_F_OUT 0x1 /* a rule names the device that packets leave by */
+
+/* rule_record.action of the firewall, and flags. */
+#define ACTION_ALLOW  0
+#define ACTION_DENY   1
+#define ACTION_REJECT 2
+
+#define RULE_F_STATELESS 0x1 /* the answers to what it allows are asked about, too */
+#define RULE_F_LOG	 0x2
+
+/* What was allowed by the rules of another epoch is asked about again: each direction of
+ * a connection that was last seen in changed_tick, or before.
+ */
+struct epoch {
+	__u32 count; /* of changes so far */
+	__u32 changed_tick;
 };
 
 struct rule_record {
@@ -487,6 +505,7 @@ struct rule_name {
 enum sample_type {
 	SAMPLE_DROP,
 	SAMPLE_OPENED,
+	SAMPLE_ALLOWED, /* by a rule that is to be logged */
 };
 
 struct sample {
@@ -502,5 +521,7 @@ struct sample {
 	__u32 zone;
 	__u32 service_id;
 	__u32 len_bytes; /* of the frame */
+	__u32 rule_id;
+	__u32 pad;
 };
-_Static_assert(sizeof(struct sample) == 56, "layout is pinned");
+_Static_assert(sizeof(struct sample) == 64, "layout is pinned");

@@ -255,11 +255,13 @@ func (f *firewall) devicesChanged(names []string) error {
 func (d *DataPlane) raiseEpoch() error {
 	d.epochMu.Lock()
 	defer d.epochMu.Unlock()
-	var epoch uint32
+	var epoch kernelEpoch
 	if err := d.maps[kernelMapLlEpoch].Lookup(uint32(0), &epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
-	if err := d.maps[kernelMapLlEpoch].Put(uint32(0), epoch+1); err != nil {
+	epoch.Count++
+	epoch.ChangedTick = nowTick()
+	if err := d.maps[kernelMapLlEpoch].Put(uint32(0), &epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	return nil

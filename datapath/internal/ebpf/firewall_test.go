@@ -47,7 +47,9 @@ func (n *network) rulesInForce(addrs ...string) (ids []uint32) {
 
 func (n *network) epoch() (v uint32) {
 	n.t.Helper()
-	n.ok(n.d.maps[kernelMapLlEpoch].Lookup(uint32(0), &v))
+	var epoch kernelEpoch
+	n.ok(n.d.maps[kernelMapLlEpoch].Lookup(uint32(0), &epoch))
+	v = epoch.Count
 	return v
 }
 

@@ -139,6 +139,12 @@ type kernelDeviceKey struct {
 	Zone    uint32
 }
 
+type kernelEpoch struct {
+	_           structs.HostLayout
+	Count       uint32
+	ChangedTick uint32
+}
+
 type kernelFragment struct {
 	_        structs.HostLayout
 	Sport    uint16
@@ -213,7 +219,7 @@ type kernelRuleName struct {
 type kernelRules struct {
 	_     structs.HostLayout
 	Image uint32
-	Pad   uint32
+	Flags uint32
 }
 
 type kernelSample struct {
@@ -230,13 +236,16 @@ type kernelSample struct {
 	Zone      uint32
 	ServiceId uint32
 	LenBytes  uint32
+	RuleId    uint32
+	Pad       uint32
 }
 
 type kernelSampleType uint32
 
 const (
-	kernelSampleTypeSAMPLE_DROP   kernelSampleType = 0
-	kernelSampleTypeSAMPLE_OPENED kernelSampleType = 1
+	kernelSampleTypeSAMPLE_DROP    kernelSampleType = 0
+	kernelSampleTypeSAMPLE_OPENED  kernelSampleType = 1
+	kernelSampleTypeSAMPLE_ALLOWED kernelSampleType = 2
 )
 
 type kernelService struct {

@@ -46,6 +46,14 @@ var (
 			"nothing, where path MTU discovery works: the sender sends smaller ones"},
 		{"too_big_limited", "as too_big, but its sender was not told: too many were in this second",
 			"the sender tries again and is told then"},
+		{"firewall", "a FirewallRule does not allow it; where the rule rejects, its sender was told",
+			"llcli counters FirewallRule NAME, or llcli events drops, which names the rule"},
+		{"firewall_limited", "as firewall, by a rule that rejects, but its sender was not told: too many were in this second",
+			"the same as for firewall"},
+		{"fragment", "there are FirewallRules, and this part of a packet came before its first part, which alone can be judged",
+			"its sender should find out the MTU of the path, and not cut packets"},
+		{"unclear", "there are FirewallRules, and what this packet is cannot be told: too many headers, or cut off",
+			"llcli events drops shows such packets: who sends them?"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

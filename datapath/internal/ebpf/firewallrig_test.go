@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// Actions of rules, as in types.h.
+const (
+	ruleAllow, ruleDeny, ruleReject = 0, 1, 2
+)
+
+// rigRule is a rule with the number that it counts by.
+type rigRule struct {
+	id     uint32
+	hooks  datapath.FirewallHook
+	match  datapath.Match
+	action uint8
+	flags  uint8
+}
+
+// rules puts rules in force, as of now.
+func (r *rig) rules(rules ...rigRule) {
+	r.t.Helper()
+	compiled := make([]classify.Rule, len(rules))
+	for i := range rules {
+		rule := &rules[i]
+		if rule.hooks == 0 {
+			rule.hooks = datapath.HookAll
+		}
+		compiled[i] = classify.Rule{ID: rule.id, Hooks: rule.hooks, Match: &rule.match, Action: rule.action, Flags: rule.flags}
+		r.put(kernelMapLlRuleHits, rule.id, make([]kernelRuleHits, 2))
+	}
+	image, err := classify.Compile(compiled, nil)
+	r.ok(err)
+	published, err := newImages(r.maps)
+	r.ok(err)
+	_, err = published.publish(rulesFirewall, image)
+	r.ok(err)
+	r.put(kernelMapLlEpoch, uint32(0), kernelEpoch{Count: 1, ChangedTick: rigTick()})
+}
+
+// hits returns how many packets a rule decided about.
+func (r *rig) hits(id uint32) (n uint64) {
+	r.t.Helper()
+	var each []kernelRuleHits
+	r.ok(r.maps[kernelMapLlRuleHits].Lookup(id, &each))
+	for _, h := range each {
+		n += h.PacketCount
+	}
+	return n
+}
+
+// rigPlain is a connection through the node that nobody translates.
+func rigPlain(r *rig, f family, proto uint8) path {
+	return path{proto: proto, client: f.client, vip: f.far, source: f.client, backend: f.far, clientPort: r.in, beport: r.out}
+}
+
+// TestRulesOfConnections: the first packet is judged, what belongs to its connection
+// goes with it, and a changed rule is asked about what runs.
+func TestRulesOfConnections(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := rigPlain(r, f, proto)
+				port := datapath.Match{Protocols: []datapath.Protocol{datapath.Protocol(proto)},
+					Ports: []datapath.PortRange{{First: f.far.Port(), Last: f.far.Port()}}}
+				allow, deny := rigRule{id: 1, match: port}, rigRule{id: 2, action: ruleDeny}
+				way := func(s stage, there bool, action int32) {
+					t.Helper()
+					dev, from, to := r.in, p.client, p.vip
+					if !there {
+						dev, from, to = r.out, p.vip, p.client
+					}
+					frame := packet(dev.arrives(), proto, from, to, s, 61)
+					r.step("packet", dev, frame, action, frame)
+				}
+				r.rules(allow, deny)
+				way(stageAnswer, false, actShot) // nobody asked for it
+				way(stageOpen, true, actUnspec)
+				way(stageAnswer, false, actUnspec)
+				way(stageConfirm, true, actUnspec)
+				way(stageData, true, actUnspec)
+				way(stageData, false, actUnspec)
+				if a, d := r.hits(1), r.hits(2); a != 1 || d != 1 {
+					t.Errorf("the rules decided %d and %d times, want once each", a, d)
+				}
+				time.Sleep(2 << 27 * time.Nanosecond) // so that the last packet was before the rules change
+				r.rules(allow, deny)                  // the same
+				way(stageData, false, actUnspec)
+				way(stageData, true, actUnspec)
+				way(stageData, true, actUnspec)
+				time.Sleep(2 << 27 * time.Nanosecond)
+				r.rules(deny)
+				way(stageData, false, actShot)
+				way(stageData, true, actShot)
+				if _, found := r.conn(p.forth()); found {
+					t.Error("the connection is still there")
+				}
+			})
+		}
+	}
+}
+
+// TestRulesOfTheNode: what is for the node, and what it sends, has hooks of its own.
+func TestRulesOfTheNode(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			node := netip.AddrPortFrom(f.inAddr, 22)
+			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
+			r.rules(rigRule{id: 1, hooks: datapath.HookInput, action: ruleDeny, match: datapath.Match{Ports: []datapath.PortRange{{First: 23, Last: 23}}, Protocols: []datapath.Protocol{datapath.TCP}}},
+				rigRule{id: 2, hooks: datapath.HookOutput, action: ruleDeny})
+			in := func(to uint16, s stage, action int32) {
+				t.Helper()
+				frame := packet(r.in.arrives(), testpkt.ProtoTCP, f.client, netip.AddrPortFrom(f.inAddr, to), s, 61)
+				r.step("in", r.in, frame, action, frame)
+			}
+			out := func(from, to netip.AddrPort, s stage, action int32) {
+				t.Helper()
+				frame := packet(r.in.leaves(), testpkt.ProtoTCP, from, to, s, 64)
+				r.compare("out", r.egress, r.in, frame, action, frame)
+			}
+			in(22, stageOpen, actUnspec)
+			out(node, f.client, stageAnswer, actUnspec) // of what came in
+			in(22, stageConfirm, actUnspec)
+			in(23, stageOpen, actShot)
+			out(netip.AddrPortFrom(f.inAddr, 40000), f.client, stageOpen, actShot)
+			out(netip.AddrPortFrom(f.inAddr, 40000), f.client, stageAnswer, actShot)
+			if a, d := r.hits(1), r.hits(2); a != 1 || d != 2 {
+				t.Errorf("the rules decided %d and %d times, want 1 and 2", a, d)
+			}
+		})
+	}
+}
+
+// TestRulesOfTheRest is F03: what is part of no connection is judged packet by packet,
+// and what cannot be judged is dropped.
+func TestRulesOfTheRest(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			eth := r.in.arrives()
+			ip := ipHeader(f.client.Addr(), f.far.Addr(), 61)
+			build := func(layers ...testpkt.Layer) []byte {
+				return testpkt.Build(append([]testpkt.Layer{eth, ip}, layers...)...)
+			}
+			esp := testpkt.Build(eth, withProtocol(ip, 50), testpkt.Raw("\x00\x00\x10\x01\x00\x00\x00\x01secret"))
+			parts := testpkt.Fragments(build(testpkt.UDP{Source: f.client.Port(), Destination: f.far.Port()},
+				testpkt.Payload(strings.Repeat("long enough for two. ", 20))), 300, 77)
+			first, later := parts[0], parts[1]
+			shot := map[string][]byte{"later fragment": later}
+			if f.name == "IPv6" {
+				var nine []testpkt.Extension
+				for range 9 {
+					nine = append(nine, hops(testpkt.Destination, 8))
+				}
+				shot["nine extension headers"] = testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: f.far.Addr(),
+					Extensions: nine, Protocol: 17}, testpkt.Raw("12345678"))
+				for _, kind := range []uint8{133, 135, 136} {
+					nd := build(testpkt.ICMP{V6: true, Type: kind}, testpkt.Payload("neighbour discovery"))
+					defer func() { r.step("neighbour discovery", r.in, nd, actUnspec, nd) }()
+				}
+			} else {
+				shot["cut in the UDP header"] = packet(eth, testpkt.ProtoUDP, f.client, f.far, stageData, 61)[:14+20+5]
+			}
+			for _, frame := range shot {
+				r.step("without rules", r.in, frame, actUnspec, frame)
+			}
+			r.rules(rigRule{id: 1, action: ruleDeny, match: datapath.Match{Protocols: []datapath.Protocol{50}}})
+			r.step("ESP", r.in, esp, actShot, esp)
+			for what, frame := range shot {
+				r.step(what, r.in, frame, actShot, frame)
+			}
+			r.step("first fragment", r.in, first, actUnspec, first)
+			r.step("the later one, after it", r.in, later, actUnspec, later)
+			r.rules(rigRule{id: 1, flags: ruleStateless, match: datapath.Match{Protocols: []datapath.Protocol{datapath.UDP}, Source: []netip.Prefix{netip.PrefixFrom(f.client.Addr(), f.client.Addr().BitLen())}}},
+				rigRule{id: 2, action: ruleDeny})
+			there := packet(eth, testpkt.ProtoUDP, netip.AddrPortFrom(f.client.Addr(), 7), f.far, stageData, 61)
+			back := packet(r.out.arrives(), testpkt.ProtoUDP, f.far, netip.AddrPortFrom(f.client.Addr(), 7), stageData, 61)
+			for range 2 {
+				r.step("stateless", r.in, there, actUnspec, there)
+			}
+			r.step("its answer", r.out, back, actShot, back)
+			if n := r.hits(1); n != 2 {
+				t.Errorf("the stateless rule decided %d times, want 2", n)
+			}
+			group := packet(testpkt.Ethernet{Source: eth.Source, Destination: [6]byte{255, 255, 255, 255, 255, 255}}, testpkt.ProtoUDP, f.far, f.client, stageData, 61)
+			r.step("to a group", r.in, group, actShot, group)
+		})
+	}
+}
+
+// withProtocol returns an IP header before a layer that is not built.
+func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
+	switch h := l.(type) {
+	case testpkt.IPv4:
+		h.Protocol = protocol
+		return h
+	case testpkt.IPv6:
+		h.Protocol = protocol
+		return h
+	}
+	return l
+}
+
+// TestRulesReject: the sender is told, and counted is why.
+func TestRulesReject(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			r.rules(rigRule{id: 1, action: ruleReject})
+			frame := packet(r.in.arrives(), testpkt.ProtoTCP, f.client, f.far, stageOpen, 61)
+			action, out := r.run(r.ingress, r.in, frame)
+			p := testpkt.Parse(out)
+			if action != actRedirect || p.Check() != nil || p.Source() != f.far || p.Destination() != f.client || p.TCP == nil || p.TCP.Flags != testpkt.RST|testpkt.ACK {
+				t.Errorf("action %d, answer %v (%v), want a reset from %s", action, p, p.Check(), f.far)
+			}
+			r.counted(map[string]uint64{"DROP_FIREWALL": 1, "VERDICT_ANSWERED": 1})
+		})
+	}
+}

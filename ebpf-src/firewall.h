@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* firewall.h - what the rules say: about the first packet of a connection, about the
+ * next one after the rules have changed, and about every packet that is of none.
+ *
+ * They are asked about packets as they came in, before any translation. Where nothing
+ * can be said about a packet, and there are rules, it is dropped.
+ */
+#pragma once
+
+#include "classify.h"
+#include "conntrack.h"
+#include "route.h"
+
+/* The set of rules, or NULL where there are none. */
+static __always_inline const struct rules *firewall_rules(void)
+{
+	__u32 set = RULES_FIREWALL;
+	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
+
+	return rules && rules->image ? rules : NULL;
+}
+
+/* Whether the rules have changed since a direction of a connection was last seen. */
+static __always_inline int firewall_has_changed(const struct ct_meta *meta)
+{
+	__u32 zero = 0;
+	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &zero);
+
+	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
+}
+
+/* Whether an address is one of the node itself. */
+static __always_inline int firewall_is_local(const struct addr *addr)
+{
+	struct local_key key = { .addr = *addr, .zone = config_zone };
+
+	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
+}
+
+/* Index of the device that p came in by; 0: it is the node's own. */
+static __always_inline __u32 firewall_in(struct pkt *p)
+{
+	__u32 in = p->skb->ifindex;
+
+	asm volatile("" : "+r"(in)); /* two reads, not one of a place that depends */
+	if (p->egress)
+		in = p->skb->ingress_ifindex;
+	return in;
+}
+
+/* What is asked about a packet like p that has tuple t. */
+static __always_inline void firewall_key(struct pkt *p, struct work *w, const struct tuple *t)
+{
+	struct classify_key *key = &w->classify_key;
+
+	key->saddr = t->saddr;
+	key->daddr = t->daddr;
+	key->sport = t->sport;
+	key->dport = t->dport;
+	key->proto = t->proto;
+	key->family = t->family;
+	key->known = 0;
+	key->tcp_flags = p->tcp_flags;
+	key->dscp = p->dscp;
+	key->vlan = p->vlan;
+	key->in_ifindex = 0;
+	key->out_ifindex = 0;
+	if (p->fragment == FRAGMENT_LATER && !t->dport)
+		return; /* its first fragment is not known */
+	if (t->proto == IPPROTO_ICMP || t->proto == IPPROTO_ICMPV6) {
+		key->known = KNOWN_LAYER4;
+		key->sport = 0;
+		key->dport = bpf_htons((__u16)p->icmp_type << 8 | p->icmp_code);
+	} else if (t->proto == IPPROTO_TCP || t->proto == IPPROTO_UDP || t->proto == IPPROTO_SCTP) {
+		key->known = KNOWN_LAYER4 | KNOWN_SPORT;
+		if (t->proto == IPPROTO_TCP && p->fragment != FRAGMENT_LATER)
+			key->known |= KNOWN_TCP_FLAGS;
+	}
+}
+
+/* Fills by which way the packet goes, and which device it is to leave by, where a rule
+ * wants to know: that of a bridged one only the bridge could tell.
+ */
+static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hook, __u32 in,
+					 const struct rules *rules)
+{
+	struct classify_key *key = &w->classify_key;
+
+	key->hook = hook;
+	key->in_ifindex = in;
+	if (p->egress)
+		key->out_ifindex = p->skb->ifindex;
+	else if (hook == HOOK_FORWARD && !p->bridged && rules->flags & RULES_F_OUT)
+		key->out_ifindex = route_out(p, &key->saddr, &key->daddr);
+}
+
+/* Asks the rules what w->classify_key says. LL_NEXT: p is allowed; LL_PASS: it is, but the
+ * answers to it are to be asked about too. Else what the stage returns. again: it was
+ * allowed before, which is counted once.
+ */
+static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
+{
+	struct rule_record *rule = &w->classify_key.rule;
+	int ret = classify(RULES_FIREWALL, &w->classify_key);
+
+	if (!ret)
+		return LL_NEXT;
+	if (ret < 0)
+		return -DROP_FIREWALL;
+	if (again && rule->action == ACTION_ALLOW)
+		return LL_NEXT;
+	p->rule_id = rule->id;
+	count_rule(rule->id, p->skb->len,
+		   rule->action == ACTION_ALLOW && !(rule->flags & RULE_F_STATELESS));
+	if (rule->flags & RULE_F_LOG && rule->action == ACTION_ALLOW)
+		sample_send(p, SAMPLE_ALLOWED, 0);
+	switch (rule->action) {
+	case ACTION_ALLOW:
+		return rule->flags & RULE_F_STATELESS ? LL_PASS : LL_NEXT;
+	case ACTION_REJECT:
+		p->refused = DROP_FIREWALL;
+		return LL_REFUSE;
+	}
+	return -DROP_FIREWALL;
+}
+
+/* Neighbour discovery and group membership are part of having a link at all: no rule is
+ * asked about them (as of RFC 4890, section 4.4.1).
+ */
+static __always_inline int firewall_is_exempt(const struct pkt *p)
+{
+	return p->proto == IPPROTO_ICMPV6 && p->fragment == FRAGMENT_NONE &&
+	       ((p->icmp_type >= 130 && p->icmp_type <= 137) || p->icmp_type == 143);
+}
+
+/* The way of a packet that no connection has. 0: it was asked about before, where it came
+ * in.
+ */
+static __always_inline __u8 firewall_hook(struct pkt *p)
+{
+	struct device *device;
+
+	if (!p->egress)
+		return p->bridged || !firewall_is_local(&p->daddr) ? HOOK_FORWARD : HOOK_INPUT;
+	if (!p->skb->ingress_ifindex)
+		return HOOK_OUTPUT;
+	device = device_find(p->skb->ingress_ifindex);
+	return device && device->flags & DEVICE_F_PORT ? 0 : HOOK_FORWARD;
+}
+
+/* Asks about the first packet of a connection, or one that is of none; as firewall_ask. */
+static __noinline int firewall_packet(struct pkt *p, struct work *w)
+{
+	const struct rules *rules = firewall_rules();
+	__u8 hook;
+
+	if (!rules || firewall_is_exempt(p))
+		return LL_NEXT;
+	hook = p->to_group && !p->bridge_port ? HOOK_INPUT : firewall_hook(p);
+	if (!hook)
+		return LL_NEXT;
+	tuple_of(&w->tuple, p);
+	firewall_key(p, w, &w->tuple);
+	firewall_way(p, w, hook, firewall_in(p), rules);
+	return firewall_ask(p, w, 0);
+}
+
+/* Asks again about connection w->conn, which p is of, found under w->tuple: as if its
+ * first packet came now. One that is not allowed any more ends.
+ */
+static __noinline int firewall_again(struct pkt *p, struct work *w)
+{
+	const struct rules *rules = firewall_rules();
+	__u16 flags = w->conn.meta.flags;
+	__u32 in = firewall_in(p);
+	__u8 hook;
+	int ret;
+
+	if (!rules)
+		return LL_NEXT;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (flags & CT_F_REPLY) {
+		/* The key of the other direction is the tuple as it came in. */
+		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+			return LL_NEXT;
+		in = w->twin.meta.in_port;
+		firewall_key(p, w, &w->twin_tuple);
+	} else {
+		firewall_key(p, w, &w->tuple);
+	}
+	if (flags & CT_F_FROM_NODE)
+		hook = HOOK_OUTPUT;
+	else if (!p->bridged && firewall_is_local(&w->classify_key.daddr))
+		hook = HOOK_INPUT;
+	else
+		hook = HOOK_FORWARD;
+	w->classify_key.tcp_flags = TCP_SYN;
+	if (w->tuple.proto == IPPROTO_ICMP)
+		w->classify_key.dport = bpf_htons(ICMP_ECHO << 8);
+	else if (w->tuple.proto == IPPROTO_ICMPV6)
+		w->classify_key.dport = bpf_htons(ICMPV6_ECHO << 8);
+	firewall_way(p, w, hook, hook == HOOK_OUTPUT ? 0 : in, rules);
+	ret = firewall_ask(p, w, 1);
+	if (ret == LL_NEXT)
+		return LL_NEXT;
+	conn_remove(&w->twin_tuple, w->conn.half_open);
+	conn_remove(&w->tuple, w->conn.half_open);
+	return ret;
+}
+
+/* What becomes of a packet that no stage could follow, ret being what it returned. */
+static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
+{
+	if (!firewall_rules() || config_first)
+		return LL_PASS;
+	if (ret == LL_UNCLEAR)
+		return -DROP_UNCLEAR;
+	if (p->fragment == FRAGMENT_LATER && !p->dport)
+		return -DROP_FRAGMENT;
+	ret = firewall_packet(p, w);
+	return ret == LL_NEXT ? LL_PASS : ret;
+}
