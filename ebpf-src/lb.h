@@ -109,7 +109,9 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 		if (known && ticks_since(p->now_tick, known->used_tick) <= s->affinity_ticks) {
 			id = known->backend_id;
 			backend = bpf_map_lookup_elem(&ll_backend, &id);
+			/* Ids are given out again: it may be that of another one by now. */
 			if (backend && backend->service_id == s->id &&
+			    addr_is4(&backend->addr) == (p->family == 4) &&
 			    backend->flags & BACKEND_F_USABLE) {
 				known->used_tick = p->now_tick;
 				return id;

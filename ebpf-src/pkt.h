@@ -102,6 +102,11 @@ static __always_inline int addr_equal(const struct addr *a, const struct addr *b
 	       a->word[3] == b->word[3];
 }
 
+static __always_inline int addr_is4(const struct addr *a)
+{
+	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline int addr_is_set(const struct addr *a)
 {
 	return a->word[0] | a->word[1] | a->word[2] | a->word[3];
