@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity deb check-deb
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity model deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -60,6 +60,12 @@ PARITY_ROUNDS ?= 100
 
 parity: setup ## the node beside the kernel's bridge and router for longer: PARITY_ROUNDS topologies for each test (root)
 	$(GO) test ./tests/parity -count=1 -timeout 2h -v -rounds $(PARITY_ROUNDS) -frames 20000
+
+MODEL_CASES ?= 1000000
+MODEL_BOUND ?= 30m
+
+model: setup ## random configurations and packets against the model of tests/model for longer: MODEL_CASES packets (root)
+	$(GO) test ./tests/model -count=1 -timeout 2h -v -cases $(MODEL_CASES) -bound $(MODEL_BOUND)
 
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf

@@ -56,6 +56,7 @@ var mayImport = map[string][]string{
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
 	"tests/e2e":            {},
 	"tests/parity":         {},
+	"tests/model":          {},
 	"tests/package":        {},
 	"tests/llcli":          {},
 	"tests/bench":          {"api", "api/client", "internal/testnet", "internal/testpkt"},

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// flow is a conversation: who begins, by which port, and with what.
+type flow struct {
+	tuple
+	port int
+}
+
+// op is one thing that happens: a new configuration, or a packet of a flow.
+type op struct {
+	config *config // nil: a packet
+	flow   int
+	// back is a packet of whom the flow's last packet reached, to where that came from.
+	back         bool
+	flags, chunk uint8
+	ttl, tos     uint8
+	size         int
+}
+
+// scenario is what one seed comes to.
+type scenario struct {
+	flows []flow
+	ops   []op
+}
+
+// reached is where the last packet of a flow came out, and as what.
+type reached struct {
+	seen bool
+	port int
+	as   tuple
+	mac  [6]byte
+}
+
+// play makes a scenario happen and compares it with the model. It returns how many
+// packets were judged, and the story if something differs.
+func (s *site) play(sc *scenario) (judged int, story string, err error) {
+	o := newOracle()
+	last := make([]reached, len(sc.flows))
+	var b strings.Builder
+	if err := s.flush(); err != nil {
+		return 0, "", fmt.Errorf("flush: %w", err)
+	}
+	if len(sc.ops) > 0 && sc.ops[0].config == nil {
+		if err := s.configure(nil); err != nil {
+			return 0, "", fmt.Errorf("configure nothing: %w", err)
+		}
+	}
+	for i, op := range sc.ops {
+		if op.config != nil {
+			fmt.Fprintf(&b, "%4d. configuration:\n%s", i, op.config)
+			if err := s.configure(op.config.objects()); err != nil {
+				return judged, "", fmt.Errorf("%s\nconfigure: %w", b.String(), err)
+			}
+			o.told(op.config)
+			continue
+		}
+		p, port, mac, ok := s.packet(sc, op, last)
+		if !ok {
+			continue
+		}
+		v := o.judge(port, p)
+		judged++
+		fmt.Fprintf(&b, "%4d. into %s: %s\n        model: %s\n", i, device(port), p, v.why)
+		out, told := s.send(port, p.frame(mac, nodeMAC(port)), p, v)
+		fmt.Fprintf(&b, "        came out: %s\n", describe(out, told))
+		if err := s.compare(o, p, port, v, out, told, op, &last[op.flow]); err != nil {
+			return judged, fmt.Sprintf("%s        BUT: %v\n", b.String(), err), nil
+		}
+	}
+	return judged, "", nil
+}
+
+// packet is that of an op. false: there is none, since nothing was reached yet.
+func (s *site) packet(sc *scenario, op op, last []reached) (p *pkt, port int, mac [6]byte, ok bool) {
+	s.marks++
+	f := sc.flows[op.flow]
+	payload := fmt.Sprintf("<packet %d>", s.marks)
+	p = &pkt{
+		tuple: f.tuple, flags: op.flags, chunk: op.chunk, seq: 1000, ack: 5000, ttl: op.ttl, tos: op.tos, id: uint16(s.marks),
+		payload: payload + strings.Repeat("x", max(0, op.size-len(payload))),
+	}
+	if !op.back {
+		return p, f.port, macOf(f.src.Addr()), true
+	}
+	to := last[op.flow]
+	p.tuple, p.reply, p.seq, p.ack = to.as.turned(), isICMP(f.proto), 5000, 1000
+	return p, to.port, to.mac, to.seen
+}
+
+func macOf(a netip.Addr) [6]byte {
+	_, mac, _ := route(a)
+	return mac
+}
+
+// output is a frame that came out.
+type output struct {
+	port  int
+	frame []byte
+}
+
+// send sends a frame and returns what came of it: the packet itself, and what the node
+// told its sender.
+func (s *site) send(port int, frame []byte, p *pkt, v verdict) (out, told []output) {
+	mark := markOf(frame)
+	if err := s.taps[port].Send(frame); err != nil {
+		s.t.Fatalf("%s into %s: %v", p, device(port), err)
+	}
+	deadline := time.Now().Add(time.Second)
+	for {
+		for i, tap := range s.taps {
+			err := tap.Receive(func(frame []byte) {
+				switch {
+				case isRedirect(frame):
+				case !bytes.Contains(frame, []byte(mark)):
+					if i == port && isReset(frame, p) {
+						told = append(told, output{i, frame})
+					} else if late := markOf(frame); late != "" && s.late[late] {
+						s.t.Errorf("came out after all, of %s: %s", late, testpkt.Parse(frame))
+					}
+				case isError(frame):
+					told = append(told, output{i, frame})
+				default:
+					out = append(out, output{i, frame})
+				}
+			})
+			if err != nil {
+				s.t.Fatalf("%s: %v", device(i), err)
+			}
+		}
+		missing := v.accept != nil && !v.silent && len(out) == 0 || v.told == surelyTold && len(told) == 0
+		if !missing || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	if len(out) == 0 {
+		s.late[mark] = true
+	}
+	return out, told
+}
+
+// compare says how what came out differs from the model, which learns from it.
+func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []output, op op, last *reached) error {
+	switch {
+	case len(out) > 1:
+		return fmt.Errorf("%d packets came of one", len(out))
+	case len(out) == 1 && v.accept == nil:
+		return fmt.Errorf("nothing was to come out")
+	case len(out) == 0 && v.accept != nil && !v.silent:
+		return fmt.Errorf("nothing came out")
+	case len(told) == 0 && v.told == surelyTold:
+		return fmt.Errorf("its sender was not told")
+	case len(told) > 0 && v.told == notTold:
+		return fmt.Errorf("its sender was told")
+	}
+	for _, t := range told {
+		if err := s.checkTold(p, port, t); err != nil {
+			return err
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	got, _ := tupleOf(out[0].frame)
+	if err := v.accept(out[0].port, got); err != nil {
+		return err
+	}
+	_, mac, _ := route(got.dst.Addr())
+	want := *p
+	want.tuple, want.ttl = got, p.ttl-1
+	if diff := testpkt.Diff(want.frame(nodeMAC(out[0].port), mac), out[0].frame); diff != "" {
+		return fmt.Errorf("the packet is not as it should be (-):\n%s", diff)
+	}
+	if !op.back {
+		*last = reached{seen: true, port: out[0].port, as: got, mac: mac}
+	}
+	return nil
+}
+
+// checkTold checks what the node told the sender of p: about p, and to it.
+func (s *site) checkTold(p *pkt, port int, told output) error {
+	q := testpkt.Parse(told.frame)
+	if told.port != port || q.Destination().Addr() != p.src.Addr() {
+		return fmt.Errorf("it was told to %s by %s, and its sender is %s behind %s", q.Destination(), device(told.port), p.src, device(port))
+	}
+	if err := q.CheckOuter(); err != nil {
+		return fmt.Errorf("what its sender was told is broken: %w", err)
+	}
+	if q.Embedded != nil && (q.Embedded.Source() != p.src || q.Embedded.Destination() != p.dst) {
+		return fmt.Errorf("what its sender was told is about %s > %s", q.Embedded.Source(), q.Embedded.Destination())
+	}
+	return nil
+}
+
+func describe(out, told []output) string {
+	var parts []string
+	for _, o := range out {
+		k, _ := tupleOf(o.frame)
+		parts = append(parts, fmt.Sprintf("%s by %s", k, device(o.port)))
+	}
+	for _, o := range told {
+		k, _ := tupleOf(o.frame)
+		parts = append(parts, fmt.Sprintf("(told: %s by %s)", k, device(o.port)))
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func markOf(frame []byte) string {
+	_, rest, found := bytes.Cut(frame, []byte("<packet "))
+	number, _, closed := bytes.Cut(rest, []byte(">"))
+	if !found || !closed {
+		return ""
+	}
+	return "<packet " + string(number) + ">"
+}
+
+func isError(frame []byte) bool {
+	p := testpkt.Parse(frame)
+	return p.Embedded != nil
+}
+
+// isRedirect reports whether a frame tells its sender of a shorter way, which the kernel
+// does when it likes.
+func isRedirect(frame []byte) bool {
+	p := testpkt.Parse(frame)
+	return p.ICMP != nil && p.ICMP.V6 && p.ICMP.Type == 137
+}
+
+// isReset reports whether a frame answers p by a reset.
+func isReset(frame []byte, p *pkt) bool {
+	q := testpkt.Parse(frame)
+	return q.TCP != nil && q.TCP.Flags&testpkt.RST != 0 && q.Destination() == p.src && q.Source() == p.dst
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// oracle is the model: what it was told, and what it has seen.
+type oracle struct {
+	config *config
+	conns  map[tuple]*direction
+	sticky map[string]netip.AddrPort // choices that must be the same again
+	maps   map[mapping]netip.AddrPort
+	// ghosts were decided about, and nobody saw how: their packet's TTL ended.
+	ghosts map[tuple]*config
+}
+
+// direction is one way of a connection: packets that come in with its key leave with
+// out.
+type direction struct {
+	*conn
+	out   tuple
+	reply bool
+}
+
+// conn is a connection, as it was decided.
+type conn struct {
+	service string
+	backend netip.AddrPort
+	ended   bool // perhaps: a FIN or RST was seen
+	plain   bool // nothing is translated
+	config  *config
+	first   decided
+}
+
+// verdict is what the model says about a packet.
+type verdict struct {
+	why string
+	// accept says whether the packet may come out of a port with a tuple, and learns
+	// it; nil: it may not come out at all.
+	accept func(out int, got tuple) error
+	silent bool // it need not come out, either
+	// told is whether its sender is told by the node that it did not.
+	told answer
+	// translated is whether the source may be.
+	translated bool
+}
+
+type answer int
+
+const (
+	perhapsTold answer = iota
+	notTold
+	surelyTold
+)
+
+func newOracle() *oracle {
+	o := &oracle{config: &config{}}
+	o.forget()
+	return o
+}
+
+// forget is what a flush does.
+func (o *oracle) forget() {
+	o.conns, o.sticky, o.maps = map[tuple]*direction{}, map[string]netip.AddrPort{}, map[mapping]netip.AddrPort{}
+	o.ghosts = map[tuple]*config{}
+}
+
+// told takes up a new configuration. Connections go on.
+func (o *oracle) told(c *config) {
+	o.config = c
+	o.sticky = map[string]netip.AddrPort{}
+}
+
+// judge says what is to become of a packet that comes in by a port.
+func (o *oracle) judge(in int, p *pkt) verdict {
+	v := o.way(in, p)
+	if v.accept != nil && p.ttl <= 1 {
+		told := surelyTold
+		if p.src.Addr().Is6() && v.translated {
+			told = perhapsTold // known: not with a translated IPv6 source
+		}
+		if d := o.conns[p.tuple]; d != nil {
+			o.note(p, d)
+		} else {
+			o.ghosts[p.tuple] = o.config
+		}
+		return verdict{why: v.why + "; but its TTL ends", told: told}
+	}
+	return v
+}
+
+// way is judge without what ends with the packet's TTL.
+func (o *oracle) way(in int, p *pkt) verdict {
+	d := o.conns[p.tuple]
+	if d == nil {
+		if c := o.ghosts[p.tuple]; c != nil && c != o.config {
+			return verdict{why: "as it was decided when its TTL ended, or anew", silent: true, accept: func(out int, got tuple) error {
+				o.enter(p, got, &conn{service: "?"})
+				return leaves(out, got)
+			}}
+		}
+		return o.open(in, p)
+	}
+	if v, over := o.asked(in, p, d); over {
+		return v
+	}
+	goesOn := verdict{why: "goes on as " + d.out.String(), translated: d.out.src != p.src, accept: func(out int, got tuple) error {
+		if err := leaves(out, got); err != nil {
+			return err
+		}
+		if got != d.out {
+			return fmt.Errorf("of a connection that leaves as %s, this one left as %s", d.out, got)
+		}
+		o.note(p, d)
+		return nil
+	}}
+	if !o.mayChange(p, d) {
+		return goesOn
+	}
+	// A new connection in the place of one that may be over, or that lost its backend.
+	anew := o.open(in, p)
+	return verdict{
+		why: "goes on as " + d.out.String() + ", or anew: " + anew.why, silent: anew.accept == nil || anew.silent, translated: true,
+		accept: func(out int, got tuple) error {
+			if err := goesOn.accept(out, got); err == nil || anew.accept == nil {
+				return err
+			}
+			return anew.accept(out, got)
+		},
+	}
+}
+
+// mayChange reports whether the packet may be decided anew although its connection is
+// known.
+func (o *oracle) mayChange(p *pkt, d *direction) bool {
+	if d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1) {
+		return true
+	}
+	if d.service == "" {
+		return d.plain && d.config != o.config // by now there may be a service for it
+	}
+	for _, s := range o.config.services {
+		if s.name != d.service {
+			continue
+		}
+		for _, b := range s.backends {
+			if b.addr == d.backend {
+				return b.state == "down"
+			}
+		}
+	}
+	return true
+}
+
+// leaves checks that a packet comes out where the routes say.
+func leaves(out int, got tuple) error {
+	if port, _, local := route(got.dst.Addr()); local || port != out {
+		return fmt.Errorf("%s left by %s, and the route says %s", got, device(out), device(port))
+	}
+	return nil
+}
+
+// note lets the packet have its effect on the connection.
+func (o *oracle) note(p *pkt, d *direction) {
+	over := p.proto == testpkt.ProtoTCP && p.flags&(testpkt.FIN|testpkt.RST) != 0 ||
+		p.proto == testpkt.ProtoSCTP && slices.Contains([]uint8{6, 7, 8, 14}, p.chunk)
+	if over {
+		d.ended = true
+	}
+}
+
+// enter takes up a connection that was seen to leave as got.
+func (o *oracle) enter(p *pkt, got tuple, c *conn) {
+	if old := o.conns[p.tuple]; old != nil {
+		delete(o.conns, old.out.turned())
+	}
+	c.plain, c.config = got == p.tuple, o.config
+	o.conns[p.tuple] = &direction{conn: c, out: got}
+	o.conns[got.turned()] = &direction{conn: c, out: p.turned(), reply: true}
+	o.note(p, o.conns[p.tuple])
+}
+
+// open decides about the first packet of a connection.
+func (o *oracle) open(in int, p *pkt) verdict {
+	if v, over := o.filtered(in, p); over {
+		return v
+	}
+	if s := o.serviceOf(p); s != nil {
+		return o.balance(in, p, s)
+	}
+	return o.translate(in, p)
+}
+
+// plain is a packet that is routed as it is.
+func (o *oracle) plain(p *pkt) verdict {
+	if _, _, local := route(p.dst.Addr()); local {
+		return verdict{why: "for the node itself"}
+	}
+	return verdict{why: "routed", accept: func(out int, got tuple) error {
+		if err := leaves(out, got); err != nil {
+			return err
+		}
+		if got != p.tuple {
+			return fmt.Errorf("nothing translates %s, and it left as %s", p.tuple, got)
+		}
+		if opens(p) {
+			o.enter(p, got, &conn{})
+		}
+		return nil
+	}}
+}
+
+// opens reports whether a packet that nothing translates begins a connection.
+func opens(p *pkt) bool {
+	switch {
+	case p.proto == testpkt.ProtoTCP:
+		return p.flags&(testpkt.FIN|testpkt.RST) == 0
+	case isICMP(p.proto):
+		return !p.reply
+	}
+	return hasPorts(p.proto)
+}
