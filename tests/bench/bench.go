@@ -20,6 +20,9 @@ const (
 	pathBare      = "bare redirect"
 	pathFlowtable = "nftables flowtable"
 	pathOther     = "other build"
+	// Of translation, and of rules; the others of those are pathRules.
+	pathMasquerade = "nftables masquerade"
+	pathUnruled    = "no rules"
 )
 
 // balancer is what turns the node of a rig from a router into a load balancer.
@@ -44,6 +47,7 @@ type bench struct {
 	connectionsMax int // UDP connections of the largest case
 	tableSize      int // connections that our tables have room for, at least
 	serviceCount   int // services of the largest case
+	rulesMax       int // rules of the largest case
 	tcpConnections int
 	tcpRequests    int
 	bulkTime       time.Duration
@@ -55,6 +59,7 @@ func (b *bench) shorten() {
 	b.packetCount = 300_000
 	b.connectionsMax = 65536
 	b.serviceCount = 1000
+	b.rulesMax = 1000
 	b.tcpConnections, b.tcpRequests = 3200, 12_800
 	b.bulkTime = 100 * time.Millisecond
 }
@@ -104,16 +109,18 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	switch r.name {
 	case pathNftables:
 		r.balancer = &nftables{rig: r}
-	case pathOurs:
-		return b.attachOurs(ctx, r, b.daemon, connections)
 	case pathOther:
 		return b.attachOurs(ctx, r, b.other, connections)
 	case pathBare:
 		return r.attachBare()
 	case pathFlowtable:
 		return r.attachFlowtable()
+	case pathMasquerade:
+		return r.attachMasquerade()
+	case pathKernel, pathBridge:
+		return nil
 	}
-	return nil
+	return b.attachOurs(ctx, r, b.daemon, connections) // its name says how it is told to be
 }
 
 // attachOurs starts a daemon of ours on the rig's node.

@@ -136,9 +136,16 @@ func (r *rig) runCases(connectionsMax int) []runCase {
 			list = append(list, c)
 		}
 	}
+	for _, n := range []int{1, 1024, 65536} {
+		if n <= connectionsMax {
+			list = append(list, runCase{what: fmt.Sprintf("the same, 1 of %s, without translation", grouped(n)), side: "ingress",
+				action: actRedirect, flows: flows{connections: n, target: backendFirst[elsewhere], targets: backendCount, port: backendPort + 1},
+				place: elsewhere, opened: true})
+		}
+	}
 	fresh := r.flowsTo(onNode, freshCount, 1)
 	fresh.sourceOffset = 64
-	strange := flows{connections: 1024, target: backendFirst[onNode], targets: 1, port: backendPort + 1}
+	strange := flows{connections: 1024, target: backendFirst[onNode], targets: 1, port: backendPort + 2}
 	return append(list,
 		runCase{what: "first packet of a connection", side: "ingress", action: actRedirect, flows: fresh},
 		runCase{what: "not for a service", side: "ingress", action: actUnspec, flows: strange},

@@ -152,11 +152,18 @@ func (b *bench) ceiling(ctx context.Context) (float64, error) {
 
 // packets compares the rigs with so many connections over so many services.
 func (b *bench) packets(ctx context.Context, rigs []*rig, p place, connections, services int) (comparison, error) {
+	return b.packetsOf(ctx, rigs, p, func(r *rig) flows { return r.flowsTo(p, connections, services) })
+}
+
+// packetsOf compares the rigs with packets of connections that are opened before.
+func (b *bench) packetsOf(ctx context.Context, rigs []*rig, p place, of func(*rig) flows) (comparison, error) {
+	packets := b.packetCount
 	for _, r := range rigs {
-		if err := establish(r, p, r.flowsTo(p, connections, services)); err != nil {
+		f := of(r)
+		packets = max(packets, f.connections)
+		if err := establish(r, p, f); err != nil {
 			return comparison{}, err
 		}
 	}
-	packets := max(b.packetCount, connections)
 	return compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) { return packetRate(r, p, packets) })
 }
