@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// callIP are the switches of br_netfilter that make bridged frames pass the rules for IP.
+var callIP = []string{"/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"}
+
+// Attributes of a bridge that do so for it alone: IFLA_BR_NF_CALL_IPTABLES and its twin.
+const (
+	bridgeCallIPv4 = 36
+	bridgeCallIPv6 = 37
+)
+
+// bridgesCallIP says whether bridged frames pass the rules for IP.
+func bridgesCallIP() (bool, error) {
+	loaded := false
+	for _, file := range callIP {
+		value, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // br_netfilter is not loaded
+		}
+		if err != nil {
+			return false, err
+		}
+		if strings.TrimSpace(string(value)) != "0" {
+			return true, nil
+		}
+		loaded = true
+	}
+	if !loaded {
+		return false, nil
+	}
+	return aBridgeCallsIP()
+}
+
+// aBridgeCallsIP says whether one of the bridges is set to do so.
+func aBridgeCallsIP() (bool, error) {
+	links, err := list(unix.NETLINK_ROUTE, unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	if err != nil {
+		return false, err
+	}
+	for _, m := range links {
+		if len(m) < unix.SizeofIfInfomsg {
+			return false, fmt.Errorf("a device of %d bytes", len(m))
+		}
+		link, err := attributes(m[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return false, err
+		}
+		info, err := attributes(link[unix.IFLA_LINKINFO])
+		if err != nil {
+			return false, err
+		}
+		if text(info[unix.IFLA_INFO_KIND]) != "bridge" {
+			continue
+		}
+		bridge, err := attributes(info[unix.IFLA_INFO_DATA])
+		if err != nil {
+			return false, err
+		}
+		for _, attr := range []uint16{bridgeCallIPv4, bridgeCallIPv6} {
+			if v := bridge[attr]; len(v) > 0 && v[0] != 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// ebtables finds tables of ebtables, those of before nftables. Their modules are there
+// where somebody has used them, in whatever namespace; to ask further would make them here.
+func ebtables() (found []finding, err error) {
+	modules, err := loaded("ebtable_")
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
+		found = append(found, finding{bridged: true, why: "ebtables: the kernel's module " + name + " is loaded"})
+	}
+	return found, err
+}
+
+// loaded returns the modules of the kernel whose names begin with prefix.
+func loaded(prefix string) (map[string]bool, error) {
+	f, err := os.Open("/proc/modules")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // a kernel without modules
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names := make(map[string]bool)
+	s := bufio.NewScanner(f)
+	for s.Scan() {
+		if name, _, _ := strings.Cut(s.Text(), " "); strings.HasPrefix(name, prefix) {
+			names[name] = true
+		}
+	}
+	return names, s.Err()
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// iptables is one of the families of the older interface (linux/netfilter_ipv4/ip_tables.h
+// and its twin).
+type iptables struct {
+	tool         string
+	names        string // file with the tables that there are
+	family       int
+	level        int
+	targetOffset int // of the target's offset in an entry
+}
+
+var iptablesFamilies = []iptables{
+	{"iptables", "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP, 84 + 4},
+	{"ip6tables", "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136 + 4},
+}
+
+const (
+	getInfo       = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
+	getEntries    = 65
+	tableNameSize = 32
+	verdictAccept = -2 // -NF_ACCEPT - 1, as a target has it
+	targetHeader  = 32 // bytes before the verdict of a standard target
+	hookCount     = 5
+	tableSizeMax  = 1 << 30
+)
+
+// tableInfo is struct ipt_getinfo.
+type tableInfo struct {
+	Name       [tableNameSize]byte
+	ValidHooks uint32
+	HookEntry  [hookCount]uint32
+	Underflow  [hookCount]uint32
+	NumEntries uint32
+	Size       uint32
+}
+
+// legacyTables finds tables of iptables and ip6tables, those of before nftables, that have
+// rules or drop on the way of forwarded packets. Only tables that are there are asked for:
+// to ask makes them.
+func legacyTables() (found []finding, err error) {
+	for _, f := range iptablesFamilies {
+		names, err := os.ReadFile(f.names)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // not in use
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, table := range strings.Fields(string(names)) {
+			whys, err := f.table(table)
+			if err != nil {
+				return nil, fmt.Errorf("%s, table %s: %w", f.tool, table, err)
+			}
+			for _, why := range whys {
+				found = append(found, finding{routed: true, ip: true, why: f.tool + ": " + why})
+			}
+		}
+	}
+	return found, nil
+}
+
+// table says what of a table forwarded packets pass.
+func (f iptables) table(name string) (whys []string, err error) {
+	fd, err := unix.Socket(f.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	info := make([]byte, unsafe.Sizeof(tableInfo{}))
+	copy(info, name)
+	if err := getsockopt(fd, f.level, getInfo, info); err != nil {
+		return nil, err
+	}
+	var t tableInfo
+	if _, err := binary.Decode(info, binary.NativeEndian, &t); err != nil {
+		return nil, err
+	}
+	var entries []byte
+	for hook, chain := range map[int]string{hookPrerouting: "PREROUTING", hookForward: "FORWARD", hookPostrouting: "POSTROUTING"} {
+		if t.ValidHooks&(1<<hook) == 0 {
+			continue
+		}
+		if t.HookEntry[hook] != t.Underflow[hook] {
+			whys = append(whys, fmt.Sprintf("chain %s of table %s has rules", chain, name))
+			continue
+		}
+		if entries == nil {
+			if entries, err = f.entries(fd, name, t.Size); err != nil {
+				return nil, err
+			}
+		}
+		verdict, err := f.verdict(entries, int(t.Underflow[hook]))
+		if err != nil {
+			return nil, err
+		}
+		if verdict != verdictAccept {
+			whys = append(whys, fmt.Sprintf("chain %s of table %s has the policy DROP", chain, name))
+		}
+	}
+	return whys, nil
+}
+
+// entries reads a table whole.
+func (f iptables) entries(fd int, name string, size uint32) ([]byte, error) {
+	if size > tableSizeMax {
+		return nil, fmt.Errorf("%d bytes of rules", size)
+	}
+	const header = 40 // struct ipt_get_entries
+	b := make([]byte, header+int(size))
+	copy(b, name)
+	binary.NativeEndian.PutUint32(b[tableNameSize:], size)
+	// Of another size by now: EAGAIN, and the next look finds it.
+	if err := getsockopt(fd, f.level, getEntries, b); err != nil {
+		return nil, err
+	}
+	return b[header:], nil
+}
+
+// verdict is that of the entry at offset, whose target is a standard one.
+func (f iptables) verdict(entries []byte, offset int) (int32, error) {
+	if offset < 0 || offset+f.targetOffset+2 > len(entries) {
+		return 0, fmt.Errorf("an entry at %d of %d bytes", offset, len(entries))
+	}
+	at := offset + int(binary.NativeEndian.Uint16(entries[offset+f.targetOffset:])) + targetHeader
+	if at+4 > len(entries) {
+		return 0, fmt.Errorf("a target at %d of %d bytes", at, len(entries))
+	}
+	return int32(binary.NativeEndian.Uint32(entries[at:])), nil
+}
+
+// getsockopt gives b to the kernel, which fills it.
+func getsockopt(fd, level, option int, b []byte) error {
+	size := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netfilter tells whether a network namespace has rules that packets pass which
+// the node forwards: nftables, iptables, ebtables, and IPsec policies. Who carries packets
+// past them would make them mean nothing. It reads, and changes nothing; what the rules
+// say is not its affair.
+package netfilter
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// State is what a namespace has.
+type State struct {
+	Routed  bool   // rules, or policies, that routed packets pass
+	Bridged bool   // rules that bridged frames pass
+	Why     string // for people, such as "nftables: chain inet filter forward has 3 rules"; empty where there are none
+}
+
+// finding is one thing that packets pass.
+type finding struct {
+	routed, bridged bool
+	ip              bool // bridged frames pass it as well where br_netfilter says so
+	why             string
+}
+
+// stateOf sums findings up.
+func stateOf(found []finding, bridgesCall bool) (s State) {
+	var whys []string
+	for _, f := range found {
+		s.Routed = s.Routed || f.routed
+		s.Bridged = s.Bridged || f.bridged || f.ip && bridgesCall
+		whys = append(whys, f.why)
+	}
+	const most = 3 // things named
+	if more := len(whys) - most; more > 0 {
+		whys = append(whys[:most], fmt.Sprintf("and %d more", more))
+	}
+	s.Why = strings.Join(whys, "; ")
+	return s
+}
+
+// What nobody tells is looked for each second, what is told at most as often as this.
+// Messages can be lost, so all is read again from time to time.
+const (
+	pollInterval  = time.Second
+	settle        = 100 * time.Millisecond
+	rereadEvery   = 30
+	messageGroups = 2
+)
+
+// Watch calls changed with the state of the namespace ns, a file descriptor that stays
+// open meanwhile, and again whenever it is another, within a second or two, from one
+// goroutine. It returns when changed has returned for the first time; stop ends it. A
+// namespace whose rules cannot be read is one with rules: failed is told why, once.
+func Watch(ns int, changed func(State), failed func(error)) (stop func(), err error) {
+	w := &watcher{changed: changed, failed: failed, stale: true}
+	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, err
+	}
+	ready, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		// Not unlocked: the thread ends with the goroutine, and nobody gets one that
+		// is in the wrong namespace.
+		runtime.LockOSThread()
+		defer w.close() // harmless: sockets that only listen
+		err := w.open(ns)
+		if err == nil {
+			w.look()
+		}
+		ready <- err
+		if err == nil {
+			w.run()
+		}
+	}()
+	stop = sync.OnceFunc(func() {
+		w.ended.Store(true)
+		_, _ = unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // there is always room for it
+		<-done
+		unix.Close(w.end) // harmless
+	})
+	if err := <-ready; err != nil {
+		stop()
+		return nil, fmt.Errorf("watch netfilter: %w", err)
+	}
+	return stop, nil
+}
+
+// watcher runs on a thread in the namespace.
+type watcher struct {
+	changed func(State)
+	failed  func(error)
+	end     int // a file descriptor that can be read once ended
+	ended   atomic.Bool
+	sockets []int // that tell of changes
+	told    []finding
+	stale   bool // told is to be read again
+	known   bool // state was given to changed
+	failing bool
+	state   State
+}
+
+func (w *watcher) open(ns int) error {
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter namespace: %w", err)
+	}
+	for _, group := range [messageGroups]struct{ protocol, group int }{
+		{unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES}, {unix.NETLINK_XFRM, xfrmGroupPolicy},
+	} {
+		fd, err := subscribe(group.protocol, group.group)
+		if errors.Is(err, unix.EPROTONOSUPPORT) {
+			continue // a kernel without it
+		}
+		if err != nil {
+			return err
+		}
+		w.sockets = append(w.sockets, fd)
+	}
+	return nil
+}
+
+func subscribe(protocol, group int) (int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return -1, err
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+	}
+	if err != nil {
+		return -1, errors.Join(fmt.Errorf("netlink protocol %d, group %d: %w", protocol, group, err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func (w *watcher) close() {
+	for _, fd := range w.sockets {
+		unix.Close(fd)
+	}
+}
+
+// run looks each second, and when something is told.
+func (w *watcher) run() {
+	for round := 1; !w.ended.Load(); round++ {
+		if w.await(pollInterval) {
+			w.stale = true
+			// Changes come in bunches; and a stream of them is not to keep us busy.
+			w.await(settle)
+		}
+		if round%rereadEvery == 0 {
+			w.stale = true
+		}
+		if !w.ended.Load() {
+			w.look()
+		}
+	}
+}
+
+// await waits for a message, and reads all that there are; false: none came in time.
+func (w *watcher) await(limit time.Duration) (told bool) {
+	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
+	for _, fd := range w.sockets {
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	for deadline := time.Now().Add(limit); !w.ended.Load(); {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false
+		}
+		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
+		if err != nil || n == 0 {
+			continue // interrupted, or nothing
+		}
+		for _, fd := range w.sockets {
+			told = drain(fd) || told
+		}
+		if told {
+			return true
+		}
+	}
+	return false
+}
+
+// drain reads all messages of a socket away. That some were lost is one, too.
+func drain(fd int) (any bool) {
+	var b [1 << 14]byte
+	for {
+		_, _, err := unix.Recvfrom(fd, b[:], 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return any
+		case err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR):
+			return any
+		}
+		any = true
+	}
+}
+
+// look finds out what there is, and tells it if it is new.
+func (w *watcher) look() {
+	s, err := w.find()
+	if err != nil {
+		s = State{Routed: true, Bridged: true, Why: err.Error()}
+		if !w.failing {
+			w.failed(err)
+		}
+	}
+	w.failing = err != nil
+	if w.known && s == w.state {
+		return
+	}
+	w.known, w.state = true, s
+	w.changed(s)
+}
+
+func (w *watcher) find() (State, error) {
+	if w.stale {
+		chains, err := nftables()
+		if err != nil {
+			return State{}, fmt.Errorf("nftables: %w", err)
+		}
+		policies, err := xfrmPolicies()
+		if err != nil {
+			return State{}, fmt.Errorf("IPsec policies: %w", err)
+		}
+		w.told, w.stale = append(chains, policies...), false
+	}
+	tables, err := legacyTables()
+	if err != nil {
+		return State{}, fmt.Errorf("iptables: %w", err)
+	}
+	frames, err := ebtables()
+	if err != nil {
+		return State{}, fmt.Errorf("ebtables: %w", err)
+	}
+	call, err := bridgesCallIP()
+	if err != nil {
+		return State{}, fmt.Errorf("br_netfilter: %w", err)
+	}
+	all := append(append(append([]finding(nil), w.told...), tables...), frames...)
+	return stateOf(all, call), nil
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// watched is a namespace and what Watch told of it.
+type watched struct {
+	t  *testing.T
+	ns *testnet.NS
+
+	mu     sync.Mutex
+	states []State
+}
+
+func watch(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{t: t, ns: testnet.New(t, "rules")}
+	w.call("0")
+	f, err := w.ns.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, err := Watch(int(f.Fd()), func(s State) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.states = append(w.states, s)
+	}, func(err error) { t.Errorf("cannot be read: %v", err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		f.Close()
+	})
+	if s := w.now(); s != (State{}) {
+		t.Fatalf("a new namespace has %+v, want nothing", s)
+	}
+	return w
+}
+
+// call sets whether bridged frames pass the rules for IP; false: the kernel has no such
+// setting.
+func (w *watched) call(value string) (set bool) {
+	w.t.Helper()
+	w.ns.Do(w.t, func() error {
+		for _, file := range callIP {
+			err := os.WriteFile(file, []byte(value), 0)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			set = true
+		}
+		return nil
+	})
+	return set
+}
+
+func (w *watched) now() State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.states[len(w.states)-1]
+}
+
+// expect waits for a state that says so, and why.
+func (w *watched) expect(what string, routed, bridged bool, why ...string) {
+	w.t.Helper()
+	begin := time.Now()
+	for time.Since(begin) < 5*time.Second {
+		s := w.now()
+		right := s.Routed == routed && s.Bridged == bridged
+		for _, part := range why {
+			right = right && strings.Contains(s.Why, part)
+		}
+		if right && (len(why) > 0 || s.Why == "") {
+			if took := time.Since(begin); took > 2*time.Second {
+				w.t.Errorf("%s: known after %s, want it within a second or two", what, took)
+			}
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	w.t.Fatalf("%s: told %+v, want routed %t, bridged %t, why %q", what, w.now(), routed, bridged, why)
+}
+
+// run runs a command in the namespace; the test is skipped where there is no such program.
+func (w *watched) run(command string, args ...string) {
+	w.t.Helper()
+	need(w.t, command)
+	w.ns.Run(w.t, command, args...)
+}
+
+func need(t *testing.T, command string) {
+	t.Helper()
+	if _, err := exec.LookPath(command); err != nil {
+		t.Skipf("no %s", command)
+	}
+}
+
+func (w *watched) nft(rules string) {
+	w.t.Helper()
+	for _, line := range strings.Split(rules, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			w.run("nft", line)
+		}
+	}
+}
+
+// TestNFTables: base chains on the way of what is forwarded count where they have a rule or
+// drop, and no longer than that; those on other ways do not.
+func TestNFTables(t *testing.T) {
+	for name, tt := range map[string]struct {
+		empty, rule     string
+		routed, bridged bool
+		why             string
+	}{
+		"inet forward":   {"add chain inet t c { type filter hook forward priority 0; }", "add rule inet t c tcp dport 80 drop", true, false, "nftables: chain inet t c (forward) has 1 rule"},
+		"ip postrouting": {"add chain ip t c { type nat hook postrouting priority 100; }", "add rule ip t c ip saddr 10.0.0.0/8 masquerade", true, false, "nftables: chain ip t c (postrouting) has 1 rule"},
+		"ip6 prerouting": {"add chain ip6 t c { type filter hook prerouting priority 0; }", "add rule ip6 t c meta mark set 7", true, false, "nftables: chain ip6 t c (prerouting) has 1 rule"},
+		"bridge forward": {"add chain bridge t c { type filter hook forward priority 0; }", "add rule bridge t c ether type ip drop", false, true, "nftables: chain bridge t c (forward) has 1 rule"},
+		"netdev ingress": {"add chain netdev t c { type filter hook ingress device lo priority 0; }", "add rule netdev t c ip protocol tcp drop", true, true, "nftables: chain netdev t c (ingress) has 1 rule"},
+		"a policy":       {"add chain inet t c { type filter hook forward priority 0; policy accept; }", "add chain inet t c { type filter hook forward priority 0; policy drop; }", true, false, "nftables: chain inet t c (forward) has the policy drop"},
+		"input":          {"add chain inet t c { type filter hook input priority 0; }", "add rule inet t c tcp dport 80 drop", false, false, ""},
+		"output":         {"add chain ip t c { type filter hook output priority 0; }", "add rule ip t c tcp dport 80 drop", false, false, ""},
+		"no hook":        {"add chain ip t c", "add rule ip t c tcp dport 80 drop", false, false, ""},
+		"ARP":            {"add chain arp t c { type filter hook input priority 0; }", "add rule arp t c drop", false, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t)
+			family := strings.Fields(tt.empty)[2]
+			w.nft("add table " + family + " t\n" + tt.empty)
+			w.nft("add table inet other\nadd chain inet other c { type filter hook forward priority 0; policy drop; }")
+			w.expect("another table", true, false, "chain inet other c (forward) has the policy drop")
+			w.nft("delete table inet other") // from here on only t counts
+			w.expect("no rules", false, false)
+			w.nft(tt.rule)
+			if tt.why == "" {
+				w.nft("add table inet other\nadd chain inet other c { type filter hook forward priority 0; policy drop; }")
+				w.expect("beside another", true, false, "chain inet other c (forward) has the policy drop")
+				if s := w.now(); strings.Contains(s.Why, " t c ") {
+					t.Errorf("%q counts what forwarded packets do not pass", s.Why)
+				}
+				return
+			}
+			w.expect("a rule", tt.routed, tt.bridged, tt.why)
+			w.nft("delete table " + family + " t")
+			w.expect("deleted", false, false)
+		})
+	}
+}
+
+// TestIPTables: rules and policies of iptables, by either of its implementations.
+func TestIPTables(t *testing.T) {
+	for name, why := range map[string][2]string{
+		"iptables-legacy":  {"iptables: chain FORWARD of table filter has rules", "iptables: chain FORWARD of table filter has the policy DROP"},
+		"ip6tables-legacy": {"ip6tables: chain FORWARD of table filter has rules", "ip6tables: chain FORWARD of table filter has the policy DROP"},
+		"iptables-nft":     {"nftables: chain ip filter FORWARD (forward) has 1 rule", "nftables: chain ip filter FORWARD (forward) has the policy drop"},
+		"ip6tables-nft":    {"nftables: chain ip6 filter FORWARD (forward) has 1 rule", "nftables: chain ip6 filter FORWARD (forward) has the policy drop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			need(t, name)
+			w := watch(t)
+			if out, err := w.ns.TryRun(name, "-S"); err != nil { // lists the table, which makes it
+				t.Skipf("%s: %v: %s", name, err, out)
+			}
+			w.run(name, "-A", "INPUT", "-p", "tcp", "-j", "DROP")
+			w.run(name, "-A", "FORWARD", "-p", "tcp", "--dport", "80", "-j", "DROP")
+			w.expect("a rule", true, false, why[0])
+			if s := w.now(); strings.Contains(s.Why, "INPUT") {
+				t.Errorf("%q counts what forwarded packets do not pass", s.Why)
+			}
+			w.run(name, "-F", "FORWARD")
+			w.expect("flushed", false, false)
+			w.run(name, "-P", "FORWARD", "DROP")
+			w.expect("a policy", true, false, why[1])
+			w.run(name, "-P", "FORWARD", "ACCEPT")
+			w.expect("accepts", false, false)
+			w.run(name, "-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "-j", "MARK", "--set-mark", "7")
+			w.expect("another table", true, false, "PREROUTING")
+		})
+	}
+}
+
+// TestIPsec: policies for what leaves or is forwarded count, others do not.
+func TestIPsec(t *testing.T) {
+	w := watch(t)
+	need(t, "ip")
+	policy := func(what, dir string) {
+		t.Helper()
+		if out, err := w.ns.TryRun("ip", "xfrm", "policy", what, "src", "10.0.0.0/24", "dst", "10.0.1.0/24", "dir", dir); err != nil {
+			t.Skipf("ip xfrm: %v: %s", err, out)
+		}
+	}
+	policy("add", "in")
+	policy("add", "fwd")
+	w.expect("forwarded", true, false, "xfrm: an IPsec policy")
+	policy("add", "out")
+	w.expect("and what leaves", true, false, "xfrm: 2 IPsec policies")
+	policy("delete", "out")
+	policy("delete", "fwd")
+	w.expect("only what comes in", false, false)
+}
+
+// TestBridgesThatCallIP: where br_netfilter is told to, for all bridges or for one, bridged
+// frames pass the rules for IP.
+func TestBridgesThatCallIP(t *testing.T) {
+	w := watch(t)
+	w.nft("add table ip t\nadd chain ip t c { type filter hook forward priority 0; policy drop; }")
+	w.expect("not told to", true, false, "policy drop")
+	if !w.call("1") {
+		t.Skip("no br_netfilter")
+	}
+	w.expect("told to", true, true, "policy drop")
+	w.call("0")
+	w.expect("no longer", true, false, "policy drop")
+	w.run("ip", "link", "add", "br0", "type", "bridge", "nf_call_ip6tables", "1")
+	w.expect("a bridge of its own", true, true, "policy drop")
+	w.run("ip", "link", "set", "br0", "type", "bridge", "nf_call_ip6tables", "0")
+	w.expect("no longer either", true, false, "policy drop")
+}
+
+// TestStateOf: bridged frames pass the rules for IP where br_netfilter is told to; many
+// rules are told of in few words.
+func TestStateOf(t *testing.T) {
+	ip := finding{routed: true, ip: true, why: "a"}
+	frame := finding{bridged: true, why: "b"}
+	for name, tt := range map[string]struct {
+		found []finding
+		call  bool
+		want  State
+	}{
+		"nothing":        {nil, true, State{}},
+		"IP":             {[]finding{ip}, false, State{Routed: true, Why: "a"}},
+		"IP, bridges":    {[]finding{ip}, true, State{Routed: true, Bridged: true, Why: "a"}},
+		"frames":         {[]finding{frame}, true, State{Bridged: true, Why: "b"}},
+		"both":           {[]finding{frame, ip}, false, State{Routed: true, Bridged: true, Why: "b; a"}},
+		"more than some": {[]finding{ip, frame, ip, frame, ip}, false, State{Routed: true, Bridged: true, Why: "a; b; a; and 2 more"}},
+	} {
+		if got := stateOf(tt.found, tt.call); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// From linux/netfilter/nf_tables.h and linux/netfilter.h, as far as golang.org/x/sys has
+// them not.
+const (
+	hookPrerouting  = 0
+	hookForward     = 2
+	hookPostrouting = 4
+	hookInetIngress = 5
+
+	verdictDrop = 0 // NF_DROP, of a chain's policy
+
+	attributeType = 0x3fff // without its flags
+)
+
+// chainFamilies are the families that forwarded packets pass, and their hooks.
+var chainFamilies = map[uint8]struct {
+	name  string
+	hooks map[uint32]string
+	found finding
+}{
+	unix.NFPROTO_IPV4: {"ip", forwardHooks, finding{routed: true, ip: true}},
+	unix.NFPROTO_IPV6: {"ip6", forwardHooks, finding{routed: true, ip: true}},
+	unix.NFPROTO_INET: {"inet", map[uint32]string{
+		hookPrerouting: "prerouting", hookForward: "forward", hookPostrouting: "postrouting", hookInetIngress: "ingress",
+	}, finding{routed: true, ip: true}},
+	unix.NFPROTO_NETDEV: {"netdev", map[uint32]string{0: "ingress", 1: "egress"}, finding{routed: true, bridged: true}},
+	unix.NFPROTO_BRIDGE: {"bridge", forwardHooks, finding{bridged: true}},
+}
+
+var forwardHooks = map[uint32]string{hookPrerouting: "prerouting", hookForward: "forward", hookPostrouting: "postrouting"}
+
+// nftables finds base chains on the way of forwarded packets that have a rule or drop.
+func nftables() (found []finding, err error) {
+	messages, err := list(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN,
+		&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil // a kernel without nftables
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		f, err := chain(m)
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			found = append(found, *f)
+		}
+	}
+	return found, nil
+}
+
+// chain reads what is told of a chain; nil: forwarded packets do not mind it.
+func chain(m []byte) (*finding, error) {
+	if len(m) < nl.SizeofNfgenmsg {
+		return nil, fmt.Errorf("a message of %d bytes", len(m))
+	}
+	family, ok := chainFamilies[m[0]]
+	attrs, err := attributes(m[nl.SizeofNfgenmsg:])
+	if err != nil || !ok || attrs[unix.NFTA_CHAIN_HOOK] == nil {
+		return nil, err
+	}
+	hook, err := attributes(attrs[unix.NFTA_CHAIN_HOOK])
+	if err != nil {
+		return nil, err
+	}
+	name := family.hooks[number(hook[unix.NFTA_HOOK_HOOKNUM])]
+	rules := number(attrs[unix.NFTA_CHAIN_USE]) // nobody can jump to a base chain
+	drops := attrs[unix.NFTA_CHAIN_POLICY] != nil && number(attrs[unix.NFTA_CHAIN_POLICY]) == verdictDrop
+	if name == "" || rules == 0 && !drops {
+		return nil, nil
+	}
+	what := plural(rules, "rule")
+	if rules == 0 {
+		what = "the policy drop"
+	}
+	f := family.found
+	f.why = fmt.Sprintf("nftables: chain %s %s %s (%s) has %s", family.name,
+		text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME]), name, what)
+	return &f, nil
+}
+
+// list returns the messages about all objects of a kind.
+func list(protocol, kind int, header nl.NetlinkRequestData) ([][]byte, error) {
+	return dump.Retry(func() ([][]byte, error) {
+		request := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
+		request.AddData(header)
+		return request.Execute(protocol, 0)
+	})
+}
+
+// attributes splits netlink attributes, by their type.
+func attributes(b []byte) (map[uint16][]byte, error) {
+	all := make(map[uint16][]byte)
+	for len(b) >= unix.SizeofNlAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofNlAttr || size > len(b) {
+			return nil, fmt.Errorf("an attribute of %d bytes in %d", size, len(b))
+		}
+		all[binary.NativeEndian.Uint16(b[2:])&attributeType] = b[unix.SizeofNlAttr:size]
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	return all, nil
+}
+
+// number reads an attribute of 32 bits, as nftables has them.
+func number(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// text reads an attribute that is a string.
+func text(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
+}
+
+func plural(n uint32, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
