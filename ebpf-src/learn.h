@@ -88,7 +88,7 @@ static __always_inline enum slow_why nexthop_why_not(struct pkt *p, __u16 flags)
 	if (flags & (CT_F_DNAT | CT_F_SNAT))
 		return WHY_UNKNOWN;
 	netfilter = bpf_map_lookup_elem(&ll_netfilter, &zone);
-	if (netfilter && *netfilter)
+	if (netfilter && *netfilter & (p->bridged ? NETFILTER_F_BRIDGED : NETFILTER_F_ROUTED))
 		return WHY_NETFILTER;
 	return p->skb->mark ? WHY_MARK : WHY_UNKNOWN;
 }

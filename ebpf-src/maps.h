@@ -55,7 +55,7 @@ MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLO
 MAP(ll_station, BPF_MAP_TYPE_HASH, struct station_key, struct station, 65536, BPF_F_NO_PREALLOC);
 MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
-/* By zone, not 0: netfilter, or IPsec, may have its say about what is forwarded, so
+/* NETFILTER_F_ by zone: netfilter, or IPsec, may have its say about what is forwarded, so
  * that what we do not translate ourselves takes the slow path. Written by loxilightd.
  */
 MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);

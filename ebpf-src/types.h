@@ -186,6 +186,10 @@ struct local_key {
 	__u32 zone;
 };
 
+/* In ll_netfilter. */
+#define NETFILTER_F_ROUTED  0x1 /* there are rules that routed packets pass */
+#define NETFILTER_F_BRIDGED 0x2 /* there are rules that bridged frames pass */
+
 struct device_key {
 	__u32 ifindex;
 	__u32 zone;

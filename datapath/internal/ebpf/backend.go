@@ -193,7 +193,10 @@ func (d *DataPlane) zone(id uint8) (*zone, error) {
 		return z, err
 	}
 	v := newDevices(d, z)
-	if err := v.start(); err != nil {
+	if z.rules, err = watchRules(d, z); err == nil {
+		err = v.start()
+	}
+	if err != nil {
 		d.zones[id] = nil
 		return nil, errors.Join(err, z.Close())
 	}

@@ -30,6 +30,9 @@ const (
 	devicePort = 0x2
 	devicePart = 0x4
 
+	netfilterRouted  = 0x1 // NETFILTER_F_ROUTED
+	netfilterBridged = 0x2
+
 	backendUsable = 0x1 // BACKEND_F_USABLE
 )
 

@@ -16,17 +16,19 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, got := range map[string]int64{
-		"LAYOUT_VERSION":   layoutVersion,
-		"TICK_SHIFT":       tickShift,
-		"SLOTS_PER_CHUNK":  slotsPerChunk,
-		"NEXTHOP_COUNT":    nexthopCount,
-		"CT_F_REPLY":       ctReply,
-		"CT_F_DNAT":        ctDNAT,
-		"CT_F_SNAT":        ctSNAT,
-		"DEVICE_F_PEER":    devicePeer,
-		"DEVICE_F_PORT":    devicePort,
-		"DEVICE_F_PART":    devicePart,
-		"BACKEND_F_USABLE": backendUsable,
+		"LAYOUT_VERSION":      layoutVersion,
+		"TICK_SHIFT":          tickShift,
+		"SLOTS_PER_CHUNK":     slotsPerChunk,
+		"NEXTHOP_COUNT":       nexthopCount,
+		"CT_F_REPLY":          ctReply,
+		"CT_F_DNAT":           ctDNAT,
+		"CT_F_SNAT":           ctSNAT,
+		"DEVICE_F_PEER":       devicePeer,
+		"DEVICE_F_PORT":       devicePort,
+		"DEVICE_F_PART":       devicePart,
+		"BACKEND_F_USABLE":    backendUsable,
+		"NETFILTER_F_ROUTED":  netfilterRouted,
+		"NETFILTER_F_BRIDGED": netfilterBridged,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(header)
 		if found == nil {

@@ -263,6 +263,14 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
+	for _, z := range t.d.openZones() {
+		if z.rules == nil {
+			continue
+		}
+		if why := z.rules.why(); why != "" {
+			f.Fallbacks["netfilter "+z.label()] = why
+		}
+	}
 	f.Warnings = t.d.warnings()
 	return f, nil
 }

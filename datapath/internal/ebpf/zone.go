@@ -35,6 +35,7 @@ type zone struct {
 	pair
 	first   pair // loaded where programs take over from others; see takeover.go
 	devices *devices
+	rules   *rules
 }
 
 // pair is the programs of both hooks.
@@ -111,10 +112,16 @@ func (z *zone) Close() error {
 	if z.devices != nil {
 		z.devices.Close()
 	}
+	if z.rules != nil {
+		z.rules.Close()
+	}
 	err := errors.Join(z.pair.Close(), z.first.Close())
 	z.nl.Close()
 	return errors.Join(err, z.ns.Close())
 }
+
+// label is what the zone is called in the API.
+func (z *zone) label() string { return [...]string{zoneHost: "host", zoneSwitch: "switch"}[z.id] }
 
 // do calls f on a thread that is in the zone's namespace.
 func (z *zone) do(f func() error) error {

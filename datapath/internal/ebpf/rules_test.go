@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// nft changes the rules of the node; the test is skipped where there is no nft.
+func (n *network) nft(lines ...string) {
+	n.t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		n.t.Skip("no nft")
+	}
+	for _, line := range lines {
+		n.node.Run(n.t, "nft", line)
+	}
+}
+
+// bridgesAlone keeps bridged frames of the node from the rules for IP.
+func (n *network) bridgesAlone() {
+	n.t.Helper()
+	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil {
+		n.node.Sysctl(n.t, "net.bridge.bridge-nf-call-iptables", "0")
+		n.node.Sysctl(n.t, "net.bridge.bridge-nf-call-ip6tables", "0")
+	}
+}
+
+// told waits until the data plane says why connections of the host are not short-cut.
+func (n *network) told(why string) {
+	n.t.Helper()
+	testnet.Eventually(n.t, 2*time.Second, "the fallback says "+why, func() bool {
+		f, err := n.d.Telemetry().Features(context.Background())
+		n.ok(err)
+		got, found := f.Fallbacks["netfilter host"]
+		return found == (why != "") && strings.Contains(got, why)
+	})
+}
+
+// TestRulesOfNetfilterHold is H03: what iptables and nftables say of what is forwarded
+// holds for connections that had taken the short cut before as for others, as soon as it is
+// said; and no longer. A service is ours, and goes on.
+func TestRulesOfNetfilterHold(t *testing.T) {
+	n := newNetwork(t)
+	n.bridgesAlone()
+	n.attach()
+	n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
+	n.ok(n.d.Services().Update(context.Background(), "web", datapath.Service{
+		Frontends: []datapath.Frontend{frontend("198.51.100.10:80", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.11"),
+		IdleTimeout: datapath.DefaultIdleTimeout(),
+	}))
+	plain, served := n.dial("10.0.1.11:8080"), n.dial("198.51.100.10:80")
+	n.wantShortCut("plain", plain)
+	n.wantShortCut("served", served)
+	n.told("")
+
+	n.nft("add table inet t", "add chain inet t c { type filter hook forward priority 0; }")
+	n.wantShortCut("a chain without rules", plain)
+	n.nft("add rule inet t c counter")
+	n.told("routed connections that are not translated take the kernel's path: nftables: chain inet t c (forward) has 1 rule")
+	n.wantSlow("a rule", plain)
+	n.wantShortCut("a rule, and a service", served)
+	if counted := n.node.Run(t, "nft", "list chain inet t c"); strings.Contains(counted, "packets 0 ") {
+		t.Errorf("the rule has seen nothing: %s", counted)
+	}
+
+	n.restart("tcx")
+	n.attach()
+	n.wantSlow("after a restart", plain)
+
+	n.nft("flush chain inet t c")
+	n.told("")
+	n.wantShortCut("without the rule", plain)
+
+	n.nft("add rule inet t c ip daddr 10.0.1.11 tcp dport 8080 drop")
+	n.told("has 1 rule")
+	if err := plain.SetDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plain.Write([]byte("not to get through")); err != nil {
+		t.Fatal(err)
+	}
+	var b [64]byte
+	if k, err := plain.Read(b[:]); err == nil {
+		t.Errorf("%q came back past a rule that drops", b[:k])
+	}
+}
+
+// TestBridgedRulesHold: bridged connections heed the rules for bridges, and not those for
+// routers.
+func TestBridgedRulesHold(t *testing.T) {
+	b := newBridged(t, false)
+	b.bridgesAlone()
+	b.stations[1].ServeTCP(t, "10.9.0.2:7000", "server")
+	b.nft("add table ip t", "add chain ip t c { type filter hook forward priority 0; policy drop; }")
+	b.told("routed connections")
+	c := b.talk(0, "10.9.0.2:7000", "10.9.0.1:40000")
+	b.wantShortCut("rules for routers", c)
+	b.nft("add table bridge t", "add chain bridge t c { type filter hook forward priority 0; }", "add rule bridge t c counter")
+	b.told("routed and bridged connections")
+	b.wantSlow("rules for bridges", c)
+	b.nft("delete table bridge t")
+	b.told("routed connections")
+	b.wantShortCut("without rules for bridges", c)
+}
