@@ -34,6 +34,10 @@ type Object struct {
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
 	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
+	// Append makes this a further part of an object that is larger than a request: the lists
+	// of its spec go behind those of the object before, which has the same kind and name and
+	// came last in an earlier request of the transaction. It is the first of its request.
+	Append bool `json:"append,omitempty" yaml:"-"`
 	// Continue is set where the lists within spec and status did not fit one reply:
 	// each is cut, and get with this Continue has what follows in each. Ignored in requests.
 	Continue string `json:"continue,omitempty" yaml:"-"`

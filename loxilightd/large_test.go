@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +104,54 @@ func TestChangeLargerThanARequest(t *testing.T) {
 	if got := s.status().Objects[api.KindService]; got != count {
 		t.Errorf("%d services, want %d", got, count)
 	}
+}
+
+// TestObjectLargerThanARequest has a group of 100,000 prefixes, which comes in parts
+// between other objects, and is refused whole with one bad member in the last part.
+func TestObjectLargerThanARequest(t *testing.T) {
+	const count = 100_000
+	s := newSite(t)
+	s.run()
+	members := make([]string, count)
+	for i := range members {
+		members[i] = fmt.Sprintf("2001:db8:%x:%x::/64", i>>16, i&65535)
+	}
+	group := func(members []string) api.Object {
+		raw, err := json.Marshal(map[string]any{"members": members})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return api.Object{Kind: api.KindAddressGroup, Name: "big", Labels: map[string]string{"a": "b"}, Spec: raw}
+	}
+	rule := api.Object{Kind: api.KindFirewallRule, Name: "r", Spec: json.RawMessage(`{"action":"deny","match":{"source":"group:big"}}`)}
+	before := len(group(members).Spec)
+	objects := []api.Object{serviceObject("first", 1, "10.0.1.2:80"), group(members), rule, serviceObject("last", 2, "10.0.1.2:80")}
+	result, err := s.Apply(t.Context(), api.ApplyParams{Objects: objects, Change: api.Change{Wait: api.Duration(20 * time.Second)}})
+	if err != nil || before < 2<<20 || result.Revision != 1 || result.Summary[api.ActionCreated] != 4 {
+		t.Fatalf("%d bytes: %+v, %v; want four created", before, result, err)
+	}
+	check := func() {
+		t.Helper()
+		o, err := s.Get(t.Context(), api.KindAddressGroup, "big")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spec struct{ Members []string }
+		if err := json.Unmarshal(o.Spec, &spec); err != nil || !slices.Equal(spec.Members, members) || o.Labels["a"] != "b" {
+			t.Errorf("%d members came back, labels %v, %v; want the %d that were told", len(spec.Members), o.Labels, err, count)
+		}
+	}
+	check()
+	if used := s.status().Capacity["prefixes"].Used; used != count {
+		t.Errorf("%d prefixes, want %d", used, count)
+	}
+	bad := slices.Clone(members)
+	bad[count-1] = "2001:db8::1/64"
+	_, err = s.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{group(bad)}})
+	if e, ok := errors.AsType[*api.Error](err); !ok || e.Data.Object != "AddressGroup/big" || e.Data.Field != fmt.Sprintf("spec.members[%d]", count-1) {
+		t.Errorf("a bad member: %v", err)
+	}
+	check()
 }
 
 // TestWatchOverKill watches the real daemon over its death and return.

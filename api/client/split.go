@@ -33,15 +33,15 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 	case *api.DeleteParams:
 		return newPlan(method, requestID, *p)
 	case api.ApplyParams:
-		return planOf(method, p.Objects, p.Change, func(objects []api.Object, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, splitObjects, func(objects []api.Object, c api.Change) any {
 			return api.ApplyParams{Objects: objects, Change: c}
 		})
 	case api.ReplaceParams:
-		return planOf(method, p.Objects, p.Change, func(objects []api.Object, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, splitObjects, func(objects []api.Object, c api.Change) any {
 			return api.ReplaceParams{Owner: p.Owner, Kinds: p.Kinds, Objects: objects, Change: c}
 		})
 	case api.DeleteParams:
-		return planOf(method, p.Objects, p.Change, func(objects []api.ObjectRef, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, nil, func(objects []api.ObjectRef, c api.Change) any {
 			return api.DeleteParams{Objects: objects, Change: c}
 		})
 	}
@@ -49,7 +49,9 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 	return &plan{commit: request, requestID: requestID}, err
 }
 
-func planOf[T any](method string, objects []T, c api.Change, params func([]T, api.Change) any) (*plan, error) {
+// planOf makes a plan of objects, of which split makes smaller ones where one is larger
+// than a request; nil: none is. params are those of a request.
+func planOf[T any](method string, objects []T, c api.Change, split func([]T) ([][]T, error), params func([]T, api.Change) any) (*plan, error) {
 	if c.RequestID == "" && !c.DryRun {
 		c.RequestID = NewRequestID()
 	}
@@ -67,25 +69,45 @@ func planOf[T any](method string, objects []T, c api.Change, params func([]T, ap
 	}
 	c.Transaction = NewRequestID()
 	staging := api.Change{Transaction: c.Transaction, More: true}
-	for count := 0; len(objects) > 0; {
-		empty, err := encode(method, params([]T{}, staging))
-		if err != nil {
+	runs := [][]T{objects}
+	if split != nil {
+		if runs, err = split(objects); err != nil {
+			return nil, fmt.Errorf("%s: %w", method, err)
+		}
+	}
+	for _, run := range runs {
+		if err := stage(p, method, run, staging, params); err != nil {
 			return nil, err
 		}
+	}
+	p.commit, err = encode(method, params([]T{}, c))
+	return p, err
+}
+
+// stage adds the requests that collect a run of objects to a plan.
+func stage[T any](p *plan, method string, objects []T, staging api.Change, params func([]T, api.Change) any) error {
+	empty, err := encode(method, params([]T{}, staging))
+	if err != nil {
+		return err
+	}
+	count := 0
+	if len(p.counts) > 0 {
+		count = p.counts[len(p.counts)-1]
+	}
+	for len(objects) > 0 {
 		n, err := fit(objects, api.MaxRequest-len(empty))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", method, err)
+			return fmt.Errorf("%s: %w", method, err)
 		}
 		request, err := encode(method, params(objects[:n], staging))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		count += n
 		p.staged, p.counts = append(p.staged, request), append(p.counts, count)
 		objects = objects[n:]
 	}
-	p.commit, err = encode(method, params([]T{}, c))
-	return p, err
+	return nil
 }
 
 // fit returns how many of the first objects, which are encoded with a comma

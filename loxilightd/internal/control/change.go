@@ -32,6 +32,8 @@ type request struct {
 	puts   []*state.Object
 	gone   []state.Key
 	scope  *state.Scope
+	// rest is a further part of the last object of the requests before.
+	rest *api.Object
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
@@ -100,6 +102,10 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 
 // parsePuts checks the objects of a request. base is how many came before it.
 func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
+	if len(objects) > 0 && objects[0].Append {
+		r.rest = &objects[0]
+		objects, base = objects[1:], base+1
+	}
 	r.puts = make([]*state.Object, len(objects))
 	for i := range objects {
 		o, err := parseObject(&objects[i], owner, base+i)

@@ -54,6 +54,9 @@ func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Er
 	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
 		return nil, at(invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
 	}
+	if o.Append {
+		return nil, at(invalid("append", "is for the first object of a further request of a transaction"))
+	}
 	if err := checkLabels(o.Labels); err != nil {
 		return nil, at(err)
 	}

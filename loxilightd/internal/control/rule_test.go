@@ -273,3 +273,24 @@ func TestNotCarried(t *testing.T) {
 		t.Errorf("reload: %s", got)
 	}
 }
+
+// TestAppend: an object in parts, and parts of nothing.
+func TestAppend(t *testing.T) {
+	h := newHarness(t)
+	const part = `{"objects":[{"kind":"FirewallRule","name":"r","append":true,"spec":{"match":{"source":["10.2.0.0/16"],"ports":[81]},"hooks":["input"]}}],"transaction":"t"`
+	const first = `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}},{"kind":"FirewallRule","name":"r","labels":{"a":"b"},"spec":{"action":"deny","match":{"source":"10.1.0.0/16","protocol":"tcp"}}}],"transaction":"t","more":true}`
+	h.want("apply", first, `{"revision":0,"changes":[],"staged":2}`)
+	h.want("apply", part+`,"more":true}`, `{"revision":0,"changes":[],"staged":3}`)
+	h.want("apply", `{"objects":[],"transaction":"t"}`,
+		`{"revision":1,"changes":[{"kind":"NAT","name":"n","action":"created"},{"kind":"FirewallRule","name":"r","action":"created"}],"summary":{"created":2}}`)
+	h.want("get", `{"kind":"FirewallRule","name":"r"}`, `{"kind":"FirewallRule","name":"r","owner":"cli","labels":{"a":"b"},`+
+		`"spec":{"hooks":["input"],"match":{"source":["10.1.0.0/16","10.2.0.0/16"],"protocol":["tcp"],"ports":[81]},"action":"deny"},"status":{"state":"Ready"},"revision":1}`)
+
+	h.wantError("apply", part+`,"more":true}`, 1, "FirewallRule/r", "append", "nothing came before")
+	h.wantError("apply", strings.Replace(part, `,"transaction":"t"`, "}", 1), 1, "FirewallRule/r", "append", "nothing came before")
+	h.ask(admin, "apply", first)
+	h.wantError("apply", strings.ReplaceAll(part, `"name":"r"`, `"name":"s"`)+`}`, 1, "FirewallRule/s", "append", "the object before is FirewallRule/r")
+	h.ask(admin, "apply", first)
+	h.wantError("apply", strings.ReplaceAll(part, "10.2.0.0/16", "10.2.0.1/16")+`}`, 1, "FirewallRule/r", "spec.match.source[1]", "write 10.2.0.0/16")
+	h.wantError("apply", `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}},{"kind":"NAT","name":"n","append":true,"spec":{}}]}`, 1, "NAT/n", "append", "the first object of a further request")
+}

@@ -105,6 +105,11 @@ func (st *stage) join(r *request) *api.Error {
 		return invalid("transaction", "began with owner %s and kinds %v, and cannot go on with %s and %v",
 			all.scope.Owner, all.scope.Kinds, r.scope.Owner, r.scope.Kinds)
 	}
+	if r.rest != nil {
+		if err := all.extend(r.rest); err != nil {
+			return err
+		}
+	}
 	all.puts = append(all.puts, r.puts...)
 	all.gone = append(all.gone, r.gone...)
 	return nil
@@ -114,7 +119,11 @@ func (st *stage) join(r *request) *api.Error {
 // transaction it is its own only.
 func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
 	if id.name == "" {
-		return parse(0)
+		err := parse(0)
+		if err == nil && r.rest != nil {
+			err = misplaced(r.rest)
+		}
+		return err
 	}
 	g.mu.Lock()
 	st := g.byID[id]
