@@ -30,7 +30,7 @@ var documented = map[string]any{
 	"ConnectionsFlushParams": ConnectionsFlushParams{}, "ConnectionsFlushResult": ConnectionsFlushResult{},
 	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
 	"VersionResult": VersionResult{}, "StatusResult": StatusResult{},
-	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "HelloEvent": HelloEvent{},
+	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "HelloEvent": HelloEvent{},
 }
 
 func page(t *testing.T) string {

@@ -9,11 +9,12 @@ const (
 	TopicStatus      = "status"      // StatusEvent
 	TopicDrops       = "drops"       // DropEvent, sampled
 	TopicConnections = "connections" // ConnectionEvent, sampled
+	TopicFirewall    = "firewall"    // FirewallEvent, sampled
 	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and now and then
 )
 
 // Topics lists those that are published; hello comes by itself.
-var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections}
+var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections, TopicFirewall}
 
 // Event is what all events have. Seq counts a topic's events from 1 at the start
 // of the daemon, without gaps: who sees a gap has lost events.
@@ -57,13 +58,28 @@ type StatusEvent struct {
 // the counters count all.
 type DropEvent struct {
 	Event
-	Reason   string `json:"reason"`
+	Reason string `json:"reason"`
+	Packet
+	Service string `json:"service,omitempty"`
+	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
+	Length  int    `json:"length"`         // bytes of the frame
+}
+
+// FirewallEvent tells what a FirewallRule decided that is to log it.
+type FirewallEvent struct {
+	Event
+	Rule   string `json:"rule"`
+	Action string `json:"action"` // allow, deny, reject
+	Packet
+	Length int `json:"length"` // bytes of the frame
+}
+
+// Packet is a packet that was seen on a hook.
+type Packet struct {
 	Device   string `json:"device"`
 	Hook     string `json:"hook"` // ingress, egress
 	Protocol string `json:"protocol"`
 	Tuple
-	Service string `json:"service,omitempty"`
-	Length  int    `json:"length"` // bytes of the frame
 }
 
 // ConnectionEvent tells of a connection that began or ended.

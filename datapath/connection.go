@@ -68,20 +68,35 @@ func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
 	return (!prefix.IsValid() || prefix.Contains(a.Addr())) && (port == 0 || port == a.Port())
 }
 
-// Sample is one event of the data plane, chosen by chance: a Drop or a Connection.
+// Sample is one event of the data plane, chosen by chance: a Drop, a Connection, or what
+// a rule of the firewall decided that is to log it, a drop or not.
 type Sample struct {
 	Drop       *Drop
+	Decision   *Decision
 	Connection *Connection
 	Opened     bool // of Connection: it began; else it ended
 }
 
-// Drop is one dropped packet.
-type Drop struct {
-	Reason   string
+// Packet is a packet that was seen on a hook.
+type Packet struct {
 	Device   string
 	Egress   bool
 	Protocol Protocol
 	Tuple    Tuple
-	Service  ServiceName // empty: none
-	Length   int         // bytes of the frame
+	Length   int // bytes of the frame
+}
+
+// Drop is one dropped packet.
+type Drop struct {
+	Reason string
+	Packet
+	Service ServiceName // empty: none
+	Rule    RuleName    // of the firewall; empty: none
+}
+
+// Decision is a packet that a rule of the firewall decided about.
+type Decision struct {
+	Rule   RuleName
+	Action FirewallAction
+	Packet
 }

@@ -52,6 +52,9 @@ const (
 	ActionReject                // dropped, and its sender told: RST, else ICMP administratively prohibited
 )
 
+// String returns the name of an action, as operators know it.
+func (a FirewallAction) String() string { return [...]string{"allow", "deny", "reject"}[a] }
+
 // FirewallHook is a set of the ways of a packet that a rule is about.
 type FirewallHook uint8
 

@@ -122,3 +122,6 @@ func (m *Image) Find(p *Packet) (r Rule, found bool) {
 	at := int(m.word(headerRules)) + recordBytes*i
 	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}, true
 }
+
+// AsksWhereTo reports whether a rule names the device that packets leave by.
+func (m *Image) AsksWhereTo() bool { return m.word(headerRoots+4*rootOut)&entryLeaf == 0 }

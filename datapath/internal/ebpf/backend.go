@@ -226,7 +226,7 @@ func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Ser
 
 // Firewall implements [datapath.DataPlane].
 func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.FirewallSet] {
-	return unsupported[datapath.SetName, datapath.FirewallSet]{"firewall rules"}
+	return d.firewall
 }
 
 // NAT implements [datapath.DataPlane].

@@ -36,16 +36,46 @@ type firewall struct {
 	ids    map[datapath.RuleName]uint32
 	lastID uint32
 	named  map[string]bool // devices that rules name; nil: not known
+
+	asked sync.RWMutex
+	byID  map[uint32]ruleInForce
+}
+
+// ruleInForce is what is told of a rule with what it decided.
+type ruleInForce struct {
+	name   datapath.RuleName
+	action datapath.FirewallAction
+	log    bool
+}
+
+// rule returns the rule of an id, and whether it is to log what it decides. What an
+// earlier run put in force has its name only, until it is put in force again.
+func (f *firewall) rule(id uint32) (r ruleInForce, logged bool) {
+	f.asked.RLock()
+	defer f.asked.RUnlock()
+	r = f.byID[id]
+	return r, r.log
+}
+
+// know notes what there is to tell of the rules in force.
+func (f *firewall) know(set *datapath.FirewallSet) {
+	f.asked.Lock()
+	defer f.asked.Unlock()
+	f.byID = make(map[uint32]ruleInForce, len(set.Rules))
+	for name, r := range set.Rules {
+		f.byID[f.ids[name]] = ruleInForce{name, r.Action, r.Log}
+	}
 }
 
 var _ datapath.Table[datapath.SetName, datapath.FirewallSet] = (*firewall)(nil)
 
 // adoptFirewall takes over the ids that an earlier run gave.
 func adoptFirewall(d *DataPlane) (*firewall, error) {
-	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32)}
+	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce)}
 	err := batches(d.maps[kernelMapLlRuleName], func(ids []uint32, names []kernelRuleName) error {
 		for i, id := range ids {
 			f.ids[names[i].name()] = id
+			f.byID[id] = ruleInForce{name: names[i].name()}
 			f.lastID = max(f.lastID, id)
 		}
 		return nil
@@ -79,6 +109,7 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 		return err
 	}
 	f.named = devicesOf(&set)
+	f.know(&set)
 	if err := f.publish(image); err != nil {
 		return err
 	}

@@ -23,6 +23,9 @@ var imageSizes = []struct {
 	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
 }
 
+// rulesOut is RULES_F_OUT.
+const rulesOut = 1
+
 // ruleSet is enum rule_set.
 type ruleSet uint32
 
@@ -68,17 +71,23 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 	if err != nil {
 		return false, err
 	}
-	which := uint32(0)
+	var entry kernelRules
 	if image != nil {
 		for i, s := range imageSizes {
-			if which == 0 && len(image.Bytes()) <= s.size {
-				which = uint32(i + 1)
+			if entry.Image == 0 && len(image.Bytes()) <= s.size {
+				entry.Image = uint32(i + 1)
 			}
 		}
-		if which == now.Image && old != nil && bytes.Equal(old.Bytes(), image.Bytes()) {
+		if image.AsksWhereTo() {
+			entry.Flags |= rulesOut
+		}
+		if entry == now && old != nil && bytes.Equal(old.Bytes(), image.Bytes()) {
 			return false, m.remember(set, now.Image)
 		}
-		if err := m.insert(set, which, image); err != nil {
+		if err := m.prepare(set, now, entry.Flags); err != nil {
+			return false, err
+		}
+		if err := m.insert(set, entry.Image, image); err != nil {
 			return false, err
 		}
 	} else if now.Image == 0 {
@@ -86,10 +95,19 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 	}
 	// Until here a program finds the old image, from here on the new one. Where they
 	// are in the same map, that was a moment ago.
-	if err := m.maps[kernelMapLlRules].Put(uint32(set), kernelRules{Image: which}); err != nil {
+	if err := m.maps[kernelMapLlRules].Put(uint32(set), entry); err != nil {
 		return false, err
 	}
-	return true, m.removeOthers(set, which)
+	return true, m.removeOthers(set, entry.Image)
+}
+
+// prepare has programs find out, while the old image is in force, what the new one asks.
+func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
+	if now.Image == 0 || flags&^now.Flags == 0 {
+		return nil
+	}
+	now.Flags |= flags
+	return m.maps[kernelMapLlRules].Put(uint32(set), now)
 }
 
 func (m *images) read(set ruleSet) (r kernelRules, err error) {

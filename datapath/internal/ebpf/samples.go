@@ -44,8 +44,23 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 		Source:      netip.AddrPortFrom(raw.Saddr.addr(), swap16(raw.Sport)),
 		Destination: netip.AddrPortFrom(raw.Daddr.addr(), swap16(raw.Dport)),
 	}
+	packet := datapath.Packet{
+		Device:   d.deviceName(uint8(raw.Zone), int(raw.Ifindex)),
+		Egress:   raw.Egress != 0,
+		Protocol: datapath.Protocol(raw.Proto),
+		Tuple:    tuple,
+		Length:   int(raw.LenBytes),
+	}
+	rule, logged := d.firewall.rule(raw.RuleId)
+	var decision *datapath.Decision
+	if logged {
+		decision = &datapath.Decision{Rule: rule.name, Action: rule.action, Packet: packet}
+	}
 	service := d.services.name(raw.ServiceId)
-	if kernelSampleType(raw.Type) == kernelSampleTypeSAMPLE_OPENED {
+	switch kernelSampleType(raw.Type) {
+	case kernelSampleTypeSAMPLE_ALLOWED:
+		return datapath.Sample{Decision: decision}
+	case kernelSampleTypeSAMPLE_OPENED:
 		return datapath.Sample{Opened: true, Connection: &datapath.Connection{
 			Protocol: datapath.Protocol(raw.Proto),
 			Original: tuple,
@@ -56,15 +71,7 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 	if int(raw.Reason) < len(d.reasons) {
 		reason = d.reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{
-		Reason:   reason,
-		Device:   d.deviceName(uint8(raw.Zone), int(raw.Ifindex)),
-		Egress:   raw.Egress != 0,
-		Protocol: datapath.Protocol(raw.Proto),
-		Tuple:    tuple,
-		Service:  service,
-		Length:   int(raw.LenBytes),
-	}}
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name}, Decision: decision}
 }
 
 func (d *DataPlane) deviceName(zone uint8, index int) string {

@@ -198,7 +198,12 @@ func eventText(e *client.Event) (text, color string, err error) {
 		var v api.DropEvent
 		err = e.Decode(&v)
 		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", v.Reason, v.Protocol, v.Source, v.Destination,
-			v.Length, v.Hook, v.Device, prefixed(", service ", v.Service)), "", err
+			v.Length, v.Hook, v.Device, prefixed(", service ", v.Service)+prefixed(", rule ", v.Rule)), "", err
+	case api.TopicFirewall:
+		var v api.FirewallEvent
+		err = e.Decode(&v)
+		return fmt.Sprintf("%s by rule %s: %s %s > %s, %d bytes, %s of %s", v.Action, v.Rule, v.Protocol, v.Source, v.Destination,
+			v.Length, v.Hook, v.Device), "", err
 	case api.TopicConnections:
 		var v api.ConnectionEvent
 		err = e.Decode(&v)

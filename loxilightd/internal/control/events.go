@@ -94,13 +94,13 @@ func (s *Server) publishSamples(ctx context.Context) {
 
 func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
-		hook := "ingress"
-		if d.Egress {
-			hook = "egress"
-		}
 		s.publish(api.TopicDrops, &api.DropEvent{
-			Reason: d.Reason, Device: d.Device, Hook: hook, Protocol: d.Protocol.String(), Tuple: tupleOf(d.Tuple),
-			Service: string(d.Service), Length: d.Length,
+			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), Length: d.Length,
+		})
+	}
+	if d := sample.Decision; d != nil {
+		s.publish(api.TopicFirewall, &api.FirewallEvent{
+			Rule: string(d.Rule), Action: d.Action.String(), Packet: packetOf(&d.Packet), Length: d.Length,
 		})
 	}
 	if c := sample.Connection; c != nil {
@@ -110,4 +110,12 @@ func (s *Server) publishSample(sample datapath.Sample) {
 		}
 		s.publish(api.TopicConnections, &api.ConnectionEvent{Action: action, Connection: *connectionOf(c)})
 	}
+}
+
+func packetOf(p *datapath.Packet) api.Packet {
+	hook := "ingress"
+	if p.Egress {
+		hook = "egress"
+	}
+	return api.Packet{Device: p.Device, Hook: hook, Protocol: p.Protocol.String(), Tuple: tupleOf(p.Tuple)}
 }

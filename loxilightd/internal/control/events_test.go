@@ -86,17 +86,23 @@ func TestOtherEvents(t *testing.T) {
 	h.HealthTurned("web", netip.MustParseAddrPort("10.0.1.2:8080"), "unhealthy", "refused")
 	at := netip.MustParseAddrPort
 	h.plane.samples <- datapath.Sample{Drop: &datapath.Drop{
-		Reason: "no_backend", Device: "eth7", Egress: true, Protocol: datapath.UDP,
-		Tuple: datapath.Tuple{Source: at("203.0.113.7:4660"), Destination: at("198.51.100.10:53")}, Service: "dns", Length: 74,
+		Reason: "no_backend", Service: "dns", Packet: datapath.Packet{
+			Device: "eth7", Egress: true, Protocol: datapath.UDP, Length: 74,
+			Tuple: datapath.Tuple{Source: at("203.0.113.7:4660"), Destination: at("198.51.100.10:53")},
+		},
 	}}
+	h.plane.samples <- datapath.Sample{Decision: &datapath.Decision{Rule: "no-telnet", Action: datapath.ActionReject, Packet: datapath.Packet{
+		Device: "eth7", Protocol: datapath.TCP, Length: 60, Tuple: datapath.Tuple{Source: at("203.0.113.7:4661"), Destination: at("198.51.100.10:23")},
+	}}}
 	c := connection(0)
 	h.plane.samples <- datapath.Sample{Connection: &c, Opened: true}
 	h.plane.samples <- datapath.Sample{Connection: &c}
-	got := h.eventually(5)
+	got := h.eventually(6)
 	for i, want := range []string{
 		`status {"seq":0,"kind":"Interface","name":"up","state":"Error","message":"gone"}`,
 		`status {"seq":0,"kind":"Service","name":"web","state":"unhealthy","message":"refused","backend":"10.0.1.2:8080"}`,
 		`drops {"seq":0,"reason":"no_backend","device":"eth7","hook":"egress","protocol":"udp","source":"203.0.113.7:4660","destination":"198.51.100.10:53","service":"dns","length":74}`,
+		`firewall {"seq":0,"rule":"no-telnet","action":"reject","device":"eth7","hook":"ingress","protocol":"tcp","source":"203.0.113.7:4661","destination":"198.51.100.10:23","length":60}`,
 		`connections {"seq":0,"action":"opened","protocol":"tcp",`,
 		`connections {"seq":0,"action":"closed","protocol":"tcp",`,
 	} {

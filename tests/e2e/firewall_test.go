@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// silence is how long an answer is waited for that does not come.
+const silence = 300 * time.Millisecond
+
+// What becomes of a connection that is tried.
+const (
+	let     = "let through"
+	refused = "refused"
+	silent  = "not answered"
+)
+
+// try opens a connection, and sends a datagram where that is no connection.
+func try(from *testnet.NS, network, to string, wait time.Duration) string {
+	c, err := from.Dial(network, "", to, wait)
+	if err == nil {
+		defer c.Close()
+		if _, err = c.Write([]byte("hello")); err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(wait)) // the next line tells
+			_, err = c.Read(make([]byte, 100))
+		}
+	}
+	switch {
+	case err == nil:
+		return let
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EHOSTUNREACH):
+		return refused
+	}
+	return silent
+}
+
+// rule is a FirewallRule as YAML.
+func rule(name string, priority int, action, hooks, match string) string {
+	return fmt.Sprintf("---\nkind: FirewallRule\nname: %s\nspec: {priority: %d, action: %s, hooks: [%s], match: {%s}}\n", name, priority, action, hooks, match)
+}
+
+// TestFirewall has rules for what goes through the node, to it and from it, in both
+// families, with real sockets; without a daemon and with the next one.
+func TestFirewall(t *testing.T) {
+	s := newSite(t).start()
+	type way struct {
+		what         string
+		from         *testnet.NS
+		network, to  string
+		before, with string
+	}
+	var ways []way
+	for _, f := range []struct{ name, node, far string }{
+		{"IPv4", "192.0.2.1", "10.0.1.2"}, {"IPv6", "[2001:db8:0:2::1]", "[2001:db8:1::2]"},
+	} {
+		for _, port := range []string{"8001", "8002", "8003"} {
+			s.backends[0].ServeTCP(t, f.far+":"+port, "far")
+			s.backends[0].ServeUDP(t, f.far+":"+port, "far")
+			s.node.ServeTCP(t, f.node+":"+port, "node")
+			s.node.ServeUDP(t, f.node+":"+port, "node")
+		}
+		for _, network := range []string{"tcp", "udp"} {
+			ways = append(ways,
+				way{f.name + " forwarded, no rule", s.client, network, f.far + ":8001", let, let},
+				way{f.name + " forwarded, denied", s.client, network, f.far + ":8002", let, silent},
+				way{f.name + " forwarded, rejected", s.client, network, f.far + ":8003", let, refused},
+				way{f.name + " forwarded, allowed before it is rejected", s.near, network, f.far + ":8003", let, let},
+				way{f.name + " to the node, no rule", s.client, network, f.node + ":8001", let, let},
+				way{f.name + " to the node, denied", s.client, network, f.node + ":8002", let, silent},
+				way{f.name + " to the node, rejected", s.client, network, f.node + ":8003", let, refused},
+				way{f.name + " of the node, no rule", s.node, network, f.far + ":8002", let, let},
+				way{f.name + " of the node, denied", s.node, network, f.far + ":8001", let, silent},
+				way{f.name + " of the node, rejected", s.node, network, f.far + ":8003", let, refused},
+			)
+		}
+	}
+	all := func(when string, want func(w *way) string) {
+		t.Helper()
+		for i := range ways {
+			w := &ways[i]
+			wait := patience
+			if want(w) == silent {
+				wait = silence
+			}
+			if got := try(w.from, w.network, w.to, wait); got != want(w) {
+				t.Errorf("%s: %s %s to %s: %s, want %s", when, w.what, w.network, w.to, got, want(w))
+			}
+		}
+	}
+	all("without rules", func(w *way) string { return w.before })
+	var rules strings.Builder
+	for _, network := range []string{"tcp", "udp"} {
+		rules.WriteString(rule("far-2-"+network, 10, "deny", "forward", `destination: ["10.0.1.0/24", "2001:db8:1::/64"], protocol: `+network+`, ports: 8002`))
+		rules.WriteString(rule("far-3-"+network, 10, "reject", "forward", `destination: ["10.0.1.2", "2001:db8:1::2"], protocol: `+network+`, ports: "8003-8100", in: in0`))
+		rules.WriteString(rule("node-2-"+network, 20, "deny", "input", `protocol: `+network+`, ports: 8002`))
+		rules.WriteString(rule("node-3-"+network, 20, "reject", "input", `protocol: `+network+`, ports: 8003`))
+		rules.WriteString(rule("of-node-1-"+network, 20, "deny", "output", `protocol: `+network+`, ports: 8001, out: p1`))
+		rules.WriteString(rule("of-node-3-"+network, 20, "reject", "output", `protocol: `+network+`, ports: 8003`))
+	}
+	rules.WriteString("---\nkind: AddressGroup\nname: friends\nspec: {members: [192.0.2.77, \"2001:db8:0:2::77\"]}\n")
+	rules.WriteString(rule("friends", 5, "allow", "forward", `source: "group:friends"`))
+	s.Apply(rules.String())
+	with := func(w *way) string { return w.with }
+	all("with rules", with)
+	c := s.Counters(api.KindFirewallRule, "far-2-tcp")
+	if c.Packets < 2 || c.Bytes < 2*66 {
+		t.Errorf("the rule has counted %+v, want the SYNs of two connections at least", c)
+	}
+	if drops := s.Counters("", "").Drops["firewall"]; drops < 12 {
+		t.Errorf("%d packets were dropped by rules, want more", drops)
+	}
+	s.Kill()
+	all("without a daemon", with)
+	s.Start()
+	all("with the next daemon", with)
+	if again := s.Counters(api.KindFirewallRule, "far-2-tcp"); again.Packets <= c.Packets {
+		t.Errorf("the rule has counted %d packets, before it was %d", again.Packets, c.Packets)
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		s.LLCLI("delete", "FirewallRule", "far-2-"+network, "far-3-"+network, "node-2-"+network, "node-3-"+network, "of-node-1-"+network, "of-node-3-"+network, "--wait", "5s")
+	}
+	s.LLCLI("delete", "FirewallRule", "friends", "--wait", "5s")
+	all("without rules again", func(w *way) string { return w.before })
+}
+
+// TestFirewallChangesUnderConnections has rules change while connections run: one that
+// is not allowed any more ends, others notice nothing. Their answers need no rule,
+// unless the rule is stateless.
+func TestFirewallChangesUnderConnections(t *testing.T) {
+	s := newSite(t).start()
+	for _, addr := range []string{"10.0.1.2", "[2001:db8:1::2]"} {
+		for _, port := range []string{"8001", "8002"} {
+			s.backends[0].ServeTCP(t, addr+":"+port, "far")
+		}
+		s.Apply(rule("only-asked", 100, "deny", "forward", `in: p1`) + rule("asking", 90, "allow", "forward", `in: in0`))
+		open := func(port string) net.Conn {
+			t.Helper()
+			c, err := s.client.Dial("tcp", "", addr+":"+port, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			echoes(t, c, true)
+			return c
+		}
+		stays, ends := open("8001"), open("8002")
+		for range 5 {
+			echoes(t, stays, true)
+		}
+		s.Apply(rule("not-8002", 10, "deny", "forward", `protocol: tcp, ports: 8002`))
+		echoes(t, stays, true)
+		echoes(t, ends, false)
+		echoes(t, stays, true)
+		if got := try(s.client, "tcp", addr+":8002", silence); got != silent {
+			t.Errorf("a new connection is %s", got)
+		}
+		s.LLCLI("delete", "FirewallRule", "not-8002", "--wait", "5s")
+		if got := try(s.client, "tcp", addr+":8002", patience); got != let {
+			t.Errorf("a new connection is %s", got)
+		}
+		s.Apply(strings.Replace(rule("asking", 90, "allow", "forward", `in: in0`), "spec: {", "spec: {stateful: false, ", 1))
+		if got := try(s.client, "tcp", addr+":8002", silence); got != silent {
+			t.Errorf("the answer to what a stateless rule allowed is %s", got)
+		}
+		s.LLCLI("delete", "FirewallRule", "only-asked", "--wait", "5s")
+		if got := try(s.client, "tcp", addr+":8002", patience); got != let {
+			t.Errorf("with no rule for the answers the connection is %s", got)
+		}
+	}
+}
+
+var said int
+
+// echoes sends a line of its own and waits for its echo.
+func echoes(t *testing.T, c net.Conn, answered bool) {
+	t.Helper()
+	wait := patience
+	if !answered {
+		wait = silence
+	}
+	said++
+	line := fmt.Sprintf("line %d\n", said)
+	if _, err := c.Write([]byte(line)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(wait)) // what is read tells
+	heard, more := "", make([]byte, 100)
+	for !strings.Contains(heard, line) {
+		n, err := c.Read(more)
+		heard += string(more[:n])
+		if err != nil {
+			break
+		}
+	}
+	if strings.Contains(heard, line) != answered {
+		t.Errorf("%s: heard %q, want an answer: %v", c.RemoteAddr(), heard, answered)
+	}
+}
