@@ -108,6 +108,7 @@ func planeConfig(cfg *config.Config) datapath.Config {
 		SwitchDevice:    cfg.SwitchDevice,
 		Instance:        cfg.Instance,
 		StateDir:        cfg.StateDir,
+		MakeSwitch:      switchMaker(),
 		Tables:          cfg.Tables,
 		Attach:          cfg.Attach,
 		Version:         version,

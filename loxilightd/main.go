@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
@@ -70,6 +71,11 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		return preflight(cfg, o.json, stdout, stderr)
 	case o.detach:
 		if err = detach(cfg, log); err != nil {
+			complain(stderr, err)
+			return exitFailed
+		}
+	case o.makeSwitch:
+		if err = backends.MakeSwitch(planeConfig(cfg)); err != nil {
 			complain(stderr, err)
 			return exitFailed
 		}

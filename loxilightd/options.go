@@ -17,6 +17,7 @@ type options struct {
 	check, version          bool
 	preflight, detach, json bool
 	doctor, fix, objects    bool
+	makeSwitch              bool
 }
 
 // parse returns the options, or the code to end with.
@@ -28,6 +29,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")
 	flags.BoolVar(&o.preflight, "preflight", false, "load the programs on this kernel without attaching them, say whether what is pinned can be taken over, and stop")
 	flags.BoolVar(&o.detach, "detach", false, "take the programs off all devices, remove all pins, and stop: nothing is forwarded until the next start")
+	flags.BoolVar(&o.makeSwitch, "make-switch", false, "make the network namespace of the switch where it is not there, and stop; the daemon has this done when it needs it")
 	flags.BoolVar(&o.doctor, "doctor", false, "find what is wrong with this instance and the machine under it, and stop; llcli doctor shows it better")
 	flags.BoolVar(&o.fix, "fix", false, "with --doctor: mend what is ours")
 	flags.BoolVar(&o.objects, "objects", false, "with --doctor: the objects that are wanted, too")
@@ -40,8 +42,8 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	switch {
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "loxilightd: unexpected argument %q\n", flags.Arg(0))
-	case o.preflight && o.detach, o.doctor && (o.preflight || o.detach):
-		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach and --doctor exclude each other")
+	case o.preflight && o.detach, o.doctor && (o.preflight || o.detach), o.makeSwitch && (o.preflight || o.detach || o.doctor):
+		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach, --make-switch and --doctor exclude each other")
 	case o.json && !o.preflight && !o.doctor:
 		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight and --doctor")
 	case (o.fix || o.objects) && !o.doctor:

@@ -66,6 +66,35 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// TestSwitchUnit: the unit that makes the switch's namespace is well formed, the daemon's
+// names it, and it has no mount namespace of its own, in which nobody would see a name.
+func TestSwitchUnit(t *testing.T) {
+	const file = "../systemd/loxilight-switch@.service"
+	if got := unitValue(t, "Environment"); got != switchUnitKey+"=loxilight-switch@loxilight.service" {
+		t.Errorf("Environment=%s does not name %s", got, file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range []string{"Protect", "Private", "ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "RuntimeDirectory", "StateDirectory"} {
+		if strings.Contains(string(text), "\n"+option) {
+			t.Errorf("%s… makes a mount namespace", option)
+		}
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("no systemd-analyze")
+	}
+	unit := filepath.Join(t.TempDir(), "loxilight-switch@.service")
+	there := strings.ReplaceAll(string(text), "/usr/sbin/loxilightd", "/bin/true")
+	if err := os.WriteFile(unit, []byte(there), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
 // TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the
 // unit and no others, and (H12) without memory that it may lock: it attaches to a
 // device, and a backend is pinged.

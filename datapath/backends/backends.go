@@ -65,6 +65,9 @@ func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.N
 	}
 }
 
+// MakeSwitch makes the network namespace of the switch where it is not there.
+func MakeSwitch(cfg datapath.Config) error { return network.MakeSwitch(cfg) }
+
 // WithSwitch has a port in the network namespace of the switch make that namespace,
 // where the network knows how to.
 func WithSwitch(plane datapath.DataPlane, n datapath.Network) datapath.DataPlane {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pkg
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+const switchObjects = `
+kind: Bridge
+name: lan
+spec: {device: br0, addresses: [10.71.0.1/24], ports: [{device: hs_host}]}
+---
+kind: Route
+name: far
+spec: {prefix: 203.0.113.0/24, netns: switch, via: 10.71.0.9}
+`
+
+// TestSwitchNamespace: the daemon cannot mount in its sandbox, and yet the network
+// namespace of the switch is there for everybody by its name when an object needs it,
+// also when somebody deletes it; and is gone after a purge.
+func TestSwitchNamespace(t *testing.T) {
+	const namespace = "/run/netns/loxilight"
+	fresh(t)
+	before := network(t)
+	install(t, deb)
+	start(t)
+	ready(t)
+	if _, err := os.Stat(namespace); err == nil {
+		t.Error("a namespace was made that nobody needs")
+	}
+	write(t, "/root/switch.yaml", switchObjects)
+	t.Cleanup(func() { _ = os.Remove("/root/switch.yaml") })
+	for range 2 {
+		run(t, "llcli", "apply", "--wait", "30s", "-f", "/root/switch.yaml")
+		for range 2 {
+			testnet.Eventually(t, patience(), "the switch is there, with what is in it", func() bool {
+				out, err := exec.Command("ip", "-n", "loxilight", "route", "show", "203.0.113.0/24").CombinedOutput()
+				return err == nil && strings.Contains(string(out), "via 10.71.0.9 dev br0 proto 76")
+			})
+			run(t, "ip", "link", "show", "loxi_host")
+			run(t, "ip", "netns", "del", "loxilight")
+		}
+		testnet.Eventually(t, patience(), "the switch is there again", func() bool {
+			return exec.Command("ip", "-n", "loxilight", "link", "show", "br0").Run() == nil
+		})
+		run(t, "systemctl", "restart", unit)
+		ready(t)
+		run(t, "ip", "-n", "loxilight", "link", "show", "br0")
+		run(t, "systemctl", "stop", unit)
+		run(t, "ip", "-n", "loxilight", "link", "show", "br0")
+		run(t, "llcli", "detach")
+		expectSame(t, "detached", before, network(t))
+		start(t)
+		ready(t)
+	}
+	run(t, "dpkg", "--purge", "loxilight")
+	expectSame(t, "after the purge", before, network(t))
+}
