@@ -55,6 +55,7 @@ const (
 	MethodConnectionsList  = "connections.list"
 	MethodConnectionsFlush = "connections.flush"
 	MethodCounters         = "counters"
+	MethodNetworkList      = "network.list"
 )
 
 // Change is the change parameters that apply, replace and delete share.

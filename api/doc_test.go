@@ -28,6 +28,7 @@ var documented = map[string]any{
 	"ChangesParams": ChangesParams{}, "ChangesResult": ChangesResult{},
 	"ConnectionsListParams": ConnectionsListParams{}, "ConnectionsListResult": ConnectionsListResult{},
 	"ConnectionsFlushParams": ConnectionsFlushParams{}, "ConnectionsFlushResult": ConnectionsFlushResult{},
+	"NetworkListParams": NetworkListParams{}, "NetworkListResult": NetworkListResult{},
 	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
 	"VersionResult": VersionResult{}, "StatusResult": StatusResult{},
 	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "HelloEvent": HelloEvent{},

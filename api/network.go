@@ -45,3 +45,67 @@ type NextHop struct {
 	Device string `json:"device,omitempty"` // empty: where Via is
 	Weight int    `json:"weight,omitempty"` // 1 (default) to 256
 }
+
+// What [NetworkListParams] can ask for.
+const (
+	NetworkBridges   = "bridges"
+	NetworkFDB       = "fdb"
+	NetworkNeighbors = "neighbors"
+	NetworkRoutes    = "routes"
+)
+
+// NetworkViews are the words for What, in no order.
+var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
+
+// NetworkListParams are the parameters of network.list. The order of entries is the
+// kernel's; one that comes or goes meanwhile may be missed or told twice, as may one
+// beside it.
+type NetworkListParams struct {
+	What     string `json:"what"`            // bridges, fdb, neighbors, routes
+	Netns    string `json:"netns,omitempty"` // host, switch; empty: both
+	Limit    int    `json:"limit,omitempty"` // 0: as many as fit the reply
+	Continue string `json:"continue,omitempty"`
+}
+
+// NetworkListResult answers network.list.
+type NetworkListResult struct {
+	Items    []NetworkEntry `json:"items"`
+	Continue string         `json:"continue,omitempty"`
+}
+
+// NetworkEntry is what the kernel's own forwarding holds, whoever put it there. Which
+// fields there are depends on what was asked for.
+type NetworkEntry struct {
+	Netns  string `json:"netns"`            // host, switch
+	Device string `json:"device,omitempty"` // the bridge; the port of a station; the link of a neighbour
+	// Origin is who put it there: loxilight, kernel, other, or the name of a routing protocol.
+	Origin string `json:"origin"`
+	Object string `json:"object,omitempty"` // Kind/name that it belongs to
+
+	Up            bool          `json:"up,omitempty"`            // bridges
+	VLANFiltering bool          `json:"vlanFiltering,omitempty"` // bridges
+	Addresses     []string      `json:"addresses,omitempty"`     // bridges
+	Ports         []NetworkPort `json:"ports,omitempty"`         // bridges
+
+	MAC     string `json:"mac,omitempty"`     // bridges, fdb, neighbors
+	Bridge  string `json:"bridge,omitempty"`  // fdb: the device of which Device is a port
+	VLAN    uint16 `json:"vlan,omitempty"`    // fdb
+	State   string `json:"state,omitempty"`   // fdb: learned, static, local; neighbors: reachable, stale, permanent and so on
+	Address string `json:"address,omitempty"` // neighbors
+
+	Prefix   string    `json:"prefix,omitempty"`   // routes, as the following
+	Type     string    `json:"type,omitempty"`     // unicast, blackhole, unreachable, prohibit
+	NextHops []NextHop `json:"nexthops,omitempty"` // of a unicast route
+	Metric   uint32    `json:"metric,omitempty"`
+	Source   string    `json:"source,omitempty"`
+	MTU      int       `json:"mtu,omitempty"` // bridges, routes
+}
+
+// NetworkPort is a port of a bridge as it is.
+type NetworkPort struct {
+	Device   string   `json:"device"`
+	Up       bool     `json:"up,omitempty"`
+	PVID     uint16   `json:"pvid,omitempty"`
+	VLANs    []string `json:"vlans,omitempty"`    // with a tag: numbers and ranges
+	Untagged []string `json:"untagged,omitempty"` // leave without
+}

@@ -5,6 +5,8 @@ package datapath
 import (
 	"context"
 	"io"
+	"net"
+	"net/netip"
 )
 
 // SetName identifies a set of rules that is in force as a whole. There is one of each kind.
@@ -27,4 +29,51 @@ type Network interface {
 	Changed() <-chan struct{}
 	// Closer lets go and leaves everything as it is.
 	io.Closer
+}
+
+// NetworkView is a part of what the kernel's own forwarding holds, whoever put it there.
+type NetworkView uint8
+
+// The views.
+const (
+	ViewBridges    NetworkView = iota // bridges, with their ports
+	ViewFDB                           // stations, and behind which port of a bridge they are
+	ViewNeighbours                    // addresses of stations on links, IPv4 and IPv6
+	ViewRoutes                        // of the main table, IPv4 and IPv6
+)
+
+// NetworkLister tells what there is. Safe for concurrent use.
+type NetworkLister interface {
+	// List returns at most limit entries of the host's or the switch's network
+	// namespace after the first skip ones, and whether there are more. Where the
+	// switch has no namespace of its own, or it is not there, it has none.
+	List(ctx context.Context, v NetworkView, inSwitch bool, skip, limit int) ([]NetworkEntry, bool, error)
+}
+
+// NetworkEntry is one entry of a [NetworkView]; the fields are of the views that they
+// name, and zero in others.
+type NetworkEntry struct {
+	Device string // of all: the bridge, the port of a station, the link of a neighbour; of a route with one next hop the device of it
+	Object string // name of the Bridge or Route that it belongs to; empty: it is not ours
+	Origin string // who put it there: loxilight, kernel, other, or the name of a routing protocol
+
+	Up            bool           // bridges
+	MTU           int            // bridges, routes; 0: none of its own
+	VLANFiltering bool           // bridges
+	Addresses     []netip.Prefix // bridges
+	Ports         []NetworkPort  // bridges
+
+	MAC     net.HardwareAddr // bridges, FDB, neighbours that are known
+	VLAN    uint16           // FDB; 0: none
+	Bridge  string           // FDB: name of its device
+	State   string           // FDB: learned, static, local; neighbours: as ip neighbour has it
+	Address netip.Addr       // neighbours
+
+	Route *Route // routes; Switch is not set
+}
+
+// NetworkPort is a port of a bridge as it is.
+type NetworkPort struct {
+	BridgePort
+	Up bool
 }

@@ -183,7 +183,9 @@ func (d *loxilightd) newControl() *control.Server {
 	if d.cfg.Backend == backends.Fake {
 		notCarried = nil // it takes everything
 	}
+	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
 	return control.New(control.Options{
+		Network:  lister,
 		Instance: d.cfg.Instance, Version: version, Build: build(),
 		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, NotCarried: notCarried, ObjectDir: d.cfg.ObjectDir,
 		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },

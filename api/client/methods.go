@@ -83,6 +83,19 @@ func (c *Client) Connections(ctx context.Context, params api.ConnectionsListPara
 	}, params.Continue)
 }
 
+// Network goes through what the kernel's own forwarding holds, page by page; an error
+// ends it. params.Limit is the size of a page.
+func (c *Client) Network(ctx context.Context, params api.NetworkListParams) iter.Seq2[api.NetworkEntry, error] {
+	return pages(func(from string) ([]api.NetworkEntry, string, error) {
+		params.Continue = from
+		page, err := call[api.NetworkListResult](ctx, c, api.MethodNetworkList, params)
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Items, page.Continue, nil
+	}, params.Continue)
+}
+
 // pages yields the items of one page after the other. A page may be empty and
 // not the last.
 func pages[T any](read func(from string) (items []T, next string, err error), from string) iter.Seq2[T, error] {

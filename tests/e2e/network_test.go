@@ -120,6 +120,21 @@ func TestSwitch(t *testing.T) {
 	s.reach(s.a, "[fd71::3]:4660")
 	s.reach(s.node, "10.71.0.3:4660")
 
+	// What the kernel has is told for both namespaces, with whose it is.
+	for words, want := range map[string][]string{
+		"bridges":   {"br0", "switch", "loxilight", "Bridge/lan", "hs_host,p1,p2"},
+		"routes":    {"203.0.113.0/24", "10.71.0.3 dev br0", "Route/far", "10.71.0.0/24", "kernel", "host"},
+		"fdb":       {"br0", "p1", "learned"},
+		"neighbors": {"10.71.0.3", "loxi_test", "host"},
+	} {
+		out := s.LLCLI("get", words)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("llcli get %s has no %q:\n%s", words, w, out)
+			}
+		}
+	}
+
 	traffic := testtraffic.Start(t, s.a, "10.71.0.3:4660", testtraffic.Load{Flows: 8, Packets: 2000, Connections: 20, Lasting: 4})
 	for range 2 {
 		s.Kill()

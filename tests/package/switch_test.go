@@ -43,7 +43,9 @@ func TestSwitchNamespace(t *testing.T) {
 				out, err := exec.Command("ip", "-n", "loxilight", "route", "show", "203.0.113.0/24").CombinedOutput()
 				return err == nil && strings.Contains(string(out), "via 10.71.0.9 dev br0 proto 76")
 			})
-			run(t, "ip", "link", "show", "loxi_host")
+			testnet.Eventually(t, patience(), "the link to it is there", func() bool {
+				return exec.Command("ip", "link", "show", "loxi_host").Run() == nil
+			})
 			run(t, "ip", "netns", "del", "loxilight")
 		}
 		testnet.Eventually(t, patience(), "the switch is there again", func() bool {

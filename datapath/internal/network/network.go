@@ -126,13 +126,13 @@ func (n *Network) space(ofSwitch bool) (*space, error) {
 	if !ofSwitch || n.isHost() {
 		return n.host, nil
 	}
-	first := !n.needed
+	first, before := !n.needed, n.sw
 	n.needed = true
 	s, err := n.ensureSwitch(true)
 	if err != nil {
 		return nil, err
 	}
-	if first {
+	if first || s != before {
 		if err := n.tendLink(s); err != nil {
 			n.log.Warn("the link between host and switch is not there", slog.Any("error", err))
 		}

@@ -45,11 +45,11 @@ func idOf(fd int) (spaceID, error) {
 // openSpace opens the namespace called name, or the daemon's own where it is empty.
 // It wraps [datapath.ErrAbsent] where there is none.
 func openSpace(name string) (_ *space, err error) {
-	s := &space{host: name == "", done: make(chan struct{})}
-	if s.host {
-		s.ns, err = netns.Get()
+	var ns netns.NsHandle
+	if name == "" {
+		ns, err = netns.Get()
 	} else {
-		s.ns, err = netns.GetFromName(name)
+		ns, err = netns.GetFromName(name)
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		err = fmt.Errorf("network namespace %q (switch.namespace): %w", name, datapath.ErrAbsent)
@@ -57,20 +57,30 @@ func openSpace(name string) (_ *space, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := spaceOf(int(ns), name == "")
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+	}
+	return s, nil
+}
+
+// spaceOf takes over the descriptor of a namespace.
+func spaceOf(fd int, host bool) (_ *space, err error) {
+	s := &space{host: host, ns: netns.NsHandle(fd), done: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.ns.Close())
 		}
 	}()
-	if s.id, err = idOf(int(s.ns)); err != nil {
+	if s.id, err = idOf(fd); err != nil {
 		return nil, err
 	}
 	if s.nl, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE); err != nil {
-		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+		return nil, err
 	}
 	if s.strict, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE); err != nil {
 		s.nl.Close()
-		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+		return nil, err
 	}
 	socket, err := nl.GetNetlinkSocketAt(s.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err == nil {
@@ -80,7 +90,7 @@ func openSpace(name string) (_ *space, err error) {
 	if err != nil {
 		s.nl.Close()
 		s.strict.Close()
-		return nil, fmt.Errorf("network namespace %q: %w", name, err)
+		return nil, err
 	}
 	return s, nil
 }

@@ -102,6 +102,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.connectionsFlush)
 	case api.MethodCounters:
 		return with(params, d.counters)
+	case api.MethodNetworkList:
+		return with(params, d.networkList)
 	case api.MethodVersion:
 		return api.VersionResult{Version: "1.2.3", API: []int{1}, Build: "go1.26 linux/amd64"}, nil
 	case api.MethodStatus:

@@ -15,6 +15,7 @@ import (
 type getOptions struct {
 	owner  string
 	labels map[string]string
+	netns  string // of get alone
 }
 
 func (o *getOptions) bind(cmd *cobra.Command) {
@@ -32,21 +33,48 @@ func (a *app) getCommand() *cobra.Command {
 		Short: "Show objects: what is wanted, and what is",
 		Long: `Show the objects of a kind, or those that are named.
 
-With -o yaml and -o json the objects come out as apply takes them.`,
-		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide",
+With -o yaml and -o json the objects come out as apply takes them.
+
+bridges, routes, fdb and neighbors (without names) come from the kernel instead: what
+it has now, whoever put it there. ORIGIN says who, OBJECT to which object it belongs.
+The objects are bridge and route.`,
+		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get routes --netns switch",
 		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			view := findView(args[0])
+			if view != nil && len(args) == 1 && options.owner == "" && len(options.labels) == 0 {
+				return a.repeat(ctx, func() error { return a.getView(ctx, d, view, options.netns) })
+			}
+			if options.netns != "" {
+				return usagef("--netns goes with bridges, routes, fdb and neighbors: what the kernel has")
+			}
 			kind, names, err := refArgs(args)
 			if err != nil {
 				return err
 			}
 			return a.get(ctx, d, kind, names, options)
 		}),
-		ValidArgsFunction: a.completeRefs(0),
+		ValidArgsFunction: a.completeGet,
 	}
 	options.bind(cmd)
+	cmd.Flags().StringVar(&options.netns, "netns", "", "of what the kernel has, only that in this `NAMESPACE`: host or switch")
+	must(cmd.RegisterFlagCompletionFunc("netns", cobra.FixedCompletions([]string{"host", "switch"}, cobra.ShellCompDirectiveNoFileComp)))
 	a.bindWatch(cmd)
 	return cmd
+}
+
+// completeGet offers kinds, what comes from the kernel, and names.
+func (a *app) completeGet(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	words, directive := a.completeRefs(0)(cmd, args, prefix)
+	if len(args) > 0 || strings.Contains(prefix, "/") {
+		return words, directive
+	}
+	for i := range kernelViews {
+		if v := &kernelViews[i]; strings.HasPrefix(v.words[0], prefix) {
+			words = append(words, cobra.CompletionWithDesc(v.words[0], "what the kernel has: "+v.meaning))
+		}
+	}
+	return words, directive
 }
 
 // refArgs reads KIND [NAME…] or KIND/NAME….

@@ -54,8 +54,8 @@ type Progress interface {
 // Event is an event that can be numbered, as all of package api.
 type Event interface{ SetSeq(seq uint64) }
 
-// Options are what [New] needs. All fields must be set, but for Report, NotCarried
-// and ObjectDir.
+// Options are what [New] needs. All fields must be set, but for Report, Network,
+// NotCarried and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
 
@@ -63,6 +63,7 @@ type Options struct {
 	Report   *state.Report // what opening the store told; nil: nothing
 	Plane    Plane
 	Progress Progress
+	Network  datapath.NetworkLister // what the kernel's own forwarding holds; nil: not to be told
 	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
 	NotCarried map[string]bool
 	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
@@ -110,6 +111,7 @@ func New(o Options) *Server {
 		api.MethodConnectionsList:  {run: with(s.connectionsList)},
 		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},
 		api.MethodCounters:         {run: with(s.counters)},
+		api.MethodNetworkList:      {run: with(s.networkList)},
 	}
 	return s
 }

@@ -249,7 +249,7 @@ func (x *examiner) checkInterface(o *state.Object, i *state.Interface) {
 	case !device.Exists && device.Switch && x.plane.NoSwitch && !x.daemon.running():
 		x.find("warning", "devices.no_switch", o.Key.String(), words{
 			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
-			why:  "nothing is balanced by it", do: "ip netns add " + x.Config.SwitchNamespace + ", or netns: host in the object",
+			why:  "nothing is balanced by it", do: "start the daemon, which makes it; or netns: host in the object",
 		}, nil)
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
