@@ -165,6 +165,20 @@ static __noinline int firewall_packet(struct pkt *p, struct work *w)
 	return firewall_ask(p, w, 0);
 }
 
+/* Index of the device that the connection of w->twin comes in by, whose answers w->conn is
+ * of: what the entry has is half of it, all of it has the next hop of the answers. 0: not
+ * known.
+ */
+static __always_inline __u32 firewall_port(struct work *w)
+{
+	__u32 index = w->conn.meta.nexthop;
+	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+
+	if (nexthop && (__u16)nexthop->ifindex == w->twin.meta.in_port)
+		return nexthop->ifindex;
+	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
+}
+
 /* Asks again about connection w->conn, which p is of, found under w->tuple: as if its
  * first packet came now. One that is not allowed any more ends.
  */
@@ -183,7 +197,9 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		/* The key of the other direction is the tuple as it came in. */
 		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 			return LL_NEXT;
-		in = w->twin.meta.in_port;
+		in = firewall_port(w);
+		if (!in && !(flags & CT_F_FROM_NODE))
+			return LL_NEXT; /* the other direction is asked about, too */
 		firewall_key(p, w, &w->twin_tuple);
 	} else {
 		firewall_key(p, w, &w->tuple);
