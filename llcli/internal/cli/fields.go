@@ -33,6 +33,7 @@ type specField struct {
 	form       form
 	usage      string
 	values     []string                    // that completion offers
+	groups     bool                        // completion offers groups of addresses
 	means      any                         // formMeans
 	item       func(string) (any, error)   // formItems: reads one
 	key        func(map[string]any) string // formItems: what an item is known by
@@ -40,6 +41,7 @@ type specField struct {
 
 // fieldFlags are the flags of a kind of which each is a field of the spec.
 type fieldFlags struct {
+	app    *app
 	fields []specField
 	// complete fills in what add leaves to the name, and refuses what is missing.
 	complete func(name string, spec map[string]any) error
@@ -58,10 +60,31 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 			f.flags.StringSlice(remove, nil, "take this `"+strings.ToUpper(field.flag)+"` out; may be repeated")
 			names = append(names, add, remove)
 		}
+		complete := cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)
+		if field.groups {
+			complete = f.app.completeGroups
+		}
 		for _, name := range names {
-			must(cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)))
+			must(cmd.RegisterFlagCompletionFunc(name, complete))
 		}
 	}
+}
+
+// completeGroups offers the groups of addresses as rules refer to them.
+func (a *app) completeGroups(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	const head = "group:"
+	name, isGroup := strings.CutPrefix(prefix, head)
+	if !isGroup && !strings.HasPrefix(head, prefix) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	if !isGroup {
+		name = "" // the beginning of the word itself
+	}
+	found := a.names(cmd.Context(), api.KindAddressGroup, name, nil)
+	for i := range found {
+		found[i] = head + found[i]
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (f *specField) isList() bool { return f.form == formWords || f.form == formItems }

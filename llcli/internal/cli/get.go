@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,27 @@ func (a *app) getOnce(ctx context.Context, d Daemon, kind string, names []string
 	}
 	w := a.objectWriter(kind, false)
 	params := api.ListParams{Kind: kind, Owner: options.owner, Labels: options.labels}
+	if k := findKind(kind); k != nil && k.order != nil && a.isTable() {
+		return a.getInOrder(ctx, d, params, k, w)
+	}
 	if _, err := a.list(ctx, d, params, w.add); err != nil {
+		return err
+	}
+	return w.end()
+}
+
+// getInOrder shows objects in the order of their kind, which takes all of them.
+func (a *app) getInOrder(ctx context.Context, d Daemon, params api.ListParams, k *kind, w *objectWriter) error {
+	var all []api.Object
+	_, err := a.list(ctx, d, params, func(objects []api.Object) error {
+		all = append(all, objects...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(x, y api.Object) int { return k.order(&x, &y) })
+	if err := w.add(all); err != nil {
 		return err
 	}
 	return w.end()

@@ -21,6 +21,8 @@ type kind struct {
 	wide    []column
 	// cells returns the values of columns, and of columns and wide.
 	cells func(o *api.Object, wide bool) []cell
+	// order is that of the rows of a table; nil: by name.
+	order func(a, b *api.Object) int
 	// spec returns an empty spec; nil where every field is kept as it is written.
 	spec func() any
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -50,7 +51,7 @@ var (
 			{title: "MAPPING", optional: 4}, {title: "FILTERING", optional: 4}, {title: "BLOCK", right: true, optional: 5}, {title: "LOG", optional: 5},
 			{title: "LABELS", flexible: true, optional: 5},
 		},
-		cells: natCells, spec: func() any { return &api.NATSpec{} },
+		cells: natCells, order: byPriority, spec: func() any { return &api.NATSpec{} },
 	}
 	firewallKind = kind{
 		name:    api.KindFirewallRule,
@@ -60,7 +61,7 @@ var (
 			{title: "PRIORITY", right: true}, {title: "ACTION"}, {title: "HOOKS", optional: 1}, {title: "MATCH", flexible: true},
 		},
 		wide:  []column{{title: "STATEFUL", optional: 4}, {title: "LOG", optional: 4}, {title: "LABELS", flexible: true, optional: 5}},
-		cells: firewallCells, spec: func() any { return &api.FirewallRuleSpec{} },
+		cells: firewallCells, order: byPriority, spec: func() any { return &api.FirewallRuleSpec{} },
 	}
 )
 
@@ -183,6 +184,21 @@ func firewallCells(o *api.Object, wide bool) []cell {
 		cells = append(cells, cell{text: yesNo(spec.Stateful == nil || *spec.Stateful)}, cell{text: yesNo(spec.Log)}, cell{text: labels(o.Labels)})
 	}
 	return cells
+}
+
+// byPriority is the order in which rules are asked.
+func byPriority(a, b *api.Object) int {
+	of := func(o *api.Object) int32 {
+		var spec struct {
+			Priority *int32 `json:"priority"`
+		}
+		decode(o, &spec, &struct{}{})
+		if spec.Priority == nil {
+			return defaultPriority
+		}
+		return *spec.Priority
+	}
+	return cmp.Or(cmp.Compare(of(a), of(b)), cmp.Compare(a.Name, b.Name))
 }
 
 func priority(p *int32) string {

@@ -19,7 +19,7 @@ type noun struct {
 }
 
 func (a *app) fieldsCommand(n noun) *cobra.Command {
-	flags := func() *fieldFlags { return &fieldFlags{fields: slices.Clone(n.fields), complete: n.complete} }
+	flags := func() *fieldFlags { return &fieldFlags{app: a, fields: slices.Clone(n.fields), complete: n.complete} }
 	cmd := a.nounCommand(n.kind, flags(), n.add)
 	cmd.AddCommand(a.setCommand(n.kind, flags(), n.set))
 	return cmd
@@ -126,14 +126,14 @@ var routeFields = []specField{
 }
 
 var groupFields = []specField{
-	{flag: "member", path: "members", form: formWords, usage: "`ADDRESS`, prefix, range of addresses or group:NAME; may be repeated"},
+	{flag: "member", path: "members", form: formWords, groups: true, usage: "`ADDRESS`, prefix, range of addresses or group:NAME; may be repeated"},
 }
 
 // matchFields are what all rules have.
 var matchFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "`N`: lower ones first (default 1000)"},
-	{flag: "source", path: "match.source", form: formWords, usage: "`ADDRESS` that packets come from, or a prefix, a range or group:NAME; may be repeated"},
-	{flag: "destination", path: "match.destination", form: formWords, usage: "`ADDRESS` that they go to, likewise; may be repeated"},
+	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "`ADDRESS` that packets come from, or a prefix, a range or group:NAME; may be repeated"},
+	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "`ADDRESS` that they go to, likewise; may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: protocolValues},
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, or a range such as 8000-8100; may be repeated"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
