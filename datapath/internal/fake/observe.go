@@ -177,6 +177,9 @@ func (d *DataPlane) DamageService(name datapath.ServiceName, remove bool) error 
 	return d.services.damage(name, remove)
 }
 
+// DamageFirewall changes the rules of the firewall behind the daemon's back.
+func (d *DataPlane) DamageFirewall() error { return d.firewall.damage(datapath.NodeSet, false) }
+
 // SignalChange tells that the world has changed.
 func (d *DataPlane) SignalChange() {
 	select {

@@ -255,3 +255,33 @@ func TestLostRules(t *testing.T) {
 		t.Errorf("in force are %d rules, want one, and not before the others have had their time", len(f.Rules))
 	}
 }
+
+// TestWhatIsStillInForce: a rule whose group cannot change is not as wanted, another
+// one is, until a stranger has changed what is in force.
+func TestWhatIsStillInForce(t *testing.T) {
+	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	n := start(t, Options{Store: store, Plane: plane})
+	objects := []*state.Object{group("g", "10.1.0.0/16"), rule("a", 1, "g"), rule("b", 2)}
+	waitFor(t, n, commit(t, store, objects), objects...)
+	plane.Refuse("a", errors.New("too wide"))
+	commit(t, store, []*state.Object{group("g", "10.2.0.0/16")})
+	states := func() string {
+		text := ""
+		for _, o := range objects {
+			s, _ := n.Status(o.Key)
+			text += fmt.Sprint(o.Name, " ", s.State, " ")
+		}
+		return text
+	}
+	eventually(t, func() bool { return states() == "g failed a failed b realised " })
+	plane.Refuse("a", nil)
+	waitFor(t, n, store.Snapshot().Revision, objects...)
+	plane.Refuse("b", errors.New("no more"))
+	if err := plane.DamageFirewall(); err != nil {
+		t.Fatal(err)
+	}
+	plane.SignalChange()
+	eventually(t, func() bool { return states() == "g failed a failed b failed " })
+	plane.Refuse("b", nil)
+	eventually(t, func() bool { return states() == "g realised a realised b realised " })
+}
