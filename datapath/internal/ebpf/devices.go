@@ -42,6 +42,7 @@ type devices struct {
 	ports      map[int]bool // devices that our programs are attached to
 	stations   *stations
 	stale      bool // a message was lost
+	deaf       bool // nobody listens to one of the kinds of messages any more
 	scanned    time.Time
 }
 
@@ -116,27 +117,6 @@ func (v *devices) subscribe() error {
 	return nil
 }
 
-// follow handles updates until they end. What has piled up while one was handled
-// is handled as one.
-func follow[T any](v *devices, updates <-chan T, handle func(T)) {
-	defer v.wg.Done()
-	for u := range updates {
-		handle(u)
-	}
-	select {
-	case <-v.done:
-	default:
-		v.lost()
-	}
-}
-
-// lost notes that messages were lost; maintain makes up for them.
-func (v *devices) lost() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stale = true
-}
-
 func (v *devices) report(err error) {
 	if err != nil {
 		v.d.log.Warn("cannot follow the devices of the node; trying again", "error", err)
@@ -147,24 +127,6 @@ func (v *devices) report(err error) {
 func (v *devices) refresh() {
 	v.report(v.scan())
 	v.d.signal()
-}
-
-// maintain scans again where messages were lost, and from time to time.
-func (v *devices) maintain() error {
-	v.mu.Lock()
-	stale, due := v.stale, time.Since(v.scanned) > rescanInterval
-	v.stale = false
-	v.mu.Unlock()
-	if !stale && !due {
-		return nil
-	}
-	if stale {
-		if err := v.invalidateAll(); err != nil {
-			return err
-		}
-		v.d.signal()
-	}
-	return v.scan()
 }
 
 // scan reads the devices and writes what has changed into ll_device.
