@@ -5,9 +5,14 @@ package network
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testtraffic"
@@ -222,4 +227,46 @@ func TestBridgeTakenOverByAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.has(r.host, "ip link", []string{"p1"}, "br0")
+}
+
+// TestStrangersDevicesAreNoNews: of devices that no object names nothing is said.
+func TestStrangersDevicesAreNoNews(t *testing.T) {
+	r := newRig(t, true)
+	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.bridge("lan", datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}})
+	names := map[int32]string{}
+	message := func(kind uint16, index int32, name string) syscall.NetlinkMessage {
+		info := nl.NewIfInfomsg(0)
+		info.Index = index
+		attr := nl.NewRtAttr(unix.IFLA_IFNAME, append([]byte(name), 0))
+		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: append(info.Serialize(), attr.Serialize()...)}
+	}
+	for _, c := range []struct {
+		kind  uint16
+		index int32
+		name  string
+		want  bool
+	}{
+		{unix.RTM_NEWLINK, 7, "pod7", false},
+		{unix.RTM_NEWLINK, 8, "p1", true},
+		{unix.RTM_NEWLINK, 8, "p1", true},
+		{unix.RTM_NEWLINK, 8, "elsewhere", true}, // it was p1
+		{unix.RTM_NEWLINK, 8, "elsewhere", false},
+		{unix.RTM_DELLINK, 9, "br0", true},
+		{unix.RTM_DELLINK, 7, "pod7", false},
+		{unix.RTM_NEWLINK, 7, "loxi_host", true},
+	} {
+		if got := r.n.concerns(names, message(c.kind, c.index, c.name)); got != c.want {
+			t.Errorf("%d of %s: %v, want %v", c.kind, c.name, got, c.want)
+		}
+	}
+	// A route whose device the kernel chooses may depend on any.
+	if err := r.n.Routes().Update(context.Background(), "far", datapath.Route{
+		Prefix: netip.MustParsePrefix("192.0.2.0/24"), NextHops: []datapath.NextHop{via("10.71.0.9", "")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !r.n.concerns(names, message(unix.RTM_NEWLINK, 10, "pod10")) {
+		t.Error("a route whose device is the kernel's choice, and a device came unheard")
+	}
 }

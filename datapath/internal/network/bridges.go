@@ -24,6 +24,18 @@ type bridges struct {
 	wanted map[datapath.BridgeName]datapath.Bridge // what Update was told last
 }
 
+// names says whether a bridge that is wanted is the device, or has it for a port.
+func (b *bridges) names(device string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, w := range b.wanted {
+		if w.Device == device || slices.ContainsFunc(w.Ports, func(p datapath.BridgePort) bool { return p.Device == device }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Update implements [datapath.Table]. What is not there is made; what is there is
 // changed where it differs, and never taken out and put in again.
 func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value datapath.Bridge) error {

@@ -80,7 +80,8 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 	switch link.Attrs().MasterIndex {
 	case u.bridge.Attrs().Index:
 	case 0:
-		record.Enslaved, record.VLANs, record.Isolated = true, nil, false
+		// What the bridge gives to each port that it gets is not wanted unless it is told.
+		record.Enslaved, record.VLANs, record.Isolated = true, u.defaultVLANs(), false
 		fresh = true
 		if err := u.change("add port "+p.Device, func() error { return u.enslave(link) }); err != nil {
 			return err
@@ -99,15 +100,19 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 		return nil
 	}
 	if fresh {
-		// What the bridge gives to each port that it gets.
 		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
 			return fmt.Errorf("list VLANs: %w", err)
 		}
-		for _, v := range u.vlans[int32(link.Attrs().Index)] {
-			record.VLANs = append(record.VLANs, v.Vid)
-		}
 	}
 	return u.setVLANs(link, p, record, false)
+}
+
+// defaultVLANs are those that the bridge puts a new port into.
+func (u *bridgeUpdate) defaultVLANs() []uint16 {
+	if b, ok := u.bridge.(*netlink.Bridge); ok && b.VlanDefaultPVID != nil && *b.VlanDefaultPVID != 0 {
+		return []uint16{*b.VlanDefaultPVID}
+	}
+	return nil
 }
 
 // enslave makes link a port. A port that is down carries nothing: it is set up, this

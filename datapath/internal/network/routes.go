@@ -50,6 +50,7 @@ type routes struct {
 	mu       sync.Mutex
 	wanted   map[datapath.RouteName]datapath.Route // what Update was told last
 	places   map[place]int                         // how many of wanted are there
+	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
 }
 
@@ -66,7 +67,7 @@ type listing struct {
 }
 
 func newRoutes(n *Network) *routes {
-	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, listings: map[spaceID]*listing{}}
+	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{}, listings: map[spaceID]*listing{}}
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
@@ -78,17 +79,39 @@ func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old, ok := r.wanted[name]; ok {
-		if p := r.placeOf(&old); r.places[p] > 1 {
-			r.places[p]--
-		} else {
-			delete(r.places, p)
-		}
+		count(r.places, r.placeOf(&old), -1)
+		r.countDevices(&old, -1)
 		delete(r.wanted, name)
 	}
 	if value != nil {
 		r.wanted[name] = *value
-		r.places[r.placeOf(value)]++
+		count(r.places, r.placeOf(value), 1)
+		r.countDevices(value, 1)
 	}
+}
+
+// countDevices counts the devices that a route depends on: any, where the kernel
+// chooses it or the node must have its source somewhere. r.mu is held.
+func (r *routes) countDevices(v *datapath.Route, by int) {
+	for _, h := range v.NextHops {
+		count(r.devices, h.Device, by)
+	}
+	if v.Source.IsValid() {
+		count(r.devices, "", by)
+	}
+}
+
+func count[K comparable](counts map[K]int, key K, by int) {
+	if counts[key] += by; counts[key] == 0 {
+		delete(counts, key)
+	}
+}
+
+// names says whether a route that is wanted may depend on the device.
+func (r *routes) names(device string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.devices[device] > 0 || r.devices[""] > 0
 }
 
 // before is what a route that has moved is called until its old entry is gone.

@@ -85,11 +85,12 @@ func (n *Network) watch(s *space) error {
 		socket.Close()
 	}()
 	go func() {
+		names := map[int32]string{}
 		for {
 			messages, from, err := socket.Receive()
 			switch {
 			case err == nil && from.Pid == nl.PidKernel:
-				n.look(s, messages)
+				n.look(s, names, messages)
 			case err == nil: // not of the kernel
 			case errors.Is(err, unix.ENOBUFS):
 				// Messages were lost; the socket goes on.
@@ -115,16 +116,55 @@ func isClosed(s *space) bool {
 	}
 }
 
-// look signals what may concern us.
-func (n *Network) look(s *space, messages []syscall.NetlinkMessage) {
+// look signals what may concern us. names are those of the devices that were seen.
+func (n *Network) look(s *space, names map[int32]string, messages []syscall.NetlinkMessage) {
 	for _, m := range messages {
 		switch m.Header.Type {
-		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_DELADDR, unix.RTM_NEWADDR:
-			n.signals.raise()
+		case unix.RTM_DELADDR, unix.RTM_NEWADDR:
+			if len(m.Data) < unix.SizeofIfAddrmsg {
+				continue
+			}
+			if name, known := names[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]; !known || n.names(name) {
+				n.signals.raise()
+			}
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			if n.concerns(names, m) {
+				n.signals.raise()
+			}
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 			if n.routes.concerns(s, m) {
 				n.signals.raise()
 			}
 		}
 	}
+}
+
+// concerns says whether a message is about a device that an object names, now or
+// before it got another name.
+func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofIfInfomsg {
+		return false
+	}
+	x := nl.DeserializeIfInfomsg(m.Data)
+	attrs, err := nl.ParseRouteAttr(m.Data[x.Len():])
+	if err != nil {
+		return true // who knows
+	}
+	before, now := names[x.Index], ""
+	for _, a := range attrs {
+		if a.Attr.Type == unix.IFLA_IFNAME {
+			now = unix.ByteSliceToString(a.Value)
+		}
+	}
+	if m.Header.Type == unix.RTM_DELLINK && x.Family == unix.AF_UNSPEC {
+		delete(names, x.Index)
+	} else {
+		names[x.Index] = now
+	}
+	return n.names(now) || before != now && n.names(before)
+}
+
+// names says whether an object, or the configuration, names the device.
+func (n *Network) names(device string) bool {
+	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device)
 }
