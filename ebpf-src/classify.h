@@ -5,7 +5,7 @@
  * field is looked up in a trie of bytes, the classes that come out are folded, and the
  * first rule whose bit all their vectors have is the one. How long that takes is
  * bounded by the widths of the fields and, where several vectors remain, by a 64th of
- * the number of rules.
+ * the number of rules; rules are put into regions so that it is mostly a word of each.
  *
  * An image is the only value of an array, so that reading it costs no look-ups. There
  * are four sizes of them, for what a program may read of a value is part of the
@@ -16,7 +16,7 @@
 #include "count.h"
 #include "maps.h"
 
-#define RULES_MAGIC 0x4c4c4301
+#define RULES_MAGIC 0x4c4c4302
 
 /* What an entry of a trie is; else it is a node. */
 #define ENTRY_LEAF  0x80000000
@@ -24,8 +24,7 @@
 #define ENTRY_VALUE 0x3fffffff /* of a leaf; else where it is, in units of 4 bytes */
 
 #define TRIE_DEPTH_MAX 16 /* bytes of a key */
-#define WORDS_MAX      256
-#define AGGREGATES_MAX 4
+#define WORDS_MAX      320
 #define VECTORS_MAX    FIELD_COUNT
 
 /* A bit for each value of a byte at which a run of equal entries begins, and the
@@ -117,7 +116,7 @@ static __always_inline void search_field(const void *image, struct classify_key 
 	at = *(__u32 *)IMAGE_AT(image, mask, table + (__u64)key->sum * 4);
 	key->sum = 0;
 	key->vector[key->vector_count++ & 15] = at;
-	for (int i = 0; i < AGGREGATES_MAX; i++)
+	for (int i = 0; i < AGGREGATE_WORDS; i++)
 		key->words[i] &= *(__u64 *)IMAGE_AT(image, mask, at + 8 * i);
 }
 
@@ -183,23 +182,49 @@ struct search {
 
 typedef long word_fn(__u32 i, struct search *s);
 
+/* What is told of the rule at a place of the vectors. */
+static __always_inline const struct rule_record *search_record(const void *image, __u32 mask,
+							       __u64 place)
+{
+	const struct rules_header *header = image;
+
+	return IMAGE_AT(image, mask, header->rules + place * sizeof(struct rule_record));
+}
+
+/* Leaves out what remains of the region that a word is in. */
+static __always_inline void search_leave(struct search *s, __u32 mask, __u32 word)
+{
+	const struct rules_header *header = s->image;
+	const __u32 *at = IMAGE_AT(s->image, mask, header->regions + (__u64)word * 4);
+	const __u64 *behind = IMAGE_AT(s->image, mask, *at);
+
+	for (int i = 0; i < AGGREGATE_WORDS; i++)
+		s->key->words[i] &= behind[i];
+}
+
 /* Looks into the next word that all vectors may have a bit in. Returns 1 at the end. */
 static __always_inline int search_word(struct search *s, __u32 mask)
 {
 	const struct rules_header *header = s->image;
 	struct classify_key *key = s->key;
+	const struct rule_record *record;
 	__u64 all = ~0ULL, words = 0;
-	__u32 word;
+	__u32 word, place;
 
-	for (word = 0; word < 64 * AGGREGATES_MAX; word += 64) {
+	for (word = 0; word < 64 * AGGREGATE_WORDS; word += 64) {
 		words = key->words[word / 64];
 		if (words)
 			break;
 	}
 	if (!words)
 		return 1;
-	key->words[word / 64 & 3] = words & (words - 1);
+	key->words[word / 64] = words & (words - 1);
 	word += first_bit(words);
+	if (key->found >= 0 &&
+	    search_record(s->image, mask, (__u64)word * 64)->rank > key->rule.rank) {
+		search_leave(s, mask, word);
+		return 0;
+	}
 	for (__u32 i = 0; i < VECTORS_MAX && i < key->vector_count; i++) {
 		__u64 at = key->vector[i] + header->chunks + (word >> 3) * 4;
 
@@ -208,8 +233,16 @@ static __always_inline int search_word(struct search *s, __u32 mask)
 	}
 	if (!all)
 		return 0;
-	key->found = word * 64 + first_bit(all);
-	return 1;
+	place = word * 64 + first_bit(all);
+	record = search_record(s->image, mask, place);
+	if (key->found < 0 || record->rank < key->rule.rank) {
+		key->found = place;
+		key->rule = *record;
+	}
+	if (!header->regions)
+		return 1;
+	search_leave(s, mask, word);
+	return 0;
 }
 
 /* Asks the rules of an image; as classify. */
@@ -218,24 +251,22 @@ static __always_inline int search_image(const void *image, struct classify_key *
 {
 	const struct rules_header *header = image;
 	struct search s = { image, key };
-	__u64 at;
 
 	if (header->magic != RULES_MAGIC)
 		return -1;
-	for (int i = 0; i < AGGREGATES_MAX; i++)
+	for (int i = 0; i < AGGREGATE_WORDS; i++)
 		key->words[i] = header->words[i];
 	key->sum = 0;
 	key->vector_count = 0;
 	key->found = -1;
 	search_fields(image, key, mask, walk);
-	if (header->direct)
-		key->found = (__s32)key->vector[0] - 1;
-	else
+	if (!header->direct) {
 		bpf_loop(WORDS_MAX, next_word, &s, 0);
-	if (key->found < 0)
+		return key->found >= 0;
+	}
+	if (!key->vector[0])
 		return 0;
-	at = header->rules + (__u64)key->found * sizeof(key->rule);
-	key->rule = *(struct rule_record *)IMAGE_AT(image, mask, at);
+	key->rule = *search_record(image, mask, (__u64)key->vector[0] - 1);
 	return 1;
 }
 

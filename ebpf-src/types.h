@@ -387,6 +387,7 @@ struct rule_record {
 	__u8 action;
 	__u8 flags;
 	__u16 pad;
+	__u32 rank; /* of two rules that match the one of the lower rank decides */
 };
 
 /* The fields of packets that rules match, in the order in which they are folded, and
@@ -425,18 +426,20 @@ enum rules_root {
 	ROOT_COUNT,
 };
 
+#define AGGREGATE_WORDS 5
+
 /* The beginning of an image. Places are in bytes from there. */
 struct rules_header {
 	__u32 magic;
 	__u32 rule_count;
 	__u32 size_bytes;
-	__u32 rules;  /* where struct rule_record are */
-	__u32 chunks; /* where in a vector its chunks are: behind the aggregate */
-	__u32 direct; /* 1: the only table has the number of the rule, plus one */
-	__u32 zero;   /* for the verifier, which does not know that it is */
+	__u32 rules;   /* where struct rule_record are */
+	__u32 chunks;  /* where in a vector its chunks are: behind the aggregate */
+	__u32 direct;  /* 1: the only table has the place of the rule in the vectors, plus one */
+	__u32 regions; /* for each word, where those behind its region are; 0: there are none */
 	__u32 pad;
-	__u64 words[4];	 /* a bit for each word of a vector */
-	__u32 root[16];	 /* by enum rules_root: entries of tries */
+	__u64 words[AGGREGATE_WORDS]; /* a bit for each word of a vector */
+	__u32 root[16];		      /* by enum rules_root: entries of tries */
 	__u32 table[12]; /* by enum rules_field: where, by the sum of the leaves so far; 0: go on */
 };
 _Static_assert(ROOT_COUNT <= 16 && FIELD_COUNT <= 12, "room for all");
@@ -483,13 +486,14 @@ struct classify_key {
 	__u32 out_ifindex; /* 0: none, or not known */
 	struct rule_record rule;
 	/* Of the search; not on the stack, where the verifier would follow each of them. */
-	__u32 sum;	  /* of the leaves since the last table */
-	__u64 words[4];	  /* that all vectors may have a bit in */
-	__u32 vector[16]; /* where they are */
+	__u32 sum; /* of the leaves since the last table */
 	__u32 vector_count;
-	__s32 found; /* number of the rule; -1: none */
+	__u64 words[AGGREGATE_WORDS]; /* that all vectors may have a bit in */
+	__u32 vector[16];	      /* where they are */
+	__s32 found;		      /* place of the best rule so far; -1: none */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct classify_key) == 168, "no holes");
+_Static_assert(sizeof(struct classify_key) == 184, "no holes");
 
 struct rule_hits {
 	__u64 packet_count;

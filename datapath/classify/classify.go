@@ -37,7 +37,7 @@ type Rule struct {
 
 // The bounds of what [Compile] takes.
 const (
-	MaxRules    = aggregateMax * 64 * 64
+	MaxRules    = 1 << 14
 	MaxPrefixes = 1 << 20 // of all rules and groups together, for each direction that they are used in
 	MaxDevices  = 1 << 16
 )

@@ -16,14 +16,18 @@ const deviceNameMax = 15
 
 // compiler has, of each trie, which rules match which keys.
 type compiler struct {
-	rules   []Rule
+	rules   []placed
+	ends    []int // of regions, in words
 	groups  map[datapath.GroupName]datapath.AddressGroup
 	vectors *vectors
 	runs    [rootCount][]run
 }
 
 func newCompiler(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) *compiler {
-	return &compiler{rules: rules, groups: groups, vectors: newVectors(len(rules))}
+	c := &compiler{groups: groups}
+	c.rules, c.ends = place(rules)
+	c.vectors = newVectors(len(c.rules))
+	return c
 }
 
 func (c *compiler) errorf(rule int, field, format string, args ...any) error {
@@ -32,10 +36,10 @@ func (c *compiler) errorf(rule int, field, format string, args ...any) error {
 }
 
 // where returns the rules for which is holds.
-func (c *compiler) where(is func(r *Rule) bool) *changing {
+func (c *compiler) where(is func(r placed) bool) *changing {
 	v := c.vectors.changing()
 	for i := range c.rules {
-		if is(&c.rules[i]) {
+		if is(c.rules[i]) {
 			v.set(i, true)
 		}
 	}
@@ -46,11 +50,11 @@ func (c *compiler) where(is func(r *Rule) bool) *changing {
 func leaf(v *changing) []run { return []run{{value: v.vector()}} }
 
 func (c *compiler) hooks() error {
-	base := c.where(func(r *Rule) bool { return r.Hooks == datapath.HookAll })
+	base := c.where(func(r placed) bool { return r.Hooks == datapath.HookAll })
 	var spans []span
 	for i := range c.rules {
 		for _, h := range []datapath.FirewallHook{datapath.HookForward, datapath.HookInput, datapath.HookOutput} {
-			if r := &c.rules[i]; r.Hooks != datapath.HookAll && r.Hooks&h != 0 {
+			if r := c.rules[i]; r.Hooks != datapath.HookAll && r.Hooks&h != 0 {
 				spans = append(spans, span{uint64(h), uint64(h), i})
 			}
 		}
@@ -60,7 +64,7 @@ func (c *compiler) hooks() error {
 }
 
 func (c *compiler) dscp() error {
-	base := c.where(func(r *Rule) bool { return len(r.Match.DSCP) == 0 })
+	base := c.where(func(r placed) bool { return len(r.Match.DSCP) == 0 })
 	var spans []span
 	for i := range c.rules {
 		for _, d := range c.rules[i].Match.DSCP {
@@ -75,15 +79,15 @@ func (c *compiler) dscp() error {
 }
 
 func (c *compiler) tcpFlags() error {
-	wild := c.where(func(r *Rule) bool { return r.Match.TCPFlags.Mask == 0 })
+	wild := c.where(func(r placed) bool { return r.Match.TCPFlags.Mask == 0 })
 	c.runs[rootNoTCPFlags] = leaf(wild)
-	if slices.IndexFunc(c.rules, func(r Rule) bool { return r.Match.TCPFlags.Mask != 0 }) < 0 {
+	if slices.IndexFunc(c.rules, func(r placed) bool { return r.Match.TCPFlags.Mask != 0 }) < 0 {
 		c.runs[rootTCPFlags] = leaf(wild)
 		return nil
 	}
 	var runs []run
 	for flags := range 256 {
-		v := c.where(func(r *Rule) bool { return uint8(flags)&r.Match.TCPFlags.Mask == r.Match.TCPFlags.Flags })
+		v := c.where(func(r placed) bool { return uint8(flags)&r.Match.TCPFlags.Mask == r.Match.TCPFlags.Flags })
 		runs = append(runs, run{number(uint64(flags), 8), v.vector()})
 	}
 	c.runs[rootTCPFlags] = compact(runs)
@@ -91,7 +95,7 @@ func (c *compiler) tcpFlags() error {
 }
 
 func (c *compiler) vlans() error {
-	base := c.where(func(r *Rule) bool { return len(r.Match.VLANs) == 0 })
+	base := c.where(func(r placed) bool { return len(r.Match.VLANs) == 0 })
 	var spans []span
 	for i := range c.rules {
 		for _, v := range c.rules[i].Match.VLANs {
@@ -114,7 +118,7 @@ func (c *compiler) devices() error {
 		{rootIn, "in", func(m *datapath.Match) []string { return m.In }},
 		{rootOut, "out", func(m *datapath.Match) []string { return m.Out }},
 	} {
-		base := c.where(func(r *Rule) bool { return len(d.of(r.Match)) == 0 })
+		base := c.where(func(r placed) bool { return len(d.of(r.Match)) == 0 })
 		var names []owned
 		for i := range c.rules {
 			for _, name := range d.of(c.rules[i].Match) {
@@ -139,7 +143,7 @@ func keyOfDevice(name string) key {
 }
 
 func (c *compiler) sourcePorts() error {
-	base := c.where(func(r *Rule) bool { return len(r.Match.SourcePorts) == 0 })
+	base := c.where(func(r placed) bool { return len(r.Match.SourcePorts) == 0 })
 	var spans []span
 	for i := range c.rules {
 		for _, p := range c.rules[i].Match.SourcePorts {
@@ -174,7 +178,7 @@ func (c *compiler) layer4() error {
 			}
 		}
 	}
-	other := c.where(func(r *Rule) bool {
+	other := c.where(func(r placed) bool {
 		return len(r.Match.Protocols) == 0 && len(r.Match.Ports) == 0 && len(r.Match.ICMP) == 0
 	}).vector()
 	var with, without []run
@@ -245,7 +249,7 @@ var sides = []side{
 
 func (c *compiler) addresses() error {
 	for _, s := range sides {
-		base := c.where(func(r *Rule) bool { return len(s.prefixes(r.Match)) == 0 && len(s.groups(r.Match)) == 0 }).vector()
+		base := c.where(func(r placed) bool { return len(s.prefixes(r.Match)) == 0 && len(s.groups(r.Match)) == 0 }).vector()
 		all, err := c.prefixes(&s)
 		if err != nil {
 			return err

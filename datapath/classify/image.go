@@ -14,7 +14,7 @@ import (
 // beginning is struct rules_header of ebpf-src/types.h, with what follows from where
 // on: all places are in bytes from the beginning.
 const (
-	Magic = 0x4c4c4301
+	Magic = 0x4c4c4302
 
 	headerMagic     = 0
 	headerRuleCount = 4
@@ -22,14 +22,16 @@ const (
 	headerRules     = 12
 	headerChunks    = 16
 	headerDirect    = 20
+	headerRegions   = 24
 	headerWords     = 32
 	headerRoots     = headerWords + 8*aggregateMax
 	headerTables    = headerRoots + 4*16
 	headerBytes     = headerTables + 4*12
 
-	recordBytes = 8 // struct rule_record
+	recordBytes = 12 // struct rule_record
+	recordRank  = 8
 
-	aggregateMax = 4 // words of an aggregate
+	aggregateMax = 5 // words of an aggregate
 
 	// ImageMax is how large an image may be.
 	ImageMax = 64 << 20
@@ -80,8 +82,8 @@ func (c *compiler) image() (*Image, error) {
 	m := &memory{b: make([]byte, headerBytes)}
 	header := func(at int, v uint32) { binary.LittleEndian.PutUint32(m.b[at:], v) }
 	header(headerMagic, Magic)
-	header(headerRuleCount, uint32(len(c.rules)))
-	words := (len(c.rules) + 63) / 64
+	header(headerRuleCount, uint32(c.count()))
+	words := len(c.rules) / 64
 	aggregates := max(1, (words+63)/64)
 	header(headerChunks, uint32(8*aggregates))
 	for i := range words {
@@ -91,11 +93,12 @@ func (c *compiler) image() (*Image, error) {
 		header(headerDirect, 1)
 	}
 	header(headerRules, m.put(c.records()))
+	header(headerRegions, c.regions(m))
 	places := newPlaces(c.vectors, aggregates)
 	for _, g := range groups {
 		table := make([]byte, 4*len(g.table))
 		for i, vector := range g.table {
-			v := uint32(c.vectors.first(vector) + 1)
+			v := uint32(c.decides(vector) + 1)
 			if len(groups) > 1 {
 				v = places.vector(m, vector)
 			}
@@ -116,7 +119,7 @@ func (c *compiler) image() (*Image, error) {
 		header(headerRoots+4*root, m.trie(runs, 0))
 	}
 	if m.err != nil {
-		return nil, fmt.Errorf("%d rules (%d MiB), and the prefixes, ports and other fields that they name: %w", len(c.rules), rest>>20, m.err)
+		return nil, fmt.Errorf("%d rules (%d MiB), and the prefixes, ports and other fields that they name: %w", c.count(), rest>>20, m.err)
 	}
 	header(headerSize, uint32(len(m.b)))
 	return &Image{m.b}, nil
@@ -127,8 +130,18 @@ func (c *compiler) records() []byte {
 	for i, r := range c.rules {
 		binary.LittleEndian.PutUint32(b[recordBytes*i:], r.ID)
 		b[recordBytes*i+4], b[recordBytes*i+5] = r.Action, r.Flags
+		binary.LittleEndian.PutUint32(b[recordBytes*i+recordRank:], uint32(r.rank))
 	}
 	return b
+}
+
+func (c *compiler) count() (n int) {
+	for _, r := range c.rules {
+		if r != nobody {
+			n++
+		}
+	}
+	return n
 }
 
 // classes numbers the different vectors of each field, and makes these numbers the

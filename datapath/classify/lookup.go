@@ -15,6 +15,20 @@ func (m *Image) long(at int) uint64 { return binary.LittleEndian.Uint64(m.b[at:]
 // Lookup returns the index of the first rule that matches p, as they were given to
 // [Compile]; false: there is none.
 func (m *Image) Lookup(p *Packet) (int, bool) {
+	place := m.search(p)
+	if place < 0 {
+		return -1, false
+	}
+	return m.rank(place), true
+}
+
+// rank is the index of the rule at a place of the vectors.
+func (m *Image) rank(place int) int {
+	return int(m.word(int(m.word(headerRules)) + recordBytes*place + recordRank))
+}
+
+// search returns the place of the rule that decides about p, or -1.
+func (m *Image) search(p *Packet) int {
 	var vectors []int
 	direct, sum := m.word(headerDirect) != 0, 0
 	for field, t := range tries(p) {
@@ -25,7 +39,7 @@ func (m *Image) Lookup(p *Packet) (int, bool) {
 		}
 		v := int(m.word(table + 4*sum))
 		if direct {
-			return v - 1, v > 0
+			return v - 1
 		}
 		vectors = append(vectors, v)
 		sum = 0
@@ -90,26 +104,39 @@ func (m *Image) walk(entry uint32, k key) uint32 {
 	return entry & entryValue
 }
 
-// first returns the first bit that all vectors have.
-func (m *Image) first(vectors []int) (int, bool) {
-	chunks := int(m.word(headerChunks))
-	for i := range chunks / 8 {
-		words := m.long(headerWords + 8*i)
+// first returns the place of the rule of the lowest rank that all vectors have, or -1.
+func (m *Image) first(vectors []int) int {
+	chunks, regions, found := int(m.word(headerChunks)), int(m.word(headerRegions)), -1
+	words := make([]uint64, chunks/8)
+	for i := range words {
+		words[i] = m.long(headerWords + 8*i)
 		for _, v := range vectors {
-			words &= m.long(v + 8*i)
+			words[i] &= m.long(v + 8*i)
 		}
-		for ; words != 0; words &= words - 1 {
-			word := 64*i + bits.TrailingZeros64(words)
+	}
+	for i := range words {
+		for words[i] != 0 {
+			word := 64*i + bits.TrailingZeros64(words[i])
+			words[i] &= words[i] - 1
 			all := ^uint64(0)
 			for _, v := range vectors {
 				all &= m.long(int(m.word(v+chunks+4*(word/chunkWords))) + 8*(word%chunkWords))
 			}
-			if all != 0 {
-				return word*64 + bits.TrailingZeros64(all), true
+			if all == 0 {
+				continue
+			}
+			if place := word*64 + bits.TrailingZeros64(all); found < 0 || m.rank(place) < m.rank(found) {
+				found = place
+			}
+			if regions == 0 {
+				return found
+			}
+			for j := range words { // what comes behind it in its region has a higher rank
+				words[j] &= m.long(int(m.word(regions+4*word)) + 8*j)
 			}
 		}
 	}
-	return -1, false
+	return found
 }
 
 // Find returns what is recorded of the first rule that matches p, without its name and

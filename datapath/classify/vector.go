@@ -128,16 +128,15 @@ func (v *vectors) combine(known map[[2]uint32]uint32, a, b uint32, parts func(a,
 	return id
 }
 
-// first returns the number of the first bit of a vector, or -1.
-func (v *vectors) first(id uint32) int {
+// each calls f for the first bit of each word of a vector that has one.
+func (v *vectors) each(id uint32, f func(bit int)) {
 	for i, part := range v.of(id) {
 		for j, w := range v.chunks[part] {
 			if w != 0 {
-				return (i*chunkWords+j)*64 + bits.TrailingZeros64(w)
+				f((i*chunkWords+j)*64 + bits.TrailingZeros64(w))
 			}
 		}
 	}
-	return -1
 }
 
 // changing is a vector whose bits change one after the other.

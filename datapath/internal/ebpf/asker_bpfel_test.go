@@ -42,12 +42,14 @@ type askerTestKey struct {
 			Action uint8
 			Flags  uint8
 			Pad    uint16
+			Rank   uint32
 		}
 		Sum         uint32
-		Words       [4]uint64
-		Vector      [16]uint32
 		VectorCount uint32
+		Words       [5]uint64
+		Vector      [16]uint32
 		Found       int32
+		Pad         uint32
 	}
 	Result int32
 	_      [4]byte
