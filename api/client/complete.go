@@ -23,12 +23,12 @@ func (call caller) whole(ctx context.Context, params, result any) error {
 	switch r := result.(type) {
 	case *api.Object:
 		if p, ok := params.(api.GetParams); ok && p.Continue == "" {
-			return call.completeObject(ctx, r, p.Revision)
+			return call.completeObject(ctx, r)
 		}
 	case *api.ListResult:
 		items := r.Items[:0]
 		for _, o := range r.Items {
-			err := call.completeObject(ctx, &o, 0)
+			err := call.completeObject(ctx, &o)
 			if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonNotFound {
 				continue // deleted meanwhile
 			}
@@ -61,11 +61,10 @@ func (call caller) completeCounters(ctx context.Context, p api.CountersParams, a
 // completions is how often an object that changes meanwhile is read again.
 const completions = 10
 
-// completeObject reads the rest of o as it was at a revision; zero: as it is.
-func (call caller) completeObject(ctx context.Context, o *api.Object, revision uint64) error {
+func (call caller) completeObject(ctx context.Context, o *api.Object) error {
 	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
 	for range completions {
-		err := call.addParts(ctx, o, revision)
+		err := call.addParts(ctx, o)
 		if err == nil {
 			return nil
 		}
@@ -74,7 +73,7 @@ func (call caller) completeObject(ctx context.Context, o *api.Object, revision u
 			return err
 		}
 		*o = api.Object{}
-		if err := call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name, Revision: revision}, o); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, o); err != nil {
 			return err
 		}
 	}
@@ -84,10 +83,10 @@ func (call caller) completeObject(ctx context.Context, o *api.Object, revision u
 // errChanged: two parts are of different revisions.
 var errChanged = errors.New("changed while it was read")
 
-func (call caller) addParts(ctx context.Context, o *api.Object, revision uint64) error {
+func (call caller) addParts(ctx context.Context, o *api.Object) error {
 	for o.Continue != "" {
 		var part api.Object
-		if err := call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Revision: revision, Continue: o.Continue}, &part); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Continue: o.Continue}, &part); err != nil {
 			return err
 		}
 		if part.Revision != o.Revision {

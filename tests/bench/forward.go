@@ -81,9 +81,10 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 		if err != nil {
 			return err
 		}
-		c, err := b.packets(ctx, rigs, p, connections, 1)
+		measured := b.as(connections)
+		c, err := measured.packets(ctx, rigs, p, connections, 1)
 		if err == nil {
-			err = b.wantTracked(ctx, rigs, before, connections)
+			err = measured.wantTracked(ctx, rigs, before, connections)
 		}
 		if err != nil {
 			return fmt.Errorf("%s, %d connections: %w", p, connections, err)
@@ -94,6 +95,17 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 		}
 	}
 	return nil
+}
+
+// as returns b as it measures packets of so many connections: not longer than need be.
+func (b *bench) as(connections int) *bench {
+	brief := *b
+	if connections >= 1_000_000 {
+		brief.rounds = min(b.rounds, forwardRounds)
+	} else {
+		brief.packetCount = b.packetCount / 2
+	}
+	return &brief
 }
 
 // trackedBy returns how many packets took our short cut so far.
@@ -139,8 +151,8 @@ func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, 
 	return nil
 }
 
-// forwardRounds is how often bulk traffic is measured: it takes most of the time, and
-// its rounds are long.
+// forwardRounds is how often bulk traffic is measured, and that of a million connections:
+// they take most of the time, and their rounds are long.
 const forwardRounds = 5
 
 func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {

@@ -82,7 +82,7 @@ func command() error {
 	defer cancel()
 	b := &bench{
 		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
-		serviceCount: 10_000, rulesMax: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 300 * time.Millisecond,
+		serviceCount: 10_000, rulesMax: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 200 * time.Millisecond,
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}
 	if *daemon == "" {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // TestSoak churns objects at random, through every method that changes them, and
@@ -28,9 +27,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	h := newHarnessWith(t, state.Config{
-		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // full before it is warm
-	})
+	h := newHarnessAt(t, dir, datapath.DefaultTables())
 	h.Publish = func(string, Event) error { return nil }
 	h.run()
 	seed := rand.Uint64()
