@@ -48,11 +48,14 @@ func stateOf(found []finding, bridgesCall bool) (s State) {
 	return s
 }
 
-// What nobody tells is looked for each second, what is told at most as often as this.
-// Messages can be lost, so all is read again from time to time.
+// What nobody tells is looked for each second. After what is told there is a pause, longer
+// where it takes long to read, so that a stream of changes keeps nobody busy. Messages can
+// be lost, so all is read again from time to time.
 const (
 	pollInterval  = time.Second
-	settle        = 100 * time.Millisecond
+	pauseMin      = 50 * time.Millisecond
+	pauseMax      = 900 * time.Millisecond
+	pauseTimes    = 9 // as long as reading took
 	rereadEvery   = 30
 	messageGroups = 2
 )
@@ -152,17 +155,24 @@ func (w *watcher) close() {
 // run looks each second, and when something is told.
 func (w *watcher) run() {
 	for round := 1; !w.ended.Load(); round++ {
-		if w.await(pollInterval) {
-			w.stale = true
-			// Changes come in bunches; and a stream of them is not to keep us busy.
-			w.await(settle)
+		told := w.await(pollInterval)
+		w.stale = w.stale || told || round%rereadEvery == 0
+		if w.ended.Load() {
+			return
 		}
-		if round%rereadEvery == 0 {
-			w.stale = true
+		begin := time.Now()
+		w.look()
+		if told {
+			w.pause(min(max(pauseMin, pauseTimes*time.Since(begin)), pauseMax))
 		}
-		if !w.ended.Load() {
-			w.look()
-		}
+	}
+}
+
+// pause waits, whatever is told meanwhile.
+func (w *watcher) pause(limit time.Duration) {
+	end := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
+	for deadline := time.Now().Add(limit); !w.ended.Load() && time.Now().Before(deadline); {
+		_, _ = unix.Poll(end, int(time.Until(deadline).Milliseconds())+1) // interrupted: again
 	}
 }
 
