@@ -3,7 +3,9 @@
 package control
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strings"
 
@@ -64,6 +66,9 @@ func parsePrefix(text string) (netip.Prefix, error) {
 // the bits of an address at most.
 const mostOfRange = 256
 
+// mostPrefixes bounds how many prefixes the ranges of one object can become.
+const mostPrefixes = 1 << 22
+
 // parsePrefixes is parsePrefix, or takes a range of addresses, which it returns as
 // the prefixes that it is made of.
 func parsePrefixes(text string) ([]netip.Prefix, error) {
@@ -94,33 +99,69 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 // splitRange returns the prefixes that a to b is made of, in order.
 func splitRange(a, b netip.Addr) []netip.Prefix {
 	var list []netip.Prefix
+	at, last := numberOf(a), numberOf(b)
 	for range mostOfRange {
-		p := netip.PrefixFrom(a, a.BitLen())
-		for p.Bits() > 0 {
-			wider := netip.PrefixFrom(a, p.Bits()-1)
-			if wider.Masked() != wider || b.Less(lastOf(wider)) {
-				break
-			}
-			p = wider
+		// As large as its beginning allows, and the end.
+		size := min(at.trailingZeros(), a.BitLen())
+		for size > 0 && last.less(at.withOnes(size)) {
+			size--
 		}
-		list = append(list, p)
-		end := lastOf(p)
-		if end == b {
+		list = append(list, netip.PrefixFrom(at.addr(a.Is4()), a.BitLen()-size))
+		end := at.withOnes(size)
+		if end == last {
 			break
 		}
-		a = end.Next()
+		at = end.next()
 	}
 	return list
 }
 
-// lastOf returns the last address of p.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
-		bytes[i/8] |= 1 << (7 - i%8)
+// number is an address as a number of 128 bits.
+type number struct{ high, low uint64 }
+
+func numberOf(a netip.Addr) number {
+	if a.Is4() {
+		b := a.As4()
+		return number{low: uint64(binary.BigEndian.Uint32(b[:]))}
 	}
-	last, _ := netip.AddrFromSlice(bytes) // as long as an address
-	return last
+	b := a.As16()
+	return number{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+}
+
+func (n number) addr(is4 bool) netip.Addr {
+	if is4 {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], uint32(n.low))
+		return netip.AddrFrom4(b)
+	}
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], n.high)
+	binary.BigEndian.PutUint64(b[8:], n.low)
+	return netip.AddrFrom16(b)
+}
+
+func (n number) trailingZeros() int {
+	if n.low != 0 {
+		return bits.TrailingZeros64(n.low)
+	}
+	return 64 + bits.TrailingZeros64(n.high)
+}
+
+// withOnes returns n with its last count bits set.
+func (n number) withOnes(count int) number {
+	if count <= 64 {
+		return number{n.high, n.low | (1<<count - 1)}
+	}
+	return number{n.high | (1<<(count-64) - 1), ^uint64(0)}
+}
+
+func (n number) less(m number) bool {
+	return n.high < m.high || n.high == m.high && n.low < m.low
+}
+
+func (n number) next() number {
+	low, carry := bits.Add64(n.low, 1, 0)
+	return number{n.high + carry, low}
 }
 
 // groupPrefix is how a rule refers to an AddressGroup.

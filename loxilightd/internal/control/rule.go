@@ -99,6 +99,9 @@ func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
 			list, perr := parsePrefixes(m.Text)
 			v.Prefixes, err = append(v.Prefixes, list...), perr
 		}
+		if len(v.Prefixes) > mostPrefixes {
+			return nil, invalid(field(), "up to here the members are more than %d prefixes: a range can be many of them", mostPrefixes)
+		}
 		if err != nil {
 			return nil, invalid(field(), "%q: %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
 		}
