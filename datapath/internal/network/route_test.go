@@ -254,7 +254,7 @@ func TestManyRoutes(t *testing.T) {
 				t.Fatalf("route %d: %v %v", i, ok, err)
 			}
 		}
-		if updated > 20*time.Second {
+		if updated > 20*time.Second && haveIP() { // else emulated
 			t.Errorf("run %d: %d routes took %s", run, count, updated)
 		}
 		t.Logf("run %d: %d routes told in %s, verified in %s", run, count, updated, time.Since(begin))
