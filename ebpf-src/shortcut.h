@@ -90,10 +90,11 @@ slow:
 			return LL_STACK;
 		r->dec_ttl = 1;
 	}
-	/* What leaves with an address of the node the stack would tell the node, if
+	/* Of what leaves with an address of the node the stack would tell the node, if
 	 * anybody.
 	 */
-	if ((p->martian || (p->family == 6 && flags & CT_F_SNAT && !(flags & CT_F_REPLY))) &&
+	if ((p->martian || (p->family == 6 && !addr_equal(&p->saddr, &r->saddr) &&
+			    firewall_is_local(&r->saddr))) &&
 	    track_too_big(p, r)) {
 		p->refused = DROP_TOO_BIG;
 		return LL_REFUSE;

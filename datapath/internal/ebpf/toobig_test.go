@@ -3,6 +3,8 @@
 package ebpf
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -23,18 +25,11 @@ func TestTooBigIsTold(t *testing.T) {
 				r.slow("answer", p, stageAnswer)
 				r.slow("confirmation", p, stageConfirm)
 				told, max, tos := testpkt.FragmentationNeeded(1280), 548, uint8(0xd0)
-				header := 20
 				if f.name == "IPv6" {
-					told, max, tos, header = testpkt.PacketTooBig(1280), 1232, 0, 40
+					told, max, tos = testpkt.PacketTooBig(1280), 1232, 0
 				}
-				sized := func(size int, s path) []byte {
-					payload := testpkt.Raw(make([]byte, size-header-map[uint8]int{testpkt.ProtoTCP: 20, testpkt.ProtoUDP: 8}[proto]))
-					l4 := testpkt.Layer(testpkt.UDP{Source: s.client.Port(), Destination: s.vip.Port()})
-					if proto == testpkt.ProtoTCP {
-						l4 = testpkt.TCP{Source: s.client.Port(), Destination: s.vip.Port(), Seq: 9, Ack: 7, Flags: testpkt.ACK}
-					}
-					return testpkt.Build(r.in.arrives(), ipHeader(s.client.Addr(), s.vip.Addr(), 61), l4, payload)
-				}
+				r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.outAddr)}, uint8(1))
+				sized := func(size int, s path) []byte { return ofSize(r.in.arrives(), proto, s.client, s.vip, size) }
 				before := r.counters()
 				in := sized(1281, p)
 				r.step("a byte too long", r.in, in, actRedirect, testpkt.Build(r.in.leaves(),
@@ -47,6 +42,43 @@ func TestTooBigIsTold(t *testing.T) {
 				r.counted(before)
 			})
 		}
+	}
+}
+
+// ofSize builds a packet of an open connection, of so many bytes from its IP header on.
+func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int) []byte {
+	l4, headers := testpkt.Layer(testpkt.UDP{Source: from.Port(), Destination: to.Port()}), 28
+	if proto == testpkt.ProtoTCP {
+		l4, headers = testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 9, Ack: 7, Flags: testpkt.ACK}, 40
+	}
+	if from.Addr().Is6() {
+		headers += 20
+	}
+	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 61), l4, testpkt.Raw(make([]byte, size-headers)))
+}
+
+// TestTooBigAnswersAreTold: as above for what a backend answers, where the frontend is an
+// address of the node.
+func TestTooBigAnswersAreTold(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		bits := f.vip.Addr().BitLen()
+		base.ns.Addr(t, "in0", fmt.Sprintf("%s/%d", f.vip.Addr(), bits))
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			r.in.mtu(r, 1280)
+			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.vip.Addr())}, uint8(1))
+			p := r.connect(f, testpkt.ProtoUDP, natModes[0])
+			r.slow("opening", p, stageOpen)
+			told, max, tos := testpkt.FragmentationNeeded(1280), 548, uint8(0xd0)
+			if f.name == "IPv6" {
+				told, max, tos = testpkt.PacketTooBig(1280), 1232, 0
+			}
+			in := ofSize(r.out.arrives(), p.proto, p.backend, p.source, 1400)
+			r.step("an answer too long", r.out, in, actRedirect, testpkt.Build(r.out.leaves(),
+				answerIP(f.outAddr, p.backend.Addr(), tos), told, testpkt.Raw(in[14:min(len(in), 14+max)])))
+			r.counted(map[string]uint64{"VERDICT_SLOW": 1, "DROP_TOO_BIG": 1, "VERDICT_ANSWERED": 1})
+		})
 	}
 }
 
