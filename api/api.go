@@ -58,13 +58,16 @@ const (
 	MethodNetworkList      = "network.list"
 )
 
-// Change is the change parameters that apply, replace and delete share.
+// Change is the change parameters that apply, replace, delete and rollback share.
 type Change struct {
 	// DryRun does everything but the commit, with the same errors and changes.
 	DryRun bool `json:"dryRun,omitempty"`
 	// Wait holds the answer back until the data plane does as told, at most this
 	// long; then the error is timeout. Zero: answer when the change is durable.
 	Wait Duration `json:"wait,omitempty"`
+	// Confirm takes the change back after so long (1s to 1h), by itself and whatever
+	// becomes of the daemon, unless the method confirm says that it stays.
+	Confirm Duration `json:"confirm,omitempty"`
 	// IfRevision refuses the change with conflict unless the daemon is still at
 	// that revision. Nil: no condition.
 	IfRevision *uint64 `json:"ifRevision,omitempty"`
@@ -132,6 +135,11 @@ type ChangeResult struct {
 	// Truncated is set where Changes did not fit the reply. The rest is told by
 	// the method changes, or for a dry run by asking again with ChangesFrom.
 	Truncated bool `json:"truncated,omitempty"`
+	// Confirm tells until when the change is to be confirmed; nil: it stays.
+	Confirm *PendingConfirm `json:"confirm,omitempty"`
+	// Left names the objects that a rollback left as they are though they were
+	// different then: what stands in files, at most 100 of them.
+	Left []ObjectRef `json:"left,omitempty"`
 	// Staged counts the objects collected so far, in the answer to a request with More.
 	Staged int `json:"staged,omitempty"`
 }
@@ -140,6 +148,7 @@ type ChangeResult struct {
 type GetParams struct {
 	Kind     string `json:"kind"`
 	Name     string `json:"name"`
+	Revision uint64 `json:"revision,omitempty"` // as it was then, without status; 0: as it is
 	Continue string `json:"continue,omitempty"` // see [Object.Continue]
 }
 
@@ -228,6 +237,7 @@ type StatusResult struct {
 	Health   Health           `json:"health"`
 	Objects  map[string]int   `json:"objects"`            // count by kind
 	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
+	Confirm  *PendingConfirm  `json:"confirm,omitempty"`  // the change that waits to be confirmed; nil: none does
 	// Repairs counts how often, since the daemon started, something of ours was
 	// mended in the data plane that a stranger had changed.
 	Repairs uint64 `json:"repairs"`

@@ -25,6 +25,8 @@ var documented = map[string]any{
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
 	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},
+	"RollbackParams": RollbackParams{}, "ConfirmParams": ConfirmParams{}, "ConfirmResult": ConfirmResult{},
+	"HistoryParams": HistoryParams{}, "HistoryResult": HistoryResult{},
 	"ChangesParams": ChangesParams{}, "ChangesResult": ChangesResult{},
 	"ConnectionsListParams": ConnectionsListParams{}, "ConnectionsListResult": ConnectionsListResult{},
 	"ConnectionsFlushParams": ConnectionsFlushParams{}, "ConnectionsFlushResult": ConnectionsFlushResult{},
@@ -133,7 +135,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	}
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
-		MethodReload, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
+		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
 	} {
 		if !strings.Contains(text, "\n### "+method+"\n") {
 			t.Errorf("method %s has no section", method)

@@ -44,14 +44,17 @@ type ChangeEvent struct {
 	Action   string `json:"action"` // created, updated, deleted
 }
 
-// StatusEvent tells that an object's state turned, or a backend's health.
+// StatusEvent tells that an object's state turned, or a backend's health. Without
+// kind and name it is about a change that is to be confirmed.
 type StatusEvent struct {
 	Event
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
-	State   string `json:"state"`
+	State   string `json:"state"` // of a change that is to be confirmed: waiting, confirmed, taken-back
 	Message string `json:"message,omitempty"`
 	Backend string `json:"backend,omitempty"` // address:port, where it is the health of a backend
+	// Revision of the change that is to be confirmed.
+	Revision uint64 `json:"revision,omitempty"`
 }
 
 // DropEvent tells of one dropped packet. Which ones are told is left to chance:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +85,8 @@ func (d *loxilightd) start(ctx context.Context) error {
 	d.log.Info("starting", slog.String("instance", d.cfg.Instance), slog.String("version", version))
 	d.tellSizes()
 	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode,
-		InUse: backends.Attached(d.cfg.Backend, d.cfg.PinDir)}); err != nil {
+		History: state.HistoryLimits{Revisions: d.cfg.HistoryRevisions, Bytes: d.cfg.HistoryBytes},
+		InUse:   backends.Attached(d.cfg.Backend, d.cfg.PinDir)}); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.store.Close)
@@ -139,6 +141,12 @@ func (d *loxilightd) tellReport() {
 	if d.report.RolledBack {
 		d.log.Error("the desired state was damaged and may lack its last change: see that all is there")
 	}
+	if why := d.report.HistoryLost; why != "" {
+		d.log.Warn("the history of the store is no use and begins anew: there is no rollback to what was before", slog.String("cause", why))
+	}
+	if p := d.report.Unconfirmed; p != nil {
+		d.log.Error("a change that waited to be confirmed cannot be taken back: see that all is as wanted", slog.Uint64("revision", p.Revision))
+	}
 	for _, u := range d.report.Unreadable {
 		d.log.Warn("a stored object means nothing to this version, and is left alone",
 			slog.String("object", u.Key.String()), slog.Any("error", u.Err))
@@ -162,7 +170,7 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 // newNode returns a node that tells d.control what became of objects.
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
-		Store: d.store, Plane: d.plane, Network: d.network, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
+		Store: d.store, Plane: d.plane, Network: d.network, Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
 		Turned: func(k state.Key, s node.Status) {
 			if s.State != reconcile.Removed { // that it is gone is told by its change
 				d.control.StatusTurned(k, statusOf(s))
@@ -197,6 +205,7 @@ func (d *loxilightd) newControl() *control.Server {
 func (d *loxilightd) serve(ctx context.Context) error {
 	d.node = d.newNode()
 	d.control = d.newControl()
+	d.control.Expire() // before the data plane gets what nobody confirmed in time
 	d.reloadFiles()
 	ctx, stop := context.WithCancel(ctx)
 	// The parts outlive ctx: requests that are being answered still need them.
@@ -269,6 +278,11 @@ func (d *loxilightd) reloadConfig() {
 		return
 	}
 	d.level.Set(cfg.LogLevel)
+	if !reflect.DeepEqual(d.cfg.Exempt, cfg.Exempt) {
+		d.cfg.Exempt = cfg.Exempt
+		d.node.SetExempt(cfg.Exempt)
+		d.log.Info("other exemptions from the firewall", slog.Int("count", len(cfg.Exempt)))
+	}
 	if keys := d.cfg.RestartNeeded(cfg); len(keys) > 0 {
 		d.log.Warn("changed configuration needs a restart", slog.Any("keys", keys))
 	}

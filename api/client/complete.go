@@ -23,12 +23,12 @@ func (call caller) whole(ctx context.Context, params, result any) error {
 	switch r := result.(type) {
 	case *api.Object:
 		if p, ok := params.(api.GetParams); ok && p.Continue == "" {
-			return call.completeObject(ctx, r)
+			return call.completeObject(ctx, r, p.Revision)
 		}
 	case *api.ListResult:
 		items := r.Items[:0]
 		for _, o := range r.Items {
-			err := call.completeObject(ctx, &o)
+			err := call.completeObject(ctx, &o, 0)
 			if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonNotFound {
 				continue // deleted meanwhile
 			}
@@ -61,10 +61,11 @@ func (call caller) completeCounters(ctx context.Context, p api.CountersParams, a
 // completions is how often an object that changes meanwhile is read again.
 const completions = 10
 
-func (call caller) completeObject(ctx context.Context, o *api.Object) error {
+// completeObject reads the rest of o as it was at a revision; zero: as it is.
+func (call caller) completeObject(ctx context.Context, o *api.Object, revision uint64) error {
 	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
 	for range completions {
-		err := call.addParts(ctx, o)
+		err := call.addParts(ctx, o, revision)
 		if err == nil {
 			return nil
 		}
@@ -73,7 +74,7 @@ func (call caller) completeObject(ctx context.Context, o *api.Object) error {
 			return err
 		}
 		*o = api.Object{}
-		if err := call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name}, o); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: ref.Kind, Name: ref.Name, Revision: revision}, o); err != nil {
 			return err
 		}
 	}
@@ -83,10 +84,10 @@ func (call caller) completeObject(ctx context.Context, o *api.Object) error {
 // errChanged: two parts are of different revisions.
 var errChanged = errors.New("changed while it was read")
 
-func (call caller) addParts(ctx context.Context, o *api.Object) error {
+func (call caller) addParts(ctx context.Context, o *api.Object, revision uint64) error {
 	for o.Continue != "" {
 		var part api.Object
-		if err := call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Continue: o.Continue}, &part); err != nil {
+		if err := call(ctx, api.MethodGet, api.GetParams{Kind: o.Kind, Name: o.Name, Revision: revision, Continue: o.Continue}, &part); err != nil {
 			return err
 		}
 		if part.Revision != o.Revision {

@@ -93,7 +93,7 @@ func TestComplete(t *testing.T) {
 			if err := c.Call(t.Context(), api.MethodGet, api.GetParams{Kind: api.KindService, Name: "big"}, o); err != nil {
 				t.Fatal(err)
 			}
-			if err := caller(c.Call).completeObject(t.Context(), o); err != nil {
+			if err := caller(c.Call).completeObject(t.Context(), o, 0); err != nil {
 				t.Fatal(err)
 			}
 			var spec api.ServiceSpec
@@ -122,7 +122,7 @@ func TestCompleteGivesUp(t *testing.T) {
 	c.fill(9)
 	c.before = func(int) { c.fill(9) }
 	o := &api.Object{Kind: api.KindService, Name: "big", Continue: "2"}
-	if err := caller(c.Call).completeObject(t.Context(), o); err == nil || !strings.Contains(err.Error(), "Service/big") {
+	if err := caller(c.Call).completeObject(t.Context(), o, 0); err == nil || !strings.Contains(err.Error(), "Service/big") {
 		t.Errorf("error = %v, want that it changes too fast", err)
 	}
 }

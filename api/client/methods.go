@@ -144,6 +144,28 @@ func (c *Client) Delete(ctx context.Context, p api.DeleteParams) (*api.ChangeRes
 	return change[api.ChangeResult](ctx, c, api.MethodDelete, p.Change, p)
 }
 
+// Rollback goes back to an earlier revision, or takes back what waits to be confirmed.
+func (c *Client) Rollback(ctx context.Context, p api.RollbackParams) (*api.ChangeResult, error) {
+	return change[api.ChangeResult](ctx, c, api.MethodRollback, p.Change, p)
+}
+
+// Confirm makes a change stay that is to be confirmed. Again is no error.
+func (c *Client) Confirm(ctx context.Context, revision uint64) (*api.ConfirmResult, error) {
+	return change[api.ConfirmResult](ctx, c, api.MethodConfirm, api.Change{}, api.ConfirmParams{Revision: revision})
+}
+
+// History goes through the revisions that the daemon remembers, latest first; an
+// error ends it.
+func (c *Client) History(ctx context.Context) iter.Seq2[api.HistoryEntry, error] {
+	return pages(func(from string) ([]api.HistoryEntry, string, error) {
+		page, err := call[api.HistoryResult](ctx, c, api.MethodHistory, api.HistoryParams{Continue: from})
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Items, page.Continue, nil
+	}, "")
+}
+
 // Reload has the daemon read its object files again.
 func (c *Client) Reload(ctx context.Context) (*api.ReloadResult, error) {
 	return change[api.ReloadResult](ctx, c, api.MethodReload, api.Change{}, nil)

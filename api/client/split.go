@@ -22,8 +22,8 @@ type plan struct {
 	requestID string
 }
 
-// newPlan encodes a change. Where the parameters are those of apply, replace or
-// delete, they get a request id if they have none, and are split if need be.
+// newPlan encodes a change. Where the parameters are those of apply, replace,
+// delete or rollback, they get a request id if they have none, and are split if need be.
 func newPlan(method, requestID string, params any) (*plan, error) {
 	switch p := params.(type) {
 	case *api.ApplyParams:
@@ -44,6 +44,13 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 		return planOf(method, p.Objects, p.Change, nil, func(objects []api.ObjectRef, c api.Change) any {
 			return api.DeleteParams{Objects: objects, Change: c}
 		})
+	case *api.RollbackParams:
+		return newPlan(method, requestID, *p)
+	case api.RollbackParams:
+		if p.RequestID == "" && !p.DryRun {
+			p.RequestID = NewRequestID()
+		}
+		requestID, params = p.RequestID, p
 	}
 	request, err := encode(method, params)
 	return &plan{commit: request, requestID: requestID}, err

@@ -3,13 +3,16 @@
 package ebpf
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
@@ -28,6 +31,10 @@ type rules struct {
 // watchRules begins, with what there is now.
 func watchRules(d *DataPlane, z *zone) (*rules, error) {
 	r := &rules{d: d, zone: z}
+	// What an earlier run knew. A new map has 0.
+	if err := d.maps[kernelMapLlNetfilter].Lookup(uint32(z.id), &r.bits); err != nil {
+		return r, fmt.Errorf("read ll_netfilter: %w", err)
+	}
 	stop, err := netfilter.Watch(int(z.ns), r.changed, func(err error) {
 		d.log.Warn("the rules of netfilter cannot be read: taken as if there were some", "error", err, slog.String("netns", z.label()))
 	})
@@ -47,18 +54,22 @@ func (r *rules) changed(s netfilter.State) {
 	if s.Bridged {
 		bits |= netfilterBridged
 	}
-	r.mu.Lock()
-	more := bits &^ r.bits
-	r.state, r.bits = s, bits
-	r.mu.Unlock()
+	more := bits &^ r.bits // nobody else writes it
 	if err := r.enforce(bits, more != 0); err != nil {
 		r.d.log.Error("the rules of netfilter cannot be followed: what they say may be passed by", "error", err, slog.String("netns", r.zone.label()))
 	}
+	r.mu.Lock()
+	r.state, r.bits = s, bits
+	r.mu.Unlock()
 	if more != 0 {
 		r.d.log.Info("netfilter has rules: connections that are not translated take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.zone.label()))
 	}
 }
 
+// relaxTime is how long short cuts go on for what was to be told of them before.
+const relaxTime = 500 * time.Millisecond
+
+// enforce is called on a thread that is in the zone's namespace.
 func (r *rules) enforce(bits uint32, more bool) error {
 	if err := r.d.maps[kernelMapLlNetfilter].Update(uint32(r.zone.id), bits, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
@@ -66,12 +77,44 @@ func (r *rules) enforce(bits uint32, more bool) error {
 	if !more {
 		return nil
 	}
+	// The kernel has not seen what took the short cut.
+	passed, errs := r.passed()
+	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
+	errs = errors.Join(errs, err)
 	every := func(k kernelNexthopKey) bool { return k.Zone == r.zone.id }
-	if err := r.d.nexthops.invalidate(every); err != nil {
-		return err
-	}
+	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
 	time.Sleep(racing)
-	return r.d.nexthops.invalidate(every)
+	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
+	for len(rest) > 0 && err == nil {
+		rest, err = netfilter.Relax(rest, time.Now().Add(relaxTime))
+		errs = errors.Join(errs, err)
+	}
+	return errs
+}
+
+// passed returns the connections of TCP that may have taken the short cut past netfilter.
+func (r *rules) passed() (all []netfilter.Connection, err error) {
+	err = batches(r.d.maps[kernelMapLlCt4], func(keys []kernelCt4Key, values []kernelCt4Val) error {
+		for i := range keys {
+			all = r.note(all, keys[i].Zone, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+		}
+		return nil
+	})
+	return all, errors.Join(err, batches(r.d.maps[kernelMapLlCt6], func(keys []kernelCt6Key, values []kernelCt6Val) error {
+		for i := range keys {
+			all = r.note(all, keys[i].Zone, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+		}
+		return nil
+	}))
+}
+
+// note adds the connection of an entry, where it is one.
+func (r *rules) note(all []netfilter.Connection, zone, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
+	if zone != r.zone.id || proto != unix.IPPROTO_TCP || m.Flags&(ctReply|ctDNAT|ctSNAT) != 0 {
+		return all
+	}
+	t := tuple()
+	return append(all, netfilter.Connection{Source: t.Source, Destination: t.Destination})
 }
 
 // why says what keeps connections from the short cut; empty: nothing.

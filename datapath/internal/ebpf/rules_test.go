@@ -3,7 +3,10 @@
 package ebpf
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -92,6 +95,44 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 	if k, err := plain.Read(b[:]); err == nil {
 		t.Errorf("%q came back past a rule that drops", b[:k])
 	}
+}
+
+// TestTrackingTakesUpAgain: a connection that took the short cut while the kernel tracked
+// it goes on when a rule that drops what is invalid makes it take the kernel's path: the
+// kernel is not to call it so for not having seen what went past it.
+func TestTrackingTakesUpAgain(t *testing.T) {
+	for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
+		n := newNetwork(t)
+		n.bridgesAlone()
+		n.attach()
+		n.backends.ServeTCP(t, addr, "server")
+		n.nft("add table inet t", "add chain inet t i { type filter hook input priority 0; }", "add rule inet t i ct state established accept")
+		c := n.dial(addr)
+		n.wantShortCut("rules for the node itself", c)
+		if err := n.upload(c, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		n.nft("add chain inet t f { type filter hook forward priority 0; policy drop; }; add rule inet t f ct state invalid counter drop; add rule inet t f ct state established accept")
+		n.told("chain inet t f (forward) has 2 rules")
+		if err := n.upload(c, 1<<20); err != nil {
+			t.Errorf("%s, after the rule: %v; %s", addr, err, n.node.Run(t, "nft", "list chain inet t f"))
+		}
+		n.wantSlow("rules", c)
+	}
+}
+
+// upload sends so many bytes, and reads them as they come back.
+func (n *network) upload(c *conversation, size int) error {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	back := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(io.Discard, c, int64(size))
+		back <- err
+	}()
+	_, err := c.Write(bytes.Repeat([]byte("a line of sixteen"[:15]+"\n"), size/16))
+	return errors.Join(err, <-back)
 }
 
 // TestBridgedRulesHold: bridged connections heed the rules for bridges, and not those for

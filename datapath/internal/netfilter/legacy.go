@@ -75,7 +75,7 @@ func legacyTables() (found []finding, err error) {
 
 // table says what of a table forwarded packets pass.
 func (f iptables) table(name string) (whys []string, err error) {
-	fd, err := unix.Socket(f.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(f.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,12 @@ type Config struct {
 	Attach        string        // tcx or tc forces the hook; empty: the best there is
 	SweepInterval time.Duration // how often all connections are looked through; 0: the data plane's default
 
+	HistoryRevisions int   // how many revisions can be gone back to
+	HistoryBytes     int64 // what is kept for that on disk, at most
+
+	// Exempt is what no rule of the firewall can shut out: how the node is managed.
+	Exempt []datapath.Match
+
 	LogLevel  slog.Level
 	LogFormat string // text, json
 }
@@ -63,19 +69,21 @@ func defaults(instance string, memory Memory) *Config {
 		suffix = "-" + instance
 	}
 	c := &Config{
-		Instance:        instance,
-		RunDir:          "/run/loxilight" + suffix,
-		StateDir:        "/var/lib/loxilight" + suffix,
-		PinDir:          "/sys/fs/bpf/loxilight" + suffix,
-		ObjectDir:       "/etc/loxilight" + suffix + "/conf.d",
-		SwitchNamespace: "loxilight" + suffix,
-		HostDevice:      hostDevice(instance),
-		SwitchDevice:    "hs_host",
-		Tables:          datapath.TablesFor(memory.Bytes),
-		Memory:          memory,
-		Backend:         "ebpf",
-		LogLevel:        slog.LevelInfo,
-		LogFormat:       "text",
+		Instance:         instance,
+		RunDir:           "/run/loxilight" + suffix,
+		StateDir:         "/var/lib/loxilight" + suffix,
+		PinDir:           "/sys/fs/bpf/loxilight" + suffix,
+		ObjectDir:        "/etc/loxilight" + suffix + "/conf.d",
+		SwitchNamespace:  "loxilight" + suffix,
+		HostDevice:       hostDevice(instance),
+		SwitchDevice:     "hs_host",
+		Tables:           datapath.TablesFor(memory.Bytes),
+		Memory:           memory,
+		Backend:          "ebpf",
+		HistoryRevisions: 1000,
+		HistoryBytes:     64 << 20,
+		LogLevel:         slog.LevelInfo,
+		LogFormat:        "text",
 	}
 	for i := range schema {
 		if name := schema[i].name; strings.HasPrefix(name, "tables.") {

@@ -4,6 +4,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,6 +32,12 @@ datapath:
   sweepInterval: 250ms
 log: {level: debug, format: json}
 metrics: {listen: ""}
+history: {revisions: 7, bytes: 3MiB}
+firewall:
+  exempt:
+    - {source: [192.0.2.0/24, "2001:db8::1"], protocol: tcp, ports: [22, 8000-8010], in: eth0}
+    - in: [eth1, eth2]
+      destination: 192.0.2.7
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -41,10 +48,18 @@ metrics: {listen: ""}
 		Tables: datapath.Tables{
 			Connections: 11, HalfOpen: 12, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
 		},
+		HistoryRevisions: 7, HistoryBytes: 3 << 20,
+		Exempt: []datapath.Match{
+			{
+				Source: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::1/128")}, Protocols: []datapath.Protocol{datapath.TCP},
+				Ports: []datapath.PortRange{{First: 22, Last: 22}, {First: 8000, Last: 8010}}, In: []string{"eth0"},
+			},
+			{In: []string{"eth1", "eth2"}, Destination: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}},
+		},
 		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
 		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Errorf("configuration (-want +got):\n%s", d)
 	}
 }
@@ -92,6 +107,34 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"switch: {namespace: ../x}\n", `t.yaml:1: switch.namespace: "../x" is no name of a network namespace`},
 		{"datapath: {sweepInterval: 5}\n", `t.yaml:1: datapath.sweepInterval: "5" is no interval`},
 		{"metrics: {listen: \":9\"}\n", "t.yaml:1: metrics.listen: this version has no metrics"},
+		{"history: {revisions: 0}\n", `t.yaml:1: history.revisions: "0" is no number of revisions from 1 to 100000`},
+		{"history: {revisions: many}\n", `t.yaml:1: history.revisions: "many" is no number`},
+		{"history: {bytes: 64}\n", `t.yaml:1: history.bytes: "64" is no size from 64KiB to 4GiB`},
+		{"history: {bytes: 64MB}\n", `t.yaml:1: history.bytes: "64MB" is no size`},
+		{"history: {bytes: 99999999GiB}\n", `t.yaml:1: history.bytes: "99999999GiB" is no size`},
+		{"firewall: {exempt: all}\n", "t.yaml:1: firewall.exempt: want a list of at most 64 exemptions"},
+		{"firewall: {exempt: {in: eth0}}\n", "t.yaml:1: firewall.exempt: want a list"},
+		{"firewall: {exempts: []}\n", "t.yaml:1: unknown key firewall.exempts"},
+		{"firewall:\n  exempt:\n    - eth0\n", "t.yaml:3: firewall.exempt[0]: want keys and values: destination, in, ports, protocol, source"},
+		{"firewall:\n  exempt:\n    - {}\n", "t.yaml:3: firewall.exempt[0]: is empty, so that no rule of the firewall would mean anything"},
+		{"firewall:\n  exempt:\n    - in: eth0\n      inn: eth1\n", "t.yaml:4: unknown key firewall.exempt[0].inn: known are destination, in,"},
+		{"firewall:\n  exempt:\n    - in: eth0\n      in: eth1\n", "t.yaml:4: firewall.exempt[0].in stands there already"},
+		{"firewall:\n  exempt:\n    - in: []\n", "t.yaml:3: firewall.exempt[0].in: want 1 to 64 values"},
+		{"firewall:\n  exempt:\n    - in:\n", "t.yaml:3: firewall.exempt[0].in: want a value, or a list of them"},
+		{"firewall: {exempt: [{in: a/b}]}\n", `t.yaml:1: firewall.exempt[0].in: "a/b" is no name of a device`},
+		{"firewall: {exempt: [{in: [eth0, eth0]}]}\n", `firewall.exempt[0].in: "eth0" stands there already`},
+		{"firewall: {exempt: [{source: [10.0.0.0/8,\n 10.0.0]}]}\n", `t.yaml:2: firewall.exempt[0].source: "10.0.0" is no address and no prefix`},
+		{"firewall: {exempt: [{source: 10.0.0.1/8}]}\n", `firewall.exempt[0].source: "10.0.0.1/8" has bits behind its length: want 10.0.0.0/8`},
+		{"firewall: {exempt: [{source: '::ffff:10.0.0.1'}]}\n", "is an IPv4 address in IPv6"},
+		{"firewall: {exempt: [{source: 10.0.0.1, destination: '2001:db8::1'}]}\n", "firewall.exempt[0]: source and destination are of different address families"},
+		{"firewall: {exempt: [{ports: 22}]}\n", "firewall.exempt[0]: ports without a protocol: say protocol: tcp, udp or sctp"},
+		{"firewall: {exempt: [{ports: 22, in: eth0}]}\n", "ports without a protocol that has them"},
+		{"firewall: {exempt: [{ports: 22, protocol: icmp}]}\n", "ports without a protocol that has them"},
+		{"firewall: {exempt: [{protocol: tcp, ports: ssh}]}\n", `firewall.exempt[0].ports: "ssh" is no port: want 1 to 65535`},
+		{"firewall: {exempt: [{protocol: tcp, ports: 20-10}]}\n", `"20-10" is no port`},
+		{"firewall: {exempt: [{protocol: tcp, ports: 0}]}\n", `"0" is no port`},
+		{"firewall: {exempt: [{protocol: tcp, ports: 65536}]}\n", `"65536" is no port`},
+		{"firewall: {exempt: [{protocol: any}]}\n", `firewall.exempt[0].protocol: "any" is no protocol`},
 		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log stands in line 1 already"},
 		{"log: {level: info\n", "t.yaml:1: did not find expected ',' or '}'"},
 		{"---\nrunDir: /a\n---\nrunDir: /b\n", "t.yaml:3: a second document"},
@@ -129,6 +172,7 @@ func FuzzParse(f *testing.F) {
 
 func TestRestartNeeded(t *testing.T) {
 	a, b := Default("default"), Default("default")
+	b.Exempt = []datapath.Match{{In: []string{"eth0"}}} // is taken over
 	b.LogLevel, b.Tables.Services, b.PinDir = slog.LevelDebug, 5, "/sys/fs/bpf/other"
 	if got, want := a.RestartNeeded(b), []string{"pinDir", "tables.services"}; !slices.Equal(got, want) {
 		t.Errorf("restart needed for %v, want %v", got, want)

@@ -22,6 +22,8 @@ type key struct {
 	set  func(c *Config, value string) error
 	get  func(c *Config) any
 	live bool // a running daemon takes a new value over
+	// list takes the value where that is no single one; nil: it is.
+	list func(r *reader, c *Config, name string, n *yaml.Node)
 }
 
 // schema is every key that there is. The instance comes first: it decides about
@@ -47,6 +49,13 @@ var schema = []key{
 	text("datapath.backend", func(c *Config) *string { return &c.Backend }, oneOf("ebpf", "fake")),
 	text("datapath.attach", func(c *Config) *string { return &c.Attach }, oneOf("", "tcx", "tc")),
 	text("datapath.sweepInterval", func(c *Config) *time.Duration { return &c.SweepInterval }, parseInterval),
+	text("history.revisions", func(c *Config) *int { return &c.HistoryRevisions }, parseRevisions),
+	text("history.bytes", func(c *Config) *int64 { return &c.HistoryBytes }, parseBytes),
+	{
+		name: "firewall.exempt", live: true,
+		get:  func(*Config) any { return nil },
+		list: func(r *reader, c *Config, name string, n *yaml.Node) { c.Exempt = r.exemptions(name, n) },
+	},
 	live(text("log.level", func(c *Config) *slog.Level { return &c.LogLevel }, parseLevel)),
 	text("log.format", func(c *Config) *string { return &c.LogFormat }, oneOf("text", "json")),
 	{
@@ -105,10 +114,41 @@ func parseInterval(s string) (time.Duration, error) {
 	return d, nil
 }
 
+func parseRevisions(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || n < 1 || n > maxRevisions {
+		return 0, fmt.Errorf("%q is no number of revisions from 1 to %d", s, maxRevisions)
+	}
+	return int(n), nil
+}
+
+// parseBytes reads a size such as 64MiB.
+func parseBytes(s string) (int64, error) {
+	number, shift := s, 0
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if n, ok := strings.CutSuffix(s, unit); ok {
+			number, shift = n, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 31)
+	if n <<= shift; err != nil || n < minHistory || n > maxHistory {
+		return 0, fmt.Errorf("%q is no size from 64KiB to 4GiB, such as 64MiB", s)
+	}
+	return int64(n), nil
+}
+
+// Bounds of the history.
+const (
+	maxRevisions = 100000
+	minHistory   = 64 << 10
+	maxHistory   = 4 << 30
+)
+
 // entry is one value of the file and where it stands.
 type entry struct {
 	line  int
 	value string
+	node  *yaml.Node
 }
 
 // Parse reads a configuration; file is its name in errors, all of which are
@@ -127,7 +167,9 @@ func parse(file string, data []byte, memory Memory) (*Config, error) {
 		if !ok {
 			continue
 		}
-		if err := k.set(c, e.value); err != nil {
+		if k.list != nil {
+			k.list(&r, c, k.name, e.node)
+		} else if err := k.set(c, e.value); err != nil {
 			r.failf(e.line, "%s: %w", k.name, err)
 		} else if k.name == "instance" {
 			c = defaults(c.Instance, memory)
@@ -211,10 +253,12 @@ func (r *reader) value(name string, k, v *yaml.Node) {
 		r.mapping(name+".", v)
 	case !slices.ContainsFunc(schema, func(s key) bool { return s.name == name }):
 		r.failf(k.Line, "unknown key %s: known are %s", name, known())
+	case slices.ContainsFunc(schema, func(s key) bool { return s.name == name && s.list != nil }):
+		r.found[name] = entry{v.Line, "", v}
 	case v.Kind != yaml.ScalarNode || v.Tag == "!!null":
 		r.failf(v.Line, "%s: want a single value", name)
 	default:
-		r.found[name] = entry{v.Line, v.Value}
+		r.found[name] = entry{v.Line, v.Value, v}
 	}
 }
 

@@ -20,12 +20,14 @@ const (
 	maxID       = 128 // bytes of requestID and transaction
 	maxWait     = time.Hour
 	maxNotReady = 20 // objects named in an error
+	minConfirm  = time.Second
+	maxConfirm  = time.Hour
 )
 
 // maxResult is how long a result may be, so that the reply around it fits.
 const maxResult = api.MaxReply - 2048
 
-// request is an apply, replace or delete after its checks.
+// request is an apply, replace, delete or rollback after its checks.
 type request struct {
 	method string
 	change api.Change
@@ -34,6 +36,7 @@ type request struct {
 	scope  *state.Scope
 	// rest is a further part of the last object of the requests before.
 	rest *api.Object
+	back *state.Rollback // of a rollback; nil: it is none
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
@@ -163,12 +166,7 @@ func (s *Server) change(ctx context.Context, c Caller, r *request, size int, par
 	if err := s.staging.take(id, r, parse); err != nil {
 		return nil, err
 	}
-	result, err := s.Store.Commit(&state.Transaction{
-		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "",
-		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun,
-		RequestID: requestID(c, r),
-		Answer:    func(result *state.Result) []byte { return encodeResult(changeResult(result, 0)) },
-	})
+	result, err := s.commit(c, r)
 	if err != nil {
 		return nil, refusalError(err)
 	}
@@ -180,7 +178,23 @@ func (s *Server) change(ctx context.Context, c Caller, r *request, size int, par
 		from = r.change.ChangesFrom
 	}
 	r.note(result.Changes)
-	return s.await(ctx, r, changeResult(result, from))
+	s.settled(r, result)
+	return s.await(ctx, r, s.changeResult(result, from))
+}
+
+// commit carries out a request that is whole.
+func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
+	answer := func(result *state.Result) []byte { return encodeResult(s.changeResult(result, 0)) }
+	by := state.Author{UID: c.UID, User: userName(c.UID), Method: r.method}
+	if b := r.back; b != nil {
+		b.By, b.IfRevision, b.DryRun, b.Confirm = by, r.change.IfRevision, r.change.DryRun, time.Duration(r.change.Confirm)
+		b.RequestID, b.Answer = requestID(c, r), answer
+		return s.Store.Rollback(b)
+	}
+	return s.Store.Commit(&state.Transaction{
+		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "", By: by, Confirm: time.Duration(r.change.Confirm),
+		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun, RequestID: requestID(c, r), Answer: answer,
+	})
 }
 
 func checkChange(c *api.Change) *api.Error {
@@ -193,6 +207,8 @@ func checkChange(c *api.Change) *api.Error {
 		return invalid("more", "needs a transaction to be more of")
 	case c.Wait < 0 || time.Duration(c.Wait) > maxWait:
 		return invalid("wait", "%s is not between 0s and %s", c.Wait, maxWait)
+	case c.Confirm != 0 && (time.Duration(c.Confirm) < minConfirm || time.Duration(c.Confirm) > maxConfirm):
+		return invalid("confirm", "%s is not between %s and %s", c.Confirm, minConfirm, maxConfirm)
 	case c.ChangesFrom < 0:
 		return invalid("changesFrom", "%d is negative", c.ChangesFrom)
 	case c.ChangesFrom > 0 && !c.DryRun:
@@ -241,11 +257,11 @@ func (s *Server) repeated(ctx context.Context, r *request, text []byte) (any, *a
 
 // note remembers the objects that a change was about besides those it named.
 func (r *request) note(changes []state.Change) {
-	if r.scope == nil {
+	if r.scope == nil && r.back == nil {
 		return
 	}
 	for _, c := range changes {
-		if c.Action == state.Deleted {
+		if c.Action == state.Deleted || r.back != nil {
 			r.gone = append(r.gone, c.Key)
 		}
 	}
@@ -291,12 +307,19 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 }
 
 // changeResult is a result as it is answered, with as many changes as fit.
-func changeResult(r *state.Result, from int) *api.ChangeResult {
+func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}}
+	if r.Pending != nil {
+		result.Confirm = pendingConfirm(r.Pending, r.Pending.Within)
+	}
+	size := 1024 // all but the changes
+	for _, k := range r.Left[:min(len(r.Left), maxLeft)] {
+		size += len(k.Kind) + len(k.Name) + len(`{"kind":"","name":""},`)
+		result.Left = append(result.Left, api.ObjectRef{Kind: k.Kind, Name: k.Name})
+	}
 	for _, c := range r.Changes {
 		result.Summary[c.Action.String()]++
 	}
-	size := 512 // all but the changes
 	for _, c := range r.Changes[min(from, len(r.Changes)):] {
 		size += len(c.Kind) + len(c.Name) + len(`{"kind":"","name":"","action":"unchanged"},`)
 		if size > maxResult {
@@ -318,7 +341,7 @@ func encodeResult(r *api.ChangeResult) []byte {
 
 var reasons = map[state.Reason]api.Reason{
 	state.Invalid: api.ReasonInvalid, state.Conflict: api.ReasonConflict,
-	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable,
+	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable, state.NotKept: api.ReasonNotFound,
 }
 
 // refusalError is the one place where the store's errors become those of the API.

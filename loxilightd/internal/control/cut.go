@@ -78,9 +78,11 @@ func cutObject(o *api.Object, from, limit int) (json.RawMessage, *api.Error) {
 	if err != nil {
 		return nil, api.FromError(err)
 	}
-	status, err := partsOf(o.Status)
-	if err != nil {
-		return nil, api.FromError(err)
+	status := &parts{}
+	if o.Status != nil {
+		if status, err = partsOf(o.Status); err != nil {
+			return nil, api.FromError(err)
+		}
 	}
 	longest := max(spec.longest(), status.longest())
 	if from > 0 && from >= longest {
@@ -94,8 +96,10 @@ func cutObject(o *api.Object, from, limit int) (json.RawMessage, *api.Error) {
 		if c.Spec, err = json.Marshal(spec.part(from, size)); err != nil {
 			return nil, api.FromError(err)
 		}
-		if c.Status, err = json.Marshal(status.part(from, size)); err != nil {
-			return nil, api.FromError(err)
+		if o.Status != nil {
+			if c.Status, err = json.Marshal(status.part(from, size)); err != nil {
+				return nil, api.FromError(err)
+			}
 		}
 		text, err := json.Marshal(&c)
 		if err != nil {

@@ -21,6 +21,7 @@ func (s *Server) Run(ctx context.Context) {
 	var samples sync.WaitGroup
 	defer samples.Wait()
 	samples.Go(func() { s.publishSamples(ctx) })
+	samples.Go(func() { s.watchConfirm(ctx) })
 	w := s.Store.Watch()
 	defer w.Close()
 	for {

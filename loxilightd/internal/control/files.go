@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-func (s *Server) reload(context.Context, Caller, *none) (any, *api.Error) {
-	result, err := s.Reload()
+func (s *Server) reload(_ context.Context, c Caller, _ *none) (any, *api.Error) {
+	result, err := s.ReloadFor(c)
 	if err != nil {
 		return nil, api.FromError(err)
 	}
@@ -27,10 +27,13 @@ func (s *Server) reload(context.Context, Caller, *none) (any, *api.Error) {
 // Reload reads the object files and makes them, whole or not at all, what the
 // owner file holds. An error is an [*api.Error]; it names file and line where it
 // is about a file. What the files said before then goes on.
-func (s *Server) Reload() (*api.ReloadResult, error) {
+func (s *Server) Reload() (*api.ReloadResult, error) { return s.ReloadFor(Caller{UID: os.Getuid()}) }
+
+// ReloadFor is Reload on behalf of somebody.
+func (s *Server) ReloadFor(c Caller) (*api.ReloadResult, error) {
 	s.loading.Lock()
 	defer s.loading.Unlock()
-	result, err := s.takeFiles()
+	result, err := s.takeFiles(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -41,7 +44,7 @@ func (s *Server) Reload() (*api.ReloadResult, error) {
 	return result, nil
 }
 
-func (s *Server) takeFiles() (*api.ReloadResult, *api.Error) {
+func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
 	files, objects, err := readFiles(s.ObjectDir)
 	if err != nil {
 		return nil, err
@@ -55,11 +58,12 @@ func (s *Server) takeFiles() (*api.ReloadResult, *api.Error) {
 	}
 	committed, cerr := s.Store.Commit(&state.Transaction{
 		Put: put, Owner: state.OwnerFile, Replace: &state.Scope{Owner: state.OwnerFile, Kinds: slices.Clone(api.Kinds)},
+		By: state.Author{UID: c.UID, User: userName(c.UID), Method: api.MethodReload},
 	})
 	if cerr != nil {
 		return nil, placeRefusal(cerr, objects)
 	}
-	result := &api.ReloadResult{ChangeResult: *changeResult(committed, 0), Files: files}
+	result := &api.ReloadResult{ChangeResult: *s.changeResult(committed, 0), Files: files}
 	return result, nil
 }
 

@@ -165,7 +165,13 @@ func newHarness(t testing.TB) *harness { return newHarnessAt(t, t.TempDir(), dat
 
 func newHarnessAt(t testing.TB, dir string, tables datapath.Tables) *harness {
 	t.Helper()
-	store, report, err := state.Open(state.Config{Dir: dir, Tables: tables, Decode: Decode})
+	return newHarnessWith(t, state.Config{Dir: dir, Tables: tables})
+}
+
+func newHarnessWith(t testing.TB, cfg state.Config) *harness {
+	t.Helper()
+	cfg.Decode = Decode
+	store, report, err := state.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

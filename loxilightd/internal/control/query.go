@@ -13,6 +13,9 @@ import (
 )
 
 func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.Error) {
+	if p.Revision != 0 {
+		return s.getAt(p)
+	}
 	o, from, err := s.find(p.Kind, p.Name, p.Continue)
 	if err != nil {
 		return nil, err
@@ -27,21 +30,27 @@ func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.E
 // find returns the object that a request names, and from which element of its lists
 // on the answer is to go.
 func (s *Server) find(kindText, name, continued string) (o *state.Object, from int, err *api.Error) {
-	kind, err := parseKind(kindText, "kind")
+	k, from, err := parseGet(kindText, name, continued)
 	if err != nil {
 		return nil, 0, err
 	}
-	if name == "" {
-		return nil, 0, invalid("name", "is missing")
-	}
-	if from, err = parseIndex(continued); err != nil {
-		return nil, 0, err
-	}
-	o, ok := s.Store.Snapshot().Get(state.Key{Kind: kind, Name: name})
+	o, ok := s.Store.Snapshot().Get(k)
 	if !ok {
-		return nil, 0, notFound(kind, name)
+		return nil, 0, notFound(k.Kind, name)
 	}
 	return o, from, nil
+}
+
+func parseGet(kindText, name, continued string) (k state.Key, from int, err *api.Error) {
+	kind, err := parseKind(kindText, "kind")
+	if err != nil {
+		return k, 0, err
+	}
+	if name == "" {
+		return k, 0, invalid("name", "is missing")
+	}
+	from, err = parseIndex(continued)
+	return state.Key{Kind: kind, Name: name}, from, err
 }
 
 // parseIndex parses the continuation of an answer that was cut within its lists.
@@ -63,7 +72,12 @@ func notFound(kind, name string) *api.Error {
 // encode returns o as an answer of at most limit bytes, with its lists from
 // element from on; whole tells whether they fit.
 func (s *Server) encode(o *state.Object, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
-	a := objectOf(o, s.objectStatus(o))
+	return encodeWith(o, s.objectStatus(o), from, limit)
+}
+
+// encodeWith is encode with a status; nil: without.
+func encodeWith(o *state.Object, status json.RawMessage, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
+	a := objectOf(o, status)
 	text, merr := json.Marshal(&a)
 	if merr != nil {
 		return nil, false, api.FromError(merr)

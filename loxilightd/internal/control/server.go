@@ -81,8 +81,11 @@ type Server struct {
 	loading sync.Mutex // held while the object files are read and taken over
 	told    uint64     // revision up to which changes are published; of Run alone
 
-	mu       sync.Mutex
-	fileFail error // why the object files were not taken over the last time
+	expiry chan struct{} // signalled when a change is to be confirmed, or that is settled
+
+	mu         sync.Mutex
+	expireFail error // why what was not confirmed could not be taken back yet
+	fileFail   error // why the object files were not taken over the last time
 }
 
 // method is one method of the channel.
@@ -97,7 +100,7 @@ func New(o Options) *Server {
 	if o.Report == nil {
 		o.Report = &state.Report{}
 	}
-	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision}
+	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1)}
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
@@ -107,6 +110,9 @@ func New(o Options) *Server {
 		api.MethodGet:              {run: with(s.get)},
 		api.MethodList:             {run: with(s.list)},
 		api.MethodChanges:          {run: with(s.changes)},
+		api.MethodHistory:          {run: with(s.historyOf)},
+		api.MethodRollback:         {run: with(s.rollback)}, // a dry run is for everybody
+		api.MethodConfirm:          {run: with(s.confirm), changes: true},
 		api.MethodReload:           {run: with(s.reload), changes: true},
 		api.MethodConnectionsList:  {run: with(s.connectionsList)},
 		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // TestSoak churns objects at random, through every method that changes them, and
@@ -27,7 +28,9 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	h := newHarnessAt(t, dir, datapath.DefaultTables())
+	h := newHarnessWith(t, state.Config{
+		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // full before it is warm
+	})
 	h.Publish = func(string, Event) error { return nil }
 	h.run()
 	seed := rand.Uint64()

@@ -56,6 +56,9 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 		st := some[k]
 		result.NotReady = append(result.NotReady, api.NotReady{Object: k.String(), State: st.State, Message: shortMessage(st.Message)})
 	}
+	if p, left := s.Store.Pending(); p != nil {
+		result.Confirm = pendingConfirm(p, left)
+	}
 	result.Health = s.health(features.Warnings, usage, count)
 	fitStatus(result)
 	return result, nil
@@ -111,7 +114,13 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	for _, u := range s.Report.Unreadable[:min(len(s.Report.Unreadable), maxNotReady)] {
 		m = append(m, fmt.Sprintf("%s was in the store and is not understood by this version, so it takes no part: %v", u.Key, u.Err))
 	}
+	if p := s.Report.Unconfirmed; p != nil {
+		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be taken back, since the history was lost: see that all is as wanted", p.Revision))
+	}
 	s.mu.Lock()
+	if s.expireFail != nil {
+		m = append(m, fmt.Sprintf("a change that was not confirmed could not be taken back yet, it is tried again: %v", s.expireFail))
+	}
 	if s.fileFail != nil {
 		m = append(m, fmt.Sprintf("the object files were not taken over, what they said before goes on: %v", s.fileFail))
 	}

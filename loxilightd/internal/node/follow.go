@@ -42,6 +42,10 @@ func (n *Node) follow(ctx context.Context) {
 		case <-n.pending:
 			// The store may have moved on meanwhile; its watch will tell.
 			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
+		case <-n.exempted:
+			if !first { // else the first round knows
+				n.rules.applyExempt(n.opts.Store.Snapshot())
+			}
 		case <-grace.C:
 		}
 		if !first && !time.Now().Before(n.opts.PruneNotBefore) {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -61,6 +62,9 @@ type Node struct {
 	checker  *health.Checker
 	upkeep   upkeep
 
+	exempt   atomic.Pointer[[]datapath.Match]
+	exempted chan struct{} // signalled when exempt was set anew
+
 	mu      sync.Mutex
 	turned  map[string]struct{} // services of which a backend's health turned
 	pending chan struct{}       // signalled when turned is not empty
@@ -73,11 +77,12 @@ type Node struct {
 // by then count as changed.
 func New(o Options) *Node {
 	n := &Node{
-		opts:    o,
-		watch:   o.Store.Watch(),
-		turned:  map[string]struct{}{},
-		pending: make(chan struct{}, 1),
-		took:    make(chan struct{}),
+		opts:     o,
+		watch:    o.Store.Watch(),
+		turned:   map[string]struct{}{},
+		pending:  make(chan struct{}, 1),
+		exempted: make(chan struct{}, 1),
+		took:     make(chan struct{}),
 	}
 	n.upkeep = upkeep{log: o.Log, maintain: []func(context.Context) error{o.Plane.Maintain}}
 	if o.Network != nil {
@@ -91,6 +96,7 @@ func New(o Options) *Node {
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})
+	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
 	n.parts = []part{n.bridges, n.ports, n.routes, n.services, n.rules}
 	n.byKind = map[string]part{
@@ -113,6 +119,16 @@ func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.Str
 func (n *Node) tell(k state.Key, s Status) {
 	if n.opts.Turned != nil {
 		n.opts.Turned(k, s)
+	}
+}
+
+// SetExempt makes these allowed whatever the rules of the firewall say, and nothing
+// else; before that it is what the options say.
+func (n *Node) SetExempt(exempt []datapath.Match) {
+	n.exempt.Store(&exempt)
+	select {
+	case n.exempted <- struct{}{}:
+	default:
 	}
 }
 

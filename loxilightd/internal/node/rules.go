@@ -31,7 +31,7 @@ var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddres
 
 func newRules(n *Node) *rules {
 	r := &rules{tell: n.tell, told: map[state.Key]Status{}}
-	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(n.opts.Exempt))
+	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(&n.exempt))
 	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), r.tellAll, buildNAT)
 	return r
 }
@@ -47,6 +47,11 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
 	r.snapshot = s
 	r.mu.Unlock()
 	r.tellAll()
+}
+
+// applyExempt makes the set of the firewall anew, since what is exempt from it changed.
+func (r *rules) applyExempt(s *state.Snapshot) {
+	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 
 func (r *rules) taken() *state.Snapshot {

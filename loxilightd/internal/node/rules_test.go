@@ -116,6 +116,17 @@ func TestRulesAreOneSet(t *testing.T) {
 	}
 	told.want(t, "AddressGroup/inner realised", "AddressGroup/outer realised", "AddressGroup/idle realised", "FirewallRule/a realised", "FirewallRule/b realised")
 
+	// What is exempt is changed by itself.
+	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
+	for deadline := time.Now().Add(20 * time.Second); len(f.Exempt) != 1 || f.Exempt[0].In == nil; f, _, _, _ = plane.Rules() {
+		if time.Sleep(time.Millisecond); time.Now().After(deadline) {
+			t.Fatalf("exempt is %+v", f.Exempt)
+		}
+	}
+	if len(f.Rules) != 2 {
+		t.Errorf("and the rules are %+v", f.Rules)
+	}
+
 	// A group that belongs to one of a rule's: the set is made anew. One that does not: it is not.
 	waitFor(t, n, commit(t, store, []*state.Object{group("inner", "10.9.0.0/16")}), objects[0])
 	if f, _, _, _ = plane.Rules(); f.Groups["outer"].Prefixes[1] != netip.MustParsePrefix("10.9.0.0/16") {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -299,9 +300,9 @@ func buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 }
 
 // buildFirewall returns what makes a set of the rules, beside what is exempt from them.
-func buildFirewall(exempt []datapath.Match) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
+func buildFirewall(exempt *atomic.Pointer[[]datapath.Match]) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
 	return func(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
-		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: exempt}
+		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: *exempt.Load()}
 		for o := range s.After(state.KindFirewallRule, "") {
 			v := o.Value.(*state.FirewallRule)
 			set.Rules[datapath.RuleName(o.Name)] = v.FirewallRule

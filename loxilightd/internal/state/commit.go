@@ -53,6 +53,9 @@ type Result struct {
 	Answer []byte
 	// Pending says until when the change is to be confirmed; nil: it stays.
 	Pending *Pending
+	// Settled is the change that waited to be confirmed, and was taken back by this
+	// one. Nil: there was none.
+	Settled *Pending
 	// Left are the objects that a rollback left as they are though they were
 	// different then: those in files.
 	Left []Key
@@ -155,6 +158,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	}
 	if before := s.waiting.Load(); before != nil && t.settles {
 		w.rewritten = s.became(before.Revision, TakenBack)
+		result.Settled = &before.Pending
 	}
 	w.revision = result.Revision
 	for _, o := range puts {

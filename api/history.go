@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// Methods of the history; additions to the first contract.
+const (
+	MethodHistory  = "history"
+	MethodRollback = "rollback"
+	MethodConfirm  = "confirm"
+)
+
+// PendingConfirm tells of a change that is in force until a deadline, and is taken
+// back then unless somebody confirms it.
+type PendingConfirm struct {
+	Revision uint64   `json:"revision"`
+	Until    string   `json:"until"` // by the daemon's clock, as in RFC 3339
+	Left     Duration `json:"left"`  // how much longer; 0: it is being taken back
+	Author
+}
+
+// Author is who made a change.
+type Author struct {
+	UID    int    `json:"uid"`
+	User   string `json:"user,omitempty"`   // name of UID; empty: it has none
+	Method string `json:"method,omitempty"` // apply, replace, delete, reload, rollback; expire: the daemon took back what was not confirmed
+}
+
+// RollbackParams are the parameters of rollback, with either Revision or Undo.
+type RollbackParams struct {
+	// Revision is the one to go back to: the objects of all owners but file become
+	// as they were then.
+	Revision *uint64 `json:"revision,omitempty"`
+	// Undo is the revision of the change that waits to be confirmed: it is taken
+	// back, and nothing else.
+	Undo uint64 `json:"undo,omitempty"`
+	// Owner leaves the objects of all others as they are; only with Revision.
+	Owner string `json:"owner,omitempty"`
+	Change
+}
+
+// ConfirmParams are the parameters of confirm.
+type ConfirmParams struct {
+	Revision uint64 `json:"revision"` // of the change that waits
+}
+
+// ConfirmResult answers confirm.
+type ConfirmResult struct {
+	Revision uint64 `json:"revision"` // stays
+}
+
+// HistoryParams are the parameters of history.
+type HistoryParams struct {
+	// Revision asks what this one changed; zero: all revisions that are known.
+	Revision uint64 `json:"revision,omitempty"`
+	Limit    int    `json:"limit,omitempty"` // 0: as many as fit the reply
+	Continue string `json:"continue,omitempty"`
+}
+
+// HistoryResult answers history.
+type HistoryResult struct {
+	Revision uint64         `json:"revision"`           // the daemon's
+	Oldest   uint64         `json:"oldest"`             // the first that rollback can go back to
+	Items    []HistoryEntry `json:"items"`              // latest first; with Revision asked for: that one
+	Objects  []HistoryDiff  `json:"objects,omitempty"`  // what it changed, in the order of kinds and names
+	Continue string         `json:"continue,omitempty"` // empty: that was all
+}
+
+// HistoryEntry tells of one revision.
+type HistoryEntry struct {
+	Revision uint64 `json:"revision"`
+	Previous uint64 `json:"previous"` // the revision before it
+	Time     string `json:"time"`     // by the daemon's clock, as in RFC 3339
+	Author
+	Owners   []string       `json:"owners,omitempty"`   // of the objects, at most 8 of them
+	Summary  map[string]int `json:"summary"`            // how many of each action
+	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback went back to
+	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, taken-back; empty: that was not asked for
+}
+
+// HistoryDiff is what a revision did to one object.
+type HistoryDiff struct {
+	ObjectChange
+	Before *Object `json:"before,omitempty"` // nil: there was none
+	After  *Object `json:"after,omitempty"`  // nil: there is none
+	// Cut is set where the two are too large for a reply: get has them, with the
+	// revision and the previous one.
+	Cut bool `json:"cut,omitempty"`
+}

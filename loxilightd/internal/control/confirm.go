@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// clockCheck is how often the clocks are looked at while a change waits to be
+// confirmed: the date may jump.
+const clockCheck = time.Second
+
+func pendingConfirm(p *state.Pending, left time.Duration) *api.PendingConfirm {
+	return &api.PendingConfirm{
+		Revision: p.Revision, Until: timeOf(p.Until), Left: api.Duration(left.Round(time.Millisecond)), Author: authorOf(p.Author),
+	}
+}
+
+func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any, *api.Error) {
+	waits, _ := s.Store.Pending()
+	if err := s.Store.Confirm(p.Revision); err != nil {
+		return nil, refusalError(err)
+	}
+	if waits != nil {
+		s.Log.Info("a change was confirmed", slog.Uint64("revision", p.Revision), slog.Int("uid", c.UID))
+		s.confirmTurned(p.Revision, state.Confirmed, "by "+state.Author{UID: c.UID, User: userName(c.UID)}.String())
+		s.settleFiles()
+	}
+	return &api.ConfirmResult{Revision: p.Revision}, nil
+}
+
+// settled tells what a change means for confirmations.
+func (s *Server) settled(r *request, result *state.Result) {
+	if r.change.DryRun {
+		return
+	}
+	if result.Settled != nil {
+		s.Log.Info("a change that was to be confirmed was taken back", slog.Uint64("revision", result.Settled.Revision), slog.Uint64("by_revision", result.Revision))
+		s.confirmTurned(result.Settled.Revision, state.TakenBack, "by hand")
+		s.settleFiles()
+	}
+	if p := result.Pending; p != nil {
+		s.Log.Warn("a change is taken back unless it is confirmed", slog.Uint64("revision", p.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
+		s.confirmTurned(p.Revision, state.Waiting, "until "+timeOf(p.Until))
+	}
+}
+
+func (s *Server) confirmTurned(revision uint64, c state.Confirmation, message string) {
+	s.publish(api.TopicStatus, &api.StatusEvent{State: c.String(), Message: message, Revision: revision})
+	select {
+	case s.expiry <- struct{}{}:
+	default:
+	}
+}
+
+// settleFiles reads the object files again where they could not be taken over,
+// which a change that waited to be confirmed may have been in the way of.
+func (s *Server) settleFiles() {
+	s.mu.Lock()
+	failed := s.fileFail != nil
+	s.mu.Unlock()
+	if !failed {
+		return
+	}
+	if _, err := s.Reload(); err != nil {
+		s.Log.Warn("object files still not taken over", slog.Any("error", err))
+	}
+}
+
+// watchConfirm takes back what is not confirmed in time until ctx ends.
+func (s *Server) watchConfirm(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.expiry:
+		case <-timer.C:
+		}
+		s.Expire()
+		if p, left := s.Store.Pending(); p != nil {
+			timer.Reset(min(max(left, clockCheck/10), clockCheck))
+		}
+	}
+}
+
+// Expire takes back the change that waits to be confirmed if its time is over.
+func (s *Server) Expire() {
+	p, result, err := s.Store.Expire()
+	if p == nil {
+		return
+	}
+	s.mu.Lock()
+	failedBefore := s.expireFail != nil
+	s.expireFail = err
+	s.mu.Unlock()
+	if err != nil {
+		if !failedBefore {
+			s.Log.Error("a change that was not confirmed could not be taken back, it is tried again", slog.Uint64("revision", p.Revision), slog.Any("error", err))
+		}
+		return
+	}
+	s.Log.Warn("a change was not confirmed in time and was taken back", slog.Uint64("revision", p.Revision),
+		slog.Uint64("by_revision", result.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
+	for _, k := range result.Left {
+		s.Log.Error("an object could not go back with it", slog.String("object", k.String()))
+	}
+	s.confirmTurned(p.Revision, state.TakenBack, "not confirmed in time")
+	s.settleFiles()
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// maxLeft bounds the objects that an answer to rollback names as left.
+const maxLeft = 100
+
+// userName returns the name of a user; empty: there is none.
+func userName(uid int) string {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return ""
+	}
+	return shorten(u.Username)
+}
+
+func authorOf(a state.Author) api.Author {
+	return api.Author{UID: a.UID, User: a.User, Method: a.Method}
+}
+
+func timeOf(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) (any, *api.Error) {
+	switch {
+	case (p.Revision == nil) == (p.Undo == 0):
+		return nil, invalid("revision", "is missing: want the revision to go back to, or undo with that of the change to be confirmed, and not both")
+	case p.Owner != "" && p.Undo != 0:
+		return nil, invalid("owner", "does not go with undo, which takes back the whole change")
+	case p.Owner == api.OwnerFile:
+		return nil, invalid("owner", "what stands in the object files goes back there: change them, then reload")
+	case p.Transaction != "" || p.More:
+		return nil, invalid("transaction", "a rollback is one request")
+	}
+	r := &request{method: api.MethodRollback, change: p.Change, back: &state.Rollback{Undo: p.Undo, Owner: p.Owner}}
+	if p.Revision != nil {
+		r.back.Revision = *p.Revision
+	}
+	return s.change(ctx, c, r, 0, func(int) *api.Error { return nil })
+}
+
+// getAt is get of an object as it was.
+func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
+	k, from, err := parseGet(p.Kind, p.Name, p.Continue)
+	if err != nil {
+		return nil, err
+	}
+	o, serr := s.Store.At(p.Revision, k)
+	if serr != nil {
+		return nil, refusalError(serr)
+	}
+	if o == nil {
+		return nil, api.Errorf(api.ReasonNotFound, "there was no such object at revision %d", p.Revision).At(k.Kind+"/"+shorten(k.Name), "")
+	}
+	text, _, err := encodeWith(o, nil, from, maxResult)
+	if err != nil {
+		return nil, err
+	}
+	return text, nil
+}
+
+func (s *Server) historyOf(_ context.Context, _ Caller, p *api.HistoryParams) (any, *api.Error) {
+	if p.Limit < 0 {
+		return nil, invalid("limit", "%d is negative", p.Limit)
+	}
+	history := s.Store.History()
+	result := &api.HistoryResult{Revision: s.Store.Snapshot().Revision, Items: []api.HistoryEntry{}}
+	result.Oldest = result.Revision
+	if len(history) > 0 {
+		result.Oldest = history[0].Previous
+	}
+	if p.Revision != 0 {
+		return s.diffs(p, history, result)
+	}
+	before := ^uint64(0)
+	if p.Continue != "" {
+		var err error
+		if before, err = strconv.ParseUint(p.Continue, 10, 64); err != nil {
+			return nil, invalid("continue", "%q is not from an answer to this", shorten(p.Continue))
+		}
+	}
+	size := 512
+	for i := len(history) - 1; i >= 0; i-- {
+		if history[i].Revision >= before {
+			continue
+		}
+		e := entryOf(&history[i])
+		if size += sizeOfJSON(e); size > maxResult || p.Limit > 0 && len(result.Items) == p.Limit {
+			result.Continue = strconv.FormatUint(history[i].Revision+1, 10)
+			break
+		}
+		result.Items = append(result.Items, e)
+	}
+	return result, nil
+}
+
+func sizeOfJSON(v any) int {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings, numbers, and JSON that was checked
+	}
+	return len(text) + 1
+}
+
+func entryOf(e *state.Entry) api.HistoryEntry {
+	summary := map[string]int{}
+	for action, n := range map[string]int{api.ActionCreated: e.Created, api.ActionUpdated: e.Updated, api.ActionDeleted: e.Deleted} {
+		if n > 0 {
+			summary[action] = n
+		}
+	}
+	return api.HistoryEntry{
+		Revision: e.Revision, Previous: e.Previous, Time: timeOf(e.At), Author: authorOf(e.Author), Owners: e.Owners,
+		Summary: summary, Restored: e.Restored, Confirm: e.Confirmation.String(),
+	}
+}
+
+// diffs answers what one revision changed.
+func (s *Server) diffs(p *api.HistoryParams, history []state.Entry, result *api.HistoryResult) (any, *api.Error) {
+	result.Objects = []api.HistoryDiff{}
+	for i := range history {
+		if history[i].Revision == p.Revision {
+			result.Items = append(result.Items, entryOf(&history[i]))
+		}
+	}
+	size := 2048
+	last := state.Key{}
+	err := s.Store.Diffs(p.Revision, p.Continue, func(d state.Diff) bool {
+		h := diffOf(d)
+		n := sizeOfJSON(h)
+		if n > maxResult-2048 {
+			h.Before, h.After, h.Cut = nil, nil, true
+			n = sizeOfJSON(h)
+		}
+		if size += n; size > maxResult || p.Limit > 0 && len(result.Objects) == p.Limit {
+			result.Continue = last.String()
+			return false
+		}
+		result.Objects, last = append(result.Objects, h), d.Key
+		return true
+	})
+	if err != nil {
+		return nil, refusalError(err)
+	}
+	return result, nil
+}
+
+func diffOf(d state.Diff) api.HistoryDiff {
+	h := api.HistoryDiff{ObjectChange: api.ObjectChange{Kind: d.Kind, Name: d.Name, Action: api.ActionUpdated}}
+	as := func(o *state.Object, otherwise string) *api.Object {
+		if o == nil {
+			h.Action = otherwise
+			return nil
+		}
+		a := objectOf(o, nil)
+		return &a
+	}
+	h.Before, h.After = as(d.Before, api.ActionCreated), as(d.After, api.ActionDeleted)
+	return h
+}
