@@ -33,19 +33,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(cli.Run(ctx, cli.Env{
-		Args:    os.Args[1:],
-		In:      os.Stdin,
-		Out:     os.Stdout,
-		Err:     os.Stderr,
-		Getenv:  os.Getenv,
-		Width:   width,
-		Dial:    dial,
-		Now:     time.Now,
-		Edit:    edit,
-		Program: program,
-		Exec:    run,
-		Version: version,
-		Build:   build(),
+		Args:     os.Args[1:],
+		In:       os.Stdin,
+		Out:      os.Stdout,
+		Err:      os.Stderr,
+		Getenv:   os.Getenv,
+		Width:    width,
+		Terminal: func() bool { return width() > 0 && isTerminal(os.Stdin) },
+		Dial:     dial,
+		Now:      time.Now,
+		Edit:     edit,
+		Program:  program,
+		Exec:     run,
+		Version:  version,
+		Build:    build(),
 	}))
 }
 
@@ -117,6 +118,12 @@ func run(ctx context.Context, stdout, stderr io.Writer, name string, args ...str
 		return e.ExitCode(), nil
 	}
 	return 0, err
+}
+
+// isTerminal says whether a file is one.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // width returns the columns of the terminal that the standard output is; 0: it

@@ -19,6 +19,7 @@ import (
 type changeOptions struct {
 	dryRun     bool
 	wait       time.Duration
+	confirm    time.Duration
 	ifRevision int64
 	requestID  string
 }
@@ -27,10 +28,11 @@ func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
 	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
+	flags.DurationVar(&o.confirm, "confirm", 0, "have the daemon take it back after this `TIME` (1s to 1h), unless llcli confirm comes before: for changes that may lock you out")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
 	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
 	hideDefault(flags, "if-revision")
-	for _, flag := range []string{"wait", "if-revision", "request-id"} {
+	for _, flag := range []string{"wait", "confirm", "if-revision", "request-id"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}
 }
@@ -39,7 +41,10 @@ func (o *changeOptions) params() (api.Change, error) {
 	if o.wait < 0 {
 		return api.Change{}, usagef("--wait %s: want 0 or more", o.wait)
 	}
-	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), RequestID: o.requestID}
+	if o.confirm != 0 && (o.confirm < time.Second || o.confirm > time.Hour) {
+		return api.Change{}, usagef("--confirm %s: want 1s to 1h", o.confirm)
+	}
+	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), Confirm: api.Duration(o.confirm), RequestID: o.requestID}
 	if o.ifRevision >= 0 {
 		revision := uint64(o.ifRevision)
 		change.IfRevision = &revision
@@ -179,9 +184,13 @@ func (a *app) deleteNames(ctx context.Context, d Daemon, kind string, names []st
 func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []document) error {
 	result, err := t.send(ctx, d)
 	if err != nil {
+		a.tellWaiting(&t, err)
 		return locate(err, docs)
 	}
-	return a.printChange(result, t.change.DryRun)
+	if err := a.printChange(result, t.change.DryRun); err != nil {
+		return err
+	}
+	return a.keep(ctx, d, result.Confirm)
 }
 
 // located is an error of the daemon with the place in a file that it is about.
@@ -239,6 +248,7 @@ func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {
 		head = "dry run, nothing was changed"
 	}
 	a.printf("%s: %s\n", head, strings.Join(parts, ", "))
+	a.printLeft(result)
 	return nil
 }
 

@@ -64,6 +64,8 @@ type Env struct {
 	Width func() int
 	// Dial connects to the daemon at a nanomsg URL. Each call may take so long.
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
+	// Terminal says whether somebody sits there who can be asked; nil: nobody does.
+	Terminal func() bool
 	// Now is the time of day, for what is printed only.
 	Now func() time.Time
 	// Edit lets the user edit a file with the editor of his choice.

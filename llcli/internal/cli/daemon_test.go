@@ -34,6 +34,9 @@ type testDaemon struct {
 	interrupt   func()                // what Ctrl-C does
 	away        error                 // what everybody gets who connects
 	fail        map[string]*api.Error // by method
+	past        []pastRevision
+	restored    uint64 // by the last rollback
+	waits       *api.PendingConfirm
 }
 
 func newTestDaemon(t *testing.T) *testDaemon {
@@ -104,6 +107,12 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.counters)
 	case api.MethodNetworkList:
 		return with(params, d.networkList)
+	case api.MethodHistory:
+		return with(params, d.history)
+	case api.MethodRollback:
+		return with(params, d.rollback)
+	case api.MethodConfirm:
+		return with(params, d.confirm)
 	case api.MethodVersion:
 		return api.VersionResult{Version: "1.2.3", API: []int{1}, Build: "go1.26 linux/amd64"}, nil
 	case api.MethodStatus:
@@ -263,6 +272,7 @@ func (d *testDaemon) commit(result *api.ChangeResult, after map[api.ObjectRef]ap
 	if !maps.EqualFunc(d.objects, after, func(a, b api.Object) bool { return a.Revision == b.Revision }) {
 		d.revision++
 		result.Revision = d.revision
+		d.remember(result, after, change)
 	}
 	d.objects = after
 	if change.Wait > 0 && len(stuck) > 0 {
@@ -298,7 +308,7 @@ func statusOf(o *api.Object) json.RawMessage {
 }
 
 func (d *testDaemon) get(p api.GetParams) (any, *api.Error) {
-	o, found := d.objects[api.ObjectRef{Kind: p.Kind, Name: p.Name}]
+	o, found := d.at(p.Revision)[api.ObjectRef{Kind: p.Kind, Name: p.Name}]
 	if !found {
 		return nil, api.Errorf(api.ReasonNotFound, "there is none").At(p.Kind+"/"+p.Name, "")
 	}
@@ -343,6 +353,7 @@ func (d *testDaemon) status() api.StatusResult {
 		},
 		Health:  api.Health{State: "degraded", Messages: []string{"table services is 99% full"}},
 		Objects: map[string]int{},
+		Confirm: d.waits,
 	}
 	if d.healthy {
 		s.Health = api.Health{State: "ok"}

@@ -22,15 +22,26 @@ func (a *app) diffCommand() *cobra.Command {
 	var files []string
 	var exitCode bool
 	var owner string
+	var revision int64
 	cmd := &cobra.Command{
-		Use:   "diff -f FILE…",
-		Short: "Show what apply would change",
+		Use:   "diff {-f FILE… | --revision REVISION}",
+		Short: "Show what apply, or rollback, would change",
 		Long: `Show line by line what apply would change of what is wanted. The daemon checks the
 files as it would for apply, with the same errors. JSON and YAML output is the
-answer of apply --dry-run.`,
-		Example: "  llcli diff -f web.yaml\n  llcli diff -f conf/ --exit-code || echo it differs",
+answer of apply --dry-run. With --revision, show what rollback to it would change.`,
+		Example: "  llcli diff -f web.yaml\n  llcli diff -f conf/ --exit-code || echo it differs\n  llcli diff --revision 41",
 		Args:    moreFiles(&files),
 		RunE: a.run(func(ctx context.Context, d Daemon, more []string) error {
+			if revision >= 0 {
+				if len(files) > 0 {
+					return usagef("-f and --revision do not go together")
+				}
+				differs, err := a.diffRevision(ctx, d, uint64(revision), owner)
+				if err == nil && differs && exitCode {
+					return errDiffers
+				}
+				return err
+			}
 			docs, change, err := a.changeInput(append(files, more...), owner, &changeOptions{dryRun: true, ifRevision: -1})
 			if err != nil {
 				return err
@@ -54,6 +65,11 @@ answer of apply --dry-run.`,
 	}
 	bindFiles(cmd, &files)
 	bindOwner(cmd, &owner, "", "the `OWNER` of objects that name none (default cli)")
+	cmd.Flags().Int64Var(&revision, "revision", -1, "compare what is with what was at this `REVISION`, of all owners or of --owner")
+	hideDefault(cmd.Flags(), "revision")
+	must(cmd.RegisterFlagCompletionFunc("revision", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.completeRevisions(cmd, nil, prefix)
+	}))
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 1 if there are differences")
 	return cmd
 }
@@ -126,6 +142,11 @@ func (a *app) printDiff(ref string, absent bool, lines []string) {
 		title += " (it is not there)"
 	}
 	a.printf("%s\n", paint.paint(bold, clean(title)))
+	a.printDiffLines(lines)
+}
+
+func (a *app) printDiffLines(lines []string) {
+	paint := a.painter()
 	for _, line := range lines {
 		color := ""
 		switch line[0] {

@@ -190,6 +190,9 @@ func eventText(e *client.Event) (text, color string, err error) {
 		var v api.StatusEvent
 		err = e.Decode(&v)
 		of := v.Kind + "/" + v.Name
+		if v.Kind == "" {
+			return fmt.Sprintf("the change of revision %d, which is to be confirmed, is %s%s", v.Revision, v.State, prefixed(": ", v.Message)), confirmColor(v.State), err
+		}
 		if v.Backend != "" {
 			of += " backend " + v.Backend
 		}

@@ -14,6 +14,7 @@ import (
 func (a *app) addCommands(root *cobra.Command) {
 	objects := []*cobra.Command{
 		a.applyCommand(), a.deleteCommand(), a.diffCommand(), a.editCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
+		a.confirmCommand(), a.historyCommand(), a.rollbackCommand(),
 		a.serviceCommand(), a.interfaceCommand(),
 	}
 	for _, n := range nouns() {

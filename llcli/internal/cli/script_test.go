@@ -58,10 +58,11 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 			}
 			return os.WriteFile(path, []byte(s.edit(string(text))), 0o600)
 		},
-		Program: func() (string, error) { return "/sbin/loxilightd", nil },
-		Exec:    s.exec,
-		Version: "0.9",
-		Build:   "test",
+		Terminal: func() bool { return s.env["SITS_THERE"] != "" },
+		Program:  func() (string, error) { return "/sbin/loxilightd", nil },
+		Exec:     s.exec,
+		Version:  "0.9",
+		Build:    "test",
 	})
 	return code, out.String(), errs.String()
 }

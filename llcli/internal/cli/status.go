@@ -82,6 +82,10 @@ func (a *app) printStatus(s *api.StatusResult) {
 	}
 	field("Instance", fmt.Sprintf("%s, process %d, up %s", s.Instance, s.PID, short(s.Uptime)))
 	field("Revision", strconv.FormatUint(s.Revision, 10))
+	if c := s.Confirm; c != nil {
+		field("To confirm", paint.paint(yellow, fmt.Sprintf("revision %d, %s by %s: taken back in %s unless confirmed", c.Revision, c.Method, clean(userOf(c.Author)), short(c.Left))))
+		field("", fmt.Sprintf("%s confirm %d, or %s rollback --last", a.self(), c.Revision, a.self()))
+	}
 	if s.Repairs > 0 {
 		field("Repairs", strconv.FormatUint(s.Repairs, 10)+" changes by strangers were mended")
 	}

@@ -14,8 +14,10 @@ type transaction struct {
 	method  string
 	objects []api.Object    // of apply and replace
 	refs    []api.ObjectRef // of delete
-	owner   string          // of replace
+	owner   string          // of replace and rollback
 	kinds   []string        // of replace
+	back    uint64          // of rollback: the revision to go back to, unless undo is set
+	undo    uint64          // of rollback: the change that waits to be confirmed
 	change  api.Change
 }
 
@@ -32,6 +34,12 @@ func (t *transaction) params() any {
 		return api.DeleteParams{Objects: t.refs, Change: t.change}
 	case api.MethodReplace:
 		return api.ReplaceParams{Owner: t.owner, Kinds: t.kinds, Objects: t.objects, Change: t.change}
+	case api.MethodRollback:
+		p := api.RollbackParams{Undo: t.undo, Owner: t.owner, Change: t.change}
+		if t.undo == 0 {
+			p.Revision = &t.back
+		}
+		return p
 	default:
 		return api.ApplyParams{Objects: t.objects, Change: t.change}
 	}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) rollbackCommand() *cobra.Command {
+	var options changeOptions
+	var last bool
+	var owner string
+	cmd := &cobra.Command{
+		Use:   "rollback {REVISION | --last}",
+		Short: "Go back to an earlier revision",
+		Long: `Make the objects of all owners but file, or of --owner, be as they were at a revision,
+as one new revision. What stands in the daemon's object files stays, and is named where
+it was different then. llcli diff --revision shows what it would change.
+
+--last takes back the latest change: the one that waits to be confirmed, where one
+does, else whatever the latest revision changed, whoever made it.`,
+		Example: "  llcli history\n  llcli diff --revision 41\n  llcli rollback 41 --confirm 60s\n  llcli rollback --last",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return usagef("unexpected %q: llcli rollback takes one REVISION", args[1])
+			case (len(args) == 1) == last:
+				return usagef("where to? llcli rollback REVISION, or --last; llcli history lists revisions")
+			case last && owner != "":
+				return usagef("--last and --owner do not go together")
+			}
+			return nil
+		},
+		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			change, err := options.params()
+			if err != nil {
+				return err
+			}
+			t := transaction{method: api.MethodRollback, owner: owner, change: change}
+			if last {
+				err = a.findLast(ctx, d, &t)
+			} else {
+				t.back, err = parseRevision(args[0])
+			}
+			if err != nil {
+				return err
+			}
+			return a.change(ctx, d, t, nil)
+		}),
+		ValidArgsFunction: a.completeRevisions,
+	}
+	options.bind(cmd)
+	cmd.Flags().BoolVar(&last, "last", false, "take back the latest change")
+	bindOwner(cmd, &owner, "", "only what this `OWNER` holds (default: all)")
+	return cmd
+}
+
+// findLast has t take back the latest change, provided that it still is.
+func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
+	waits, err := a.waiting(ctx, d)
+	if err != nil {
+		return err
+	}
+	if waits != nil {
+		t.undo = waits.Revision
+		return nil
+	}
+	found := false
+	err = a.eachEntry(ctx, d, 1, func(e api.HistoryEntry) bool {
+		found, t.back = true, e.Previous
+		if t.change.IfRevision == nil {
+			t.change.IfRevision = &e.Revision
+		}
+		return false
+	})
+	if err == nil && !found {
+		err = errors.New("the daemon remembers no change that could be taken back")
+	}
+	return err
+}
+
+// diffRevision shows what a rollback to a revision would change.
+func (a *app) diffRevision(ctx context.Context, d Daemon, revision uint64, owner string) (differs bool, err error) {
+	t := transaction{method: api.MethodRollback, back: revision, owner: owner, change: api.Change{DryRun: true}}
+	for {
+		result, err := t.send(ctx, d)
+		if err != nil {
+			return differs, err
+		}
+		differs = differs || len(result.Changes) > 0
+		if !a.isTable() {
+			return differs, a.printValue(result)
+		}
+		for _, c := range result.Changes {
+			o := api.HistoryDiff{ObjectChange: c}
+			if o.After, err = a.objectAt(ctx, d, c.Kind, c.Name, revision); err != nil {
+				return differs, err
+			}
+			now, err := a.object(ctx, d, c.Kind, c.Name)
+			if err == nil {
+				o.Before = &now
+			} else if !isNotFound(err) {
+				return differs, err
+			}
+			if err := a.printHistoryDiff(&o); err != nil {
+				return differs, err
+			}
+		}
+		if t.change.ChangesFrom += len(result.Changes); !result.Truncated || len(result.Changes) == 0 {
+			a.printLeft(result)
+			return differs, nil
+		}
+	}
+}
+
+// printLeft names what a rollback leaves as it is.
+func (a *app) printLeft(result *api.ChangeResult) {
+	for _, ref := range result.Left {
+		a.printf("%s stays: it stands in the daemon's object files\n", clean(fmt.Sprint(ref)))
+	}
+}
