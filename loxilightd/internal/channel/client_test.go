@@ -81,7 +81,7 @@ func TestClientSplitsLargeChanges(t *testing.T) {
 func TestClientRefusesAnObjectLargerThanARequest(t *testing.T) {
 	_, _, c := serveMini(t, Options{})
 	big := service("big", 1)
-	big.Spec = []byte(`"` + strings.Repeat("x", api.MaxRequest) + `"`)
+	big.Spec = []byte(`{"x":"` + strings.Repeat("x", api.MaxRequest) + `"}`)
 	if _, err := c.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{big}}); !errors.Is(err, client.ErrTooLong) {
 		t.Errorf("error = %v, want ErrTooLong", err)
 	}
