@@ -134,6 +134,9 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.rules.apply(s, changed)
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
+	if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindInterface }) {
+		n.rules.waitTried(ctx) // no packet of a new port passes by rules that came with it
+	}
 	n.ports.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, true)

@@ -176,6 +176,12 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	return left
 }
 
+// waitTried waits until the sets were tried as they are wanted now, or ctx ends.
+func (r *rules) waitTried(ctx context.Context) {
+	_ = r.firewall.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
+	_ = r.nat.WaitTried(ctx, datapath.NodeSet)
+}
+
 // problems says what nobody's status shows: that something which is gone from the
 // desired state is still in force.
 func (r *rules) problems() (list []string) {

@@ -285,3 +285,20 @@ func TestWhatIsStillInForce(t *testing.T) {
 	plane.Refuse("b", nil)
 	eventually(t, func() bool { return states() == "g realised a realised b realised " })
 }
+
+// TestRulesBeforePorts: a port is attached when the rules that came with it are in force.
+func TestRulesBeforePorts(t *testing.T) {
+	for range 50 {
+		store := openStore(t)
+		var plane *backends.FakePlane
+		plane = backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) {
+			if _, there, _, translates := plane.Rules(); !there || !translates {
+				t.Error("a port is attached before the rules are in force")
+			}
+			return datapath.PortState{Index: 7}, true
+		}})
+		n := start(t, Options{Store: store, Plane: plane})
+		port := objectOf(state.KindInterface, "eth0", &state.Interface{Port: datapath.Port{Device: "eth0"}})
+		waitFor(t, n, commit(t, store, []*state.Object{port, rule("a", 1), nat("out")}), port)
+	}
+}
