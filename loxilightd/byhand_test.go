@@ -136,7 +136,8 @@ func TestDocumentedRequests(t *testing.T) {
 	methods := map[string]string{
 		"ApplyParams": "apply", "ReplaceParams": "replace", "DeleteParams": "delete", "GetParams": "get", "ListParams": "list",
 		"ChangesParams": "changes", "ConnectionsListParams": "connections.list", "ConnectionsFlushParams": "connections.flush",
-		"CountersParams": "counters",
+		"CountersParams": "counters", "NetworkListParams": "network.list", "HistoryParams": "history", "RollbackParams": "rollback",
+		"ConfirmParams": "confirm",
 	}
 	s := newSite(t)
 	s.run()
