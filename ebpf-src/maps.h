@@ -74,7 +74,7 @@ MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
  */
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
-/* Connections that each backend was given so far. Raised here, set to 0 by
+/* Connections that each backend was given so far; at 0, those of no service. Raised here, set to 0 by
  * loxilightd when the id gets another owner.
  */
 MAP(ll_backend_opened, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4096, 0);

@@ -214,6 +214,9 @@ static __always_inline int open_follows(struct pkt *p)
  */
 static __always_inline int open_plain(struct pkt *p, struct work *w)
 {
+	__u32 nobody = 0;
+	__u64 *opened;
+
 	if (!open_follows(p)) {
 		if (p->stateless && p->fragment == FRAGMENT_FIRST)
 			fragment_teach(p);
@@ -230,6 +233,9 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	w->conn.sport = p->sport;
 	w->conn.dport = p->dport;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	opened = bpf_map_lookup_elem(&ll_backend_opened, &nobody);
+	if (opened)
+		__sync_fetch_and_add(opened, 1);
 	return open_enter(p, w);
 }
 

@@ -74,7 +74,14 @@ func TestRouted(t *testing.T) {
 			n.attach()
 			n.backends.ServeTCP(t, addr, "server")
 			c := n.dial(addr)
+			before, err := n.d.Telemetry().NodeCounters(context.Background())
+			n.ok(err)
 			n.wantShortCut("routed", c)
+			testnet.Eventually(t, 5*time.Second, "the node counts the connection and its packets", func() bool {
+				after, err := n.d.Telemetry().NodeCounters(context.Background())
+				n.ok(err)
+				return after.Connections == 1 && after.Packets >= before.Packets+2 && after.Bytes > before.Bytes
+			})
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			// netfilter has its say: nothing is short-cut any more.

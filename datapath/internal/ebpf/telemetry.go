@@ -72,7 +72,26 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 		c.Bytes += s.Bytes
 		c.Connections += s.Connections
 	}
-	return c, nil
+	return c, t.addPlain(&c)
+}
+
+// addPlain adds what the connections carry, and carried, that are no service's.
+func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
+	live, err := t.d.sweeper.backend(0)
+	if err != nil {
+		return err
+	}
+	var ended kernelTraffic
+	var opened uint64
+	err = errors.Join(t.d.maps[kernelMapLlBackendTraffic].Lookup(uint32(0), &ended),
+		t.d.maps[kernelMapLlBackendOpened].Lookup(uint32(0), &opened))
+	if err != nil {
+		return fmt.Errorf("counters of connections that are no service's: %w", err)
+	}
+	c.Packets += live.packets + ended.PacketCount
+	c.Bytes += live.bytes + ended.ByteCount
+	c.Connections += opened
+	return nil
 }
 
 // ServiceCounters implements [datapath.Telemetry]. Packets and bytes are those of

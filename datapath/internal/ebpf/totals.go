@@ -8,7 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// backendTotals is what the connections carry that a backend has now.
+// backendTotals is what the connections carry that a backend has now. Connections that
+// are no service's are those of backend 0.
 type backendTotals struct{ active, packets, bytes uint64 }
 
 // addClosed adds what ended connections carried to the totals of their backends.
@@ -75,9 +76,6 @@ func (p *pass) count(m *kernelCtMeta) {
 	if m.Nexthop < nexthopCount {
 		p.used[m.Nexthop] = true
 	}
-	if m.BackendId == 0 {
-		return
-	}
 	t := totalsOf(p.live, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
@@ -88,9 +86,6 @@ func (p *pass) count(m *kernelCtMeta) {
 
 // close enters a connection's direction that has ended.
 func (p *pass) close(m *kernelCtMeta) {
-	if m.BackendId == 0 {
-		return
-	}
 	t := totalsOf(p.closed, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
