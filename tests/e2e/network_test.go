@@ -24,11 +24,10 @@ import (
 //	              b 10.71.0.3 ── p2      ┘
 type switchSite struct {
 	*testdaemon.Daemon
-	t      *testing.T
-	node   *testnet.NS
-	name   string // of the switch's namespace
-	a, b   *testnet.NS
-	number int
+	t    *testing.T
+	node *testnet.NS
+	name string // of the switch's namespace
+	a, b *testnet.NS
 }
 
 func newSwitchSite(t *testing.T) *switchSite {

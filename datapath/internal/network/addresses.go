@@ -67,23 +67,53 @@ func (u *bridgeUpdate) dropAddress(p netip.Prefix, there bool) error {
 	})
 }
 
-// addresses returns those of a device.
+// addresses returns those of a device. The kernel chooses them: a listing of all that
+// there are is interrupted by every change of any.
 func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
-	list, err := dump.Retry(func() ([]netlink.Addr, error) { return s.nl.AddrList(link, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of %q: %w", link.Attrs().Name, err)
-	}
 	var all []netip.Prefix
-	for _, a := range list {
-		if a.IPNet == nil {
-			continue
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		messages, err := dump.Retry(func() ([][]byte, error) {
+			r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+			m := nl.NewIfAddrmsg(family)
+			m.Index = uint32(link.Attrs().Index)
+			r.AddData(m)
+			return s.execute(r, unix.RTM_NEWADDR)
+		})
+		if isGone(err) {
+			return nil, nil // so is the device
 		}
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			bits, _ := a.Mask.Size()
-			all = append(all, netip.PrefixFrom(ip.Unmap(), bits))
+		if err != nil {
+			return nil, fmt.Errorf("list addresses of %q: %w", link.Attrs().Name, err)
+		}
+		for _, m := range messages {
+			if p, ok := addressOf(m, link.Attrs().Index); ok {
+				all = append(all, p)
+			}
 		}
 	}
 	return all, nil
+}
+
+// addressOf reads one address of a listing.
+func addressOf(message []byte, index int) (p netip.Prefix, ok bool) {
+	m := nl.DeserializeIfAddrmsg(message)
+	attrs, err := nl.ParseRouteAttr(message[m.Len():])
+	if err != nil || int(m.Index) != index {
+		return p, false
+	}
+	var address, local netip.Addr
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(a.Value)
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(a.Value)
+		}
+	}
+	if !local.IsValid() { // IPv6, but for links with a peer
+		local = address
+	}
+	return netip.PrefixFrom(local, int(m.Prefixlen)), local.IsValid()
 }
 
 // addAddress adds an address that says that it is ours. It can be used at once: what
@@ -98,11 +128,13 @@ func (s *space) addAddress(index int, p netip.Prefix) error {
 	}
 	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD|unix.IFA_F_PERMANENT)))
 	r.AddData(nl.NewRtAttr(ifaProto, []byte{Protocol}))
-	return s.execute(r)
+	_, err := s.execute(r, 0)
+	return err
 }
 
 func (s *space) removeAddress(index int, p netip.Prefix) error {
-	return s.execute(addressRequest(unix.RTM_DELADDR, unix.NLM_F_ACK, index, p))
+	_, err := s.execute(addressRequest(unix.RTM_DELADDR, unix.NLM_F_ACK, index, p), 0)
+	return err
 }
 
 func addressRequest(what, flags, index int, p netip.Prefix) *nl.NetlinkRequest {

@@ -39,6 +39,9 @@ func TestBridge(t *testing.T) {
 	}
 	r.bridge("lan", want)
 	r.has(sw, "ip -d addr show br0", []string{"mtu 1450", "ageing_time 6000", "10.71.0.1/24", "fd71::1/64 scope global nodad", "alias loxilight test"})
+	if marked := r.marked("br0"); marked != 2 {
+		t.Errorf("%d addresses say that they are ours, want 2", marked)
+	}
 	b.ServeUDP(t, "10.71.0.3:4660", "b")
 	b.ServeUDP(t, "[fd71::3]:4660", "b")
 	sw.ServeUDP(t, "10.71.0.1:4661", "switch")

@@ -46,6 +46,7 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 	if err != nil {
 		return err
 	}
+	defer b.n.done(s)
 	if err := b.takeRecord(name, s, value.Device); err != nil {
 		return err
 	}
@@ -130,6 +131,7 @@ func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 		return err
 	}
 	if s != nil {
+		defer b.n.done(s)
 		link, err := s.link(record.Device)
 		if err != nil {
 			return err
@@ -187,6 +189,7 @@ func (b *bridges) Verify(_ context.Context, name datapath.BridgeName) (bool, err
 	if err != nil || s == nil {
 		return false, err
 	}
+	defer b.n.done(s)
 	u := &bridgeUpdate{n: b.n, s: s, name: name, value: value, record: record.clone(), dry: true}
 	err = u.run()
 	if errors.Is(err, datapath.ErrAbsent) {

@@ -106,7 +106,7 @@ func (n *Network) removeSwitch() error {
 	if err != nil || !ours {
 		return err
 	}
-	n.sw.close()
+	n.sw.drop()
 	n.sw = nil
 	path := filepath.Join(netnsDir, n.cfg.SwitchNamespace)
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {

@@ -37,7 +37,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 	}
 	if n.sw != nil {
 		n.log.Warn("somebody deleted the network namespace of the switch", slog.String("namespace", name))
-		n.sw.close() // or it would live on without a name
+		n.sw.drop() // or it would live on without a name
 		n.sw = nil
 	}
 	if !there {
@@ -54,7 +54,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 		return nil, err
 	}
 	if err := n.watch(s); err != nil {
-		s.close()
+		s.drop()
 		return nil, err
 	}
 	n.sw = s

@@ -100,7 +100,7 @@ func (n *Network) Close() error {
 	defer n.mu.Unlock()
 	for _, s := range []*space{n.host, n.sw} {
 		if s != nil {
-			s.close()
+			s.drop()
 		}
 	}
 	n.host, n.sw = nil, nil
@@ -115,11 +115,16 @@ func isHost(cfg datapath.Config) bool {
 	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == hostNamespace
 }
 
-// space returns the namespace of the host or of the switch. That of the switch is
-// made if need be, and then kept.
-func (n *Network) space(ofSwitch bool) (*space, error) {
+// space returns the namespace of the host or of the switch, to be given back by done.
+// That of the switch is made if need be, and then kept.
+func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer func() {
+		if err == nil {
+			s.users++
+		}
+	}()
 	if n.host == nil {
 		return nil, errors.New("network: closed")
 	}
@@ -128,8 +133,7 @@ func (n *Network) space(ofSwitch bool) (*space, error) {
 	}
 	first, before := !n.needed, n.sw
 	n.needed = true
-	s, err := n.ensureSwitch(true)
-	if err != nil {
+	if s, err = n.ensureSwitch(true); err != nil {
 		return nil, err
 	}
 	if first || s != before {
@@ -143,14 +147,32 @@ func (n *Network) space(ofSwitch bool) (*space, error) {
 // NeedSwitch makes the network namespace of the switch, if it has one of its own and
 // it is not there, and keeps it.
 func (n *Network) NeedSwitch() error {
-	_, err := n.space(true)
+	s, err := n.space(true)
+	if err == nil {
+		n.done(s)
+	}
 	return err
 }
 
-// present returns the space with id if it is still there, and never makes it.
-func (n *Network) present(id spaceID) (*space, error) {
+// done gives a space back.
+func (n *Network) done(s *space) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if s.users--; s.dropped && s.users == 0 {
+		s.close()
+	}
+}
+
+// present returns the space with id if it is still there, to be given back by done. It
+// never makes one; nil: there is none.
+func (n *Network) present(id spaceID) (s *space, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer func() {
+		if err == nil && s != nil {
+			s.users++
+		}
+	}()
 	if n.host == nil {
 		return nil, errors.New("network: closed")
 	}
@@ -160,7 +182,7 @@ func (n *Network) present(id spaceID) (*space, error) {
 	if n.isHost() {
 		return nil, nil
 	}
-	s, err := n.ensureSwitch(false)
+	s, err = n.ensureSwitch(false)
 	if errors.Is(err, datapath.ErrAbsent) || err == nil && s.id != id {
 		return nil, nil
 	}

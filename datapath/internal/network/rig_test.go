@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -153,6 +154,37 @@ func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string
 			r.t.Errorf("%s has %q:\n%s", command, w, out)
 		}
 	}
+}
+
+// marked counts the addresses of a device of the switch that bear our protocol.
+func (r *rig) marked(device string) (count int) {
+	r.t.Helper()
+	link, err := r.n.sw.link(device)
+	if err != nil || link == nil {
+		r.t.Fatalf("%s: %v", device, err)
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		m := nl.NewIfAddrmsg(family)
+		m.Index = uint32(link.Attrs().Index)
+		request.AddData(m)
+		messages, err := r.n.sw.execute(request, unix.RTM_NEWADDR)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, message := range messages {
+			attrs, err := nl.ParseRouteAttr(message[m.Len():])
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			for _, a := range attrs {
+				if a.Attr.Type == ifaProto && len(a.Value) > 0 && a.Value[0] == 0x4c {
+					count++
+				}
+			}
+		}
+	}
+	return count
 }
 
 // station is a namespace with a device to the switch, or to where it is told.

@@ -25,9 +25,13 @@ import (
 // defaultMetric6 is what IPv6 makes of a metric that is not told.
 const defaultMetric6 = 1024
 
-// listingAge is how long a listing of our routes is good for: looking at ten thousand
-// of them lists them a few times, and not ten thousand times.
-const listingAge = 500 * time.Millisecond
+// listingAge is how long a listing of our routes is good for, at least: looking at ten
+// thousand of them lists them a few times, and not ten thousand times. One that took
+// long is good for longer, by listingShare.
+const (
+	listingAge   = 500 * time.Millisecond
+	listingShare = 10
+)
 
 // routeKey is what tells the entries of a table apart.
 type routeKey struct {
@@ -62,7 +66,7 @@ type place struct {
 
 // listing is our routes in one namespace, as they were.
 type listing struct {
-	at    time.Time
+	until time.Time
 	byKey map[routeKey][]netlink.Route
 }
 
@@ -125,6 +129,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	if err != nil {
 		return err
 	}
+	defer r.n.done(s)
 	record := &routeRecord{Space: s.id, Key: keyOf(&value)}
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
@@ -232,6 +237,7 @@ func (r *routes) remove(name string, record *routeRecord) error {
 		return err
 	}
 	if s != nil {
+		defer r.n.done(s)
 		there, err := r.ours(s, record.Key)
 		if err == nil {
 			err = r.removeAll(s, there)
@@ -293,6 +299,7 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	if err != nil || s == nil {
 		return false, err
 	}
+	defer r.n.done(s)
 	there, err := r.ours(s, record.Key)
 	if err != nil || len(there) != 1 {
 		return false, err
@@ -306,8 +313,8 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	r.mu.Lock()
 	l := r.listings[s.id]
 	r.mu.Unlock()
-	if l == nil || time.Since(l.at) > listingAge {
-		l = &listing{at: time.Now(), byKey: map[routeKey][]netlink.Route{}}
+	if begin := time.Now(); l == nil || begin.After(l.until) {
+		l = &listing{byKey: map[routeKey][]netlink.Route{}}
 		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			list, err := dump.Retry(func() ([]netlink.Route, error) {
@@ -322,6 +329,8 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 				}
 			}
 		}
+		took := time.Since(begin)
+		l.until = begin.Add(max(listingAge, listingShare*took))
 		r.mu.Lock()
 		r.listings[s.id] = l
 		r.mu.Unlock()

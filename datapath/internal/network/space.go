@@ -32,6 +32,9 @@ type space struct {
 	strict *netlink.Handle // has the kernel choose what it lists; not for devices
 	raw    *nl.SocketHandle
 	done   chan struct{} // closed when nobody watches it any more
+
+	users   int  // who work on it now; of Network.mu, as dropped
+	dropped bool // closed with the last of them
 }
 
 func idOf(fd int) (spaceID, error) {
@@ -85,7 +88,8 @@ func spaceOf(fd int, host bool) (_ *space, err error) {
 	socket, err := nl.GetNetlinkSocketAt(s.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err == nil {
 		s.raw = &nl.SocketHandle{Socket: socket}
-		err = s.strict.SetStrictCheck(true)
+		err = errors.Join(s.strict.SetStrictCheck(true),
+			unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1))
 	}
 	if err != nil {
 		s.nl.Close()
@@ -95,9 +99,17 @@ func spaceOf(fd int, host bool) (_ *space, err error) {
 	return s, nil
 }
 
-// close lets go of the namespace: the kernel ends one that has no name any more.
-func (s *space) close() {
+// drop lets go of the namespace as soon as nobody works on it: a handle that is closed
+// would talk about the namespace of the daemon. Network.mu is held.
+func (s *space) drop() {
 	close(s.done)
+	if s.dropped = true; s.users == 0 {
+		s.close()
+	}
+}
+
+// close closes what is open: the kernel ends a namespace that has no name any more.
+func (s *space) close() {
 	s.nl.Close()
 	s.strict.Close()
 	s.raw.Close()
@@ -105,10 +117,9 @@ func (s *space) close() {
 }
 
 // execute carries out a request that the library has no call for.
-func (s *space) execute(r *nl.NetlinkRequest) error {
+func (s *space) execute(r *nl.NetlinkRequest, answers uint16) ([][]byte, error) {
 	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s.raw}
-	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return r.Execute(unix.NETLINK_ROUTE, answers)
 }
 
 // link returns the device called name; nil where there is none.

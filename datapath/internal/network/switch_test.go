@@ -208,3 +208,46 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	}
 	r.awaitSignal("devices came and went")
 }
+
+// TestSwitchDeletedAtWork deletes the namespace again and again while bridges and
+// routes are changed in it: nothing of that may ever come to the host.
+func TestSwitchDeletedAtWork(t *testing.T) {
+	r := newRig(t, false)
+	ctx := context.Background()
+	stop, done := make(chan struct{}), make(chan int, 2)
+	work := func(update func(i int)) {
+		// On threads of the host's namespace, where a handle that is closed would act.
+		_ = r.host.Try(func() error {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					done <- i
+					return nil
+				default:
+					update(i) // which may fail
+				}
+			}
+		})
+	}
+	go work(func(i int) {
+		_ = r.n.Bridges().Update(ctx, "lan", datapath.Bridge{
+			Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ageing: time.Duration(60+i%9) * time.Second,
+			Ports: []datapath.BridgePort{{Device: "hs_host", Isolated: i%2 == 0}},
+		})
+	})
+	go work(func(i int) {
+		_ = r.n.Routes().Update(ctx, "far", datapath.Route{
+			Switch: true, Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole, Metric: uint32(1 + i%5),
+		})
+	})
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		r.deleteSwitch()
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	t.Logf("%d and %d changes", <-done, <-done)
+	r.has(r.host, "ip link", nil, "br0", "hs_host")
+	r.has(r.host, "ip route show table all", nil, "192.0.2.0", "10.71.0")
+}
