@@ -4,12 +4,13 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/internal/testdaemon"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -42,9 +43,11 @@ func newSwitchSite(t *testing.T) *switchSite {
 	return s
 }
 
+// there says whether the namespace has its name, which is a file first.
 func (s *switchSite) there() bool {
-	_, err := os.Stat(filepath.Join("/run/netns", s.name))
-	return err == nil
+	const nsfs = 0x6e736673
+	var at unix.Statfs_t
+	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
 }
 
 // plugIn connects new stations to the switch as it is now.
