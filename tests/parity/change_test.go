@@ -11,7 +11,6 @@ import (
 type change struct {
 	name     string
 	do, undo string // shell commands; do can be repeated after undo
-	gap      bool   // does not end short cuts yet
 	needs    string // a command that fails where the kernel cannot do this; empty: none
 }
 
@@ -27,9 +26,6 @@ func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 	for done := 0; done < steps; {
 		i := r.rng.IntN(len(all))
 		c := all[i]
-		if c.gap && !*gapsFlag {
-			skipped[i] = true
-		}
 		if !skipped[i] && c.needs != "" && !active[i] {
 			if _, err := r.kernel.node.TryRun("sh", "-ec", c.needs); err != nil {
 				r.t.Logf("not here: %s", c.name)
@@ -79,13 +75,6 @@ func ip(name, do, undo string) change {
 	return change{name: name, do: "ip " + do, undo: "ip " + undo}
 }
 
-// gap is [ip] for what does not end short cuts yet.
-func gap(name, do, undo string) change {
-	c := ip(name, do, undo)
-	c.gap = true
-	return c
-}
-
 // networkUp sets up a network of the router, whatever is there of it.
 func networkUp(n int) string {
 	batch := fmt.Sprintf("link set %s up\n", port(n))
@@ -113,16 +102,16 @@ func (r *router) routerChanges() []change {
 		ip("blackhole", fmt.Sprintf("route add blackhole 198.18.%d.64/26", a+1), fmt.Sprintf("route del blackhole 198.18.%d.64/26", a+1)),
 		ip("unreachable IPv6", fmt.Sprintf("-6 route add unreachable 2001:db8:%d00::/64", a+1), fmt.Sprintf("-6 route del unreachable 2001:db8:%d00::/64", a+1)),
 		ip("route with an MTU", fmt.Sprintf("route replace %s via %s mtu lock 1000", v4, host(a, 2, false)), fmt.Sprintf("route replace %s via %s", v4, host(a, 2, false))),
-		gap("an address of the node's", fmt.Sprintf("address add %s/32 dev lo", host(a, 4, false)), fmt.Sprintf("address del %s/32 dev lo", host(a, 4, false))),
+		ip("an address of the node's", fmt.Sprintf("address add %s/32 dev lo", host(a, 4, false)), fmt.Sprintf("address del %s/32 dev lo", host(a, 4, false))),
 		ip("MTU", fmt.Sprintf("link set %s mtu 1290", port(b)), fmt.Sprintf("link set %s mtu 1500", port(b))),
-		gap("rule by source", fmt.Sprintf("rule add from %s lookup 100\nip route replace default via %s table 100", v4, host(b, 6, false)), fmt.Sprintf("rule del from %s lookup 100", v4)),
-		gap("IPv6 rule by source", fmt.Sprintf("-6 rule add from %s lookup 100\nip -6 route replace default via %s table 100", v6, host(b, 6, true)), fmt.Sprintf("-6 rule del from %s lookup 100", v6)),
+		ip("rule by source", fmt.Sprintf("rule add from %s lookup 100\nip route replace default via %s table 100", v4, host(b, 6, false)), fmt.Sprintf("rule del from %s lookup 100", v4)),
+		ip("IPv6 rule by source", fmt.Sprintf("-6 rule add from %s lookup 100\nip -6 route replace default via %s table 100", v6, host(b, 6, true)), fmt.Sprintf("-6 rule del from %s lookup 100", v6)),
 		{name: "link down", do: "ip link set " + port(b) + " down", undo: networkUp(b)},
 		{name: "address removed", do: fmt.Sprintf("ip address del %s/26 dev %s", host(b, 1, false), port(b)), undo: networkUp(b)},
-		{name: "no forwarding", gap: true, do: "echo 0 >/proc/sys/net/ipv4/ip_forward", undo: "echo 1 >/proc/sys/net/ipv4/ip_forward"},
-		{name: "no IPv6 forwarding", gap: true, do: "echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", undo: "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"},
-		{name: "nft drop", do: "nft 'add table inet t; add chain inet t f { type filter hook forward priority 0; }; add rule inet t f udp dport 0-30000 drop'", undo: "nft delete table inet t", gap: true, needs: "nft list tables"},
-		{name: "nft drop before routing", do: "nft 'add table ip n; add chain ip n f { type filter hook prerouting priority -100; }; add rule ip n f ip daddr " + v4 + " drop'", undo: "nft delete table ip n", gap: true, needs: "nft list tables"},
+		{name: "no forwarding", do: "echo 0 >/proc/sys/net/ipv4/ip_forward", undo: "echo 1 >/proc/sys/net/ipv4/ip_forward"},
+		{name: "no IPv6 forwarding", do: "echo 0 >/proc/sys/net/ipv6/conf/all/forwarding", undo: "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"},
+		{name: "nft drop", do: "nft 'add table inet t; add chain inet t f { type filter hook forward priority 0; }; add rule inet t f udp dport 0-30000 drop'", undo: "nft delete table inet t", needs: "nft list tables"},
+		{name: "nft drop before routing", do: "nft 'add table ip n; add chain ip n f { type filter hook prerouting priority -100; }; add rule ip n f ip daddr " + v4 + " drop'", undo: "nft delete table ip n", needs: "nft list tables"},
 	}
 	for i := range 3 {
 		n, h := r.rng.IntN(portCount), 2+r.rng.IntN(hostCount)
@@ -151,7 +140,7 @@ func (b *bridge) bridgeChanges() []change {
 	if b.jumbo == 0 { // which the kernel's rules do not recognise while they are in pieces
 		all = append(all, change{
 			name: "nft drop", do: "nft 'add table bridge t; add chain bridge t f { type filter hook forward priority 0; }; add rule bridge t f meta l4proto udp drop'",
-			undo: "nft delete table bridge t", gap: true, needs: "nft 'add table bridge x; delete table bridge x'",
+			undo: "nft delete table bridge t", needs: "nft 'add table bridge x; delete table bridge x'",
 		})
 	}
 	if b.filtering {

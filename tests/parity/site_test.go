@@ -27,7 +27,6 @@ var (
 	roundsFlag = flag.Int("rounds", 0, "topologies for each test; 0: a few")
 	framesFlag = flag.Int("frames", 5000, "frames for each topology")
 	stepsFlag  = flag.Int("changes", 5, "changes for each topology")
-	gapsFlag   = flag.Bool("gaps", false, "with changes that do not end short cuts yet: netfilter, ip rules, own addresses, forwarding turned off")
 	allFlag    = flag.Bool("all", false, "go on after a difference, to see more of them")
 
 	programs testdaemon.Programs

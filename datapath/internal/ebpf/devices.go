@@ -105,13 +105,19 @@ func (v *devices) subscribe() error {
 		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost, ListExisting: true}),
 		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
 	)
+	if err == nil {
+		err = v.followPolicy()
+	}
 	if err != nil {
 		close(v.done)
 		return fmt.Errorf("watch devices: %w", err)
 	}
 	v.wg.Add(4)
 	go follow(v, links, func(netlink.LinkUpdate) { v.refresh() })
-	go follow(v, addrs, func(netlink.AddrUpdate) { v.refresh() })
+	go follow(v, addrs, func(netlink.AddrUpdate) {
+		v.report(v.invalidateAll()) // what is for an address of the node's goes nowhere else
+		v.refresh()
+	})
 	go follow(v, neighs, v.neighbourChanged)
 	go follow(v, routes, func(u netlink.RouteUpdate) { v.routeChanged(u) })
 	return nil
