@@ -4,11 +4,13 @@ package model
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -16,6 +18,7 @@ import (
 type flow struct {
 	tuple
 	port int
+	tos  uint8
 }
 
 // op is one thing that happens: a new configuration, or a packet of a flow.
@@ -24,6 +27,7 @@ type op struct {
 	flow   int
 	// back is a packet of whom the flow's last packet reached, to where that came from.
 	back         bool
+	stranger     bool // with back: by somebody else beside it
 	flags, chunk uint8
 	ttl, tos     uint8
 	size         int
@@ -61,6 +65,11 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 		if op.config != nil {
 			fmt.Fprintf(&b, "%4d. configuration:\n%s", i, op.config)
 			if err := s.configure(op.config.objects()); err != nil {
+				var refused *api.Error
+				if errors.As(err, &refused) && refused.Reason() == api.ReasonInvalid {
+					s.refused++
+					return judged, "", nil
+				}
 				return judged, "", fmt.Errorf("%s\nconfigure: %w", b.String(), err)
 			}
 			o.told(op.config)
@@ -71,6 +80,9 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 			continue
 		}
 		v := o.judge(port, p)
+		if v.told == ratedTold {
+			v.told = s.rated()
+		}
 		judged++
 		fmt.Fprintf(&b, "%4d. into %s: %s\n        model: %s\n", i, device(port), p, v.why)
 		out, told := s.send(port, p.frame(mac, nodeMAC(port)), p, v)
@@ -96,6 +108,10 @@ func (s *site) packet(sc *scenario, op op, last []reached) (p *pkt, port int, ma
 	}
 	to := last[op.flow]
 	p.tuple, p.reply, p.seq, p.ack = to.as.turned(), isICMP(f.proto), 5000, 1000
+	if op.stranger && to.seen {
+		other := host(to.port, hostFirst+(op.size+op.flow)%hostCount, p.src.Addr().Is6())
+		p.src, to.mac, p.reply = netip.AddrPortFrom(other, p.src.Port()), macOf(other), false
+	}
 	return p, to.port, to.mac, to.seen
 }
 
@@ -124,7 +140,7 @@ func (s *site) send(port int, frame []byte, p *pkt, v verdict) (out, told []outp
 				switch {
 				case isRedirect(frame):
 				case !bytes.Contains(frame, []byte(mark)):
-					if i == port && isReset(frame, p) {
+					if isReset(frame, p) {
 						told = append(told, output{i, frame})
 					} else if late := markOf(frame); late != "" && s.late[late] {
 						s.t.Errorf("came out after all, of %s: %s", late, testpkt.Parse(frame))
@@ -241,8 +257,24 @@ func isRedirect(frame []byte) bool {
 	return p.ICMP != nil && p.ICMP.V6 && p.ICMP.Type == 137
 }
 
-// isReset reports whether a frame answers p by a reset.
+// isReset reports whether a frame answers p by the end of its connection.
 func isReset(frame []byte, p *pkt) bool {
 	q := testpkt.Parse(frame)
-	return q.TCP != nil && q.TCP.Flags&testpkt.RST != 0 && q.Destination() == p.src && q.Source() == p.dst
+	if q.Destination() != p.src || q.Source() != p.dst {
+		return false
+	}
+	return q.TCP != nil && q.TCP.Flags&testpkt.RST != 0 ||
+		q.SCTP != nil && len(q.SCTP.Chunks) > 0 && (q.SCTP.Chunks[0].Type == 6 || q.SCTP.Chunks[0].Type == 14)
+}
+
+// rated is whether the sender of a refused packet must be told: each processor tells so
+// many in a second.
+func (s *site) rated() answer {
+	if now := time.Now(); now.Sub(s.second) > time.Second {
+		s.second, s.answers = now, 0
+	}
+	if s.answers++; s.answers > 300 {
+		return perhapsTold
+	}
+	return surelyTold
 }

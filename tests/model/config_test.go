@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// kinds are those that the model knows, as far as the daemon carries them.
-var kinds = []string{api.KindService}
+// kinds are those that the model knows.
+var kinds = []string{api.KindAddressGroup, api.KindNAT, api.KindFirewallRule, api.KindService}
 
 // config is what the daemon is told, as the model sees it.
 type config struct {

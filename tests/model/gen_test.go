@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -20,9 +21,9 @@ func vip(i int, v6 bool) netip.Addr {
 }
 
 // generate makes a scenario of a random configuration and random packets.
-func generate(rng *rand.Rand) *scenario {
+func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 	sc := &scenario{}
-	c := randomConfig(rng)
+	c := randomConfig(rng, carries)
 	sc.ops = append(sc.ops, op{config: c})
 	for range 12 + rng.IntN(30) {
 		sc.flows = append(sc.flows, randomFlow(rng, c))
@@ -42,11 +43,17 @@ func generate(rng *rand.Rand) *scenario {
 	return sc
 }
 
-func randomConfig(rng *rand.Rand) *config {
+func randomConfig(rng *rand.Rand, carries map[string]bool) *config {
 	c := &config{}
 	taken := map[frontend]bool{}
 	for i := range rng.IntN(5) {
 		c.services = append(c.services, randomService(rng, i, taken))
+	}
+	if carries[api.KindFirewallRule] && rng.IntN(4) != 0 {
+		c.groups, c.rules = randomRules(rng, c)
+	}
+	if carries[api.KindNAT] && rng.IntN(3) != 0 {
+		c.nats = randomNATs(rng)
 	}
 	return c
 }
@@ -119,6 +126,18 @@ func changed(rng *rand.Rand, c *config) *config {
 		}
 		d.services = append(d.services, &t)
 	}
+	switch {
+	case len(c.rules) > 0 && rng.IntN(2) == 0:
+		d.rules = cut(c.rules, rng.IntN(len(c.rules)))
+	case len(c.rules) > 0:
+		d.groups, d.rules = randomRules(rng, &d)
+	}
+	switch {
+	case len(c.nats) > 0 && rng.IntN(2) == 0:
+		d.nats = cut(c.nats, rng.IntN(len(c.nats)))
+	case len(c.nats) > 0 && rng.IntN(2) == 0:
+		d.nats = randomNATs(rng)
+	}
 	return &d
 }
 
@@ -134,7 +153,7 @@ func randomFlow(rng *rand.Rand, c *config) flow {
 			f := s.frontends[rng.IntN(len(s.frontends))]
 			dst, proto, v6 = f.addr, f.proto, f.addr.Addr().Is6()
 		}
-	} else if rng.IntN(8) == 0 {
+	} else if rng.IntN(8) == 0 || len(c.nats) > 0 && rng.IntN(2) == 0 {
 		dst = netip.AddrPortFrom(vip(rng.IntN(3), v6), uint16(80+rng.IntN(4)))
 	}
 	src := netip.AddrPortFrom(host(port, hostFirst+rng.IntN(hostCount), v6), uint16(20000+rng.IntN(12000)))
@@ -147,21 +166,26 @@ func randomFlow(rng *rand.Rand, c *config) flow {
 		}
 		dst = netip.AddrPortFrom(dst.Addr(), src.Port())
 	}
-	return flow{tuple{proto, src, dst}, port}
+	if rng.IntN(30) == 0 && len(c.nats) == 0 {
+		proto, src, dst = protoGRE, netip.AddrPortFrom(src.Addr(), 0), netip.AddrPortFrom(dst.Addr(), 0)
+	}
+	tos := uint8(0)
+	if rng.IntN(4) == 0 {
+		tos = uint8(pick(rng, 10, 46, 12)) << 2
+	}
+	return flow{tuple{proto, src, dst}, port, tos}
 }
 
 // nextOp is the next packet of a flow, mostly as it should be.
 func nextOp(rng *rand.Rand, f flow, index, step int) op {
-	o := op{flow: index, ttl: 64, size: pick(rng, 20, 30, 100, 1200)}
+	o := op{flow: index, ttl: 64, tos: f.tos, size: pick(rng, 20, 30, 100, 1200)}
 	o.back = rng.IntN(2) == 0
+	o.stranger = o.back && step > 4 && rng.IntN(12) == 0
 	if step < 4 {
 		o.back = step%2 == 1
 	}
 	if rng.IntN(20) == 0 {
 		o.ttl = pick[uint8](rng, 1, 2, 255)
-	}
-	if rng.IntN(8) == 0 {
-		o.tos = uint8(rng.IntN(64)) << 2
 	}
 	o.flags = testpkt.ACK | testpkt.PSH
 	switch {

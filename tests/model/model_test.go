@@ -17,7 +17,7 @@ func TestModel(t *testing.T) {
 		if seed == 0 {
 			seed = rand.Uint64N(1 << 32)
 		}
-		sc := generate(newRand(seed))
+		sc := generate(newRand(seed), s.carries)
 		n, story, err := s.play(sc)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -32,6 +32,9 @@ func TestModel(t *testing.T) {
 		if *seedFlag != 0 {
 			break
 		}
+	}
+	if s.refused > 1+scenarios/5 {
+		t.Errorf("%d of %d configurations were refused", s.refused, scenarios)
 	}
 	t.Logf("%d packets of %d configurations judged, %d by the short cut", judged, scenarios, s.daemon.Counters("", "").Verdicts["tracked"])
 	for reason, n := range s.daemon.Counters("", "").Drops {

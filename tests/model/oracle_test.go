@@ -14,8 +14,11 @@ import (
 type oracle struct {
 	config *config
 	conns  map[tuple]*direction
-	sticky map[string]netip.AddrPort // choices that must be the same again
-	maps   map[mapping]netip.AddrPort
+	sticky map[string]netip.AddrPort  // choices that must be the same again
+	maps   map[mapping]netip.AddrPort // outer address and port
+	// strangers are the inner ones of mappings that are open to all, by the outer ones.
+	strangers map[mapping]netip.AddrPort
+	blocks    map[string]netip.Addr // of ports: their inner address
 	// ghosts were decided about, and nobody saw how: their packet's TTL ended.
 	ghosts map[tuple]*config
 }
@@ -31,11 +34,13 @@ type direction struct {
 // conn is a connection, as it was decided.
 type conn struct {
 	service string
+	nat     string // rule
 	backend netip.AddrPort
 	ended   bool // perhaps: a FIN or RST was seen
-	plain   bool // nothing is translated
 	config  *config
-	first   decided
+	rules   *config // that allowed it
+	began   tuple   // of its first packet, as it came in
+	in      int     // by this port
 }
 
 // verdict is what the model says about a packet.
@@ -57,6 +62,7 @@ const (
 	perhapsTold answer = iota
 	notTold
 	surelyTold
+	ratedTold // if not too many were
 )
 
 func newOracle() *oracle {
@@ -68,13 +74,14 @@ func newOracle() *oracle {
 // forget is what a flush does.
 func (o *oracle) forget() {
 	o.conns, o.sticky, o.maps = map[tuple]*direction{}, map[string]netip.AddrPort{}, map[mapping]netip.AddrPort{}
-	o.ghosts = map[tuple]*config{}
+	o.ghosts, o.strangers, o.blocks = map[tuple]*config{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
 }
 
 // told takes up a new configuration. Connections go on.
 func (o *oracle) told(c *config) {
 	o.config = c
 	o.sticky = map[string]netip.AddrPort{}
+	o.maps, o.strangers, o.blocks = map[mapping]netip.AddrPort{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
 }
 
 // judge says what is to become of a packet that comes in by a port.
@@ -101,7 +108,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if d == nil {
 		if c := o.ghosts[p.tuple]; c != nil && c != o.config {
 			return verdict{why: "as it was decided when its TTL ended, or anew", silent: true, accept: func(out int, got tuple) error {
-				o.enter(p, got, &conn{service: "?"})
+				o.enter(in, p, got, &conn{service: "?"})
 				return leaves(out, got)
 			}}
 		}
@@ -143,7 +150,7 @@ func (o *oracle) mayChange(p *pkt, d *direction) bool {
 		return true
 	}
 	if d.service == "" {
-		return d.plain && d.config != o.config // by now there may be a service for it
+		return d.config != o.config // by now there may be a service or a rule for it
 	}
 	for _, s := range o.config.services {
 		if s.name != d.service {
@@ -176,11 +183,11 @@ func (o *oracle) note(p *pkt, d *direction) {
 }
 
 // enter takes up a connection that was seen to leave as got.
-func (o *oracle) enter(p *pkt, got tuple, c *conn) {
+func (o *oracle) enter(in int, p *pkt, got tuple, c *conn) {
 	if old := o.conns[p.tuple]; old != nil {
 		delete(o.conns, old.out.turned())
 	}
-	c.plain, c.config = got == p.tuple, o.config
+	c.config, c.rules, c.began, c.in = o.config, o.config, p.tuple, in
 	o.conns[p.tuple] = &direction{conn: c, out: got}
 	o.conns[got.turned()] = &direction{conn: c, out: p.turned(), reply: true}
 	o.note(p, o.conns[p.tuple])
@@ -188,17 +195,27 @@ func (o *oracle) enter(p *pkt, got tuple, c *conn) {
 
 // open decides about the first packet of a connection.
 func (o *oracle) open(in int, p *pkt) verdict {
-	if v, over := o.filtered(in, p); over {
+	v, untracked, over := o.filtered(in, p)
+	switch s := o.serviceOf(p); {
+	case over:
 		return v
-	}
-	if s := o.serviceOf(p); s != nil {
+	case untracked:
+		return o.untracked(p)
+	case s != nil:
 		return o.balance(in, p, s)
 	}
 	return o.translate(in, p)
 }
 
-// plain is a packet that is routed as it is.
-func (o *oracle) plain(p *pkt) verdict {
+// untracked is a packet that a stateless rule allowed: it is routed, and begins nothing.
+func (o *oracle) untracked(p *pkt) verdict {
+	v := o.plain(-1, p)
+	v.why += ", by a stateless rule"
+	return v
+}
+
+// plain is a packet that is routed as it is. in: -1 where it begins no connection.
+func (o *oracle) plain(in int, p *pkt) verdict {
 	if _, _, local := route(p.dst.Addr()); local {
 		return verdict{why: "for the node itself"}
 	}
@@ -209,8 +226,8 @@ func (o *oracle) plain(p *pkt) verdict {
 		if got != p.tuple {
 			return fmt.Errorf("nothing translates %s, and it left as %s", p.tuple, got)
 		}
-		if opens(p) {
-			o.enter(p, got, &conn{})
+		if in >= 0 && opens(p) {
+			o.enter(in, p, got, &conn{})
 		}
 		return nil
 	}}
@@ -224,5 +241,5 @@ func opens(p *pkt) bool {
 	case isICMP(p.proto):
 		return !p.reply
 	}
-	return hasPorts(p.proto)
+	return hasPorts(p.proto) && (p.proto != testpkt.ProtoSCTP || !slices.Contains([]uint8{6, 7, 14}, p.chunk))
 }

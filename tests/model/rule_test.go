@@ -2,14 +2,109 @@
 
 package model
 
-// decided is what the firewall said about a connection's first packet.
-type decided struct{}
+import (
+	"net/netip"
+	"slices"
 
-// mapping is an inner address of endpoint-independent translation.
-type mapping struct{}
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
 
-func (o *oracle) filtered(in int, p *pkt) (verdict, bool) { return verdict{}, false }
+// ask returns the rule that decides about a packet with p's fields that comes in by a
+// port; nil: none does, it is allowed.
+func (c *config) ask(in int, p *pkt) *rule {
+	hook := "forward"
+	out, _, local := route(p.dst.Addr())
+	if local {
+		hook, out = "input", -1
+	}
+	var best *rule
+	for _, r := range c.rules {
+		if !slices.Contains(r.hooks, hook) || !c.matches(&r.match, in, out, p) {
+			continue
+		}
+		if best == nil || r.priority < best.priority || r.priority == best.priority && r.name < best.name {
+			best = r
+		}
+	}
+	return best
+}
 
-func (o *oracle) asked(in int, p *pkt, d *direction) (verdict, bool) { return verdict{}, false }
+func (c *config) matches(m *match, in, out int, p *pkt) bool {
+	return c.holds(m.src, m.srcGroups, p.src.Addr()) && c.holds(m.dst, m.dstGroups, p.dst.Addr()) &&
+		oneOf(m.protos, p.proto) && oneOf(m.in, in) && oneOf(m.out, out) && oneOf(m.dscp, p.tos>>2) &&
+		inRanges(m.ports, p.proto, p.dst.Port()) && inRanges(m.sourcePorts, p.proto, p.src.Port()) &&
+		(m.flagMask == 0 || p.proto == testpkt.ProtoTCP && p.flags&m.flagMask == m.flagSet)
+}
 
-func (o *oracle) translate(in int, p *pkt) verdict { return o.plain(p) }
+func (c *config) holds(prefixes []netip.Prefix, groups []string, a netip.Addr) bool {
+	if len(prefixes)+len(groups) == 0 {
+		return true
+	}
+	contains := func(p netip.Prefix) bool { return p.Contains(a) }
+	if slices.ContainsFunc(prefixes, contains) {
+		return true
+	}
+	for _, g := range c.groups {
+		if slices.Contains(groups, g.name) && slices.ContainsFunc(g.members, contains) {
+			return true
+		}
+	}
+	return false
+}
+
+func oneOf[V comparable](all []V, v V) bool { return len(all) == 0 || slices.Contains(all, v) }
+
+func inRanges(all []portRange, proto uint8, port uint16) bool {
+	return len(all) == 0 || hasPorts(proto) && slices.ContainsFunc(all, func(r portRange) bool { return r.has(port) })
+}
+
+// filtered is what the firewall says about a packet that is of no connection. false: it
+// allows it. untracked: a stateless rule did, so it begins no connection.
+func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
+	r := o.config.ask(in, p)
+	switch {
+	case r == nil:
+		return verdict{}, false, false
+	case r.action == "allow":
+		return verdict{}, r.stateless, false
+	case r.action == "reject":
+		return verdict{why: "rule " + r.name + " rejects it", told: refusal(p)}, false, true
+	}
+	return verdict{why: "rule " + r.name + " denies it", told: notTold}, false, true
+}
+
+// refusal is whether the sender of a refused packet is told.
+func refusal(p *pkt) answer {
+	switch {
+	case p.proto == testpkt.ProtoTCP && p.flags&testpkt.RST != 0:
+		return notTold
+	case p.proto == testpkt.ProtoSCTP && (p.chunk == 6 || p.chunk == 14):
+		return notTold
+	}
+	return ratedTold
+}
+
+// asked asks the rules again about a known connection, if they have changed since.
+func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
+	if d.rules == o.config || len(o.config.rules) == 0 {
+		return verdict{}, false
+	}
+	first := *p
+	first.tuple, first.flags, first.reply = d.began, testpkt.SYN, false
+	v, untracked, over := o.filtered(d.in, &first)
+	if !over && !untracked {
+		d.rules = o.config
+		return verdict{}, false
+	}
+	delete(o.conns, p.tuple)
+	delete(o.conns, d.out.turned())
+	if untracked {
+		// It is of no connection any more; what becomes of this packet is free.
+		return verdict{why: "a stateless rule allows its connection now", silent: true, accept: func(int, tuple) error { return nil }}, true
+	}
+	v.why = "asked again: " + v.why
+	if v.told == ratedTold {
+		v.told = perhapsTold
+	}
+	return v, true
+}

@@ -46,7 +46,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	}
 	eligible := s.eligible(client.Is6())
 	if len(eligible) == 0 {
-		return verdict{why: "service " + s.name + ": no backend"}
+		return verdict{why: "service " + s.name + ": no backend", told: refusal(p)}
 	}
 	return verdict{why: fmt.Sprintf("service %s: one of %s", s.name, eligible), translated: s.source != "keep", accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
@@ -61,7 +61,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 		if err := o.source(in, out, p, s, got); err != nil {
 			return err
 		}
-		o.enter(p, got, &conn{service: s.name, backend: got.dst})
+		o.enter(in, p, got, &conn{service: s.name, backend: got.dst})
 		return nil
 	}}
 }

@@ -70,6 +70,12 @@ type site struct {
 	taps   [portCount]*testnet.Tap
 	late   map[string]bool // marks of packets that must not come out
 	marks  int             // given so far
+	// answers were expected since second.
+	answers int
+	second  time.Time
+	// carries says which kinds the daemon does carry, of those that the model knows.
+	carries map[string]bool
+	refused int // configurations that the daemon found contradictory
 }
 
 const (
@@ -124,7 +130,29 @@ func newSite(t *testing.T) *site {
 	for p := range portCount {
 		s.daemon.Apply(fmt.Sprintf("kind: Interface\nname: %s\nspec: {device: %s}\n", device(p), device(p)))
 	}
+	s.probe()
 	return s
+}
+
+// probe finds out which kinds the daemon carries.
+func (s *site) probe() {
+	s.carries = map[string]bool{api.KindService: true}
+	for kind, spec := range map[string]any{
+		api.KindFirewallRule: api.FirewallRuleSpec{Action: "allow"},
+		api.KindNAT:          api.NATSpec{Type: "masquerade", Match: &api.Match{Out: api.Words{"p4"}}},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, err := s.daemon.Client.Apply(ctx, api.ApplyParams{
+			Objects: []api.Object{object(kind, "probe", spec)}, Change: api.Change{Wait: api.Duration(time.Second)},
+		})
+		cancel()
+		if s.carries[kind] = err == nil; err != nil {
+			s.t.Logf("without %s: %v", kind, err)
+		}
+	}
+	if err := s.configure(nil); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // configure makes objects be all that the daemon holds besides its interfaces, in force.
