@@ -73,6 +73,11 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 				return judged, "", fmt.Errorf("%s\nconfigure: %w", b.String(), err)
 			}
 			o.told(op.config)
+			if op.config.asksFlags() {
+				// Connections of the moment of a change are asked again as if they had
+				// begun with a SYN, those that did not included.
+				time.Sleep(200 * time.Millisecond)
+			}
 			continue
 		}
 		p, port, mac, ok := s.packet(sc, op, last)
@@ -268,12 +273,14 @@ func isReset(frame []byte, p *pkt) bool {
 }
 
 // rated is whether the sender of a refused packet must be told: each processor tells so
-// many in a second.
+// many in a time, which is a thousand ICMP errors a second, shared out evenly.
 func (s *site) rated() answer {
-	if now := time.Now(); now.Sub(s.second) > time.Second {
-		s.second, s.answers = now, 0
+	now := time.Now()
+	for len(s.refusals) > 0 && now.Sub(s.refusals[0]) > 300*time.Millisecond {
+		s.refusals = s.refusals[1:]
 	}
-	if s.answers++; s.answers > 300 {
+	s.refusals = append(s.refusals, now)
+	if len(s.refusals) > 100 {
 		return perhapsTold
 	}
 	return surelyTold

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -207,6 +208,11 @@ func (c *config) String() string {
 		return "    nothing\n"
 	}
 	return b.String()
+}
+
+// asksFlags reports whether a rule asks for TCP flags.
+func (c *config) asksFlags() bool {
+	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.match.flagMask != 0 })
 }
 
 // without returns the configuration without its i-th object; nil: there is none.

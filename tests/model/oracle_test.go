@@ -5,6 +5,7 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -13,6 +14,7 @@ import (
 // oracle is the model: what it was told, and what it has seen.
 type oracle struct {
 	config *config
+	rules  int // counts how often they changed
 	conns  map[tuple]*direction
 	sticky map[string]netip.AddrPort  // choices that must be the same again
 	maps   map[mapping]netip.AddrPort // outer address and port
@@ -20,7 +22,9 @@ type oracle struct {
 	strangers map[mapping]netip.AddrPort
 	blocks    map[string]netip.Addr // of ports: their inner address
 	// ghosts were decided about, and nobody saw how: their packet's TTL ended.
-	ghosts map[tuple]*config
+	ghosts map[tuple]bool
+	// dead are connections that a rule ended. They may be held to it for a while.
+	dead map[tuple]bool
 }
 
 // direction is one way of a connection: packets that come in with its key leave with
@@ -38,9 +42,9 @@ type conn struct {
 	backend netip.AddrPort
 	ended   bool // perhaps: a FIN or RST was seen
 	config  *config
-	rules   *config // that allowed it
-	began   tuple   // of its first packet, as it came in
-	in      int     // by this port
+	rules   int   // that allowed it
+	began   tuple // of its first packet, as it came in
+	in      int   // by this port
 }
 
 // verdict is what the model says about a packet.
@@ -74,11 +78,14 @@ func newOracle() *oracle {
 // forget is what a flush does.
 func (o *oracle) forget() {
 	o.conns, o.sticky, o.maps = map[tuple]*direction{}, map[string]netip.AddrPort{}, map[mapping]netip.AddrPort{}
-	o.ghosts, o.strangers, o.blocks = map[tuple]*config{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
+	o.dead, o.ghosts, o.strangers, o.blocks = map[tuple]bool{}, map[tuple]bool{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
 }
 
 // told takes up a new configuration. Connections go on.
 func (o *oracle) told(c *config) {
+	if !reflect.DeepEqual(c.rules, o.config.rules) || !reflect.DeepEqual(c.groups, o.config.groups) {
+		o.rules++
+	}
 	o.config = c
 	o.sticky = map[string]netip.AddrPort{}
 	o.maps, o.strangers, o.blocks = map[mapping]netip.AddrPort{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
@@ -92,10 +99,13 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 		if p.src.Addr().Is6() && v.translated {
 			told = perhapsTold // known: not with a translated IPv6 source
 		}
+		if v.silent {
+			told = perhapsTold
+		}
 		if d := o.conns[p.tuple]; d != nil {
 			o.note(p, d)
 		} else {
-			o.ghosts[p.tuple] = o.config
+			o.ghosts[p.tuple], o.ghosts[p.turned()] = true, true
 		}
 		return verdict{why: v.why + "; but its TTL ends", told: told}
 	}
@@ -106,13 +116,17 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 func (o *oracle) way(in int, p *pkt) verdict {
 	d := o.conns[p.tuple]
 	if d == nil {
-		if c := o.ghosts[p.tuple]; c != nil && c != o.config {
+		if o.ghosts[p.tuple] {
 			return verdict{why: "as it was decided when its TTL ended, or anew", silent: true, accept: func(out int, got tuple) error {
 				o.enter(in, p, got, &conn{service: "?"})
 				return leaves(out, got)
 			}}
 		}
-		return o.open(in, p)
+		v := o.open(in, p)
+		if o.dead[p.tuple] && v.accept != nil {
+			v.why, v.silent = v.why+", or ended by a rule", true
+		}
+		return v
 	}
 	if v, over := o.asked(in, p, d); over {
 		return v
@@ -187,7 +201,7 @@ func (o *oracle) enter(in int, p *pkt, got tuple, c *conn) {
 	if old := o.conns[p.tuple]; old != nil {
 		delete(o.conns, old.out.turned())
 	}
-	c.config, c.rules, c.began, c.in = o.config, o.config, p.tuple, in
+	c.config, c.rules, c.began, c.in = o.config, o.rules, p.tuple, in
 	o.conns[p.tuple] = &direction{conn: c, out: got}
 	o.conns[got.turned()] = &direction{conn: c, out: p.turned(), reply: true}
 	o.note(p, o.conns[p.tuple])
@@ -199,10 +213,10 @@ func (o *oracle) open(in int, p *pkt) verdict {
 	switch s := o.serviceOf(p); {
 	case over:
 		return v
+	case s != nil: // which is tracked, whatever the rule says
+		return o.balance(in, p, s)
 	case untracked:
 		return o.untracked(p)
-	case s != nil:
-		return o.balance(in, p, s)
 	}
 	return o.translate(in, p)
 }

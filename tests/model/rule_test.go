@@ -78,33 +78,30 @@ func refusal(p *pkt) answer {
 	switch {
 	case p.proto == testpkt.ProtoTCP && p.flags&testpkt.RST != 0:
 		return notTold
-	case p.proto == testpkt.ProtoSCTP && (p.chunk == 6 || p.chunk == 14):
-		return notTold
+	case p.proto == testpkt.ProtoSCTP && (p.chunk == 6 || p.chunk == 11 || p.chunk == 14):
+		return notTold // RFC 9260, section 8.4
 	}
 	return ratedTold
 }
 
 // asked asks the rules again about a known connection, if they have changed since.
 func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
-	if d.rules == o.config || len(o.config.rules) == 0 {
+	if d.rules == o.rules || len(o.config.rules) == 0 {
 		return verdict{}, false
 	}
 	first := *p
 	first.tuple, first.flags, first.reply = d.began, testpkt.SYN, false
-	v, untracked, over := o.filtered(d.in, &first)
-	if !over && !untracked {
-		d.rules = o.config
+	v, _, over = o.filtered(d.in, &first)
+	if !over {
+		d.rules = o.rules
 		return verdict{}, false
 	}
 	delete(o.conns, p.tuple)
 	delete(o.conns, d.out.turned())
-	if untracked {
-		// It is of no connection any more; what becomes of this packet is free.
-		return verdict{why: "a stateless rule allows its connection now", silent: true, accept: func(int, tuple) error { return nil }}, true
-	}
+	o.dead[p.tuple], o.dead[d.out.turned()] = true, true
 	v.why = "asked again: " + v.why
-	if v.told == ratedTold {
-		v.told = perhapsTold
+	if v.told == surelyTold || v.told == ratedTold {
+		v.told = refusal(p)
 	}
 	return v, true
 }

@@ -70,9 +70,8 @@ type site struct {
 	taps   [portCount]*testnet.Tap
 	late   map[string]bool // marks of packets that must not come out
 	marks  int             // given so far
-	// answers were expected since second.
-	answers int
-	second  time.Time
+	// refusals are when the node was to refuse packets lately.
+	refusals []time.Time
 	// carries says which kinds the daemon does carry, of those that the model knows.
 	carries map[string]bool
 	refused int // configurations that the daemon found contradictory
