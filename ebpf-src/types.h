@@ -364,7 +364,8 @@ struct rules {
 	__u32 flags; /* RULES_F_ */
 };
 
-#define RULES_F_OUT 0x1 /* a rule names the device that packets leave by */
+#define RULES_F_OUT	0x1 /* a rule names the device that packets leave by */
+#define RULES_F_PENDING 0x2 /* the epoch has not been raised since it changed; for loxilightd */
 
 /* rule_record.action of the firewall, and flags. */
 #define ACTION_ALLOW  0

@@ -88,6 +88,9 @@ func TestManyRules(t *testing.T) {
 				if got, _ := image.Lookup(&p); got != want {
 					t.Fatalf("packet %+v: rule %d, want %d%s", p, got, want, describe(rules, want))
 				}
+				if r, ok := image.Find(&p); ok != (want >= 0) || ok && r.ID != rules[want].ID {
+					t.Fatalf("packet %+v: rule of id %d (%v), want that of %d", p, r.ID, ok, want)
+				}
 			}
 		})
 	}

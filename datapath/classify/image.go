@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // The image is in the byte order of the machine, which is little-endian. At its
@@ -238,11 +236,6 @@ func (p *places) vector(m *memory, id uint32) uint32 {
 	at := m.put(b)
 	p.vectors[id] = at
 	return at
-}
-
-// Usage says how large an image is, for the operator.
-func (m *Image) Usage() datapath.Usage {
-	return datapath.Usage{Used: uint64(len(m.b)), Size: ImageMax}
 }
 
 // Clone returns a copy that does not share memory with m.

@@ -142,11 +142,11 @@ func (m *Image) first(vectors []int) int {
 // Find returns what is recorded of the first rule that matches p, without its name and
 // what it matches; false: there is none.
 func (m *Image) Find(p *Packet) (r Rule, found bool) {
-	i, found := m.Lookup(p)
-	if !found {
+	place := m.search(p)
+	if place < 0 {
 		return r, false
 	}
-	at := int(m.word(headerRules)) + recordBytes*i
+	at := int(m.word(headerRules)) + recordBytes*place
 	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}, true
 }
 

@@ -111,10 +111,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if d.services, err = adoptServices(d); err != nil {
 		return err
 	}
-	if d.images, err = newImages(d.maps); err != nil {
-		return err
-	}
-	if d.firewall, err = adoptFirewall(d); err != nil {
+	if err := d.adoptRules(); err != nil {
 		return err
 	}
 	d.sweeper = newSweeper(d)

@@ -155,6 +155,10 @@ func TestClassifyFailsClosed(t *testing.T) {
 		t.Error("nothing was changed")
 	}
 	expect("published anew", 1)
+	if changed, err = a.images.publish(rulesFirewall, image); !changed || err != nil {
+		t.Errorf("what follows from the change was not done, and nobody is told (%v)", err)
+	}
+	a.ok(a.images.settle(rulesFirewall))
 	if changed, err = a.images.publish(rulesFirewall, image); changed || err != nil {
 		t.Errorf("published again without need (%v)", err)
 	}

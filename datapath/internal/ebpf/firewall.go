@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -69,6 +70,14 @@ func (f *firewall) know(set *datapath.FirewallSet) {
 
 var _ datapath.Table[datapath.SetName, datapath.FirewallSet] = (*firewall)(nil)
 
+// adoptRules takes over the sets of rules that an earlier run put in force.
+func (d *DataPlane) adoptRules() (err error) {
+	if d.images, err = newImages(d.maps); err == nil {
+		d.firewall, err = adoptFirewall(d)
+	}
+	return err
+}
+
 // adoptFirewall takes over the ids that an earlier run gave.
 func adoptFirewall(d *DataPlane) (*firewall, error) {
 	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce)}
@@ -94,10 +103,12 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 	if err != nil {
 		return err
 	}
+	begin := time.Now()
 	image, err := classify.Compile(rules, set.Groups)
 	if err != nil {
 		return err
 	}
+	f.d.log.Debug("rules compiled", "rules", len(rules), "bytes", len(image.Bytes()), "took", time.Since(begin))
 	gone := func(name datapath.RuleName) bool { _, ok := set.Rules[name]; return !ok }
 	if err := f.enter(set.Rules); errors.Is(err, unix.E2BIG) {
 		// Those that go make room; they are in force for a moment without being counted.
@@ -189,9 +200,12 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 func (f *firewall) publish(image *classify.Image) error {
 	changed, err := f.d.images.publish(rulesFirewall, image)
 	if changed {
-		err = errors.Join(err, f.d.raiseEpoch())
+		err = errors.Join(err, step("raise epoch", f.d.raiseEpoch))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return f.d.images.settle(rulesFirewall)
 }
 
 // remove forgets rules that are not in force.

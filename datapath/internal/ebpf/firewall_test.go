@@ -275,3 +275,99 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 		t.Errorf("a restart raised the epoch by %d", got-epoch)
 	}
 }
+
+// manyRules is so many rules, and one for 10.0.1.11 that may name a device.
+func manyRules(action datapath.FirewallAction, rules int, out ...string) datapath.FirewallSet {
+	set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
+	for i := range rules {
+		set.Rules[datapath.RuleName(fmt.Sprint("r", i))] = ruleFor(1, fmt.Sprintf("10.%d.%d.%d", i%251, i%241, i%239), action)
+	}
+	last := ruleFor(2, "10.0.1.11", action)
+	last.Match.Out = out
+	set.Rules["last"] = last
+	return set
+}
+
+// action is what the rules in force say about packets to 10.0.1.11.
+func (n *network) action() datapath.FirewallAction {
+	n.t.Helper()
+	image, err := n.d.images.inForce(rulesFirewall)
+	n.ok(err)
+	if image == nil {
+		n.t.Fatal("there are no rules")
+	}
+	to := netip.MustParseAddr("10.0.1.11")
+	r, ok := image.Find(&classify.Packet{Source: to, Destination: to, Hook: datapath.HookForward, Out: "out0"})
+	if !ok {
+		n.t.Fatal("no rule matches")
+	}
+	return datapath.FirewallAction(r.Action)
+}
+
+// interrupt changes the rules, and ends before the step of a number, as if killed. It
+// returns which step that was; "": there are not so many.
+func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string) {
+	n.t.Helper()
+	defer func() { atStep = func(string) error { return nil } }()
+	stop := errors.New("stop")
+	n.ok(n.d.firewall.Update(context.Background(), datapath.NodeSet, from))
+	steps := 0
+	atStep = func(name string) error {
+		if steps++; steps < at {
+			return nil
+		}
+		if steps == at {
+			last = name
+		}
+		return stop
+	}
+	if err := n.d.firewall.Update(context.Background(), datapath.NodeSet, to); last != "" != errors.Is(err, stop) {
+		n.t.Fatalf("ended at %q: %v", last, err)
+	}
+	return last
+}
+
+// TestFirewallSetInterrupted ends a change of rules at each of its steps: what is in
+// force then is the old set or the new one, and the next run puts the new one in force,
+// and has connections asked about again.
+func TestFirewallSetInterrupted(t *testing.T) {
+	n := newNetwork(t)
+	n.config.Tables.Rules = 4096
+	n.restart("tcx")
+	seen := make(map[string]bool)
+	for _, change := range []struct{ from, to datapath.FirewallSet }{
+		{manyRules(datapath.ActionDeny, 3), manyRules(datapath.ActionReject, 3, "out0")},    // in the same map
+		{manyRules(datapath.ActionDeny, 3), manyRules(datapath.ActionReject, 3000, "out0")}, // in a larger one
+		{manyRules(datapath.ActionDeny, 3000), manyRules(datapath.ActionReject, 3)},         // in a smaller one
+	} {
+		for at := 1; ; at++ {
+			last := n.interrupt(change.from, change.to, at)
+			if last == "" {
+				break
+			}
+			seen[last] = true
+			in, epoch := n.action(), n.epoch()
+			n.ok(n.d.adoptRules()) // as the next run
+			n.ok(n.d.firewall.Update(context.Background(), datapath.NodeSet, change.to))
+			if n.action() != datapath.ActionReject {
+				t.Errorf("before %s: the next run does not put the rules in force", last)
+			}
+			if in == datapath.ActionAllow || n.epoch() == epoch && last != "settle image" {
+				t.Errorf("before %s: action %v is in force, and the epoch stays %d", last, in, epoch)
+			}
+			now, err := n.d.images.read(rulesFirewall)
+			n.ok(err)
+			for i, s := range imageSizes {
+				if held, err := countKeys(n.d.maps[s.name]); err != nil || held > 0 != (now.Image == uint32(i+1)) {
+					t.Errorf("before %s: %s holds %d images (%v)", last, s.name, held, err)
+				}
+			}
+		}
+	}
+	if want := []string{
+		"insert image ll_image_128k", "insert image ll_image_1m", "prepare image", "publish image", "raise epoch",
+		"remove image ll_image_128k", "remove image ll_image_1m", "settle image",
+	}; !slices.Equal(slices.Sorted(maps.Keys(seen)), want) {
+		t.Errorf("steps %v, want %v", slices.Sorted(maps.Keys(seen)), want)
+	}
+}

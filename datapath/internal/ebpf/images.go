@@ -23,8 +23,11 @@ var imageSizes = []struct {
 	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
 }
 
-// rulesOut is RULES_F_OUT.
-const rulesOut = 1
+// RULES_F_ of types.h.
+const (
+	rulesOut     = 1
+	rulesPending = 2
+)
 
 // ruleSet is enum rule_set.
 type ruleSet uint32
@@ -59,7 +62,7 @@ func newImages(maps map[string]*ebpf.Map) (*images, error) {
 }
 
 // publish puts an image in force for a set, at once; nil: the set has no rules. It
-// returns whether anything was changed.
+// returns whether anything was changed, now or before settle was called last.
 func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,47 +70,80 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 	if err != nil {
 		return false, err
 	}
-	old, err := m.inForce(set)
+	entry := entryOf(image)
+	same, err := m.same(set, now, entry, image)
 	if err != nil {
 		return false, err
 	}
-	var entry kernelRules
+	if same {
+		return now.Flags&rulesPending != 0, m.removeOthers(set, now.Image)
+	}
+	entry.Flags |= rulesPending
 	if image != nil {
-		for i, s := range imageSizes {
-			if entry.Image == 0 && len(image.Bytes()) <= s.size {
-				entry.Image = uint32(i + 1)
-			}
-		}
-		if image.AsksWhereTo() {
-			entry.Flags |= rulesOut
-		}
-		if entry == now && old != nil && bytes.Equal(old.Bytes(), image.Bytes()) {
-			return false, m.remember(set, now.Image)
-		}
 		if err := m.prepare(set, now, entry.Flags); err != nil {
 			return false, err
 		}
 		if err := m.insert(set, entry.Image, image); err != nil {
 			return false, err
 		}
-	} else if now.Image == 0 {
-		return false, nil
 	}
 	// Until here a program finds the old image, from here on the new one. Where they
 	// are in the same map, that was a moment ago.
-	if err := m.maps[kernelMapLlRules].Put(uint32(set), entry); err != nil {
-		return false, err
+	if err := step("publish image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), entry) }); err != nil {
+		return true, err
 	}
 	return true, m.removeOthers(set, entry.Image)
 }
 
-// prepare has programs find out, while the old image is in force, what the new one asks.
+// entryOf returns what is to be told of an image.
+func entryOf(image *classify.Image) (entry kernelRules) {
+	if image == nil {
+		return entry
+	}
+	for i, s := range imageSizes {
+		if entry.Image == 0 && len(image.Bytes()) <= s.size {
+			entry.Image = uint32(i + 1)
+		}
+	}
+	if image.AsksWhereTo() {
+		entry.Flags |= rulesOut
+	}
+	return entry
+}
+
+// same reports whether an image is in force already, and takes it for published then.
+func (m *images) same(set ruleSet, now, entry kernelRules, image *classify.Image) (bool, error) {
+	now.Flags &^= rulesPending
+	if now != entry || image == nil {
+		return now == entry, nil
+	}
+	old, err := m.inForce(set)
+	if err != nil || old == nil || !bytes.Equal(old.Bytes(), image.Bytes()) {
+		return false, err
+	}
+	return true, m.remember(set, now.Image)
+}
+
+// prepare has programs find out, while the old image is in force, what the new one asks,
+// and a run that begins after this one was killed that it may have changed.
 func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
 	if now.Image == 0 || flags&^now.Flags == 0 {
 		return nil
 	}
 	now.Flags |= flags
-	return m.maps[kernelMapLlRules].Put(uint32(set), now)
+	return step("prepare image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), now) })
+}
+
+// settle notes that all has been done that a changed set asks for.
+func (m *images) settle(set ruleSet) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, err := m.read(set)
+	if err != nil || now.Flags&rulesPending == 0 {
+		return err
+	}
+	now.Flags &^= rulesPending
+	return step("settle image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), now) })
 }
 
 func (m *images) read(set ruleSet) (r kernelRules, err error) {
@@ -129,7 +165,7 @@ func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error 
 	if err != nil {
 		return err
 	}
-	if err := m.maps[name].Put(uint32(set), inner); err != nil {
+	if err := step("insert image "+name, func() error { return m.maps[name].Put(uint32(set), inner) }); err != nil {
 		return err
 	}
 	info, err := inner.Info()
@@ -165,7 +201,7 @@ func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
 			synchronize()
 			synchronized = true
 		}
-		err = errors.Join(err, m.maps[s.name].Delete(uint32(set)))
+		err = errors.Join(err, step("remove image "+s.name, func() error { return m.maps[s.name].Delete(uint32(set)) }))
 	}
 	return err
 }
