@@ -118,6 +118,9 @@ func TestSwitch(t *testing.T) {
 	s.plugIn()
 	s.ready(patience, "ports that came are in the bridge")
 	s.node.Addr(t, "loxi_test", "10.71.0.9/24")
+	if status, err := s.Client.Status(t.Context()); err != nil || status.Repairs != 0 {
+		t.Errorf("repairs where nobody changed anything: %+v, %v", status, err)
+	}
 	s.reach(s.a, "10.71.0.3:4660")
 	s.reach(s.a, "[fd71::3]:4660")
 	s.reach(s.node, "10.71.0.3:4660")
@@ -159,8 +162,12 @@ func TestSwitch(t *testing.T) {
 			t.Errorf("route of the switch: %v %s", err, out)
 		}
 	}
-	if out := s.LLCLI("status", "-o", "json"); !strings.Contains(out, "repairs") {
-		t.Errorf("repairs are not counted: %s", out)
+	status, err := s.Client.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.Repairs == 0 {
+		t.Error("repairs are not counted")
 	}
 
 	s.Stop()

@@ -81,7 +81,8 @@ func call(_ context.Context, method string, params, result any) error {
 	answers := map[string]string{
 		api.MethodVersion: `{"version":"1"}`, api.MethodStatus: `{"instance":"default","notReady":[{"object":"Service/web","message":"https://eve:` + planted + `@x/"}]}`,
 		api.MethodCounters: `{"packets":1}`, api.MethodConnectionsList: `{"items":[{"source":"192.0.2.7:4660","destination":"198.51.100.10:80"}]}`,
-		api.MethodList: `{"revision":1,"items":[` + object + `]}`,
+		api.MethodList:        `{"revision":1,"items":[` + object + `]}`,
+		api.MethodNetworkList: `{"items":[{"netns":"switch","prefix":"203.0.113.0/24","origin":"loxilight"}]}`,
 	}
 	text, ok := answers[method]
 	if !ok {
@@ -149,6 +150,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		"unit/journal.txt": "user=eve", "unit/cat.txt": "GOMEMLIMIT=1", "unit/show.txt": "Id=loxilightd.service", "doctor.json": "is wrong",
 		"daemon/services.json": "198.51.100.10:80/tcp", "daemon/connections.json": "192.0.2.7:4660", "daemon/status.json": "@x/",
 		"network/namespaces.txt": "x", "files.txt": "etc/conf.d/web.yaml", "daemon/service-counters.json": "packets",
+		"daemon/switch-routes.json": "203.0.113.0/24",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s lacks %q:\n%s", name, want, files[name])

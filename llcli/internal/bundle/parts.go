@@ -52,6 +52,11 @@ func (b *writer) daemonParts() []part {
 		ask("counters.json", "counters of the node", api.MethodCounters, api.CountersParams{}),
 		ask("connections.json", fmt.Sprintf("tracked connections, %d at most", maxConnections), api.MethodConnectionsList, api.ConnectionsListParams{Limit: maxConnections}),
 	}
+	for _, what := range api.NetworkViews {
+		// Those of the host are below, by ip.
+		parts = append(parts, ask("switch-"+what+".json", fmt.Sprintf("llcli get %s of the switch's network namespace, a page of them", what),
+			api.MethodNetworkList, api.NetworkListParams{What: what, Netns: "switch"}))
+	}
 	for _, kind := range api.Kinds {
 		parts = append(parts, part{name: "daemon/" + strings.ToLower(kind) + "s.json", what: "objects of kind " + kind, json: true,
 			get: func(ctx context.Context) ([]byte, error) { return b.objects(ctx, kind) }})
