@@ -141,5 +141,5 @@ func (d *testDaemon) confirm(p api.ConfirmParams) (any, *api.Error) {
 		return nil, api.Errorf(api.ReasonConflict, "no change waits to be confirmed").At("", "revision")
 	}
 	d.settle("confirmed")
-	return api.ConfirmResult{Revision: p.Revision}, nil
+	return api.ConfirmResult(p), nil
 }

@@ -43,7 +43,8 @@ type specField struct {
 type fieldFlags struct {
 	app    *app
 	fields []specField
-	// complete fills in what add leaves to the name, and refuses what is missing.
+	// complete fills in what add leaves to the name, and refuses what is missing;
+	// nil: nothing.
 	complete func(name string, spec map[string]any) error
 	flags    *pflag.FlagSet
 }
@@ -113,6 +114,9 @@ func (f *fieldFlags) spec(name string) (any, error) {
 	spec := map[string]any{}
 	if err := f.merge(spec, f.flags); err != nil {
 		return nil, err
+	}
+	if f.complete == nil {
+		return spec, nil
 	}
 	return spec, f.complete(name, spec)
 }

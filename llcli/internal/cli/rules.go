@@ -57,9 +57,8 @@ func nouns() []noun {
 		},
 		{
 			kind: findKind(api.KindAddressGroup), fields: groupFields,
-			complete: func(string, map[string]any) error { return nil },
-			add:      "  llcli addressgroup add partners --member 192.0.2.7,198.51.100.0/24 --member group:others",
-			set:      "  llcli addressgroup set partners --add-member 203.0.113.9 --remove-member 192.0.2.7",
+			add: "  llcli addressgroup add partners --member 192.0.2.7,198.51.100.0/24 --member group:others",
+			set: "  llcli addressgroup set partners --add-member 203.0.113.9 --remove-member 192.0.2.7",
 		},
 		{
 			kind: findKind(api.KindNAT), fields: natFields,
