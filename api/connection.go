@@ -65,8 +65,10 @@ type Connection struct {
 	Sent     Traffic  `json:"sent"`    // original direction
 	Received Traffic  `json:"received"`
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
-	Service  string   `json:"service,omitempty"`
-	Backend  string   `json:"backend,omitempty"` // address:port
+	// TranslatedBy names the NAT objects that translate it, that of the destination first.
+	TranslatedBy []string `json:"translatedBy,omitempty"`
+	Service      string   `json:"service,omitempty"`
+	Backend      string   `json:"backend,omitempty"` // address:port
 }
 
 // Tuple is one direction of a connection. For ICMP echo the ports are the identifier.

@@ -65,6 +65,7 @@ type DropEvent struct {
 	Packet
 	Service string `json:"service,omitempty"`
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
+	NAT     string `json:"nat,omitempty"`  // NAT that was to translate it
 	Length  int    `json:"length"`         // bytes of the frame
 }
 

@@ -26,6 +26,8 @@ type Connection struct {
 	Received Traffic
 	DNAT     bool
 	SNAT     bool
+	NAT      NATName     // that translates it; of two, the destination's. Empty: none
+	NATBack  NATName     // where it is not the same: the source's
 	Service  ServiceName // empty: unknown, or none
 	Backend  BackendAddr // the zero value: none
 }
@@ -92,6 +94,7 @@ type Drop struct {
 	Packet
 	Service ServiceName // empty: none
 	Rule    RuleName    // of the firewall; empty: none
+	NAT     NATName     // empty: none
 }
 
 // Decision is a packet that a rule of the firewall decided about.

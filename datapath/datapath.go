@@ -81,7 +81,7 @@ type Telemetry interface {
 	// RuleCounters returns those of one rule of the firewall, and NATCounters those of one
 	// of NAT; false if it is not in force.
 	RuleCounters(ctx context.Context, name RuleName) (RuleCounters, bool, error)
-	NATCounters(ctx context.Context, name NATName) (RuleCounters, bool, error)
+	NATCounters(ctx context.Context, name NATName) (NATCounters, bool, error)
 	// PortState returns the device of a port as it is now; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
 	// Features says what the data plane runs on.
@@ -196,6 +196,12 @@ type BackendCounters struct {
 type RuleCounters struct {
 	Packets, Bytes uint64 // that were looked up and matched it first; later ones of a connection are not
 	Connections    uint64 // that it opened
+}
+
+// NATCounters count what a NAT did since it came into force.
+type NATCounters struct {
+	Connections uint64            // that it translated
+	Drops       map[string]uint64 // of what it matched, by reason
 }
 
 // PortCounters count what passed a port's programs.

@@ -57,6 +57,16 @@ struct work {
 	struct rewrite rewrite;
 	struct service service;
 	struct snat_target snat_target;
+	__u32 now_tick;	     /* of the packet, for those who have not got it */
+	__u32 echo;	     /* ICMP: a new port is one on both sides */
+	__u32 source_nat_id; /* of a new connection, where another rule translates its source */
+	struct nat_pair_key pair_key;
+	struct mapping_key mapping_key; /* of the inner side */
+	struct mapping_key mapping_outer_key;
+	struct mapping mapping;
+	struct block_key block_key;
+	struct block_owner_key block_owner_key;
+	struct block block;
 	struct source_range_key source_range_key;
 	struct pkt inner;    /* embedded in an ICMP error */
 	struct ct4_key key4; /* of the entry that is looked up, or put */

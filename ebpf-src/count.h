@@ -60,6 +60,7 @@ static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum s
 	s->service_id = p->service_id;
 	s->rule_id = p->rule_id;
 	s->len_bytes = p->skb->len;
+	s->nat_id = p->nat_id;
 }
 
 static __noinline void sample_send(struct pkt *p, enum sample_type type, __u8 reason)
@@ -92,6 +93,24 @@ static __noinline void count_service_drop(__u32 service_id, __u32 reason)
 	s->drop_count[which & 3] += 1;
 }
 
+/* A global function, so that the verifier walks it once. */
+__noinline int count_nat_drop(__u32 nat_id, __u32 reason)
+{
+	struct nat_stats *s = bpf_map_lookup_elem(&ll_nat_stats, &nat_id);
+	__u32 which = NAT_DROP_OTHER;
+
+	if (!s)
+		return 0;
+	if (reason == DROP_NO_PORT)
+		which = NAT_DROP_NO_PORT;
+	else if (reason == DROP_NO_ADDRESS)
+		which = NAT_DROP_NO_ADDRESS;
+	else if (reason == DROP_NO_CONNECTION)
+		which = NAT_DROP_NO_CONNECTION;
+	s->drop_count[which & 3] += 1;
+	return 0;
+}
+
 static __noinline void count_port_drop(struct pkt *p, __u32 reason)
 {
 	struct port_drop_key key = {
@@ -116,6 +135,8 @@ static __always_inline void count_drop(struct pkt *p, __u32 reason)
 	count_port_drop(p, reason);
 	if (p->service_id)
 		count_service_drop(p->service_id, reason);
+	if (p->nat_id)
+		count_nat_drop(p->nat_id, reason);
 	sample_send(p, SAMPLE_DROP, reason);
 }
 

@@ -17,10 +17,11 @@ enum drop_reason {
 	DROP_REWRITE,		 /* a helper refused to change the packet */
 	DROP_TOO_BIG,		 /* larger than the MTU where it was to go; its sender was told */
 	DROP_TOO_BIG_LIMITED,	 /* the same, but nobody was told */
-	DROP_FIREWALL,		 /* a rule does not allow it; one that rejects: its sender was told */
-	DROP_FIREWALL_LIMITED,	 /* a rule rejects it, but over the rate of answers */
-	DROP_FRAGMENT,		 /* there are rules, and its first fragment has not come */
-	DROP_UNCLEAR,		 /* there are rules, and its headers are too many or cut off */
+	DROP_FIREWALL,	       /* a rule does not allow it; one that rejects: its sender was told */
+	DROP_FIREWALL_LIMITED, /* a rule rejects it, but over the rate of answers */
+	DROP_FRAGMENT,	       /* there are rules, and its first fragment has not come */
+	DROP_UNCLEAR,	       /* there are rules, and its headers are too many or cut off */
+	DROP_NO_CONNECTION,    /* its source is to be translated, but it opens no connection */
 	DROP_MAX,
 };
 

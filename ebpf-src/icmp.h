@@ -10,9 +10,30 @@
 
 #include "count.h"
 #include "ctstate.h"
+#include "firewall.h"
 #include "nexthop.h"
 #include "parse.h"
 #include "route.h"
+
+static __always_inline int icmp_is_echo(const struct pkt *p)
+{
+	return p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
+}
+
+/* Reads the embedded echo message: its identifier is both ports. */
+static __always_inline int icmp_parse_echo(struct pkt *p, struct pkt *inner)
+{
+	struct icmp_header icmp;
+
+	if (bpf_skb_load_bytes(p->skb, inner->l4_off, &icmp, sizeof(icmp)))
+		return LL_PASS;
+	if (p->family == 4 ? icmp.type != ICMP_ECHO && icmp.type != ICMP_ECHO_REPLY
+			   : icmp.type != ICMPV6_ECHO && icmp.type != ICMPV6_ECHO_REPLY)
+		return LL_PASS;
+	inner->sport = *(__be16 *)&icmp.rest;
+	inner->dport = inner->sport;
+	return LL_NEXT;
+}
 
 /* Reads the headers of the embedded packet: w->inner, with offsets from the start
  * of the frame. LL_PASS: not of a kind that we translate.
@@ -53,6 +74,8 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 		    inner->fragment == FRAGMENT_LATER)
 			return LL_PASS;
 	}
+	if (inner->proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		return icmp_parse_echo(p, inner);
 	if (inner->proto != IPPROTO_TCP && inner->proto != IPPROTO_UDP &&
 	    inner->proto != IPPROTO_SCTP)
 		return LL_PASS;
@@ -99,6 +122,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		__be16 sport;
 		__be16 dport;
 	} ports;
+	__u32 ports_off, ports_size = sizeof(ports);
 	__u64 diff;
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
@@ -111,11 +135,22 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_PASS;
 	outer = &w->rewrite;
 	outer->daddr = w->conn.daddr;
-	outer->saddr = addr_equal(&p->saddr, &w->inner.daddr) ? w->conn.saddr : p->saddr;
+	outer->saddr = p->saddr;
+	/* From behind a translated source nobody else is known outside (RFC 5508, REQ-5). */
+	if (addr_equal(&p->saddr, &w->inner.daddr) ||
+	    (w->conn.meta.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
+		outer->saddr = w->conn.saddr;
 	ports.sport = w->conn.dport;
 	ports.dport = w->conn.sport;
-	diff = csum_diff32(0, w->inner.sport | (__u32)w->inner.dport << 16,
-			   ports.sport | (__u32)ports.dport << 16);
+	ports_off = w->inner.l4_off;
+	if (icmp_is_echo(&w->inner)) {
+		ports_off += offsetof(struct icmp_header, rest);
+		ports_size = sizeof(ports.sport);
+		diff = csum_diff32(0, w->inner.sport, ports.sport);
+	} else {
+		diff = csum_diff32(0, w->inner.sport | (__u32)w->inner.dport << 16,
+				   ports.sport | (__u32)ports.dport << 16);
+	}
 	/* In IPv4 the checksum of the embedded header makes up for its addresses. */
 	if (p->family == 6) {
 		diff = csum_diff_addr(diff, &w->inner.saddr, &w->conn.daddr);
@@ -125,7 +160,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	}
 	if (icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
 	    icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
-	    bpf_skb_store_bytes(p->skb, w->inner.l4_off, &ports, sizeof(ports), 0) ||
+	    bpf_skb_store_bytes(p->skb, ports_off, &ports, ports_size, 0) ||
 	    bpf_l4_csum_replace(p->skb, p->l4_off + offsetof(struct icmp_header, checksum), 0,
 				csum_fold32(diff), 0))
 		return -DROP_REWRITE;
@@ -142,6 +177,16 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 			return -DROP_NO_ROUTE;
 		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 		return LL_REDIRECT;
+	}
+	/* To the stack its own address, coming in, is a martian. */
+	if (!p->egress && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
+	    firewall_is_local(&outer->saddr)) {
+		__u32 out = route_out(p, &outer->saddr, &outer->daddr);
+
+		if (out) {
+			p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+			return LL_REDIRECT;
+		}
 	}
 	return LL_STACK;
 }

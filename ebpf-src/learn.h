@@ -44,7 +44,7 @@ static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
  * of the answers, as they are.
  */
 static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *twin,
-				      enum slow_why *why)
+					 enum slow_why *why)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
@@ -74,18 +74,18 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *tw
 	return nexthop_enter(&key, device, p->now_tick);
 }
 
-/* Why a connection may not be short-cut; WHY_UNKNOWN: it may. What we do not translate
- * may not where netfilter may say something else about its next packet, or has set a
- * mark for those who look at it.
+/* Why a connection may not be short-cut; WHY_UNKNOWN: it may. What is no
+ * service's may not where netfilter may say something else about its next packet, or has
+ * set a mark for those who look at it.
  */
-static __always_inline enum slow_why nexthop_why_not(struct pkt *p, __u16 flags)
+static __always_inline enum slow_why nexthop_why_not(struct pkt *p, const struct ct_meta *meta)
 {
 	__u32 zone = config_zone;
 	__u32 *netfilter;
 
 	if (p->tagged)
 		return WHY_TAG;
-	if (flags & (CT_F_DNAT | CT_F_SNAT))
+	if (meta->service_id)
 		return WHY_UNKNOWN;
 	netfilter = bpf_map_lookup_elem(&ll_netfilter, &zone);
 	if (netfilter && *netfilter & (p->bridged ? NETFILTER_F_BRIDGED : NETFILTER_F_ROUTED))
@@ -118,7 +118,6 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 
 	if (!w || p->icmp_error || p->fragment == FRAGMENT_LATER)
 		return 1;
-	domain_egress(p);
 	tuple_of(&w->twin_tuple, p);
 	tuple_turn(&w->twin_tuple);
 	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
@@ -128,7 +127,7 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 	meta = conn_find(w, &w->tuple, &w->conn, 0);
 	if (!meta)
 		return 0;
-	why = nexthop_why_not(p, meta->flags);
+	why = nexthop_why_not(p, meta);
 	if (why == WHY_UNKNOWN)
 		index = nexthop_of_frame(p, twin, &why);
 	meta->flags = (meta->flags & ~CT_WHY_MASK) | why << CT_WHY_SHIFT;

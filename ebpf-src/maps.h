@@ -157,6 +157,38 @@ MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 /* Index of the next source port towards a target. Written here. */
 MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0);
 
+/* A bit for each port that sockets of the node, or services, use. Written by loxilightd. */
+MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
+
+/* What rules of translation do; the addresses they translate to; and of those that
+ * translate prefix to prefix, for each prefix the other one. Written by loxilightd
+ * before the rules that name them are in force.
+ */
+MAP(ll_nat_rule, BPF_MAP_TYPE_HASH, __u32, struct nat_rule, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_nat_pool, BPF_MAP_TYPE_HASH, __u32, struct nat_prefix, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_nat_pair, BPF_MAP_TYPE_LPM_TRIE, struct nat_pair_key, struct nat_prefix, 8192,
+    BPF_F_NO_PREALLOC);
+
+/* Names of translations, and what no connection counts, by id. Written by loxilightd;
+ * the counters raised here.
+ */
+MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F_NO_PREALLOC);
+
+/* Mappings that do not depend on the remote, from inside and from outside. Entered
+ * here, expired by loxilightd.
+ */
+MAP(ll_mapping, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_mapping_outer, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192,
+    BPF_F_NO_PREALLOC);
+
+/* Blocks of ports of inner addresses, and whose each is. Entered here, expired by
+ * loxilightd.
+ */
+MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key, 4096,
+    BPF_F_NO_PREALLOC);
+
 /* Packets by drop_reason, and by verdict_count. Raised here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
 MAP(ll_verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, VERDICT_MAX, 0);

@@ -7,15 +7,15 @@
 
 /* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
 enum ll_verdict {
-	LL_NEXT,     /* nothing decided: run the next stage */
-	LL_PASS,     /* not ours: to whoever comes next, unchanged */
-	LL_STACK,    /* ours, rewritten: the kernel takes it from here */
-	LL_REDIRECT, /* a redirect helper was called: its result is p->action */
-	LL_SHORT,    /* the headers are not all in reach */
-	LL_OPEN,     /* no connection has it: it may open one */
-	LL_REFUSE,   /* to be answered in its place, for the reason p->refused */
+	LL_NEXT,      /* nothing decided: run the next stage */
+	LL_PASS,      /* not ours: to whoever comes next, unchanged */
+	LL_STACK,     /* ours, rewritten: the kernel takes it from here */
+	LL_REDIRECT,  /* a redirect helper was called: its result is p->action */
+	LL_SHORT,     /* the headers are not all in reach */
+	LL_OPEN,      /* no connection has it: it may open one */
+	LL_REFUSE,    /* to be answered in its place, for the reason p->refused */
 	LL_UNTRACKED, /* a packet that is no part of a connection */
-	LL_UNCLEAR,  /* what it is cannot be told: too many headers, or cut off */
+	LL_UNCLEAR,   /* what it is cannot be told: too many headers, or cut off */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -41,20 +41,20 @@ struct pkt {
 	__u32 tcp_ack;
 	__u32 now_tick;
 	__u16 tcp_window;
-	__u8 sctp_chunk; /* type of the first chunk; 0xff where there is none */
-	__u8 opened;	 /* the first packet of a connection */
-	__u8 refused;	 /* for LL_REFUSE: enum drop_reason */
-	__u8 martian;	 /* leaves with the node's own IPv4 address: not through the stack */
-	__u8 half_open;	 /* its connection, if it has one, is not an established one */
-	__u8 slow;	 /* only the kernel can forward it: options, a length that is not true */
-	__u8 bridge_port; /* came in by a port of a bridge */
-	__u8 bridged;	 /* from one port of a bridge to another */
-	__u8 icmp_type;	 /* ICMP and ICMPv6 only */
+	__u8 sctp_chunk;    /* type of the first chunk; 0xff where there is none */
+	__u8 opened;	    /* the first packet of a connection */
+	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
+	__u8 martian;	    /* leaves with the node's own IPv4 address: not through the stack */
+	__u8 half_open;	    /* its connection, if it has one, is not an established one */
+	__u8 slow;	    /* only the kernel can forward it: options, a length that is not true */
+	__u8 bridge_port;   /* came in by a port of a bridge */
+	__u8 bridged;	    /* from one port of a bridge to another */
+	__u8 icmp_type;	    /* ICMP and ICMPv6 only */
 	__u8 l4_header_len; /* bytes; 0: not known */
 	__u8 icmp_code;
 	__u8 dscp;
-	__u8 to_group;	/* its frame is for several stations */
-	__u8 stateless; /* the rules want to be asked about each packet of its kind */
+	__u8 to_group;	 /* its frame is for several stations */
+	__u8 stateless;	 /* the rules want to be asked about each packet of its kind */
 	__u16 vid;	 /* of the VLAN tag; 0: none */
 	__u16 vlan;	 /* that the frame is in: of its tag, or of the bridge's port */
 	__u16 domain;	 /* as in ct4_key */
@@ -63,6 +63,7 @@ struct pkt {
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
+	__u32 nat_id;	  /* of the rule that translates it; 0: none */
 	int action;	  /* for LL_REDIRECT */
 	enum verdict_count verdict;
 };

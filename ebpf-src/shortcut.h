@@ -83,7 +83,9 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop, out);
 slow:
-	p->martian = track_is_martian(p, flags, r->saddr.word[3]);
+	if ((flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
+		r->translate = 0; /* on the egress hook */
+	p->martian = r->translate && track_is_martian(p, flags, r->saddr.word[3]);
 	if (p->martian) {
 		/* The stack tells the sender: it knows where the packet was to go. */
 		if (p->ttl <= 1)

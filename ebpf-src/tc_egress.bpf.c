@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
+#include "late.h"
 #include "learn.h"
 #include "refuse.h"
 #include "track.h"
@@ -84,9 +85,14 @@ int ll_tc_egress(struct __sk_buff *skb)
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
-	if (ret == LL_NEXT && word == TC_INDEX_LEARN && nexthop_learn(&p, w))
-		return handled(skb, 1);
 	domain_egress(&p);
+	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
+		ret = late_translate(&p, w);
+		if (ret != LL_NEXT)
+			return finish(&p, ret);
+		if (nexthop_learn(&p, w))
+			return handled(skb, 1);
+	}
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)

@@ -20,8 +20,8 @@ static __noinline int forward(struct pkt *p, struct work *w)
 	__u32 index = w->conn.meta.nexthop;
 
 	track_prepare(p, w);
-	/* What we do not translate is the kernel's to route. */
-	if (!index && w->rewrite.translate && p->fragment == FRAGMENT_NONE) {
+	/* What is no service's is the kernel's to route. */
+	if (!index && w->conn.meta.service_id && p->fragment == FRAGMENT_NONE) {
 		index = nexthop_by_route(p, w);
 		if (index)
 			nexthop_note(w, index);

@@ -62,10 +62,13 @@ enum ct_state {
 #define CT_F_REPLY     0x01 /* this entry is the reply direction */
 #define CT_F_DNAT      0x02
 #define CT_F_SNAT      0x04
-#define CT_F_LOCAL     0x08 /* this direction ends at, or begins at, the node itself */
-#define CT_F_FIN       0x10 /* a FIN was seen in this direction */
-#define CT_F_FROM_NODE 0x20 /* the client is the node itself */
-#define CT_F_RST       0x40 /* a reset was seen in this direction */
+#define CT_F_LOCAL     0x08  /* this direction ends at, or begins at, the node itself */
+#define CT_F_FIN       0x10  /* a FIN was seen in this direction */
+#define CT_F_FROM_NODE 0x20  /* the client is the node itself */
+#define CT_F_RST       0x40  /* a reset was seen in this direction */
+#define CT_F_SNAT_LATE 0x100 /* on the slow path the egress hook translates the source */
+#define CT_F_NAT_ASKED 0x200 /* the rules of translation were asked about the source */
+#define CT_F_DEVICE    0x400 /* the source is the address of a device: ends with it */
 
 /* Why the kernel forwards what comes in by an entry: the upper bits of ct_meta.flags. */
 enum slow_why {
@@ -96,7 +99,7 @@ struct ct_meta {
 	__u8 tcp_scale;	  /* shift of tcp_window */
 	__u8 state;	  /* enum ct_state */
 	__u16 flags;	  /* CT_F_ */
-	__u16 pad;
+	__u16 nat_id;	  /* what translates it; of two, of the answers the source's; 0: none */
 };
 
 /* An entry's key is the tuple of the packets that come in, its value the tuple
@@ -195,9 +198,11 @@ struct device_key {
 	__u32 zone;
 };
 
-#define DEVICE_F_PEER 0x1 /* as NEXTHOP_F_PEER */
-#define DEVICE_F_PORT 0x2 /* our programs are attached */
-#define DEVICE_F_PART 0x4 /* of a bridge or bond, which the neighbours belong to */
+#define DEVICE_F_PEER  0x1 /* as NEXTHOP_F_PEER */
+#define DEVICE_F_PORT  0x2 /* our programs are attached */
+#define DEVICE_F_PART  0x4 /* of a bridge or bond, which the neighbours belong to */
+#define DEVICE_F_LENT4 0x8 /* addr4 is that of another device: it has none */
+#define DEVICE_F_LENT6 0x10
 
 struct device {
 	struct addr addr4; /* source for SNAT; all zero: none */
@@ -509,6 +514,121 @@ struct rule_name {
 	__u8 name[RULE_NAME_MAX]; /* padded with zeros */
 };
 
+/* --- translation --- */
+
+enum nat_type {
+	NAT_SNAT,
+	NAT_DNAT,
+	NAT_MASQUERADE,
+};
+
+#define NAT_F_ONE_TO_ONE 0x1 /* prefix to prefix, by ll_nat_pair; ports stay */
+#define NAT_F_MAPPING	 0x2 /* one outer port for an inner one, whatever the remote */
+#define NAT_F_OPEN	 0x4 /* strangers may use a mapping */
+#define NAT_F_EACH_PORT	 0x8 /* DNAT: port by port from match_port on to range_first[0] on */
+
+#define NAT_RANGES     8
+#define NAT_PORT_TRIES 64 /* ports looked at in all, or in each block */
+#define NAT_BLOCKS_MAX 4  /* of one inner address */
+
+/* What a rule of translation does, by four times its id, and the two lowest bits of the
+ * flags of its record in the classifier: 1 changes with the rule, 2 is set where it
+ * translates the other direction of prefix to prefix.
+ */
+struct nat_rule {
+	__u16 id;
+	__u8 type;	     /* enum nat_type */
+	__u8 flags;	     /* NAT_F_ */
+	__u32 pool_first[2]; /* of ll_nat_pool, by family, IPv4 first */
+	__u32 pool_count[2];
+	__u32 port_count;  /* of all ranges; DNAT, 0: ports stay */
+	__u32 port_stride; /* has no divisor in common with port_count */
+	__u16 block_size;  /* ports, all ranges are multiples of it; 0: no blocks */
+	__u16 match_port;  /* host order */
+	__u16 range_first[NAT_RANGES];
+	__u16 range_size[NAT_RANGES];
+};
+_Static_assert(sizeof(struct nat_rule) == 64, "one cache line");
+
+/* What is translated to: addr, and from the address that is translated or from a hash
+ * the bits that host has.
+ */
+struct nat_prefix {
+	struct addr addr;
+	struct addr host;
+};
+
+struct nat_pair_key {
+	__u32 prefix_len; /* bits, 32 of slot included */
+	__u32 slot;	  /* key of ll_nat_rule */
+	struct addr addr;
+};
+
+/* An address and port, inner or outer, that is mapped whatever the remote. */
+struct mapping_key {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 zone;
+	__u32 nat_id; /* of an inner one; else 0 */
+};
+_Static_assert(sizeof(struct mapping_key) == 24, "layout is pinned");
+
+struct mapping {
+	struct addr addr; /* the other side */
+	__be16 port;
+	__u16 nat_id;
+	__u32 flags; /* NAT_F_OPEN */
+	__u32 created_tick;
+	__u32 used_tick;
+};
+_Static_assert(sizeof(struct mapping) == 32, "layout is pinned");
+
+/* Ports of an outer address that one inner address has. */
+struct block_key {
+	struct addr inner;
+	__u16 nat_id;
+	__u8 nth;
+	__u8 zone;
+};
+
+struct block {
+	struct addr outer;
+	__u16 first; /* host order */
+	__u16 size;
+	__u32 next; /* offset of the port that is tried next */
+	__u32 created_tick;
+	__u32 used_tick;
+};
+_Static_assert(sizeof(struct block) == 32, "layout is pinned");
+
+struct block_owner_key {
+	struct addr outer;
+	__u16 first;
+	__u8 zone;
+	__u8 pad;
+};
+
+/* Counters of translation, per CPU. */
+struct nat_stats {
+	__u64 connection_count;
+	__u64 drop_count[4]; /* by enum nat_drop */
+};
+
+enum nat_drop {
+	NAT_DROP_NO_PORT,
+	NAT_DROP_NO_ADDRESS,
+	NAT_DROP_NO_CONNECTION,
+	NAT_DROP_OTHER,
+};
+
+#define NAT_NAME_MAX 256
+
+/* For loxilightd, which finds its ids again by it. */
+struct nat_name {
+	char name[NAT_NAME_MAX]; /* padded with zeros */
+};
+
 /* --- samples --- */
 
 enum sample_type {
@@ -531,6 +651,6 @@ struct sample {
 	__u32 service_id;
 	__u32 len_bytes; /* of the frame */
 	__u32 rule_id;
-	__u32 pad;
+	__u32 nat_id; /* 0: none */
 };
 _Static_assert(sizeof(struct sample) == 64, "layout is pinned");

@@ -23,6 +23,8 @@ const (
 	answererMapLlBackendOpened    = "ll_backend_opened"
 	answererMapLlBackendReused    = "ll_backend_reused"
 	answererMapLlBackendTraffic   = "ll_backend_traffic"
+	answererMapLlBlock            = "ll_block"
+	answererMapLlBlockOwner       = "ll_block_owner"
 	answererMapLlBridged          = "ll_bridged"
 	answererMapLlCt4              = "ll_ct4"
 	answererMapLlCt6              = "ll_ct6"
@@ -37,11 +39,19 @@ const (
 	answererMapLlImage64m         = "ll_image_64m"
 	answererMapLlImage8m          = "ll_image_8m"
 	answererMapLlLocal            = "ll_local"
+	answererMapLlMapping          = "ll_mapping"
+	answererMapLlMappingOuter     = "ll_mapping_outer"
+	answererMapLlNatName          = "ll_nat_name"
+	answererMapLlNatPair          = "ll_nat_pair"
+	answererMapLlNatPool          = "ll_nat_pool"
+	answererMapLlNatRule          = "ll_nat_rule"
+	answererMapLlNatStats         = "ll_nat_stats"
 	answererMapLlNetfilter        = "ll_netfilter"
 	answererMapLlNexthop          = "ll_nexthop"
 	answererMapLlNexthopFree      = "ll_nexthop_free"
 	answererMapLlNexthopId        = "ll_nexthop_id"
 	answererMapLlPortDrops        = "ll_port_drops"
+	answererMapLlPortTaken        = "ll_port_taken"
 	answererMapLlRate             = "ll_rate"
 	answererMapLlRuleHits         = "ll_rule_hits"
 	answererMapLlRuleName         = "ll_rule_name"
@@ -125,6 +135,8 @@ type answererMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -139,11 +151,19 @@ type answererMapSpecs struct {
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -203,6 +223,8 @@ type answererMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.Map `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -217,11 +239,19 @@ type answererMaps struct {
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -250,6 +280,8 @@ func (m *answererMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBlock,
+		m.LlBlockOwner,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -264,11 +296,19 @@ func (m *answererMaps) Close() error {
 		m.LlImage64m,
 		m.LlImage8m,
 		m.LlLocal,
+		m.LlMapping,
+		m.LlMappingOuter,
+		m.LlNatName,
+		m.LlNatPair,
+		m.LlNatPool,
+		m.LlNatRule,
+		m.LlNatStats,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
 		m.LlPortDrops,
+		m.LlPortTaken,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

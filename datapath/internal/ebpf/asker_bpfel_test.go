@@ -65,6 +65,8 @@ const (
 	askerMapLlBackendOpened    = "ll_backend_opened"
 	askerMapLlBackendReused    = "ll_backend_reused"
 	askerMapLlBackendTraffic   = "ll_backend_traffic"
+	askerMapLlBlock            = "ll_block"
+	askerMapLlBlockOwner       = "ll_block_owner"
 	askerMapLlBridged          = "ll_bridged"
 	askerMapLlCt4              = "ll_ct4"
 	askerMapLlCt6              = "ll_ct6"
@@ -79,11 +81,19 @@ const (
 	askerMapLlImage64m         = "ll_image_64m"
 	askerMapLlImage8m          = "ll_image_8m"
 	askerMapLlLocal            = "ll_local"
+	askerMapLlMapping          = "ll_mapping"
+	askerMapLlMappingOuter     = "ll_mapping_outer"
+	askerMapLlNatName          = "ll_nat_name"
+	askerMapLlNatPair          = "ll_nat_pair"
+	askerMapLlNatPool          = "ll_nat_pool"
+	askerMapLlNatRule          = "ll_nat_rule"
+	askerMapLlNatStats         = "ll_nat_stats"
 	askerMapLlNetfilter        = "ll_netfilter"
 	askerMapLlNexthop          = "ll_nexthop"
 	askerMapLlNexthopFree      = "ll_nexthop_free"
 	askerMapLlNexthopId        = "ll_nexthop_id"
 	askerMapLlPortDrops        = "ll_port_drops"
+	askerMapLlPortTaken        = "ll_port_taken"
 	askerMapLlRate             = "ll_rate"
 	askerMapLlRuleHits         = "ll_rule_hits"
 	askerMapLlRuleName         = "ll_rule_name"
@@ -162,6 +172,8 @@ type askerMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -176,11 +188,19 @@ type askerMapSpecs struct {
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -235,6 +255,8 @@ type askerMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.Map `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -249,11 +271,19 @@ type askerMaps struct {
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -281,6 +311,8 @@ func (m *askerMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBlock,
+		m.LlBlockOwner,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -295,11 +327,19 @@ func (m *askerMaps) Close() error {
 		m.LlImage64m,
 		m.LlImage8m,
 		m.LlLocal,
+		m.LlMapping,
+		m.LlMappingOuter,
+		m.LlNatName,
+		m.LlNatPair,
+		m.LlNatPool,
+		m.LlNatRule,
+		m.LlNatStats,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
 		m.LlPortDrops,
+		m.LlPortTaken,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

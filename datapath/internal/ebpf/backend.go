@@ -29,12 +29,13 @@ type DataPlane struct {
 
 	ports    *ports
 	services *services
+	images   *images
+	nats     *nats
 	nexthops *nexthops
 	sweeper  *sweeper
 	conns    *connections
 	counters *telemetry
 	snat     snatPorts
-	images   *images
 	firewall *firewall
 	epochMu  sync.Mutex // held while the epoch is raised
 	changed  chan struct{}
@@ -112,6 +113,9 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
+		return err
+	}
+	if d.nats, err = adoptNATs(d, d.images); err != nil {
 		return err
 	}
 	d.sweeper = newSweeper(d)
@@ -228,7 +232,7 @@ func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.Firewal
 
 // NAT implements [datapath.DataPlane].
 func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] {
-	return unsupported[datapath.SetName, datapath.NATSet]{"translation of addresses"}
+	return d.nats
 }
 
 // Connections implements [datapath.DataPlane].
@@ -240,7 +244,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx))
+	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain())
 	for _, z := range d.openZones() {
 		err = errors.Join(err, z.devices.maintain())
 	}

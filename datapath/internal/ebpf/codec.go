@@ -22,13 +22,16 @@ const (
 	slotsPerChunk = 64    // SLOTS_PER_CHUNK
 	nexthopCount  = 16384 // NEXTHOP_COUNT
 
-	ctReply = 0x01 // CT_F_REPLY
-	ctDNAT  = 0x02
-	ctSNAT  = 0x04
+	ctReply  = 0x01 // CT_F_REPLY
+	ctDNAT   = 0x02
+	ctSNAT   = 0x04
+	ctDevice = 0x400
 
-	devicePeer = 0x1 // DEVICE_F_PEER
-	devicePort = 0x2
-	devicePart = 0x4
+	devicePeer  = 0x1 // DEVICE_F_PEER
+	devicePort  = 0x2
+	devicePart  = 0x4
+	deviceLent4 = 0x8
+	deviceLent6 = 0x10
 
 	netfilterRouted  = 0x1 // NETFILTER_F_ROUTED
 	netfilterBridged = 0x2
@@ -38,11 +41,15 @@ const (
 
 // addrOf encodes a, an IPv4 one as ::ffff:a.b.c.d.
 func addrOf(a netip.Addr) (k kernelAddr) {
-	b := a.As16()
-	for i := range k.Word {
-		k.Word[i] = binary.NativeEndian.Uint32(b[4*i:])
-	}
+	k.Word = wordsOf(a.As16())
 	return k
+}
+
+func wordsOf(b [16]byte) (words [4]uint32) {
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return words
 }
 
 func (k kernelAddr) addr() netip.Addr {

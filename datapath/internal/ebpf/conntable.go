@@ -16,6 +16,7 @@ type connKey[K any] interface {
 	*K
 	tuple() datapath.Tuple
 	proto() uint8
+	zone() uint8
 }
 
 type connValue[K, V any] interface {
@@ -40,6 +41,9 @@ func (k *kernelCt6Key) tuple() datapath.Tuple {
 
 func (k *kernelCt4Key) proto() uint8 { return k.Proto }
 func (k *kernelCt6Key) proto() uint8 { return k.Proto }
+
+func (k *kernelCt4Key) zone() uint8 { return k.Zone }
+func (k *kernelCt6Key) zone() uint8 { return k.Zone }
 
 func (v *kernelCt4Val) meta() *kernelCtMeta { return &v.Meta }
 func (v *kernelCt6Val) meta() *kernelCtMeta { return &v.Meta }
@@ -112,6 +116,14 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
 	ends := p.dead[m.BackendId]
+	if m.NatId != 0 && !ends {
+		other := v.twin((*K)(k))
+		comes, leaves := k.tuple(), KP(&other).tuple()
+		leaves.Source, leaves.Destination = leaves.Destination, leaves.Source
+		if ends = p.nat.ended(m, comes, leaves, k.zone()); !ends {
+			p.nat.note(m, comes, leaves, k.proto(), k.zone())
+		}
+	}
 	if !ends && p.match != nil {
 		c := t.connection(k, v, p.now)
 		if ends = p.match(&c); ends && m.Flags&ctReply == 0 {
@@ -168,6 +180,7 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		DNAT:     m.Flags&ctDNAT != 0,
 		SNAT:     m.Flags&ctSNAT != 0,
 		Service:  t.d.services.name(m.ServiceId),
+		NAT:      t.d.nats.name(m.NatId),
 	}
 	if m.Flags&ctReply != 0 {
 		c.Original, c.Reply = c.Reply, c.Original
@@ -207,6 +220,9 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 			c.Idle = min(c.Idle, since(now, twin.LastSeenTick))
 			c.Forth, c.Back = l.ways.of(m), l.ways.of(twin)
 			c.Tracked = c.Forth.Tracked && c.Back.Tracked
+			if twin.NatId != m.NatId {
+				c.NATBack = t.d.nats.name(twin.NatId)
+			}
 		}
 		c.Expires = max(0, durationOf(idle)-c.Idle)
 		found = append(found, c)

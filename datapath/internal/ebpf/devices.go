@@ -279,6 +279,7 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 		ip := first[a.Index][family]
 		if !ip.IsValid() {
 			ip = first[0][family]
+			k.Flags |= []uint32{deviceLent4, deviceLent6}[family]
 		}
 		if ip.IsValid() {
 			*to = addrOf(ip)

@@ -35,6 +35,8 @@ const (
 	egressMapLlBackendOpened    = "ll_backend_opened"
 	egressMapLlBackendReused    = "ll_backend_reused"
 	egressMapLlBackendTraffic   = "ll_backend_traffic"
+	egressMapLlBlock            = "ll_block"
+	egressMapLlBlockOwner       = "ll_block_owner"
 	egressMapLlBridged          = "ll_bridged"
 	egressMapLlCt4              = "ll_ct4"
 	egressMapLlCt6              = "ll_ct6"
@@ -49,11 +51,19 @@ const (
 	egressMapLlImage64m         = "ll_image_64m"
 	egressMapLlImage8m          = "ll_image_8m"
 	egressMapLlLocal            = "ll_local"
+	egressMapLlMapping          = "ll_mapping"
+	egressMapLlMappingOuter     = "ll_mapping_outer"
+	egressMapLlNatName          = "ll_nat_name"
+	egressMapLlNatPair          = "ll_nat_pair"
+	egressMapLlNatPool          = "ll_nat_pool"
+	egressMapLlNatRule          = "ll_nat_rule"
+	egressMapLlNatStats         = "ll_nat_stats"
 	egressMapLlNetfilter        = "ll_netfilter"
 	egressMapLlNexthop          = "ll_nexthop"
 	egressMapLlNexthopFree      = "ll_nexthop_free"
 	egressMapLlNexthopId        = "ll_nexthop_id"
 	egressMapLlPortDrops        = "ll_port_drops"
+	egressMapLlPortTaken        = "ll_port_taken"
 	egressMapLlRate             = "ll_rate"
 	egressMapLlRuleHits         = "ll_rule_hits"
 	egressMapLlRuleName         = "ll_rule_name"
@@ -133,6 +143,8 @@ type egressMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -147,11 +159,19 @@ type egressMapSpecs struct {
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -207,6 +227,8 @@ type egressMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.Map `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -221,11 +243,19 @@ type egressMaps struct {
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -254,6 +284,8 @@ func (m *egressMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBlock,
+		m.LlBlockOwner,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -268,11 +300,19 @@ func (m *egressMaps) Close() error {
 		m.LlImage64m,
 		m.LlImage8m,
 		m.LlLocal,
+		m.LlMapping,
+		m.LlMappingOuter,
+		m.LlNatName,
+		m.LlNatPair,
+		m.LlNatPool,
+		m.LlNatRule,
+		m.LlNatStats,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
 		m.LlPortDrops,
+		m.LlPortTaken,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

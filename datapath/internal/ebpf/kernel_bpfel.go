@@ -50,6 +50,32 @@ type kernelBackend struct {
 	Pad       uint32
 }
 
+type kernelBlock struct {
+	_           structs.HostLayout
+	Outer       kernelAddr
+	First       uint16
+	Size        uint16
+	Next        uint32
+	CreatedTick uint32
+	UsedTick    uint32
+}
+
+type kernelBlockKey struct {
+	_     structs.HostLayout
+	Inner kernelAddr
+	NatId uint16
+	Nth   uint8
+	Zone  uint8
+}
+
+type kernelBlockOwnerKey struct {
+	_     structs.HostLayout
+	Outer kernelAddr
+	First uint16
+	Zone  uint8
+	Pad   uint8
+}
+
 type kernelCt4Key struct {
 	_      structs.HostLayout
 	Saddr  uint32
@@ -107,7 +133,7 @@ type kernelCtMeta struct {
 	TcpScale     uint8
 	State        uint8
 	Flags        uint16
-	Pad          uint16
+	NatId        uint16
 }
 
 type kernelCtState uint32
@@ -166,6 +192,64 @@ type kernelLocalKey struct {
 	_    structs.HostLayout
 	Addr kernelAddr
 	Zone uint32
+}
+
+type kernelMapping struct {
+	_           structs.HostLayout
+	Addr        kernelAddr
+	Port        uint16
+	NatId       uint16
+	Flags       uint32
+	CreatedTick uint32
+	UsedTick    uint32
+}
+
+type kernelMappingKey struct {
+	_     structs.HostLayout
+	Addr  kernelAddr
+	Port  uint16
+	Proto uint8
+	Zone  uint8
+	NatId uint32
+}
+
+type kernelNatName struct {
+	_    structs.HostLayout
+	Name [256]int8
+}
+
+type kernelNatPairKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Slot      uint32
+	Addr      kernelAddr
+}
+
+type kernelNatPrefix struct {
+	_    structs.HostLayout
+	Addr kernelAddr
+	Host kernelAddr
+}
+
+type kernelNatRule struct {
+	_          structs.HostLayout
+	Id         uint16
+	Type       uint8
+	Flags      uint8
+	PoolFirst  [2]uint32
+	PoolCount  [2]uint32
+	PortCount  uint32
+	PortStride uint32
+	BlockSize  uint16
+	MatchPort  uint16
+	RangeFirst [8]uint16
+	RangeSize  [8]uint16
+}
+
+type kernelNatStats struct {
+	_               structs.HostLayout
+	ConnectionCount uint64
+	DropCount       [4]uint64
 }
 
 type kernelNexthop struct {
@@ -237,7 +321,7 @@ type kernelSample struct {
 	ServiceId uint32
 	LenBytes  uint32
 	RuleId    uint32
-	Pad       uint32
+	NatId     uint32
 }
 
 type kernelSampleType uint32
@@ -347,6 +431,8 @@ const (
 	kernelMapLlBackendOpened    = "ll_backend_opened"
 	kernelMapLlBackendReused    = "ll_backend_reused"
 	kernelMapLlBackendTraffic   = "ll_backend_traffic"
+	kernelMapLlBlock            = "ll_block"
+	kernelMapLlBlockOwner       = "ll_block_owner"
 	kernelMapLlBridged          = "ll_bridged"
 	kernelMapLlCt4              = "ll_ct4"
 	kernelMapLlCt6              = "ll_ct6"
@@ -361,11 +447,19 @@ const (
 	kernelMapLlImage64m         = "ll_image_64m"
 	kernelMapLlImage8m          = "ll_image_8m"
 	kernelMapLlLocal            = "ll_local"
+	kernelMapLlMapping          = "ll_mapping"
+	kernelMapLlMappingOuter     = "ll_mapping_outer"
+	kernelMapLlNatName          = "ll_nat_name"
+	kernelMapLlNatPair          = "ll_nat_pair"
+	kernelMapLlNatPool          = "ll_nat_pool"
+	kernelMapLlNatRule          = "ll_nat_rule"
+	kernelMapLlNatStats         = "ll_nat_stats"
 	kernelMapLlNetfilter        = "ll_netfilter"
 	kernelMapLlNexthop          = "ll_nexthop"
 	kernelMapLlNexthopFree      = "ll_nexthop_free"
 	kernelMapLlNexthopId        = "ll_nexthop_id"
 	kernelMapLlPortDrops        = "ll_port_drops"
+	kernelMapLlPortTaken        = "ll_port_taken"
 	kernelMapLlRate             = "ll_rate"
 	kernelMapLlRuleHits         = "ll_rule_hits"
 	kernelMapLlRuleName         = "ll_rule_name"
@@ -445,6 +539,8 @@ type kernelMapSpecs struct {
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -459,11 +555,19 @@ type kernelMapSpecs struct {
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
+	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -519,6 +623,8 @@ type kernelMaps struct {
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
 	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
+	LlBlock          *ebpf.Map `ebpf:"ll_block"`
+	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -533,11 +639,19 @@ type kernelMaps struct {
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
+	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
+	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
+	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
+	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
+	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
+	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
+	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -566,6 +680,8 @@ func (m *kernelMaps) Close() error {
 		m.LlBackendOpened,
 		m.LlBackendReused,
 		m.LlBackendTraffic,
+		m.LlBlock,
+		m.LlBlockOwner,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -580,11 +696,19 @@ func (m *kernelMaps) Close() error {
 		m.LlImage64m,
 		m.LlImage8m,
 		m.LlLocal,
+		m.LlMapping,
+		m.LlMappingOuter,
+		m.LlNatName,
+		m.LlNatPair,
+		m.LlNatPool,
+		m.LlNatRule,
+		m.LlNatStats,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
 		m.LlPortDrops,
+		m.LlPortTaken,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

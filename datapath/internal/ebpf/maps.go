@@ -10,6 +10,7 @@ import (
 
 // mapSizes returns how many entries each map is to have that has no fixed size.
 func mapSizes(t datapath.Tables) map[string]uint32 {
+	mappings := max(1024, t.Connections/8-min(t.Connections/8, 2048))
 	chunks := 2*(t.Slots/slotsPerChunk) + 4*t.Services
 	return map[string]uint32{
 		kernelMapLlCt4:            2 * t.Connections, // both directions
@@ -30,6 +31,16 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
 		kernelMapLlRuleName:       t.Rules,
 		kernelMapLlRuleHits:       t.Rules,
+		kernelMapLlSnatNext:       min(1<<14, max(1<<12, t.Connections/4)),
+		kernelMapLlNatName:        max(t.Rules/16, 64),
+		kernelMapLlNatStats:       max(t.Rules/16, 64),
+		kernelMapLlNatRule:        max(t.Rules/4, 256), // both directions, old and new
+		kernelMapLlNatPool:        max(t.Rules/8, 1024),
+		kernelMapLlNatPair:        max(t.Rules/8, 1024),
+		kernelMapLlMapping:        mappings,
+		kernelMapLlMappingOuter:   mappings,
+		kernelMapLlBlock:          max(t.Connections/64, 256),
+		kernelMapLlBlockOwner:     max(t.Connections/64, 256),
 	}
 }
 

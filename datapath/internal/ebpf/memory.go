@@ -17,7 +17,7 @@ import (
 // value; "" for maps of fixed size.
 func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 	switch name {
-	case kernelMapLlCt4, kernelMapLlCt6:
+	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner:
 		return "tables.connections", t.Connections
 	case kernelMapLlHalf4, kernelMapLlHalf6:
 		return "tables.halfOpen", t.HalfOpen
@@ -31,7 +31,7 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 		return "tables.affinity", t.Affinity
 	case kernelMapLlSourceRange:
 		return "tables.ranges", t.Ranges
-	case kernelMapLlRuleName, kernelMapLlRuleHits:
+	case kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlNatName, kernelMapLlNatStats, kernelMapLlNatRule, kernelMapLlNatPool, kernelMapLlNatPair:
 		return "tables.rules", t.Rules
 	}
 	return "", 0

@@ -178,6 +178,7 @@ func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
 	})
 	d := kernelDevice{MtuBytes: 1500, Mac: p.mac, Flags: 2} // DEVICE_F_PORT
 	d.Addr4.Word, d.Addr6.Word = rigWords(addr4), rigWords(addr6)
+	copy(d.Name[:], name)
 	r.put(kernelMapLlDevice, kernelDeviceKey{Ifindex: p.index}, d)
 	return p
 }

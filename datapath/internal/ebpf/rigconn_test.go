@@ -30,7 +30,7 @@ type rigMeta struct {
 	ServiceID, BackendID, TCPAk uint32
 	TCPWindow                   uint16
 	TCPScale, State             uint8
-	Flags, Pad                  uint16
+	Flags, NATID                uint16
 }
 
 // rigConn is one entry.

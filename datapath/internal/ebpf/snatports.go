@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // snatPorts are the source ports that the programs give out: those from 1024 on
@@ -24,6 +26,8 @@ import (
 type snatPorts struct {
 	mu      sync.Mutex
 	written []uint16 // sorted
+	taken   *[1 << 16]bool
+	free    []datapath.PortRange // of 1024 to 65535 what the kernel does not give out itself
 	due     time.Time
 }
 
@@ -40,13 +44,16 @@ func (d *DataPlane) refreshSNATPorts() error {
 		return nil
 	}
 	defer func() { d.snat.due = began.Add(max(snatInterval, 50*time.Since(began))) }()
-	taken, err := d.takenPorts()
+	taken, own, err := d.takenPorts()
 	if err != nil {
+		return fmt.Errorf("source ports for SNAT: %w", err)
+	}
+	if err := d.writeTaken(taken, own); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
 	ports := make([]uint16, 0, 1<<16)
 	for p := 1024; p < 1<<16; p++ {
-		if !taken[p] {
+		if !taken[p] && !own[p] {
 			ports = append(ports, uint16(p))
 		}
 	}
@@ -70,24 +77,68 @@ func (d *DataPlane) refreshSNATPorts() error {
 	return nil
 }
 
-// takenPorts returns the ports that are not ours to give out.
-func (d *DataPlane) takenPorts() (*[1 << 16]bool, error) {
-	taken := new([1 << 16]bool)
+// writeTaken writes which ports no rule may give out, where that has changed, and
+// notes what is to be given out where a rule does not say.
+func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
+	d.snat.free = d.snat.free[:0]
+	for p := 1024; p < 1<<16; p++ {
+		if own[p] {
+			continue
+		}
+		if n := len(d.snat.free); n > 0 && int(d.snat.free[n-1].Last) == p-1 {
+			d.snat.free[n-1].Last++
+			continue
+		}
+		d.snat.free = append(d.snat.free, datapath.PortRange{First: uint16(p), Last: uint16(p)})
+	}
+	if d.snat.taken != nil && *d.snat.taken == *taken {
+		return nil
+	}
+	keys, words := make([]uint32, 1024), make([]uint64, 1024)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	for p, is := range taken {
+		if is {
+			words[p/64] |= 1 << (p % 64)
+		}
+	}
+	if _, err := d.maps[kernelMapLlPortTaken].BatchUpdate(keys, words, nil); err != nil {
+		return err
+	}
+	d.snat.taken = taken
+	return nil
+}
+
+// defaultPorts returns what is given out where a rule does not say.
+func (d *DataPlane) defaultPorts() ([]datapath.PortRange, error) {
+	d.snat.mu.Lock()
+	defer d.snat.mu.Unlock()
+	if len(d.snat.free) == 0 {
+		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
+	}
+	return slices.Clone(d.snat.free), nil
+}
+
+// takenPorts returns the ports that sockets of the node and services use, and those that
+// the kernel gives out to the node's own, or is told to keep.
+func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
+	taken, own = new([1 << 16]bool), new([1 << 16]bool)
 	for _, z := range d.openZones() {
-		err := z.do(func() error { return portsInUse(taken) })
+		err := z.do(func() error { return portsInUse(taken, own) })
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, port := range d.services.frontendPorts() {
 		taken[port] = true
 	}
-	return taken, nil
+	return taken, own, nil
 }
 
-// portsInUse marks the range of the node's own connections and the ports of its
-// sockets, in the namespace of the thread.
-func portsInUse(taken *[1 << 16]bool) error {
+// portsInUse marks the ports of the node's sockets, and the range of its own connections
+// with what is reserved, in the namespace of the thread.
+func portsInUse(taken, own *[1 << 16]bool) error {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
 		return err
@@ -96,8 +147,16 @@ func portsInUse(taken *[1 << 16]bool) error {
 	if _, err := fmt.Sscan(string(b), &first, &last); err != nil {
 		return fmt.Errorf("ip_local_port_range: %w", err)
 	}
-	for p := max(first, 0); p <= min(last, 1<<16-1); p++ {
-		taken[p] = true
+	markPorts(own, first, last)
+	if b, err = os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports"); err != nil {
+		return err
+	}
+	for _, part := range strings.Split(strings.TrimSpace(string(b)), ",") {
+		if n, _ := fmt.Sscanf(part, "%d-%d", &first, &last); n == 1 {
+			markPorts(own, first, first)
+		} else if n == 2 {
+			markPorts(own, first, last)
+		}
 	}
 	for _, name := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		err := socketPorts("/proc/thread-self/net/"+name, taken)
@@ -106,6 +165,12 @@ func portsInUse(taken *[1 << 16]bool) error {
 		}
 	}
 	return nil
+}
+
+func markPorts(ports *[1 << 16]bool, first, last int) {
+	for p := max(first, 0); p <= min(last, 1<<16-1); p++ {
+		ports[p] = true
+	}
 }
 
 // socketPorts marks the local ports in a table of sockets as in proc(5).

@@ -24,6 +24,7 @@ type vlanOf struct {
 // stations keeps what the programs know of bridges and of the node's own addresses:
 // ll_station, ll_bridged and ll_local.
 type stations struct {
+	gone    func() // called when the node has an address no more
 	zone    uint8
 	table   *ebpf.Map // ll_station
 	bridged *ebpf.Map
@@ -39,6 +40,7 @@ type stations struct {
 
 func newStations(d *DataPlane, zone uint8) *stations {
 	s := &stations{
+		gone:    d.sweeper.kick,
 		zone:    zone,
 		table:   d.maps[kernelMapLlStation],
 		bridged: d.maps[kernelMapLlBridged],
@@ -207,6 +209,7 @@ func (s *stations) setLocal(addrs []netlink.Addr) error {
 		}
 		s.local[key] = true
 	}
+	gone := false
 	for key := range maps.Clone(s.local) {
 		if wanted[key] {
 			continue
@@ -215,6 +218,10 @@ func (s *stations) setLocal(addrs []netlink.Addr) error {
 			return fmt.Errorf("address of the node: %w", err)
 		}
 		delete(s.local, key)
+		gone = true
+	}
+	if gone {
+		s.gone()
 	}
 	return nil
 }

@@ -66,6 +66,7 @@ type pass struct {
 	live   map[uint32]*backendTotals
 	closed map[uint32]*backendTotals
 	used   [nexthopCount]bool
+	nat    *natPass
 	seen   [4]uint64 // entries by table
 
 	match   func(*datapath.Connection) bool // connections to end; nil: none
@@ -235,6 +236,7 @@ func (w *sweeper) begin() {
 		dead:   dead,
 		live:   make(map[uint32]*backendTotals),
 		closed: make(map[uint32]*backendTotals),
+		nat:    w.d.nats.passBegins(),
 	}
 }
 
@@ -253,7 +255,7 @@ func (w *sweeper) end(p *pass) error {
 	w.numbers.Unlock()
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(func(index uint32) bool { return index < nexthopCount && p.used[index] }))
-	return errors.Join(err, w.d.services.passEnded(p))
+	return errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
 }
 
 // entries returns how many entries a table had as of the last pass.

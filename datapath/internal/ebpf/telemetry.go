@@ -213,6 +213,11 @@ func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (dat
 	return t.d.firewall.counters(name)
 }
 
+// NATCounters implements [datapath.Telemetry].
+func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datapath.NATCounters, bool, error) {
+	return t.d.nats.counters(name)
+}
+
 func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]

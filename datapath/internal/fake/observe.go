@@ -86,7 +86,7 @@ func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (c d
 }
 
 // NATCounters implements [datapath.Telemetry].
-func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c datapath.RuleCounters, ok bool, err error) {
+func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
 	s, _ := t.nat.get(datapath.NodeSet)
 	_, ok = s.Rules[name]
 	return c, ok, nil

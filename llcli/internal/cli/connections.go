@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
@@ -129,6 +130,14 @@ func (a *app) connectionTable() *table {
 	return a.table(columns...)
 }
 
+// natText is how a connection is translated, and by which objects.
+func natText(c *api.Connection) string {
+	if len(c.TranslatedBy) == 0 {
+		return or(c.NAT, "-")
+	}
+	return c.NAT + " (" + strings.Join(c.TranslatedBy, ", ") + ")"
+}
+
 func (a *app) connectionRow(c *api.Connection) []cell {
 	color := ""
 	if c.State == "established" || c.State == "replied" {
@@ -141,7 +150,7 @@ func (a *app) connectionRow(c *api.Connection) []cell {
 	if a.output == formatWide {
 		row = append(row,
 			cell{text: wayText(&c.Forth)}, cell{text: wayText(&c.Back)},
-			cell{text: or(c.NAT, "-")}, cell{text: c.Reply.Destination}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
+			cell{text: natText(c)}, cell{text: c.Reply.Destination}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
 			cell{text: strconv.FormatUint(c.Sent.Packets, 10)}, cell{text: strconv.FormatUint(c.Received.Packets, 10)})
 	}
 	return row

@@ -54,6 +54,8 @@ var (
 			"its sender should find out the MTU of the path, and not cut packets"},
 		{"unclear", "there are FirewallRules, and what this packet is cannot be told: too many headers, or cut off",
 			"llcli events drops shows such packets: who sends them?"},
+		{"no_connection", "a NAT was to translate its source, but it is part of no connection: the rest of one that has ended",
+			"nothing, where they are few"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

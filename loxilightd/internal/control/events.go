@@ -96,7 +96,7 @@ func (s *Server) publishSamples(ctx context.Context) {
 func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
 		s.publish(api.TopicDrops, &api.DropEvent{
-			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), Length: d.Length,
+			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Length: d.Length,
 		})
 	}
 	if d := sample.Decision; d != nil {

@@ -95,8 +95,8 @@ func (p *fakePlane) RuleCounters(_ context.Context, name datapath.RuleName) (dat
 	return datapath.RuleCounters{Packets: 5, Bytes: uint64(len(name))}, true, nil
 }
 
-func (p *fakePlane) NATCounters(context.Context, datapath.NATName) (datapath.RuleCounters, bool, error) {
-	return datapath.RuleCounters{Connections: 8}, true, nil
+func (p *fakePlane) NATCounters(context.Context, datapath.NATName) (datapath.NATCounters, bool, error) {
+	return datapath.NATCounters{Connections: 8}, true, nil
 }
 
 func (p *fakePlane) PortState(name datapath.PortName) (datapath.PortState, bool) {

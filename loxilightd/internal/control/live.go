@@ -183,6 +183,11 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 	case c.SNAT:
 		a.NAT = "snat"
 	}
+	for _, name := range []datapath.NATName{c.NAT, c.NATBack} {
+		if name != "" {
+			a.TranslatedBy = append(a.TranslatedBy, string(name))
+		}
+	}
 	if c.Backend.IsValid() {
 		a.Backend = c.Backend.String()
 	}
@@ -241,7 +246,8 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	case *state.FirewallRule:
 		return ofRule(t.RuleCounters(ctx, datapath.RuleName(o.Name)))
 	case *state.NAT:
-		return ofRule(t.NATCounters(ctx, datapath.NATName(o.Name)))
+		c, _, err := t.NATCounters(ctx, datapath.NATName(o.Name))
+		return &api.CountersResult{Connections: c.Connections, Drops: orEmpty(c.Drops)}, err
 	}
 	return nil, nil
 }

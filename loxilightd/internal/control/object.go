@@ -74,9 +74,7 @@ func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Er
 
 // NotCarried are the kinds that the data plane in the kernel does not carry yet, so
 // that this version refuses their objects. A kind's line goes with what carries it.
-var NotCarried = map[string]bool{
-	api.KindNAT: true,
-}
+var NotCarried = map[string]bool{}
 
 // carried refuses an object of a kind that nothing would carry out.
 func (s *Server) carried(o *state.Object) *api.Error {

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+const (
+	natOneToOne = 0x1 // NAT_F_ONE_TO_ONE
+	natMapping  = 0x2
+	natOpen     = 0x4
+	natEachPort = 0x8
+
+	natSlotReverse = 0x2 // of a slot: the other direction of prefix to prefix
+
+	natRanges = len(kernelNatRule{}.RangeFirst)
+
+	// natPoolMax is how many pieces of one size a pool is cut into at most.
+	natPoolMax = 512
+)
+
+var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, datapath.Masquerade: 2}
+
+// compileNAT makes the rules of a NAT, by set: that of destinations and that of sources.
+// free are the ports that are given out where the NAT names none.
+func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
+	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
+	r.record = kernelNatRule{Id: id, Type: natTypes[v.Type]}
+	own, other := 1, 0
+	if v.Type == datapath.DNAT {
+		own, other = 0, 1
+	}
+	r.set = natSets[own]
+	sets[own] = r
+	if v.OneToOne {
+		reverse, err := r.pairUp(v)
+		if err != nil {
+			return sets, err
+		}
+		reverse.set = natSets[other]
+		sets[other] = reverse
+		return sets, nil
+	}
+	r.fillPool(v.Addresses)
+	if v.Type == datapath.DNAT {
+		return sets, r.fillDestinationPorts(v)
+	}
+	if v.Mapping == datapath.EndpointIndependent {
+		r.record.Flags |= natMapping
+	}
+	if v.Filtering == datapath.EndpointIndependent {
+		r.record.Flags |= natOpen
+	}
+	ranges := v.Ports
+	if len(ranges) == 0 {
+		ranges = free
+	}
+	return sets, r.fillPorts(ranges, v.BlockSize)
+}
+
+// pairUp makes r translate prefix to prefix, and returns the rule of the other direction.
+func (r *natRule) pairUp(v *datapath.NAT) (*natRule, error) {
+	from := v.Match.Source
+	back := datapath.Match{Source: nil, Destination: v.Addresses, Protocols: v.Match.Protocols, In: v.Match.Out}
+	if v.Type == datapath.DNAT {
+		from = v.Match.Destination
+		back = datapath.Match{Source: v.Addresses, Protocols: v.Match.Protocols, Out: v.Match.In}
+	}
+	if len(from) != len(v.Addresses) {
+		return nil, fmt.Errorf("addresses: %d prefixes for %d that are translated", len(v.Addresses), len(from))
+	}
+	reverse := &natRule{name: r.name, match: back, record: r.record, natSlot: natSlot{slot: r.slot | natSlotReverse}}
+	for i, p := range from {
+		to := v.Addresses[i]
+		if p.Bits() != to.Bits() || p.Addr().Is4() != to.Addr().Is4() {
+			return nil, fmt.Errorf("addresses: %s is not as long as %s", to, p)
+		}
+		r.pair(p, to)
+		reverse.pair(to, p)
+	}
+	r.record.Flags |= natOneToOne
+	reverse.record.Flags |= natOneToOne
+	return reverse, nil
+}
+
+func (r *natRule) pair(from, to netip.Prefix) {
+	r.pairs = append(r.pairs, kernelNatPairKey{PrefixLen: uint32(32 + bits128(from)), Slot: r.slot, Addr: addrOf(from.Masked().Addr())})
+	r.pairAddrs = append(r.pairAddrs, natPrefixOf(to))
+}
+
+// bits128 is the length of p as a prefix of 128 bits.
+func bits128(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return p.Bits() + 96
+	}
+	return p.Bits()
+}
+
+func natPrefixOf(p netip.Prefix) kernelNatPrefix {
+	var host [16]byte
+	for i := bits128(p); i < 128; i++ {
+		host[i/8] |= 0x80 >> (i % 8)
+	}
+	k := kernelNatPrefix{Addr: addrOf(p.Masked().Addr())}
+	k.Host.Word = wordsOf(host)
+	return k
+}
+
+// fillPool cuts the addresses of each family into pieces of one size, so that each of
+// them is chosen as often as any other.
+func (r *natRule) fillPool(addresses []netip.Prefix) {
+	for family := range 2 {
+		var of []netip.Prefix
+		longest := 0
+		for _, p := range addresses {
+			if familyOf(p.Addr()) == family {
+				of = append(of, p.Masked())
+				longest = max(longest, p.Bits())
+			}
+		}
+		for ; pieces(of, longest) > natPoolMax; longest-- {
+		}
+		for _, p := range of {
+			for a, n := p.Addr(), 1<<max(0, longest-p.Bits()); n > 0; n-- {
+				piece := netip.PrefixFrom(a, max(longest, p.Bits()))
+				r.pool = append(r.pool, natPrefixOf(piece))
+				r.record.PoolCount[family]++
+				a = lastOf(piece).Next()
+			}
+		}
+	}
+	if len(r.match.Source)+len(r.match.SourceGroups) == 0 && len(addresses) > 0 {
+		// The other family is not this rule's.
+		switch {
+		case r.record.PoolCount[0] == 0:
+			r.match.Source = []netip.Prefix{netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+		case r.record.PoolCount[1] == 0:
+			r.match.Source = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+		}
+	}
+}
+
+func pieces(prefixes []netip.Prefix, bits int) (n int) {
+	for _, p := range prefixes {
+		n += 1 << min(max(0, bits-p.Bits()), 30)
+	}
+	return n
+}
+
+// lastOf returns the last address of p.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().As16()
+	for i := bits128(p); i < 128; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a := netip.AddrFrom16(b)
+	if p.Addr().Is4() {
+		return a.Unmap()
+	}
+	return a
+}
+
+// fillDestinationPorts says what destination ports become.
+func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
+	if len(v.Ports) == 0 {
+		return nil
+	}
+	to := v.Ports[0]
+	if len(v.Ports) > 1 {
+		return fmt.Errorf("ports: one range for a destination, not %d", len(v.Ports))
+	}
+	r.record.RangeFirst[0], r.record.RangeSize[0] = to.First, to.Last-to.First+1
+	r.record.PortCount = uint32(to.Last-to.First) + 1
+	if to.First == to.Last {
+		return nil
+	}
+	if len(v.Match.Ports) != 1 || v.Match.Ports[0].Last-v.Match.Ports[0].First != to.Last-to.First {
+		return fmt.Errorf("ports: %d-%d needs one range as long in match.ports", to.First, to.Last)
+	}
+	r.record.Flags |= natEachPort
+	r.record.MatchPort = v.Match.Ports[0].First
+	return nil
+}
+
+// fillPorts says what source ports are chosen from.
+func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
+	ranges = mergeRanges(ranges)
+	if len(ranges) > natRanges {
+		// Those with the most ports.
+		slices.SortStableFunc(ranges, func(a, b datapath.PortRange) int { return int(b.Last-b.First) - int(a.Last-a.First) })
+		ranges = ranges[:natRanges]
+	}
+	n := uint32(0)
+	for _, p := range ranges {
+		size := uint32(p.Last) - uint32(max(p.First, 1)) + 1
+		if block != 0 {
+			size -= size % uint32(block)
+		}
+		if size == 0 {
+			continue
+		}
+		used := slices.Index(r.record.RangeSize[:], 0)
+		r.record.RangeFirst[used], r.record.RangeSize[used] = max(p.First, 1), uint16(size)
+		n += size
+	}
+	if n == 0 {
+		return fmt.Errorf("ports: none is left to be given out in blocks of %d", block)
+	}
+	r.record.PortCount, r.record.BlockSize = n, block
+	// Ports far from each other, one after the other, until each was there.
+	r.record.PortStride = n*5/8 | 1
+	for gcd(n, r.record.PortStride) != 1 {
+		r.record.PortStride++
+	}
+	return nil
+}
+
+func gcd(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// mergeRanges returns ranges in order, without overlaps.
+func mergeRanges(ranges []datapath.PortRange) []datapath.PortRange {
+	ranges = slices.Clone(ranges)
+	slices.SortFunc(ranges, func(a, b datapath.PortRange) int { return int(a.First) - int(b.First) })
+	merged := ranges[:0]
+	for _, p := range ranges {
+		if n := len(merged); n > 0 && int(p.First) <= int(merged[n-1].Last)+1 {
+			merged[n-1].Last = max(merged[n-1].Last, p.Last)
+			continue
+		}
+		merged = append(merged, p)
+	}
+	return merged
+}

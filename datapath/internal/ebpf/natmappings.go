@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+var (
+	// mappingIdle is how long a mapping stays that no connection uses (RFC 4787, REQ-5).
+	mappingIdle = ticksOf(5 * time.Minute)
+	// blockIdle is how long an inner address keeps a block of ports without a connection.
+	blockIdle = ticksOf(2 * time.Minute)
+)
+
+// outerKey is an address and protocol that connections go out by.
+type outerKey struct {
+	addr  kernelAddr
+	proto uint8
+	zone  uint8
+}
+
+// outerPorts are the ports of outer addresses that connections use, as a pass finds them.
+type outerPorts map[outerKey]*[1 << 10]uint64
+
+func (o outerPorts) use(k outerKey, port uint16) {
+	bits := o[k]
+	if bits == nil {
+		bits = new([1 << 10]uint64)
+		o[k] = bits
+	}
+	bits[port/64] |= 1 << (port % 64)
+}
+
+func (o outerPorts) used(k outerKey, first uint16, count int) bool {
+	bits := o[k]
+	if bits == nil {
+		return false
+	}
+	for p := int(first); p < int(first)+count && p < 1<<16; p++ {
+		if bits[p/64]>>(p%64)&1 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// translated is a mapping as it is told: it begins and ends.
+type translated struct {
+	nat          uint16
+	proto        uint8
+	inner, outer netip.AddrPort
+	size         int // of a block: outer has its first port, inner none; else 0
+}
+
+// natPass is what a pass over the connections finds out about translation.
+type natPass struct {
+	outers outerPorts
+	local  map[kernelLocalKey]bool
+	zones  map[uint8]bool // of which local has the addresses
+	began  uint32         // tick
+	log    map[uint16]bool
+	shared map[uint16]bool // ids whose ports are of mappings or blocks
+	told   map[translated]bool
+}
+
+// passBegins returns what a pass is to find out.
+func (n *nats) passBegins() *natPass {
+	p := &natPass{
+		outers: make(outerPorts), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
+		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
+	}
+	n.mu.RLock()
+	for _, r := range n.rules {
+		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
+			p.shared[r.record.Id] = true
+		}
+	}
+	for id, log := range n.log {
+		p.log[id] = log
+	}
+	n.mu.RUnlock()
+	for _, z := range n.d.openZones() {
+		if z.devices == nil {
+			continue
+		}
+		z.devices.mu.Lock()
+		for key := range z.devices.stations.local {
+			p.local[key] = true
+		}
+		p.zones[z.id] = true
+		z.devices.mu.Unlock()
+	}
+	return p
+}
+
+// ended reports whether a connection's source was the address of a device that has it
+// no more. reply and leaves are the tuples of its entry.
+func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint8) bool {
+	if m.Flags&ctDevice == 0 || !p.zones[zone] || int32(m.CreatedTick-p.began) > 0 {
+		return false
+	}
+	outer := leaves.Source.Addr()
+	if m.Flags&ctReply != 0 {
+		outer = comes.Destination.Addr()
+	}
+	return !p.local[kernelLocalKey{Addr: addrOf(outer), Zone: uint32(zone)}]
+}
+
+// note takes down which ports the answers to a connection come to.
+func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
+	if m.NatId == 0 || m.Flags&(ctReply|ctSNAT) != ctReply|ctSNAT {
+		return
+	}
+	if p.shared[m.NatId] {
+		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, zone}, comes.Destination.Port())
+	} else if p.log[m.NatId] {
+		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
+	}
+}
+
+// passEnded ends the mappings and blocks that nobody uses, and tells of those that began
+// and ended.
+func (n *nats) passEnded(p *natPass) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := errors.Join(n.endMappings(p), n.endBlocks(p))
+	if err != nil {
+		return fmt.Errorf("end mappings of NAT: %w", err)
+	}
+	for t := range p.told {
+		if !n.told[t] {
+			n.tell("mapping of NAT begins", t)
+		}
+	}
+	for t := range n.told {
+		if !p.told[t] {
+			n.tell("mapping of NAT ends", t)
+		}
+	}
+	n.told = p.told
+	return nil
+}
+
+func (n *nats) tell(what string, t translated) {
+	name := n.names[t.nat]
+	if t.size > 0 {
+		n.d.log.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
+			"ports", fmt.Sprintf("%d-%d", t.outer.Port(), int(t.outer.Port())+t.size-1))
+		return
+	}
+	n.d.log.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
+}
+
+// ticksBetween returns how many ticks lie between then and now; 0 where then is ahead.
+func ticksBetween(then, now uint32) uint32 { return uint32(max(0, int32(now-then))) }
+
+func (n *nats) endMappings(p *natPass) error {
+	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
+	var ended []kernelMappingKey
+	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
+		for i, k := range keys {
+			v := &values[i]
+			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
+			inUse := p.outers.used(outerKey{k.Addr, k.Proto, k.Zone}, swap16(k.Port), 1)
+			if inUse || ticksBetween(v.UsedTick, p.began) <= mappingIdle && p.shared[v.NatId] {
+				if p.log[v.NatId] {
+					p.told[t] = true
+				}
+				continue
+			}
+			ended = append(ended, k)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range ended {
+		var v, inner kernelMapping
+		if ok, err := lookup(outers, &ended[i], &v); !ok || err != nil {
+			return err
+		}
+		// The inner side is refreshed by new connections, and may be mapped elsewhere by now.
+		key := kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: ended[i].Proto, Zone: ended[i].Zone, NatId: uint32(v.NatId)}
+		ok, err := lookup(inners, &key, &inner)
+		if err != nil {
+			return err
+		}
+		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
+			if ticksBetween(inner.UsedTick, p.began) <= mappingIdle && p.shared[v.NatId] {
+				if p.log[v.NatId] {
+					p.told[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
+				}
+				continue
+			}
+			if err := ifThere(inners.Delete(&key)); err != nil {
+				return err
+			}
+		}
+		if err := ifThere(outers.Delete(&ended[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func endpoint(a kernelAddr, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(a.addr(), swap16(port))
+}
+
+func (n *nats) endBlocks(p *natPass) error {
+	blocks, owners := n.d.maps[kernelMapLlBlock], n.d.maps[kernelMapLlBlockOwner]
+	held := make(map[kernelBlockOwnerKey]bool)
+	var ended []kernelBlockKey
+	err := batches(blocks, func(keys []kernelBlockKey, values []kernelBlock) error {
+		for i, k := range keys {
+			v := &values[i]
+			if !p.inUse(v, k.Zone) && (ticksBetween(v.UsedTick, p.began) > blockIdle || !p.shared[k.NatId]) {
+				ended = append(ended, k)
+				continue
+			}
+			held[kernelBlockOwnerKey{Outer: v.Outer, First: v.First, Zone: k.Zone}] = true
+			if p.log[k.NatId] {
+				p.told[translated{
+					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.addr(), 0), outer: netip.AddrPortFrom(v.Outer.addr(), v.First),
+				}] = true
+			}
+		}
+		return nil
+	})
+	for i := range ended {
+		err = errors.Join(err, ifThere(blocks.Delete(&ended[i])))
+	}
+	if err != nil {
+		return err
+	}
+	// Whose block is gone, or was given to another at the same moment.
+	var left []kernelBlockOwnerKey
+	err = batches(owners, func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
+		for i, k := range keys {
+			var v kernelBlock
+			ok, err := lookup(blocks, &values[i], &v)
+			if err != nil {
+				return err
+			}
+			if !held[k] && (!ok || v.Outer != k.Outer || v.First != k.First) {
+				left = append(left, k)
+			}
+		}
+		return nil
+	})
+	for i := range left {
+		err = errors.Join(err, ifThere(owners.Delete(&left[i])))
+	}
+	return err
+}
+
+func (p *natPass) inUse(b *kernelBlock, zone uint8) bool {
+	for _, proto := range []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6} {
+		if p.outers.used(outerKey{b.Outer, uint8(proto), zone}, b.First, int(b.Size)) {
+			return true
+		}
+	}
+	return false
+}
+
+// counters returns those of one NAT; false if it is not in force.
+func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
+	n.mu.RLock()
+	id := n.ids[name]
+	n.mu.RUnlock()
+	if id == 0 {
+		return c, false, nil
+	}
+	var each []kernelNatStats
+	switch err := n.d.maps[kernelMapLlNatStats].Lookup(uint32(id), &each); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return c, false, nil
+	case err != nil:
+		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
+	}
+	c.Drops = make(map[string]uint64)
+	for _, s := range each {
+		c.Connections += s.ConnectionCount
+		for i, drops := range s.DropCount {
+			if drops > 0 {
+				c.Drops[natDrops[i]] += drops
+			}
+		}
+	}
+	return c, true, nil
+}
+
+// natDrops are the words for enum nat_drop.
+var natDrops = [4]string{"no_port", "no_address", "no_connection", "other"}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+func (k *kernelNatName) name() datapath.NATName {
+	var b strings.Builder
+	for _, c := range k.Name {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return datapath.NATName(b.String())
+}
+
+// sortedNATs returns the names in the order of their precedence.
+func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
+	return slices.SortedFunc(maps.Keys(rules), func(a, b datapath.NATName) int {
+		return cmp.Or(cmp.Compare(rules[a].Priority, rules[b].Priority), cmp.Compare(a, b))
+	})
+}
+
+// nameAll gives each rule an id that its connections and counters go by.
+func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
+	for name := range rules {
+		if n.ids[name] != 0 {
+			continue
+		}
+		if len(name) >= len(kernelNatName{}.Name) {
+			return &datapath.RuleError{Rule: string(name), Err: fmt.Errorf("name longer than %d bytes: %w", len(kernelNatName{}.Name)-1, datapath.ErrUnsupported)}
+		}
+		id, err := n.newID()
+		if err != nil {
+			return &datapath.RuleError{Rule: string(name), Err: err}
+		}
+		var k kernelNatName
+		for i := range len(name) {
+			k.Name[i] = int8(name[i])
+		}
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			return err
+		}
+		if err := n.d.maps[kernelMapLlNatStats].Update(uint32(id), make([]kernelNatStats, cpus), ebpf.UpdateAny); err != nil {
+			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
+		}
+		if err := n.d.maps[kernelMapLlNatName].Update(uint32(id), &k, ebpf.UpdateAny); err != nil {
+			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
+		}
+		n.ids[name], n.names[id] = id, name
+	}
+	return nil
+}
+
+// newID returns the id after the one that was given out last and that nobody has, so
+// that one is used again as late as can be.
+func (n *nats) newID() (uint16, error) {
+	for range math.MaxUint16 {
+		n.lastID++
+		if _, used := n.names[n.lastID]; n.lastID != 0 && !used {
+			return n.lastID, nil
+		}
+	}
+	return 0, fmt.Errorf("%d NAT objects: %w", len(n.names), datapath.ErrCapacity)
+}
+
+// forget removes the names and counters of what is not among rules any more.
+func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
+	for name, id := range n.ids {
+		if _, ok := rules[name]; ok {
+			continue
+		}
+		e := errors.Join(ifThere(n.d.maps[kernelMapLlNatStats].Delete(uint32(id))), ifThere(n.d.maps[kernelMapLlNatName].Delete(uint32(id))))
+		if err = errors.Join(err, e); e == nil {
+			delete(n.ids, name)
+			delete(n.names, id)
+		}
+	}
+	return err
+}
+
+// name returns the name of the rule with id; empty: there is none.
+func (n *nats) name(id uint16) datapath.NATName {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.names[id]
+}

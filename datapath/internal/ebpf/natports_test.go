@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// opens sends the first packets of connections of client, each from the next port, and
+// returns the outer ports that they have, 0 for those that were refused.
+func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports []uint16) {
+	r.t.Helper()
+	var ctx [44]uint32
+	ctx[9], ctx[10] = r.in.index, r.out.index
+	frame := packet(r.out.leaves(), testpkt.ProtoUDP, netip.AddrPortFrom(client, 1), server, stageOpen, 60)
+	frame[14+20+6], frame[14+20+7] = 0, 0 // no checksum
+	out := make([]byte, len(frame)+256)
+	r.ns.Do(r.t, func() error {
+		for i := range count {
+			port := uint16(1000 + i)
+			frame[14+20], frame[14+21] = byte(port>>8), byte(port)
+			opts := ebpf.RunOptions{Data: frame, DataOut: out[:cap(out)], Context: ctx[:]}
+			action, err := r.egress.Run(&opts)
+			if err != nil {
+				return err
+			}
+			if int32(action) == actShot {
+				ports = append(ports, 0)
+			} else {
+				ports = append(ports, sourcePort(opts.DataOut, testpkt.ProtoUDP))
+			}
+		}
+		return nil
+	})
+	return ports
+}
+
+// TestPortsRunOut is F10: towards one server every port is given out once, but none that
+// is taken; then connections are refused, and counted for the NAT; another server has
+// them all again.
+func TestPortsRunOut(t *testing.T) {
+	r := newRig(t, sized(8, 300_000))
+	n := r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
+	n.d.snat.free = []datapath.PortRange{{First: 1024, Last: 29999}, {First: 40000, Last: 65535}}
+	const free = 28976 + 25536 - 64
+	r.put(kernelMapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
+	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": masquerade("out0")}}))
+	f := families[0]
+	seen := make(map[uint16]bool)
+	opened, refused := 0, 0
+	for i, port := range r.opens(f.client.Addr(), f.far, 60_000) {
+		switch {
+		case port == 0:
+			refused++
+		case seen[port] || port < 1024 || port >= 30000 && port < 40000 || port >= 64000 && port < 64064:
+			t.Fatalf("connection %d has port %d", i, port)
+		default:
+			seen[port] = true
+			opened++
+		}
+	}
+	if opened < free*995/1000 || opened > free {
+		t.Errorf("%d connections were opened, want nearly %d", opened, free)
+	}
+	c, _, err := n.counters("away")
+	if err != nil || c.Connections != uint64(opened) || c.Drops["no_port"] != uint64(refused) || r.counters()["DROP_NO_PORT"] != uint64(refused) {
+		t.Errorf("%d opened and %d refused; counters %+v, %v", opened, refused, c, err)
+	}
+	other := netip.AddrPortFrom(f.far.Addr().Next(), f.far.Port())
+	for i, port := range r.opens(f.client.Addr(), other, 1000) {
+		if port == 0 {
+			t.Fatalf("connection %d to another server was refused", i)
+		}
+	}
+}
+
+// TestPortBlocks: inner addresses have blocks of their own, up to a bound, which begin and
+// end with a line in the log.
+func TestPortBlocks(t *testing.T) {
+	r := newRig(t, sized(8, 4096))
+	rule := masquerade("out0")
+	rule.BlockSize, rule.Log = 64, true
+	n := r.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+	var log bytes.Buffer
+	n.d.log = slog.New(slog.NewTextHandler(&log, nil))
+	f := families[0]
+	owner := make(map[uint16]netip.Addr)
+	for _, inner := range []netip.Addr{f.client.Addr(), f.client.Addr().Next()} {
+		blocks := make(map[uint16]int)
+		refused := 0
+		for _, port := range r.opens(inner, f.far, 300) {
+			if port == 0 {
+				refused++
+				continue
+			}
+			block := (port - 61000) / 64
+			blocks[block]++
+			if o, taken := owner[block]; taken && o != inner {
+				t.Fatalf("%s and %s have ports of one block", o, inner)
+			}
+			owner[block] = inner
+		}
+		if len(blocks) != 4 || refused != 300-4*64 {
+			t.Errorf("%s has blocks %v, and %d connections were refused", inner, blocks, refused)
+		}
+	}
+	r.ok(n.passEnded(n.passBegins()))
+	if got := strings.Count(log.String(), `msg="mapping of NAT begins" nat=away inner=192.0.2.1`); got != 8 {
+		t.Errorf("%d blocks were told, want 8:\n%s", got, log.String())
+	}
+	p := n.passBegins()
+	p.outers.use(outerKey{addrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
+	p.began += blockIdle + 10
+	r.ok(n.passEnded(p))
+	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernelMapLlBlock) != 1 || r.count(kernelMapLlBlockOwner) != 1 {
+		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernelMapLlBlock), r.count(kernelMapLlBlockOwner))
+	}
+}
+
+func firstOf(m map[uint16]netip.Addr) uint16 {
+	for k := range m {
+		return k
+	}
+	return 0
+}
+
+// TestSocketsKeepTheirPorts: a port that a socket of the node uses is not given out.
+func TestSocketsKeepTheirPorts(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	rule := masquerade("out0")
+	rule.Ports = []datapath.PortRange{{First: 5000, Last: 5003}}
+	for _, at := range []string{"0.0.0.0:5001", "10.0.1.1:5002"} {
+		c := n.node.ListenUDP(t, at)
+		t.Cleanup(func() { c.Close() }) // till then it is not garbage
+	}
+	testnet.Eventually(t, 10*time.Second, "the node's sockets are known", func() bool {
+		n.d.snat.mu.Lock()
+		n.d.snat.due = time.Time{} // not only every few seconds
+		n.d.snat.mu.Unlock()
+		n.ok(n.d.Maintain(context.Background()))
+		n.d.snat.mu.Lock()
+		defer n.d.snat.mu.Unlock()
+		return n.d.snat.taken[5001] && n.d.snat.taken[5002]
+	})
+	n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+	reflector(t, n.backends, "10.0.1.11:3478")
+	ports := make(map[uint16]bool)
+	for _, local := range []string{"192.0.2.10:7001", "192.0.2.10:7002"} {
+		ports[seenBy(t, n.client.ListenUDP(t, local), "10.0.1.11:3478").Port()] = true
+	}
+	if !ports[5000] || !ports[5003] {
+		t.Errorf("the ports are %v, want 5000 and 5003", ports)
+	}
+	c := n.client.ListenUDP(t, "192.0.2.10:7003")
+	if hears(t, c, n.backends, "", netip.MustParseAddrPort("10.0.1.1:5000")) {
+		t.Error("a stranger is heard")
+	}
+	_, err := c.WriteTo([]byte("one too many"), netUDP("10.0.1.11:3478"))
+	n.ok(err)
+	got, _, err := n.d.Telemetry().NATCounters(context.Background(), "away")
+	if err != nil || got.Connections != 2 || got.Drops["no_port"] != 1 {
+		t.Errorf("counters %+v, %v; want two connections and one drop", got, err)
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// reflector answers each datagram with the address that it came from, as a STUN server does.
+func reflector(t *testing.T, ns *testnet.NS, addr string) *net.UDPConn {
+	t.Helper()
+	c := ns.ListenUDP(t, addr)
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 1500)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort([]byte(from.String()), from) // the client notices
+		}
+	}()
+	return c
+}
+
+func netUDP(addr string) net.Addr {
+	return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr))
+}
+
+// seenBy asks a reflector by which address it sees c.
+func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
+	t.Helper()
+	to := netUDP(server)
+	b := make([]byte, 1500)
+	for range 5 {
+		if _, err := c.WriteTo([]byte("who am I"), to); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+		if n, _, err := c.ReadFrom(b); err == nil {
+			return netip.MustParseAddrPort(string(b[:n]))
+		}
+	}
+	t.Fatalf("no answer of %s", server)
+	return netip.AddrPort{}
+}
+
+// hears reports whether a datagram from a socket at from comes in at c when it is sent to to.
+func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip.AddrPort) bool {
+	t.Helper()
+	s, err := ns.Dial("udp", from, to.String(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b := make([]byte, 1500)
+	for range 3 {
+		_, _ = s.Write([]byte("stranger")) // the read tells
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		for {
+			n, _, err := c.ReadFrom(b)
+			if err != nil {
+				break
+			}
+			if string(b[:n]) == "stranger" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestEndpointIndependence is what a STUN client finds out (RFC 5780): whether its mapping
+// depends on the remote, and who may use it.
+func TestEndpointIndependence(t *testing.T) {
+	for _, tt := range []struct {
+		name               string
+		mapping, filtering datapath.NATBehaviour
+	}{
+		{"port-dependent", datapath.AddressAndPortDependent, datapath.AddressAndPortDependent},
+		{"mapping", datapath.EndpointIndependent, datapath.AddressAndPortDependent},
+		{"mapping and filtering", datapath.EndpointIndependent, datapath.EndpointIndependent},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			rule := masquerade("out0")
+			rule.Mapping, rule.Filtering = tt.mapping, tt.filtering
+			n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+			for _, addr := range []string{"10.0.1.11:3478", "10.0.1.12:3478", "10.0.1.12:3479"} {
+				reflector(t, n.backends, addr)
+			}
+			c := n.client.ListenUDP(t, "192.0.2.10:5000")
+			first := seenBy(t, c, "10.0.1.11:3478")
+			if first.Addr().String() != "10.0.1.1" {
+				t.Fatalf("seen as %s", first)
+			}
+			independent := tt.mapping == datapath.EndpointIndependent
+			if again := seenBy(t, c, "10.0.1.12:3478"); (again == first) != independent {
+				t.Errorf("seen as %s by one address and %s by another", first, again)
+			}
+			if again := seenBy(t, c, "10.0.1.12:3479"); (again == first) != independent {
+				t.Errorf("seen as %s by one address and %s by another of its ports", first, again)
+			}
+			if got, want := hears(t, c, n.backends, "10.0.1.13:777", first), tt.filtering == datapath.EndpointIndependent; got != want {
+				t.Errorf("a stranger is heard: %t, want %t", got, want)
+			}
+			if tt.filtering != datapath.EndpointIndependent {
+				return
+			}
+			// Hairpin: another one behind the same address, and by its outer address.
+			n.client.Addr(t, "eth0", "192.0.2.20/24")
+			other := n.client.ListenUDP(t, "192.0.2.20:5000")
+			outer := seenBy(t, other, "10.0.1.11:3478")
+			if _, err := other.WriteTo([]byte("neighbour"), net.UDPAddrFromAddrPort(first)); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 100)
+			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+			k, from, err := c.ReadFrom(b)
+			if err != nil || string(b[:k]) != "neighbour" || from.String() != outer.String() {
+				t.Errorf("heard %q of %v (%v), want it of %s", b[:k], from, err, outer)
+			}
+		})
+	}
+}
+
+// TestPortForwarding: ranges of ports of the node's own address lead inwards, from outside
+// and from inside.
+func TestPortForwarding(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.translate(map[datapath.NATName]datapath.NAT{
+		"in": {
+			Type: datapath.DNAT,
+			Match: datapath.Match{
+				Destination: prefixes("10.0.1.1/32"), Protocols: []datapath.Protocol{datapath.TCP}, Ports: []datapath.PortRange{{First: 8000, Last: 8009}},
+			},
+			Addresses: prefixes("192.0.2.10/32"), Ports: []datapath.PortRange{{First: 9000, Last: 9009}},
+		},
+		"away": masquerade("out0"),
+	})
+	for _, port := range []int{9000, 9009} {
+		n.client.ServeTCP(t, fmt.Sprintf("192.0.2.10:%d", port), fmt.Sprint("inside ", port))
+	}
+	for at, want := range map[string]string{"10.0.1.1:8000": "inside 9000", "10.0.1.1:8009": "inside 9009"} {
+		for _, from := range []*testnet.NS{n.backends, n.client} {
+			c, err := from.Dial("tcp", "", at, 2*time.Second)
+			if err != nil {
+				t.Errorf("%s from %s: %v", at, from.Name(), err)
+				continue
+			}
+			b := make([]byte, 64)
+			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+			if k, err := c.Read(b); err != nil || len(b[:k]) < len(want) || string(b[:len(want)]) != want {
+				t.Errorf("%s from %s: %q, %v", at, from.Name(), b[:k], err)
+			}
+			c.Close()
+		}
+	}
+	if _, err := n.backends.Dial("tcp", "", "10.0.1.1:8010", time.Second); err == nil {
+		t.Error("a port behind the range leads somewhere")
+	}
+}
+
+// TestAddressGoes: when the device loses its address, the connections that go by it end
+// at once, and new ones have the new address.
+func TestAddressGoes(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
+	reflector(t, n.backends, "10.0.1.11:3478")
+	c := n.client.ListenUDP(t, "192.0.2.10:5000")
+	if got := seenBy(t, c, "10.0.1.11:3478"); got.Addr().String() != "10.0.1.1" {
+		t.Fatalf("seen as %s", got)
+	}
+	n.node.Addr(t, "out0", "10.0.1.99/24")
+	n.node.Run(t, "ip", "addr", "del", "10.0.1.1/24", "dev", "out0")
+	n.node.Addr(t, "out0", "10.0.1.99/24")
+	testnet.Eventually(t, time.Second, "the connection has ended", func() bool {
+		list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{}, "", 10)
+		n.ok(err)
+		return len(list) == 0
+	})
+	if got := seenBy(t, c, "10.0.1.11:3478"); got.Addr().String() != "10.0.1.99" {
+		t.Errorf("seen as %s after the change", got)
+	}
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* enter.h - both directions of a new connection are entered. */
+#pragma once
+
+#include "ctstate.h"
+#include "firewall.h"
+#include "fragment.h"
+
+static __always_inline int open_same_way(const struct conn *a, const struct conn *b)
+{
+	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) &&
+	       a->sport == b->sport && a->dport == b->dport;
+}
+
+/* w->conn takes the place of w->old, a connection that ended, where it goes the same
+ * way: both entries stay and begin anew, with the next hops that they have. Returns
+ * whether it did; if not, the old entries are gone. What they carried is counted. A
+ * global function, so that the verifier walks it once.
+ */
+__noinline int open_reopen(void)
+{
+	struct work *w = work_get();
+	struct ct_meta *meta, *twin;
+	__u32 half_open, same;
+
+	if (!w)
+		return 0;
+	half_open = w->old.half_open;
+	same = open_same_way(&w->old, &w->conn);
+	tuple_reply(&w->old_tuple, &w->old, &w->tuple);
+	meta = conn_find(w, &w->tuple, &w->old, 0);
+	if (meta)
+		count_reused(&w->old.meta);
+	twin = conn_find(w, &w->old_tuple, &w->old, 0);
+	if (twin)
+		count_reused(&w->old.meta);
+	if (meta && twin && same) {
+		w->conn.meta.nexthop = meta->nexthop;
+		w->twin.meta.nexthop = twin->nexthop;
+		w->twin.meta.in_port = twin->in_port;
+		*meta = w->conn.meta;
+		*twin = w->twin.meta;
+		w->conn.half_open = half_open;
+		return 1;
+	}
+	conn_remove(&w->old_tuple, half_open);
+	conn_remove(&w->tuple, half_open);
+	return 0;
+}
+
+/* Enters both directions of w->conn as half-open. */
+static __always_inline int open_enter(struct pkt *p, struct work *w)
+{
+	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
+			    ? tcp_scale_of(p->skb, p->l4_off)
+			    : 0;
+
+	w->conn.half_open = 1;
+	w->twin = w->conn;
+	w->conn.meta.in_port = p->egress ? 0 : p->skb->ifindex;
+	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
+	w->twin.meta.flags |= CT_F_REPLY;
+	if (w->source_nat_id)
+		w->twin.meta.nat_id = w->source_nat_id;
+	w->twin.saddr = p->daddr;
+	w->twin.sport = p->dport;
+	w->twin.daddr = p->saddr;
+	w->twin.dport = p->sport;
+	track_count(p, &w->conn.meta);
+	if (!w->conn.meta.service_id) {
+		__u32 nobody = 0;
+		__u64 *opened = bpf_map_lookup_elem(&ll_backend_opened, &nobody);
+
+		if (opened)
+			__sync_fetch_and_add(opened, 1);
+	}
+	if (w->reopen && open_reopen())
+		return LL_NEXT;
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) || conn_put(&w->tuple, &w->conn, BPF_ANY))
+		return -DROP_TABLE_FULL;
+	return LL_NEXT;
+}
+
+/* Whether a packet like p may open a connection that is no service's. */
+static __always_inline int open_may(struct pkt *p)
+{
+	return ct_event_of(p) <= EVENT_ANSWER &&
+	       (p->proto != IPPROTO_ICMP || p->icmp_type == ICMP_ECHO) &&
+	       (p->proto != IPPROTO_ICMPV6 || p->icmp_type == ICMPV6_ECHO);
+}
+
+/* Whether p opens a connection that we follow though it is no service's: one through the
+ * node; where there are rules, for its answers' sake any one that they were asked about.
+ */
+static __always_inline int open_follows(struct pkt *p)
+{
+	if (!open_may(p) || p->stateless || p->to_group)
+		return 0;
+	if (firewall_rules())
+		return firewall_hook(p) != 0;
+	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
+}
+
+/* Begins w->conn, which leaves as p came. */
+static __always_inline void open_begin(struct pkt *p, struct work *w)
+{
+	tuple_of(&w->tuple, p);
+	__builtin_memset(&w->conn, 0, sizeof(w->conn));
+	w->conn.meta.created_tick = p->now_tick;
+	w->conn.meta.last_seen_tick = p->now_tick;
+	if (p->egress && !p->skb->ingress_ifindex)
+		w->conn.meta.flags = CT_F_FROM_NODE;
+	w->conn.saddr = p->saddr;
+	w->conn.daddr = p->daddr;
+	w->conn.sport = p->sport;
+	w->conn.dport = p->dport;
+}
+
+/* A connection that is no service's: it is entered as it is, and the kernel forwards it.
+ * LL_PASS: none that we could follow.
+ */
+static __always_inline int open_plain(struct pkt *p, struct work *w)
+{
+	if (!open_follows(p)) {
+		if (p->stateless && p->fragment == FRAGMENT_FIRST)
+			fragment_teach(p);
+		return LL_PASS;
+	}
+	open_begin(p, w);
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	return open_enter(p, w);
+}

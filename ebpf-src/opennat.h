@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* opennat.h - the first packet of a connection that rules translate. */
+#pragma once
+
+#include "enter.h"
+#include "source.h"
+#include "translate.h"
+
+/* The source of a connection whose destination, w->conn.daddr, was translated: that of
+ * the node where the answers would not come back else; what a rule says, by the device
+ * that the kernel's routes lead to.
+ */
+static __always_inline int open_second(struct pkt *p, struct work *w)
+{
+	__u32 slot, nat_id = p->nat_id;
+	int ret;
+
+	w->service.source = SOURCE_AUTO;
+	ret = open_source(p, w, &w->service);
+	if (!addr_equal(&w->conn.saddr, &p->saddr))
+		w->conn.meta.flags |= CT_F_DEVICE;
+	if (ret != LL_NEXT || w->conn.meta.flags & CT_F_SNAT || p->egress || !w->routed)
+		return ret;
+	slot = translate_ask(p, w, RULES_SNAT, w->routed);
+	if (!slot)
+		return ret;
+	p->nat_id = slot >> 2;
+	w->source_nat_id = slot >> 2;
+	ret = translate_source(slot, w->routed);
+	w->routed = 0; /* that was from another source */
+	if (ret == LL_PASS)
+		return LL_NEXT;
+	if (ret == LL_NEXT)
+		p->nat_id = nat_id;
+	return ret;
+}
+
+/* A connection whose destination a rule translates. LL_OPEN: it does not. */
+static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot)
+{
+	int ret;
+
+	open_begin(p, w);
+	p->nat_id = slot >> 2;
+	w->conn.meta.nat_id = slot >> 2;
+	w->conn.meta.flags = CT_F_DNAT | CT_F_NAT_ASKED | (p->egress ? CT_F_FROM_NODE : 0);
+	ret = translate_destination(slot);
+	if (ret == LL_PASS) {
+		p->nat_id = 0;
+		return LL_OPEN;
+	}
+	if (ret == LL_NEXT)
+		ret = open_second(p, w);
+	if (ret == LL_NEXT)
+		ret = open_enter(p, w);
+	if (ret == LL_NEXT)
+		translate_count(slot >> 2);
+	return ret;
+}
+
+/* A connection inwards by a mapping that strangers may use. One that comes from behind
+ * the same address has its own mapping as its source (RFC 4787, REQ-9).
+ */
+static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping *mapping)
+{
+	__u32 slot, out;
+	int ret;
+
+	if (!mapping)
+		return LL_OPEN;
+	open_begin(p, w);
+	p->nat_id = mapping->nat_id;
+	mapping->used_tick = p->now_tick;
+	w->conn.meta.nat_id = p->nat_id;
+	w->conn.meta.flags |= CT_F_DNAT | CT_F_NAT_ASKED;
+	w->conn.daddr = mapping->addr;
+	w->conn.dport = mapping->port;
+	out = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	slot = out == p->skb->ifindex ? translate_slot(p->nat_id) : 0;
+	if (slot) {
+		ret = translate_source(slot, 0);
+	} else {
+		w->service.source = SOURCE_KEEP;
+		ret = open_source(p, w, &w->service);
+	}
+	if (ret == LL_NEXT)
+		ret = open_enter(p, w);
+	if (ret == LL_NEXT)
+		translate_count(p->nat_id);
+	return ret;
+}
+
+/* What came in by a device that is no port and is about to leave: its source is
+ * translated where a rule says so. LL_OPEN: none does.
+ */
+static __noinline int open_leaving(struct pkt *p, struct work *w)
+{
+	__u32 slot;
+	int ret;
+
+	if (p->tagged || p->bridged || !p->skb->ingress_ifindex || firewall_is_local(&p->saddr))
+		return LL_OPEN;
+	slot = translate_ask(p, w, RULES_SNAT, p->skb->ifindex);
+	if (!slot)
+		return LL_OPEN;
+	p->nat_id = slot >> 2;
+	if (!open_may(p))
+		return p->proto == IPPROTO_TCP ? -DROP_NO_CONNECTION : LL_OPEN;
+	open_begin(p, w);
+	w->conn.meta.nat_id = slot >> 2;
+	w->conn.meta.flags = CT_F_SNAT_LATE | CT_F_NAT_ASKED;
+	ret = translate_source(slot, p->skb->ifindex);
+	if (ret == LL_PASS) {
+		p->nat_id = 0;
+		return LL_OPEN;
+	}
+	if (ret == LL_NEXT)
+		ret = open_enter(p, w);
+	if (ret == LL_NEXT)
+		translate_count(slot >> 2);
+	return ret;
+}
+
+/* A connection that is no service's. */
+static __always_inline int open_other(struct pkt *p, struct work *w)
+{
+	__u32 slot;
+	int ret;
+
+	w->source_nat_id = 0;
+	if (p->egress && p->skb->ingress_ifindex) {
+		ret = open_leaving(p, w);
+		if (ret != LL_OPEN)
+			return ret;
+	} else if (!p->bridged && open_may(p)) {
+		slot = translate_ask(p, w, RULES_DNAT, 0);
+		ret = slot ? open_destination(p, w, slot) : LL_OPEN;
+		if (ret == LL_OPEN && !p->egress && !w->echo && ct_event_of(p) <= EVENT_OPEN)
+			ret = open_inward(p, w, translate_mapping(p, w));
+		if (ret != LL_OPEN)
+			return ret;
+	}
+	return open_plain(p, w);
+}

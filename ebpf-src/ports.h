@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ports.h - the outer ports of translated sources: never two connections towards one
+ * remote with the same, and never one that the node or a service uses.
+ */
+#pragma once
+
+#include "conntrack.h"
+
+/* The mixing step of a hash; as in lb.h. */
+static __always_inline __u32 ports_hash(const struct addr *a)
+{
+	__u32 h = 0x10c112;
+
+	for (int i = 0; i < 4; i++) {
+		h ^= a->word[i];
+		h ^= h >> 16;
+		h *= 0x85ebca6b;
+		h ^= h >> 13;
+		h *= 0xc2b2ae35;
+		h ^= h >> 16;
+	}
+	return h;
+}
+
+/* The i-th port of the ranges of a rule, i less than port_count. */
+static __always_inline __u16 ports_at(const struct nat_rule *rule, __u32 i)
+{
+	for (int r = 0; r < NAT_RANGES; r++) {
+		if (i < rule->range_size[r])
+			return rule->range_first[r] + i;
+		i -= rule->range_size[r];
+	}
+	return 0;
+}
+
+static __always_inline int ports_taken(__u16 port)
+{
+	__u32 word = port >> 6;
+	__u64 *bits = bpf_map_lookup_elem(&ll_port_taken, &word);
+
+	return !bits || *bits >> (port & 63) & 1;
+}
+
+/* The next of the numbers that are given out, one after the other, for w->snat_target;
+ * from a random one on.
+ */
+static __always_inline __u32 ports_turn(struct work *w)
+{
+	__u32 begin, *next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
+
+	if (!next) {
+		begin = bpf_get_prandom_u32() >> 1;
+		bpf_map_update_elem(&ll_snat_next, &w->snat_target, &begin, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
+		if (!next)
+			return begin;
+	}
+	return __sync_fetch_and_add(next, 1);
+}
+
+/* Takes a block of the outer address w->conn.saddr for the inner one, as its nth. */
+static __noinline int ports_take_block(struct work *w, const struct nat_rule *rule)
+{
+	__u32 block_count = rule->port_count / (rule->block_size ?: 1);
+
+	if (!block_count)
+		return -DROP_NO_PORT;
+	__builtin_memset(&w->snat_target, 0, sizeof(w->snat_target));
+	w->snat_target.saddr = w->conn.saddr;
+	w->snat_target.zone = config_zone;
+	__builtin_memset(&w->block_owner_key, 0, sizeof(w->block_owner_key));
+	w->block_owner_key.outer = w->conn.saddr;
+	w->block_owner_key.zone = config_zone;
+	for (int i = 0; i < NAT_PORT_TRIES; i++) {
+		__u32 number = ports_turn(w) % block_count;
+
+		w->block_owner_key.first = ports_at(rule, number * rule->block_size);
+		if (bpf_map_update_elem(&ll_block_owner, &w->block_owner_key, &w->block_key,
+					BPF_NOEXIST))
+			continue;
+		w->block.outer = w->conn.saddr;
+		w->block.first = w->block_owner_key.first;
+		w->block.size = rule->block_size;
+		w->block.next = bpf_get_prandom_u32();
+		w->block.created_tick = w->now_tick;
+		w->block.used_tick = w->now_tick;
+		/* Another CPU may have been first; the sweep frees what nobody has. */
+		return bpf_map_update_elem(&ll_block, &w->block_key, &w->block, BPF_NOEXIST) == 0
+			       ? LL_NEXT
+			       : -DROP_NO_PORT;
+	}
+	return -DROP_NO_PORT;
+}
+
+/* A port of the nth block of the inner address; 0: none this time, negative: there is
+ * no such block to be had.
+ */
+static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule, __u32 nth)
+{
+	struct block *block;
+	__u16 port;
+
+	w->block_key.inner = w->tuple.saddr;
+	w->block_key.nat_id = rule->id;
+	w->block_key.nth = nth;
+	w->block_key.zone = config_zone;
+	block = bpf_map_lookup_elem(&ll_block, &w->block_key);
+	if (!block) {
+		if (ports_take_block(w, rule) != LL_NEXT)
+			return -DROP_NO_PORT;
+		block = bpf_map_lookup_elem(&ll_block, &w->block_key);
+		if (!block)
+			return -DROP_NO_PORT;
+	}
+	if (!addr_equal(&block->outer, &w->conn.saddr))
+		return 0; /* of an address that was changed: it ends soon */
+	block->used_tick = w->now_tick;
+	port = block->first + (__sync_fetch_and_add(&block->next, 1) & (block->size - 1));
+	return ports_taken(port) ? 0 : port;
+}
+
+/* The i-th port to be tried for w->conn; 0: not that one; negative: no more. */
+static __always_inline int ports_candidate(struct work *w, const struct nat_rule *rule, __u32 i)
+{
+	__u32 index;
+	__u16 port;
+
+	if (!rule->port_count)
+		return -DROP_NO_PORT;
+	if (rule->block_size)
+		return i < NAT_BLOCKS_MAX * NAT_PORT_TRIES
+			       ? ports_of_block(w, rule, i / NAT_PORT_TRIES)
+			       : -DROP_NO_PORT;
+	if (i >= NAT_PORT_TRIES)
+		return -DROP_NO_PORT;
+	__builtin_memset(&w->snat_target, 0, sizeof(w->snat_target));
+	w->snat_target.saddr = w->conn.saddr;
+	if (!(rule->flags & NAT_F_MAPPING)) {
+		w->snat_target.daddr = w->conn.daddr;
+		w->snat_target.dport = w->echo ? 0 : w->conn.dport;
+	}
+	w->snat_target.proto = w->tuple.proto;
+	w->snat_target.zone = config_zone;
+	index = (__u64)ports_turn(w) * rule->port_stride % rule->port_count;
+	port = ports_at(rule, index);
+	return ports_taken(port) ? 0 : port;
+}
+
+/* w->conn leaves with an outer port. */
+static __always_inline void ports_use(struct work *w, __be16 port)
+{
+	w->conn.sport = port;
+	if (w->echo)
+		w->conn.dport = port;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+}
+
+/* Whether an outer port is free for w->conn; then it has it. */
+static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
+{
+	ports_use(w, bpf_htons(port));
+	if (conn_exists(&w->twin_tuple))
+		return 0;
+	if (!(rule->flags & NAT_F_MAPPING))
+		return 1;
+	__builtin_memset(&w->mapping, 0, sizeof(w->mapping));
+	__builtin_memset(&w->mapping_outer_key, 0, sizeof(w->mapping_outer_key));
+	w->mapping_outer_key.addr = w->conn.saddr;
+	w->mapping_outer_key.port = w->conn.sport;
+	w->mapping_outer_key.proto = w->tuple.proto;
+	w->mapping_outer_key.zone = config_zone;
+	w->mapping.addr = w->tuple.saddr;
+	w->mapping.port = w->tuple.sport;
+	w->mapping.nat_id = rule->id;
+	w->mapping.flags = rule->flags & NAT_F_OPEN;
+	w->mapping.created_tick = w->now_tick;
+	w->mapping.used_tick = w->now_tick;
+	if (bpf_map_update_elem(&ll_mapping_outer, &w->mapping_outer_key, &w->mapping, BPF_NOEXIST))
+		return 0;
+	w->mapping.addr = w->conn.saddr;
+	w->mapping.port = w->conn.sport;
+	/* What another CPU entered at this moment is as good; the sweep frees this one. */
+	return bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_ANY) == 0;
+}
+
+/* The mapping of w->conn's inner address and port, where it has one and its outer
+ * address is still the same; else w->mapping_key is what it is to be entered under.
+ */
+static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
+{
+	struct mapping *mapping;
+
+	w->mapping_key.addr = w->tuple.saddr;
+	w->mapping_key.port = w->tuple.sport;
+	w->mapping_key.proto = w->tuple.proto;
+	w->mapping_key.zone = config_zone;
+	w->mapping_key.nat_id = rule->id;
+	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
+	if (!mapping || !addr_equal(&mapping->addr, &w->conn.saddr))
+		return 0;
+	mapping->used_tick = w->now_tick;
+	ports_use(w, mapping->port);
+	return 1;
+}
+
+/* Tries the i-th port of a rule. 1: w->conn has it; 0: not that one; negative: no more.
+ * A global function, so that the verifier walks it once.
+ */
+__noinline int ports_attempt(__u32 slot, __u32 i)
+{
+	struct nat_rule *rule = bpf_map_lookup_elem(&ll_nat_rule, &slot);
+	struct work *w = work_get();
+	int port;
+
+	if (!rule || !w)
+		return -DROP_NO_PORT;
+	port = ports_candidate(w, rule, i);
+	return port > 0 ? ports_try(w, rule, port) : port;
+}
+
+/* Gives w->conn, which leaves with w->conn.saddr, a port, and fills w->twin_tuple. */
+static __always_inline int ports_choose(struct work *w, __u32 slot, const struct nat_rule *rule)
+{
+	if (rule->flags & NAT_F_MAPPING && ports_mapped(w, rule))
+		return LL_NEXT;
+	for (int i = 0; i < NAT_BLOCKS_MAX * NAT_PORT_TRIES; i++) {
+		int ret = ports_attempt(slot, i);
+
+		if (ret < 0)
+			return ret;
+		if (ret)
+			return LL_NEXT;
+	}
+	return -DROP_NO_PORT;
+}

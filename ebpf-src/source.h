@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* source.h - the source that the backend of a new connection sees. */
+#pragma once
+
+#include "lb.h"
+#include "route.h"
+
+#define SNAT_TRIES 32 /* source ports looked at for one connection */
+
+/* Takes the next source port towards the backend for w->conn. Ports go out in
+ * order, each target starting at a place of its own, so that one is given out
+ * again as late as can be; the first that no connection holds is taken.
+ */
+static __noinline int snat_port(struct pkt *p, struct work *w)
+{
+	struct snat_target *target = &w->snat_target;
+	__u32 index = 0, *next; /* first where the count is, then where to begin */
+	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
+
+	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
+	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
+	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
+		/* To the backend it is what it is to us: the client again. */
+		w->conn.sport = w->old.sport;
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		return LL_NEXT;
+	}
+	if (!port_count || !*port_count)
+		return -DROP_NO_PORT;
+	target->saddr = w->conn.saddr;
+	target->daddr = w->conn.daddr;
+	target->dport = w->conn.dport;
+	target->proto = p->proto;
+	target->zone = config_zone;
+	next = bpf_map_lookup_elem(&ll_snat_next, target);
+	if (!next) {
+		index = bpf_get_prandom_u32();
+		bpf_map_update_elem(&ll_snat_next, target, &index, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, target);
+		if (!next)
+			return -DROP_NO_PORT;
+	}
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		__u16 *port;
+
+		index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
+		port = bpf_map_lookup_elem(&ll_snat_ports, &index);
+		if (!port)
+			return -DROP_NO_PORT;
+		w->conn.sport = bpf_htons(*port);
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		if (!conn_exists(&w->twin_tuple))
+			return LL_NEXT;
+	}
+	return -DROP_NO_PORT;
+}
+
+/* Returns the index of the device that packets to w->conn's destination leave by: as
+ * the connection that ended left, if it went to the same, else by the kernel's routes.
+ */
+static __always_inline __u32 open_route(struct pkt *p, struct work *w)
+{
+	__u32 index = w->old.meta.nexthop;
+	struct nexthop *nexthop;
+	__u32 out;
+
+	if (w->reopen && index && addr_equal(&w->old.daddr, &w->conn.daddr)) {
+		nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
+		out = nexthop ? nexthop_device(nexthop) : 0;
+		if (out)
+			return out;
+	}
+	w->routed = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	return w->routed;
+}
+
+/* Chooses the source that the backend sees. w->conn has the destination. */
+static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
+{
+	int snat = s->source == SOURCE_SNAT || p->egress;
+	struct device *device;
+	__u32 out;
+
+	w->conn.saddr = p->saddr;
+	w->conn.sport = p->sport;
+	if (s->source != SOURCE_KEEP) {
+		out = open_route(p, w);
+		if (s->source == SOURCE_AUTO && out == p->skb->ifindex)
+			snat = 1;
+		/* A backend on the node answers by our hook in any case. */
+		if (!snat || (!out && !p->egress))
+			goto keep;
+		if (!out && p->egress) {
+			/* Node to itself: the frontend's address is one that
+			 * comes back to our hook and is not the node's own.
+			 */
+			w->conn.saddr = p->daddr;
+			w->conn.meta.flags |= CT_F_LOCAL;
+		} else {
+			device = device_find(out);
+			if (!device)
+				return -DROP_NO_ADDRESS;
+			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;
+			if (!addr_is_set(&w->conn.saddr))
+				return -DROP_NO_ADDRESS;
+			/* The node's own address already: its port is the node's too. */
+			if (p->egress && addr_equal(&w->conn.saddr, &p->saddr))
+				goto keep;
+		}
+		w->conn.meta.flags |= CT_F_SNAT;
+		w->routed = 0; /* that was from another source */
+		return snat_port(p, w);
+	}
+keep:
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+		return LL_NEXT;
+	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
+	    w->twin.sport == p->dport && w->twin.dport == p->sport)
+		return LL_NEXT; /* left over from this very tuple */
+	/* The client has this connection already, by another frontend: only
+	 * another port can tell the answers apart.
+	 */
+	w->conn.meta.flags |= CT_F_SNAT;
+	return snat_port(p, w);
+}
