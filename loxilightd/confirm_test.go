@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
@@ -88,6 +89,52 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 		t.Errorf("%d backends, want 1", n)
 	}
 	p.wantLog("a change was not confirmed in time and was taken back")
+	p.stop()
+}
+
+// TestHistoryByClient goes back over revisions of a daemon that was restarted, by the
+// client, page by page, with an object that is larger than a reply.
+func TestHistoryByClient(t *testing.T) {
+	s := newSite(t, "history: {revisions: 700}")
+	p := s.run()
+	backends := make([]string, 3000) // both with and without a status too many for a reply
+	for i := range backends {
+		backends[i] = fmt.Sprintf("10.1.%d.%d:80", i>>8, i&255)
+	}
+	s.apply(serviceObject("web", 1, backends...))
+	var large api.Object
+	if err := s.Call(t.Context(), api.MethodGet, api.GetParams{Kind: api.KindService, Name: "web"}, &large); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 600 {
+		if _, err := s.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{serviceObject("web", 1, fmt.Sprintf("10.1.2.3:%d", i+1))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.stop()
+	p = s.run()
+	next := uint64(601)
+	for e, err := range s.History(t.Context()) {
+		if err != nil || e.Revision != next || e.Previous != next-1 || e.Method != api.MethodApply {
+			t.Fatalf("%+v, %v; want revision %d", e, err, next)
+		}
+		next--
+	}
+	if next != 0 {
+		t.Errorf("the history ends before revision %d", next)
+	}
+	var then api.Object
+	if err := s.Call(t.Context(), api.MethodGet, api.GetParams{Kind: api.KindService, Name: "web", Revision: 1}, &then); err != nil || string(then.Spec) != string(large.Spec) {
+		t.Errorf("at revision 1: %d bytes of spec, %v; want %d", len(then.Spec), err, len(large.Spec))
+	}
+	one := uint64(1)
+	r, err := s.Rollback(t.Context(), api.RollbackParams{Revision: &one, Change: api.Change{Wait: api.Duration(10 * time.Second)}})
+	if err != nil || r.Revision != 602 {
+		t.Fatalf("rollback: %+v, %v", r, err)
+	}
+	if o, _ := s.get(api.KindService, "web"); string(o.Spec) != string(large.Spec) {
+		t.Errorf("after the rollback: %d bytes of spec", len(o.Spec))
+	}
 	p.stop()
 }
 

@@ -49,6 +49,7 @@ func (b *writer) daemonParts() []part {
 	parts := []part{
 		ask("version.json", "version of the daemon", api.MethodVersion, nil),
 		ask("status.json", "llcli status", api.MethodStatus, nil),
+		ask("history.json", "who changed what is wanted, and when: the latest revisions", api.MethodHistory, api.HistoryParams{}),
 		ask("counters.json", "counters of the node", api.MethodCounters, api.CountersParams{}),
 		ask("connections.json", fmt.Sprintf("tracked connections, %d at most", maxConnections), api.MethodConnectionsList, api.ConnectionsListParams{Limit: maxConnections}),
 	}
