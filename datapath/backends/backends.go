@@ -77,7 +77,10 @@ func WithSwitch(plane datapath.DataPlane, n datapath.Network) datapath.DataPlane
 	return plane
 }
 
-type switchMaker interface{ NeedSwitch() error }
+type switchMaker interface {
+	NeedSwitch(port string) error
+	ForgetSwitch(port string)
+}
 
 // switched is a data plane whose ports need the switch.
 type switched struct {
@@ -93,12 +96,17 @@ type switchedPorts struct {
 }
 
 func (s switchedPorts) Update(ctx context.Context, name datapath.PortName, p datapath.Port) error {
-	if p.Switch {
-		if err := s.maker.NeedSwitch(); err != nil {
-			return err
-		}
+	if !p.Switch {
+		s.maker.ForgetSwitch(string(name))
+	} else if err := s.maker.NeedSwitch(string(name)); err != nil {
+		return err
 	}
 	return s.Table.Update(ctx, name, p)
+}
+
+func (s switchedPorts) Delete(ctx context.Context, name datapath.PortName) error {
+	s.maker.ForgetSwitch(string(name))
+	return s.Table.Delete(ctx, name)
 }
 
 // Preflight says what a start of the data plane called name would meet on this

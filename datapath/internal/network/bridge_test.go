@@ -27,7 +27,7 @@ import (
 func TestBridge(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
-	if err := r.n.NeedSwitch(); err != nil {
+	if err := r.n.NeedSwitch("p1"); err != nil {
 		t.Fatal(err)
 	}
 	sw := r.sw()

@@ -24,6 +24,13 @@ type bridges struct {
 	wanted map[datapath.BridgeName]datapath.Bridge // what Update was told last
 }
 
+// count returns how many bridges are wanted.
+func (b *bridges) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.wanted)
+}
+
 // names says whether a bridge that is wanted is the device, or has it for a port.
 func (b *bridges) names(device string) bool {
 	b.mu.Lock()

@@ -27,7 +27,7 @@ func Present(cfg datapath.Config) bool {
 // and switch, and the network namespace, each unless it was there before. What is not
 // there is no error.
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
-	n := &Network{cfg: cfg, log: log, signals: newSignals()}
+	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
 		n.journal, err = &journal{held: newRecords()}, nil // no state, nothing that it says is ours
 	}

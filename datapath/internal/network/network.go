@@ -40,19 +40,19 @@ type Network struct {
 	routes  *routes
 	signals *signals
 
-	mu     sync.Mutex // of the following
-	host   *space
-	sw     *space // of the switch; nil: not there, or nobody needs it
-	needed bool   // an object wants the switch to be there
-	asked  time.Time
-	tends  string // what is wrong with the link between host and switch; told once
+	mu    sync.Mutex // of the following
+	host  *space
+	sw    *space          // of the switch; nil: not there, or nobody needs it
+	ports map[string]bool // that want the switch to be there
+	asked time.Time
+	tends string // what is wrong with the link between host and switch; told once
 }
 
 var _ datapath.Network = (*Network)(nil)
 
 // Open reads what an earlier run made, and changes nothing.
 func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
-	n := &Network{cfg: cfg, log: log, signals: newSignals()}
+	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); err != nil {
 		return nil, err
 	}
@@ -80,18 +80,27 @@ func (n *Network) Changed() <-chan struct{} { return n.signals.out }
 func (n *Network) Maintain(context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.isHost() || !n.needed && n.sw == nil {
+	needed := n.needsSwitch()
+	if n.isHost() || !needed && n.sw == nil {
 		return nil
 	}
 	before := n.sw
-	s, err := n.ensureSwitch(n.needed)
+	s, err := n.ensureSwitch(needed)
 	if n.sw != before {
 		n.signals.raise()
 	}
-	if err != nil || !n.needed {
+	if !needed && errors.Is(err, datapath.ErrAbsent) {
+		return nil
+	}
+	if err != nil || !needed {
 		return err
 	}
 	return n.tendLink(s)
+}
+
+// needsSwitch says whether an object wants the switch to be there. n.mu is held.
+func (n *Network) needsSwitch() bool {
+	return len(n.ports) > 0 || n.bridges.count() > 0 || n.routes.inSwitch() > 0
 }
 
 // Close implements [datapath.Network].
@@ -131,12 +140,11 @@ func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	if !ofSwitch || n.isHost() {
 		return n.host, nil
 	}
-	first, before := !n.needed, n.sw
-	n.needed = true
+	before := n.sw
 	if s, err = n.ensureSwitch(true); err != nil {
 		return nil, err
 	}
-	if first || s != before {
+	if s != before {
 		if err := n.tendLink(s); err != nil {
 			n.log.Warn("the link between host and switch is not there", slog.Any("error", err))
 		}
@@ -145,13 +153,23 @@ func (n *Network) space(ofSwitch bool) (s *space, err error) {
 }
 
 // NeedSwitch makes the network namespace of the switch, if it has one of its own and
-// it is not there, and keeps it.
-func (n *Network) NeedSwitch() error {
+// it is not there, and keeps it until the port does without; see [Network.ForgetSwitch].
+func (n *Network) NeedSwitch(port string) error {
+	n.mu.Lock()
+	n.ports[port] = true
+	n.mu.Unlock()
 	s, err := n.space(true)
 	if err == nil {
 		n.done(s)
 	}
 	return err
+}
+
+// ForgetSwitch says that the port does without the switch.
+func (n *Network) ForgetSwitch(port string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.ports, port)
 }
 
 // done gives a space back.

@@ -197,3 +197,10 @@ func protocolName(number int) string {
 	}
 	return strconv.Itoa(number)
 }
+
+// count changes how many of key there are.
+func count[K comparable](counts map[K]int, key K, by int) {
+	if counts[key] += by; counts[key] == 0 {
+		delete(counts, key)
+	}
+}

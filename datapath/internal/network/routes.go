@@ -54,6 +54,7 @@ type routes struct {
 	mu       sync.Mutex
 	wanted   map[datapath.RouteName]datapath.Route // what Update was told last
 	places   map[place]int                         // how many of wanted are there
+	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
 }
@@ -97,6 +98,9 @@ func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
 // countDevices counts the devices that a route depends on: any, where the kernel
 // chooses it or the node must have its source somewhere. r.mu is held.
 func (r *routes) countDevices(v *datapath.Route, by int) {
+	if v.Switch {
+		r.switched += by
+	}
 	for _, h := range v.NextHops {
 		count(r.devices, h.Device, by)
 	}
@@ -105,10 +109,11 @@ func (r *routes) countDevices(v *datapath.Route, by int) {
 	}
 }
 
-func count[K comparable](counts map[K]int, key K, by int) {
-	if counts[key] += by; counts[key] == 0 {
-		delete(counts, key)
-	}
+// inSwitch returns how many routes are wanted in the switch.
+func (r *routes) inSwitch() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.switched
 }
 
 // names says whether a route that is wanted may depend on the device.

@@ -52,6 +52,33 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		r.has(r.host, "ip link show loxi_host", []string{"UP"})
 		r.has(sw, "ip link show hs_host", []string{"UP"})
 	}
+
+	// Nobody needs it any more: it stays, and is not made again when it is deleted.
+	if err := r.n.Routes().Delete(ctx, "switch"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, there := namedID(r.cfg.SwitchNamespace); !there {
+			t.Error("the namespace went with the last object")
+		}
+	}
+	r.deleteSwitch()
+	for range 2 {
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, there := namedID(r.cfg.SwitchNamespace); there {
+			t.Error("a namespace was made again that nobody needs")
+		}
+	}
+	if err := r.n.NeedSwitch("p1"); err != nil {
+		t.Fatal(err)
+	}
+	r.has(r.host, "ip link show loxi_host", []string{"UP"})
+	r.n.ForgetSwitch("p1")
 }
 
 // TestSwitchDeleted has somebody delete the namespace under us: all that was in it and
