@@ -184,11 +184,11 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		}
 		var k kernelRuleName
 		copy(k.Name[:], name)
-		if err := f.d.maps[kernelMapLlRuleHits].Put(id, none); err != nil {
+		if err := putPatiently(f.d.maps[kernelMapLlRuleHits], id, none); err != nil {
 			return fmt.Errorf("counters of rule %s: %w", name, err)
 		}
 		// Last: what has a name has counters.
-		if err := f.d.maps[kernelMapLlRuleName].Put(id, &k); err != nil {
+		if err := putPatiently(f.d.maps[kernelMapLlRuleName], id, &k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
 	}

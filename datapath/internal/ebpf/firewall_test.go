@@ -61,76 +61,98 @@ func (n *network) hit(id uint32, packets uint64) {
 	n.ok(n.d.maps[kernelMapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
 }
 
-// TestFirewallSet follows a set of rules through changes and restarts: what is in
-// force, by which ids, what they have counted, and whether connections are asked about
-// again.
-func TestFirewallSet(t *testing.T) {
-	n := newNetwork(t)
+// wantInForce fails the test unless these rules decide about packets to three addresses,
+// 0 being none, and the epoch is one.
+func (n *network) wantInForce(what string, epoch uint32, want ...uint32) {
+	n.t.Helper()
+	if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
+		n.t.Errorf("%s: rules %v decide, want %v", what, got, want)
+	}
+	if got := n.epoch(); got != epoch {
+		n.t.Errorf("%s: epoch %d, want %d", what, got, epoch)
+	}
+}
+
+// wantCounted fails the test unless a rule has counted so many packets.
+func (n *network) wantCounted(name datapath.RuleName, want uint64) {
+	n.t.Helper()
+	got, ok, err := n.d.Telemetry().RuleCounters(context.Background(), name)
+	if err != nil || !ok || got != (datapath.RuleCounters{Packets: want, Bytes: 100 * want}) {
+		n.t.Errorf("rule %s: %+v (%v, %v), want %d packets", name, got, ok, err, want)
+	}
+}
+
+// putRules puts a set of rules in force.
+func (n *network) putRules(set datapath.FirewallSet) {
+	n.t.Helper()
 	ctx := context.Background()
-	set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
+	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
+	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); !ok || err != nil {
+		n.t.Errorf("what was just written is not so: %v", err)
+	}
+}
+
+// ruleSets are the sets of rules that there are.
+func (n *network) ruleSets() (all []datapath.SetName) {
+	n.t.Helper()
+	for key, err := range n.d.firewall.Keys(context.Background()) {
+		n.ok(err)
+		all = append(all, key)
+	}
+	return all
+}
+
+// threeRules are two for one address, and one for another.
+func threeRules() datapath.FirewallSet {
+	return datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
 		"b": ruleFor(10, "10.0.1.11", datapath.ActionDeny), "a": ruleFor(10, "10.0.1.11", datapath.ActionAllow),
 		"c": ruleFor(5, "10.0.1.12", datapath.ActionReject),
 	}}
-	update := func() {
-		t.Helper()
-		n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
-		if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); !ok || err != nil {
-			t.Errorf("what was just written is not so: %v", err)
-		}
-	}
-	expect := func(what string, epoch uint32, want ...uint32) {
-		t.Helper()
-		if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
-			t.Errorf("%s: rules %v decide, want %v", what, got, want)
-		}
-		if got := n.epoch(); got != epoch {
-			t.Errorf("%s: epoch %d, want %d", what, got, epoch)
-		}
-	}
-	counted := func(name datapath.RuleName, want uint64) {
-		t.Helper()
-		got, ok, err := n.d.Telemetry().RuleCounters(ctx, name)
-		if err != nil || !ok || got != (datapath.RuleCounters{Packets: want, Bytes: 100 * want}) {
-			t.Errorf("rule %s: %+v (%v, %v), want %d packets", name, got, ok, err, want)
-		}
-	}
-	keys := func() (all []datapath.SetName) {
-		for key, err := range n.d.firewall.Keys(ctx) {
-			n.ok(err)
-			all = append(all, key)
-		}
-		return all
-	}
-	expect("no rules", 0, 0, 0, 0)
-	if got := keys(); len(got) != 0 {
+}
+
+// TestFirewallSetRestarts follows a set of rules through a restart: what is in force, by
+// which ids, what they have counted, and whether connections are asked about again.
+func TestFirewallSetRestarts(t *testing.T) {
+	n := newNetwork(t)
+	n.wantInForce("no rules", 0, 0, 0, 0)
+	if got := n.ruleSets(); len(got) != 0 {
 		t.Errorf("sets %v, want none", got)
 	}
-	update()
+	n.putRules(threeRules())
 	a, c := n.d.firewall.ids["a"], n.d.firewall.ids["c"]
-	expect("rules", 1, a, c, 0)
+	n.wantInForce("rules", 1, a, c, 0)
 	n.hit(c, 7)
-	counted("c", 7)
-	update()
-	expect("the same rules", 1, a, c, 0)
-	counted("c", 7)
+	n.wantCounted("c", 7)
+	n.putRules(threeRules())
+	n.wantInForce("the same rules", 1, a, c, 0)
+	n.wantCounted("c", 7)
 
 	n.ok(n.d.Close())
 	n.restart("tcx")
-	expect("after a restart", 1, a, c, 0)
-	if got := keys(); !slices.Equal(got, []datapath.SetName{datapath.NodeSet}) {
+	n.wantInForce("after a restart", 1, a, c, 0)
+	if got := n.ruleSets(); !slices.Equal(got, []datapath.SetName{datapath.NodeSet}) {
 		t.Errorf("sets %v, want that of the node", got)
 	}
-	counted("c", 7)
-	update()
-	expect("the same rules after a restart", 1, a, c, 0)
+	n.wantCounted("c", 7)
+	n.putRules(threeRules())
+	n.wantInForce("the same rules after a restart", 1, a, c, 0)
+}
 
+// TestFirewallSetChanges has rules come and go, by us and by a stranger.
+func TestFirewallSetChanges(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	set := threeRules()
+	n.putRules(set)
+	n.hit(n.d.firewall.ids["c"], 7)
 	delete(set.Rules, "a")
 	set.Rules["d"] = ruleFor(1, "10.0.1.13", datapath.ActionDeny)
 	set.Exempt = []datapath.Match{{Destination: []netip.Prefix{netip.MustParsePrefix("10.0.1.12/32")}}}
-	update()
-	expect("others", 2, n.d.firewall.ids["b"], 0, n.d.firewall.ids["d"])
-	counted("c", 7)
-	counted("d", 0)
+	n.putRules(set)
+	b, d := n.d.firewall.ids["b"], n.d.firewall.ids["d"]
+	n.wantInForce("others", 2, b, 0, d)
+	n.wantCounted("c", 7)
+	n.wantCounted("d", 0)
 	if _, ok, err := n.d.Telemetry().RuleCounters(ctx, "a"); ok || err != nil {
 		t.Errorf("a rule that is gone has counters (%v)", err)
 	}
@@ -139,12 +161,12 @@ func TestFirewallSet(t *testing.T) {
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); ok || err != nil {
 		t.Errorf("nobody sees that the rules are gone: %v", err)
 	}
-	update()
-	expect("published again", 3, n.d.firewall.ids["b"], 0, n.d.firewall.ids["d"])
+	n.putRules(set)
+	n.wantInForce("published again", 3, b, 0, d)
 
 	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
 	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
-	expect("no rules any more", 4, 0, 0, 0)
+	n.wantInForce("no rules any more", 4, 0, 0, 0)
 	for _, table := range []string{kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlImage128k} {
 		if held, err := countKeys(n.d.maps[table]); err != nil || held != 0 {
 			t.Errorf("%s holds %d entries (%v)", table, held, err)

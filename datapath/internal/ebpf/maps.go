@@ -3,7 +3,11 @@
 package ebpf
 
 import (
+	"errors"
+	"time"
+
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -92,4 +96,22 @@ func countEntries(m *ebpf.Map) (n uint32, err error) {
 		return nil
 	})
 	return n, err
+}
+
+// Tables without entries of their own take them from a few that the kernel has at hand
+// for each CPU, and has again a moment later.
+const (
+	refillTries = 200
+	refillTime  = 5 * time.Millisecond
+)
+
+// putPatiently puts an entry into such a table, one of many.
+func putPatiently(m *ebpf.Map, key, value any) (err error) {
+	for range refillTries {
+		if err = m.Put(key, value); !errors.Is(err, unix.ENOMEM) {
+			return err
+		}
+		time.Sleep(refillTime)
+	}
+	return err
 }

@@ -127,7 +127,7 @@ func (s *services) zeroStats(id uint32) error {
 	if err != nil {
 		return err
 	}
-	err = s.d.maps[kernelMapLlServiceStats].Update(id, make([]kernelServiceStats, cpus), ebpf.UpdateAny)
+	err = putPatiently(s.d.maps[kernelMapLlServiceStats], id, make([]kernelServiceStats, cpus))
 	return tableError("services", err)
 }
 
