@@ -62,7 +62,7 @@ func (u *bridgeUpdate) note() error {
 }
 
 func (u *bridgeUpdate) run() error {
-	for _, step := range []func() error{u.find, u.settings, u.ports, u.addresses, u.mtu} {
+	for _, step := range []func() error{u.find, u.settings, u.ports, u.filter, u.addresses, u.mtu} {
 		if err := step(); err != nil || u.bridge == nil {
 			return err
 		}
@@ -146,15 +146,9 @@ func (u *bridgeUpdate) settings() error {
 	switch {
 	case u.value.VLANFiltering && b.VlanFiltering == nil:
 		return fmt.Errorf("bridge %q: %w", u.value.Device, errNoFiltering)
-	case u.value.VLANFiltering && !filters(b):
-		on := true
-		wanted.VlanFiltering, changed = &on, true
-		u.record.Filtering = true
-		if u.record.Made {
-			// Ports that were told no VLANs so far are in 1, which they leave below.
-			none := uint16(0)
-			wanted.VlanDefaultPVID = &none
-		}
+	case u.value.VLANFiltering && !filters(b) && u.record.Made && b.VlanDefaultPVID != nil && *b.VlanDefaultPVID != 0:
+		none := uint16(0) // no port is in a VLAN that it was not told
+		wanted.VlanDefaultPVID, changed = &none, true
 	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
 		return fmt.Errorf("bridge %q was there with VLAN filtering, without which its VLANs would be one: say vlanFiltering: true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
 			u.value.Device, u.value.Device)
@@ -186,6 +180,19 @@ func (u *bridgeUpdate) settings() error {
 		return u.change("set up", func() error { return u.s.nl.LinkSetUp(u.bridge) })
 	}
 	return nil
+}
+
+// filter switches VLAN filtering on when the ports have their VLANs, which mean nothing
+// before that: what goes on going there is never out.
+func (u *bridgeUpdate) filter() error {
+	if !u.value.VLANFiltering || filters(u.bridge) {
+		return nil
+	}
+	on := true
+	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs(), VlanFiltering: &on}
+	wanted.Name = u.bridge.Attrs().Name
+	u.record.Filtering = true
+	return u.change("filter by VLAN", func() error { return errors.Join(u.note(), u.s.nl.LinkModify(wanted)) })
 }
 
 // ageing is what the bridge is to have, in the kernel's unit; 0: leave it.

@@ -235,3 +235,24 @@ func TestVLANsAdopted(t *testing.T) {
 	}
 	traffic.ExpectUnharmed(t)
 }
+
+// TestVLANsSwitchedOn has a bridge without VLANs filter by them, and not any more, while
+// its stations talk.
+func TestVLANsSwitchedOn(t *testing.T) {
+	r := newRig(t, true)
+	requireVLANs(t, r)
+	a := r.station("a", r.host, "p1", "10.71.0.2/24")
+	b := r.station("b", r.host, "p2", "10.71.0.3/24")
+	b.ServeUDP(t, "10.71.0.3:4660", "b")
+	plain := datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}}}
+	filtering := datapath.Bridge{Device: "br0", VLANFiltering: true, Ports: []datapath.BridgePort{{Device: "p1", PVID: 10}, {Device: "p2", PVID: 10}}}
+	r.bridge("lan", plain)
+	traffic := testtraffic.Start(t, a, "10.71.0.3:4660", testtraffic.Load{Flows: 4, Packets: 2000})
+	for range 10 {
+		r.bridge("lan", filtering)
+		r.wantVLANs("p1", "10pu")
+		r.wantVLANs("p2", "10pu")
+		r.bridge("lan", plain)
+	}
+	traffic.ExpectUnharmed(t)
+}
