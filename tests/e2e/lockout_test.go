@@ -68,7 +68,7 @@ func TestNeverLockedOut(t *testing.T) {
 	all("shut", let, silent)
 	s.LLCLI("rollback", "--last", "--wait", "5s")
 	all("taken back", let, let)
-	s.LLCLI("apply", "--wait", "5s", "--confirm", "3s", "-f", s.File(denyAll))
+	s.LLCLI("apply", "--wait", "5s", "--confirm", "8s", "-f", s.File(denyAll))
 	all("shut again", let, silent)
 	s.Kill()
 	s.Start()

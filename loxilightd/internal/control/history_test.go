@@ -238,3 +238,19 @@ func TestLargeHistory(t *testing.T) {
 		t.Errorf("%d revisions on all pages, want 401", count)
 	}
 }
+
+// TestNotTakenBackYet: that what nobody confirmed is still in force is no secret.
+func TestNotTakenBackYet(t *testing.T) {
+	h, c := newClockHarness(t)
+	h.applyWeb(80, "")
+	h.applyWeb(81, `,"confirm":"1m"`)
+	c.pass(time.Hour)
+	if err := h.Store.Close(); err != nil { // nothing can be written any more
+		t.Fatal(err)
+	}
+	h.Expire()
+	r := result[api.StatusResult](h, "status", "{}")
+	if m := strings.Join(r.Health.Messages, "\n"); !strings.Contains(m, "could not be taken back yet, it is tried again") || r.Confirm == nil || r.Confirm.Left != 0 {
+		t.Errorf("health %q, %+v waits", m, r.Confirm)
+	}
+}

@@ -129,6 +129,7 @@ type waiting struct {
 	Pending
 	base   uint64           // the revision before it
 	keys   map[Key]bool     // the objects that it changed
+	all    map[string]bool  // owners of these objects
 	owners map[string]bool  // whose other objects wait with it
 	claims map[claim]string // what its former objects claimed, by their names
 	groups map[Key]bool     // what its former objects referred to
@@ -139,14 +140,18 @@ type waiting struct {
 var machineOwners = map[string]bool{OwnerFile: true, "cni": true, "k8s": true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
-	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, owners: map[string]bool{}, claims: map[claim]string{}, groups: map[Key]bool{}}
+	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]string{}, groups: map[Key]bool{}}
 }
 
 // hold notes that the change touched an object: as it was, and as it is.
 func (w *waiting) hold(k Key, before, after *Object) {
 	w.keys[k] = true
 	for _, o := range []*Object{before, after} {
-		if o != nil && !machineOwners[o.Owner] {
+		if o == nil {
+			continue
+		}
+		w.all[o.Owner] = true
+		if !machineOwners[o.Owner] {
 			w.owners[o.Owner] = true
 		}
 	}

@@ -359,3 +359,33 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 		t.Errorf("%+v still waits", p)
 	}
 }
+
+// TestUndoneInPart: going back for one of two owners does not take back the change.
+func TestUndoneInPart(t *testing.T) {
+	cfg, _ := clockConfig(t)
+	s, _ := open(t, cfg)
+	commit(t, s, &Transaction{By: root, Put: []*Object{service(t, "mine", "192.0.2.1:80 1"), object(t, "k8s", "Service/theirs", "192.0.2.2:80 1")}})
+	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "mine"}, {KindService, "theirs"}}})
+	_, err := s.Rollback(&Rollback{Revision: 1, Owner: "cli", By: root})
+	wantRefusalText(t, err, "was changed by it")
+	if _, err := s.Rollback(&Rollback{Revision: 1, By: root}); err != nil || s.Snapshot().Len() != 2 {
+		t.Errorf("for all owners: %v, %d objects", err, s.Snapshot().Len())
+	}
+}
+
+// TestExpireIsTriedAgain: what cannot be made durable is not made, and still promised.
+func TestExpireIsTriedAgain(t *testing.T) {
+	cfg, c := clockConfig(t)
+	s, _ := open(t, cfg)
+	before := change(t, s)
+	c.pass(time.Minute)
+	s.disk.broken = errors.New("no space left")
+	if p, r, err := s.Expire(); p == nil || r != nil || err == nil || wanted(s, false) == before {
+		t.Errorf("%+v, %+v, %v", p, r, err)
+	}
+	wantRefusalText(t, s.Confirm(2), "too late")
+	s.disk.broken = nil
+	if r := expire(t, s); r == nil || wanted(s, false) != before {
+		t.Errorf("the second time: %+v", r)
+	}
+}

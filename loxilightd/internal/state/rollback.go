@@ -74,7 +74,7 @@ func (s *Store) goBack(r *Rollback) (*Result, error) {
 	t := r.transaction()
 	t.restored = r.Revision
 	w := s.waiting.Load()
-	t.settles = w != nil && r.Revision <= w.base && (r.Owner == "" || len(w.owners) == 1 && w.owners[r.Owner])
+	t.settles = w != nil && r.Revision <= w.base && (r.Owner == "" || len(w.all) == 1 && w.all[r.Owner])
 	return s.restore(t, then, r.Owner)
 }
 
