@@ -20,7 +20,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of random rules and packets")
-	cases = flag.Int("cases", 150, "random sets of rules")
+	cases = flag.Int("cases", 100, "random sets of rules")
 )
 
 func compile(t testing.TB, rules []classify.Rule, groups map[datapath.GroupName]datapath.AddressGroup) *classify.Image {
@@ -93,6 +93,32 @@ func TestManyRules(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMostRules is the same with as many random rules as there may be, of all shapes.
+func TestMostRules(t *testing.T) {
+	t.Logf("-seed %d", *seed)
+	w := testrules.NewWorld(*seed)
+	for _, n := range []int{classify.MaxRules, classify.MaxRules - 63} {
+		rules := make([]classify.Rule, n)
+		for i := range rules {
+			rules[i] = w.Rule()
+			if i%2 == 0 { // few of many shapes
+				rules[i].Match.TCPFlags = datapath.TCPFlagsMatch{Mask: 0xff, Flags: uint8(i)}
+			}
+		}
+		image := compile(t, rules, w.Groups)
+		if image.RuleCount() != n {
+			t.Errorf("%d rules, want %d", image.RuleCount(), n)
+		}
+		for range 300 {
+			p := w.Packet()
+			want := testrules.Linear(rules, w.Groups, &p)
+			if got, _ := image.Lookup(&p); got != want {
+				t.Fatalf("packet %+v: rule %d, want %d%s", p, got, want, describe(rules, want))
+			}
+		}
 	}
 }
 

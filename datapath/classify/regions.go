@@ -5,13 +5,14 @@ package classify
 import (
 	"cmp"
 	"encoding/binary"
+	"net/netip"
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Rules of different shapes, by which fields they name, have regions of their own in
-// the vectors. Else the vector of a source would have the bits of all rules that name
+// Rules of different shapes, by how much of which fields they match, have regions of
+// their own in the vectors. Else the vector of a source would have the bits of all rules that name
 // none, that of a destination those of all that name a source alone, and a word with
 // both would be looked into in vain. A region has whole words, in which the rules are in
 // order; of the first rules that match in each region that of the lowest rank decides.
@@ -28,31 +29,86 @@ type placed struct {
 
 var nobody = placed{Rule: &Rule{Match: &datapath.Match{}}}
 
-// shape says which fields a rule names.
+// How much of a field a rule matches.
+const (
+	all = iota
+	much
+	little
+	degrees
+)
+
+// Prefixes that are no longer than these, and ranges of more ports, are much of a field.
+const (
+	muchBits4 = 20
+	muchBits6 = 48
+	muchPorts = 256
+)
+
+func degree(names bool, broad bool) int {
+	switch {
+	case !names:
+		return all
+	case broad:
+		return much
+	}
+	return little
+}
+
+func broad(prefixes []netip.Prefix) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool {
+		return p.Addr().Is4() && p.Bits() <= muchBits4 || p.Addr().Is6() && p.Bits() <= muchBits6
+	})
+}
+
+// shape says which fields a rule names, and how much of them.
 func (r *Rule) shape() (s int) {
 	m := r.Match
-	for i, names := range []bool{
-		len(m.Source)+len(m.SourceGroups) > 0,
-		len(m.Destination)+len(m.DestinationGroups) > 0,
-		len(m.Protocols)+len(m.Ports)+len(m.ICMP) > 0,
-		len(m.SourcePorts) > 0,
-		r.Hooks != datapath.HookAll || len(m.DSCP)+len(m.VLANs)+len(m.In)+len(m.Out) > 0 || m.TCPFlags.Mask != 0,
+	ports := slices.ContainsFunc(m.Ports, func(p datapath.PortRange) bool { return p.Last-p.First >= muchPorts })
+	for _, d := range []int{
+		degree(len(m.Source)+len(m.SourceGroups) > 0, broad(m.Source)),
+		degree(len(m.Destination)+len(m.DestinationGroups) > 0, broad(m.Destination)),
+		degree(len(m.Protocols)+len(m.Ports)+len(m.ICMP) > 0, ports || len(m.Ports)+len(m.ICMP) == 0),
+		degree(len(m.SourcePorts) > 0, false),
+		degree(r.Hooks != datapath.HookAll || len(m.DSCP)+len(m.VLANs)+len(m.In)+len(m.Out) > 0 || m.TCPFlags.Mask != 0, false),
 	} {
-		if names {
-			s |= 1 << i
-		}
+		s = s*degrees + d
 	}
 	return s
 }
 
-// place puts rules into regions, and returns the first word behind each region.
-func place(rules []Rule) (all []placed, ends []int) {
-	regions := make(map[int][]placed)
+// shapes returns a number for each rule that is the same for those of a region. Shapes
+// of few rules, less than a 64th of all, have one together: the words of a region are
+// its own, and there are not too many for [aggregateMax].
+func shapes(rules []Rule) []int {
+	of := make([]int, len(rules))
+	if len(rules) < regionsFrom {
+		return of
+	}
+	count := make(map[int]int)
 	for i := range rules {
-		shape := 0
-		if len(rules) >= regionsFrom {
-			shape = rules[i].shape()
+		of[i] = rules[i].shape()
+		count[of[i]]++
+	}
+	for i, s := range of {
+		if count[s] < (len(rules)+63)/64 {
+			of[i] = -1
 		}
+	}
+	return of
+}
+
+// place puts rules into regions, and returns the first word behind each region.
+func place(rules []Rule) (places []placed, ends []int) {
+	places, ends = placeBy(rules, shapes(rules))
+	if len(places) > aggregateMax*64*64 {
+		return placeBy(rules, make([]int, len(rules)))
+	}
+	return places, ends
+}
+
+func placeBy(rules []Rule, shapes []int) (places []placed, ends []int) {
+	regions := make(map[int][]placed)
+	for i, shape := range shapes {
 		regions[shape] = append(regions[shape], placed{&rules[i], i})
 	}
 	var order [][]placed
@@ -61,13 +117,13 @@ func place(rules []Rule) (all []placed, ends []int) {
 	}
 	slices.SortFunc(order, func(a, b []placed) int { return cmp.Compare(a[0].rank, b[0].rank) })
 	for _, r := range order {
-		all = append(all, r...)
-		for len(all)%64 != 0 {
-			all = append(all, nobody)
+		places = append(places, r...)
+		for len(places)%64 != 0 {
+			places = append(places, nobody)
 		}
-		ends = append(ends, len(all)/64)
+		ends = append(ends, len(places)/64)
 	}
-	return all, ends
+	return places, ends
 }
 
 // decides returns the place of the rule of a vector that decides, or -1.

@@ -60,6 +60,20 @@ func HardSets(n int) map[string][]classify.Rule {
 			}
 			return datapath.Match{VLANs: []datapath.VLANRange{{First: uint16(1 + i%4000), Last: uint16(1 + i%4000)}}}
 		}),
+		// A packet from and to 10.0.0.0/8 to port 53 matches two of the three fields of
+		// every rule.
+		"two of three fields": make1(func(i int) datapath.Match {
+			other := prefix4(172<<24|r.Uint32()>>8, 32)
+			switch i % 4 {
+			case 0:
+				return datapath.Match{Source: prefix4(10<<24, 8), Destination: other, Protocols: tcp}
+			case 1:
+				return datapath.Match{Source: prefix4(10<<24, 8), Protocols: tcp, Ports: port(uint16(1000 + i%50_000))}
+			case 2:
+				return datapath.Match{Source: other, Destination: prefix4(10<<24, 8), Protocols: tcp, Ports: port(53)}
+			}
+			return datapath.Match{Source: prefix4(10<<24, 8), Destination: prefix4(10<<24, 8), Protocols: []datapath.Protocol{datapath.UDP}, Ports: []datapath.PortRange{{First: uint16(i % 1000), Last: 7000}}}
+		}),
 		// Every word has a rule for the source and one for the destination, and none for both.
 		"false candidates": make1(func(i int) datapath.Match {
 			if i%2 == 0 {
