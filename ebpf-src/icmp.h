@@ -129,8 +129,14 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn, 0))
+	if (!conn_find(w, &w->tuple, &w->conn, 0)) {
+		/* Of the node, about a packet whose source was still to be translated. */
+		tuple_turn(&w->tuple);
+		if (conn_find(w, &w->tuple, &w->conn, 0) &&
+		    (w->conn.meta.flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
+			return LL_PASS;
 		return LL_UNTRACKED;
+	}
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
 		return LL_PASS;
 	outer = &w->rewrite;

@@ -18,7 +18,25 @@ var (
 	mappingIdle = ticksOf(5 * time.Minute)
 	// blockIdle is how long an inner address keeps a block of ports without a connection.
 	blockIdle = ticksOf(2 * time.Minute)
+
+	transitoryIdle = ticksOf(4 * time.Minute) // TCP that is not open yet, or closing: RFC 5382, REQ-5
+	unheardIdle    = ticksOf(2 * time.Minute) // UDP that nobody answered: RFC 4787, REQ-5
 )
+
+// translatedIdle returns after how long a connection ends that a NAT translates, where
+// that is not as of others; else 0.
+func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
+	switch state {
+	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED, kernelCtStateCT_FIN:
+		if protocol == datapath.TCP {
+			return transitoryIdle
+		}
+		if protocol == datapath.UDP && state == kernelCtStateCT_NEW {
+			return unheardIdle
+		}
+	}
+	return 0
+}
 
 // outerKey is an address and protocol that connections go out by.
 type outerKey struct {

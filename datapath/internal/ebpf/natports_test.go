@@ -175,3 +175,26 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 		t.Errorf("counters %+v, %v; want two connections and one drop", got, err)
 	}
 }
+
+// TestTranslatedIdle compares the timeouts with RFC 4787, 5382 and 5508.
+func TestTranslatedIdle(t *testing.T) {
+	idle := idleTimeouts{0: plainIdle}
+	for _, tt := range []struct {
+		state    kernelCtState
+		protocol datapath.Protocol
+		least    time.Duration
+	}{
+		{kernelCtStateCT_NEW, datapath.TCP, 4 * time.Minute},
+		{kernelCtStateCT_ANSWERED, datapath.TCP, 4 * time.Minute},
+		{kernelCtStateCT_FIN, datapath.TCP, 4 * time.Minute},
+		{kernelCtStateCT_ESTABLISHED, datapath.TCP, 2*time.Hour + 4*time.Minute},
+		{kernelCtStateCT_NEW, datapath.UDP, 2 * time.Minute},
+		{kernelCtStateCT_ESTABLISHED, datapath.UDP, 5 * time.Minute},
+		{kernelCtStateCT_ESTABLISHED, datapath.ICMP, time.Minute},
+	} {
+		m := &kernelCtMeta{State: uint8(tt.state), NatId: 1}
+		if got := durationOf(idle.idleFor(m, uint8(tt.protocol))); got < tt.least {
+			t.Errorf("%s in state %d ends after %s, want %s at least", tt.protocol, tt.state, got, tt.least)
+		}
+	}
+}

@@ -5,8 +5,10 @@ package ebpf
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,5 +195,74 @@ func TestAddressGoes(t *testing.T) {
 	})
 	if got := seenBy(t, c, "10.0.1.11:3478"); got.Addr().String() != "10.0.1.99" {
 		t.Errorf("seen as %s after the change", got)
+	}
+}
+
+// TestBesideNetfilter: nftables masquerades what leaves by one device, a NAT what leaves by
+// another; each keeps to its own.
+func TestBesideNetfilter(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.translate(map[datapath.NATName]datapath.NAT{"inwards": masquerade("in0")})
+	rules := "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname out0 masquerade"
+	if out, err := n.node.TryRun("nft", rules); err != nil {
+		t.Skipf("no nftables here: %v: %s", err, out)
+	}
+	far := n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
+	near := n.client.ServeTCP(t, "192.0.2.10:8080", "server")
+	for range 3 {
+		n.dial("10.0.1.11:8080").echo(t, "outwards")
+		c, err := n.backends.Dial("tcp", "", "192.0.2.10:8080", 2*time.Second)
+		n.ok(err)
+		b := make([]byte, 64)
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+		if _, err := c.Read(b); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
+	wantClients(t, "by nftables", far.Clients(), "10.0.1.1")
+	wantClients(t, "by us", near.Clients(), "192.0.2.1")
+}
+
+// TestPathMTU is F04: a router behind the node has a smaller MTU than the node knows of.
+// Its errors, about packets whose source was translated, reach the client, and so do those
+// of the node itself where a rule lets out nothing that is not part of a connection.
+func TestPathMTU(t *testing.T) {
+	for addr, router := range map[string]string{"10.0.1.11": "10.9.9.1/24", "2001:db8:2::11": "2001:db8:9::1/64"} {
+		t.Run(addr, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			n.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
+			n.ok(n.d.Firewall().Update(context.Background(), datapath.NodeSet, datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
+				"nothing-of-the-node": {Hooks: datapath.HookOutput, Action: datapath.ActionDeny},
+			}}))
+			end := testnet.New(t, "end")
+			p := netip.MustParsePrefix(router)
+			far := netip.PrefixFrom(p.Addr().Next(), p.Bits())
+			testnet.Veth(t, testnet.Port{NS: n.backends, Name: "r0", Addrs: []string{router}}, testnet.Port{NS: end, Name: "eth0", Addrs: []string{far.String()}})
+			n.backends.Forward(t)
+			end.Route(t, "default", p.Addr().String())
+			n.node.Route(t, p.Masked().String(), addr)
+			server := netip.AddrPortFrom(far.Addr(), 8080).String()
+			end.ServeTCP(t, server, "server")
+			bulk := func(what string) {
+				t.Helper()
+				c := n.dial(server)
+				text := strings.Repeat("0123456789abcdef", 1<<14)
+				_ = c.SetDeadline(time.Now().Add(8 * time.Second)) // the next read tells
+				go func() { _, _ = c.Write([]byte(text)) }()
+				got := make([]byte, len(text))
+				if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			bulk("wide")
+			n.backends.MTU(t, "r0", 1300)
+			bulk("narrow behind the node")
+			n.backends.MTU(t, "eth0", 1290)
+			n.node.MTU(t, "out0", 1290)
+			bulk("narrow at the node")
+		})
 	}
 }

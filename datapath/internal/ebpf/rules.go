@@ -62,7 +62,7 @@ func (r *rules) changed(s netfilter.State) {
 	r.state, r.bits = s, bits
 	r.mu.Unlock()
 	if more != 0 {
-		r.d.log.Info("netfilter has rules: connections that are not translated take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.zone.label()))
+		r.d.log.Info("netfilter has rules: connections that are no service's take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.zone.label()))
 	}
 }
 
@@ -131,7 +131,7 @@ func (r *rules) why() string {
 	case netfilterBridged:
 		what = "bridged connections"
 	}
-	return fmt.Sprintf("%s that are not translated take the kernel's path%s: %s", what, r.zone.where(), r.state.Why)
+	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.zone.where(), r.state.Why)
 }
 
 func (r *rules) Close() {
