@@ -48,6 +48,8 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 		if (!port)
 			return -DROP_NO_PORT;
 		w->conn.sport = bpf_htons(*port);
+		if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
+			w->conn.dport = w->conn.sport; /* the identifier is both */
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		if (!conn_exists(&w->twin_tuple))
 			return LL_NEXT;

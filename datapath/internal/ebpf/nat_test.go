@@ -326,6 +326,13 @@ func TestHairpinTranslated(t *testing.T) {
 			r.slow("opening", p, stageOpen)
 			r.slow("answer", p, stageAnswer)
 			r.slow("confirmation", p, stageConfirm)
+			proto := protocolsOf(f)["ICMP"]
+			action, ttl := p.outcome(61)
+			id := netip.AddrPortFrom(f.inAddr, 61057)
+			r.step("echo", r.in, ping(r.in.arrives(), f.client.Addr(), f.vip.Addr(), true, 7, 61),
+				action, ping(r.in.arrives(), f.inAddr, f.near.Addr(), true, 61057, ttl))
+			r.step("echo reply", r.in, message(r.in.arrives(), proto, netip.AddrPortFrom(f.near.Addr(), 61057), id, stageAnswer, 61),
+				actUnspec, ping(r.in.arrives(), f.vip.Addr(), f.client.Addr(), false, 7, 61))
 		})
 	}
 }
