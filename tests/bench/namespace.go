@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -37,6 +38,10 @@ func newNamespace() (*namespace, error) {
 	}
 	if ns.links, err = netlink.NewHandleAt(ns.handle); err != nil {
 		return nil, fmt.Errorf("netlink socket in namespace: %w", err)
+	}
+	// Nothing here is about IPv6, whose addresses become valid while packets are measured.
+	if err := ns.sysctl("ipv6/conf/default/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("switch IPv6 off: %w", err)
 	}
 	return ns, ns.up("lo")
 }

@@ -53,14 +53,9 @@ func (b *bench) ruled(ctx context.Context, rigs []*rig, s *section, paths []stri
 	if ratio, ok := alone.ratio(many, few); ok {
 		b.report.target("first packet, "+many+" to "+few, ratio.String(), "at most 2", ratio.median <= 2)
 	}
-	offset := map[string]int{}
+	sources := newSources(64)
 	opened, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		if offset[r.name]++; offset[r.name] == 1 {
-			offset[r.name] = 64
-		}
-		f := r.flowsTo(onNode, min(freshBatch, b.packetCount), 1)
-		f.sourceOffset = offset[r.name]
-		return connectionRate(r, onNode, f)
+		return connectionRate(r, onNode, r.flowsTo(onNode, min(freshBatch, b.packetCount), 1), sources)
 	})
 	if err != nil {
 		return fmt.Errorf("new connections: %w", err)
@@ -92,16 +87,11 @@ func (b *bench) firstPackets(ctx context.Context, rigs []*rig) (comparison, erro
 		defer p.close()
 		replayers[r.name] = p
 	}
-	offset := map[string]int{}
+	sources := newSources(1024)
 	return compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		if offset[r.name] == 0 {
-			offset[r.name] = 1024
-		}
-		p := replayers[r.name]
+		p, f := replayers[r.name], r.flowsTo(onNode, freshCount, 1)
 		return p.cost(p.program["ingress"], actUnspec, freshCount, func() error {
-			offset[r.name] += 2
-			f := r.flowsTo(onNode, freshCount, 1)
-			f.sourceOffset = offset[r.name]
+			f.sourceOffset = sources.of(r)
 			return r.generator.aim(f)
 		})
 	})

@@ -53,6 +53,9 @@ func establish(r *rig, p place, f flows) error {
 		r.name, f.connections, f.target, f.port, answered)
 }
 
+// lossMax is the share of packets that may be lost where they are measured.
+const lossMax = 0.01
+
 // packetRate sends packets of the connections that the generator is aimed at and
 // returns how many a second of CPU time arrived.
 func packetRate(r *rig, p place, packets int) (float64, error) {
@@ -67,7 +70,6 @@ func packetRate(r *rig, p place, packets int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	const lossMax = 0.01
 	if float64(arrived) < (1-lossMax)*float64(packets) {
 		return 0, fmt.Errorf("%d packets of %d arrived", arrived, packets)
 	}
