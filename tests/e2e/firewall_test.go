@@ -49,25 +49,22 @@ func rule(name string, priority int, action, hooks, match string) string {
 	return fmt.Sprintf("---\nkind: FirewallRule\nname: %s\nspec: {priority: %d, action: %s, hooks: [%s], match: {%s}}\n", name, priority, action, hooks, match)
 }
 
-// TestFirewall has rules for what goes through the node, to it and from it, in both
-// families, with real sockets; without a daemon and with the next one.
-func TestFirewall(t *testing.T) {
-	s := newSite(t).start()
-	type way struct {
-		what         string
-		from         *testnet.NS
-		network, to  string
-		before, with string
-	}
-	var ways []way
+// way is a connection that is tried, and what becomes of it without rules and with them.
+type way struct {
+	what         string
+	from         *testnet.NS
+	network, to  string
+	before, with string
+}
+
+// firewallWays starts servers on the node and behind it, and returns ways to them.
+func firewallWays(s *site) (ways []way) {
 	for _, f := range []struct{ name, node, far string }{
 		{"IPv4", "192.0.2.1", "10.0.1.2"}, {"IPv6", "[2001:db8:0:2::1]", "[2001:db8:1::2]"},
 	} {
 		for _, port := range []string{"8001", "8002", "8003"} {
-			s.backends[0].ServeTCP(t, f.far+":"+port, "far")
-			s.backends[0].ServeUDP(t, f.far+":"+port, "far")
-			s.node.ServeTCP(t, f.node+":"+port, "node")
-			s.node.ServeUDP(t, f.node+":"+port, "node")
+			s.serve(s.backends[0], f.far+":"+port, "far")
+			s.serve(s.node, f.node+":"+port, "node")
 		}
 		for _, network := range []string{"tcp", "udp"} {
 			ways = append(ways,
@@ -84,6 +81,37 @@ func TestFirewall(t *testing.T) {
 			)
 		}
 	}
+	return ways
+}
+
+// firewallRules are those that these ways are about, and their names.
+func firewallRules() (yaml string, names []string) {
+	for _, network := range []string{"tcp", "udp"} {
+		for _, r := range []struct {
+			name                 string
+			priority             int
+			action, hooks, match string
+		}{
+			{"far-2-", 10, "deny", "forward", `destination: ["10.0.1.0/24", "2001:db8:1::/64"], ports: 8002`},
+			{"far-3-", 10, "reject", "forward", `destination: ["10.0.1.2", "2001:db8:1::2"], ports: "8003-8100", in: in0`},
+			{"node-2-", 20, "deny", "input", `ports: 8002`},
+			{"node-3-", 20, "reject", "input", `ports: 8003`},
+			{"of-node-1-", 20, "deny", "output", `ports: 8001, out: p1`},
+			{"of-node-3-", 20, "reject", "output", `ports: 8003`},
+		} {
+			yaml += rule(r.name+network, r.priority, r.action, r.hooks, r.match+", protocol: "+network)
+			names = append(names, r.name+network)
+		}
+	}
+	yaml += "---\nkind: AddressGroup\nname: friends\nspec: {members: [192.0.2.77, \"2001:db8:0:2::77\"]}\n"
+	return yaml + rule("friends", 5, "allow", "forward", `source: "group:friends"`), append(names, "friends")
+}
+
+// TestFirewall has rules for what goes through the node, to it and from it, in both
+// families, with real sockets; without a daemon and with the next one.
+func TestFirewall(t *testing.T) {
+	s := newSite(t).start()
+	ways := firewallWays(s)
 	all := func(when string, want func(w *way) string) {
 		t.Helper()
 		for i := range ways {
@@ -97,20 +125,10 @@ func TestFirewall(t *testing.T) {
 			}
 		}
 	}
-	all("without rules", func(w *way) string { return w.before })
-	var rules strings.Builder
-	for _, network := range []string{"tcp", "udp"} {
-		rules.WriteString(rule("far-2-"+network, 10, "deny", "forward", `destination: ["10.0.1.0/24", "2001:db8:1::/64"], protocol: `+network+`, ports: 8002`))
-		rules.WriteString(rule("far-3-"+network, 10, "reject", "forward", `destination: ["10.0.1.2", "2001:db8:1::2"], protocol: `+network+`, ports: "8003-8100", in: in0`))
-		rules.WriteString(rule("node-2-"+network, 20, "deny", "input", `protocol: `+network+`, ports: 8002`))
-		rules.WriteString(rule("node-3-"+network, 20, "reject", "input", `protocol: `+network+`, ports: 8003`))
-		rules.WriteString(rule("of-node-1-"+network, 20, "deny", "output", `protocol: `+network+`, ports: 8001, out: p1`))
-		rules.WriteString(rule("of-node-3-"+network, 20, "reject", "output", `protocol: `+network+`, ports: 8003`))
-	}
-	rules.WriteString("---\nkind: AddressGroup\nname: friends\nspec: {members: [192.0.2.77, \"2001:db8:0:2::77\"]}\n")
-	rules.WriteString(rule("friends", 5, "allow", "forward", `source: "group:friends"`))
-	s.Apply(rules.String())
-	with := func(w *way) string { return w.with }
+	before, with := func(w *way) string { return w.before }, func(w *way) string { return w.with }
+	all("without rules", before)
+	yaml, names := firewallRules()
+	s.Apply(yaml)
 	all("with rules", with)
 	c := s.Counters(api.KindFirewallRule, "far-2-tcp")
 	if c.Packets < 2 || c.Bytes < 2*66 {
@@ -126,11 +144,8 @@ func TestFirewall(t *testing.T) {
 	if again := s.Counters(api.KindFirewallRule, "far-2-tcp"); again.Packets <= c.Packets {
 		t.Errorf("the rule has counted %d packets, before it was %d", again.Packets, c.Packets)
 	}
-	for _, network := range []string{"tcp", "udp"} {
-		s.LLCLI("delete", "FirewallRule", "far-2-"+network, "far-3-"+network, "node-2-"+network, "node-3-"+network, "of-node-1-"+network, "of-node-3-"+network, "--wait", "5s")
-	}
-	s.LLCLI("delete", "FirewallRule", "friends", "--wait", "5s")
-	all("without rules again", func(w *way) string { return w.before })
+	s.LLCLI(append(append([]string{"delete", "FirewallRule"}, names...), "--wait", "5s")...)
+	all("without rules again", before)
 }
 
 // TestFirewallChangesUnderConnections has rules change while connections run: one that
