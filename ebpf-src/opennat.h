@@ -12,21 +12,26 @@
  */
 static __always_inline int open_second(struct pkt *p, struct work *w)
 {
-	__u32 slot, nat_id = p->nat_id;
+	__u32 out, slot, nat_id = p->nat_id;
 	int ret;
 
 	w->service.source = SOURCE_AUTO;
 	ret = open_source(p, w, &w->service);
 	if (!addr_equal(&w->conn.saddr, &p->saddr))
 		w->conn.meta.flags |= CT_F_DEVICE;
-	if (ret != LL_NEXT || w->conn.meta.flags & CT_F_SNAT || p->egress || !w->routed)
+	if (ret != LL_NEXT || w->conn.meta.flags & CT_F_SNAT || p->egress)
 		return ret;
-	slot = translate_ask(p, w, RULES_SNAT, w->routed);
+	out = w->routed;
+	if (!out && w->reopen) /* it was taken over from the connection that ended */
+		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	if (!out)
+		return ret;
+	slot = translate_ask(p, w, RULES_SNAT, out);
 	if (!slot)
 		return ret;
 	p->nat_id = slot >> 2;
 	w->source_nat_id = slot >> 2;
-	ret = translate_source(slot, w->routed);
+	ret = translate_source(slot, out);
 	w->routed = 0; /* that was from another source */
 	if (ret == LL_PASS)
 		return LL_NEXT;

@@ -120,6 +120,10 @@ __noinline int translate_source(__u32 slot, __u32 out)
 	w->conn.meta.flags |= CT_F_SNAT;
 	if (rule->flags & NAT_F_ONE_TO_ONE) {
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		if (w->reopen && addr_equal(&w->old.saddr, &w->conn.saddr) &&
+		    addr_equal(&w->old.daddr, &w->conn.daddr) && w->old.sport == w->conn.sport &&
+		    w->old.dport == w->conn.dport)
+			return LL_NEXT; /* the one that ended */
 		return conn_exists(&w->twin_tuple) ? -DROP_NO_PORT : LL_NEXT;
 	}
 	return ports_choose(w, slot, rule);
