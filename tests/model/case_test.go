@@ -150,7 +150,7 @@ func (s *site) send(port int, frame []byte, p *pkt, v verdict) (out, told []outp
 					} else if late := markOf(frame); late != "" && s.late[late] {
 						s.t.Errorf("came out after all, of %s: %s", late, testpkt.Parse(frame))
 					}
-				case isError(frame):
+				case isError(frame), isEcho(frame, p):
 					told = append(told, output{i, frame})
 				default:
 					out = append(out, output{i, frame})
@@ -260,6 +260,13 @@ func isError(frame []byte) bool {
 func isRedirect(frame []byte) bool {
 	p := testpkt.Parse(frame)
 	return p.ICMP != nil && p.ICMP.V6 && p.ICMP.Type == 137
+}
+
+// isEcho reports whether a frame is the answer of the one that p is for.
+func isEcho(frame []byte, p *pkt) bool {
+	q := testpkt.Parse(frame)
+	return isICMP(p.proto) && !p.reply && q.ICMP != nil && (q.ICMP.Type == testpkt.EchoReply || q.ICMP.Type == testpkt.V6EchoReply) &&
+		q.Source() == p.dst && q.Destination() == p.src
 }
 
 // isReset reports whether a frame answers p by the end of its connection.

@@ -22,7 +22,7 @@ type mapping struct {
 // connection; nil: there is none.
 func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	var best *nat
-	for _, n := range c.nats {
+	for _, n := range append(c.mirrored(), c.nats...) {
 		if !slices.Contains(kinds, n.kind) || !c.matches(&n.match, in, out, p) {
 			continue
 		}
@@ -33,9 +33,31 @@ func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	return best
 }
 
+// mirrored are the other directions of rules that are one to one: the inner address has
+// the outer one for its own connections, and the outer one leads to it.
+func (c *config) mirrored() (all []*nat) {
+	for _, n := range c.nats {
+		if !n.oneToOne {
+			continue
+		}
+		m := &nat{name: n.name, priority: n.priority, oneToOne: true}
+		if n.kind == "snat" {
+			m.kind, m.match.dst, m.addresses = "dnat", n.addresses, n.match.src
+		} else {
+			m.kind, m.match.src, m.addresses = "snat", n.addresses, n.match.dst
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
 // translate decides about the first packet of a connection that is no service's.
-func (o *oracle) translate(in int, p *pkt) verdict {
-	if len(o.config.nats) == 0 {
+// A translated connection is tracked, whatever the firewall's rule says.
+func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
+	plain := func() verdict {
+		if untracked {
+			return o.untracked(p)
+		}
 		return o.plain(in, p)
 	}
 	if opens(p) {
@@ -43,17 +65,21 @@ func (o *oracle) translate(in int, p *pkt) verdict {
 			return o.redirect(in, p, d)
 		}
 		if inner, known := o.strangers[mapping{proto: p.proto, inner: p.dst}]; known {
+			if isICMP(p.proto) { // whether strangers may ask by a mapping is free
+				o.ghosts[p.tuple], o.ghosts[p.turned()] = true, true
+				return verdict{why: "perhaps by a mapping", silent: true, accept: func(int, tuple) error { return nil }}
+			}
 			return o.byMapping(in, p, inner)
 		}
 	}
 	out, _, local := route(p.dst.Addr())
 	if local {
-		return o.plain(in, p)
+		return plain()
 	}
 	s := o.config.natRule(in, out, p, "snat", "masquerade")
 	switch {
 	case s == nil || !s.hasFamily(p):
-		return o.plain(in, p)
+		return plain()
 	case !opens(p):
 		return o.noneOf(p, s)
 	}
@@ -220,7 +246,11 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 	if s.block == 0 {
 		return nil
 	}
-	block := fmt.Sprintf("%s %s %d", s.name, outer.Addr(), (int(outer.Port())-int(ports[0].first))/s.block)
+	at := int(outer.Port()) - int(ports[0].first)
+	if len(s.ports) == 0 && outer.Port() > 60999 {
+		at -= 60999 - 32767 // what the node's own connections use is left out
+	}
+	block := fmt.Sprintf("%s %s %d", s.name, outer.Addr(), at/s.block)
 	if owner, known := o.blocks[block]; known && owner != p.src.Addr() {
 		return fmt.Errorf("its source became %s, in a block of %s", outer, owner)
 	}
@@ -230,15 +260,18 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 
 // byMapping is the first packet of a stranger to a mapping that is open to all.
 func (o *oracle) byMapping(in int, p *pkt, inner netip.AddrPort) verdict {
-	return verdict{why: "by the mapping of " + inner.String(), translated: true, accept: func(out int, got tuple) error {
+	return verdict{why: "by the mapping of " + inner.String(), translated: true, silent: !inner.IsValid(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
-		if got.dst != inner && !isICMP(p.proto) || got.dst.Addr() != inner.Addr() {
+		if inner.IsValid() && (got.dst != inner && !isICMP(p.proto) || got.dst.Addr() != inner.Addr()) {
 			return fmt.Errorf("its destination became %s", got.dst)
 		}
-		if err := o.turnedSource(in, out, p, got); err != nil {
-			return err
+		// Whether rules translate a stranger's source, too, is free.
+		if err := o.source(in, out, p, &service{source: "auto"}, got); err != nil {
+			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s == nil || o.outer(out, p, s, got) != nil {
+				return err
+			}
 		}
 		o.enter(in, p, got, &conn{nat: "mapping"})
 		return nil

@@ -86,9 +86,16 @@ func (o *oracle) told(c *config) {
 	if !reflect.DeepEqual(c.rules, o.config.rules) || !reflect.DeepEqual(c.groups, o.config.groups) {
 		o.rules++
 	}
+	before := o.config
 	o.config = c
 	o.sticky = map[string]netip.AddrPort{}
-	o.maps, o.strangers, o.blocks = map[mapping]netip.AddrPort{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
+	if reflect.DeepEqual(c.nats, before.nats) {
+		return
+	}
+	o.maps, o.blocks = map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
+	for outer := range o.strangers {
+		o.strangers[outer] = netip.AddrPort{} // of a rule that may be gone
+	}
 }
 
 // judge says what is to become of a packet that comes in by a port.
@@ -102,10 +109,16 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 		if v.silent {
 			told = perhapsTold
 		}
-		if d := o.conns[p.tuple]; d != nil {
+		d := o.conns[p.tuple]
+		if d != nil && !o.mayChange(p, d) {
 			o.note(p, d)
 		} else {
 			o.ghosts[p.tuple], o.ghosts[p.turned()] = true, true
+		}
+		if d != nil && o.mayChange(p, d) {
+			o.ghosts[d.out.turned()] = true
+			delete(o.conns, p.tuple)
+			delete(o.conns, d.out.turned())
 		}
 		return verdict{why: v.why + "; but its TTL ends", told: told}
 	}
@@ -114,14 +127,14 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 
 // way is judge without what ends with the packet's TTL.
 func (o *oracle) way(in int, p *pkt) verdict {
+	if o.ghosts[p.tuple] {
+		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
+			o.ghosts[got.turned()] = true
+			return leaves(out, got)
+		}}
+	}
 	d := o.conns[p.tuple]
 	if d == nil {
-		if o.ghosts[p.tuple] {
-			return verdict{why: "as it was decided when its TTL ended, or anew", silent: true, accept: func(out int, got tuple) error {
-				o.enter(in, p, got, &conn{service: "?"})
-				return leaves(out, got)
-			}}
-		}
 		v := o.open(in, p)
 		if o.dead[p.tuple] && v.accept != nil {
 			v.why, v.silent = v.why+", or ended by a rule", true
@@ -215,10 +228,8 @@ func (o *oracle) open(in int, p *pkt) verdict {
 		return v
 	case s != nil: // which is tracked, whatever the rule says
 		return o.balance(in, p, s)
-	case untracked:
-		return o.untracked(p)
 	}
-	return o.translate(in, p)
+	return o.translate(in, p, untracked)
 }
 
 // untracked is a packet that a stateless rule allowed: it is routed, and begins nothing.
