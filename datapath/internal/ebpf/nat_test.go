@@ -198,8 +198,16 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	if c, ok := r.conn(forth); !ok || c.leaves != (rigTuple{proto, outer, far}) || c.NATID == 0 {
 		r.t.Errorf("the client's entry is %+v, %t", c, ok)
 	}
-	if c, ok := r.conn(rigTuple{proto, far, outer}); !ok || c.leaves != forth.turned() {
+	back := rigTuple{proto, far, outer}
+	if c, ok := r.conn(back); !ok || c.leaves != forth.turned() {
 		r.t.Errorf("the server's entry is %+v, %t", c, ok)
+	}
+	// T02: one direction is lost; the next packet of the other puts it back.
+	r.forget(back)
+	r.leaving("after a loss", message(r.out.leaves(), proto, f.client, server, stageConfirm, 60),
+		message(r.out.leaves(), proto, outer, far, stageConfirm, 60))
+	if c, ok := r.conn(back); !ok || c.leaves != forth.turned() {
+		r.t.Errorf("the server's entry is not back: %+v, %t", c, ok)
 	}
 	for _, e := range icmpErrors[f.name] {
 		asSent := message(testpkt.Ethernet{}, proto, f.client, server, stageData, 58)
@@ -221,7 +229,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	if again := sourcePort(out, proto); again == port || addressOf(out) != outer.Addr() {
 		r.t.Errorf("the second connection has %s port %d, the first %s", addressOf(out), again, outer)
 	}
-	if c := r.counters(); c["VERDICT_SLOW"]+c["VERDICT_LOCAL"]+c["VERDICT_ICMP_ERROR"] != uint64(4+len(icmpErrors[f.name])) {
+	if c := r.counters(); c["VERDICT_SLOW"]+c["VERDICT_LOCAL"]+c["VERDICT_ICMP_ERROR"] != uint64(5+len(icmpErrors[f.name])) {
 		r.t.Errorf("counters %v", c)
 	}
 }
