@@ -100,8 +100,12 @@ func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, s *secti
 		return fmt.Errorf("new UDP connections: %w", err)
 	}
 	b.translatedRow(s, "new UDP connections", c, 1e3, "%.0f")
+	times := map[string]int{}
 	c, err = compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		cpu, err := tcpRun(ctx, r, elsewhere, backendFirst[elsewhere], backendPort, b.tcpConnections, false)
+		// Each time another backend: the ports towards one are as many as connections are in a minute.
+		target := addressAt(backendFirst[elsewhere], times[r.name]%backendCount)
+		times[r.name]++
+		cpu, err := tcpRun(ctx, r, elsewhere, target, backendPort, b.tcpConnections, false)
 		return float64(b.tcpConnections) / cpu.Seconds(), err
 	})
 	if err != nil {
