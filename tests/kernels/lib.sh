@@ -95,6 +95,21 @@ begin_image() {
 	depmod -b "$root" "$release"
 }
 
+# add_tools puts programs of this machine into the image, with the libraries that they
+# need, as far as it has them: tests say themselves what they cannot do without.
+add_tools() {
+	local tool path
+	mkdir -p "$work/root/tools"
+	for tool in "$@"; do
+		path=$(command -v "$tool") || continue
+		cp "$path" "$work/root/tools/"
+		ldd "$path" | grep -o '/[^ ]*' | sort -u | while read -r path; do
+			mkdir -p "$work/root$(dirname "$path")"
+			cp -L -n "$path" "$work/root$path"
+		done
+	done
+}
+
 # end_image packs $work/root as what the kernel begins with.
 end_image() {
 	(cd "$work/root" && find . | cpio -o -H newc --quiet --owner=0:0 | gzip -1) >"$work/initrd"

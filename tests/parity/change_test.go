@@ -27,7 +27,7 @@ func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 		i := r.rng.IntN(len(all))
 		c := all[i]
 		if !skipped[i] && c.needs != "" && !active[i] {
-			if _, err := r.kernel.node.TryRun("sh", "-ec", c.needs); err != nil {
+			if _, err := r.kernel.node.TryRun("sh", "-ec", script(c.needs)); err != nil {
 				r.t.Logf("not here: %s", c.name)
 				skipped[i] = true
 			}
@@ -41,12 +41,12 @@ func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 			command, name = c.undo, "undo: "+c.name
 		}
 		done++
-		if _, err := r.kernel.node.TryRun("sh", "-ec", command); err != nil {
+		if _, err := r.kernel.node.TryRun("sh", "-ec", script(command)); err != nil {
 			r.t.Logf("not now: %s: %v", name, err)
 			continue
 		}
 		active[i] = !active[i]
-		r.settle(name, func() { r.ours.node.Run(r.t, "sh", "-ec", command) }, traffic)
+		r.settle(name, func() { r.ours.node.Run(r.t, "sh", "-ec", script(command)) }, traffic)
 		traffic(400)
 	}
 }

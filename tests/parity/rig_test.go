@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -125,10 +126,21 @@ func (r *rig) each(do func(s *side)) {
 	do(r.ours)
 }
 
+// script is commands for a shell that must not use applets of its own for them.
+func script(commands string) string {
+	var b strings.Builder
+	for _, tool := range []string{"ip", "bridge"} {
+		if path, err := exec.LookPath(tool); err == nil {
+			fmt.Fprintf(&b, "%s() { %s \"$@\"; }\n", tool, path)
+		}
+	}
+	return b.String() + commands
+}
+
 // run runs a command on both sides; a failure on one only is a difference.
 func (r *rig) run(command string) {
 	r.t.Helper()
-	r.each(func(s *side) { s.node.Run(r.t, "sh", "-ec", command) })
+	r.each(func(s *side) { s.node.Run(r.t, "sh", "-ec", script(command)) })
 }
 
 // start starts the daemon on our side, attached to all ports.
