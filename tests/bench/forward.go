@@ -12,11 +12,11 @@ import (
 // forwarding is one way in which a node forwards what no service takes: what is
 // measured is plain traffic of the client with the backends themselves.
 type forwarding struct {
-	title, text string
-	base        string   // the path that the others are compared to
-	paths       []string // beside it
-	bridged     bool
-	want        map[place]float64 // of small packets with 1,024 connections, to base
+	title   string
+	base    string   // the path that the others are compared to
+	paths   []string // beside it
+	bridged bool
+	want    map[place]float64 // of small packets with 1,024 connections, to base
 }
 
 // routed measures a router.
