@@ -3,8 +3,11 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -15,6 +18,7 @@ import (
 // bridgePort is a device that is enslaved to a bridge, as the kernel has it.
 type bridgePort struct {
 	bridge int   // index of the device
+	other  bool  // the bridge goes by other tags than those of 802.1Q
 	state  uint8 // of the spanning tree
 	flags  portFlags
 	vlans  string // of bridge_vlan_info, as they came
@@ -40,7 +44,7 @@ var watchedFlags = []uint16{
 
 // follows reports whether the data plane may stand in for the bridge at this port.
 func (p *bridgePort) follows() bool {
-	return p.state == stateForwarding && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
+	return p.state == stateForwarding && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
 }
 
 // eachVLAN calls each for the VLANs of a port.
@@ -134,6 +138,44 @@ func (p *bridgePort) setFlag(number uint16, value []byte) {
 			p.flags[number] = value[0]
 		}
 	}
+}
+
+// vlanProtocol returns the EtherType of the VLAN tags that a bridge goes by.
+func (z *zone) vlanProtocol(bridge int) (uint16, error) {
+	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, fmt.Errorf("netlink: %w", err)
+	}
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	defer sockets[unix.NETLINK_ROUTE].Close()
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	req.Sockets = sockets
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(bridge)
+	req.AddData(msg)
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil || len(msgs) == 0 {
+		return 0, err
+	}
+	value := attribute(msgs[0][msg.Len():], unix.IFLA_LINKINFO, nl.IFLA_INFO_DATA, nl.IFLA_BR_VLAN_PROTOCOL)
+	if len(value) < 2 {
+		return 0, nil
+	}
+	return binary.BigEndian.Uint16(value), nil
+}
+
+// attribute returns the value of an attribute in others, by their numbers from the
+// outermost on; nil: it is not there.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, number := range path {
+		attrs, err := nl.ParseRouteAttr(b)
+		at := slices.IndexFunc(attrs, func(a syscall.NetlinkRouteAttr) bool { return a.Attr.Type&^unix.NLA_F_NESTED == number })
+		if err != nil || at < 0 {
+			return nil
+		}
+		b = attrs[at].Value
+	}
+	return b
 }
 
 // filtersVLANs reports whether a bridge does.

@@ -168,11 +168,35 @@ func (v *devices) scan() error {
 	if err := v.stations.setLocal(addrs); err != nil {
 		return err
 	}
+	if err := v.markOtherTags(bridgePorts); err != nil {
+		return err
+	}
 	changed, err := v.stations.setPorts(bridgePorts, v.links)
 	if changed { // frames may go another way, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
 	return err
+}
+
+// markOtherTags notes of ports whether their bridge goes by other VLAN tags than those of
+// 802.1Q, to which such a tag is part of the payload.
+func (v *devices) markOtherTags(ports map[int]bridgePort) error {
+	other := make(map[int]bool)
+	for index, l := range v.links {
+		if !filtersVLANs(l) {
+			continue
+		}
+		protocol, err := v.zone.vlanProtocol(index)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("VLAN tags of bridge %s: %w", l.Attrs().Name, err)
+		}
+		other[index] = protocol != unix.ETH_P_8021Q
+	}
+	for index, p := range ports {
+		p.other = other[p.bridge]
+		ports[index] = p
+	}
+	return nil
 }
 
 // invalidateAll makes all next hops of the zone invalid.

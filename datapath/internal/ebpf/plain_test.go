@@ -291,3 +291,21 @@ func (b *bridged) moveStation(c *conversation) {
 	}
 	b.wantShortCut("after the port was down", c)
 }
+
+// TestOtherTags: to a bridge that goes by tags of 802.1ad those of 802.1Q are payload.
+// What it forwards takes no short cut.
+func TestOtherTags(t *testing.T) {
+	requireVLANs(t)
+	b := newBridged(t, true)
+	b.stations[1].ServeTCP(t, "10.9.0.2:7000", "server")
+	c := b.talk(0, "10.9.0.2:7000", "10.9.0.1:40000")
+	b.wantShortCut("802.1Q", c)
+	b.node.Run(t, "ip", "link", "set", "br0", "type", "bridge", "vlan_protocol", "802.1ad")
+	testnet.Eventually(t, 5*time.Second, "nothing takes the short cut", func() bool {
+		tracked, _ := b.verdicts()
+		c.echo(t, "802.1ad")
+		now, _ := b.verdicts()
+		return now == tracked
+	})
+	b.wantSlow("802.1ad", c)
+}
