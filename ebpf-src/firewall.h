@@ -20,12 +20,16 @@ static __always_inline const struct rules *firewall_rules(void)
 	return rules && rules->image ? rules : NULL;
 }
 
-/* Whether the rules have changed since a direction of a connection was last seen. */
+/* Whether the rules have changed since a direction of a connection was last seen, or do not
+ * allow it since they did.
+ */
 static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 {
 	__u32 zero = 0;
 	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &zero);
 
+	if (meta->flags & CT_F_DENIED)
+		return 1;
 	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
@@ -125,12 +129,26 @@ static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 }
 
 /* Neighbour discovery and group membership are part of having a link at all: no rule is
- * asked about them (as of RFC 4890, section 4.4.1).
+ * asked about them (as of RFC 4890, section 4.4.1) on their link. By their hop limits they
+ * did not come from another one (RFC 4861, section 7.1; RFC 3810, section 5), and nothing of
+ * the kind goes to another one.
  */
 static __always_inline int firewall_is_exempt(const struct pkt *p)
 {
-	return p->proto == IPPROTO_ICMPV6 && p->fragment == FRAGMENT_NONE &&
-	       ((p->icmp_type >= 130 && p->icmp_type <= 137) || p->icmp_type == 143);
+	__u32 first = bpf_ntohl(p->daddr.word[0]);
+
+	if (p->proto != IPPROTO_ICMPV6 || p->fragment != FRAGMENT_NONE)
+		return 0;
+	if (p->icmp_type >= 133 && p->icmp_type <= 137) {
+		if (p->ttl != 255)
+			return 0;
+	} else if ((p->icmp_type < 130 || p->icmp_type > 132) && p->icmp_type != 143) {
+		return 0;
+	} else if (p->ttl != 1) {
+		return 0;
+	}
+	return p->bridged || p->to_group || (p->egress && !p->skb->ingress_ifindex) ||
+	       first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6 || firewall_is_local(&p->daddr);
 }
 
 /* The way of a packet that no connection has. 0: it was asked about before, where it came
@@ -179,27 +197,46 @@ static __always_inline __u32 firewall_port(struct work *w)
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }
 
+/* Notes whether the rules deny the connection that has an entry of t. */
+static __noinline void firewall_mark(struct work *w, const struct tuple *t, __u16 denied,
+				     __u32 now_tick)
+{
+	struct ct_meta *meta = conn_find(w, t, &w->twin, w->conn.half_open);
+
+	if (!meta)
+		return;
+	meta->flags = (meta->flags & ~CT_F_DENIED) | denied;
+	if (denied)
+		meta->last_seen_tick = now_tick;
+}
+
 /* Asks again about connection w->conn, which p is of, found under w->tuple: as if its
- * first packet came now. One that is not allowed any more ends.
+ * first packet came now. One that is not allowed any more stays, for as long as packets of
+ * it come, so that what the other side goes on to send is not taken for a connection of its
+ * own.
  */
 static __noinline int firewall_again(struct pkt *p, struct work *w)
 {
 	const struct rules *rules = firewall_rules();
 	__u16 flags = w->conn.meta.flags;
 	__u32 in = firewall_in(p);
+	/* The other direction is asked about, too. */
+	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
 	__u8 hook;
 	int ret;
 
-	if (!rules)
-		return LL_NEXT;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (!rules) {
+		ret = LL_NEXT;
+		goto out;
+	}
 	if (flags & CT_F_REPLY) {
 		/* The key of the other direction is the tuple as it came in. */
 		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
-			return LL_NEXT;
+			return unknown;
 		in = firewall_port(w);
 		if (!in && !(flags & CT_F_FROM_NODE))
-			return LL_NEXT; /* the other direction is asked about, too */
+			return unknown;
 		firewall_key(p, w, &w->twin_tuple);
 	} else {
 		firewall_key(p, w, &w->tuple);
@@ -217,10 +254,12 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		w->classify_key.dport = bpf_htons(ICMPV6_ECHO << 8);
 	firewall_way(p, w, hook, hook == HOOK_OUTPUT ? 0 : in, rules);
 	ret = firewall_ask(p, w, 1);
-	if (ret == LL_NEXT)
+out:
+	if (ret == LL_NEXT && !(flags & CT_F_DENIED))
 		return LL_NEXT;
-	conn_remove(&w->twin_tuple, w->conn.half_open);
-	conn_remove(&w->tuple, w->conn.half_open);
+	firewall_mark(w, &w->twin_tuple, ret == LL_NEXT ? 0 : CT_F_DENIED, p->now_tick);
+	firewall_mark(w, &w->tuple, ret == LL_NEXT ? 0 : CT_F_DENIED, p->now_tick);
+	w->conn.meta.flags &= ~CT_F_DENIED;
 	return ret;
 }
 

@@ -66,6 +66,7 @@ enum ct_state {
 #define CT_F_FIN       0x10  /* a FIN was seen in this direction */
 #define CT_F_FROM_NODE 0x20  /* the client is the node itself */
 #define CT_F_RST       0x40  /* a reset was seen in this direction */
+#define CT_F_DENIED    0x80  /* by rules that changed: asked about again each time */
 #define CT_F_SNAT_LATE 0x100 /* on the slow path the egress hook translates the source */
 #define CT_F_NAT_ASKED 0x200 /* the rules of translation were asked about the source */
 #define CT_F_DEVICE    0x400 /* the source is the address of a device: ends with it */

@@ -104,9 +104,24 @@ func TestRulesOfConnections(t *testing.T) {
 				r.rules(deny)
 				way(stageData, false, actShot)
 				way(stageData, true, actShot)
-				if _, found := r.conn(p.forth()); found {
-					t.Error("the connection is still there")
+				// A rule that only knows the way there: what the server goes on to send is no
+				// connection of its own.
+				time.Sleep(2 << 27 * time.Nanosecond)
+				r.rules(allow)
+				way(stageData, true, actUnspec)
+				way(stageData, false, actUnspec)
+				time.Sleep(2 << 27 * time.Nanosecond)
+				r.rules(rigRule{id: 3, action: ruleDeny, match: port})
+				for range 2 {
+					way(stageData, true, actShot)
+					way(stageData, false, actShot)
 				}
+				if c, found := r.conn(p.back()); !found || c.State != 2 {
+					t.Errorf("the connection is %+v, %v", c, found)
+				}
+				r.rules(allow)
+				way(stageData, true, actUnspec)
+				way(stageData, false, actUnspec)
 			})
 		}
 	}
@@ -169,9 +184,19 @@ func TestRulesOfTheRest(t *testing.T) {
 				}
 				shot["nine extension headers"] = testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: f.far.Addr(),
 					Extensions: nine, Protocol: 17}, testpkt.Raw("12345678"))
+				r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
 				for _, kind := range []uint8{133, 135, 136} {
-					nd := build(testpkt.ICMP{V6: true, Type: kind}, testpkt.Payload("neighbour discovery"))
-					defer func() { r.step("neighbour discovery", r.in, nd, actUnspec, nd) }()
+					discovery := func(to netip.Addr, hops uint8) []byte {
+						return testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: to, HopLimit: hops},
+							testpkt.ICMP{V6: true, Type: kind}, testpkt.Payload("neighbour discovery"))
+					}
+					nd, routed, far := discovery(f.inAddr, 255), discovery(f.far.Addr(), 255), discovery(f.inAddr, 254)
+					defer func() {
+						r.rules(rigRule{id: 1, action: ruleDeny})
+						r.step("neighbour discovery", r.in, nd, actUnspec, nd)
+						r.step("to another network", r.in, routed, actShot, routed)
+						r.step("from another network", r.in, far, actShot, far)
+					}()
 				}
 			} else {
 				shot["cut in the UDP header"] = packet(eth, testpkt.ProtoUDP, f.client, f.far, stageData, 61)[:14+20+5]

@@ -14,6 +14,9 @@ import (
 // ctWhyShift is CT_WHY_SHIFT: where the flags of an entry hold enum slow_why.
 const ctWhyShift = 12
 
+// ctDenied is CT_F_DENIED.
+const ctDenied = 0x80
+
 // whySlow are the words for enum slow_why.
 var whySlow = map[egressSlowWhy]string{
 	egressSlowWhyWHY_NETFILTER: "netfilter has rules",
@@ -54,6 +57,9 @@ func newWays(d *DataPlane) (*ways, error) {
 
 // of returns the way of the packets that come in by an entry.
 func (w *ways) of(m *kernelCtMeta) datapath.Way {
+	if m.Flags&ctDenied != 0 {
+		return datapath.Way{Why: "rules do not allow it any more"}
+	}
 	if why, known := whySlow[egressSlowWhy(m.Flags>>ctWhyShift)]; known && m.Nexthop == 0 {
 		return datapath.Way{Why: why}
 	}

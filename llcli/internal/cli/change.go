@@ -24,11 +24,38 @@ type changeOptions struct {
 	requestID  string
 }
 
+const typeConfirm = "time to confirm"
+
+// confirmTime is the value of --confirm: where it is given it is no zero, which would
+// protect from nothing.
+type confirmTime time.Duration
+
+// Set implements [pflag.Value].
+func (c *confirmTime) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second || d > time.Hour {
+		return fmt.Errorf("%q is not 1s to 1h", text)
+	}
+	*c = confirmTime(d)
+	return nil
+}
+
+// String implements [pflag.Value].
+func (c *confirmTime) String() string {
+	if *c == 0 {
+		return ""
+	}
+	return time.Duration(*c).String()
+}
+
+// Type implements [pflag.Value].
+func (c *confirmTime) Type() string { return typeConfirm }
+
 func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
 	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
-	flags.DurationVar(&o.confirm, "confirm", 0, "have the daemon take it back after this `TIME` (1s to 1h), unless llcli confirm comes before: for changes that may lock you out")
+	flags.Var((*confirmTime)(&o.confirm), "confirm", "have the daemon take it back after this `TIME` (1s to 1h), unless llcli confirm comes before: for changes that may lock you out")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
 	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
 	hideDefault(flags, "if-revision")
@@ -40,9 +67,6 @@ func (o *changeOptions) bind(cmd *cobra.Command) {
 func (o *changeOptions) params() (api.Change, error) {
 	if o.wait < 0 {
 		return api.Change{}, usagef("--wait %s: want 0 or more", o.wait)
-	}
-	if o.confirm != 0 && (o.confirm < time.Second || o.confirm > time.Hour) {
-		return api.Change{}, usagef("--confirm %s: want 1s to 1h", o.confirm)
 	}
 	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), Confirm: api.Duration(o.confirm), RequestID: o.requestID}
 	if o.ifRevision >= 0 {

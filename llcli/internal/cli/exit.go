@@ -56,6 +56,8 @@ func flagError(_ *cobra.Command, err error) error {
 	switch invalid.GetFlag().Value.Type() {
 	case "duration":
 		want = "a time with its unit, such as 30s or 5m"
+	case typeConfirm:
+		want = "1s to 1h"
 	case "int", "int64":
 		want = "a number"
 	case "uint64":
