@@ -255,7 +255,10 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 		meta->flags &= ~CT_F_RST;
 	meta->state = state;
 	twin->state = state;
-	if (w->conn.half_open && state == CT_ESTABLISHED) {
+	/* The half-open table may be one that other programs use as well, which run on hooks
+	 * that this copy has not come to yet; the established one may not be.
+	 */
+	if (!config_first && w->conn.half_open && state == CT_ESTABLISHED) {
 		w->conn.meta = *meta;
 		w->twin.meta = *twin;
 		ct_promote(w);
