@@ -65,7 +65,7 @@ MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m
 
 model: setup ## random configurations and packets against the model of tests/model for longer: MODEL_CASES packets (root)
-	$(GO) test ./tests/model -count=1 -timeout 2h -v -cases $(MODEL_CASES) -bound $(MODEL_BOUND)
+	$(GO) test ./tests/model -count=1 -timeout 2h -v -from 0 -cases $(MODEL_CASES) -bound $(MODEL_BOUND)
 
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf

@@ -14,7 +14,11 @@ func TestModel(t *testing.T) {
 	judged, scenarios := 0, 0
 	for begin := time.Now(); judged < *casesFlag && time.Since(begin) < *boundFlag; scenarios++ {
 		seed := *seedFlag
-		if seed == 0 {
+		switch {
+		case seed != 0:
+		case *fromFlag != 0:
+			seed = *fromFlag + uint64(scenarios)
+		default:
 			seed = rand.Uint64N(1 << 32)
 		}
 		sc := generate(newRand(seed), s.carries)

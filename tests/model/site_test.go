@@ -31,7 +31,8 @@ import (
 )
 
 var (
-	seedFlag   = flag.Uint64("seed", 0, "repeat the configuration of this seed; 0: seeds by chance")
+	seedFlag   = flag.Uint64("seed", 0, "repeat the configuration of this seed only")
+	fromFlag   = flag.Uint64("from", 1, "seeds from this one on, so that a run says what the last one said; 0: by chance")
 	casesFlag  = flag.Int("cases", 6000, "packets to judge")
 	boundFlag  = flag.Duration("bound", 20*time.Second, "end after this time, however many packets were judged")
 	shrinkFlag = flag.Duration("shrink", 15*time.Second, "time to make a difference small")
