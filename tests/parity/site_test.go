@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	seedFlag   = flag.Uint64("seed", 0, "repeat the run of this seed; 0: a seed by chance")
+	seedFlag   = flag.Uint64("seed", 0, "repeat the run of this seed; 0: the same few each time, with -rounds by chance")
 	roundsFlag = flag.Int("rounds", 0, "topologies for each test; 0: a few")
 	framesFlag = flag.Int("frames", 5000, "frames for each topology")
 	stepsFlag  = flag.Int("changes", 5, "changes for each topology")
@@ -62,8 +62,12 @@ func rounds(t *testing.T, few int, test func(t *testing.T, rng *rand.Rand)) {
 		n = 1
 	}
 	oneCPU(t)
-	for range n {
-		if *seedFlag == 0 {
+	for i := range n {
+		switch {
+		case *seedFlag != 0:
+		case *roundsFlag == 0:
+			seed = uint64(i + 1)
+		default:
 			seed = rand.Uint64N(1 << 32)
 		}
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
