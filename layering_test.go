@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
+	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
 		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// format is the number of this way of writing leases down.
+const format = 1
+
+// record is one line of the file, and says one thing. A line is the CRC32C of the rest,
+// a space, and the record as JSON.
+type record struct {
+	Format int            `json:"format,omitempty"` // of the first line
+	Lease  *Lease         `json:"lease,omitempty"`  // the owner has this from now on
+	Picked []netip.Prefix `json:"picked,omitempty"` // those of its addresses that nobody asked for by name
+	Free   *freed         `json:"free,omitempty"`   // the owner has nothing from now on
+	Rest   *rested        `json:"rest,omitempty"`
+	Next   *turn          `json:"next,omitempty"`
+}
+
+type freed struct {
+	Owner
+	At time.Time `json:"at"`
+}
+
+type rested struct {
+	Address netip.Addr `json:"address"`
+	At      time.Time  `json:"at"`
+}
+
+type turn struct {
+	Subnet  netip.Prefix `json:"subnet"`
+	Address netip.Addr   `json:"address"`
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// append adds the record to text as a line.
+func (r record) append(text []byte) []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // it has nothing that cannot be written
+	}
+	return fmt.Appendf(text, "%08x %s\n", crc32.Checksum(b, castagnoli), b)
+}
+
+// parse reads one line; false: it is not what was written.
+func parse(line []byte) (r record, ok bool) {
+	sum, text, found := bytes.Cut(line, []byte(" "))
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if !found || len(sum) != 8 || err != nil || uint32(want) != crc32.Checksum(text, castagnoli) || json.Unmarshal(text, &r) != nil {
+		return record{}, false
+	}
+	return r, true
+}
+
+// file is where the leases are kept. Only one at a time calls it.
+type file struct {
+	path   string // empty: nowhere
+	f      *os.File
+	size   int  // of what it has
+	broken bool // what it has at its end is not known
+}
+
+// wantsRewrite says whether the file is to be written anew: it is much longer than it
+// need be for so many entries, or broken.
+func (f *file) wantsRewrite(entries int) bool {
+	return f.broken || f.size > 1<<16+1024*entries
+}
+
+// append makes text durable at the end of the file.
+func (f *file) append(text []byte) error {
+	if f.path == "" || len(text) == 0 {
+		return nil
+	}
+	_, err := f.f.Write(text)
+	if err == nil {
+		err = f.f.Sync()
+	}
+	if err != nil {
+		f.broken = true
+		return fmt.Errorf("keep leases: %w", err)
+	}
+	f.size += len(text)
+	return nil
+}
+
+// rewrite makes text durable in place of what the file has.
+func (f *file) rewrite(text []byte) error {
+	if f.path == "" {
+		return nil
+	}
+	fresh, err := writeBeside(f.path, text)
+	if err == nil {
+		err = os.Rename(fresh.Name(), f.path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(f.path))
+	}
+	if err != nil {
+		if fresh != nil {
+			_ = fresh.Close() // what it has is not needed
+		}
+		// The rename may have come about.
+		f.broken = true
+		return fmt.Errorf("keep leases: %w", err)
+	}
+	if f.f != nil {
+		_ = f.f.Close() // everything in it is durable or given up
+	}
+	f.f, f.size, f.broken = fresh, len(text), false
+	return nil
+}
+
+// writeBeside makes text durable in a file of another name, and returns that, open.
+func writeBeside(path string, text []byte) (*os.File, error) {
+	fresh, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = fresh.Write(text); err == nil {
+		err = fresh.Sync()
+	}
+	return fresh, err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (f *file) close() error {
+	if f.f == nil {
+		return nil
+	}
+	return f.f.Close()
+}
+
+// load reads the file as far as it can be read.
+func (s *Store) load() {
+	if s.opts.Path == "" {
+		return
+	}
+	content, err := os.ReadFile(s.opts.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var why string
+	if err != nil {
+		why = err.Error()
+	} else if why = s.replay(content); why == "" {
+		return
+	}
+	aside := s.opts.Path + ".damaged-" + s.opts.Now().UTC().Format("20060102T150405.000000000Z")
+	if err := os.Rename(s.opts.Path, aside); err != nil {
+		aside = err.Error()
+	}
+	s.problem = fmt.Sprintf("the leases of addresses were damaged (%s), and the file set aside (%s): %d leases could be read", why, aside, len(s.leases))
+	s.opts.Log.Error("the leases of addresses were damaged: the file is set aside, what can be read of it is used",
+		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
+}
+
+// replay takes in what a file says, and returns what is wrong with it; empty: nothing.
+func (s *Store) replay(content []byte) (why string) {
+	bad, first := 0, true
+	for len(content) > 0 {
+		line, rest, whole := bytes.Cut(content, []byte("\n"))
+		content = rest
+		r, ok := parse(line)
+		if !ok || !whole {
+			bad++
+		} else if first && r.Format != format {
+			why = fmt.Sprintf("it begins with format %d, and this version reads %d", r.Format, format)
+		}
+		first = false
+		if ok && whole {
+			s.take(r)
+		}
+	}
+	switch {
+	case first:
+		return "it is empty"
+	case bad > 0:
+		return fmt.Sprintf("%d of its lines are not what was written", bad)
+	}
+	return why
+}
+
+// take takes in one record.
+func (s *Store) take(r record) {
+	now := s.opts.Now()
+	past := func(t time.Time) time.Time { // the clock may have been set back
+		if t.After(now) {
+			return now
+		}
+		return t
+	}
+	switch {
+	case r.Lease != nil:
+		if old := s.leases[r.Lease.Owner]; old != nil {
+			s.drop(old)
+		}
+		s.grant(r.Lease)
+		s.advance(r.Picked)
+	case r.Free != nil:
+		if l := s.leases[r.Free.Owner]; l != nil {
+			s.retire(l, past(r.Free.At))
+		}
+	case r.Rest != nil:
+		s.rest(r.Rest.Address, past(r.Rest.At))
+	case r.Next != nil:
+		s.next[r.Next.Subnet] = r.Next.Address
+	}
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// errClosed is what a Store answers after Close.
+var errClosed = errors.New("ipam: closed")
+
+// Store has the leases. Its methods are safe for concurrent use.
+type Store struct {
+	opts    Options
+	file    *file
+	problem string // of the file that was found
+
+	mu     sync.Mutex
+	leases map[Owner]*Lease
+	taken  map[netip.Addr]Owner
+	rests  map[netip.Addr]time.Time    // since when
+	queue  []resting                   // of rests, oldest first; those that do not rest any more included
+	next   map[netip.Prefix]netip.Addr // whose turn it is, by subnet
+
+	pending  *batch // what the next write has
+	flushing bool   // somebody is writing
+	flushes  sync.WaitGroup
+	closed   bool
+	failure  error // of the last write
+}
+
+// batch is what is made durable at once, and answered then.
+type batch struct {
+	text []byte
+	undo []func() // takes back what was decided, the last first
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
+
+// Open reads the leases. A file that is damaged is set aside, and as much of it used as
+// can be read; [Store.Problem] tells. It fails only where the boot is not known.
+func Open(o Options) (*Store, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		opts: o, leases: map[Owner]*Lease{}, taken: map[netip.Addr]Owner{}, rests: map[netip.Addr]time.Time{},
+		next: map[netip.Prefix]netip.Addr{}, pending: newBatch(), file: &file{path: o.Path},
+	}
+	s.load()
+	s.adopt()
+	if s.failure = s.file.rewrite(s.whole()); s.failure != nil {
+		o.Log.Error("no address can be given out", slog.Any("error", s.failure)) // until that works
+	}
+	return s, nil
+}
+
+// adopt takes over what is known to be in use and not in the file.
+func (s *Store) adopt() {
+	if s.opts.Live == nil {
+		return
+	}
+	for _, l := range s.opts.Live() {
+		if s.leases[l.Owner] != nil || len(l.Addresses) == 0 || s.anyTaken(&l) {
+			continue
+		}
+		adopted := l.clone()
+		s.grant(&adopted)
+		s.opts.Log.Warn("an address that is in use was not known to be: it is now", slog.String("owner", l.Owner.String()), slog.Any("addresses", l.Addresses))
+	}
+}
+
+// anyTaken says whether somebody has one of the addresses of a lease.
+func (s *Store) anyTaken(l *Lease) bool {
+	for _, p := range l.Addresses {
+		if _, ok := s.taken[p.Addr()]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// note adds a record to what is written next, and how it is taken back where that
+// fails. s.mu is held.
+func (s *Store) note(r record, undo func()) {
+	s.pending.text = r.append(s.pending.text)
+	s.pending.undo = append(s.pending.undo, undo)
+}
+
+// begin takes s.mu, unless there is an error.
+func (s *Store) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	s.wake()
+	return nil
+}
+
+// commit returns when all that was noted is durable, or taken back. It lets go of s.mu,
+// which is held.
+func (s *Store) commit(ctx context.Context) error {
+	b := s.pending
+	switch {
+	case len(b.undo) == 0 && !s.flushing:
+		s.mu.Unlock()
+		return nil
+	case len(b.undo) == 0:
+		b.undo = append(b.undo, func() {}) // what this one found may still be on its way to the disk
+	}
+	if !s.flushing {
+		s.flushing = true
+		s.flushes.Go(s.flush)
+	}
+	s.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// flush writes batch after batch, until there is nothing to be written.
+func (s *Store) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pending.undo) > 0 {
+		b := s.pending
+		s.pending = newBatch()
+		write := func() error { return s.file.append(b.text) }
+		if s.file.wantsRewrite(len(s.leases) + len(s.rests)) {
+			text := s.whole()
+			write = func() error { return s.file.rewrite(text) }
+		}
+		s.mu.Unlock()
+		err := write()
+		s.mu.Lock()
+		if s.failure = err; err != nil {
+			// What was decided meanwhile may rest on what is taken back.
+			s.fail(s.pending, err)
+			s.pending = newBatch()
+			s.fail(b, err)
+			continue
+		}
+		close(b.done)
+	}
+	s.flushing = false
+}
+
+func (s *Store) fail(b *batch, err error) {
+	b.takeBack()
+	b.err = err
+	close(b.done)
+}
+
+func (b *batch) takeBack() {
+	for i := len(b.undo) - 1; i >= 0; i-- {
+		b.undo[i]()
+	}
+}
+
+// whole is everything as a file.
+func (s *Store) whole() []byte {
+	text := record{Format: format}.append(nil)
+	for _, l := range s.leases {
+		text = record{Lease: l}.append(text)
+	}
+	for _, r := range s.queue {
+		if since, ok := s.rests[r.addr]; ok && since.Equal(r.since) {
+			text = record{Rest: &rested{Address: r.addr, At: r.since}}.append(text)
+		}
+	}
+	for subnet, at := range s.next {
+		if at.IsValid() && subnet.Contains(at) {
+			text = record{Next: &turn{Subnet: subnet, Address: at}}.append(text)
+		}
+	}
+	return text
+}
