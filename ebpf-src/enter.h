@@ -110,6 +110,8 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	w->conn.meta.last_seen_tick = p->now_tick;
 	if (p->egress && !p->skb->ingress_ifindex)
 		w->conn.meta.flags = CT_F_FROM_NODE;
+	if (firewall_asks_leaving(p))
+		w->conn.meta.flags |= CT_F_DENIED; /* until it has left */
 	w->conn.saddr = p->saddr;
 	w->conn.daddr = p->daddr;
 	w->conn.sport = p->sport;

@@ -82,8 +82,21 @@ static __always_inline void firewall_key(struct pkt *p, struct work *w, const st
 	}
 }
 
+/* Whether the rules are to be asked about p once more where it leaves: they name the device,
+ * and by which one a bridged frame leaves nobody but the bridge can tell.
+ */
+static __always_inline int firewall_asks_leaving(const struct pkt *p)
+{
+	const struct rules *rules;
+
+	if (!p->bridged || p->egress)
+		return 0;
+	rules = firewall_rules();
+	return rules && rules->flags & RULES_F_OUT;
+}
+
 /* Fills by which way the packet goes, and which device it is to leave by, where a rule
- * wants to know: that of a bridged one only the bridge could tell.
+ * wants to know: that of a bridged one is not known before it leaves.
  */
 static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hook, __u32 in,
 					 const struct rules *rules)
@@ -171,6 +184,7 @@ static __noinline int firewall_packet(struct pkt *p, struct work *w)
 {
 	const struct rules *rules = firewall_rules();
 	__u8 hook;
+	int ret;
 
 	if (!rules || firewall_is_exempt(p))
 		return LL_NEXT;
@@ -180,7 +194,12 @@ static __noinline int firewall_packet(struct pkt *p, struct work *w)
 	tuple_of(&w->tuple, p);
 	firewall_key(p, w, &w->tuple);
 	firewall_way(p, w, hook, firewall_in(p), rules);
-	return firewall_ask(p, w, 0);
+	ret = firewall_ask(p, w, 0);
+	if (firewall_asks_leaving(p)) {
+		p->slow = 1;
+		p->skb->tc_index = TC_INDEX_ASK;
+	}
+	return ret;
 }
 
 /* Index of the device that the connection of w->twin comes in by, whose answers w->conn is
@@ -222,6 +241,7 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	__u32 in = firewall_in(p);
 	/* The other direction is asked about, too. */
 	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
+	__u16 denied;
 	__u8 hook;
 	int ret;
 
@@ -253,13 +273,20 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	else if (w->tuple.proto == IPPROTO_ICMPV6)
 		w->classify_key.dport = bpf_htons(ICMPV6_ECHO << 8);
 	firewall_way(p, w, hook, hook == HOOK_OUTPUT ? 0 : in, rules);
+	if (p->bridged && !p->egress && flags & CT_F_REPLY)
+		w->classify_key.out_ifindex = p->skb->ifindex;
 	ret = firewall_ask(p, w, 1);
 out:
-	if (ret == LL_NEXT && !(flags & CT_F_DENIED))
+	denied = ret == LL_NEXT ? 0 : CT_F_DENIED;
+	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p)) {
+		p->slow = 1;
+		denied = CT_F_DENIED; /* until it has left */
+	}
+	if (!denied && !(flags & CT_F_DENIED))
 		return LL_NEXT;
-	firewall_mark(w, &w->twin_tuple, ret == LL_NEXT ? 0 : CT_F_DENIED, p->now_tick);
-	firewall_mark(w, &w->tuple, ret == LL_NEXT ? 0 : CT_F_DENIED, p->now_tick);
-	w->conn.meta.flags &= ~CT_F_DENIED;
+	firewall_mark(w, &w->twin_tuple, denied, p->now_tick);
+	firewall_mark(w, &w->tuple, denied, p->now_tick);
+	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
 	return ret;
 }
 

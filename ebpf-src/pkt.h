@@ -142,6 +142,8 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
  */
 #define TC_INDEX_TRACKED 0x4c01 /* redirected: nothing left to do */
 #define TC_INDEX_LEARN	 0x4c02 /* rewritten: learn where it goes */
+#define TC_INDEX_ASK	 0x4c03 /* bridged: ask the rules where it goes; else as TC_INDEX_LEARN */
+#define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
 
 /* From the first of two of our programs on one hook to the second: it is handled.
  * On the ingress hook the lower half is that of the word for the egress hook.

@@ -106,7 +106,8 @@ slow:
 		return ret;
 	if (p->martian)
 		return track_send_routed(p);
-	p->skb->tc_index = TC_INDEX_LEARN;
+	p->skb->tc_index = !(flags & CT_F_REPLY) && firewall_asks_leaving(p) ? TC_INDEX_ASK
+									     : TC_INDEX_LEARN;
 	p->verdict = VERDICT_SLOW;
 	return LL_STACK;
 }

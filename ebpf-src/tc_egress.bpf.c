@@ -13,6 +13,7 @@
 #include "parse.h"
 #include "late.h"
 #include "learn.h"
+#include "leaving.h"
 #include "refuse.h"
 #include "track.h"
 
@@ -86,6 +87,13 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (!w)
 		return TC_ACT_UNSPEC;
 	domain_egress(&p);
+	if (word == TC_INDEX_ASK) {
+		int allowed = leaving_ask(&p, w);
+
+		if (allowed != LL_NEXT)
+			return finish(&p, allowed);
+		word = TC_INDEX_LEARN;
+	}
 	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
 		ret = late_translate(&p, w);
 		if (ret != LL_NEXT)

@@ -40,7 +40,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	if (word) {
 		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS;
 
-		skb->tc_index = done && word & 0xff ? TC_INDEX_LEARN : 0;
+		skb->tc_index = done && word & 0xff ? TC_INDEX_OURS | (word & 0xff) : 0;
 		if (done)
 			return TC_ACT_UNSPEC;
 	}

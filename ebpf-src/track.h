@@ -67,6 +67,15 @@ static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 	return meta->state == CT_NEW && lb_service(p, &w->service_key);
 }
 
+/* Whether p, an answer, comes in by another port of a bridge than those before it: what it
+ * answers was not asked about for this one, where rules name ports to leave by.
+ */
+static __always_inline int track_answers_elsewhere(const struct pkt *p, const struct ct_meta *meta)
+{
+	return meta->flags & CT_F_REPLY && meta->in_port != (__u16)p->skb->ifindex &&
+	       firewall_asks_leaving(p);
+}
+
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
  * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
  * open_connection is not called from here, for what functions call each other share 512
@@ -82,7 +91,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
-	if (firewall_has_changed(&w->conn.meta)) {
+	if (firewall_has_changed(&w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {
 		int ret = firewall_again(p, w);
 
 		if (ret != LL_NEXT)
