@@ -51,8 +51,11 @@ struct work {
 	struct conn twin;
 	struct conn old; /* an ended connection that had the tuple of a new one */
 	struct tuple old_tuple;
-	__u32 reopen; /* there is one */
-	__u32 routed; /* fib is for w->conn, and leads out by this device; 0: it is not */
+	__u32 reopen;  /* there is one */
+	__u32 fresh;   /* the connection that is opened has no entry */
+	__u32 routed;  /* fib is for w->conn, and leads out by this device; 0: it is not */
+	__u16 nexthop; /* of a new connection, where it is known; and of its answers */
+	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
 	struct rewrite rewrite;
 	struct service service;

@@ -35,8 +35,8 @@ __noinline int open_reopen(void)
 	if (twin)
 		count_reused(&w->old.meta);
 	if (meta && twin && same) {
-		w->conn.meta.nexthop = meta->nexthop;
-		w->twin.meta.nexthop = twin->nexthop;
+		w->conn.meta.nexthop = w->nexthop ? w->nexthop : meta->nexthop;
+		w->twin.meta.nexthop = w->twin_nexthop ? w->twin_nexthop : twin->nexthop;
 		w->twin.meta.in_port = twin->in_port;
 		*meta = w->conn.meta;
 		*twin = w->twin.meta;
@@ -48,6 +48,31 @@ __noinline int open_reopen(void)
 	return 0;
 }
 
+/* Puts both directions of w->conn into the table. The answers to a translated source never
+ * take the place of another connection's; and where another CPU has entered the same
+ * connection at this moment, w->conn is that one. A global function, so that the verifier
+ * walks it once.
+ */
+__noinline int open_put(void)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return -DROP_TABLE_FULL;
+	if (!w->fresh || !(w->conn.meta.flags & CT_F_SNAT)) {
+		if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) ||
+		    conn_put(&w->tuple, &w->conn, BPF_ANY))
+			return -DROP_TABLE_FULL;
+		return LL_NEXT;
+	}
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST))
+		return -DROP_NO_PORT;
+	if (!conn_put(&w->tuple, &w->conn, BPF_NOEXIST))
+		return LL_NEXT;
+	conn_remove(&w->twin_tuple, 1);
+	return conn_find(w, &w->tuple, &w->conn, 1) ? LL_NEXT : -DROP_TABLE_FULL;
+}
+
 /* Enters both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
@@ -57,6 +82,8 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 
 	w->conn.half_open = 1;
 	w->twin = w->conn;
+	w->conn.meta.nexthop = w->nexthop;
+	w->twin.meta.nexthop = w->twin_nexthop;
 	w->conn.meta.in_port = p->egress ? 0 : p->skb->ifindex;
 	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
 	w->twin.meta.flags |= CT_F_REPLY;
@@ -76,9 +103,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	}
 	if (w->reopen && open_reopen())
 		return LL_NEXT;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) || conn_put(&w->tuple, &w->conn, BPF_ANY))
-		return -DROP_TABLE_FULL;
-	return LL_NEXT;
+	return open_put();
 }
 
 /* Whether a packet like p may open a connection that is no service's. */

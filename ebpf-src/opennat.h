@@ -2,6 +2,7 @@
 /* opennat.h - the first packet of a connection that rules translate. */
 #pragma once
 
+#include "early.h"
 #include "enter.h"
 #include "source.h"
 #include "translate.h"
@@ -142,6 +143,8 @@ static __always_inline int open_other(struct pkt *p, struct work *w)
 		ret = slot ? open_destination(p, w, slot) : LL_OPEN;
 		if (ret == LL_OPEN && !p->egress && !w->echo && ct_event_of(p) <= EVENT_OPEN)
 			ret = open_inward(p, w, translate_mapping(p, w));
+		if (ret == LL_OPEN && !p->egress)
+			ret = open_early(p, w);
 		if (ret != LL_OPEN)
 			return ret;
 	}

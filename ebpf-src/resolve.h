@@ -5,19 +5,22 @@
 #include "nexthop.h"
 #include "route.h"
 
-/* Returns the index of the neighbour that the kernel would send to what leaves as r
- * says, by its routes and neighbours as they are; 0 where the kernel has to find out,
- * or where it does not lead out by a port.
+/* Returns the index of the neighbour that the kernel would send to, out and work's fib
+ * being what route_find found; 0 where the kernel has to find out, or where it does not
+ * lead out by a port. A global function, so that the verifier walks it once.
  */
-static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
+__noinline __u32 nexthop_of_route(__u32 out, __u32 now_tick)
 {
-	struct nexthop_key key = { .zone = config_zone };
-	struct bpf_fib_lookup *fib = &w->fib;
+	struct nexthop_key key = { .zone = config_zone, .ifindex = out };
+	struct work *w = work_get();
+	struct bpf_fib_lookup *fib;
 	struct nexthop *nexthop;
 	struct device *device;
 	__u32 *known;
 
-	key.ifindex = w->routed ? w->routed : route_out(p, &w->rewrite.saddr, &w->rewrite.daddr);
+	if (!w)
+		return 0;
+	fib = &w->fib;
 	device = key.ifindex ? device_find(key.ifindex) : NULL;
 	if (!device || (device->flags & (DEVICE_F_PORT | DEVICE_F_PART)) != DEVICE_F_PORT)
 		return 0;
@@ -30,13 +33,23 @@ static __noinline __u32 nexthop_by_route(struct pkt *p, struct work *w)
 		return 0; /* not resolved */
 	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
 	if (!known) /* its first packet goes by the kernel's neighbour table */
-		return nexthop_enter(&key, device, p->now_tick - config_confirm_ticks - 1);
+		return nexthop_enter(&key, device, now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
 	return nexthop && nexthop->ifindex ? *known : 0;
 }
 
+/* The same for what leaves as w->rewrite says. */
+static __always_inline __u32 nexthop_by_route(struct pkt *p, struct work *w)
+{
+	__u32 out = w->routed;
+
+	if (!out)
+		out = route_out(p, &w->rewrite.saddr, &w->rewrite.daddr);
+	return nexthop_of_route(out, p->now_tick);
+}
+
 /* Enters the next hop of w->conn, which is known under w->tuple. */
-static __noinline void nexthop_note(struct work *w, __u32 index)
+static __always_inline void nexthop_note(struct work *w, __u32 index)
 {
 	struct ct_meta *meta = conn_find(w, &w->tuple, &w->conn, 1);
 

@@ -19,11 +19,11 @@ static __always_inline struct device *device_find(__u32 ifindex)
 #define ROUTE_IPV4	 0x100
 #define ROUTE_EGRESS	 0x200
 
-/* As route_out; work's fib holds the answer. A global function, so that the verifier
- * walks it once.
+/* As route_out, for what came in by the device in; work's fib holds the answer. A global
+ * function, so that the verifier walks it once.
  */
 __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
-			    const struct addr *daddr, __u32 how)
+			    const struct addr *daddr, __u32 how, __u32 in)
 {
 	struct work *w = work_get();
 	struct bpf_fib_lookup *fib;
@@ -32,7 +32,7 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 		return 0;
 	fib = &w->fib;
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->ifindex = skb->ifindex;
+	fib->ifindex = in;
 	fib->l4_protocol = ROUTE_PROTO(how);
 	fib->tot_len = 1; /* so that the answer tells the path's MTU */
 	if (how & ROUTE_IPV4) {
@@ -53,7 +53,7 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 		return fib->ifindex;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		/* A node that does not forward can still send what is its own. */
-		return how & ROUTE_EGRESS ? skb->ifindex : 0;
+		return how & ROUTE_EGRESS ? in : 0;
 	default:
 		return 0;
 	}
@@ -67,7 +67,8 @@ static __always_inline __u32 route_out(struct pkt *p, const struct addr *saddr,
 {
 	return route_find(p->skb, saddr, daddr,
 			  p->proto | (p->family == 4 ? ROUTE_IPV4 : 0) |
-				  (p->egress ? ROUTE_EGRESS : 0));
+				  (p->egress ? ROUTE_EGRESS : 0),
+			  p->skb->ifindex);
 }
 
 /* Whether an IPv4 address is the node's own. */

@@ -87,8 +87,11 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 
 	w->reopen = 0;
 	w->routed = 0;
+	w->nexthop = 0;
+	w->twin_nexthop = 0;
 	tuple_of(&w->tuple, p);
 	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
+	w->fresh = !meta;
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
 	if (firewall_has_changed(&w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {

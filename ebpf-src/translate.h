@@ -26,13 +26,21 @@ static __noinline void translate_question(struct pkt *p, struct work *w, __u32 o
 	w->echo = p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
 }
 
+/* Asks a set of rules what w->classify_key says. Returns a key of ll_nat_rule; 0: none
+ * translates it.
+ */
+static __always_inline __u32 translate_slot_of(struct work *w, __u32 set)
+{
+	if (classify(set, &w->classify_key) != 1)
+		return 0;
+	return w->classify_key.rule.id << 2 | (w->classify_key.rule.flags & 3);
+}
+
 /* Asks a set of rules about p. Returns a key of ll_nat_rule; 0: none translates it. */
 static __always_inline __u32 translate_ask(struct pkt *p, struct work *w, __u32 set, __u32 out)
 {
 	translate_question(p, w, out);
-	if (classify(set, &w->classify_key) != 1)
-		return 0;
-	return w->classify_key.rule.id << 2 | (w->classify_key.rule.flags & 3);
+	return translate_slot_of(w, set);
 }
 
 /* Replaces the bits of addr that prefix is about. */
