@@ -166,6 +166,8 @@ static __noinline int track_ipv4(struct pkt *p)
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	track_count(p, &v->meta);
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_teach(p);
 	r.translate = !!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT));
 	addr_from4(&r.saddr, v->saddr);
 	addr_from4(&r.daddr, v->daddr);
@@ -198,6 +200,8 @@ static __noinline int track_ipv6(struct pkt *p)
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	track_count(p, &v->meta);
+	if (p->fragment == FRAGMENT_FIRST)
+		fragment_teach(p);
 	r.translate = !!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT));
 	r.saddr = v->saddr;
 	r.daddr = v->daddr;

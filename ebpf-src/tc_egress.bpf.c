@@ -67,9 +67,9 @@ static __noinline int send(struct pkt *p, struct work *w)
 SEC("tc")
 int ll_tc_egress(struct __sk_buff *skb)
 {
-	struct pkt p = { .egress = 1 };
 	__u32 word = skb->tc_index;
 	struct work *w;
+	struct pkt p;
 	int ret;
 
 	if (word)
@@ -78,6 +78,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)
 		return handled(skb, 1);
+	__builtin_memset(&p, 0, sizeof(p)); /* not before: most packets end here */
+	p.egress = 1;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
 	if (ret == LL_PASS)

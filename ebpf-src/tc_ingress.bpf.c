@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "refuse.h"
 #include "resolve.h"
+#include "fast.h"
 #include "shortcut.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
@@ -32,7 +33,7 @@ static __noinline int forward(struct pkt *p, struct work *w)
 SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
-	struct pkt p = {};
+	struct pkt p;
 	__u32 word = skb->tc_index;
 	struct work *w;
 	int ret;
@@ -44,6 +45,12 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (done)
 			return TC_ACT_UNSPEC;
 	}
+	if (config_fast && skb->pkt_type == PACKET_HOST) {
+		ret = fast_forward(skb);
+		if (ret != FAST_NOT)
+			return ret;
+	}
+	__builtin_memset(&p, 0, sizeof(p));
 	/* To a group: for the kernel, if the rules allow it. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
 	if (p.to_group && !firewall_rules())

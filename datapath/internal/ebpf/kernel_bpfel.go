@@ -479,6 +479,7 @@ const (
 	kernelMapLlWork             = "ll_work"
 	kernelProgLlTcIngress       = "ll_tc_ingress"
 	kernelVarConfigConfirmTicks = "config_confirm_ticks"
+	kernelVarConfigFast         = "config_fast"
 	kernelVarConfigFirst        = "config_first"
 	kernelVarConfigZone         = "config_zone"
 )
@@ -592,6 +593,7 @@ type kernelMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
 }
@@ -734,6 +736,7 @@ func (m *kernelMaps) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
 }

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+//go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" forwarder ../../../ebpf-src/fast_test.bpf.c
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// fastNot is what the way of fast.h returns for a packet that it leaves to the others.
+const fastNot = -2
+
+// fastRig is a rig with the ingress program as it is, with one that has only the tracked
+// path of shortcut.h, and with that of fast.h alone; all on the same maps.
+type fastRig struct {
+	*rig
+	slow, alone *ebpf.Program
+}
+
+func newFastRig(t *testing.T) *fastRig {
+	t.Helper()
+	f := &fastRig{rig: newRig(t)}
+	spec, err := loadKernel()
+	f.ok(err)
+	f.ok(spec.Variables["config_fast"].Set(uint8(0)))
+	f.slow = f.loadOn(spec, kernelProgLlTcIngress)
+	spec, err = loadForwarder()
+	f.ok(err)
+	f.alone = f.loadOn(spec, "ll_fast_test")
+	return f
+}
+
+// loadOn loads one program more on the maps of the rig.
+func (f *fastRig) loadOn(spec *ebpf.CollectionSpec, name string) *ebpf.Program {
+	f.t.Helper()
+	shared := make(map[string]*ebpf.Map)
+	for name, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+		if f.maps[name] != nil {
+			shared[name] = f.maps[name]
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		f.t.Fatalf("%+v", refused)
+	}
+	f.ok(err)
+	p := c.DetachProgram(name)
+	c.Close()
+	f.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// fastCase is a packet of the client, and all that decides what becomes of it.
+type fastCase struct {
+	what  string
+	frame []byte
+	tuple rigTuple // of the connection
+	leave rigTuple
+	meta  rigMeta
+	next  kernelNexthop // index 5
+	epoch kernelEpoch
+	gso   uint32
+	mark  uint32
+	// The device that it comes in by.
+	mayBridge bool
+	station   bool
+}
+
+// fastResult is all that a program has made of a fastCase.
+type fastResult struct {
+	action  int32
+	frame   []byte
+	entry   []byte // with ticks that tell only whether they are new
+	nexthop kernelNexthop
+	counted map[string]uint64
+}
+
+func (a fastResult) diff(t *testing.T, what string, b fastResult) {
+	t.Helper()
+	if a.action != b.action {
+		t.Errorf("%s: action %d, and by the other way %d", what, a.action, b.action)
+	}
+	if !bytes.Equal(a.frame, b.frame) {
+		t.Errorf("%s: packets differ (- this way, + the other):\n%s", what, testpkt.Diff(a.frame, b.frame))
+	}
+	if !bytes.Equal(a.entry, b.entry) {
+		t.Errorf("%s: entries differ: %x, and by the other way %x", what, a.entry, b.entry)
+	}
+	if a.nexthop != b.nexthop {
+		t.Errorf("%s: next hops differ: %+v, and by the other way %+v", what, a.nexthop, b.nexthop)
+	}
+	if !maps.Equal(a.counted, b.counted) {
+		t.Errorf("%s: counters differ: %v, and by the other way %v", what, a.counted, b.counted)
+	}
+}
+
+// fastTick is when everything was seen last, for runs to change.
+const fastTicksAgo = 20
+
+// prepare makes the tables be what c says.
+func (f *fastRig) prepare(c *fastCase) {
+	f.t.Helper()
+	established, _ := c.tuple.tables()
+	f.put(established, c.tuple.key(), c.value(f.t))
+	f.put(kernelMapLlNexthop, uint32(5), c.next)
+	f.put(kernelMapLlEpoch, uint32(0), c.epoch)
+	var bit uint64
+	if c.mayBridge {
+		bit = 1 << (f.in.index & 63)
+	}
+	f.put(kernelMapLlBridged, f.in.index>>6, bit)
+	key := kernelStationKey{Ifindex: f.in.index}
+	if c.station {
+		f.put(kernelMapLlStation, key, kernelStation{Bridge: 99, Domain: 3, Mac: f.in.mac})
+	} else if err := f.maps[kernelMapLlStation].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		f.t.Fatal(err)
+	}
+}
+
+// outcome runs c by p, on tables as they are to be before.
+func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
+	f.t.Helper()
+	f.prepare(c)
+	before := f.counters()
+	var ctx [46]uint32 // struct __sk_buff
+	ctx[2], ctx[10], ctx[44] = c.mark, f.in.index, c.gso
+	opts := ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256), Context: ctx[:]}
+	var action uint32
+	f.ns.Do(f.t, func() (err error) {
+		if action, err = p.Run(&opts); errors.Is(err, unix.EINVAL) && len(c.frame) < 14+40 {
+			// Kernels of today take no frame in whose IP header is cut off.
+			opts.DataOut, action, err = c.frame, 1<<32+fastNot, nil
+		}
+		return err
+	})
+	res := fastResult{action: int32(action), frame: opts.DataOut, counted: f.counters()}
+	for name, n := range before {
+		if res.counted[name] -= n; res.counted[name] == 0 {
+			delete(res.counted, name)
+		}
+	}
+	established, _ := c.tuple.tables()
+	f.ok(f.maps[established].Lookup(c.tuple.key(), &res.entry))
+	f.ok(f.maps[kernelMapLlNexthop].Lookup(uint32(5), &res.nexthop))
+	if seen := res.entry[16:20]; !bytes.Equal(seen, c.value(f.t)[16:20]) {
+		clear(seen)
+	}
+	if res.nexthop.CheckedTick != c.next.CheckedTick {
+		res.nexthop.CheckedTick = 0
+	}
+	return res
+}
+
+// both runs c by the way of fast.h and, where that has it, by the other. It returns whether
+// fast.h has it.
+func (f *fastRig) both(t *testing.T, c *fastCase) bool {
+	t.Helper()
+	fast := f.outcome(f.alone, c)
+	if fast.action == fastNot {
+		untouched := fastResult{action: fastNot, frame: c.frame, entry: c.value(t), nexthop: c.next, counted: map[string]uint64{}}
+		fast.diff(t, c.what+", left to the others", untouched)
+		return false
+	}
+	fast.diff(t, c.what, f.outcome(f.slow, c))
+	fast.diff(t, c.what+", in the whole program", f.outcome(f.ingress, c))
+	return true
+}
+
+// TestFastIsAsSlow: what fast.h forwards becomes exactly what it becomes without, whatever
+// the packet, its connection and its next hop are like; and what it leaves to the others it
+// has not touched.
+func TestFastIsAsSlow(t *testing.T) {
+	f := newFastRig(t)
+	const seed, pairs = 42, 1000
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	for _, base := range f.bases() {
+		if !f.both(t, base.build(f)) {
+			t.Errorf("%s: not taken by fast.h", base.name)
+		}
+		for _, change := range fastChanges {
+			if change.left[base.version()] && f.both(t, base.build(f, change)) {
+				t.Errorf("%s, %s: taken by fast.h", base.name, change.name)
+			}
+		}
+		taken := 0
+		for i := range len(fastChanges) + pairs {
+			changes := []fastChange{fastChanges[i%len(fastChanges)]}
+			if i >= len(fastChanges) {
+				changes = append(changes, fastChanges[rnd.IntN(len(fastChanges))])
+			}
+			if f.both(t, base.build(f, changes...)) {
+				taken++
+			}
+		}
+		if t.Logf("%s: %d of %d taken", base.name, taken, len(fastChanges)+pairs); taken < pairs/8 || t.Failed() {
+			t.Fatalf("%s: %d taken", base.name, taken)
+		}
+	}
+}
+
+// TestFastIsAsSlowAtRandom: the same of packets some bytes of which are random.
+func TestFastIsAsSlowAtRandom(t *testing.T) {
+	f := newFastRig(t)
+	const seed, packets = 43, 1000
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	for _, base := range f.bases() {
+		taken := 0
+		for range packets {
+			c := base.build(f, fastChanges[rnd.IntN(len(fastChanges))])
+			for range 1 + rnd.IntN(4) {
+				c.frame[rnd.IntN(len(c.frame))] = byte(rnd.Uint32())
+			}
+			if rnd.IntN(4) > 0 {
+				fixSum(c.frame)
+			}
+			if f.both(t, c) {
+				taken++
+			}
+		}
+		if t.Logf("%s: %d of %d taken", base.name, taken, packets); taken < packets/20 || t.Failed() {
+			t.Fatalf("%s: %d taken", base.name, taken)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* fast_test.bpf.c - for tests alone: the way of fast.h and nothing else. */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "parse.h"
+#include "refuse.h"
+#include "fast.h"
+
+SEC("tc")
+int ll_fast_test(struct __sk_buff *skb)
+{
+	return skb->pkt_type == PACKET_HOST ? fast_forward(skb) : FAST_NOT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
