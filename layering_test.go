@@ -25,7 +25,8 @@ var mayImport = map[string][]string{
 	"datapath/internal/network":   {"datapath", "datapath/internal/dump"},
 	"datapath/internal/ebpf":      {"datapath", "datapath/classify", "datapath/internal/dump", "datapath/internal/netfilter", "datapath/selection"},
 	"datapath/internal/fake":      {"datapath"},
-	"datapath/backends":           {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network"},
+	"datapath/internal/pod":       {"datapath", "datapath/internal/dump", "datapath/internal/network"},
+	"datapath/backends":           {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network", "datapath/internal/pod"},
 	"datapath/internal/netfilter": {"datapath/internal/dump"},
 
 	"loxilightd/internal/channel": {"api"},
@@ -39,13 +40,15 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/node": {
 		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
+	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
 	"loxilightd/internal/state":     {"datapath"},
 	"loxilightd": {
 		"api", "datapath", "datapath/backends",
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
-		"loxilightd/internal/health", "loxilightd/internal/node", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node", "loxilightd/internal/pods", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
+	"loxilight-cni":         {"api", "api/client"},
 	"llcli":                 {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/bundle": {"api"},
 	"llcli/internal/cli":    {"api", "api/client", "llcli/internal/bundle"},

@@ -20,8 +20,8 @@ var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
-	"FirewallRuleSpec": FirewallRuleSpec{},
-	"ServiceSpec":      ServiceSpec{}, "ServiceStatus": ServiceStatus{},
+	"FirewallRuleSpec": FirewallRuleSpec{}, "CNIParams": CNIParams{},
+	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
 	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},
@@ -136,6 +136,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
 		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
+		MethodCNI,
 	} {
 		if !strings.Contains(text, "\n### "+method+"\n") {
 			t.Errorf("method %s has no section", method)

@@ -69,6 +69,8 @@ type ErrorData struct {
 	Field  string `json:"field,omitempty"`  // such as spec.backends[3].address
 	// NotReady lists the objects that kept a request waiting until its timeout.
 	NotReady []NotReady `json:"notReady,omitempty"`
+	// CNICode is the code that the plugin is to tell the runtime, of errors of cni.
+	CNICode int `json:"cniCode,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }

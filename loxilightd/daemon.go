@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -14,13 +15,16 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 	"github.com/loxilight/loxilight/loxilightd/internal/control"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 	"github.com/loxilight/loxilight/loxilightd/internal/node"
+	"github.com/loxilight/loxilight/loxilightd/internal/pods"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -57,6 +61,11 @@ type loxilightd struct {
 	channel *channel.Channel
 	node    *node.Node
 	control *control.Server
+
+	addresses *ipam.Store
+	podLinks  datapath.PodLinks
+	pods      *pods.Server
+
 	closers []func() error // in the order of opening
 }
 
@@ -92,6 +101,9 @@ func (d *loxilightd) start(ctx context.Context) error {
 	d.closers = append(d.closers, d.store.Close)
 	d.tellReport()
 	if err := d.openPlane(); err != nil {
+		return err
+	}
+	if err := d.openPods(); err != nil {
 		return err
 	}
 	d.channel, err = channel.Listen(channel.Options{RunDir: d.cfg.RunDir, Log: d.log, TooLong: control.TooLong()})
@@ -193,7 +205,10 @@ func (d *loxilightd) newControl() *control.Server {
 	}
 	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
 	return control.New(control.Options{
-		Network:  lister,
+		Network: lister,
+		CNI: func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error) {
+			return d.pods.Handle(ctx, p)
+		},
 		Instance: d.cfg.Instance, Version: version, Build: build(),
 		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, NotCarried: notCarried, ObjectDir: d.cfg.ObjectDir,
 		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },
@@ -205,6 +220,7 @@ func (d *loxilightd) newControl() *control.Server {
 func (d *loxilightd) serve(ctx context.Context) error {
 	d.node = d.newNode()
 	d.control = d.newControl()
+	d.pods = d.newPods()
 	d.control.Expire() // before the data plane gets what nobody confirmed in time
 	d.reloadFiles()
 	ctx, stop := context.WithCancel(ctx)
@@ -214,6 +230,7 @@ func (d *loxilightd) serve(ctx context.Context) error {
 	defer func() { stop(); stopParts(); parts.Wait() }()
 	parts.Go(func() { d.node.Run(partsCtx) })
 	parts.Go(func() { d.control.Run(partsCtx) })
+	parts.Go(func() { d.pods.Run(partsCtx) })
 	parts.Go(func() { d.ready(ctx) })
 	parts.Go(func() { d.reloadOnSignal(ctx) })
 	parts.Go(func() { watchdog(partsCtx, d.log, d.alive) })

@@ -15,6 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf"
 	"github.com/loxilight/loxilight/datapath/internal/fake"
 	"github.com/loxilight/loxilight/datapath/internal/network"
+	"github.com/loxilight/loxilight/datapath/internal/pod"
 )
 
 // Names of the data planes.
@@ -62,6 +63,18 @@ func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.N
 		return n, nil
 	default:
 		return nil, fmt.Errorf("network of data plane %s: there is none of that name", name)
+	}
+}
+
+// OpenPods opens what makes the links of pods, as the data plane called name goes with it.
+func OpenPods(name string, cfg datapath.Config, log *slog.Logger) (datapath.PodLinks, error) {
+	switch name {
+	case Fake:
+		return fake.NewPodLinks(fake.Options{}), nil
+	case EBPF:
+		return pod.Open(cfg, log)
+	default:
+		return nil, fmt.Errorf("links of pods of data plane %s: there is none of that name", name)
 	}
 }
 
@@ -188,6 +201,7 @@ type (
 	FakePlane   = fake.DataPlane
 	FakeNetwork = fake.Network
 	FakeOptions = fake.Options
+	FakePods    = fake.PodLinks
 )
 
 // NewFake returns a fake that fails as told.
@@ -195,3 +209,6 @@ func NewFake(o FakeOptions) *FakePlane { return fake.New(o) }
 
 // NewFakeNetwork returns a fake network that fails as told.
 func NewFakeNetwork(o FakeOptions) *FakeNetwork { return fake.NewNetwork(o) }
+
+// NewFakePods returns links of pods that fail as told.
+func NewFakePods(o FakeOptions) *FakePods { return fake.NewPodLinks(o) }

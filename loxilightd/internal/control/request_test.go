@@ -36,7 +36,7 @@ func TestMalformedRequests(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":3,"Method":"status"}`, "3", api.CodeInvalidRequest, "Method: unknown field"},
 		{`{"jsonrpc":"2.0","id":3,"method":"status","params":[]}`, "3", api.CodeInvalidParams, "params: [] is no object"},
 		{`{"jsonrpc":"2.0","id":3,"method":"status","params":{"all":true}}`, "3", api.CodeInvalidParams, "all: unknown field"},
-		{`{"jsonrpc":"2.0","id":3,"method":"cni","params":{}}`, "3", api.CodeMethodNotFound, `method "cni"`},
+		{`{"jsonrpc":"2.0","id":3,"method":"fly","params":{}}`, "3", api.CodeMethodNotFound, `method "fly"`},
 		{`{"jsonrpc":"2.0","id":3,"method":"list","params":{"kind":"Service","limit":"5"}}`, "3", api.CodeInvalidParams, `limit: "5" is not a number`},
 		{`{"jsonrpc":"2.0","id":3,"method":"list","params":{"kind":"Service","limit":1.5}}`, "3", api.CodeInvalidParams, `limit: 1.5 is no whole number`},
 		{strings.Repeat("[", 100000), "null", api.CodeParse, "deep"},

@@ -54,7 +54,7 @@ type Progress interface {
 // Event is an event that can be numbered, as all of package api.
 type Event interface{ SetSeq(seq uint64) }
 
-// Options are what [New] needs. All fields must be set, but for Report, Network,
+// Options are what [New] needs. All fields must be set, but for Report, Network, CNI,
 // NotCarried and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
@@ -64,6 +64,7 @@ type Options struct {
 	Plane    Plane
 	Progress Progress
 	Network  datapath.NetworkLister // what the kernel's own forwarding holds; nil: not to be told
+	CNI      CNI                    // carries out what runtimes ask for; nil: not supported
 	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
 	NotCarried map[string]bool
 	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
@@ -118,6 +119,7 @@ func New(o Options) *Server {
 		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},
 		api.MethodCounters:         {run: with(s.counters)},
 		api.MethodNetworkList:      {run: with(s.networkList)},
+		api.MethodCNI:              {run: with(s.cni), changes: true},
 	}
 	return s
 }

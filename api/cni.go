@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import "encoding/json"
+
+// MethodCNI carries out a command of the container network interface.
+const MethodCNI = "cni"
+
+// Owner of the objects that the method cni makes.
+const OwnerCNI = "cni"
+
+// Commands of the method cni.
+const (
+	CNIAdd    = "ADD"
+	CNIDel    = "DEL"
+	CNICheck  = "CHECK"
+	CNIGC     = "GC"
+	CNIStatus = "STATUS"
+)
+
+// CNIQueue is the folder, within the daemon's stateDir, of the DEL commands that were
+// asked for while no daemon answered: one file each, a [CNIParams] in JSON.
+const CNIQueue = "cni-queue"
+
+// CNIParams are the parameters of cni: what a runtime gives a plugin.
+type CNIParams struct {
+	Command     string `json:"command"`               // CNI_COMMAND
+	ContainerID string `json:"containerID,omitempty"` // CNI_CONTAINERID; ADD, DEL, CHECK
+	Netns       string `json:"netns,omitempty"`       // CNI_NETNS: a path; DEL does without
+	IfName      string `json:"ifName,omitempty"`      // CNI_IFNAME; ADD, DEL, CHECK
+	Args        string `json:"args,omitempty"`        // CNI_ARGS: KEY=VALUE;…
+	Path        string `json:"path,omitempty"`        // CNI_PATH: where the IPAM plugin is, if the configuration names one
+	// Config is the network configuration that the runtime gives the plugin.
+	Config json.RawMessage `json:"config"`
+}
+
+// Codes of errors of the container network interface: [ErrorData.CNICode].
+const (
+	CNIVersionUnsupported = 1
+	CNIFieldUnsupported   = 2
+	CNIContainerUnknown   = 3 // and nothing is to be cleaned up
+	CNIEnvironmentInvalid = 4
+	CNIFailedIO           = 5
+	CNIDecodingFailed     = 6
+	CNIConfigInvalid      = 7
+	CNITryAgain           = 11
+	CNINotAvailable       = 50 // STATUS: no ADD can be served
+	CNINotConnected       = 51 // STATUS: ADD can be served, and containers would not reach all
+	CNIFailed             = 999
+)
+
+// CNIVersions are the versions of the specification that cni speaks, oldest first.
+var CNIVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}

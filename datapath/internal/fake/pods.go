@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fake
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// PodLinks are links of pods that are kept in memory. Safe for concurrent use.
+type PodLinks struct {
+	faults *faults
+
+	mu    sync.Mutex
+	links map[string]PodState
+}
+
+// PodState is the link of a pod as it is.
+type PodState struct {
+	datapath.PodLink
+	Open bool
+}
+
+var _ datapath.PodLinks = (*PodLinks)(nil)
+
+// NewPodLinks returns none. Of the options only those of faults count.
+func NewPodLinks(o Options) *PodLinks {
+	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}}
+}
+
+// Make implements [datapath.PodLinks].
+func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
+	if err := f.inject("make"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, other := range f.links {
+		if other.Netns == l.Netns && other.IfName == l.IfName {
+			return fmt.Errorf("device %q of the pod: %w", l.IfName, datapath.ErrExists)
+		}
+	}
+	if l.MTU == 0 {
+		l.MTU = 1500
+	}
+	f.links[l.Device] = PodState{PodLink: *l}
+	return ctx.Err()
+}
+
+// Open implements [datapath.PodLinks].
+func (f *PodLinks) Open(_ context.Context, l *datapath.PodLink) error {
+	if err := f.inject("open"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.links[l.Device]
+	if !ok {
+		return fmt.Errorf("device %q: %w", l.Device, datapath.ErrAbsent)
+	}
+	s.Open = true
+	f.links[l.Device] = s
+	return nil
+}
+
+// Check implements [datapath.PodLinks].
+func (f *PodLinks) Check(_ context.Context, l *datapath.PodLink) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s, ok := f.links[l.Device]; !ok || !s.Open {
+		return fmt.Errorf("device %q: %w", l.Device, datapath.ErrAbsent)
+	}
+	return nil
+}
+
+// Delete implements [datapath.PodLinks].
+func (f *PodLinks) Delete(_ context.Context, device string) error {
+	if err := f.inject("delete"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.links, device)
+	return nil
+}
+
+// Devices implements [datapath.PodLinks].
+func (f *PodLinks) Devices(context.Context) (names []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name := range f.links {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// NodeAddresses implements [datapath.PodLinks].
+func (f *PodLinks) NodeAddresses(context.Context) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("192.0.2.17"), netip.MustParseAddr("2001:db8::17")}, nil
+}
+
+// Links returns all that there are, by their devices.
+func (f *PodLinks) Links() map[string]PodState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]PodState{}
+	for name, l := range f.links {
+		all[name] = l
+	}
+	return all
+}
+
+// SetFaults sets the share of calls that fail.
+func (f *PodLinks) SetFaults(share float64) { f.faults.set(share) }
+
+func (f *PodLinks) inject(what string) error {
+	if fails, _ := f.faults.next(); fails {
+		return fmt.Errorf("%s the link of a pod: %w", what, ErrInjected)
+	}
+	return nil
+}

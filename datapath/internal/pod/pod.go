@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pod makes, checks and removes the veth pairs between pods and the switch by
+// netlink. It holds no state: what it has made it knows by the marks of the devices.
+// It makes no bridge, and attaches no programs.
+package pod
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network"
+)
+
+// nsfs is the type of the file system of namespaces.
+const nsfs = 0x6e736673
+
+// Links are the links of the pods of one instance.
+type Links struct {
+	cfg  datapath.Config
+	log  *slog.Logger
+	home netns.NsHandle // the daemon's own
+}
+
+var _ datapath.PodLinks = (*Links)(nil)
+
+// Open changes nothing.
+func Open(cfg datapath.Config, log *slog.Logger) (*Links, error) {
+	home, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace of the daemon: %w", err)
+	}
+	return &Links{cfg: cfg, log: log, home: home}, nil
+}
+
+// end is a network namespace, and the way to talk to the kernel about it.
+type end struct {
+	*netlink.Handle
+	ns   netns.NsHandle
+	kept bool // ns is not this end's to close
+}
+
+func (e *end) close() {
+	e.Handle.Close()
+	if !e.kept {
+		_ = e.ns.Close() // it was open for reading only
+	}
+}
+
+// endAt takes over ns.
+func endAt(ns netns.NsHandle, kept bool) (*end, error) {
+	e := &end{ns: ns, kept: kept}
+	var err error
+	if e.Handle, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
+		if !kept {
+			_ = ns.Close() // likewise
+		}
+		return nil, err
+	}
+	return e, nil
+}
+
+// openSwitch opens the switch's network namespace; it wraps [datapath.ErrAbsent] where
+// it is not there.
+func (l *Links) openSwitch() (*end, error) {
+	name := l.cfg.SwitchNamespace
+	if name == "" || name == "host" {
+		return endAt(l.home, true)
+	}
+	ns, err := netns.GetFromName(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("network namespace %q (switch.namespace): %w", name, datapath.ErrAbsent)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %q (switch.namespace): %w", name, err)
+	}
+	e, err := endAt(ns, false)
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %q (switch.namespace): %w", name, err)
+	}
+	return e, nil
+}
+
+// openPod opens the network namespace of a pod by its path.
+func openPod(path string) (*end, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (%w)", path, datapath.ErrNetns, err)
+	}
+	var at unix.Statfs_t
+	if err := unix.Fstatfs(fd, &at); err != nil || at.Type != nsfs {
+		_ = unix.Close(fd) // nothing was written
+		return nil, fmt.Errorf("%s: %w: it is another kind of file", path, datapath.ErrNetns)
+	}
+	e, err := endAt(netns.NsHandle(fd), false)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (%w)", path, datapath.ErrNetns, err)
+	}
+	return e, nil
+}
+
+// link returns the device called name; nil where there is none.
+func (e *end) link(name string) (netlink.Link, error) {
+	link, err := e.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %q: %w", name, err)
+	}
+	return link, nil
+}
+
+// alias is what the switch's end of a link bears.
+func (l *Links) alias(label string) string {
+	text := network.Mark(l.cfg) + " pod " + label
+	return text[:min(len(text), 255)] // the kernel's IFALIASZ
+}
+
+// isOurs says whether a device is the switch's end of a link that we made: it bears
+// the mark, or, where we were killed before it did, the address.
+func (l *Links) isOurs(link netlink.Link) bool {
+	a := link.Attrs()
+	return link.Type() == "veth" && (strings.HasPrefix(a.Alias, network.Mark(l.cfg)+" pod ") ||
+		a.Alias == "" && bytes.Equal(a.HardwareAddr, network.MACOf(l.cfg, a.Name)))
+}
+
+// Delete implements [datapath.PodLinks].
+func (l *Links) Delete(_ context.Context, device string) error {
+	sw, err := l.openSwitch()
+	if errors.Is(err, datapath.ErrAbsent) {
+		return nil // with the namespace its devices went
+	}
+	if err != nil {
+		return err
+	}
+	defer sw.close()
+	link, err := sw.link(device)
+	if err != nil || link == nil {
+		return err
+	}
+	if !l.isOurs(link) {
+		l.log.Warn("a device has the name of a pod's link, and is not ours", slog.String("device", device))
+		return nil
+	}
+	return remove(sw, link)
+}
+
+func remove(sw *end, link netlink.Link) error {
+	if err := sw.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove device %q: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// Devices implements [datapath.PodLinks].
+func (l *Links) Devices(context.Context) ([]string, error) {
+	sw, err := l.openSwitch()
+	if errors.Is(err, datapath.ErrAbsent) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer sw.close()
+	list, err := dump.Retry(sw.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	var names []string
+	for _, link := range list {
+		if a := link.Attrs(); l.isOurs(link) && a.Name != l.cfg.SwitchDevice && a.Name != l.cfg.HostDevice {
+			names = append(names, a.Name)
+		}
+	}
+	return names, nil
+}
+
+// NodeAddresses implements [datapath.PodLinks].
+func (l *Links) NodeAddresses(context.Context) ([]netip.Addr, error) {
+	host, err := endAt(l.home, true)
+	if err != nil {
+		return nil, err
+	}
+	defer host.close()
+	list, err := dump.Retry(func() ([]netlink.Addr, error) { return host.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var all []netip.Addr
+	for _, x := range list {
+		a, ok := netip.AddrFromSlice(x.IP)
+		if a = a.Unmap(); ok && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+)
+
+// ErrNetns is wrapped where the network namespace of a pod is the reason: no such
+// path, or it names none.
+var ErrNetns = errors.New("no network namespace")
+
+// ErrExists is wrapped where the pod has a device of that name already.
+var ErrExists = errors.New("there already")
+
+// PodLinks makes the links of pods to the switch: veth pairs of which the pod has one
+// end in its network namespace, and the switch the other. What a pod may send, and
+// which bridge the switch's end is a port of, is somebody else's business. Safe for
+// concurrent use, as long as each device is in one call only.
+type PodLinks interface {
+	// Make makes a link that carries nothing yet: the switch's end is down. Where it
+	// fails nothing is left. It sets l.MTU where that is 0.
+	Make(ctx context.Context, l *PodLink) error
+	// Open has the link carry packets, and tells the neighbours of the pod that it is
+	// there.
+	Open(ctx context.Context, l *PodLink) error
+	// Check says what of the link is not as it was made.
+	Check(ctx context.Context, l *PodLink) error
+	// Delete removes the link by the switch's end; that it is gone is no error.
+	Delete(ctx context.Context, device string) error
+	// NodeAddresses are those by which others reach the node: of the host's namespace,
+	// loopback and link-local ones apart.
+	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
+	// Devices are the switch's ends of the links that there are.
+	Devices(ctx context.Context) ([]string, error)
+}
+
+// PodLink is the link of a pod.
+type PodLink struct {
+	Device    string           // the switch's end
+	Bridge    string           // of the switch, of which the MTU counts where there is no other
+	Netns     string           // path of the pod's network namespace
+	IfName    string           // the pod's end
+	MAC       net.HardwareAddr // of the pod's end
+	MTU       int              // bytes; 0: that of the bridge
+	Addresses []netip.Prefix   // of the pod
+	Routes    []PodRoute       // of the pod, by this link
+	Label     string           // whose it is, for people; may be empty
+	Ingress   PodRate          // what the pod receives
+	Egress    PodRate          // what the pod sends
+}
+
+// PodRoute is a route within a pod.
+type PodRoute struct {
+	Prefix   netip.Prefix
+	Via      netip.Addr // zero: on the link itself
+	MTU      int        // bytes; 0: that of the device
+	AdvMSS   int        // bytes; 0: the kernel's
+	Priority int        // 0: the kernel's
+	Table    int        // 0: the main table
+	Scope    *int       // of IPv4; nil: as the kernel has it
+}
+
+// PodRate bounds traffic. The zero value does not.
+type PodRate struct {
+	Rate  uint64 // bits a second
+	Burst uint64 // bits
+}

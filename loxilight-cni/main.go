@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command loxilight-cni is the CNI plugin: it hands what the container runtime wants
+// to loxilightd, and the answer back. It does nothing itself, but for one thing: a DEL
+// that no daemon answers is put on disk, and the daemon carries it out when it starts.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// maxConfig bounds what is read of the configuration: a request must hold it.
+const maxConfig = api.MaxRequest - 16<<10
+
+// How long the daemon may take. A DEL that takes longer is queued, as one is that
+// nobody answers: the runtime waits for it.
+var timeouts = map[string]time.Duration{
+	api.CNIAdd:    60 * time.Second,
+	api.CNIDel:    700 * time.Millisecond,
+	api.CNICheck:  20 * time.Second,
+	api.CNIGC:     60 * time.Second,
+	api.CNIStatus: 5 * time.Second,
+}
+
+// config is what the plugin itself wants to know of the configuration.
+type config struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Socket     string `json:"socket"`   // of the daemon; empty: that of the instance default
+	StateDir   string `json:"stateDir"` // of the daemon; empty: /var/lib/loxilight
+}
+
+// failure is an error as the specification wants it.
+type failure struct {
+	CNIVersion string `json:"cniVersion"`
+	Code       int    `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details,omitempty"`
+}
+
+func (f *failure) Error() string { return f.Msg }
+
+func fail(code int, format string, args ...any) *failure {
+	return &failure{Code: code, Msg: fmt.Sprintf(format, args...)}
+}
+
+func main() { os.Exit(run(os.Getenv, os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is main with everything handed in.
+func run(env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if env("CNI_COMMAND") == "" {
+		fmt.Fprintf(stderr, "loxilight-cni %s: CNI plugin of loxilight, a client of loxilightd\nspecification versions: %v\n", version, api.CNIVersions)
+		return 0
+	}
+	result, cfg, f := execute(env, stdin)
+	if f == nil {
+		if _, err := stdout.Write(result); err == nil {
+			return 0
+		}
+		return 1 // nobody is there to be told
+	}
+	if f.CNIVersion = cfg.CNIVersion; !slices.Contains(api.CNIVersions, f.CNIVersion) {
+		f.CNIVersion = api.CNIVersions[len(api.CNIVersions)-1]
+	}
+	text, err := json.MarshalIndent(f, "", "    ")
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "%s\n", text)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "loxilight-cni:", f.Msg)
+	}
+	return 1
+}
+
+// execute carries out one command. The configuration is what could be made out of it
+// even where there is an error.
+func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failure) {
+	cfg := &config{}
+	text, err := io.ReadAll(io.LimitReader(stdin, maxConfig+1))
+	switch {
+	case err != nil:
+		return nil, cfg, fail(api.CNIFailedIO, "read the configuration from standard input: %v", err)
+	case len(text) > maxConfig:
+		return nil, cfg, fail(api.CNIFailedIO, "the configuration is longer than %d bytes", maxConfig)
+	}
+	if err := json.Unmarshal(text, cfg); err != nil {
+		return nil, cfg, fail(api.CNIDecodingFailed, "the configuration is not valid: %v", err)
+	}
+	command := env("CNI_COMMAND")
+	if command == "VERSION" {
+		return versions(cfg), cfg, nil
+	}
+	p, f := params(command, env, cfg, text)
+	if f != nil {
+		return nil, cfg, f
+	}
+	result, f := call(cfg, p)
+	return result, cfg, f
+}
+
+// versions answers VERSION.
+func versions(cfg *config) []byte {
+	v := struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}{cfg.CNIVersion, api.CNIVersions}
+	if v.CNIVersion == "" {
+		v.CNIVersion = api.CNIVersions[len(api.CNIVersions)-1]
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return append(text, '\n')
+}
+
+// call asks the daemon.
+func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts[p.Command])
+	defer cancel()
+	c, err := client.New(client.Options{Socket: cfg.Socket})
+	if err != nil {
+		return nil, fail(api.CNIConfigInvalid, "socket: %v", err)
+	}
+	var result json.RawMessage
+	err = c.Change(ctx, api.MethodCNI, "", 0, p, &result)
+	var refused *api.Error
+	switch {
+	case err == nil && p.Command == api.CNIAdd:
+		return result, nil
+	case err == nil:
+		return nil, nil // the specification has no output for the others
+	case errors.As(err, &refused) && refused.Reason() != api.ReasonUnavailable:
+		return nil, failureOf(refused)
+	case p.Command == api.CNIDel:
+		if queueErr := enqueue(queueDir(cfg), p); queueErr != nil {
+			return nil, fail(api.CNIFailedIO, "%v; and it could not be put off: %v", err, queueErr)
+		}
+		return nil, nil
+	case refused != nil:
+		return nil, failureOf(refused)
+	case errors.Is(err, client.ErrTooLong):
+		return nil, fail(api.CNIFailedIO, "%v", err)
+	case p.Command == api.CNIStatus:
+		return nil, fail(api.CNINotAvailable, "%v", err)
+	default: // the daemon undoes what it made for who does not wait for it
+		return nil, fail(api.CNITryAgain, "%v", err)
+	}
+}
+
+// failureOf is the daemon's error for the runtime.
+func failureOf(e *api.Error) *failure {
+	if e.Data != nil && e.Data.CNICode != 0 {
+		return fail(e.Data.CNICode, "%s", e.Message)
+	}
+	switch e.Reason() {
+	case api.ReasonInvalid:
+		return fail(api.CNIConfigInvalid, "%s", e.Message)
+	case api.ReasonUnsupported:
+		return fail(api.CNIFieldUnsupported, "%s", e.Message)
+	case api.ReasonUnavailable, api.ReasonTimeout, api.ReasonCapacity:
+		return fail(api.CNITryAgain, "%s", e.Message)
+	default:
+		return fail(api.CNIFailed, "%s", e.Message)
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// since are the versions of the specification that commands came with.
+var since = map[string]string{api.CNICheck: "0.4.0", api.CNIGC: "1.1.0", api.CNIStatus: "1.1.0"}
+
+// of which command each variable is needed.
+var needed = []struct {
+	name     string
+	commands []string
+}{
+	{"CNI_CONTAINERID", []string{api.CNIAdd, api.CNIDel, api.CNICheck}},
+	{"CNI_NETNS", []string{api.CNIAdd, api.CNICheck}},
+	{"CNI_IFNAME", []string{api.CNIAdd, api.CNIDel, api.CNICheck}},
+}
+
+// params makes a request of what the runtime gives, or says what is wrong with it.
+func params(command string, env func(string) string, cfg *config, text []byte) (*api.CNIParams, *failure) {
+	if _, known := timeouts[command]; !known {
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_COMMAND: %q is none that there is", command)
+	}
+	at := slices.Index(api.CNIVersions, cfg.CNIVersion)
+	switch {
+	case at < 0:
+		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %q is none of %s", cfg.CNIVersion, strings.Join(api.CNIVersions, ", "))
+	case at < slices.Index(api.CNIVersions, since[command]):
+		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %s has no %s, which came with %s", cfg.CNIVersion, command, since[command])
+	case !isWord(cfg.Name):
+		return nil, fail(api.CNIConfigInvalid, "name: %q is no name of a network: letters, digits, and after the first of them _ . -", cfg.Name)
+	case cfg.StateDir != "" && !filepath.IsAbs(cfg.StateDir):
+		return nil, fail(api.CNIConfigInvalid, "stateDir: %q is no absolute path", cfg.StateDir)
+	}
+	var missing []string
+	for _, n := range needed {
+		if slices.Contains(n.commands, command) && env(n.name) == "" {
+			missing = append(missing, n.name)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fail(api.CNIEnvironmentInvalid, "not set in the environment, and needed by %s: %s", command, strings.Join(missing, ", "))
+	}
+	p := &api.CNIParams{Command: command, Path: env("CNI_PATH"), Config: text}
+	if command == api.CNIGC || command == api.CNIStatus {
+		return p, nil
+	}
+	p.ContainerID, p.Netns, p.IfName, p.Args = env("CNI_CONTAINERID"), env("CNI_NETNS"), env("CNI_IFNAME"), env("CNI_ARGS")
+	switch {
+	case !isWord(p.ContainerID):
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is no id: letters, digits, and after the first of them _ . -", p.ContainerID)
+	case !isDevice(p.IfName):
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is no name of a device: at most 15 characters, none of them a space, / or :", p.IfName)
+	}
+	return p, nil
+}
+
+// isWord says whether s is a name as the specification has those of networks and containers.
+func isWord(s string) bool {
+	alnum := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+	for i := range len(s) {
+		if c := s[i]; !alnum(c) && (i == 0 || c != '_' && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isDevice(s string) bool {
+	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\v\f\r\x00")
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+const defaultStateDir = "/var/lib/loxilight"
+
+func queueDir(cfg *config) string {
+	dir := cfg.StateDir
+	if dir == "" {
+		dir = defaultStateDir
+	}
+	return filepath.Join(dir, api.CNIQueue)
+}
+
+// enqueue leaves a DEL for the daemon to carry out when it can. When it returns
+// without an error the DEL outlives a loss of power. It is known by container and
+// interface, so that it cannot mean another container's.
+func enqueue(dir string, p *api.CNIParams) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(p.ContainerID + "/" + p.IfName))
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // of no use; the daemon clears what is left
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

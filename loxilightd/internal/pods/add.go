@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// add makes an interface. Who asked may give up at any moment: then, as after an error,
+// nothing of it is left.
+func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.RawMessage, err *api.Error) {
+	ctx, cancel := context.WithTimeout(ctx, addTimeout)
+	defer cancel()
+	network, ok := s.Network(c.Network)
+	if !ok {
+		return nil, unavailable("PodNetwork/%s (network): there is none of that name yet", c.Network)
+	}
+	release, err := s.hold(ctx, ownerOf(p))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := s.clear(ctx, p); err != nil {
+		return nil, err
+	}
+	r := s.newRecord(p, c, &network)
+	defer func() {
+		if err == nil {
+			return
+		}
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if uerr := s.remove(undo, r); uerr != nil {
+			s.Log.Error("what was made of a pod could not be removed; its DEL will try again",
+				slog.String("container", r.ContainerID), slog.String("interface", r.IfName), slog.Any("error", uerr))
+		}
+	}()
+	if err := s.address(ctx, p, c, &network, r); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx, r); err != nil {
+		return nil, err
+	}
+	return r.result(c).encode(c.CNIVersion), nil
+}
+
+// clear does what comes before an ADD: a DEL that is queued for the interface, and an
+// ADD of before that did not come to its end.
+func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
+	o := ownerOf(p)
+	if err := s.drainOne(ctx, o); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	old := s.pods[o]
+	s.mu.Unlock()
+	if old == nil {
+		return nil
+	}
+	if old.Done {
+		return coded(api.ReasonConflict, api.CNIFailed, "%s of container %s is there already, as %s: DEL comes first", o.IfName, o.ContainerID, old.Device)
+	}
+	return s.remove(ctx, old)
+}
+
+// newRecord begins an interface, and takes the lowest name of a device that is free.
+func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
+	o := ownerOf(p)
+	r := &record{
+		ContainerID: p.ContainerID, IfName: p.IfName, Name: c.Name, Network: c.Network, Netns: p.Netns, Boot: s.Addresses.Boot(),
+		Pod: c.podName, Namespace: c.podSpace, Object: objectName(o, c.podSpace, c.podName), Bridge: n.Bridge, MTU: c.MTU,
+		DNS: c.DNS, Ports: c.RuntimeConfig.PortMappings,
+	}
+	if r.MTU == 0 {
+		r.MTU = n.MTU
+	}
+	if b := c.RuntimeConfig.Bandwidth; b != nil {
+		r.Ingress = datapath.PodRate{Rate: b.IngressRate, Burst: b.IngressBurst}
+		r.Egress = datapath.PodRate{Rate: b.EgressRate, Burst: b.EgressBurst}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := 1; ; i++ {
+		r.Device = s.DevicePrefix + strconv.Itoa(i)
+		if _, taken := s.names[r.Device]; !taken {
+			s.names[r.Device], s.pods[o] = o, r
+			return r
+		}
+	}
+}
+
+// address gives the pod its addresses, its routes and its hardware address.
+func (s *Server) address(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
+	if c.ipam.Type != "" {
+		if err := s.addressByPlugin(ctx, p, c, n, r); err != nil {
+			return err
+		}
+	} else {
+		lease, err := s.Addresses.Allocate(ctx, ipam.Request{
+			Network: c.Network, Owner: r.owner(), Addresses: c.ips, Netns: r.Netns, Pod: podOf(r),
+		})
+		if err != nil {
+			return addressError(err)
+		}
+		for _, a := range lease.Addresses {
+			r.Addresses, r.Gateways = append(r.Addresses, a), append(r.Gateways, ipam.Gateway(a))
+		}
+		r.Routes = c.ipam.Routes
+	}
+	if len(r.Routes) == 0 {
+		r.Routes = defaults(n, r)
+	}
+	for i := range r.Routes {
+		if r.Routes[i].GW == nil {
+			r.Routes[i].GW = gatewayFor(n, r, r.Routes[i].Dst)
+		}
+	}
+	mac := c.mac
+	if mac == nil {
+		mac = macOf(r)
+	}
+	r.MAC = mac.String()
+	if err := s.save(r); err != nil {
+		return failed("%v", err)
+	}
+	return nil
+}
+
+func podOf(r *record) string {
+	if r.Pod == "" {
+		return ""
+	}
+	return r.Namespace + "/" + r.Pod
+}
+
+// defaults are the routes of a pod to which nobody gave any: one for each family.
+func defaults(n *Network, r *record) (list []route) {
+	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		if gw := gatewayFor(n, r, all); gw != nil {
+			list = append(list, route{Dst: all, GW: gw})
+		}
+	}
+	return list
+}
+
+// gatewayFor returns the gateway for a route without one: that of an address of its
+// family, or else the switch. Nil: there is none.
+func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
+	for i, a := range r.Addresses {
+		if gw := r.Gateways[i]; gw.IsValid() && a.Addr().Is4() == dst.Addr().Is4() {
+			return &gw
+		}
+	}
+	for _, a := range r.Addresses {
+		for _, subnet := range n.Subnets {
+			if a.Addr().Is4() == dst.Addr().Is4() && subnet.Contains(a.Addr()) {
+				gw := ipam.Gateway(subnet)
+				return &gw
+			}
+		}
+	}
+	return nil
+}
+
+// macOf is the hardware address of a pod: by its address, so that neighbours that knew
+// who had the address before know this one, too; else by its container.
+func macOf(r *record) net.HardwareAddr {
+	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
+		a := r.Addresses[0].Addr().As4()
+		return net.HardwareAddr{0x0a, 0x4c, a[0], a[1], a[2], a[3]}
+	}
+	text := r.owner().String()
+	if len(r.Addresses) > 0 {
+		text = r.Addresses[0].Addr().String()
+	}
+	sum := sha256.Sum256([]byte(text))
+	mac := slices.Clone(net.HardwareAddr(sum[:6]))
+	mac[0] = mac[0]&^0x01 | 0x02 // of one station, and administered locally
+	return mac
+}
+
+// connect makes the link of the pod, and opens it when the data plane guards it.
+func (s *Server) connect(ctx context.Context, r *record) *api.Error {
+	link := r.link()
+	if err := s.Links.Make(ctx, link); err != nil {
+		return linkError(err)
+	}
+	r.MTU = link.MTU
+	objects, err := s.withGroups(ctx, r.hostPorts())
+	if err != nil {
+		return err
+	}
+	objects = append(objects, r.endpoint())
+	refs := refsOf(objects)
+	revision, err := s.changes.do(ctx, objects, nil)
+	if err != nil {
+		return objectError(err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := s.Objects.Ready(bounded, revision, refs); err != nil {
+		return objectError(err)
+	}
+	if err := s.Links.Open(ctx, link); err != nil {
+		return linkError(err)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return unavailable("nobody waits for it any more: %v", err)
+	}
+	r.Done = true
+	if err := s.save(r); err != nil {
+		r.Done = false
+		return failed("%v", err)
+	}
+	return nil
+}
+
+func refsOf(objects []api.Object) []api.ObjectRef {
+	refs := make([]api.ObjectRef, len(objects))
+	for i, o := range objects {
+		refs[i] = api.ObjectRef{Kind: o.Kind, Name: o.Name}
+	}
+	return refs
+}
+
+// objectError is an error of the desired state, or of what it became, for the runtime.
+func objectError(err *api.Error) *api.Error {
+	e := *err
+	d := api.ErrorData{Reason: err.Reason()}
+	if e.Data != nil {
+		d = *e.Data
+	}
+	switch d.Reason {
+	case api.ReasonUnavailable, api.ReasonTimeout, api.ReasonCapacity:
+		d.CNICode = api.CNITryAgain
+	default:
+		d.CNICode = api.CNIFailed
+	}
+	e.Data = &d
+	return &e
+}
+
+// joined puts errors together, of which there may be none.
+func joined(errs ...error) *api.Error {
+	if err := errors.Join(errs...); err != nil {
+		return failed("%v", err)
+	}
+	return nil
+}

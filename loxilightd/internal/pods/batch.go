@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// batch makes changes of the desired state that many ask for at once as few durable
+// ones: while one is being written the next ones come together.
+type batch struct {
+	objects Objects
+	jobs    chan *job
+}
+
+type job struct {
+	puts    []api.Object
+	deletes []api.ObjectRef
+
+	revision uint64
+	err      *api.Error
+	done     chan struct{}
+}
+
+// maxBatch is how many changes are made as one at most.
+const maxBatch = 128
+
+func newBatch(o Objects) *batch { return &batch{objects: o, jobs: make(chan *job, maxBatch)} }
+
+// do makes a change. One that was begun is made even where ctx ends.
+func (b *batch) do(ctx context.Context, puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
+	j := &job{puts: puts, deletes: deletes, done: make(chan struct{})}
+	select {
+	case b.jobs <- j:
+	case <-ctx.Done():
+		return 0, unavailable("the daemon is busy: %v", context.Cause(ctx))
+	}
+	select {
+	case <-j.done:
+		return j.revision, j.err
+	case <-ctx.Done():
+		return 0, unavailable("the daemon is busy: %v", context.Cause(ctx))
+	}
+}
+
+// run works until ctx ends.
+func (b *batch) run(ctx context.Context) {
+	for {
+		var jobs []*job
+		select {
+		case j := <-b.jobs:
+			jobs = append(jobs, j)
+		case <-ctx.Done():
+			return
+		}
+		for more := true; more && len(jobs) < maxBatch; {
+			select {
+			case j := <-b.jobs:
+				jobs = append(jobs, j)
+			default:
+				more = false
+			}
+		}
+		b.commit(jobs)
+	}
+}
+
+// commit makes the changes as one; where that is refused each by itself, so that
+// nobody suffers for another's.
+func (b *batch) commit(jobs []*job) {
+	all := &job{}
+	seen := map[api.ObjectRef]string{} // spec of what is put; empty: it is deleted
+	twice := false
+	for _, j := range jobs {
+		for _, o := range j.puts {
+			ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
+			if spec, ok := seen[ref]; ok {
+				twice = twice || spec != string(o.Spec)
+				continue
+			}
+			seen[ref] = string(o.Spec)
+			all.puts = append(all.puts, o)
+		}
+		for _, ref := range j.deletes {
+			_, ok := seen[ref]
+			twice = twice || ok
+			seen[ref] = ""
+			all.deletes = append(all.deletes, ref)
+		}
+	}
+	var err *api.Error
+	var revision uint64
+	if len(jobs) > 1 && !twice {
+		revision, err = b.objects.Change(all.puts, all.deletes)
+	}
+	for _, j := range jobs {
+		if j.revision = revision; len(jobs) == 1 || twice || err != nil {
+			j.revision, j.err = b.objects.Change(j.puts, j.deletes)
+		}
+		close(j.done)
+	}
+}

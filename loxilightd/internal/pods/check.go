@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"slices"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// check says what of an interface is not as it was made.
+func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
+	o := ownerOf(p)
+	release, err := s.hold(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.mu.Lock()
+	r := s.pods[o]
+	s.mu.Unlock()
+	if r == nil || !r.Done {
+		return coded(api.ReasonNotFound, api.CNIContainerUnknown, "%s of container %s was not added, or was removed", o.IfName, o.ContainerID)
+	}
+	if p.Netns != r.Netns {
+		return badEnvironment("CNI_NETNS", "%s is not %s, which it was added in", p.Netns, r.Netns)
+	}
+	if err := r.agrees(c); err != nil {
+		return err
+	}
+	if err := s.Links.Check(ctx, r.link()); err != nil {
+		return linkError(err)
+	}
+	for _, o := range r.objects() {
+		if st, ok := s.Objects.Status(o); !ok {
+			return failed("%s: there is none: somebody deleted it", o)
+		} else if st.State != api.StateReady {
+			return unavailable("%s: %s: %s", o, st.State, st.Message)
+		}
+	}
+	if r.Plugin != nil {
+		return r.Plugin.run(ctx, api.CNICheck, r.owner(), r.Netns, c.PrevResult)
+	}
+	if !slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == o }) {
+		return failed("addresses of %s: it has none any more", o)
+	}
+	return nil
+}
+
+// agrees says whether the result that the runtime remembers is of this interface.
+func (r *record) agrees(c *conf) *api.Error {
+	if c.prev == nil {
+		return badConfig("prevResult", "is missing: it comes with CHECK")
+	}
+	has := func(l resultLink) bool { return l.Name == r.IfName && l.MAC == r.MAC && l.Sandbox == r.Netns }
+	if !slices.ContainsFunc(c.prev.Interfaces, has) {
+		return badConfig("prevResult", "has no interface %s with address %s in %s", r.IfName, r.MAC, r.Netns)
+	}
+	for _, a := range r.Addresses {
+		if !slices.ContainsFunc(c.prev.IPs, func(ip resultIP) bool { return ip.Address == a }) {
+			return badConfig("prevResult", "does not have address %s of %s", a, r.IfName)
+		}
+	}
+	return nil
+}
+
+// status says whether pods can be added.
+func (s *Server) status(c *conf) *api.Error {
+	notAvailable := func(format string, args ...any) *api.Error {
+		return coded(api.ReasonUnavailable, api.CNINotAvailable, format, args...)
+	}
+	select {
+	case <-s.clean:
+	default:
+		return notAvailable("the daemon has not finished its start")
+	}
+	o := api.ObjectRef{Kind: kindPodNetwork, Name: c.Network}
+	if _, ok := s.Network(c.Network); !ok {
+		return notAvailable("%s: there is none of that name yet", o)
+	}
+	if st, ok := s.Objects.Status(o); !ok || st.State != api.StateReady {
+		return notAvailable("%s: %s: %s", o, st.State, st.Message)
+	}
+	return nil
+}
+
+// kindPodNetwork is the kind of the networks that pods can be in.
+const kindPodNetwork = "PodNetwork"

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// del takes away what there is of an interface; that there is nothing is no error.
+func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
+	// A runtime that gives up wants it to be gone all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	release, err := s.hold(ctx, ownerOf(p))
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.delHeld(ctx, p, c)
+}
+
+// delHeld is del for who holds the interface.
+func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
+	o := ownerOf(p)
+	s.mu.Lock()
+	r := s.pods[o]
+	s.mu.Unlock()
+	if r != nil {
+		return s.remove(ctx, r)
+	}
+	if c.ipam.Type != "" { // it may remember what we do not
+		n, _ := s.Network(c.Network)
+		if err := newPlugin(p, c, &n).run(ctx, api.CNIDel, o, p.Netns, nil); err != nil {
+			return err
+		}
+	}
+	if err := s.Addresses.Release(ctx, o); err != nil {
+		return failed("give back the addresses of %s: %v", o, err)
+	}
+	return nil
+}
+
+// remove takes away all of an interface. It may be repeated. The link goes before what
+// guards it, and what is remembered goes last.
+func (s *Server) remove(ctx context.Context, r *record) *api.Error {
+	if err := s.Links.Delete(ctx, r.Device); err != nil {
+		return linkError(err)
+	}
+	if _, err := s.changes.do(ctx, nil, r.objects()); err != nil {
+		return objectError(err)
+	}
+	if r.Plugin != nil {
+		if err := r.Plugin.run(ctx, api.CNIDel, r.owner(), r.Netns, nil); err != nil {
+			return err
+		}
+	} else if err := s.Addresses.Release(ctx, r.owner()); err != nil {
+		return failed("give back the addresses of %s: %v", r.owner(), err)
+	}
+	return joined(s.forget(r))
+}
+
+// objects are all that this package ever put for the interface.
+func (r *record) objects() []api.ObjectRef {
+	return append([]api.ObjectRef{{Kind: kindEndpoint, Name: r.Object}}, refsOf(r.hostPorts())...)
+}
+
+// gc takes away the interfaces of a network that the runtime does not know any more.
+func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
+	if c.Valid == nil {
+		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
+	}
+	valid := map[ipam.Owner]bool{}
+	for _, a := range *c.Valid {
+		valid[ipam.Owner{ContainerID: a.ContainerID, IfName: a.IfName}] = true
+	}
+	var errs []error
+	for _, r := range s.all() {
+		if r.Name != c.Name || valid[r.owner()] {
+			continue
+		}
+		if err := s.collect(ctx, r, "the runtime does not know it any more"); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return joined(errs...)
+}
+
+// collect removes an interface that nobody asked to remove.
+func (s *Server) collect(ctx context.Context, r *record, why string) error {
+	release, err := s.hold(ctx, r.owner())
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.mu.Lock()
+	current := s.pods[r.owner()] == r
+	s.mu.Unlock()
+	if !current {
+		return nil // gone meanwhile
+	}
+	s.Log.Info("what was left of a pod is removed", slog.String("container", r.ContainerID), slog.String("interface", r.IfName),
+		slog.String("device", r.Device), slog.String("cause", why))
+	if err := s.remove(ctx, r); err != nil {
+		return fmt.Errorf("%s: %w", r.owner(), err)
+	}
+	return nil
+}
+
+// all returns the interfaces that there are.
+func (s *Server) all() []*record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*record, 0, len(s.pods))
+	for _, r := range s.pods {
+		list = append(list, r)
+	}
+	return list
+}

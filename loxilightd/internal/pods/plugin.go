@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// plugin is an IPAM plugin, and what it is told: enough to have it give back what it
+// gave, whoever asks for that.
+type plugin struct {
+	Type   string          `json:"type"`
+	Path   string          `json:"path"` // folders, as in CNI_PATH
+	Args   string          `json:"args,omitempty"`
+	Config json.RawMessage `json:"config"`
+}
+
+// maxOutput bounds what a plugin may say.
+const maxOutput = 1 << 20
+
+func newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
+	return &plugin{Type: c.ipam.Type, Path: p.Path, Args: p.Args, Config: configFor(p.Config, c, n)}
+}
+
+// configFor is the configuration for an IPAM plugin: that of the runtime, and for
+// host-local, where it names no ranges, those of the network.
+func configFor(text json.RawMessage, c *conf, n *Network) json.RawMessage {
+	if c.ipam.Type != "host-local" || len(n.Subnets) == 0 {
+		return text
+	}
+	var whole, section map[string]json.RawMessage
+	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {
+		return text // it was understood before
+	}
+	for _, named := range []string{"ranges", "subnet"} {
+		if _, ok := section[named]; ok {
+			return text
+		}
+	}
+	type span struct {
+		Subnet     netip.Prefix `json:"subnet"`
+		RangeStart netip.Addr   `json:"rangeStart"`
+		Gateway    netip.Addr   `json:"gateway"`
+	}
+	var ranges [][]span
+	for _, subnet := range n.Subnets {
+		ranges = append(ranges, []span{{subnet.Masked(), ipam.Host(subnet).Next(), ipam.Gateway(subnet)}})
+	}
+	put := func(m map[string]json.RawMessage, key string, v any) json.RawMessage {
+		raw, err := json.Marshal(v)
+		if err == nil {
+			m[key] = raw
+			raw, err = json.Marshal(m)
+		}
+		if err != nil {
+			return text
+		}
+		return raw
+	}
+	return put(whole, "ipam", put(section, "ranges", ranges))
+}
+
+// find returns the file of the plugin.
+func (g *plugin) find() (string, *api.Error) {
+	for dir := range strings.SplitSeq(g.Path, ":") {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		if path, err := exec.LookPath(filepath.Join(dir, g.Type)); err == nil {
+			return path, nil
+		}
+	}
+	return "", badConfig("ipam.type", "there is no plugin %q in %q (CNI_PATH)", g.Type, g.Path)
+}
+
+// run has the plugin carry out a command without a result.
+func (g *plugin) run(ctx context.Context, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
+	config := g.Config
+	if len(prev) > 0 {
+		var whole map[string]json.RawMessage
+		if json.Unmarshal(config, &whole) == nil {
+			whole["prevResult"] = prev
+			if raw, err := json.Marshal(whole); err == nil {
+				config = raw
+			}
+		}
+	}
+	_, err := g.execute(ctx, command, o, netns, config)
+	return err
+}
+
+// execute runs the plugin. Where it fails it says why in its output.
+func (g *plugin) execute(ctx context.Context, command string, o ipam.Owner, netns string, config []byte) ([]byte, *api.Error) {
+	path, refused := g.find()
+	if refused != nil {
+		return nil, refused
+	}
+	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.WaitDelay = time.Second
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + command, "CNI_CONTAINERID=" + o.ContainerID, "CNI_IFNAME=" + o.IfName,
+		"CNI_NETNS=" + netns, "CNI_ARGS=" + g.Args, "CNI_PATH=" + g.Path}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin = bytes.NewReader(config)
+	cmd.Stdout, cmd.Stderr = &limited{&stdout}, &limited{&stderr}
+	err := cmd.Run()
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		return nil, unavailable("IPAM plugin %s %s: %v", g.Type, command, ctx.Err())
+	}
+	var said struct {
+		Code         int
+		Msg, Details string
+	}
+	if errors.As(err, new(*exec.ExitError)) && json.Unmarshal(stdout.Bytes(), &said) == nil && said.Msg != "" {
+		return nil, coded(api.ReasonInternal, said.Code, "IPAM plugin %s %s: %s", g.Type, command, strings.TrimSpace(said.Msg+" "+said.Details))
+	}
+	return nil, failed("IPAM plugin %s %s: %v: %s", g.Type, command, err, strings.TrimSpace(stderr.String()))
+}
+
+// limited keeps the first of what is written, and takes all.
+type limited struct{ b *bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.b.Write(p[:min(len(p), max(0, maxOutput-l.b.Len()))])
+	return len(p), nil
+}
+
+var _ io.Writer = (*limited)(nil)
+
+// addressByPlugin has the plugin that the configuration names give the addresses. What
+// it is told is remembered before.
+func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
+	r.Plugin = newPlugin(p, c, n)
+	if _, err := r.Plugin.find(); err != nil {
+		r.Plugin = nil // it can neither give nor take
+		return err
+	}
+	if err := s.save(r); err != nil {
+		return failed("%v", err)
+	}
+	text, err := r.Plugin.execute(ctx, api.CNIAdd, r.owner(), r.Netns, r.Plugin.Config)
+	if err != nil {
+		return err
+	}
+	given := &result{}
+	if err := json.Unmarshal(text, given); err != nil {
+		return coded(api.ReasonInternal, api.CNIDecodingFailed, "IPAM plugin %s: its result: %v", c.ipam.Type, err)
+	}
+	for _, ip := range given.IPs {
+		if !ip.Address.IsValid() || slices.Contains(r.Addresses, ip.Address) {
+			return failed("IPAM plugin %s: its result: an address is no such, or is there twice", c.ipam.Type)
+		}
+		gw := netip.Addr{}
+		if ip.Gateway != nil {
+			gw = *ip.Gateway
+		}
+		r.Addresses, r.Gateways = append(r.Addresses, ip.Address), append(r.Gateways, gw)
+	}
+	r.Routes = given.Routes
+	if len(given.DNS) > 0 && len(r.DNS) == 0 {
+		r.DNS = given.DNS
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// recordDir is the folder, within stateDir, of what is remembered of each interface.
+const recordDir = "pods"
+
+// record is what is remembered of one interface of a pod, from before anything of it
+// is made until nothing of it is left.
+type record struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	Name        string `json:"name"`    // of the network configuration
+	Network     string `json:"network"` // the PodNetwork
+	Netns       string `json:"netns"`
+	Boot        string `json:"boot"` // id of the boot of the machine
+	Pod         string `json:"pod,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Device      string `json:"device"`
+	Object      string `json:"object"` // name of the Endpoint, and of what else there is of it
+	// Plugin is the IPAM plugin that gave the addresses; nil: the daemon did.
+	Plugin *plugin `json:"plugin,omitempty"`
+
+	Bridge    string           `json:"bridge,omitempty"`
+	MAC       string           `json:"mac,omitempty"`
+	MTU       int              `json:"mtu,omitempty"`
+	Addresses []netip.Prefix   `json:"addresses,omitempty"`
+	Gateways  []netip.Addr     `json:"gateways,omitempty"` // of each address; may be invalid
+	Routes    []route          `json:"routes,omitempty"`
+	DNS       json.RawMessage  `json:"dns,omitempty"`
+	Ports     []portMapping    `json:"ports,omitempty"`
+	Ingress   datapath.PodRate `json:"ingress"`
+	Egress    datapath.PodRate `json:"egress"`
+	Done      bool             `json:"done,omitempty"` // the runtime was told that it is there
+}
+
+func (r *record) owner() ipam.Owner { return ipam.Owner{ContainerID: r.ContainerID, IfName: r.IfName} }
+
+// objectName is the name of the Endpoint of an interface: one of people where it has
+// any, and always one of its own.
+func objectName(o ipam.Owner, namespace, pod string) string {
+	name := sumOf(o)[:10]
+	if pod == "" {
+		return name
+	}
+	head := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '/' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(namespace+"/"+pod))
+	head = strings.Trim(head[:min(len(head), 200)], "-./")
+	if head == "" {
+		return name
+	}
+	return head + "/" + name
+}
+
+func sumOf(o ipam.Owner) string {
+	sum := sha256.Sum256([]byte(o.String()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// link is the link of the pod.
+func (r *record) link() *datapath.PodLink {
+	mac, _ := net.ParseMAC(r.MAC) // it was one when it was written
+	l := &datapath.PodLink{
+		Device: r.Device, Bridge: r.Bridge, Netns: r.Netns, IfName: r.IfName, MAC: mac, MTU: r.MTU, Addresses: r.Addresses,
+		Label: strings.Trim(r.Namespace+"/"+r.Pod, "/") + " " + r.owner().String(), Ingress: r.Ingress, Egress: r.Egress,
+	}
+	for _, x := range r.Routes {
+		route := datapath.PodRoute{Prefix: x.Dst, MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority, Scope: x.Scope}
+		if x.GW != nil {
+			route.Via = *x.GW
+		}
+		if x.Table != nil {
+			route.Table = *x.Table
+		}
+		l.Routes = append(l.Routes, route)
+	}
+	return l
+}
+
+// endpoint is the object that guards the pod.
+func (r *record) endpoint() api.Object {
+	spec := struct {
+		Device      string   `json:"device"`
+		Addresses   []string `json:"addresses,omitempty"`
+		MAC         string   `json:"mac"`
+		Namespace   string   `json:"namespace,omitempty"`
+		Pod         string   `json:"pod,omitempty"`
+		Netns       string   `json:"netns,omitempty"`
+		ContainerID string   `json:"containerID,omitempty"`
+		Network     string   `json:"network"`
+	}{Device: r.Device, MAC: r.MAC, Namespace: r.Namespace, Pod: r.Pod, Netns: r.Netns, ContainerID: r.ContainerID, Network: r.Network}
+	for _, a := range r.Addresses {
+		spec.Addresses = append(spec.Addresses, a.Addr().String())
+	}
+	return object(kindEndpoint, r.Object, spec)
+}
+
+// kindEndpoint is the kind of the objects that guard pods.
+const kindEndpoint = "Endpoint"
+
+func object(kind, name string, spec any) api.Object {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return api.Object{Kind: kind, Name: name, Owner: api.OwnerCNI, Spec: text}
+}
+
+func (s *Server) recordPath(o ipam.Owner) string {
+	return filepath.Join(s.StateDir, recordDir, sumOf(o)+".json")
+}
+
+// save writes a record. What a plugin gave outlives the loss of power; all else is gone
+// then anyhow.
+func (s *Server) save(r *record) error {
+	dir := filepath.Join(s.StateDir, recordDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if r.Plugin != nil && err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), s.recordPath(r.owner()))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // of no use
+		return fmt.Errorf("remember %s: %w", r.owner(), err)
+	}
+	return nil
+}
+
+func (s *Server) forget(r *record) error {
+	err := os.Remove(s.recordPath(r.owner()))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget %s: %w", r.owner(), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, r.owner())
+	if s.names[r.Device] == r.owner() {
+		delete(s.names, r.Device)
+	}
+	return nil
+}
+
+// load reads what earlier runs remembered. What cannot be read is set aside: the links
+// that it was about are removed as those that nobody knows.
+func (s *Server) load() ([]*record, error) {
+	return loadRecords(s.StateDir, func(path string, cause error) error {
+		s.Log.Error("what is remembered of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
+		return os.Rename(path, path+".damaged")
+	})
+}
+
+// loadRecords reads all records; damaged is told of those that cannot be.
+func loadRecords(stateDir string, damaged func(path string, cause error) error) (list []*record, err error) {
+	dir := filepath.Join(stateDir, recordDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if strings.HasPrefix(e.Name(), ".new-") {
+			_ = os.Remove(path) // was not finished
+			continue
+		}
+		if !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		r, err := readRecord(path)
+		if err == nil {
+			list = append(list, r)
+		} else if err := damaged(path, err); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func readRecord(path string) (*record, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, err
+	}
+	if filepath.Base(path) != sumOf(r.owner())+".json" || r.Device == "" || r.Object == "" || len(r.Gateways) != len(r.Addresses) {
+		return nil, errors.New("it is not whole")
+	}
+	return r, nil
+}
+
+// Leases returns the addresses that pods have by what is remembered of them, for where
+// nobody else remembers.
+func Leases(stateDir string) (list []ipam.Lease) {
+	records, err := loadRecords(stateDir, func(string, error) error { return nil })
+	if err != nil {
+		return nil // whoever starts with them tells
+	}
+	for _, r := range records {
+		if r.Plugin == nil && r.Done {
+			list = append(list, ipam.Lease{Network: r.Network, Owner: r.owner(), Addresses: r.Addresses, Netns: r.Netns, Pod: podOf(r), Boot: r.Boot})
+		}
+	}
+	return list
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// recover takes over what an earlier run left: finished interfaces as they are, and all
+// else is removed. It says whether that is done; where not, it is to be repeated.
+func (s *Server) recover(ctx context.Context) bool {
+	if err := s.takeOver(ctx); err != nil {
+		s.Log.Error("what an earlier run left of pods is not cleared away yet; ADD waits for that", slog.Any("error", err))
+		return false
+	}
+	s.drain(ctx)
+	return true
+}
+
+func (s *Server) takeOver(ctx context.Context) error {
+	list, err := s.load()
+	if err != nil {
+		return err
+	}
+	devices, err := s.Links.Devices(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, r := range list {
+		s.pods[r.owner()], s.names[r.Device] = r, r.owner()
+	}
+	s.mu.Unlock()
+	for _, r := range list {
+		why := ""
+		switch there := slices.Contains(devices, r.Device); {
+		case r.Boot != s.Addresses.Boot():
+			why = "the machine was booted since"
+		case !r.Done:
+			why = "it was not finished"
+		case !there && netnsGone(r.Netns):
+			why = "its network namespace is gone"
+		}
+		if why != "" {
+			if err := s.collect(ctx, r, why); err != nil {
+				return err
+			}
+		}
+	}
+	return s.clearStrays(ctx, devices)
+}
+
+// clearStrays removes what belongs to no interface, and puts the objects of interfaces
+// that are there and have lost them.
+func (s *Server) clearStrays(ctx context.Context, devices []string) error {
+	wanted := map[api.ObjectRef]bool{}
+	var puts []api.Object
+	for _, r := range s.all() {
+		for _, o := range append([]api.Object{r.endpoint()}, r.hostPorts()...) {
+			ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
+			wanted[ref] = true
+			if _, ok := s.Objects.Status(ref); !ok {
+				puts = append(puts, o)
+			}
+		}
+	}
+	for _, device := range devices {
+		s.mu.Lock()
+		_, taken := s.names[device]
+		s.mu.Unlock()
+		if taken {
+			continue
+		}
+		s.Log.Info("a pod's link that nobody knows is removed", slog.String("device", device))
+		if err := s.Links.Delete(ctx, device); err != nil {
+			return err
+		}
+	}
+	var strays []api.ObjectRef
+	for _, kind := range []string{kindEndpoint, api.KindNAT} {
+		for _, o := range s.Objects.Owned(kind) {
+			if !wanted[o] {
+				strays = append(strays, o)
+			}
+		}
+	}
+	if len(puts)+len(strays) > 0 {
+		if _, err := s.changes.do(ctx, puts, strays); err != nil {
+			return err
+		}
+	}
+	return s.clearLeases(ctx)
+}
+
+// clearLeases gives back addresses that no interface has.
+func (s *Server) clearLeases(ctx context.Context) error {
+	for _, l := range s.Addresses.Leases() {
+		s.mu.Lock()
+		r := s.pods[l.Owner]
+		s.mu.Unlock()
+		if r != nil {
+			continue
+		}
+		s.Log.Info("addresses that no pod has are given back", slog.String("container", l.ContainerID), slog.Any("addresses", l.Addresses))
+		if err := s.Addresses.Release(ctx, l.Owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep removes interfaces of which nothing is left that could be served: the pod's
+// network namespace is gone, and with it the link.
+func (s *Server) sweep(ctx context.Context) {
+	devices, err := s.Links.Devices(ctx)
+	if err != nil {
+		return // the next time
+	}
+	for _, r := range s.all() {
+		if !r.Done || slices.Contains(devices, r.Device) || !netnsGone(r.Netns) {
+			continue
+		}
+		if err := s.collect(ctx, r, "its network namespace is gone"); err != nil {
+			s.Log.Warn("what is left of a pod could not be removed", slog.Any("error", err))
+		}
+	}
+}
+
+func netnsGone(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
