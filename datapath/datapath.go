@@ -200,8 +200,9 @@ type RuleCounters struct {
 
 // NATCounters count what a NAT did since it came into force.
 type NATCounters struct {
-	Connections uint64            // that it translated
-	Drops       map[string]uint64 // of what it matched, by reason
+	Packets, Bytes uint64            // of connections that it translated, both ways, as of the last look through them
+	Connections    uint64            // that it translated
+	Drops          map[string]uint64 // of what it matched, by reason
 }
 
 // PortCounters count what passed a port's programs.

@@ -63,6 +63,10 @@ struct work {
 	__u32 now_tick;	     /* of the packet, for those who have not got it */
 	__u32 echo;	     /* ICMP: a new port is one on both sides */
 	__u32 source_nat_id; /* of a new connection, where another rule translates its source */
+	__u32 spare_tick;
+	__be16 spare_port; /* of a translated connection that ended; 0: none was seen */
+	__u16 pad;
+	struct tuple spare_tuple;
 	struct nat_pair_key pair_key;
 	struct mapping_key mapping_key; /* of the inner side */
 	struct mapping_key mapping_outer_key;

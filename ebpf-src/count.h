@@ -13,12 +13,19 @@ static __always_inline void count_verdict(__u32 verdict)
 		*n += 1;
 }
 
-/* Counts for its backend what a connection carried whose entry begins anew. */
+/* Counts for its backend, and for what translates it, what a connection carried whose entry
+ * begins anew or makes room.
+ */
 static __always_inline void count_reused(const struct ct_meta *meta)
 {
-	__u32 id = meta->backend_id;
+	__u32 id = meta->backend_id, nat_id = meta->nat_id;
 	struct traffic *t = bpf_map_lookup_elem(&ll_backend_reused, &id);
+	struct nat_stats *s = nat_id ? bpf_map_lookup_elem(&ll_nat_stats, &nat_id) : NULL;
 
+	if (s) {
+		s->reused_packet_count += meta->packet_count;
+		s->reused_byte_count += meta->byte_count;
+	}
 	if (!t)
 		return;
 	__sync_fetch_and_add(&t->packet_count, meta->packet_count);

@@ -174,7 +174,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	struct ct_meta *twin;
 
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	twin = conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
 	if (twin)
 		return twin;
 	w->twin = w->conn;

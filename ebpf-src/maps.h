@@ -175,6 +175,11 @@ MAP(ll_nat_pair, BPF_MAP_TYPE_LPM_TRIE, struct nat_pair_key, struct nat_prefix, 
 MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC);
 MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F_NO_PREALLOC);
 
+/* What translated connections carried that are gone, by the id of the translation. Written
+ * by loxilightd.
+ */
+MAP(ll_nat_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
+
 /* Mappings that do not depend on the remote, from inside and from outside. Entered
  * here, expired by loxilightd.
  */

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "count.h"
 #include "conntrack.h"
 
 /* The mixing step of a hash; as in lb.h. */
@@ -155,12 +156,89 @@ static __always_inline void ports_use(struct work *w, __be16 port)
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 }
 
+/* Ports that are looked at for a free one before that of a connection that ended is taken. */
+#define PORTS_FREE_TRIES 8
+
+/* The outer port that w->conn is tried with is another connection's: notes it where that one
+ * ended, the longest ago of those seen.
+ */
+static __always_inline void ports_note_ended(struct work *w)
+{
+	struct ct_meta *meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+
+	if (!meta || w->twin.meta.state < CT_TIME_WAIT || !w->twin.meta.nat_id ||
+	    (w->twin.meta.flags & (CT_F_REPLY | CT_F_SNAT)) != (CT_F_REPLY | CT_F_SNAT))
+		return;
+	if (w->spare_port && (__s32)(w->twin.meta.last_seen_tick - w->spare_tick) >= 0)
+		return;
+	w->spare_port = w->conn.sport;
+	w->spare_tick = w->twin.meta.last_seen_tick;
+}
+
+/* Gives w->conn the port of a connection that ended, w->spare_port, and removes that. Its
+ * remote may still remember it, and takes a new one by its sequence number or timestamp (RFC
+ * 9293, section 3.10.7.4; RFC 6191). A global function, so that the verifier walks it once.
+ */
+__noinline int ports_take_spare(void)
+{
+	struct work *w = work_get();
+	struct ct_meta *meta;
+
+	if (!w)
+		return -DROP_NO_PORT;
+	w->conn.sport = w->spare_port;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	if (!meta)
+		return LL_NEXT;
+	/* It has been revived, or another CPU was first. */
+	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple, w->twin.half_open))
+		return -DROP_NO_PORT;
+	count_reused(&w->twin.meta);
+	tuple_reply(&w->spare_tuple, &w->twin, &w->twin_tuple);
+	if (!conn_find(w, &w->spare_tuple, &w->twin, 0) || w->twin.sport != w->conn.sport ||
+	    !addr_equal(&w->twin.saddr, &w->conn.saddr))
+		return LL_NEXT;
+	count_reused(&w->twin.meta);
+	conn_remove(&w->spare_tuple, w->twin.half_open);
+	return LL_NEXT;
+}
+
+/* Whether a rule gives out a port. */
+static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
+{
+	for (int r = 0; r < NAT_RANGES; r++)
+		if ((__u16)(port - rule->range_first[r]) < rule->range_size[r])
+			return 1;
+	return 0;
+}
+
+/* A connection opened anew keeps the outer port that it had towards the same remote: to that
+ * it is what it is to us.
+ */
+static __always_inline int ports_keep(struct work *w, const struct nat_rule *rule)
+{
+	const struct conn *old = &w->old;
+
+	if (!w->reopen || old->meta.nat_id != rule->id || !(old->meta.flags & CT_F_SNAT) ||
+	    rule->block_size || !addr_equal(&old->saddr, &w->conn.saddr) ||
+	    !addr_equal(&old->daddr, &w->conn.daddr) || old->dport != w->conn.dport ||
+	    !ports_has(rule, bpf_ntohs(old->sport)) || ports_taken(bpf_ntohs(old->sport)))
+		return 0;
+	w->conn.sport = old->sport;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	return 1;
+}
+
 /* Whether an outer port is free for w->conn; then it has it. */
 static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
 	ports_use(w, bpf_htons(port));
-	if (conn_exists(&w->twin_tuple))
+	if (conn_exists(&w->twin_tuple)) {
+		if (!(rule->flags & NAT_F_MAPPING))
+			ports_note_ended(w);
 		return 0;
+	}
 	if (!(rule->flags & NAT_F_MAPPING))
 		return 1;
 	__builtin_memset(&w->mapping, 0, sizeof(w->mapping));
@@ -221,15 +299,16 @@ __noinline int ports_attempt(__u32 slot, __u32 i)
 /* Gives w->conn, which leaves with w->conn.saddr, a port, and fills w->twin_tuple. */
 static __always_inline int ports_choose(struct work *w, __u32 slot, const struct nat_rule *rule)
 {
-	if (rule->flags & NAT_F_MAPPING && ports_mapped(w, rule))
+	if (rule->flags & NAT_F_MAPPING ? ports_mapped(w, rule) : ports_keep(w, rule))
 		return LL_NEXT;
+	w->spare_port = 0;
 	for (int i = 0; i < NAT_BLOCKS_MAX * NAT_PORT_TRIES; i++) {
 		int ret = ports_attempt(slot, i);
 
-		if (ret < 0)
-			return ret;
-		if (ret)
+		if (ret > 0)
 			return LL_NEXT;
+		if (ret < 0 || (w->spare_port && i + 1 >= PORTS_FREE_TRIES))
+			break;
 	}
-	return -DROP_NO_PORT;
+	return w->spare_port ? ports_take_spare() : -DROP_NO_PORT;
 }

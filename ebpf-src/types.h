@@ -613,7 +613,9 @@ struct block_owner_key {
 /* Counters of translation, per CPU. */
 struct nat_stats {
 	__u64 connection_count;
-	__u64 drop_count[4]; /* by enum nat_drop */
+	__u64 drop_count[4];	   /* by enum nat_drop */
+	__u64 reused_packet_count; /* of connections whose tuple or port a new one has taken */
+	__u64 reused_byte_count;
 };
 
 enum nat_drop {

@@ -46,6 +46,7 @@ const (
 	answererMapLlNatPool          = "ll_nat_pool"
 	answererMapLlNatRule          = "ll_nat_rule"
 	answererMapLlNatStats         = "ll_nat_stats"
+	answererMapLlNatTraffic       = "ll_nat_traffic"
 	answererMapLlNetfilter        = "ll_netfilter"
 	answererMapLlNexthop          = "ll_nexthop"
 	answererMapLlNexthopFree      = "ll_nexthop_free"
@@ -158,6 +159,7 @@ type answererMapSpecs struct {
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.MapSpec `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
@@ -246,6 +248,7 @@ type answererMaps struct {
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.Map `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
@@ -303,6 +306,7 @@ func (m *answererMaps) Close() error {
 		m.LlNatPool,
 		m.LlNatRule,
 		m.LlNatStats,
+		m.LlNatTraffic,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,

@@ -88,6 +88,7 @@ const (
 	askerMapLlNatPool          = "ll_nat_pool"
 	askerMapLlNatRule          = "ll_nat_rule"
 	askerMapLlNatStats         = "ll_nat_stats"
+	askerMapLlNatTraffic       = "ll_nat_traffic"
 	askerMapLlNetfilter        = "ll_netfilter"
 	askerMapLlNexthop          = "ll_nexthop"
 	askerMapLlNexthopFree      = "ll_nexthop_free"
@@ -195,6 +196,7 @@ type askerMapSpecs struct {
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.MapSpec `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
@@ -278,6 +280,7 @@ type askerMaps struct {
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.Map `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
@@ -334,6 +337,7 @@ func (m *askerMaps) Close() error {
 		m.LlNatPool,
 		m.LlNatRule,
 		m.LlNatStats,
+		m.LlNatTraffic,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,

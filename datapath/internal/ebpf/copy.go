@@ -36,6 +36,7 @@ var daemonWrites = map[string]bool{
 	kernelMapLlSourceRange:    true,
 	kernelMapLlRuleName:       true,
 	kernelMapLlRuleHits:       true,
+	kernelMapLlNatTraffic:     true,
 }
 
 // follows reports whether programs enter what has to be copied once more. Arrays

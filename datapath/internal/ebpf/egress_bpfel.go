@@ -58,6 +58,7 @@ const (
 	egressMapLlNatPool          = "ll_nat_pool"
 	egressMapLlNatRule          = "ll_nat_rule"
 	egressMapLlNatStats         = "ll_nat_stats"
+	egressMapLlNatTraffic       = "ll_nat_traffic"
 	egressMapLlNetfilter        = "ll_netfilter"
 	egressMapLlNexthop          = "ll_nexthop"
 	egressMapLlNexthopFree      = "ll_nexthop_free"
@@ -166,6 +167,7 @@ type egressMapSpecs struct {
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.MapSpec `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
@@ -250,6 +252,7 @@ type egressMaps struct {
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.Map `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
@@ -307,6 +310,7 @@ func (m *egressMaps) Close() error {
 		m.LlNatPool,
 		m.LlNatRule,
 		m.LlNatStats,
+		m.LlNatTraffic,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,

@@ -46,6 +46,7 @@ const (
 	forwarderMapLlNatPool          = "ll_nat_pool"
 	forwarderMapLlNatRule          = "ll_nat_rule"
 	forwarderMapLlNatStats         = "ll_nat_stats"
+	forwarderMapLlNatTraffic       = "ll_nat_traffic"
 	forwarderMapLlNetfilter        = "ll_netfilter"
 	forwarderMapLlNexthop          = "ll_nexthop"
 	forwarderMapLlNexthopFree      = "ll_nexthop_free"
@@ -155,6 +156,7 @@ type forwarderMapSpecs struct {
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.MapSpec `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
@@ -240,6 +242,7 @@ type forwarderMaps struct {
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.Map `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
@@ -297,6 +300,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlNatPool,
 		m.LlNatRule,
 		m.LlNatStats,
+		m.LlNatTraffic,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,

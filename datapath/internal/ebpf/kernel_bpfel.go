@@ -247,9 +247,11 @@ type kernelNatRule struct {
 }
 
 type kernelNatStats struct {
-	_               structs.HostLayout
-	ConnectionCount uint64
-	DropCount       [4]uint64
+	_                 structs.HostLayout
+	ConnectionCount   uint64
+	DropCount         [4]uint64
+	ReusedPacketCount uint64
+	ReusedByteCount   uint64
 }
 
 type kernelNexthop struct {
@@ -454,6 +456,7 @@ const (
 	kernelMapLlNatPool          = "ll_nat_pool"
 	kernelMapLlNatRule          = "ll_nat_rule"
 	kernelMapLlNatStats         = "ll_nat_stats"
+	kernelMapLlNatTraffic       = "ll_nat_traffic"
 	kernelMapLlNetfilter        = "ll_netfilter"
 	kernelMapLlNexthop          = "ll_nexthop"
 	kernelMapLlNexthopFree      = "ll_nexthop_free"
@@ -563,6 +566,7 @@ type kernelMapSpecs struct {
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.MapSpec `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.MapSpec `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.MapSpec `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.MapSpec `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
@@ -648,6 +652,7 @@ type kernelMaps struct {
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
 	LlNatRule        *ebpf.Map `ebpf:"ll_nat_rule"`
 	LlNatStats       *ebpf.Map `ebpf:"ll_nat_stats"`
+	LlNatTraffic     *ebpf.Map `ebpf:"ll_nat_traffic"`
 	LlNetfilter      *ebpf.Map `ebpf:"ll_netfilter"`
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
@@ -705,6 +710,7 @@ func (m *kernelMaps) Close() error {
 		m.LlNatPool,
 		m.LlNatRule,
 		m.LlNatStats,
+		m.LlNatTraffic,
 		m.LlNetfilter,
 		m.LlNexthop,
 		m.LlNexthopFree,

@@ -29,10 +29,11 @@ type nats struct {
 	lastPool uint32
 	lastID   uint16
 	inForce  bool
-	rules    map[uint32]*natRule // by slot, as in force
-	old      []natSlot           // to be removed
-	log      map[uint16]bool     // ids whose mappings are to be told
-	told     map[translated]bool // that began, and have not ended
+	rules    map[uint32]*natRule       // by slot, as in force
+	old      []natSlot                 // to be removed
+	log      map[uint16]bool           // ids whose mappings are to be told
+	told     map[translated]bool       // that began, and have not ended
+	live     map[uint32]*backendTotals // what connections carried as of the last pass, by id
 }
 
 // natSlot is what one rule has in the tables.

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -87,6 +85,8 @@ type natPass struct {
 	log    map[uint16]bool
 	shared map[uint16]bool // ids whose ports are of mappings or blocks
 	told   map[translated]bool
+	live   map[uint32]*backendTotals // what connections carry, by id
+	closed map[uint32]*backendTotals // what those carried that the pass ended
 }
 
 // passBegins returns what a pass is to find out.
@@ -94,6 +94,7 @@ func (n *nats) passBegins() *natPass {
 	p := &natPass{
 		outers: make(outerPorts), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
+		live: make(map[uint32]*backendTotals), closed: make(map[uint32]*backendTotals),
 	}
 	n.mu.RLock()
 	for _, r := range n.rules {
@@ -149,7 +150,8 @@ func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zon
 func (n *nats) passEnded(p *natPass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := errors.Join(n.endMappings(p), n.endBlocks(p))
+	n.live = p.live
+	err := errors.Join(n.addClosed(p), n.endMappings(p), n.endBlocks(p))
 	if err != nil {
 		return fmt.Errorf("end mappings of NAT: %w", err)
 	}
@@ -289,33 +291,3 @@ func (p *natPass) inUse(b *kernelBlock, zone uint8) bool {
 	}
 	return false
 }
-
-// counters returns those of one NAT; false if it is not in force.
-func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
-	n.mu.RLock()
-	id := n.ids[name]
-	n.mu.RUnlock()
-	if id == 0 {
-		return c, false, nil
-	}
-	var each []kernelNatStats
-	switch err := n.d.maps[kernelMapLlNatStats].Lookup(uint32(id), &each); {
-	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return c, false, nil
-	case err != nil:
-		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
-	}
-	c.Drops = make(map[string]uint64)
-	for _, s := range each {
-		c.Connections += s.ConnectionCount
-		for i, drops := range s.DropCount {
-			if drops > 0 {
-				c.Drops[natDrops[i]] += drops
-			}
-		}
-	}
-	return c, true, nil
-}
-
-// natDrops are the words for enum nat_drop.
-var natDrops = [4]string{"no_port", "no_address", "no_connection", "other"}

@@ -84,7 +84,7 @@ func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 		if _, ok := rules[name]; ok {
 			continue
 		}
-		e := errors.Join(ifThere(n.d.maps[kernelMapLlNatStats].Delete(uint32(id))), ifThere(n.d.maps[kernelMapLlNatName].Delete(uint32(id))))
+		e := errors.Join(ifThere(n.d.maps[kernelMapLlNatStats].Delete(uint32(id))), ifThere(n.d.maps[kernelMapLlNatTraffic].Delete(uint32(id))), ifThere(n.d.maps[kernelMapLlNatName].Delete(uint32(id))))
 		if err = errors.Join(err, e); e == nil {
 			delete(n.ids, name)
 			delete(n.names, id)

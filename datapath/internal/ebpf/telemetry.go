@@ -215,6 +215,9 @@ func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (dat
 
 // NATCounters implements [datapath.Telemetry].
 func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datapath.NATCounters, bool, error) {
+	if err := t.d.sweeper.refresh(); err != nil {
+		return datapath.NATCounters{}, false, err
+	}
 	return t.d.nats.counters(name)
 }
 

@@ -76,6 +76,7 @@ func (p *pass) count(m *kernelCtMeta) {
 	if m.Nexthop < nexthopCount {
 		p.used[m.Nexthop] = true
 	}
+	p.nat.carry(p.nat.live, m)
 	t := totalsOf(p.live, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
@@ -86,6 +87,7 @@ func (p *pass) count(m *kernelCtMeta) {
 
 // close enters a connection's direction that has ended.
 func (p *pass) close(m *kernelCtMeta) {
+	p.nat.carry(p.nat.closed, m)
 	t := totalsOf(p.closed, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount

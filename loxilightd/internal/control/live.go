@@ -247,7 +247,7 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 		return ofRule(t.RuleCounters(ctx, datapath.RuleName(o.Name)))
 	case *state.NAT:
 		c, _, err := t.NATCounters(ctx, datapath.NATName(o.Name))
-		return &api.CountersResult{Connections: c.Connections, Drops: orEmpty(c.Drops)}, err
+		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops)}, err
 	}
 	return nil, nil
 }

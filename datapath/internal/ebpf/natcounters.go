@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// carry adds what one direction of a connection carries to the totals of what translates it.
+func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
+	if m.NatId == 0 {
+		return
+	}
+	t := totalsOf(totals, uint32(m.NatId))
+	t.packets += m.PacketCount
+	t.bytes += m.ByteCount
+}
+
+// addClosed adds what ended connections carried to the totals of what translated them.
+func (n *nats) addClosed(p *natPass) error {
+	table := n.d.maps[kernelMapLlNatTraffic]
+	for id, c := range p.closed {
+		if n.names[uint16(id)] == "" {
+			continue // the NAT is gone
+		}
+		var t kernelTraffic
+		if _, err := lookup(table, &id, &t); err != nil {
+			return err
+		}
+		t.PacketCount += c.packets
+		t.ByteCount += c.bytes
+		if err := table.Update(id, &t, ebpf.UpdateAny); err != nil {
+			return tableError("rules", err)
+		}
+	}
+	return nil
+}
+
+// counters returns those of one NAT; false if it is not in force. What connections carry
+// is as of the last pass.
+func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	id := uint32(n.ids[name])
+	if id == 0 {
+		return c, false, nil
+	}
+	var each []kernelNatStats
+	switch err := n.d.maps[kernelMapLlNatStats].Lookup(id, &each); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return c, false, nil
+	case err != nil:
+		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
+	}
+	var past kernelTraffic
+	if _, err := lookup(n.d.maps[kernelMapLlNatTraffic], &id, &past); err != nil {
+		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
+	}
+	c.Packets, c.Bytes = past.PacketCount, past.ByteCount
+	if t := n.live[id]; t != nil {
+		c.Packets += t.packets
+		c.Bytes += t.bytes
+	}
+	c.Drops = make(map[string]uint64)
+	for _, s := range each {
+		c.Connections += s.ConnectionCount
+		c.Packets += s.ReusedPacketCount
+		c.Bytes += s.ReusedByteCount
+		for i, drops := range s.DropCount {
+			if drops > 0 {
+				c.Drops[natDrops[i]] += drops
+			}
+		}
+	}
+	return c, true, nil
+}
+
+// natDrops are the words for enum nat_drop.
+var natDrops = [4]string{"no_port", "no_address", "no_connection", "other"}
