@@ -533,8 +533,7 @@ enum nat_type {
 #define NAT_BLOCKS_MAX 4  /* of one inner address */
 
 /* What a rule of translation does, by four times its id, and the two lowest bits of the
- * flags of its record in the classifier: 1 changes with the rule, 2 is set where it
- * translates the other direction of prefix to prefix.
+ * flags of its record in the classifier: 1 changes with the rule, 2 is not used.
  */
 struct nat_rule {
 	__u16 id;

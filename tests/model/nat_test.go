@@ -22,7 +22,7 @@ type mapping struct {
 // connection; nil: there is none.
 func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	var best *nat
-	for _, n := range append(c.mirrored(), c.nats...) {
+	for _, n := range c.nats {
 		if !slices.Contains(kinds, n.kind) || !c.matches(&n.match, in, out, p) {
 			continue
 		}
@@ -31,24 +31,6 @@ func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 		}
 	}
 	return best
-}
-
-// mirrored are the other directions of rules that are one to one: the inner address has
-// the outer one for its own connections, and the outer one leads to it.
-func (c *config) mirrored() (all []*nat) {
-	for _, n := range c.nats {
-		if !n.oneToOne {
-			continue
-		}
-		m := &nat{name: n.name, priority: n.priority, oneToOne: true}
-		if n.kind == "snat" {
-			m.kind, m.match.dst, m.addresses = "dnat", n.addresses, n.match.src
-		} else {
-			m.kind, m.match.src, m.addresses = "snat", n.addresses, n.match.dst
-		}
-		all = append(all, m)
-	}
-	return all
 }
 
 // translate decides about the first packet of a connection that is no service's.

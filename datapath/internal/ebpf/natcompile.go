@@ -16,8 +16,6 @@ const (
 	natOpen     = 0x4
 	natEachPort = 0x8
 
-	natSlotReverse = 0x2 // of a slot: the other direction of prefix to prefix
-
 	natRanges = len(kernelNatRule{}.RangeFirst)
 
 	// natPoolMax is how many pieces of one size a pool is cut into at most.
@@ -31,20 +29,14 @@ var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, da
 func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
 	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
 	r.record = kernelNatRule{Id: id, Type: natTypes[v.Type]}
-	own, other := 1, 0
+	own := 1
 	if v.Type == datapath.DNAT {
-		own, other = 0, 1
+		own = 0
 	}
 	r.set = natSets[own]
 	sets[own] = r
 	if v.OneToOne {
-		reverse, err := r.pairUp(v)
-		if err != nil {
-			return sets, err
-		}
-		reverse.set = natSets[other]
-		sets[other] = reverse
-		return sets, nil
+		return sets, r.pairUp(v)
 	}
 	r.fillPool(v.Addresses)
 	if v.Type == datapath.DNAT {
@@ -63,29 +55,24 @@ func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapa
 	return sets, r.fillPorts(ranges, v.BlockSize)
 }
 
-// pairUp makes r translate prefix to prefix, and returns the rule of the other direction.
-func (r *natRule) pairUp(v *datapath.NAT) (*natRule, error) {
+// pairUp makes r translate prefix to prefix.
+func (r *natRule) pairUp(v *datapath.NAT) error {
 	from := v.Match.Source
-	back := datapath.Match{Source: nil, Destination: v.Addresses, Protocols: v.Match.Protocols, In: v.Match.Out}
 	if v.Type == datapath.DNAT {
 		from = v.Match.Destination
-		back = datapath.Match{Source: v.Addresses, Protocols: v.Match.Protocols, Out: v.Match.In}
 	}
 	if len(from) != len(v.Addresses) {
-		return nil, fmt.Errorf("addresses: %d prefixes for %d that are translated", len(v.Addresses), len(from))
+		return fmt.Errorf("addresses: %d prefixes for %d that are translated", len(v.Addresses), len(from))
 	}
-	reverse := &natRule{name: r.name, match: back, record: r.record, natSlot: natSlot{slot: r.slot | natSlotReverse}}
 	for i, p := range from {
 		to := v.Addresses[i]
 		if p.Bits() != to.Bits() || p.Addr().Is4() != to.Addr().Is4() {
-			return nil, fmt.Errorf("addresses: %s is not as long as %s", to, p)
+			return fmt.Errorf("addresses: %s is not as long as %s", to, p)
 		}
 		r.pair(p, to)
-		reverse.pair(to, p)
 	}
 	r.record.Flags |= natOneToOne
-	reverse.record.Flags |= natOneToOne
-	return reverse, nil
+	return nil
 }
 
 func (r *natRule) pair(from, to netip.Prefix) {
