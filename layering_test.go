@@ -31,14 +31,14 @@ var mayImport = map[string][]string{
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
-	"loxilightd/internal/control": {"api", "datapath", "loxilightd/internal/state"},
+	"loxilightd/internal/control": {"api", "datapath", "loxilightd/internal/ipam", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},

@@ -56,6 +56,7 @@ const (
 	MethodConnectionsFlush = "connections.flush"
 	MethodCounters         = "counters"
 	MethodNetworkList      = "network.list"
+	MethodAddressesList    = "addresses.list"
 )
 
 // Change is the change parameters that apply, replace, delete and rollback share.

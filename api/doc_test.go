@@ -20,7 +20,8 @@ var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
-	"FirewallRuleSpec": FirewallRuleSpec{}, "CNIParams": CNIParams{},
+	"FirewallRuleSpec": FirewallRuleSpec{}, "PodNetworkSpec": PodNetworkSpec{}, "PodNetworkStatus": PodNetworkStatus{},
+	"CNIParams": CNIParams{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
@@ -136,7 +137,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
 		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
-		MethodCNI,
+		MethodCNI, MethodAddressesList,
 	} {
 		if !strings.Contains(text, "\n### "+method+"\n") {
 			t.Errorf("method %s has no section", method)

@@ -65,3 +65,15 @@ type NextHop struct {
 	Device string
 	Weight uint16 // 1 to 256
 }
+
+// LinkName identifies a [Link].
+type LinkName string
+
+// Link is a device that is there whoever made it, and what of it is told here: it is up,
+// and has these addresses beside those of others.
+type Link struct {
+	Device    string
+	Switch    bool           // in the switch's network namespace rather than the host's
+	Addresses []netip.Prefix // host bits kept
+	MTU       int            // bytes; 0: as it is
+}

@@ -22,6 +22,7 @@ const NodeSet SetName = "node"
 type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]
+	Links() Table[LinkName, Link]
 	// Maintain repairs the network namespace of the switch and the link between it
 	// and the host where somebody deleted them. The daemon calls it about once a second.
 	Maintain(ctx context.Context) error

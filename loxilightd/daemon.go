@@ -179,10 +179,18 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 	return time.Time{}
 }
 
+// devices names the link between host and switch, where there is one.
+func devices(cfg *config.Config) node.Devices {
+	if cfg.SwitchNamespace == "" || cfg.SwitchNamespace == "host" {
+		return node.Devices{}
+	}
+	return node.Devices{Host: cfg.HostDevice, Switch: cfg.SwitchDevice}
+}
+
 // newNode returns a node that tells d.control what became of objects.
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
-		Store: d.store, Plane: d.plane, Network: d.network, Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
+		Store: d.store, Plane: d.plane, Network: d.network, Devices: devices(d.cfg), Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
 		Turned: func(k state.Key, s node.Status) {
 			if s.State != reconcile.Removed { // that it is gone is told by its change
 				d.control.StatusTurned(k, statusOf(s))
@@ -206,6 +214,7 @@ func (d *loxilightd) newControl() *control.Server {
 	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
 	return control.New(control.Options{
 		Network: lister,
+		Leases:  d.addresses,
 		CNI: func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error) {
 			return d.pods.Handle(ctx, p)
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 	"github.com/loxilight/loxilight/loxilightd/internal/pods"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // openPods opens what pods have: their addresses and their links. It carries out nothing
@@ -38,12 +39,21 @@ func (d *loxilightd) newPods() *pods.Server {
 	})
 }
 
-// podSubnets returns the subnets of all networks that pods can be in.
+// podSubnets returns the subnets of the pod networks as they are wanted now.
 func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
-	return nil
+	subnets := map[string][]netip.Prefix{}
+	for _, o := range d.store.Snapshot().PodNetworks() {
+		subnets[o.Name] = o.Value.(*state.PodNetwork).Subnets
+	}
+	return subnets
 }
 
 // podNetwork returns the network of a name that pods can be in.
 func (d *loxilightd) podNetwork(name string) (pods.Network, bool) {
-	return pods.Network{}, false
+	o, ok := d.store.Snapshot().Get(state.Key{Kind: state.KindPodNetwork, Name: name})
+	if !ok {
+		return pods.Network{}, false
+	}
+	v := o.Value.(*state.PodNetwork)
+	return pods.Network{Bridge: v.Bridge, Subnets: v.Subnets, MTU: d.node.PodMTU()}, true
 }

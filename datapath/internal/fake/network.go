@@ -11,11 +11,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Network is a network that has no devices: bridges and routes are kept in memory.
+// Network is a network that has no devices: bridges, routes and links are kept in memory.
 // All methods are safe for concurrent use, but for those of one Table.
 type Network struct {
 	bridges *table[datapath.BridgeName, datapath.Bridge]
 	routes  *table[datapath.RouteName, datapath.Route]
+	links   *table[datapath.LinkName, datapath.Link]
 	faults  *faults
 	changed chan struct{}
 
@@ -33,6 +34,10 @@ func NewNetwork(o Options) *Network {
 	})
 	n.routes = newTable[datapath.RouteName](n.faults, "route", func(old, wanted *datapath.Route) error {
 		n.note("route", old != nil, wanted != nil)
+		return nil
+	})
+	n.links = newTable[datapath.LinkName](n.faults, "link", func(old, wanted *datapath.Link) error {
+		n.note("link", old != nil, wanted != nil)
 		return nil
 	})
 	return n
@@ -54,6 +59,9 @@ func (n *Network) Bridges() datapath.Table[datapath.BridgeName, datapath.Bridge]
 
 // Routes implements [datapath.Network].
 func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { return n.routes }
+
+// Links implements [datapath.Network].
+func (n *Network) Links() datapath.Table[datapath.LinkName, datapath.Link] { return n.links }
 
 // Maintain implements [datapath.Network].
 func (n *Network) Maintain(context.Context) error {
@@ -81,6 +89,9 @@ func (n *Network) SetFaults(share float64) { n.faults.set(share) }
 func (n *Network) Content() (map[datapath.BridgeName]datapath.Bridge, map[datapath.RouteName]datapath.Route) {
 	return n.bridges.content(), n.routes.content()
 }
+
+// LinksContent returns a copy of all links.
+func (n *Network) LinksContent() map[datapath.LinkName]datapath.Link { return n.links.content() }
 
 // Maintained returns how often upkeep was done.
 func (n *Network) Maintained() int {

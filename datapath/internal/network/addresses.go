@@ -19,50 +19,66 @@ import (
 // ifaProto is IFA_PROTO: who set an address. Kernels before 5.18 ignore it.
 const ifaProto = 11
 
-// addresses brings the addresses of the bridge to what is wanted. One that a stranger
+// addressUpdate brings the addresses of a device to what is wanted. One that a stranger
 // set is left alone, and does as well.
+type addressUpdate struct {
+	s      *space
+	link   netlink.Link
+	wanted []netip.Prefix
+	ours   *[]string // of the record
+	note   func() error
+	change func(what string, f func() error) error
+}
+
+// addresses brings those of the bridge to what is wanted.
 func (u *bridgeUpdate) addresses() error {
-	now, err := u.s.addresses(u.bridge)
+	a := &addressUpdate{s: u.s, link: u.bridge, wanted: u.value.Addresses, ours: &u.record.Addresses, note: u.note, change: u.change}
+	return a.run()
+}
+
+func (u *addressUpdate) run() error {
+	now, err := u.s.addresses(u.link)
 	if err != nil {
 		return err
 	}
 	var problems []error
 	// Those that go first: IPv6 has an address once, whatever its length.
-	for _, old := range slices.Clone(u.record.Addresses) {
+	for _, old := range slices.Clone(*u.ours) {
 		p, err := netip.ParsePrefix(old)
-		if err == nil && !slices.Contains(u.value.Addresses, p) {
-			problems = append(problems, u.dropAddress(p, slices.Contains(now, p)))
+		if err == nil && !slices.Contains(u.wanted, p) {
+			problems = append(problems, u.drop(p, slices.Contains(now, p)))
 		}
 	}
-	for _, p := range u.value.Addresses {
-		if slices.Contains(now, p) {
-			continue
+	for _, p := range u.wanted {
+		if !slices.Contains(now, p) {
+			problems = append(problems, u.change("add address "+p.String(), func() error { return u.add(p) }))
 		}
-		problems = append(problems, u.change("add address "+p.String(), func() error {
-			if !slices.Contains(u.record.Addresses, p.String()) {
-				u.record.Addresses = append(u.record.Addresses, p.String())
-				if err := u.note(); err != nil {
-					return err
-				}
-			}
-			err := u.s.addAddress(u.bridge.Attrs().Index, p)
-			if errors.Is(err, unix.EEXIST) && p.Addr().Is6() {
-				return fmt.Errorf("the device has it with another length: remove that one, or say that length")
-			}
-			return err
-		}))
 	}
 	return errors.Join(problems...)
 }
 
-func (u *bridgeUpdate) dropAddress(p netip.Prefix, there bool) error {
+func (u *addressUpdate) add(p netip.Prefix) error {
+	if !slices.Contains(*u.ours, p.String()) {
+		*u.ours = append(*u.ours, p.String())
+		if err := u.note(); err != nil {
+			return err
+		}
+	}
+	err := u.s.addAddress(u.link.Attrs().Index, p)
+	if errors.Is(err, unix.EEXIST) && p.Addr().Is6() {
+		return fmt.Errorf("the device has it with another length: remove that one, or say that length")
+	}
+	return err
+}
+
+func (u *addressUpdate) drop(p netip.Prefix, there bool) error {
 	return u.change("remove address "+p.String(), func() error {
 		if there {
-			if err := u.s.removeAddress(u.bridge.Attrs().Index, p); err != nil && !isGone(err) {
+			if err := u.s.removeAddress(u.link.Attrs().Index, p); err != nil && !isGone(err) {
 				return err
 			}
 		}
-		u.record.Addresses = slices.DeleteFunc(u.record.Addresses, func(a string) bool { return a == p.String() })
+		*u.ours = slices.DeleteFunc(*u.ours, func(a string) bool { return a == p.String() })
 		return u.note()
 	})
 }

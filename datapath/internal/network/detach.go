@@ -38,7 +38,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 		return errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
-	n.routes = newRoutes(n)
+	n.routes, n.links = newRoutes(n), newLinks(n)
 	defer func() { err = errors.Join(err, n.Close()) }()
 	if !isHost(cfg) {
 		if _, there := namedID(cfg.SwitchNamespace); there {
@@ -59,7 +59,8 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	return nil
 }
 
-// removeAll removes every route and bridge that the journal knows.
+// removeAll removes every route and bridge, and what is ours of other devices, as far
+// as the journal knows.
 func (n *Network) removeAll(ctx context.Context) error {
 	for name, err := range n.routes.Keys(ctx) {
 		if err == nil {
@@ -69,6 +70,14 @@ func (n *Network) removeAll(ctx context.Context) error {
 			return fmt.Errorf("route %q: %w", name, err)
 		}
 		n.log.Info("route removed", slog.String("route", string(name)))
+	}
+	for name, err := range n.links.Keys(ctx) {
+		if err == nil {
+			err = n.links.Delete(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for name, err := range n.bridges.Keys(ctx) {
 		if err == nil {

@@ -35,11 +35,15 @@ type journal struct {
 type records struct {
 	Bridges map[string]*bridgeRecord
 	Routes  map[string]*routeRecord
+	Links   map[string]*linkRecord
 	holders map[routeRecord]string // of the entries of Routes
 }
 
 func newRecords() records {
-	return records{Bridges: map[string]*bridgeRecord{}, Routes: map[string]*routeRecord{}, holders: map[routeRecord]string{}}
+	return records{
+		Bridges: map[string]*bridgeRecord{}, Routes: map[string]*routeRecord{}, Links: map[string]*linkRecord{},
+		holders: map[routeRecord]string{},
+	}
 }
 
 // bridgeRecord is what is ours of a bridge.
@@ -66,18 +70,30 @@ type routeRecord struct {
 	Key   routeKey `json:"key"`
 }
 
-// line is one change of the journal; without Bridge and Route the name is forgotten.
+// linkRecord is what is ours of a device.
+type linkRecord struct {
+	Device    string   `json:"device"`
+	Space     spaceID  `json:"space"`
+	Index     int      `json:"index"`
+	Addresses []string `json:"addresses,omitempty"`
+	MTU       int      `json:"mtu,omitempty"`    // that we set; 0: none
+	Before    int      `json:"before,omitempty"` // the MTU that it had then
+}
+
+// line is one change of the journal; without Bridge, Route and Link the name is forgotten.
 type line struct {
 	Boot   string        `json:"boot,omitempty"` // the first line has nothing else
 	Kind   string        `json:"kind,omitempty"`
 	Name   string        `json:"name,omitempty"`
 	Bridge *bridgeRecord `json:"bridge,omitempty"`
 	Route  *routeRecord  `json:"route,omitempty"`
+	Link   *linkRecord   `json:"link,omitempty"`
 }
 
 const (
 	kindBridge = "bridge"
 	kindRoute  = "route"
+	kindLink   = "link"
 )
 
 // bootID is another one after each boot.
@@ -121,6 +137,10 @@ func (r *records) take(l line) {
 		r.Bridges[l.Name] = l.Bridge
 	case l.Kind == kindBridge:
 		delete(r.Bridges, l.Name)
+	case l.Kind == kindLink && l.Link != nil:
+		r.Links[l.Name] = l.Link
+	case l.Kind == kindLink:
+		delete(r.Links, l.Name)
 	case l.Kind == kindRoute:
 		if old := r.Routes[l.Name]; old != nil && r.holders[*old] == l.Name {
 			delete(r.holders, *old)
@@ -157,6 +177,9 @@ func (j *journal) rewrite() error {
 	}
 	for name, r := range j.held.Routes {
 		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: r}))
+	}
+	for name, r := range j.held.Links {
+		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: r}))
 	}
 	path := filepath.Join(j.dir, journalName)
 	if err == nil {
@@ -212,6 +235,12 @@ func (j *journal) route(name string) *routeRecord {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.held.Routes[name]
+}
+
+func (j *journal) link(name string) *linkRecord {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held.Links[name]
 }
 
 // holder returns the route that has an entry of a table.

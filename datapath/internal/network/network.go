@@ -38,6 +38,7 @@ type Network struct {
 	journal *journal
 	bridges *bridges
 	routes  *routes
+	links   *links
 	signals *signals
 
 	mu    sync.Mutex // of the following
@@ -60,7 +61,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 		return nil, errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
-	n.routes = newRoutes(n)
+	n.routes, n.links = newRoutes(n), newLinks(n)
 	if err = n.watch(n.host); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -72,6 +73,9 @@ func (n *Network) Bridges() datapath.Table[datapath.BridgeName, datapath.Bridge]
 
 // Routes implements [datapath.Network].
 func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { return n.routes }
+
+// Links implements [datapath.Network].
+func (n *Network) Links() datapath.Table[datapath.LinkName, datapath.Link] { return n.links }
 
 // Changed implements [datapath.Network].
 func (n *Network) Changed() <-chan struct{} { return n.signals.out }

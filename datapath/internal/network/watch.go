@@ -166,5 +166,5 @@ func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) boo
 
 // names says whether an object, or the configuration, names the device.
 func (n *Network) names(device string) bool {
-	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device)
+	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device) || n.links.names(device)
 }

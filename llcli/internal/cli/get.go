@@ -38,10 +38,16 @@ With -o yaml and -o json the objects come out as apply takes them.
 
 bridges, routes, fdb and neighbors (without names) come from the kernel instead: what
 it has now, whoever put it there. ORIGIN says who, OBJECT to which object it belongs.
-The objects are bridge and route.`,
+The objects are bridge and route.
+
+addresses shows whose the addresses of pods are, and GONE why whom they belong to cannot
+be alive any more.`,
 		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get routes --netns switch",
 		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
+			if strings.EqualFold(args[0], addressesWord) && len(args) == 1 {
+				return a.repeat(ctx, func() error { return a.getAddresses(ctx, d) })
+			}
 			view := findView(args[0])
 			if view != nil && len(args) == 1 && options.owner == "" && len(options.labels) == 0 {
 				return a.repeat(ctx, func() error { return a.getView(ctx, d, view, options.netns) })
@@ -74,6 +80,9 @@ func (a *app) completeGet(cmd *cobra.Command, args []string, prefix string) ([]s
 		if v := &kernelViews[i]; strings.HasPrefix(v.words[0], prefix) {
 			words = append(words, cobra.CompletionWithDesc(v.words[0], "what the kernel has: "+v.meaning))
 		}
+	}
+	if strings.HasPrefix(addressesWord, prefix) {
+		words = append(words, cobra.CompletionWithDesc(addressesWord, "whose the addresses of pods are"))
 	}
 	return words, directive
 }

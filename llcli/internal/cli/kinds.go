@@ -43,6 +43,7 @@ var kinds = []kind{
 		cells: interfaceCells,
 	},
 	routeKind,
+	podNetworkKind,
 	groupKind,
 	natKind,
 	firewallKind,

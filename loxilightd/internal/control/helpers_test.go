@@ -132,6 +132,7 @@ func (p *fakeProgress) Status(k state.Key) (api.Status, bool) {
 	return api.Status{State: api.StateReady}, true
 }
 func (p *fakeProgress) NotReady(int) (map[state.Key]api.Status, int) { return p.not, len(p.not) }
+func (p *fakeProgress) PodMTU() int                                  { return 1450 }
 func (p *fakeProgress) Repairs() uint64                              { return 3 }
 func (p *fakeProgress) Problems() []string                           { return p.problems }
 func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {

@@ -106,7 +106,7 @@ func (l *networkListing) read(ctx context.Context, view datapath.NetworkView, at
 			return false, err
 		}
 		for i := range entries {
-			text, err := json.Marshal(networkEntryOf(&entries[i], at.netns, view))
+			text, err := json.Marshal(l.networkEntryOf(&entries[i], at.netns, view))
 			if err != nil {
 				return false, err
 			}
@@ -129,7 +129,7 @@ func (l *networkListing) read(ctx context.Context, view datapath.NetworkView, at
 	}
 }
 
-func networkEntryOf(e *datapath.NetworkEntry, netns string, view datapath.NetworkView) *api.NetworkEntry {
+func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view datapath.NetworkView) *api.NetworkEntry {
 	x := &api.NetworkEntry{
 		Netns: netns, Device: e.Device, Origin: e.Origin, Up: e.Up, VLANFiltering: e.VLANFiltering, MAC: e.MAC.String(),
 		Bridge: e.Bridge, VLAN: e.VLAN, State: e.State, MTU: e.MTU,
@@ -143,6 +143,9 @@ func networkEntryOf(e *datapath.NetworkEntry, netns string, view datapath.Networ
 			kind = state.KindRoute
 		}
 		x.Object = kind + "/" + e.Object
+		if pods := s.Store.Snapshot().PodNetworks(); strings.Contains(e.Object, "#") && len(pods) > 0 {
+			x.Object = pods[0].Key.String() // made from all of them together
+		}
 	}
 	for _, p := range e.Addresses {
 		x.Addresses = append(x.Addresses, p.String())

@@ -45,6 +45,8 @@ type Progress interface {
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns what is known of a backend (healthy, unhealthy, unknown) and why.
 	Health(service string, backend netip.AddrPort) (health, message string)
+	// PodMTU is how long a packet of a pod may be, in bytes; 0: not known.
+	PodMTU() int
 	// Repairs counts what was mended that a stranger had changed.
 	Repairs() uint64
 	// Problems says what keeps the node from working as it should, for people.
@@ -55,7 +57,7 @@ type Progress interface {
 type Event interface{ SetSeq(seq uint64) }
 
 // Options are what [New] needs. All fields must be set, but for Report, Network, CNI,
-// NotCarried and ObjectDir.
+// Leases, NotCarried and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
 
@@ -65,6 +67,7 @@ type Options struct {
 	Progress Progress
 	Network  datapath.NetworkLister // what the kernel's own forwarding holds; nil: not to be told
 	CNI      CNI                    // carries out what runtimes ask for; nil: not supported
+	Leases   Leases                 // of addresses for pods; nil: there are none
 	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
 	NotCarried map[string]bool
 	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
@@ -120,6 +123,7 @@ func New(o Options) *Server {
 		api.MethodCounters:         {run: with(s.counters)},
 		api.MethodNetworkList:      {run: with(s.networkList)},
 		api.MethodCNI:              {run: with(s.cni), changes: true},
+		api.MethodAddressesList:    {run: with(s.addressesList)},
 	}
 	return s
 }

@@ -26,6 +26,7 @@ var kindSpecs = map[string]kindSpec{
 	api.KindBridge:       {parse: parseWith(parseBridge)},
 	api.KindInterface:    {parse: parseWith(parseInterface)},
 	api.KindRoute:        {parse: parseWith(parseRoute)},
+	api.KindPodNetwork:   {parse: parseWith(parsePodNetwork)},
 	api.KindAddressGroup: {parse: parseWith(parseAddressGroup)},
 	api.KindNAT:          {parse: parseWith(parseNAT)},
 	api.KindFirewallRule: {parse: parseWith(parseFirewallRule)},

@@ -34,6 +34,7 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 	}
 	snapshot := s.Store.Snapshot()
 	usage = s.withRules(usage, snapshot.Cost())
+	s.withPools(usage)
 	result := &api.StatusResult{
 		Instance: s.Instance, PID: os.Getpid(),
 		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
@@ -126,9 +127,17 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	}
 	s.mu.Unlock()
 	m = append(m, s.Progress.Problems()...)
+	if s.Leases != nil && s.Leases.Problem() != "" {
+		m = append(m, s.Leases.Problem())
+	}
 	m = append(m, warnings...)
 	for _, table := range slices.Sorted(maps.Keys(usage)) {
-		if u := usage[table]; u.Size > 0 && float64(u.Used) >= nearlyFull*float64(u.Size) {
+		u := usage[table]
+		switch {
+		case u.Size == 0 || float64(u.Used) < nearlyFull*float64(u.Size):
+		case isPool(table):
+			m = append(m, fmt.Sprintf("%s are nearly all taken: pods have %d of %d; see llcli get addresses", table, u.Used, u.Size))
+		default:
 			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
 		}
 	}
@@ -177,6 +186,8 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 		status = s.interfaceStatus(o.Key)
 	case *state.Service:
 		status = s.serviceStatus(o.Key, v)
+	case *state.PodNetwork:
+		status = s.podNetworkStatus(o)
 	default:
 		status = s.statusOf(o.Key)
 	}

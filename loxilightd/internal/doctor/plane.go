@@ -27,7 +27,7 @@ func (x *examiner) planeConfig() datapath.Config {
 	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
 }
 
-// interfaces returns the Interfaces that are wanted.
+// interfaces returns the ports that are wanted: Interfaces, and those of pod networks.
 func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 	ports := make(map[datapath.PortName]datapath.Port)
 	for _, o := range x.desired.objects {
@@ -35,7 +35,26 @@ func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 			ports[datapath.PortName(o.Name)] = i.Port
 		}
 	}
+	if x.hasPods() && x.Config.SwitchNamespace != "host" {
+		x.addPodPorts(ports)
+	}
 	return ports
+}
+
+func (x *examiner) hasPods() bool {
+	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindPodNetwork })
+}
+
+func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
+	for name, port := range state.PodPorts(x.Config.HostDevice, x.Config.SwitchDevice) {
+		told := false
+		for _, p := range ports {
+			told = told || p.Device == port.Device && p.Switch == port.Switch
+		}
+		if !told {
+			ports[name] = port
+		}
+	}
 }
 
 // services calls each for every Service.

@@ -42,6 +42,10 @@ func (n *Node) follow(ctx context.Context) {
 		case <-n.pending:
 			// The store may have moved on meanwhile; its watch will tell.
 			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
+		case <-n.world:
+			if !first && n.podMTUTurned() {
+				n.apply(ctx, n.opts.Store.Snapshot(), nil)
+			}
 		case <-n.exempted:
 			if !first { // else the first round knows
 				n.rules.applyExempt(n.opts.Store.Snapshot())
@@ -131,16 +135,22 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	defer cancel()
 	n.services.apply(s, changed, false)
 	n.services.apply(s, changed, true)
+	if changed == nil || isDerivedFrom(changed) {
+		n.derived.apply(s)
+		defer n.derived.tellAll()
+	}
 	n.rules.apply(s, changed)
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
-	if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindInterface }) {
+	n.links.applyAndWait(ctx, s, changed, false)
+	if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindInterface || k.Kind == state.KindPodNetwork }) {
 		n.rules.waitTried(ctx) // no packet of a new port passes by rules that came with it
 	}
 	n.ports.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, true)
 	n.ports.applyAndWait(ctx, s, changed, true)
+	n.links.applyAndWait(ctx, s, changed, true)
 	n.bridges.apply(s, changed, true)
 }
 

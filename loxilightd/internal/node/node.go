@@ -26,6 +26,8 @@ type Options struct {
 	Plane datapath.DataPlane
 	// Network is the kernel's own forwarding; nil: bridges and routes are not supported.
 	Network datapath.Network
+	// Devices are the link between host and switch; none: they are one.
+	Devices Devices
 	// Exempt is allowed whatever the rules of the firewall say.
 	Exempt []datapath.Match
 	Log    *slog.Logger
@@ -54,9 +56,11 @@ type Node struct {
 	watch    *state.Watch
 	bridges  *rows[datapath.BridgeName, datapath.Bridge]
 	ports    *rows[datapath.PortName, datapath.Port]
+	links    *rows[datapath.LinkName, datapath.Link]
 	routes   *rows[datapath.RouteName, datapath.Route]
 	services *rows[datapath.ServiceName, datapath.Service]
 	rules    *rules
+	derived  *derived
 	parts    []part          // all of these
 	byKind   map[string]part // by the kind of their objects
 	checker  *health.Checker
@@ -69,6 +73,7 @@ type Node struct {
 	turned  map[string]struct{} // services of which a backend's health turned
 	pending chan struct{}       // signalled when turned is not empty
 	taken   uint64              // revision that the reconcilers have got
+	world   chan struct{}       // signalled when devices may be others, or have another MTU
 	took    chan struct{}       // closed and replaced when taken moves on
 	whole   bool                // what nobody wants may be deleted
 }
@@ -82,6 +87,7 @@ func New(o Options) *Node {
 		turned:   map[string]struct{}{},
 		pending:  make(chan struct{}, 1),
 		exempted: make(chan struct{}, 1),
+		world:    make(chan struct{}, 1),
 		took:     make(chan struct{}),
 	}
 	n.upkeep = upkeep{log: o.Log, maintain: []func(context.Context) error{o.Plane.Maintain}}
@@ -89,8 +95,10 @@ func New(o Options) *Node {
 		n.upkeep.maintain = append(n.upkeep.maintain, o.Network.Maintain)
 	}
 	n.checker = health.New(n.healthTurned)
-	bridges, routes := o.tables()
+	n.derived = newDerived(n)
+	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
+	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // there is no such kind
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
 	n.routes = newRows(n, state.KindRoute, routes, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
@@ -98,20 +106,24 @@ func New(o Options) *Node {
 	})
 	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
-	n.parts = []part{n.bridges, n.ports, n.routes, n.services, n.rules}
+	n.parts = []part{n.bridges, n.links, n.ports, n.routes, n.services, n.rules, n.derived}
 	n.byKind = map[string]part{
 		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindRoute: n.routes, state.KindService: n.services,
 		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
+		state.KindPodNetwork: n.derived,
 	}
 	return n
 }
 
 // tables returns those of the network, or such as support nothing.
-func (o *Options) tables() (datapath.Table[datapath.BridgeName, datapath.Bridge], datapath.Table[datapath.RouteName, datapath.Route]) {
+func (o *Options) tables() (
+	datapath.Table[datapath.BridgeName, datapath.Bridge], datapath.Table[datapath.LinkName, datapath.Link], datapath.Table[datapath.RouteName, datapath.Route],
+) {
 	if o.Network == nil {
-		return nothing[datapath.BridgeName, datapath.Bridge]{"bridges"}, nothing[datapath.RouteName, datapath.Route]{"routes"}
+		return nothing[datapath.BridgeName, datapath.Bridge]{"bridges"}, nothing[datapath.LinkName, datapath.Link]{"addresses of devices"},
+			nothing[datapath.RouteName, datapath.Route]{"routes"}
 	}
-	return o.Network.Bridges(), o.Network.Routes()
+	return o.Network.Bridges(), o.Network.Links(), o.Network.Routes()
 }
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
@@ -164,12 +176,14 @@ func (n *Node) watchWorld(ctx context.Context) {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
 			n.ports.Kick()
-			n.bridges.Kick()
-			n.routes.Kick()
+			n.kickNetwork()
+			select {
+			case n.world <- struct{}{}:
+			default:
+			}
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
-			n.bridges.Kick()
-			n.routes.Kick()
+			n.kickNetwork()
 		case <-later.C:
 			last = time.Now()
 			n.services.Kick()
@@ -178,6 +192,12 @@ func (n *Node) watchWorld(ctx context.Context) {
 			return
 		}
 	}
+}
+
+func (n *Node) kickNetwork() {
+	n.bridges.Kick()
+	n.links.Kick()
+	n.routes.Kick()
 }
 
 // Settled waits until the desired state as of the start has been tried once, and

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
+	"sync/atomic"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
@@ -32,6 +34,11 @@ type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
 	value func(o *state.Object) V
+
+	// Of derived rows; only follow touches these.
+	wanted map[K]V
+	queued map[K]reconcile.Change[K, V] // what the reconciler has not got yet
+	names  atomic.Pointer[[]K]          // of wanted, for everybody
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
@@ -40,11 +47,23 @@ func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V],
 		if k.Kind == kind {
 			kept[K(k.Name)] = true
 		}
+		if slices.Contains(derivedKinds, k.Kind) {
+			for _, name := range podRows {
+				kept[K(name)] = true
+			}
+		}
 	}
-	return &rows[K, V]{kind: kind, value: value, Reconciler: reconcile.New(reconcile.Options[K, V]{
+	r := &rows[K, V]{kind: kind, value: value, queued: map[K]reconcile.Change[K, V]{}}
+	r.Reconciler = reconcile.New(reconcile.Options[K, V]{
 		Table: table, Log: n.logOf(kind), Keep: kept,
-		Notify: func(k K, s Status) { n.tell(state.Key{Kind: kind, Name: string(k)}, s) },
-	})}
+		Notify: func(k K, s Status) {
+			if !isDerived(k) {
+				n.tell(state.Key{Kind: kind, Name: string(k)}, s)
+			}
+			n.derived.tellAll()
+		},
+	})
+	return r
 }
 
 // apply gives the reconciler those of the changed objects that are of the kind, and
@@ -65,6 +84,9 @@ func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (k
 		}
 		changes, keys = append(changes, c), append(keys, c.Key)
 	}
+	for _, c := range r.takeDerived(gone) {
+		changes, keys = append(changes, c), append(keys, c.Key)
+	}
 	r.Apply(s.Revision, changes)
 	return keys
 }
@@ -82,11 +104,14 @@ func (r *rows[K, V]) status(k state.Key) (Status, bool) { return r.Status(K(k.Na
 
 func (r *rows[K, V]) notRealised(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
-	for k, s := range r.NotRealised(limit) {
-		some[state.Key{Kind: r.kind, Name: string(k)}] = s
+	derived := r.derivedNotRealised()
+	for k, s := range r.NotRealised(limit + derived) {
+		if len(some) < limit && !isDerived(k) {
+			some[state.Key{Kind: r.kind, Name: string(k)}] = s
+		}
 	}
 	c := r.Counts()
-	return some, c[reconcile.Pending] + c[reconcile.Failed]
+	return some, c[reconcile.Pending] + c[reconcile.Failed] - derived
 }
 
 func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key {

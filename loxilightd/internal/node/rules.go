@@ -32,12 +32,19 @@ var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddres
 func newRules(n *Node) *rules {
 	r := &rules{tell: n.tell, told: map[state.Key]Status{}}
 	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(&n.exempt))
-	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), r.tellAll, buildNAT)
+	outcome := func() {
+		r.tellAll()
+		n.derived.tellAll()
+	}
+	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, buildNAT(n.opts.Devices))
 	return r
 }
 
 // apply takes over what changed.
 func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
+	if isDerivedFrom(changed) {
+		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT}) // has derived rules, too
+	}
 	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) }) {
 		return
 	}

@@ -113,7 +113,7 @@ func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) er
 func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
 	switch e := err.(type) {
 	case *datapath.RuleError:
-		k := state.Key{Kind: r.kind, Name: e.Rule}
+		k := ownerOf(r.kind, e.Rule)
 		if e.Rule == "" {
 			k = state.Key{Kind: state.KindAddressGroup, Name: string(e.Group)}
 		}
@@ -288,15 +288,19 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 	return true
 }
 
-func buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
-	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
-	for o := range s.After(state.KindNAT, "") {
-		v := o.Value.(*state.NAT)
-		set.Rules[datapath.NATName(o.Name)] = v.NAT
-		g.add(&v.Match)
+// buildNAT returns what makes a set of the rules, those of pod networks among them.
+func buildNAT(d Devices) func(*state.Snapshot, *groups) (datapath.NATSet, int) {
+	return func(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
+		set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
+		for o := range s.After(state.KindNAT, "") {
+			v := o.Value.(*state.NAT)
+			set.Rules[datapath.NATName(o.Name)] = v.NAT
+			g.add(&v.Match)
+		}
+		podNAT(s, d, set.Rules)
+		set.Groups = g.flat
+		return set, len(set.Rules)
 	}
-	set.Groups = g.flat
-	return set, len(set.Rules)
 }
 
 // buildFirewall returns what makes a set of the rules, beside what is exempt from them.

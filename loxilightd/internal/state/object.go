@@ -21,6 +21,7 @@ const (
 	KindBridge       = "Bridge"
 	KindInterface    = "Interface"
 	KindRoute        = "Route"
+	KindPodNetwork   = "PodNetwork"
 	KindAddressGroup = "AddressGroup"
 	KindNAT          = "NAT"
 	KindFirewallRule = "FirewallRule"
@@ -28,7 +29,7 @@ const (
 )
 
 // kinds lists them.
-var kinds = []string{KindBridge, KindInterface, KindRoute, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // OwnerFile owns the objects that stand in files. Only a [Transaction] by that
 // owner touches them.

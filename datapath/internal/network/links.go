@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// links is the table of devices that somebody else makes, of which some settings are ours.
+type links struct {
+	n *Network
+
+	mu     sync.Mutex
+	wanted map[datapath.LinkName]datapath.Link // what Update was told last
+}
+
+func newLinks(n *Network) *links {
+	return &links{n: n, wanted: map[datapath.LinkName]datapath.Link{}}
+}
+
+// names says whether a row is about the device.
+func (l *links) names(device string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.wanted {
+		if w.Device == device {
+			return true
+		}
+	}
+	return false
+}
+
+// Update implements [datapath.Table].
+func (l *links) Update(_ context.Context, name datapath.LinkName, value datapath.Link) error {
+	l.mu.Lock()
+	l.wanted[name] = value
+	l.mu.Unlock()
+	s, err := l.n.space(value.Switch)
+	if err != nil {
+		return err
+	}
+	defer l.n.done(s)
+	record := l.n.journal.link(string(name))
+	if record != nil && (record.Device != value.Device || record.Space != s.id) {
+		if err := l.remove(name, record); err != nil {
+			return err
+		}
+		record = nil
+	}
+	return (&linkUpdate{n: l.n, s: s, name: name, value: value}).run(record)
+}
+
+// Delete implements [datapath.Table]: what was ours of the device goes.
+func (l *links) Delete(_ context.Context, name datapath.LinkName) error {
+	l.mu.Lock()
+	delete(l.wanted, name)
+	l.mu.Unlock()
+	record := l.n.journal.link(string(name))
+	if record == nil {
+		return nil
+	}
+	return l.remove(name, record)
+}
+
+// remove takes away what record says is ours, then forgets it.
+func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
+	s, err := l.n.present(record.Space)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		defer l.n.done(s)
+		u := &linkUpdate{n: l.n, s: s, name: name, value: datapath.Link{Device: record.Device}, leaving: true}
+		if err := u.run(record); err != nil && !errors.Is(err, datapath.ErrAbsent) {
+			return err
+		}
+	}
+	return l.n.journal.note(line{Kind: kindLink, Name: string(name)})
+}
+
+// Keys implements [datapath.Table].
+func (l *links) Keys(context.Context) iter.Seq2[datapath.LinkName, error] {
+	l.n.journal.mu.Lock()
+	names := slices.Sorted(maps.Keys(l.n.journal.held.Links))
+	l.n.journal.mu.Unlock()
+	return func(yield func(datapath.LinkName, error) bool) {
+		for _, name := range names {
+			if !yield(datapath.LinkName(name), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (l *links) Verify(_ context.Context, name datapath.LinkName) (bool, error) {
+	l.mu.Lock()
+	value, ok := l.wanted[name]
+	l.mu.Unlock()
+	record := l.n.journal.link(string(name))
+	if !ok || record == nil {
+		return false, nil
+	}
+	s, err := l.n.present(record.Space)
+	if err != nil || s == nil {
+		return false, err
+	}
+	defer l.n.done(s)
+	u := &linkUpdate{n: l.n, s: s, name: name, value: value, dry: true}
+	if err = u.run(record); errors.Is(err, datapath.ErrAbsent) {
+		return false, nil
+	}
+	return !u.differs, err
+}
+
+// linkUpdate brings one device to what is wanted, or says whether it is so.
+type linkUpdate struct {
+	n      *Network
+	s      *space
+	name   datapath.LinkName
+	value  datapath.Link
+	link   netlink.Link
+	record *linkRecord
+
+	dry     bool // change nothing
+	differs bool // with dry: something would have been changed
+	leaving bool // take away what is ours
+}
+
+// change does f, unless nothing is to be changed.
+func (u *linkUpdate) change(what string, f func() error) error {
+	if u.dry {
+		u.differs = true
+		return nil
+	}
+	if err := f(); err != nil {
+		return fmt.Errorf("device %q: %s: %w", u.value.Device, what, err)
+	}
+	return nil
+}
+
+// note has the journal say what is ours, before it is.
+func (u *linkUpdate) note() error {
+	if u.dry || u.leaving {
+		return nil
+	}
+	r := *u.record
+	r.Addresses = slices.Clone(r.Addresses)
+	return u.n.journal.note(line{Kind: kindLink, Name: string(u.name), Link: &r})
+}
+
+func (u *linkUpdate) run(old *linkRecord) (err error) {
+	if u.link, err = u.s.link(u.value.Device); err != nil {
+		return err
+	}
+	if u.link == nil {
+		return absent("device %q", u.value.Device)
+	}
+	index := u.link.Attrs().Index
+	u.record = &linkRecord{Device: u.value.Device, Space: u.s.id, Index: index}
+	if old != nil && old.Index == index { // else what was ours went with the device
+		u.record.Addresses, u.record.MTU, u.record.Before = slices.Clone(old.Addresses), old.MTU, old.Before
+	}
+	if old == nil || old.Index != index {
+		if err := u.change("take over", u.note); err != nil {
+			return err
+		}
+	}
+	if u.link.Attrs().Flags&net.FlagUp == 0 && !u.leaving {
+		if err := u.change("set up", func() error { return u.s.nl.LinkSetUp(u.link) }); err != nil {
+			return err
+		}
+	}
+	a := &addressUpdate{s: u.s, link: u.link, wanted: u.value.Addresses, ours: &u.record.Addresses, note: u.note, change: u.change}
+	return errors.Join(u.mtu(), a.run())
+}
+
+// mtu sets the MTU that is wanted; where none is any more, the one from before.
+func (u *linkUpdate) mtu() error {
+	now, wanted := u.link.Attrs().MTU, u.value.MTU
+	ours := u.record.MTU != 0 && now == u.record.MTU
+	switch {
+	case wanted == 0 && u.record.MTU == 0, wanted != 0 && now == wanted:
+		return nil
+	case wanted == 0 && !ours: // a stranger set another one since
+		u.record.MTU, u.record.Before = 0, 0
+		return u.note()
+	case wanted == 0:
+		wanted = u.record.Before
+	}
+	return u.change(fmt.Sprintf("set MTU %d", wanted), func() error {
+		if !ours {
+			u.record.Before = now
+		}
+		u.record.MTU = u.value.MTU
+		if err := u.note(); err != nil {
+			return err
+		}
+		return u.s.nl.LinkSetMTU(u.link, wanted)
+	})
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Leases knows whose the addresses of pods are. Safe for concurrent use.
+type Leases interface {
+	// Leases returns all of them, by network and owner.
+	Leases() []ipam.Lease
+	// Pools tells how full the subnets are, by network and subnet.
+	Pools() []ipam.Pool
+	// Gone says why the owner of a lease cannot be alive any more; empty: it may be.
+	Gone(ipam.Lease) string
+	// Problem says what is or was wrong with what keeps them; empty: nothing.
+	Problem() string
+}
+
+// addressesListResult is an [api.AddressesListResult] with encoded items.
+type addressesListResult struct {
+	Items    []json.RawMessage `json:"items"`
+	Continue string            `json:"continue,omitempty"`
+}
+
+func (s *Server) addressesList(_ context.Context, _ Caller, p *api.AddressesListParams) (any, *api.Error) {
+	if p.Limit < 0 {
+		return nil, invalid("limit", "%d is negative", p.Limit)
+	}
+	result := &addressesListResult{Items: []json.RawMessage{}}
+	if s.Leases == nil {
+		return result, nil
+	}
+	room, last := maxResult, ""
+	from := strings.Split(p.Continue, " ")
+	if p.Continue != "" && len(from) != 3 {
+		return nil, invalid("continue", "%q is not what an answer to this request said", shorten(p.Continue))
+	}
+	for _, l := range s.Leases.Leases() {
+		place := []string{l.Network, l.ContainerID, l.IfName}
+		if p.Network != "" && l.Network != p.Network || p.Continue != "" && slices.Compare(place, from) <= 0 {
+			continue
+		}
+		text, err := json.Marshal(s.leaseOf(&l))
+		if err != nil {
+			return nil, api.FromError(err)
+		}
+		if room -= len(text) + 1; room < 0 || p.Limit > 0 && len(result.Items) == p.Limit {
+			result.Continue = last
+			return result, nil
+		}
+		result.Items = append(result.Items, text)
+		last = strings.Join(place, " ")
+	}
+	return result, nil
+}
+
+func (s *Server) leaseOf(l *ipam.Lease) *api.AddressLease {
+	x := &api.AddressLease{
+		Network: l.Network, Pod: l.Pod, ContainerID: l.ContainerID, IfName: l.IfName, Netns: l.Netns,
+		Since: l.Since.UTC().Format(time.RFC3339), Gone: s.Leases.Gone(*l), Addresses: []string{},
+	}
+	for _, a := range l.Addresses {
+		x.Addresses = append(x.Addresses, a.String())
+	}
+	return x
+}
+
+// poolTable is the word before the subnet in the names of the pools' tables.
+const poolTable = "addresses "
+
+// withPools adds the pools of addresses for pods.
+func (s *Server) withPools(usage map[string]datapath.Usage) {
+	if s.Leases == nil {
+		return
+	}
+	for _, p := range s.Leases.Pools() {
+		usage[poolTable+p.Subnet.String()] = datapath.Usage{Used: p.Used, Size: p.Size}
+	}
+}
+
+func isPool(table string) bool { return strings.HasPrefix(table, poolTable) }
+
+func (s *Server) podNetworkStatus(o *state.Object) *api.PodNetworkStatus {
+	st := &api.PodNetworkStatus{Status: s.statusOf(o.Key), MTU: s.Progress.PodMTU()}
+	used := map[string]ipam.Pool{}
+	if s.Leases != nil {
+		for _, p := range s.Leases.Pools() {
+			used[p.Subnet.String()] = p
+		}
+	}
+	for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
+		p := used[subnet.String()]
+		st.Subnets = append(st.Subnets, api.PodSubnet{
+			Subnet: subnet.String(), Gateway: ipam.Gateway(subnet).String(), Host: ipam.Host(subnet).String(), Used: p.Used, Size: p.Size,
+		})
+	}
+	return st
+}

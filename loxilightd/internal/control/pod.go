@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// defaultPodBridge is the bridge of pods that are told none.
+const defaultPodBridge = "hsvlan110"
+
+// Bounds of the length of a pod subnet: at least one address for a pod beside those
+// that are reserved, at most what a cluster has.
+const (
+	shortestPod4, longestPod4 = 8, 29
+	shortestPod6, longestPod6 = 32, 125
+)
+
+func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
+	v := &state.PodNetwork{Bridge: defaultPodBridge}
+	if s.Bridge != "" {
+		if err := checkDevice("spec.bridge", s.Bridge); err != nil {
+			return nil, err
+		}
+		v.Bridge = s.Bridge
+	}
+	if len(s.Subnets) == 0 {
+		return nil, invalid("spec.subnets", "is missing: say one of IPv4, one of IPv6, or both, such as 10.244.3.0/24")
+	}
+	least, has := leastMTU, families(0)
+	for i, text := range s.Subnets {
+		field := fmt.Sprintf("spec.subnets[%d]", i)
+		p, err := parsePodSubnet(text)
+		if err != nil {
+			return nil, invalid(field, "%q: %v", shorten(text), err)
+		}
+		family := familyOf(p.Addr())
+		if has&family != 0 {
+			return nil, invalid(field, "%s is a second one of %s: a PodNetwork has one of each family; make another PodNetwork for it", p, family)
+		}
+		if has |= family; family == ipv6 {
+			least = leastMTU6
+		}
+		v.Subnets = append(v.Subnets, p)
+	}
+	if err := checkMTU(s.MTU, least); err != nil {
+		return nil, err
+	}
+	v.MTU = s.MTU
+	if s.Masquerade == nil {
+		return v, nil
+	}
+	v.Masquerade = s.Masquerade.Enabled
+	if !v.Masquerade && len(s.Masquerade.Except) > 0 {
+		return nil, invalid("spec.masquerade.except", "means nothing while nothing is masqueraded: set spec.masquerade.enabled to true, or leave this out")
+	}
+	for i, text := range s.Masquerade.Except {
+		p, err := parsePrefix(text)
+		if err != nil {
+			return nil, invalid(fmt.Sprintf("spec.masquerade.except[%d]", i), "%q: %v", shorten(text), err)
+		}
+		v.Except = append(v.Except, p)
+	}
+	return v, nil
+}
+
+func parsePodSubnet(text string) (p netip.Prefix, err error) {
+	if p, err = netip.ParsePrefix(text); err != nil {
+		return p, fmt.Errorf("is no prefix: want such as 10.244.3.0/24 or 2001:db8:3::/64")
+	}
+	if err := checkAddr(p.Addr()); err != nil {
+		return p, err
+	}
+	if p.Masked() != p {
+		return p, fmt.Errorf("has bits behind its length: write %s", p.Masked())
+	}
+	shortest, longest := shortestPod4, longestPod4
+	if p.Addr().Is6() {
+		shortest, longest = shortestPod6, longestPod6
+	}
+	a := p.Addr()
+	switch {
+	case p.Bits() < shortest || p.Bits() > longest:
+		return p, fmt.Errorf("a subnet for pods of %s has a length from %d to %d", familyOf(a), shortest, longest)
+	case a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(), a.Is4() && (a.As4()[0] == 0 || a.As4()[0] == 127 || a.As4()[0] >= 224):
+		return p, fmt.Errorf("these are not addresses that stations can have")
+	}
+	return p, nil
+}

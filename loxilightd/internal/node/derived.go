@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// derivedMark stands in the names of rows that are made from objects which are no row
+// themselves. No object's name has it.
+const derivedMark = "#"
+
+// rowOf names a row, or a rule, that an object is one of the reasons for.
+func rowOf(k state.Key, what string) string { return k.String() + derivedMark + what }
+
+// ownerOf returns the object that a row or a rule of a kind is made from.
+func ownerOf(kind, row string) state.Key {
+	if whose, _, ok := strings.Cut(row, derivedMark); ok {
+		if of, name, ok := strings.Cut(whose, "/"); ok {
+			return state.Key{Kind: of, Name: name}
+		}
+	}
+	return state.Key{Kind: kind, Name: row}
+}
+
+func isDerived[K ~string](row K) bool { return strings.Contains(string(row), derivedMark) }
+
+// rowTable is a table of rows, whatever they are.
+type rowTable interface {
+	rowStatus(name string) (Status, bool)
+	// waitRow waits until a row is as wanted, or gone; false: ctx ended first.
+	waitRow(ctx context.Context, name string) bool
+}
+
+// rowRef is one row.
+type rowRef struct {
+	table rowTable
+	name  string
+}
+
+// need is what an object needs to be Ready.
+type need struct {
+	object  *state.Object
+	rows    []rowRef
+	nat     bool   // rules of its own among those of NAT
+	problem string // what else keeps it from being so; empty: nothing
+}
+
+// derivation is everything that is made from objects which are no row themselves.
+type derivation struct {
+	bridges map[datapath.BridgeName]datapath.Bridge
+	links   map[datapath.LinkName]datapath.Link
+	ports   map[datapath.PortName]datapath.Port
+	routes  map[datapath.RouteName]datapath.Route
+	needs   map[state.Key]*need
+}
+
+func newDerivation() *derivation {
+	return &derivation{
+		bridges: map[datapath.BridgeName]datapath.Bridge{}, links: map[datapath.LinkName]datapath.Link{},
+		ports: map[datapath.PortName]datapath.Port{}, routes: map[datapath.RouteName]datapath.Route{},
+		needs: map[state.Key]*need{},
+	}
+}
+
+// derived is the part for objects that are no row themselves: rows of several tables
+// are made from them, and some for several of them together.
+type derived struct {
+	n *Node
+
+	mu    sync.Mutex
+	needs map[state.Key]*need
+	gone  map[state.Key][]rowRef // what objects needed that are gone
+	moved chan struct{}          // closed and replaced when needs were made anew or something turned
+
+	podMTU int // that the rows were made with; of follow alone
+
+	telling sync.Mutex // held while telling, so that what is told is in order
+	told    map[state.Key]Status
+}
+
+// derivedKinds are the kinds of such objects; derivedFrom are those whose objects matter
+// to what is made from them.
+var (
+	derivedKinds = []string{state.KindPodNetwork}
+	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute}
+)
+
+func newDerived(n *Node) *derived {
+	return &derived{n: n, needs: map[state.Key]*need{}, gone: map[state.Key][]rowRef{}, moved: make(chan struct{}), told: map[state.Key]Status{}}
+}
+
+func isDerivedFrom(changed []state.Key) bool {
+	return slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(derivedFrom, k.Kind) })
+}
+
+// apply makes anew what is derived, and gives it to the tables' parts.
+func (d *derived) apply(s *state.Snapshot) {
+	v := newDerivation()
+	d.n.derivePods(s, v)
+	d.n.bridges.derive(s.Revision, v.bridges)
+	d.n.links.derive(s.Revision, v.links)
+	d.n.ports.derive(s.Revision, v.ports)
+	d.n.routes.derive(s.Revision, v.routes)
+	d.mu.Lock()
+	for k, old := range d.needs {
+		if v.needs[k] == nil {
+			d.gone[k] = old.rows
+		}
+	}
+	for k := range v.needs {
+		delete(d.gone, k)
+	}
+	d.needs = v.needs
+	d.mu.Unlock()
+}
+
+// status returns what became of an object.
+func (d *derived) status(k state.Key) (Status, bool) {
+	d.mu.Lock()
+	n := d.needs[k]
+	d.mu.Unlock()
+	if n == nil {
+		return Status{}, false
+	}
+	return d.of(n), true
+}
+
+// of is the worst of what became of all that an object needs, with everything that is
+// wrong.
+func (d *derived) of(n *need) Status {
+	worst := Status{State: reconcile.Realised, Revision: n.object.Revision}
+	var messages []string
+	add := func(s Status) {
+		if s.State == reconcile.Realised {
+			return
+		}
+		if worst.State == reconcile.Realised || s.State == reconcile.Failed && worst.State == reconcile.Pending {
+			worst.State, worst.Reason = s.State, s.Reason
+		}
+		worst.Failures = max(worst.Failures, s.Failures)
+		if s.Message != "" && !slices.Contains(messages, s.Message) {
+			messages = append(messages, s.Message)
+		}
+	}
+	for _, r := range n.rows {
+		s, ok := r.table.rowStatus(r.name)
+		if !ok {
+			s = Status{State: reconcile.Pending, Message: "not applied yet"}
+		}
+		add(s)
+	}
+	if n.nat {
+		add(d.n.rules.nat.of(n.object))
+	}
+	if n.problem != "" {
+		add(Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: n.problem, Failures: 1})
+	}
+	worst.Message = strings.Join(messages, "; ")
+	return worst
+}
+
+// tellAll tells of every object of which the outcome is not what it was.
+func (d *derived) tellAll() {
+	d.telling.Lock()
+	defer d.telling.Unlock()
+	d.mu.Lock()
+	needs := d.needs
+	close(d.moved)
+	d.moved = make(chan struct{})
+	d.mu.Unlock()
+	for k, n := range needs {
+		now := d.of(n)
+		if now.State == reconcile.Pending && now.Failures == 0 {
+			continue // nothing came of it yet
+		}
+		before, known := d.told[k]
+		if known && before.State == now.State && before.Message == now.Message {
+			continue
+		}
+		d.told[k] = now
+		d.n.tell(k, now)
+	}
+	for k := range d.told {
+		if needs[k] == nil {
+			delete(d.told, k)
+			d.n.tell(k, Status{State: reconcile.Removed})
+		}
+	}
+}
+
+func (d *derived) notRealised(limit int) (some map[state.Key]Status, count int) {
+	some = map[state.Key]Status{}
+	d.mu.Lock()
+	needs := d.needs
+	d.mu.Unlock()
+	for k, n := range needs {
+		s := d.of(n)
+		if s.State == reconcile.Realised {
+			continue
+		}
+		count++
+		if len(some) < limit {
+			some[k] = s
+		}
+	}
+	return some, count
+}
+
+func (d *derived) wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key) {
+	for _, k := range keys {
+		if !d.waitOne(ctx, revision, k) {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+// waitOne waits until an object is as wanted, or gone; false: ctx ended first.
+func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) bool {
+	d.mu.Lock()
+	n, rows := d.needs[k], d.gone[k]
+	d.mu.Unlock()
+	if n != nil {
+		rows = n.rows
+	}
+	for _, r := range rows {
+		if !r.table.waitRow(ctx, r.name) {
+			return false
+		}
+	}
+	if (n == nil || n.nat) && d.n.rules.nat.waitRealised(ctx, revision) {
+		return false
+	}
+	for {
+		d.mu.Lock()
+		n, moved := d.needs[k], d.moved
+		d.mu.Unlock()
+		if n == nil || d.of(n).State == reconcile.Realised {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// Run, Kick, Complete, Repairs and settled: the tables' parts do all of that.
+func (d *derived) Run(context.Context)        {}
+func (d *derived) Kick()                      {}
+func (d *derived) Complete()                  {}
+func (d *derived) Repairs() uint64            { return 0 }
+func (d *derived) settled() []<-chan struct{} { return nil }
+
+// derive takes over the derived rows that are wanted; what differs is given to the
+// reconciler with the next apply.
+func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
+	for k, v := range wanted {
+		if old, ok := r.wanted[k]; !ok || !reflect.DeepEqual(old, v) {
+			r.queued[k] = reconcile.Change[K, V]{Key: k, Value: v}
+		}
+	}
+	for k := range r.wanted {
+		if _, ok := wanted[k]; !ok {
+			r.queued[k] = reconcile.Change[K, V]{Key: k, Remove: true}
+		}
+	}
+	r.wanted = wanted
+	names := slices.Collect(maps.Keys(wanted))
+	r.names.Store(&names)
+}
+
+// takeDerived returns the changes of derived rows that are there or gone.
+func (r *rows[K, V]) takeDerived(gone bool) (changes []reconcile.Change[K, V]) {
+	for k, c := range r.queued {
+		if c.Remove == gone {
+			changes = append(changes, c)
+			delete(r.queued, k)
+		}
+	}
+	return changes
+}
+
+func (r *rows[K, V]) rowStatus(name string) (Status, bool) { return r.Status(K(name)) }
+
+func (r *rows[K, V]) waitRow(ctx context.Context, name string) bool {
+	_, err := r.WaitRealised(ctx, 0, K(name))
+	return err == nil
+}
+
+// derivedNotRealised counts the derived rows that are not as wanted.
+func (r *rows[K, V]) derivedNotRealised() (count int) {
+	names := r.names.Load()
+	if names == nil {
+		return 0
+	}
+	for _, k := range *names {
+		if s, ok := r.Status(k); ok && s.State != reconcile.Realised {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Devices are the names of the link between host and switch.
+type Devices struct {
+	Host, Switch string // empty where there is no such link, since both are one
+}
+
+// Rows that all pod networks have together.
+const (
+	podBridge   = "pods" + derivedMark + "bridge"
+	podHost     = "pods" + derivedMark + "host"
+	podSwitch   = "pods" + derivedMark + "switch"
+	podDefault4 = "pods" + derivedMark + "default4"
+	podDefault6 = "pods" + derivedMark + "default6"
+)
+
+var podRows = []string{podBridge, podHost, podSwitch, podDefault4, podDefault6}
+
+// podNetworks is what the pod networks of the node are together.
+type podNetworks struct {
+	n       *Node
+	s       *state.Snapshot
+	v       *derivation
+	objects []*state.Object
+	mtu     int // bytes; 0: not known
+	shared  []rowRef
+}
+
+// derivePods makes the rows of the pod networks.
+//
+//	host: HostDevice (second address) ══ SwitchDevice ─ bridge (first address) :switch
+func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
+	p := &podNetworks{n: n, s: s, v: v, objects: s.PodNetworks()}
+	if len(p.objects) == 0 {
+		return
+	}
+	p.mtu = n.podMTU(s)
+	n.derived.podMTU = p.mtu
+	p.bridge()
+	if n.opts.Devices.Host != "" && n.opts.Devices.Switch != "" {
+		p.link()
+		ports := state.PodPorts(n.opts.Devices.Host, n.opts.Devices.Switch)
+		p.port(state.PodPortSwitch, ports[state.PodPortSwitch])
+		p.port(state.PodPortHost, ports[state.PodPortHost])
+		p.route(podDefault4, true)
+		p.route(podDefault6, false)
+	}
+	uplinks := uplinksOf(s, n.opts.Devices)
+	for _, o := range p.objects {
+		need := &need{object: o, rows: p.shared}
+		if o.Value.(*state.PodNetwork).Masquerade {
+			if need.nat = len(uplinks) > 0; !need.nat {
+				need.problem = "nothing is masqueraded, since no uplink has our programs: apply an Interface with role uplink for the device that leads out"
+			}
+		}
+		v.needs[o.Key] = need
+	}
+}
+
+// addresses returns an address of each subnet, with its length.
+func (p *podNetworks) addresses(of func(netip.Prefix) netip.Addr) (list []netip.Prefix) {
+	for _, o := range p.objects {
+		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
+			list = append(list, netip.PrefixFrom(of(subnet), subnet.Bits()))
+		}
+	}
+	return list
+}
+
+func (p *podNetworks) device() string { return p.objects[0].Value.(*state.PodNetwork).Bridge }
+
+func (p *podNetworks) bridge() {
+	b := datapath.Bridge{Device: p.device(), Addresses: p.addresses(ipam.Gateway), MTU: p.mtu}
+	if port := p.n.opts.Devices.Switch; port != "" {
+		b.Ports = []datapath.BridgePort{{Device: port}}
+	}
+	p.v.bridges[podBridge] = b
+	p.shared = append(p.shared, rowRef{p.n.bridges, podBridge})
+}
+
+// link gives the host its addresses, and both ends of the link the MTU.
+func (p *podNetworks) link() {
+	d := p.n.opts.Devices
+	p.v.links[podHost] = datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu}
+	p.v.links[podSwitch] = datapath.Link{Device: d.Switch, Switch: true, MTU: p.mtu}
+	p.shared = append(p.shared, rowRef{p.n.links, podHost}, rowRef{p.n.links, podSwitch})
+}
+
+// port has our programs on a device, unless an Interface says so already.
+func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
+	for o := range p.s.After(state.KindInterface, "") {
+		if i := o.Value.(*state.Interface); i.Device == port.Device && i.Switch == port.Switch {
+			p.shared = append(p.shared, rowRef{p.n.ports, o.Name})
+			return
+		}
+	}
+	p.v.ports[name] = port
+	p.shared = append(p.shared, rowRef{p.n.ports, string(name)})
+}
+
+// route has the switch send what it knows no other way for to the host, unless a Route
+// says otherwise.
+func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
+	r := datapath.Route{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Switch: true}
+	if is4 {
+		r.Prefix = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	for o := range p.s.After(state.KindRoute, "") {
+		if told := o.Value.(*state.Route); told.Switch && told.Prefix == r.Prefix && (told.Metric == 0 || told.Metric == defaultMetric6 && !is4) {
+			return
+		}
+	}
+	for _, host := range p.addresses(ipam.Host) {
+		if host.Addr().Is4() == is4 {
+			r.NextHops = []datapath.NextHop{{Via: host.Addr(), Device: p.device(), Weight: 1}}
+			p.v.routes[name] = r
+			p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
+			return
+		}
+	}
+}
+
+// defaultMetric6 is what the kernel makes of an IPv6 route without a metric.
+const defaultMetric6 = 1024
+
+// uplinksOf returns the devices by which packets leave the node: those of Interfaces that
+// are uplinks, but for the link between host and switch.
+func uplinksOf(s *state.Snapshot, d Devices) (devices []string) {
+	for o := range s.After(state.KindInterface, "") {
+		i := o.Value.(*state.Interface)
+		if i.Role == datapath.RoleUplink && i.Device != d.Host && i.Device != d.Switch && !slices.Contains(devices, i.Device) {
+			devices = append(devices, i.Device)
+		}
+	}
+	return devices
+}
+
+// podMTU returns how long a packet of a pod may be: as told, or so that every uplink
+// carries it. 0: there is no uplink.
+func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
+	for o := range s.After(state.KindPodNetwork, "") {
+		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
+			return told
+		}
+	}
+	for o := range s.After(state.KindInterface, "") {
+		i := o.Value.(*state.Interface)
+		if i.Role != datapath.RoleUplink || i.Device == n.opts.Devices.Host || i.Device == n.opts.Devices.Switch {
+			continue
+		}
+		if is, ok := n.opts.Plane.Telemetry().PortState(datapath.PortName(o.Name)); ok && is.Index != 0 && (mtu == 0 || is.MTU < mtu) {
+			mtu = is.MTU
+		}
+	}
+	return mtu
+}
+
+// podMTUTurned says whether the rows of the pod networks are made for another MTU.
+func (n *Node) podMTUTurned() bool {
+	s := n.opts.Store.Snapshot()
+	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
+}
+
+// PodMTU returns how long a packet of a pod may be, in bytes; 0: not known.
+func (n *Node) PodMTU() int { return n.podMTU(n.opts.Store.Snapshot()) }
+
+// masquerade is the last of all rules of NAT: any other one comes before it.
+const masquerade = math.MaxInt32
+
+// podNAT adds the rules that give the pods' connections the node's address: what leaves
+// by an uplink, and goes neither to pods, here and there, nor to what is excepted.
+func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NAT) {
+	networks := s.PodNetworks()
+	uplinks := uplinksOf(s, d)
+	if len(uplinks) == 0 {
+		return
+	}
+	var pods []netip.Prefix
+	for _, o := range networks {
+		pods = append(pods, o.Value.(*state.PodNetwork).Subnets...)
+	}
+	for _, o := range networks {
+		v := o.Value.(*state.PodNetwork)
+		if !v.Masquerade {
+			continue
+		}
+		for _, subnet := range v.Subnets {
+			all, what := netip.PrefixFrom(netip.IPv6Unspecified(), 0), "ipv6"
+			if subnet.Addr().Is4() {
+				all, what = netip.PrefixFrom(netip.IPv4Unspecified(), 0), "ipv4"
+			}
+			others := without(all, slices.Concat(pods, v.Except))
+			if len(others) == 0 {
+				continue // everything is excepted
+			}
+			rules[datapath.NATName(rowOf(o.Key, what))] = datapath.NAT{
+				Type: datapath.Masquerade, Priority: masquerade,
+				Match: datapath.Match{Source: []netip.Prefix{subnet}, Destination: others, Out: uplinks},
+			}
+		}
+	}
+}
+
+// without returns the prefixes that p is made of but for those that are taken out, in
+// order.
+func without(p netip.Prefix, out []netip.Prefix) []netip.Prefix {
+	overlaps := false
+	for _, o := range out {
+		if !o.Overlaps(p) {
+			continue
+		}
+		if o.Bits() <= p.Bits() {
+			return nil
+		}
+		overlaps = true
+	}
+	if !overlaps {
+		return []netip.Prefix{p}
+	}
+	low := netip.PrefixFrom(p.Addr(), p.Bits()+1)
+	b := p.Addr().AsSlice()
+	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	high, _ := netip.AddrFromSlice(b)
+	return append(without(low, out), without(netip.PrefixFrom(high, p.Bits()+1), out)...)
+}

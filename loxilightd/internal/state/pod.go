@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// PodNetwork is the spec of a PodNetwork.
+type PodNetwork struct {
+	Subnets    []netip.Prefix // one of each family at most
+	Bridge     string         // device
+	MTU        int            // bytes; 0: what the uplinks carry
+	Masquerade bool
+	Except     []netip.Prefix // from Masquerade, beside what pods and peers have
+}
+
+// cost is that of the rules that masquerade, one for each family.
+func (p *PodNetwork) cost() datapath.Cost {
+	if !p.Masquerade {
+		return datapath.Cost{}
+	}
+	return datapath.Cost{Rules: len(p.Subnets)}
+}
+
+// claims: what a PodNetwork has for itself it has beside objects of other kinds, too;
+// see checkPods.
+func (*PodNetwork) claims(func(claim, func() string)) {}
+
+// PodNetworks returns those of a snapshot, by name.
+func (s *Snapshot) PodNetworks() (list []*Object) {
+	for o := range s.After(KindPodNetwork, "") {
+		list = append(list, o)
+	}
+	return list
+}
+
+// Names of the ports that a node with pod networks has beside Interfaces. No object's
+// name has a #.
+const (
+	PodPortHost   datapath.PortName = "pods#host"
+	PodPortSwitch datapath.PortName = "pods#switch"
+)
+
+// PodPorts returns the ports that a node with pod networks has beside Interfaces: the
+// ends of the link between host and switch. An Interface on the same device is in its place.
+func PodPorts(hostDevice, switchDevice string) map[datapath.PortName]datapath.Port {
+	return map[datapath.PortName]datapath.Port{
+		PodPortSwitch: {Device: switchDevice, Switch: true, Role: datapath.RoleHost},
+		PodPortHost:   {Device: hostDevice, Role: datapath.RolePort},
+	}
+}
+
+// checkPods refuses a plan in which pod networks are in the way of each other, or of
+// a Bridge.
+func (p *plan) checkPods() error {
+	var all, fresh []*Object // pod networks as they will be, and those that are new or changed
+	for o := range p.edit.from(Key{KindPodNetwork, ""}) {
+		if o.Kind != KindPodNetwork {
+			break
+		}
+		all = append(all, o)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	for _, o := range p.puts {
+		switch o.Kind {
+		case KindPodNetwork:
+			fresh = append(fresh, o)
+		case KindBridge:
+			if err := checkBridged(o, o, all); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range fresh {
+		if err := checkPodNetwork(o, all); err != nil {
+			return err
+		}
+		for b := range p.edit.from(Key{KindBridge, ""}) {
+			if b.Kind != KindBridge {
+				break
+			}
+			if err := checkBridged(o, b, []*Object{o}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkBridged refuses object at, by which a Bridge has a device that is the bridge of
+// one of the pod networks.
+func checkBridged(at, bridge *Object, networks []*Object) error {
+	b := bridge.Value.(*Bridge)
+	for _, n := range networks {
+		device := n.Value.(*PodNetwork).Bridge
+		field := ""
+		if b.Device == device {
+			field = "spec.device"
+		} else if i := slices.IndexFunc(b.Ports, func(p datapath.BridgePort) bool { return p.Device == device }); i >= 0 {
+			field = fmt.Sprintf("spec.ports[%d].device", i)
+		}
+		switch {
+		case field == "":
+		case at == bridge:
+			return refuse(Conflict, at.Key, field, "%s is the bridge of %s: give this one another name", device, n.Key)
+		default:
+			return refuse(Conflict, at.Key, "spec.bridge", "%s belongs to %s already: name another device", device, bridge.Key)
+		}
+	}
+	return nil
+}
+
+// checkPodNetwork refuses a pod network that is in the way of another one.
+func checkPodNetwork(o *Object, all []*Object) error {
+	v := o.Value.(*PodNetwork)
+	for _, other := range all {
+		if other.Name == o.Name {
+			continue
+		}
+		w := other.Value.(*PodNetwork)
+		for i, subnet := range v.Subnets {
+			for _, theirs := range w.Subnets {
+				if subnet.Overlaps(theirs) {
+					return refuse(Conflict, o.Key, fmt.Sprintf("spec.subnets[%d]", i), "%s overlaps %s of %s: addresses belong to one pod network", subnet, theirs, other.Key)
+				}
+			}
+		}
+		if v.Bridge != w.Bridge {
+			return refuse(Conflict, o.Key, "spec.bridge", "%s has %s: the pod networks of a node share one bridge, where the host is, too", other.Key, w.Bridge)
+		}
+		if v.MTU != w.MTU {
+			return refuse(Conflict, o.Key, "spec.mtu", "%s has %d: the pod networks of a node share one bridge, with one MTU", other.Key, w.MTU)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testdaemon"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// podSite is a node with one pod, made by hand, and a machine outside that knows the
+// way to pods for one of its addresses only.
+//
+//	outside 192.0.2.77 ── eth0 192.0.2.1 [node] loxi_test 10.73.3.2 ══ hs_host ┐
+//	        198.51.100.9                             pod 10.73.3.3 ── hs1 ─────┴ hsvlan110 10.73.3.1 [switch]
+//
+// IPv6 likewise: 2001:db8:2::77 and ::1, 2001:db8:c6::9, 2001:db8:73::1 to ::3.
+type podSite struct {
+	*testdaemon.Daemon
+	t                  *testing.T
+	node, outside, pod *testnet.NS
+	name               string // of the switch's namespace
+}
+
+const podObjects = `
+kind: Interface
+name: eth0
+spec: {device: eth0}
+---
+kind: PodNetwork
+name: default
+spec: {subnets: [10.73.3.0/24, "2001:db8:73::/64"], masquerade: {enabled: true, except: [198.51.100.0/24, "2001:db8:c6::/48"]}}
+`
+
+func newPodSite(t *testing.T) *podSite {
+	t.Helper()
+	s := &podSite{t: t, node: testnet.New(t, "node"), outside: testnet.New(t, "outside"), name: testnet.UniqueName("switch")}
+	testnet.Veth(t, testnet.Port{NS: s.node, Name: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8:2::1/64"}},
+		testnet.Port{NS: s.outside, Name: "eth0", Addrs: []string{"192.0.2.77/24", "2001:db8:2::77/64", "198.51.100.9/32", "2001:db8:c6::9/128"}})
+	s.node.Route(t, "198.51.100.0/24", "192.0.2.77")
+	s.node.Route(t, "2001:db8:c6::/48", "2001:db8:2::77")
+	s.node.Forward(t)
+	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}")
+	t.Cleanup(func() {
+		if s.there() {
+			testnet.DeleteNamed(t, s.name)
+		}
+	})
+	return s
+}
+
+func (s *podSite) there() bool {
+	const nsfs = 0x6e736673
+	var at unix.Statfs_t
+	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
+}
+
+// plugIn makes the pod, on the switch as it is now.
+func (s *podSite) plugIn() {
+	s.t.Helper()
+	s.pod = testnet.New(s.t, "pod")
+	s.t.Run("plug in", func(t *testing.T) { // which holds the namespace as long as it takes
+		sw := testnet.Named(t, s.name)
+		testnet.Veth(t, testnet.Port{NS: s.pod, Name: "eth0", Addrs: []string{"10.73.3.3/24", "2001:db8:73::3/64"}}, testnet.Port{NS: sw, Name: "hs1"})
+		sw.Run(t, "ip", "link", "set", "hs1", "master", "hsvlan110")
+	})
+	s.pod.Route(s.t, "default", "10.73.3.1")
+	s.pod.Route(s.t, "default", "2001:db8:73::1")
+	s.Apply("kind: Interface\nname: hs1\nspec: {device: hs1, netns: switch, role: port}\n")
+}
+
+// reach talks to a server and wants it to see an address of the client.
+func (s *podSite) reach(from *testnet.NS, at *testnet.Server, target, seen string) {
+	s.t.Helper()
+	before := len(at.Clients())
+	testnet.Eventually(s.t, patience, target+" answers", func() bool {
+		_, err := testtraffic.TalkTCP(from, "", target, []byte("some words"))
+		return err == nil
+	})
+	clients := at.Clients()
+	if len(clients) <= before || clients[len(clients)-1] != netip.MustParseAddr(seen) {
+		s.t.Errorf("%s saw %v, want %s last", target, clients, seen)
+	}
+}
+
+// everyWay is all that a pod and its node have to do with each other and with others.
+func (s *podSite) everyWay() {
+	s.t.Helper()
+	for _, a := range []struct{ pod, host, node, outside, excepted, outsideNode string }{
+		{"10.73.3.3", "10.73.3.2", "192.0.2.1", "192.0.2.77", "198.51.100.9", "192.0.2.1"},
+		{"2001:db8:73::3", "2001:db8:73::2", "2001:db8:2::1", "2001:db8:2::77", "2001:db8:c6::9", "2001:db8:2::1"},
+	} {
+		at := func(host string) string { return netip.AddrPortFrom(netip.MustParseAddr(host), 4660).String() }
+		pod := s.pod.ServeTCP(s.t, at(a.pod), "pod")
+		host := s.node.ServeTCP(s.t, at(a.host), "host")
+		node := s.node.ServeTCP(s.t, at(a.node), "node")
+		outside := s.outside.ServeTCP(s.t, at(a.outside), "outside")
+		excepted := s.outside.ServeTCP(s.t, at(a.excepted), "excepted")
+		s.reach(s.node, pod, at(a.pod), a.host)
+		s.reach(s.pod, host, at(a.host), a.pod)
+		s.reach(s.pod, node, at(a.node), a.pod)
+		s.reach(s.pod, outside, at(a.outside), a.node)
+		s.reach(s.pod, excepted, at(a.excepted), a.pod)
+		for _, server := range []*testnet.Server{pod, host, node, outside, excepted} {
+			server.Close()
+		}
+	}
+}
+
+// TestPodNetwork applies one, has a pod and the host talk to each other and to the
+// outside through kill -9 and a namespace that somebody deletes, and takes it away.
+func TestPodNetwork(t *testing.T) {
+	s := newPodSite(t)
+	// The outside knows the way back to pods for what is excepted from masquerade.
+	for _, r := range [][]string{{"10.73.3.0/24", "192.0.2.1", "198.51.100.9"}, {"2001:db8:73::/64", "2001:db8:2::1", "2001:db8:c6::9"}} {
+		s.outside.Run(t, "ip", "route", "add", r[0], "via", r[1], "src", r[2])
+	}
+	s.Start()
+	before := networkOf(t, s.node)
+	s.Apply(podObjects)
+	s.plugIn()
+	s.everyWay()
+	sw := func(words ...string) string {
+		return s.node.Run(t, "ip", append([]string{"-n", s.name}, words...)...)
+	}
+	for words, want := range map[string][]string{
+		"get podnetworks":         {"default", "Ready", "10.73.3.0/24,2001:db8:73::/64", "0,0", "yes"},
+		"get podnetworks -o wide": {"10.73.3.1,2001:db8:73::1", "10.73.3.2,2001:db8:73::2", "1500"},
+		"get bridges":             {"hsvlan110", "PodNetwork/default", "hs_host,hs1"},
+		"get routes":              {"0.0.0.0/0", "10.73.3.2 dev hsvlan110", "PodNetwork/default"},
+		"get addresses":           {"there are none"},
+		"status":                  {"addresses 10.73.3.0/24"},
+	} {
+		out := s.LLCLI(strings.Fields(words)...)
+		for _, w := range want {
+			if w == "there are none" {
+				continue // is said elsewhere
+			}
+			if !strings.Contains(out, w) {
+				t.Errorf("llcli %s has no %q:\n%s", words, w, out)
+			}
+		}
+	}
+
+	server := s.outside.ServeTCP(t, "192.0.2.77:4661", "outside")
+	s.outside.ServeUDP(t, "192.0.2.77:4661", "outside")
+	traffic := testtraffic.Start(t, s.pod, "192.0.2.77:4661", testtraffic.Load{Flows: 8, Packets: 2000, Connections: 20, Lasting: 4})
+	for range 2 {
+		s.Kill()
+		s.Start()
+		s.settled("taken over")
+	}
+	traffic.ExpectUnharmed(t)
+	server.Close()
+	s.everyWay()
+
+	// The MTU follows the uplink.
+	s.node.MTU(t, "eth0", 1400)
+	testnet.Eventually(t, 5*time.Second, "the MTU follows that of the uplink", func() bool {
+		return strings.Contains(s.node.Run(t, "ip", "link", "show", "loxi_test"), "mtu 1400") && strings.Contains(sw("link", "show", "hsvlan110"), "mtu 1400")
+	})
+	s.node.MTU(t, "eth0", 1500)
+	testnet.Eventually(t, 5*time.Second, "and back", func() bool {
+		return strings.Contains(s.node.Run(t, "ip", "link", "show", "loxi_test"), "mtu 1500")
+	})
+
+	// Somebody deletes the namespace.
+	testnet.DeleteNamed(t, s.name)
+	testnet.Eventually(t, 5*time.Second, "the namespace is made again", s.there)
+	testnet.Eventually(t, 5*time.Second, "and the bridge in it", func() bool {
+		_, err := s.node.TryRun("ip", "-n", s.name, "link", "show", "hsvlan110")
+		return err == nil
+	})
+	s.LLCLI("delete", "interface", "hs1")
+	s.plugIn()
+	s.everyWay()
+
+	s.Kill()
+	s.Start()
+	s.LLCLI("delete", "--wait", "10s", "podnetwork", "default")
+	s.LLCLI("delete", "--wait", "10s", "interface", "eth0", "hs1")
+	if out := sw("link", "show"); strings.Contains(out, "hsvlan110") {
+		t.Errorf("the bridge is left: %s", out)
+	}
+	if out := sw("route", "show", "default"); strings.TrimSpace(out) != "" {
+		t.Errorf("a default route is left: %s", out)
+	}
+	if out := s.node.Run(t, "ip", "address", "show", "loxi_test"); strings.Contains(out, "10.73.3.2") || strings.Contains(out, "2001:db8:73") {
+		t.Errorf("addresses are left: %s", out)
+	}
+	if status, err := s.Client.Status(t.Context()); err != nil || len(status.Datapath.Hooks) > 0 {
+		t.Errorf("programs are left: %+v, %v", status, err)
+	}
+	s.Stop()
+	s.Detach()
+	if after := networkOf(t, s.node); after != before || s.there() {
+		t.Errorf("left is the namespace: %v, and\n%s\nbefore:\n%s", s.there(), after, before)
+	}
+}
+
+// settled waits until everything is as told.
+func (s *podSite) settled(what string) {
+	s.t.Helper()
+	testnet.Eventually(s.t, patience, what, func() bool {
+		status, err := s.Client.Status(s.t.Context())
+		return err == nil && len(status.NotReady) == 0
+	})
+}
+
+// TestPodNetworkSays: what is not as wanted is told, and what is stays.
+func TestPodNetworkSays(t *testing.T) {
+	s := newPodSite(t)
+	s.Start()
+	s.LLCLI("apply", "-f", s.File(strings.SplitN(podObjects, "---\n", 2)[1]))
+	said := func(state, want string) {
+		t.Helper()
+		var got api.PodNetworkStatus
+		testnet.Eventually(t, patience, state+": "+want, func() bool {
+			o, err := s.Client.Get(t.Context(), "PodNetwork", "default")
+			return err == nil && json.Unmarshal(o.Status, &got) == nil && got.State == state && strings.Contains(got.Message, want)
+		})
+	}
+	said("Pending", "no uplink has our programs")
+	s.Apply("kind: Interface\nname: eth0\nspec: {device: eth0}\n")
+	said("Ready", "")
+	s.LLCLI("delete", "interface", "eth0")
+	said("Pending", "no uplink has our programs")
+
+	// Nothing of it is in the way of a second one, and what is says so.
+	for objects, want := range map[string]string{
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.73.3.128/25]}\n":                    "overlaps 10.73.3.0/24 of PodNetwork/default",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24], bridge: br7}\n":         "share one bridge",
+		"kind: Bridge\nname: two\nspec: {device: hsvlan110}\n":                                "is the bridge of PodNetwork/default",
+		"kind: Bridge\nname: two\nspec: {device: br7, ports: [{device: hsvlan110}]}\n":        "is the bridge of PodNetwork/default",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/30]}\n":                      "a length from 8 to 29",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24, 10.75.3.0/24]}\n":        "a second one of IPv4",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.1/24]}\n":                      "write 10.74.3.0/24",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [\"2001:db8:9::/64\"], mtu: 1200}\n":    "1280",
+		"kind: PodNetwork\nname: two\nspec: {subnets: []}\n":                                  "is missing",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24], masquerade: {on: 1}}\n": "masquerade.on",
+	} {
+		if _, code, err := s.TryLLCLI("apply", "-f", s.File(objects)); code != 1 || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\nexit code %d, %v; want %s", objects, code, err, want)
+		}
+	}
+	s.Apply("kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24]}\n")
+	if out := s.node.Run(t, "ip", "address", "show", "loxi_test"); !strings.Contains(out, "10.74.3.2/24") || !strings.Contains(out, "10.73.3.2/24") {
+		t.Errorf("the host's addresses: %s", out)
+	}
+	s.LLCLI("delete", "podnetwork", "default")
+	testnet.Eventually(t, patience, "only those of the other are left", func() bool {
+		out := s.node.Run(t, "ip", "address", "show", "loxi_test")
+		return strings.Contains(out, "10.74.3.2/24") && !strings.Contains(out, "10.73.3.2/24")
+	})
+}
