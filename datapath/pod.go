@@ -27,6 +27,9 @@ type PodLinks interface {
 	// Open has the link carry packets, and tells the neighbours of the pod that it is
 	// there.
 	Open(ctx context.Context, l *PodLink) error
+	// Shut has the link carry nothing any more, by the switch's end; that it is gone is
+	// no error.
+	Shut(ctx context.Context, device string) error
 	// Check says what of the link is not as it was made.
 	Check(ctx context.Context, l *PodLink) error
 	// Delete removes the link by the switch's end; that it is gone is no error.

@@ -68,6 +68,20 @@ func (f *PodLinks) Open(_ context.Context, l *datapath.PodLink) error {
 	return nil
 }
 
+// Shut implements [datapath.PodLinks].
+func (f *PodLinks) Shut(_ context.Context, device string) error {
+	if err := f.inject("shut"); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s, ok := f.links[device]; ok {
+		s.Open = false
+		f.links[device] = s
+	}
+	return nil
+}
+
 // Check implements [datapath.PodLinks].
 func (f *PodLinks) Check(_ context.Context, l *datapath.PodLink) error {
 	f.mu.Lock()

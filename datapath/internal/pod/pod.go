@@ -140,6 +140,21 @@ func (l *Links) isOurs(link netlink.Link) bool {
 
 // Delete implements [datapath.PodLinks].
 func (l *Links) Delete(_ context.Context, device string) error {
+	return l.withOurs(device, remove)
+}
+
+// Shut implements [datapath.PodLinks].
+func (l *Links) Shut(_ context.Context, device string) error {
+	return l.withOurs(device, func(sw *end, link netlink.Link) error {
+		if err := sw.LinkSetDown(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("device %q: %w", device, err)
+		}
+		return nil
+	})
+}
+
+// withOurs calls f with the switch's end of a link, if it is there and ours.
+func (l *Links) withOurs(device string, f func(sw *end, link netlink.Link) error) error {
 	sw, err := l.openSwitch()
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil // with the namespace its devices went
@@ -156,7 +171,7 @@ func (l *Links) Delete(_ context.Context, device string) error {
 		l.log.Warn("a device has the name of a pod's link, and is not ours", slog.String("device", device))
 		return nil
 	}
-	return remove(sw, link)
+	return f(sw, link)
 }
 
 func remove(sw *end, link netlink.Link) error {

@@ -117,6 +117,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return api.VersionResult{Version: "1.2.3", API: []int{1}, Build: "go1.26 linux/amd64"}, nil
 	case api.MethodStatus:
 		return d.status(), nil
+	case api.MethodCNI:
+		return with(params, func(api.CNIParams) (any, *api.Error) { return struct{}{}, nil })
 	default:
 		return nil, &api.Error{Code: api.CodeMethodNotFound, Message: fmt.Sprintf("unknown method %q", method)}
 	}

@@ -30,7 +30,7 @@ func (a *app) addCommands(root *cobra.Command) {
 			a.statusCommand(), a.healthCommand(), a.waitCommand(),
 		}},
 		{"machine", "This machine:", []*cobra.Command{
-			a.doctorCommand(), a.bundleCommand(), a.preflightCommand(), a.detachCommand(),
+			a.doctorCommand(), a.bundleCommand(), a.preflightCommand(), a.detachCommand(), a.cniCommand(),
 		}},
 		{"help", "About llcli:", []*cobra.Command{
 			a.explainCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),

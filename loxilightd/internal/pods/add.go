@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
@@ -36,6 +37,7 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 		return nil, err
 	}
 	r := s.newRecord(p, c, &network)
+	begin := time.Now()
 	defer func() {
 		if err == nil {
 			return
@@ -50,9 +52,12 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	if err := s.address(ctx, p, c, &network, r); err != nil {
 		return nil, err
 	}
+	addressed := time.Since(begin)
 	if err := s.connect(ctx, r); err != nil {
 		return nil, err
 	}
+	s.Log.Debug("pod attached", slog.String("object", r.Object), slog.String("device", r.Device),
+		slog.Duration("addressed", addressed), slog.Duration("took", time.Since(begin)))
 	return r.result(c).encode(c.CNIVersion), nil
 }
 
@@ -194,9 +199,15 @@ func macOf(r *record) net.HardwareAddr {
 // connect makes the link of the pod, and opens it when the data plane guards it.
 func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	link := r.link()
+	step := time.Now()
+	note := func(what string) {
+		s.Log.Debug("step", slog.String("what", what), slog.Duration("took", time.Since(step)))
+		step = time.Now()
+	}
 	if err := s.Links.Make(ctx, link); err != nil {
 		return linkError(err)
 	}
+	note("made")
 	r.MTU = link.MTU
 	objects, err := s.withGroups(ctx, r.hostPorts())
 	if err != nil {
@@ -208,14 +219,17 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	if err != nil {
 		return objectError(err)
 	}
+	note("committed")
 	bounded, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := s.Objects.Ready(bounded, revision, refs); err != nil {
 		return objectError(err)
 	}
+	note("ready")
 	if err := s.Links.Open(ctx, link); err != nil {
 		return linkError(err)
 	}
+	note("open")
 	if err := context.Cause(ctx); err != nil {
 		return unavailable("nobody waits for it any more: %v", err)
 	}

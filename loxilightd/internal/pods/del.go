@@ -45,14 +45,24 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 	return nil
 }
 
-// remove takes away all of an interface. It may be repeated. The link goes before what
-// guards it, and what is remembered goes last.
+// remove takes away all of an interface. It may be repeated. The link is shut before what
+// guards it goes, so that nothing ever comes in without, and what is remembered goes last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
-	if err := s.Links.Delete(ctx, r.Device); err != nil {
+	if err := s.Links.Shut(ctx, r.Device); err != nil {
 		return linkError(err)
 	}
-	if _, err := s.changes.do(ctx, nil, r.objects()); err != nil {
+	objects := r.objects()
+	revision, err := s.changes.do(ctx, nil, objects)
+	if err != nil {
 		return objectError(err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
+	if err := s.Objects.Ready(bounded, revision, objects); err != nil {
+		s.Log.Warn("the data plane does not let go of a pod in time", slog.String("device", r.Device), slog.Any("error", err))
+	}
+	cancel()
+	if err := s.Links.Delete(ctx, r.Device); err != nil {
+		return linkError(err)
 	}
 	if r.Plugin != nil {
 		if err := r.Plugin.run(ctx, api.CNIDel, r.owner(), r.Netns, nil); err != nil {

@@ -53,9 +53,13 @@ func (d *desired) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *a
 
 func (d *desired) Ready(ctx context.Context, _ uint64, refs []api.ObjectRef) *api.Error {
 	d.mu.Lock()
-	why := d.pending
+	why, there := d.pending, false
+	for _, r := range refs {
+		_, ok := d.objects[r]
+		there = there || ok
+	}
 	d.mu.Unlock()
-	if why == "" {
+	if why == "" || !there {
 		return nil
 	}
 	<-ctx.Done()

@@ -67,6 +67,7 @@ type Options struct {
 const (
 	addTimeout    = 30 * time.Second
 	readyTimeout  = 15 * time.Second // for the data plane, as a part of that
+	goneTimeout   = 5 * time.Second  // for the data plane to let go of a pod
 	pluginTimeout = 20 * time.Second
 	undoTimeout   = 20 * time.Second
 	queueInterval = time.Second

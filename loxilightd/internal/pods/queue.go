@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -24,6 +25,9 @@ func (s *Server) queueDir() string { return filepath.Join(s.StateDir, api.CNIQue
 // unfinishedAge is when a file that a plugin began and did not finish is cleared away.
 const unfinishedAge = time.Minute
 
+// drainAtOnce is how many are carried out at the same time.
+const drainAtOnce = 32
+
 // drain carries out what is queued. What cannot be done stays for the next time.
 func (s *Server) drain(ctx context.Context) {
 	entries, err := os.ReadDir(s.queueDir())
@@ -33,6 +37,9 @@ func (s *Server) drain(ctx context.Context) {
 		}
 		return
 	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	turns := make(chan struct{}, drainAtOnce)
 	for _, e := range entries {
 		path := filepath.Join(s.queueDir(), e.Name())
 		if strings.HasPrefix(e.Name(), ".new-") {
@@ -42,7 +49,8 @@ func (s *Server) drain(ctx context.Context) {
 			continue
 		}
 		if strings.HasSuffix(e.Name(), ".json") {
-			s.drainFile(ctx, path)
+			turns <- struct{}{}
+			all.Go(func() { s.drainFile(ctx, path); <-turns })
 		}
 	}
 }

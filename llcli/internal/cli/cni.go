@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+)
+
+// pluginName is what the plugin is called in configurations and folders.
+const pluginName = "loxilight-cni"
+
+// cniOptions are where a configuration for container runtimes goes, and what is in it.
+type cniOptions struct{ dir, network, file string }
+
+func (o *cniOptions) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.dir, "dir", "/etc/cni/net.d", "the `FOLDER` that the runtime reads configurations from")
+	cmd.Flags().StringVar(&o.network, "network", "default", "the PodNetwork `NAME` that pods are in")
+	must(cmd.MarkFlagDirname("dir"))
+}
+
+func (o *cniOptions) path() string { return filepath.Join(o.dir, "10-loxilight.conflist") }
+
+func (a *app) cniCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cni",
+		Short: "Have container runtimes attach pods by loxilight, and say whether they can",
+		Long: `Container runtimes find the plugin loxilight-cni by a configuration in /etc/cni/net.d,
+and take a node for ready as soon as there is one.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unexpected %q; llcli cni install, uninstall or status", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.cniInstall(), a.cniUninstall(), a.cniStatus())
+	return cmd
+}
+
+func (a *app) cniInstall() *cobra.Command {
+	var o cniOptions
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Put the configuration for container runtimes in its place, once pods can be attached",
+		Long: `Wait, as long as --timeout says, until the daemon can attach pods, and then put the
+configuration 10-loxilight.conflist in its place, whole, by one rename. One that is
+there and says something else stays, unless --force is given: it may have been
+adapted. --file installs a configuration of your own instead.`,
+		Example: "  llcli cni install --timeout 1m\n  llcli cni install --file /usr/share/loxilight/10-loxilight.conflist",
+		Args:    noWords("install takes flags only"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			text, err := a.conflist(&o)
+			if err != nil {
+				return err
+			}
+			before, err := os.ReadFile(o.path())
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if err == nil && string(before) != string(text) && !force {
+				return fmt.Errorf("%s is there and says something else: see whether it is as it should be, or replace it with --force", o.path())
+			}
+			if err := a.awaitPods(ctx, d, &o); err != nil {
+				return fmt.Errorf("not installed: %w", err)
+			}
+			if err := replaceFile(o.path(), text); err != nil {
+				return err
+			}
+			a.printf("%s\n", o.path())
+			a.warnOfOthers(o.dir, o.path())
+			return nil
+		}),
+	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "replace a configuration that says something else")
+	cmd.Flags().StringVar(&o.file, "file", "", "install this `FILE` rather than the usual configuration")
+	must(cmd.MarkFlagFilename("file", "conflist"))
+	return cmd
+}
+
+// conflist is the configuration that is installed.
+func (a *app) conflist(o *cniOptions) ([]byte, error) {
+	if o.file != "" {
+		text, err := os.ReadFile(o.file)
+		if err == nil && !names(text) {
+			err = fmt.Errorf("%s: no list of plugins in JSON with one of type %s", o.file, pluginName)
+		}
+		return text, err
+	}
+	more := ""
+	if url := a.controlURL(); url != api.ControlSocket {
+		socket, _ := json.Marshal(strings.TrimPrefix(url, "ipc://"))
+		more = fmt.Sprintf("            \"socket\": %s,\n", socket)
+		if instance, ok := strings.CutPrefix(filepath.Base(filepath.Dir(url)), "loxilight-"); ok {
+			more += fmt.Sprintf("            \"stateDir\": \"/var/lib/loxilight-%s\",\n", instance)
+		}
+	}
+	network, err := json.Marshal(o.network)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, usualConflist, network, more), nil
+}
+
+const usualConflist = `{
+    "cniVersion": "1.0.0",
+    "name": "loxilight",
+    "plugins": [
+        {
+            "type": "loxilight-cni",
+            "network": %s,
+%s            "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}
+        }
+    ]
+}
+`
+
+// names says whether a configuration is a list of plugins that has ours.
+func names(text []byte) bool {
+	var list struct {
+		Plugins []struct{ Type string }
+	}
+	if json.Unmarshal(text, &list) != nil {
+		return false
+	}
+	for _, p := range list.Plugins {
+		if p.Type == pluginName {
+			return true
+		}
+	}
+	return false
+}
+
+// status asks whether pods can be attached.
+func (o *cniOptions) status() api.CNIParams {
+	config, err := json.Marshal(map[string]string{"cniVersion": "1.1.0", "name": "loxilight", "type": pluginName, "network": o.network})
+	if err != nil {
+		panic(err) // strings only
+	}
+	return api.CNIParams{Command: api.CNIStatus, Config: config}
+}
+
+// awaitPods waits until pods can be attached.
+func (a *app) awaitPods(ctx context.Context, d Daemon, o *cniOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	for {
+		err := d.Call(ctx, api.MethodCNI, o.status(), new(json.RawMessage))
+		var refused *api.Error
+		if err == nil || !errors.As(err, &refused) || refused.Reason() != api.ReasonUnavailable {
+			return err
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// replaceFile puts a file in its place by one rename: nobody ever sees a part of it.
+func replaceFile(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".loxilight-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// warnOfOthers tells of configurations that runtimes take rather than ours.
+func (a *app) warnOfOthers(dir, ours string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return // then nobody reads them
+	}
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if e.Name() < filepath.Base(ours) && (ext == ".conflist" || ext == ".conf" || ext == ".json") {
+			a.note("%s comes before it: runtimes take the first one", filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+func (a *app) cniUninstall() *cobra.Command {
+	var o cniOptions
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take the configuration for container runtimes away",
+		Long: `Take the configuration 10-loxilight.conflist away. Pods that are attached stay so;
+runtimes can then neither attach others nor, most of them, remove those: move the
+pods away first.`,
+		Args: noWords("uninstall takes flags only"),
+		RunE: a.runLocal(func(context.Context, []string) error {
+			text, err := os.ReadFile(o.path())
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				a.note("%s is not there", o.path())
+				return nil
+			case err != nil:
+				return err
+			case !names(text):
+				return fmt.Errorf("%s has no plugin of type %s: it is somebody else's", o.path(), pluginName)
+			}
+			return os.Remove(o.path())
+		}),
+	}
+	o.bind(cmd)
+	return cmd
+}
