@@ -140,6 +140,7 @@ func (d *derived) status(k state.Key) (Status, bool) {
 func (d *derived) of(n *need) Status {
 	worst := Status{State: reconcile.Realised, Revision: n.object.Revision}
 	var messages []string
+	untried := false
 	add := func(s Status) {
 		if s.State == reconcile.Realised {
 			return
@@ -148,14 +149,15 @@ func (d *derived) of(n *need) Status {
 			worst.State, worst.Reason = s.State, s.Reason
 		}
 		worst.Failures = max(worst.Failures, s.Failures)
-		if s.Message != "" && !slices.Contains(messages, s.Message) {
+		untried = untried || s.State == reconcile.Pending && s.Failures == 0
+		if s.Failures > 0 && !slices.Contains(messages, s.Message) {
 			messages = append(messages, s.Message)
 		}
 	}
 	for _, r := range n.rows {
 		s, ok := r.table.rowStatus(r.name)
 		if !ok {
-			s = Status{State: reconcile.Pending, Message: "not applied yet"}
+			s = Status{State: reconcile.Pending}
 		}
 		add(s)
 	}
@@ -165,7 +167,12 @@ func (d *derived) of(n *need) Status {
 	if n.problem != "" {
 		add(Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: n.problem, Failures: 1})
 	}
-	worst.Message = strings.Join(messages, "; ")
+	if worst.Message = strings.Join(messages, "; "); untried && len(messages) == 0 {
+		worst.Message = "not applied yet"
+	}
+	if untried && worst.State == reconcile.Pending {
+		worst.Failures = 0 // more will come of it
+	}
 	return worst
 }
 

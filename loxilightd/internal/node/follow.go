@@ -138,6 +138,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	if changed == nil || isDerivedFrom(changed) {
 		n.derived.apply(s)
 		defer n.derived.tellAll()
+		defer n.signalWorld() // the MTU of a port is known when it has our programs
 	}
 	n.rules.apply(s, changed)
 

@@ -177,10 +177,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 		case <-n.opts.Plane.Telemetry().Changed():
 			n.ports.Kick()
 			n.kickNetwork()
-			select {
-			case n.world <- struct{}{}:
-			default:
-			}
+			n.signalWorld()
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
 			n.kickNetwork()
@@ -191,6 +188,14 @@ func (n *Node) watchWorld(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// signalWorld has what depends on devices looked at.
+func (n *Node) signalWorld() {
+	select {
+	case n.world <- struct{}{}:
+	default:
 	}
 }
 

@@ -179,6 +179,16 @@ func (n *Node) PodMTU() int { return n.podMTU(n.opts.Store.Snapshot()) }
 // masquerade is the last of all rules of NAT: any other one comes before it.
 const masquerade = math.MaxInt32
 
+// hasPodRules says whether rules of NAT are made anew for what changed.
+func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
+	networks, uplinks := false, false
+	for _, k := range changed {
+		networks = networks || k.Kind == state.KindPodNetwork
+		uplinks = uplinks || k.Kind == state.KindInterface
+	}
+	return networks || uplinks && len(s.PodNetworks()) > 0
+}
+
 // podNAT adds the rules that give the pods' connections the node's address: what leaves
 // by an uplink, and goes neither to pods, here and there, nor to what is excepted.
 func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NAT) {

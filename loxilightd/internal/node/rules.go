@@ -42,7 +42,7 @@ func newRules(n *Node) *rules {
 
 // apply takes over what changed.
 func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
-	if isDerivedFrom(changed) {
+	if hasPodRules(s, changed) {
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT}) // has derived rules, too
 	}
 	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) }) {
