@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// fakeLeases has what a test gives it.
+type fakeLeases struct {
+	leases  []ipam.Lease
+	pools   []ipam.Pool
+	problem string
+}
+
+func (f *fakeLeases) Leases() []ipam.Lease { return f.leases }
+func (f *fakeLeases) Pools() []ipam.Pool   { return f.pools }
+func (f *fakeLeases) Problem() string      { return f.problem }
+func (f *fakeLeases) Gone(l ipam.Lease) string {
+	if l.Boot == "old" {
+		return "the machine was booted since"
+	}
+	return ""
+}
+
+// TestAddressesList goes through many leases page by page: each is told once.
+func TestAddressesList(t *testing.T) {
+	h := newHarness(t)
+	h.want("addresses.list", `{}`, `{"items":[]}`)
+	f := &fakeLeases{}
+	h.Leases = f
+	h.want("addresses.list", `{}`, `{"items":[]}`)
+	for i := range 1500 {
+		// Names of which one is the beginning of another, and goes on with what sorts before a slash.
+		l := ipam.Lease{Network: []string{"default", "other"}[i%2], Owner: ipam.Owner{ContainerID: "c" + strings.Repeat("-", i%5) + fmt.Sprint(i/5), IfName: "eth0"}}
+		l.Addresses = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 16)}
+		f.leases = append(f.leases, l)
+	}
+	slices.SortFunc(f.leases, func(a, b ipam.Lease) int {
+		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.ContainerID, b.ContainerID))
+	})
+	for params, want := range map[string]int{`"limit":0`: 1500, `"limit":70`: 1500, `"network":"other"`: 750, `"network":"none"`: 0} {
+		seen, from := map[string]bool{}, ""
+		for {
+			r := result[api.AddressesListResult](h, "addresses.list", fmt.Sprintf(`{%s,"continue":%q}`, params, from))
+			for _, l := range r.Items {
+				if seen[l.Addresses[0]] {
+					t.Fatalf("%s: %s is told twice", params, l.Addresses[0])
+				}
+				seen[l.Addresses[0]] = true
+			}
+			if from = r.Continue; from == "" {
+				break
+			}
+		}
+		if len(seen) != want {
+			t.Errorf("%s: %d leases, want %d", params, len(seen), want)
+		}
+	}
+	h.wantError("addresses.list", `{"continue":"elsewhere"}`, 1, "", "continue", "is not what an answer")
+	h.wantError("addresses.list", `{"limit":-1}`, 1, "", "limit", "negative")
+	f.leases = []ipam.Lease{{
+		Network: "default", Owner: ipam.Owner{ContainerID: "c1", IfName: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.7.1.3/24"), netip.MustParsePrefix("2001:db8::3/64")},
+		Netns: "/run/netns/x", Pod: "shop/web-1", Boot: "old", Since: time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC),
+	}}
+	h.want("addresses.list", `{}`, `{"items":[{"network":"default","addresses":["10.7.1.3/24","2001:db8::3/64"],"pod":"shop/web-1","containerID":"c1","ifName":"eth0",`+
+		`"netns":"/run/netns/x","since":"2026-03-04T05:06:07Z","gone":"the machine was booted since"}]}`)
+}
+
+func TestPodNetworkStatus(t *testing.T) {
+	h := newHarness(t)
+	p := netip.MustParsePrefix
+	f := &fakeLeases{pools: []ipam.Pool{{Network: "a", Subnet: p("10.7.1.0/24"), Used: 240, Size: 252}, {Network: "a", Subnet: p("2001:db8:7::/64"), Used: 17, Size: 1<<64 - 4}}}
+	h.Leases = f
+	h.ask(admin, "apply", `{"objects":[{"kind":"PodNetwork","name":"a","spec":{"subnets":["10.7.1.0/24","2001:db8:7::/64"]}}]}`)
+	got := result[api.Object](h, "get", `{"kind":"PodNetwork","name":"a"}`)
+	const want = `{"state":"Ready","mtu":1450,"subnets":[{"subnet":"10.7.1.0/24","gateway":"10.7.1.1","host":"10.7.1.2","used":240,"size":252},` +
+		`{"subnet":"2001:db8:7::/64","gateway":"2001:db8:7::1","host":"2001:db8:7::2","used":17,"size":18446744073709551612}]}`
+	if string(got.Status) != want {
+		t.Errorf("status\n %s\nwant\n %s", got.Status, want)
+	}
+	f.problem = "the leases were damaged"
+	status := result[api.StatusResult](h, "status", `{}`)
+	if u := status.Capacity["addresses 10.7.1.0/24"]; u.Used != 240 || u.Size != 252 {
+		t.Errorf("capacity: %v", status.Capacity)
+	}
+	m := strings.Join(status.Health.Messages, "\n")
+	if !strings.Contains(m, "addresses 10.7.1.0/24 are nearly all taken: pods have 240 of 252") || !strings.Contains(m, f.problem) || strings.Contains(m, "2001") {
+		t.Errorf("health: %s", m)
+	}
+}
+
+func TestPodNetworkMeans(t *testing.T) {
+	p := netip.MustParsePrefix
+	wantValue(t, "PodNetwork", `{"subnets":["2001:db8:7::/64","10.7.1.0/29"],"mtu":1280,"bridge":"br0","masquerade":{"enabled":true,"except":["10.0.0.0/8","192.0.2.1"]}}`,
+		&state.PodNetwork{Subnets: []netip.Prefix{p("2001:db8:7::/64"), p("10.7.1.0/29")}, Bridge: "br0", MTU: 1280, Masquerade: true, Except: []netip.Prefix{p("10.0.0.0/8"), p("192.0.2.1/32")}})
+	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"masquerade":{"enabled":false}}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110"})
+	for spec, want := range map[string]string{
+		`{}`:                                                     "spec.subnets: is missing",
+		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": a subnet for pods of IPv4 has a length from 8 to 29",
+		`{"subnets":["10.0.0.0/7"]}`:                             "length from 8 to 29",
+		`{"subnets":["::/0"]}`:                                   "length from 32 to 125",
+		`{"subnets":["fe80::/64"]}`:                              "not addresses that stations can have",
+		`{"subnets":["127.0.0.0/24"]}`:                           "not addresses that stations can have",
+		`{"subnets":["224.0.0.0/24"]}`:                           "not addresses that stations can have",
+		`{"subnets":["0.0.0.0/8"]}`:                              "not addresses that stations can have",
+		`{"subnets":["ff02::/64"]}`:                              "not addresses that stations can have",
+		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
+		`{"subnets":["10.7.0.0"]}`:                               "is no prefix",
+		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "IPv6 clothes",
+		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second one of IPv4",
+		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
+		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",
+		`{"subnets":["10.7.0.0/24","2001:db8::/64"],"mtu":1279}`: "between 1280",
+		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":false,"except":["10.0.0.1"]}}`:  "spec.masquerade.except: means nothing",
+		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":true,"except":["10.0.0.1/8"]}}`: "spec.masquerade.except[0]",
+		`{"subnets":["10.7.0.0/24"],"gateway":"10.7.0.1"}`:                                  "spec.gateway",
+	} {
+		if v, err := Decode("PodNetwork", []byte(spec)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v; want %s", spec, v, err, want)
+		}
+	}
+}
+
+func TestPodNetworkConflicts(t *testing.T) {
+	h := newHarness(t)
+	network := func(name, spec string) string {
+		return `{"objects":[{"kind":"PodNetwork","name":"` + name + `","spec":` + spec + `}]}`
+	}
+	h.ask(admin, "apply", `{"objects":[{"kind":"Bridge","name":"b","spec":{"device":"br0","ports":[{"device":"p1"}]}}]}`)
+	h.wantError("apply", network("a", `{"subnets":["10.7.0.0/24"],"bridge":"br0"}`), 3, "PodNetwork/a", "spec.bridge", "br0 belongs to Bridge/b already")
+	h.wantError("apply", network("a", `{"subnets":["10.7.0.0/24"],"bridge":"p1"}`), 3, "PodNetwork/a", "spec.bridge", "p1 belongs to Bridge/b already")
+	h.ask(admin, "apply", network("a", `{"subnets":["10.7.0.0/24","2001:db8::/64"]}`))
+	h.wantError("apply", network("c", `{"subnets":["10.0.0.0/8"]}`), 3, "PodNetwork/c", "spec.subnets[0]", "10.0.0.0/8 overlaps 10.7.0.0/24 of PodNetwork/a")
+	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24","2001:db8::80/121"]}`), 3, "PodNetwork/c", "spec.subnets[1]", "of PodNetwork/a")
+	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"bridge":"br7"}`), 3, "PodNetwork/c", "spec.bridge", "PodNetwork/a has hsvlan110")
+	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"mtu":1400}`), 3, "PodNetwork/c", "spec.mtu", "PodNetwork/a has 0")
+	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"hsvlan110"}}]}`, 3, "Bridge/d", "spec.device", "is the bridge of PodNetwork/a")
+	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"br9","ports":[{"device":"p2"},{"device":"hsvlan110"}]}}]}`,
+		3, "Bridge/d", "spec.ports[1].device", "is the bridge of PodNetwork/a")
+	// Two that trade places in one change.
+	h.ask(admin, "apply", network("c", `{"subnets":["10.9.0.0/24"]}`))
+	h.want("apply", `{"objects":[{"kind":"PodNetwork","name":"a","spec":{"subnets":["10.9.0.0/24"]}},{"kind":"PodNetwork","name":"c","spec":{"subnets":["10.7.0.0/24"]}}]}`,
+		`{"revision":4,"changes":[{"kind":"PodNetwork","name":"a","action":"updated"},{"kind":"PodNetwork","name":"c","action":"updated"}],"summary":{"updated":2}}`)
+}
