@@ -33,7 +33,7 @@ type PodSubnet struct {
 	Gateway string `json:"gateway"` // address of the switch in it
 	Host    string `json:"host"`    // address of the node in it
 	Used    uint64 `json:"used"`    // addresses that pods have
-	Size    uint64 `json:"size"`    // addresses that there are for pods
+	Size    uint64 `json:"size"`    // addresses that there are for pods, at most 2^53
 }
 
 // AddressesListParams are the parameters of addresses.list. Leases come in the order of

@@ -53,3 +53,18 @@ func (d *testDaemon) networkList(p api.NetworkListParams) (any, *api.Error) {
 	}
 	return r, nil
 }
+
+// addressesList tells one lease a page.
+func addressesList(p api.AddressesListParams) (any, *api.Error) {
+	leases := []api.AddressLease{
+		{Network: "default", Addresses: []string{"10.244.3.17/24", "2001:db8:3::11/64"}, Pod: "shop/web-1", ContainerID: "4f2a9c", IfName: "eth0",
+			Netns: "/run/netns/cni-77", Since: "2026-03-04T05:06:07Z"},
+		{Network: "default", Addresses: []string{"10.244.3.18/24"}, ContainerID: "77bd02", IfName: "net1", Since: "2026-03-01T00:00:00Z", Gone: "the machine was booted since"},
+	}
+	at, _ := strconv.Atoi(p.Continue)
+	r := api.AddressesListResult{Items: leases[at : at+1]}
+	if at+1 < len(leases) {
+		r.Continue = strconv.Itoa(at + 1)
+	}
+	return r, nil
+}

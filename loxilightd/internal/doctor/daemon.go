@@ -283,7 +283,7 @@ var tableGrows = map[string]string{
 
 func (x *examiner) checkTables() {
 	for name, u := range x.daemon.status.Capacity {
-		if u.Size == 0 || u.Used*100 < u.Size*nearlyFull {
+		if isPool(name) || u.Size == 0 || u.Used*100 < u.Size*nearlyFull {
 			continue
 		}
 		severity := "warning"

@@ -26,7 +26,8 @@ type desired struct {
 	known   bool
 	absent  bool            // there is no store
 	objects []*state.Object // with their values
-	peeked  *state.Peeked   // of a daemon that does not run
+	leases  []api.AddressLease
+	peeked  *state.Peeked // of a daemon that does not run
 	err     error
 }
 
@@ -50,6 +51,26 @@ func (d *desired) ask(ctx context.Context, c *client.Client) {
 		}
 	}
 	d.known = true
+	d.err = d.askLeases(ctx, c)
+}
+
+// askLeases asks whose the addresses of pods are.
+func (d *desired) askLeases(ctx context.Context, c *client.Client) error {
+	var params api.AddressesListParams
+	for {
+		var page api.AddressesListResult
+		err := c.Call(ctx, api.MethodAddressesList, params, &page)
+		if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeMethodNotFound {
+			return nil // a daemon of an earlier version
+		}
+		if err != nil {
+			return err
+		}
+		d.leases = append(d.leases, page.Items...)
+		if params.Continue = page.Continue; params.Continue == "" || len(d.leases) > maxObjects {
+			return nil
+		}
+	}
 }
 
 func (d *desired) take(o *api.Object) {

@@ -102,6 +102,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		{"programs, pins and devices", x.checkPlane},
 		{"programs of others", x.checkChains},
 		{"routes and kernel parameters", x.checkNetwork},
+		{"pods", x.checkPods},
 		{"firewalls", x.checkFirewall},
 		{"network managers", x.checkNetworkd},
 		{"memory", x.checkMemory},

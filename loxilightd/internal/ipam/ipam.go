@@ -77,7 +77,7 @@ type Pool struct {
 	Network string
 	Subnet  netip.Prefix
 	Used    uint64 // addresses that pods have
-	Size    uint64 // addresses that there are for pods; those that do not fit the number are left out
+	Size    uint64 // addresses that there are for pods, at most 2^53
 }
 
 // Options are what a [Store] needs.

@@ -5,7 +5,6 @@ package ipam
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -39,7 +38,11 @@ func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	return first, last, !last.Less(first)
 }
 
-// size is how many addresses for pods a subnet has, or the largest number.
+// mostSize is told of subnets that have more addresses: the largest number that every
+// reader of JSON keeps.
+const mostSize = 1 << 53
+
+// size is how many addresses for pods a subnet has, or mostSize.
 func size(subnet netip.Prefix) uint64 {
 	first, last, ok := bounds(subnet)
 	if !ok {
@@ -47,9 +50,9 @@ func size(subnet netip.Prefix) uint64 {
 	}
 	a, b := first.As16(), last.As16()
 	if binary.BigEndian.Uint64(a[:8]) != binary.BigEndian.Uint64(b[:8]) {
-		return math.MaxUint64
+		return mostSize
 	}
-	return binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:]) + 1
+	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:])+1, mostSize)
 }
 
 // resting is an address that was given back.

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// poolTable is how the names of the subnets' tables begin in the daemon's status.
+const poolTable = "addresses "
+
+func isPool(table string) bool { return strings.HasPrefix(table, poolTable) }
+
+// checkPods is about the networks of pods and whose their addresses are.
+func (x *examiner) checkPods() {
+	x.checkPools()
+	x.checkLeases()
+	for _, family := range []int{4, 6} {
+		x.checkPodForwarding(family)
+	}
+}
+
+func (x *examiner) checkPools() {
+	if x.daemon.status == nil {
+		return
+	}
+	for name, u := range x.daemon.status.Capacity {
+		if !isPool(name) || u.Size == 0 || float64(u.Used) < float64(u.Size)*nearlyFull/100 {
+			continue
+		}
+		severity := "warning"
+		if u.Used >= u.Size {
+			severity = "error"
+		}
+		x.find(severity, "addresses.full", "subnet "+strings.TrimPrefix(name, poolTable), words{
+			what: fmt.Sprintf("has %d of %d addresses taken", u.Used, u.Size),
+			why:  "when all are, pods cannot start",
+			do:   "give the PodNetwork a larger subnet; llcli get addresses shows whose they are, and whose owner is gone",
+		}, nil)
+	}
+}
+
+// checkLeases finds addresses whose owner is gone, by network.
+func (x *examiner) checkLeases() {
+	gone := map[string][]string{}
+	for _, l := range x.desired.leases {
+		if l.Gone != "" {
+			gone[l.Network] = append(gone[l.Network], fmt.Sprintf("%s of %s (%s)", strings.Join(l.Addresses, " "), l.ContainerID, l.Gone))
+		}
+	}
+	for network, list := range gone {
+		x.find("note", "addresses.gone", "PodNetwork/"+network, words{
+			what: fmt.Sprintf("has %d leases whose owner is gone, such as %s", len(list), list[0]),
+			why:  "their addresses are not given out again until somebody gives them back",
+			do:   "wait a few seconds and look again; if they stay, have the container runtime collect its garbage (CNI GC), or see the daemon's log",
+		}, nil)
+	}
+}
+
+// checkPodForwarding: between pods and what is outside of the node the host routes.
+func (x *examiner) checkPodForwarding(family int) {
+	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
+	if x.sysctl(name) != "0" {
+		return
+	}
+	for _, o := range x.desired.objects {
+		v, ok := o.Value.(*state.PodNetwork)
+		if !ok {
+			continue
+		}
+		for _, subnet := range v.Subnets {
+			if isFamily(subnet.Addr(), family) {
+				x.find("error", "sysctl.pod_forwarding", name, words{
+					what: "is 0, and " + o.Key.String() + " has " + subnet.String(),
+					why:  "the host routes nothing between pods and others: pods reach only each other and the host",
+					do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
+				}, nil)
+				return
+			}
+		}
+	}
+}
