@@ -41,7 +41,11 @@ tells that it is one stays: look through the archive before it is passed on.`,
 			if len(args) == 1 {
 				file = args[0]
 			}
-			return a.writeBundle(ctx, file, a.bundleOptions(&o, anonymize))
+			config, err := a.configFile(&o)
+			if err != nil {
+				return err
+			}
+			return a.writeBundle(ctx, file, a.bundleOptions(config, anonymize))
 		}),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"tar.gz"}, cobra.ShellCompDirectiveFilterFileExt
@@ -53,8 +57,7 @@ tells that it is one stays: look through the archive before it is passed on.`,
 }
 
 // bundleOptions finds out where the instance has its folders.
-func (a *app) bundleOptions(local *localOptions, anonymize bool) bundle.Options {
-	config := a.configFile(local)
+func (a *app) bundleOptions(config string, anonymize bool) bundle.Options {
 	var c struct {
 		Instance  string
 		RunDir    string `yaml:"runDir"`

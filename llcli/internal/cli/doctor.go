@@ -32,7 +32,11 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 		Example: "  llcli doctor\n  llcli doctor --fix\n  llcli doctor -o json",
 		Args:    noWords("doctor takes flags only"),
 		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
-			args := []string{"--config", a.configFile(&o), "--doctor", "--json"}
+			config, err := a.configFile(&o)
+			if err != nil {
+				return err
+			}
+			args := []string{"--config", config, "--doctor", "--json"}
 			if fix {
 				args = append(args, "--fix")
 			}

@@ -18,25 +18,32 @@ import (
 type localOptions struct{ config string }
 
 func (o *localOptions) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of --instance, in /etc/loxilight)")
+	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of --instance or --socket, in /etc/loxilight)")
 	must(cmd.MarkFlagFilename("config", "yaml"))
 }
 
-// configFile returns the configuration of the instance.
-func (a *app) configFile(o *localOptions) string {
-	instance := a.instance
-	if instance == "" {
-		instance = a.Getenv("LOXILIGHT_INSTANCE")
+// configFile returns the configuration of the instance that the flags and the environment
+// name, as controlURL does its socket.
+func (a *app) configFile(o *localOptions) (string, error) {
+	if o.config != "" {
+		return o.config, nil
 	}
-	switch {
-	case o.config != "":
-		return o.config
-	case instance != "" && instance != "default":
-		return "/etc/loxilight-" + instance + "/loxilightd.yaml"
-	default:
-		return "/etc/loxilight/loxilightd.yaml"
+	socket := strings.TrimPrefix(a.controlURL(), "ipc://")
+	if a.instance != "" { // which is named, whatever its socket
+		socket = "/run/loxilight-" + a.instance + controlName
 	}
+	dir, ok := strings.CutSuffix(socket, controlName)
+	suffix, ours := strings.CutPrefix(dir, "/run/loxilight")
+	if !ok || !ours || suffix != "" && (len(suffix) < 2 || suffix[0] != '-' || strings.Contains(suffix, "/")) {
+		return "", usagef("nothing tells the configuration of the daemon behind socket %s: say --config FILE", socket)
+	}
+	if suffix == "-default" {
+		suffix = ""
+	}
+	return "/etc/loxilight" + suffix + "/loxilightd.yaml", nil
 }
+
+const controlName = "/control.sock"
 
 // errSilent ends a command that has said everything already.
 type errSilent struct{ code int }
@@ -99,7 +106,11 @@ not be tried: no privileges, or no BPF on this machine.`,
 		Example: "  llcli preflight\n  llcli preflight -o json",
 		Args:    noWords("preflight takes flags only"),
 		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
-			args := []string{"--config", a.configFile(&o), "--preflight"}
+			config, err := a.configFile(&o)
+			if err != nil {
+				return err
+			}
+			args := []string{"--config", config, "--preflight"}
 			if !a.isTable() {
 				args = append(args, "--json")
 			}
@@ -123,7 +134,11 @@ The daemon must be stopped before: systemctl stop loxilightd. Needs root.`,
 		Example: "  systemctl stop loxilightd && llcli detach",
 		Args:    noWords("detach takes flags only"),
 		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
-			return a.passOn(ctx, "--config", a.configFile(&o), "--detach")
+			config, err := a.configFile(&o)
+			if err != nil {
+				return err
+			}
+			return a.passOn(ctx, "--config", config, "--detach")
 		}),
 	}
 	o.bind(cmd)
