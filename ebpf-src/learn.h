@@ -39,12 +39,18 @@ static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
 	return w->fib.mtu_result;
 }
 
-/* Egress hook, where the frame is about to be sent: the index of the neighbour that
- * it is sent to, which the kernel has just used; 0, and why, where there is none. twin is
- * of the answers, as they are.
+/* Why a packet of meta is not for that part of a bridge where it is seen. */
+static __always_inline enum slow_why nexthop_one_way(const struct ct_meta *meta)
+{
+	return meta->packet_count & 1 ? WHY_ONE_WAY_1 : WHY_ONE_WAY;
+}
+
+/* Egress hook, where the frame, one of meta, is about to be sent: the index of the
+ * neighbour that it is sent to, which the kernel has just used; 0, and why, where there is
+ * none. twin is of the answers, as they are.
  */
-static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *twin,
-					 enum slow_why *why)
+static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *meta,
+					 const struct ct_meta *twin, enum slow_why *why)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
@@ -56,13 +62,15 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *tw
 	};
 	struct device *device = device_find(key.ifindex);
 
-	if (!device || !twin || !why || data + 12 > end)
+	if (!device || !meta || !twin || !why || data + 12 > end)
 		return 0;
-	/* A bridge floods what is for a station that it has not heard yet: only a part of
-	 * it by which answers came is the right one.
+	/* A bridge floods what is for a station that it has not heard yet, or does not know
+	 * any more: only a part of it by which answers came is the right one, and not even
+	 * that where the same packet was seen elsewhere.
 	 */
-	*why = WHY_ONE_WAY;
-	if (device->flags & DEVICE_F_PART && twin->in_port != (__u16)key.ifindex)
+	*why = nexthop_one_way(meta);
+	if (device->flags & DEVICE_F_PART && (twin->in_port != (__u16)key.ifindex ||
+					      (meta->flags & CT_WHY_MASK) >> CT_WHY_SHIFT == *why))
 		return 0;
 	*why = WHY_FULL;
 	__builtin_memcpy(key.dmac, data, 6);
@@ -129,7 +137,7 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		return 0;
 	why = nexthop_why_not(p, meta);
 	if (why == WHY_UNKNOWN)
-		index = nexthop_of_frame(p, twin, &why);
+		index = nexthop_of_frame(p, meta, twin, &why);
 	meta->flags = (meta->flags & ~CT_WHY_MASK) | why << CT_WHY_SHIFT;
 	if (index && meta->nexthop && meta->nexthop != index)
 		nexthop_doubt(meta->nexthop);

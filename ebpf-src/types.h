@@ -79,6 +79,7 @@ enum slow_why {
 	WHY_TAG,       /* its VLAN tag is only the kernel's to handle */
 	WHY_ONE_WAY,   /* a bridge sends it to a station that was not heard there */
 	WHY_FULL,      /* no room for another next hop */
+	WHY_ONE_WAY_1, /* as WHY_ONE_WAY, which has the packets of even numbers, of odd ones */
 	WHY_MAX,
 };
 

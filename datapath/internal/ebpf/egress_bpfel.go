@@ -21,7 +21,8 @@ const (
 	egressSlowWhyWHY_TAG       egressSlowWhy = 3
 	egressSlowWhyWHY_ONE_WAY   egressSlowWhy = 4
 	egressSlowWhyWHY_FULL      egressSlowWhy = 5
-	egressSlowWhyWHY_MAX       egressSlowWhy = 6
+	egressSlowWhyWHY_ONE_WAY_1 egressSlowWhy = 6
+	egressSlowWhyWHY_MAX       egressSlowWhy = 7
 )
 
 // Names of all BPF objects in the ELF.

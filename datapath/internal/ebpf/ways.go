@@ -23,6 +23,7 @@ var whySlow = map[egressSlowWhy]string{
 	egressSlowWhyWHY_MARK:      "it carries a mark",
 	egressSlowWhyWHY_TAG:       "VLAN tag of a device of the kernel",
 	egressSlowWhyWHY_ONE_WAY:   "its station was not heard on that port",
+	egressSlowWhyWHY_ONE_WAY_1: "its station was not heard on that port",
 	egressSlowWhyWHY_FULL:      "no room for another next hop",
 }
 
