@@ -22,6 +22,7 @@ int ll_answer_test(struct __sk_buff *skb)
 
 	if (word) {
 		skb->tc_index = 0;
+		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}
 	parse_packet(skb, &p);

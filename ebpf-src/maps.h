@@ -138,6 +138,11 @@ IMAGES(ll_image_1m, struct image_1m);
 IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
+/* Not 0 while a copy of our programs runs before another on some hook (config_first). Written
+ * by loxilightd. The only entry.
+ */
+MAP(ll_front, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+
 /* Raised by loxilightd after the rules have changed: a connection that was allowed
  * before is asked about again. The only entry.
  */

@@ -2,8 +2,7 @@
 /* pkt.h - one packet on its way through the stages. */
 #pragma once
 
-#include "config.h"
-#include "types.h"
+#include "maps.h"
 
 /* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
 enum ll_verdict {
@@ -146,10 +145,29 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 #define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
 
 /* From the first of two of our programs on one hook to the second: it is handled.
- * On the ingress hook the lower half is that of the word for the egress hook.
+ * On the ingress hook the lower half is that of the word for the egress hook. A veth leaves
+ * the word as it is, so that anybody behind one can send it: it is heeded only while there
+ * is a first program.
  */
 #define TC_INDEX_DONE_INGRESS 0x4d00
 #define TC_INDEX_DONE_EGRESS  0x4e00
+
+/* skb->mark of an answer of ours to the node itself, which so passes the ingress hook with
+ * TC_INDEX_DONE_INGRESS. Nothing from another namespace has a mark.
+ */
+#define MARK_ANSWER 0x4c4c4d00
+
+/* Whether a program of ours has said so that a packet is handled. */
+static __always_inline int handled_before(struct __sk_buff *skb)
+{
+	__u32 zero = 0, *front = bpf_map_lookup_elem(&ll_front, &zero);
+
+	if (skb->mark == MARK_ANSWER) {
+		skb->mark = 0;
+		return 1;
+	}
+	return front && *front;
+}
 
 /* What a hook returns for a packet that it has handled and that goes on. */
 static __always_inline int handled(struct __sk_buff *skb, int egress)

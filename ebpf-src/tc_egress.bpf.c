@@ -74,7 +74,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 
 	if (word)
 		skb->tc_index = 0;
-	if (word == TC_INDEX_DONE_EGRESS)
+	if (word == TC_INDEX_DONE_EGRESS && handled_before(skb))
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)
 		return handled(skb, 1);

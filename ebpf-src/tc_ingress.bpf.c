@@ -39,7 +39,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	int ret;
 
 	if (word) {
-		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS;
+		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS && handled_before(skb);
 
 		skb->tc_index = done && word & 0xff ? TC_INDEX_OURS | (word & 0xff) : 0;
 		if (done)

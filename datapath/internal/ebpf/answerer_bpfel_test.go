@@ -32,6 +32,7 @@ const (
 	answererMapLlDrops            = "ll_drops"
 	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
+	answererMapLlFront            = "ll_front"
 	answererMapLlHalf4            = "ll_half4"
 	answererMapLlHalf6            = "ll_half6"
 	answererMapLlImage128k        = "ll_image_128k"
@@ -145,6 +146,7 @@ type answererMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
+	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -234,6 +236,7 @@ type answererMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
+	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -292,6 +295,7 @@ func (m *answererMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
+		m.LlFront,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,

@@ -74,6 +74,7 @@ const (
 	askerMapLlDrops            = "ll_drops"
 	askerMapLlEpoch            = "ll_epoch"
 	askerMapLlFragment         = "ll_fragment"
+	askerMapLlFront            = "ll_front"
 	askerMapLlHalf4            = "ll_half4"
 	askerMapLlHalf6            = "ll_half6"
 	askerMapLlImage128k        = "ll_image_128k"
@@ -182,6 +183,7 @@ type askerMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
+	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -266,6 +268,7 @@ type askerMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
+	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -323,6 +326,7 @@ func (m *askerMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
+		m.LlFront,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,

@@ -136,7 +136,10 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := writeOrigin(d.dir, o); err != nil {
 		return err
 	}
-	return d.ports.switchAll()
+	if err := d.ports.switchAll(); err != nil {
+		return err
+	}
+	return d.announceFirst(false)
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {

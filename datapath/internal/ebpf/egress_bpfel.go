@@ -45,6 +45,7 @@ const (
 	egressMapLlDrops            = "ll_drops"
 	egressMapLlEpoch            = "ll_epoch"
 	egressMapLlFragment         = "ll_fragment"
+	egressMapLlFront            = "ll_front"
 	egressMapLlHalf4            = "ll_half4"
 	egressMapLlHalf6            = "ll_half6"
 	egressMapLlImage128k        = "ll_image_128k"
@@ -154,6 +155,7 @@ type egressMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
+	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -239,6 +241,7 @@ type egressMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
+	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -297,6 +300,7 @@ func (m *egressMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
+		m.LlFront,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,

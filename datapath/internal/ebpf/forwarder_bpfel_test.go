@@ -32,6 +32,7 @@ const (
 	forwarderMapLlDrops            = "ll_drops"
 	forwarderMapLlEpoch            = "ll_epoch"
 	forwarderMapLlFragment         = "ll_fragment"
+	forwarderMapLlFront            = "ll_front"
 	forwarderMapLlHalf4            = "ll_half4"
 	forwarderMapLlHalf6            = "ll_half6"
 	forwarderMapLlImage128k        = "ll_image_128k"
@@ -142,6 +143,7 @@ type forwarderMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
+	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -228,6 +230,7 @@ type forwarderMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
+	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -286,6 +289,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
+		m.LlFront,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,

@@ -442,6 +442,7 @@ const (
 	kernelMapLlDrops            = "ll_drops"
 	kernelMapLlEpoch            = "ll_epoch"
 	kernelMapLlFragment         = "ll_fragment"
+	kernelMapLlFront            = "ll_front"
 	kernelMapLlHalf4            = "ll_half4"
 	kernelMapLlHalf6            = "ll_half6"
 	kernelMapLlImage128k        = "ll_image_128k"
@@ -552,6 +553,7 @@ type kernelMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
+	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -638,6 +640,7 @@ type kernelMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
+	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -696,6 +699,7 @@ func (m *kernelMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
+		m.LlFront,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,

@@ -57,6 +57,19 @@ func (p *ports) precedeHook(_ *port, h hook) error {
 	return nil
 }
 
+// announceFirst tells the programs whether some of ours run before others, whose word that
+// a packet is handled is heeded.
+func (d *DataPlane) announceFirst(there bool) error {
+	var value uint32
+	if there {
+		value = 1
+	}
+	if err := d.maps[kernelMapLlFront].Put(uint32(0), value); err != nil {
+		return fmt.Errorf("announce what runs first: %w", err)
+	}
+	return nil
+}
+
 // loadFirst loads what runs first, in all zones that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook) error {
@@ -64,8 +77,16 @@ func (p *ports) loadFirst() error {
 		if err != nil {
 			return err
 		}
-		return z.loadFirst(p.d.maps)
+		return p.loadFirstOf(z)
 	})
+}
+
+// loadFirstOf loads what is to run first in a zone, and announces it.
+func (p *ports) loadFirstOf(z *zone) error {
+	if err := z.loadFirst(p.d.maps); err != nil {
+		return err
+	}
+	return p.d.announceFirst(true)
 }
 
 // synchronize returns when no program runs any more that was attached before it was
@@ -118,7 +139,7 @@ func (p *ports) switchHooks(t *port, how, folder string) error {
 // toFilter has the link, which runs before filters, mark what it handles; then a
 // filter that heeds the marks may be there, too, and then the link may go.
 func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
-	if err := z.loadFirst(p.d.maps); err != nil {
+	if err := p.loadFirstOf(z); err != nil {
 		return err
 	}
 	if err := step("mark "+t.name(), func() error { return t.update(t.side.of(&z.first)) }); err != nil {
@@ -137,7 +158,7 @@ func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
 
 // toTCX is the other way round.
 func (p *ports) toTCX(z *zone, f *filter) (*tcx, error) {
-	if err := z.loadFirst(p.d.maps); err != nil {
+	if err := p.loadFirstOf(z); err != nil {
 		return nil, err
 	}
 	if err := atStep("add tcx-" + f.side.name); err != nil {

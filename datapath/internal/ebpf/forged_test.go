@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// skbTCIndex is where struct __sk_buff has tc_index.
+const skbTCIndex = 44
+
+// forge has everything that leaves by a device carry a word in skb->tc_index, which the
+// other end of a veth gets as it is.
+func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()) {
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.StoreImm(asm.R1, skbTCIndex, int64(word), asm.Word),
+		asm.Mov.Imm(asm.R0, actUnspec),
+		asm.Return(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	var l link.Link
+	ns.Do(t, func() error {
+		dev, err := net.InterfaceByName(device)
+		if err == nil {
+			l, err = link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: prog, Attach: ebpf.AttachTCXEgress})
+		}
+		return err
+	})
+	return func() { l.Close() }
+}
+
+// TestForgedWords: what one of our programs tells another in skb->tc_index nobody else can
+// say. A container that may use tc would get past the rules by it.
+func TestForgedWords(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.attach()
+	n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
+	n.backends.ServeTCP(t, "10.0.1.12:8080", "server")
+	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"no": ruleFor(10, "10.0.1.11", datapath.ActionDeny)}})
+	for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4e00} {
+		t.Run(fmt.Sprintf("%#x", word), func(t *testing.T) {
+			defer forge(t, n.client, "eth0", word)()
+			if c, err := n.client.Dial("tcp", "", "10.0.1.11:8080", 300*time.Millisecond); err == nil {
+				c.Close()
+				t.Error("a connection came about that a rule denies")
+			}
+			c, err := n.client.Dial("tcp", "", "10.0.1.12:8080", 3*time.Second)
+			if err != nil {
+				t.Fatalf("what rules allow: %v", err)
+			}
+			c.Close()
+		})
+	}
+}
