@@ -22,6 +22,8 @@ enum drop_reason {
 	DROP_FRAGMENT,	       /* there are rules, and its first fragment has not come */
 	DROP_UNCLEAR,	       /* there are rules, and its headers are too many or cut off */
 	DROP_NO_CONNECTION,    /* its source is to be translated, but it opens no connection */
+	DROP_TTL,	       /* its TTL ends, and its source is translated; its sender was told */
+	DROP_TTL_LIMITED,      /* the same, but nobody was told */
 	DROP_MAX,
 };
 

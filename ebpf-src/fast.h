@@ -138,6 +138,9 @@ static __noinline int fast_forward(struct __sk_buff *skb)
 		ip->check = csum_apply(ip->check, (__u32)(__u16)~bpf_htons(0x0100));
 		ip->ttl--;
 	}
+	if (skb->len != len + FAST_L3 && !skb->gso_size &&
+	    bpf_skb_change_tail(skb, len + FAST_L3, 0)) /* as nat_trim */
+		return fast_drop(skb, &key, now_tick);
 	count_verdict(VERDICT_TRACKED);
 	if (nexthop->flags & NEXTHOP_F_PEER)
 		return bpf_redirect_peer(out, 0);

@@ -289,16 +289,3 @@ out:
 	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
 	return ret;
 }
-
-/* What becomes of a packet that no stage could follow, ret being what it returned. */
-static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
-{
-	if (!firewall_rules() || config_first)
-		return LL_PASS;
-	if (ret == LL_UNCLEAR)
-		return -DROP_UNCLEAR;
-	if (p->fragment == FRAGMENT_LATER && !p->dport)
-		return -DROP_FRAGMENT;
-	ret = firewall_packet(p, w);
-	return ret == LL_NEXT ? LL_PASS : ret;
-}

@@ -92,8 +92,7 @@ static __always_inline int nat_hop(struct pkt *p, const struct rewrite *r)
 	return LL_NEXT;
 }
 
-/* Makes the packet, and p, be as r says. */
-static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
+static __always_inline int nat_change(struct pkt *p, const struct rewrite *r)
 {
 	void *data = (void *)(long)p->skb->data;
 	void *end = (void *)(long)p->skb->data_end;
@@ -147,4 +146,24 @@ static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 			       ? LL_NEXT
 			       : sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
 	return nat_l4_csum(p, addr_diff, port_diff);
+}
+
+/* A router sends on no more than the IP packet; what follows it in its frame, to make that
+ * long enough or by mistake, ends here.
+ */
+static __always_inline int nat_trim(struct pkt *p)
+{
+	__u32 len = p->l4_off + p->l4_len;
+
+	if (p->skb->len == len || p->slow || p->skb->gso_size)
+		return LL_NEXT;
+	return bpf_skb_change_tail(p->skb, len, 0) ? -DROP_REWRITE : LL_NEXT;
+}
+
+/* Makes the packet, and p, be as r says. */
+static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
+{
+	int ret = nat_change(p, r);
+
+	return ret == LL_NEXT && r->dec_ttl ? nat_trim(p) : ret;
 }

@@ -5,9 +5,7 @@
  */
 #pragma once
 
-#include "answer.h"
-#include "ctstate.h"
-#include "sctp.h"
+#include "abort.h"
 
 /* Ticks are of 134 ms: a thousand ICMP errors a second, as many as Linux sends, and ten
  * thousand resets, which are no larger than what they answer.
@@ -23,14 +21,10 @@
 #define ICMP_PROHIBITED	     13
 #define ICMPV6_DEST_UNREACH  1
 #define ICMPV6_TOO_BIG	     2
+#define ICMPV6_TIME_EXCEEDED 3
 #define ICMPV6_PORT_UNREACH  4
 #define ICMPV6_PROHIBITED    1
 #define ICMPV6_INFO_REDIRECT 137
-#define SCTP_ERROR	     9
-#define SCTP_COOKIE_ACK	     11
-#define SCTP_SHUTDOWN_ACK    8
-#define SCTP_TAG_REFLECTED   1 /* T, of ABORT and SHUTDOWN COMPLETE */
-#define ANSWER_SCTP_CHUNKS   8 /* looked at for an ABORT */
 
 /* Whether an address can be that of one host, to whom something can be sent. */
 static __always_inline int answer_is_host(const struct addr *a, __u8 family)
@@ -103,75 +97,6 @@ __noinline int answer_reset(struct __sk_buff *skb)
 	}
 	a->len = sizeof(*tcp);
 	tcp->check = csum_fold16(answer_sum(1));
-	return answer_send(skb);
-}
-
-/* Whether the packet holds an ABORT, behind its first chunk. */
-static __always_inline int answer_sctp_aborts(struct __sk_buff *skb, const struct answer *a)
-{
-	__u32 off = a->l4_off + 12, end = a->l3_off + a->packet_len;
-	struct {
-		__u8 type;
-		__u8 flags;
-		__be16 len;
-	} chunk;
-
-	for (int i = 0; i < ANSWER_SCTP_CHUNKS; i++) {
-		if (off + sizeof(chunk) > end ||
-		    bpf_skb_load_bytes(skb, off, &chunk, sizeof(chunk)))
-			return 0;
-		if (chunk.type == SCTP_ABORT)
-			return 1;
-		if (bpf_ntohs(chunk.len) < sizeof(chunk))
-			return 0;
-		off += (bpf_ntohs(chunk.len) + 3) & ~3;
-	}
-	return 0;
-}
-
-/* Ends the SCTP association of a packet as one that nobody knows. LL_NEXT: nothing is to be
- * sent.
- */
-__noinline int answer_abort(struct __sk_buff *skb)
-{
-	struct answer *a = answer_get();
-	struct {
-		__be16 sport;
-		__be16 dport;
-		__u32 tag;
-		__u32 csum;
-		__u8 type;
-		__u8 flags;
-		__be16 len;
-	} *sctp;
-	__u32 crc = ~0, *word;
-
-	if (!a || a->sctp_chunk == SCTP_SHUTDOWN_COMPLETE || a->sctp_chunk == SCTP_COOKIE_ACK ||
-	    a->sctp_chunk == SCTP_ERROR || answer_sctp_aborts(skb, a))
-		return LL_NEXT;
-	sctp = (void *)&a->bytes[ANSWER_L4];
-	sctp->sport = a->dport;
-	sctp->dport = a->sport;
-	sctp->csum = 0;
-	sctp->type = a->sctp_chunk == SCTP_SHUTDOWN_ACK ? SCTP_SHUTDOWN_COMPLETE : SCTP_ABORT;
-	sctp->flags = SCTP_TAG_REFLECTED;
-	sctp->len = bpf_htons(4);
-	if (bpf_skb_load_bytes(skb, a->l4_off + 4, &sctp->tag, 4))
-		return -DROP_REWRITE;
-	if (a->sctp_chunk == SCTP_INIT && !sctp->tag) {
-		/* The tag that its sender wants to see. */
-		sctp->flags = 0;
-		if (bpf_skb_load_bytes(skb, a->l4_off + 16, &sctp->tag, 4))
-			return LL_NEXT;
-	}
-	word = (void *)sctp;
-	for (int i = 0; i < 4; i++) {
-		crc ^= word[i];
-		for (int bit = 0; bit < 32; bit++)
-			crc = (crc >> 1) ^ (CRC32C_POLY & -(crc & 1));
-	}
-	sctp->csum = ~crc;
-	a->len = sizeof(*sctp);
 	return answer_send(skb);
 }
 
@@ -268,6 +193,15 @@ static __always_inline int answer_too_big(struct pkt *p)
 	return answer_icmp(p, type, p->mtu_bytes, DROP_TOO_BIG);
 }
 
+/* As answer_icmp: p has had its last hop. */
+static __always_inline int answer_ttl(struct pkt *p)
+{
+	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_TIME_EXCEEDED, 0)
+				    : ANSWER_TYPE(ICMPV6_TIME_EXCEEDED, 0);
+
+	return answer_icmp(p, type, 0, DROP_TTL);
+}
+
 /* As answer_icmp, by the means of its protocol: whom p is for does not want it. */
 static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 {
@@ -291,7 +225,12 @@ static __always_inline int refuse_or_finish(struct pkt *p, int ret)
 {
 	if (ret != LL_REFUSE)
 		return finish(p, ret);
-	ret = p->refused == DROP_TOO_BIG ? answer_too_big(p) : answer_unwanted(p, p->refused);
+	if (p->refused == DROP_TOO_BIG)
+		ret = answer_too_big(p);
+	else if (p->refused == DROP_TTL)
+		ret = answer_ttl(p);
+	else
+		ret = answer_unwanted(p, p->refused);
 	if (ret != LL_REDIRECT)
 		return TC_ACT_SHOT;
 	count_verdict(VERDICT_ANSWERED);

@@ -85,9 +85,14 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 slow:
 	if ((flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
 		r->translate = 0; /* on the egress hook */
+	/* The stack would tell whose address the source is translated to. */
+	if (r->translate && p->ttl <= 1 && !addr_equal(&p->saddr, &r->saddr) &&
+	    !firewall_is_local(&r->daddr)) {
+		p->refused = DROP_TTL;
+		return LL_REFUSE;
+	}
 	p->martian = r->translate && track_is_martian(p, flags, r->saddr.word[3]);
 	if (p->martian) {
-		/* The stack tells the sender: it knows where the packet was to go. */
 		if (p->ttl <= 1)
 			return LL_STACK;
 		r->dec_ttl = 1;

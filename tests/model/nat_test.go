@@ -65,7 +65,7 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 	case !opens(p):
 		return o.noneOf(p, s)
 	}
-	return verdict{why: "rule " + s.name + " translates its source", translated: true, accept: func(out int, got tuple) error {
+	return verdict{why: "rule " + s.name + " translates its source", accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (o *oracle) noneOf(p *pkt, s *nat) verdict {
 
 // redirect is the first packet of a connection whose destination a rule translates.
 func (o *oracle) redirect(in int, p *pkt, d *nat) verdict {
-	return verdict{why: "rule " + d.name + " translates its destination", translated: true, accept: func(out int, got tuple) error {
+	return verdict{why: "rule " + d.name + " translates its destination", accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
@@ -242,7 +242,7 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 
 // byMapping is the first packet of a stranger to a mapping that is open to all.
 func (o *oracle) byMapping(in int, p *pkt, inner netip.AddrPort) verdict {
-	return verdict{why: "by the mapping of " + inner.String(), translated: true, silent: !inner.IsValid(), accept: func(out int, got tuple) error {
+	return verdict{why: "by the mapping of " + inner.String(), silent: !inner.IsValid(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}

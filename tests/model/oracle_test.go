@@ -56,8 +56,6 @@ type verdict struct {
 	silent bool // it need not come out, either
 	// told is whether its sender is told by the node that it did not.
 	told answer
-	// translated is whether the source may be.
-	translated bool
 }
 
 type answer int
@@ -103,9 +101,6 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 	v := o.way(in, p)
 	if v.accept != nil && p.ttl <= 1 {
 		told := surelyTold
-		if p.src.Addr().Is6() && v.translated {
-			told = perhapsTold // known: not with a translated IPv6 source
-		}
 		if v.silent {
 			told = perhapsTold
 		}
@@ -144,7 +139,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if v, over := o.asked(in, p, d); over {
 		return v
 	}
-	goesOn := verdict{why: "goes on as " + d.out.String(), translated: d.out.src != p.src, accept: func(out int, got tuple) error {
+	goesOn := verdict{why: "goes on as " + d.out.String(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
@@ -160,7 +155,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	// A new connection in the place of one that may be over, or that lost its backend.
 	anew := o.open(in, p)
 	return verdict{
-		why: "goes on as " + d.out.String() + ", or anew: " + anew.why, silent: anew.accept == nil || anew.silent, translated: true,
+		why: "goes on as " + d.out.String() + ", or anew: " + anew.why, silent: anew.accept == nil || anew.silent,
 		accept: func(out int, got tuple) error {
 			if err := goesOn.accept(out, got); err == nil || anew.accept == nil {
 				return err

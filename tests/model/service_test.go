@@ -48,7 +48,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	if len(eligible) == 0 {
 		return verdict{why: "service " + s.name + ": no backend", told: refusal(p)}
 	}
-	return verdict{why: fmt.Sprintf("service %s: one of %s", s.name, eligible), translated: s.source != "keep", accept: func(out int, got tuple) error {
+	return verdict{why: fmt.Sprintf("service %s: one of %s", s.name, eligible), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}

@@ -219,11 +219,9 @@ func (r *rig) causeOf(frame []byte) *shot {
 // ownWords takes out of a frame of the node's own what two kernels choose differently:
 // the identification of its IPv4 packets and the flow label of its IPv6 packets. What
 // the node says of itself at times of its own (neighbour discovery, ARP, group
-// membership) is left out: nil. Bytes behind the end of an IP packet mean nothing: a
-// router drops them, and so does a bridge with netfilter, but the short cut need not. own are the node's addresses.
+// membership) is left out: nil. own are the node's addresses.
 func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	p := testpkt.Parse(frame)
-	frame = frame[:len(frame)-p.Padding]
 	switch {
 	case p.Ethernet == nil:
 		return frame

@@ -56,6 +56,10 @@ var (
 			"llcli events drops shows such packets: who sends them?"},
 		{"no_connection", "a NAT was to translate its source, but it is part of no connection: the rest of one that has ended",
 			"nothing, where they are few"},
+		{"ttl", "its TTL or hop limit ended on this node, and its source was to be translated; its sender was told (time exceeded)",
+			"nothing, for a traceroute; else look for a routing loop"},
+		{"ttl_limited", "as ttl, but its sender was not told: too many were in this second",
+			"the same as for ttl"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

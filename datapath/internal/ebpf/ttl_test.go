@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// TestLastHop is F04: a packet whose last hop this node is, and whose source the node
+// translates, is answered to who sent it, about what was sent, both ways.
+func TestLastHop(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, name := range []string{"TCP", "UDP"} {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, protocols[name], natModes[3])
+				tell := func(what string, dev rigPort, frame []byte) {
+					t.Helper()
+					sent := testpkt.Parse(frame)
+					icmp, tos, from := testpkt.ICMP{Type: 11}, uint8(0xd0), f.inAddr
+					if dev == r.out {
+						from = f.outAddr
+					}
+					if f.name == "IPv6" {
+						icmp, tos = testpkt.ICMP{V6: true, Type: 3}, 0
+					}
+					want := testpkt.Build(dev.leaves(), answerIP(from, sent.Source().Addr(), tos), icmp, testpkt.Raw(frame[14:]))
+					r.step(what, dev, frame, actRedirect, want)
+				}
+				tell("opening", r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 1))
+				r.slow("opening", p, stageOpen)
+				r.slow("answer", p, stageAnswer)
+				r.slow("confirmation", p, stageConfirm)
+				r.nexthop(5, r.out, 0, p.forth())
+				r.nexthop(6, r.in, 0, p.back())
+				tell("data", r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 1))
+				tell("data back", r.out, packet(r.out.arrives(), p.proto, p.backend, p.source, stageData, 1))
+				if got := r.counters()["DROP_TTL"]; got != 3 {
+					t.Errorf("%d packets were dropped for their TTL, want 3", got)
+				}
+			})
+		}
+	}
+}
+
+// TestPadding: what follows an IP packet in its frame ends at a router, and goes through a
+// bridge.
+func TestPadding(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, name := range []string{"TCP", "UDP", "SCTP"} {
+			for _, m := range []natMode{natModes[0], natModes[3]} {
+				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) {
+					r := base.fresh(t)
+					p := r.connect(f, protocols[name], m)
+					for _, s := range []stage{stageOpen, stageAnswer, stageConfirm} {
+						r.slow("opening", p, s)
+					}
+					r.nexthop(5, r.out, 0, p.forth())
+					in := packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 61)
+					want := packet(r.out.leaves(), p.proto, p.source, p.backend, stageData, 60)
+					for _, padding := range []int{0, 1, 6, 40} {
+						r.step("padded", r.in, slices.Concat(in, make([]byte, padding)), actRedirect, want)
+					}
+				})
+			}
+		}
+	}
+}
