@@ -35,7 +35,7 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 	}
 	if c.ipam.Type != "" { // it may remember what we do not
 		n, _ := s.Network(c.Network)
-		if err := newPlugin(p, c, &n).run(ctx, api.CNIDel, o, p.Netns, nil); err != nil {
+		if err := s.newPlugin(p, c, &n).run(ctx, api.CNIDel, o, p.Netns, nil); err != nil {
 			return err
 		}
 	}

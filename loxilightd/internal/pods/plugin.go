@@ -31,46 +31,61 @@ type plugin struct {
 // maxOutput bounds what a plugin may say.
 const maxOutput = 1 << 20
 
-func newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
-	return &plugin{Type: c.ipam.Type, Path: p.Path, Args: p.Args, Config: configFor(p.Config, c, n)}
+func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
+	return &plugin{Type: c.ipam.Type, Path: p.Path, Args: p.Args, Config: configFor(p.Config, c, n, s.StateDir)}
 }
 
+// newest is the version of the specification that IPAM plugins are spoken to in at most:
+// later ones change nothing of what these are told and say, and many that are installed
+// do not know them.
+const newest = "1.0.0"
+
 // configFor is the configuration for an IPAM plugin: that of the runtime, and for
-// host-local, where it names no ranges, those of the network.
-func configFor(text json.RawMessage, c *conf, n *Network) json.RawMessage {
-	if c.ipam.Type != "host-local" || len(n.Subnets) == 0 {
-		return text
-	}
+// host-local a folder below dir for what it remembers, where it names none, and the
+// ranges of the network, where it names none.
+func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {
 		return text // it was understood before
 	}
-	for _, named := range []string{"ranges", "subnet"} {
-		if _, ok := section[named]; ok {
-			return text
+	put := func(m map[string]json.RawMessage, key string, v any) {
+		if raw, err := json.Marshal(v); err == nil { // what comes of JSON can be written as such
+			m[key] = raw
 		}
 	}
-	type span struct {
-		Subnet     netip.Prefix `json:"subnet"`
-		RangeStart netip.Addr   `json:"rangeStart"`
-		Gateway    netip.Addr   `json:"gateway"`
+	if c.CNIVersion == "1.1.0" {
+		put(whole, "cniVersion", newest)
 	}
-	var ranges [][]span
+	if c.ipam.Type == "host-local" {
+		if _, named := section["dataDir"]; !named {
+			put(section, "dataDir", filepath.Join(dir, "host-local"))
+		}
+		_, ranges := section["ranges"]
+		_, subnet := section["subnet"]
+		if !ranges && !subnet && len(n.Subnets) > 0 {
+			put(section, "ranges", rangesOf(n))
+		}
+		put(whole, "ipam", section)
+	}
+	raw, err := json.Marshal(whole)
+	if err != nil {
+		return text
+	}
+	return raw
+}
+
+// span is a range of addresses as host-local has it.
+type span struct {
+	Subnet     netip.Prefix `json:"subnet"`
+	RangeStart netip.Addr   `json:"rangeStart"`
+	Gateway    netip.Addr   `json:"gateway"`
+}
+
+func rangesOf(n *Network) (ranges [][]span) {
 	for _, subnet := range n.Subnets {
 		ranges = append(ranges, []span{{subnet.Masked(), ipam.Host(subnet).Next(), ipam.Gateway(subnet)}})
 	}
-	put := func(m map[string]json.RawMessage, key string, v any) json.RawMessage {
-		raw, err := json.Marshal(v)
-		if err == nil {
-			m[key] = raw
-			raw, err = json.Marshal(m)
-		}
-		if err != nil {
-			return text
-		}
-		return raw
-	}
-	return put(whole, "ipam", put(section, "ranges", ranges))
+	return ranges
 }
 
 // find returns the file of the plugin.
@@ -147,7 +162,7 @@ var _ io.Writer = (*limited)(nil)
 // addressByPlugin has the plugin that the configuration names give the addresses. What
 // it is told is remembered before.
 func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
-	r.Plugin = newPlugin(p, c, n)
+	r.Plugin = s.newPlugin(p, c, n)
 	if _, err := r.Plugin.find(); err != nil {
 		r.Plugin = nil // it can neither give nor take
 		return err

@@ -284,6 +284,9 @@ esac
 	if want := `[[{"subnet":"10.201.3.0/24","rangeStart":"10.201.3.3","gateway":"10.201.3.1"}],[{"subnet":"fd00:201:3::/64","rangeStart":"fd00:201:3::3","gateway":"fd00:201:3::1"}]]`; !strings.Contains(string(config), want) {
 		t.Errorf("configuration %s, want ranges %s", config, want)
 	}
+	if want := `"dataDir":"` + n.dir + `/host-local"`; !strings.Contains(string(config), want) {
+		t.Errorf("configuration %s, want %s", config, want)
+	}
 	n.restart()
 	if err := n.command(api.CNIDel, "c1", nil); err != nil || leases() != 0 { // by what is remembered
 		t.Errorf("DEL: %v, %d leases left", err, leases())
@@ -293,4 +296,49 @@ esac
 		t.Errorf("ADD that fails: %v, %d leases left", err, leases())
 	}
 	n.wantOnly()
+}
+
+// TestDebiansHostLocal runs the real plugin: it gives addresses of the network's subnets
+// out of a folder of ours, the same not twice, and says why it cannot.
+func TestDebiansHostLocal(t *testing.T) {
+	const path = "/usr/lib/cni"
+	if _, err := os.Stat(path + "/host-local"); err != nil {
+		t.Skip("needs Debian's containernetworking-plugins")
+	}
+	n := newNode(t)
+	run := func(command, container string) (string, *api.Error) {
+		p := n.params(command, container, map[string]any{"ipam": map[string]any{"type": "host-local"}})
+		p.Path = path
+		text, err := n.Handle(t.Context(), p)
+		return string(text), err
+	}
+	for i, container := range []string{"c1", "c2"} {
+		text, err := run(api.CNIAdd, container)
+		if want := fmt.Sprintf(`"address":"10.201.3.%d/24"`, 3+i); err != nil || !strings.Contains(text, want) || !strings.Contains(text, fmt.Sprintf(`"address":"fd00:201:3::%d/64"`, 3+i)) {
+			t.Fatalf("%s: %v: %s, want %s", container, err, text, want)
+		}
+	}
+	kept := func() (names []string) {
+		files, err := filepath.Glob(filepath.Join(n.dir, "host-local", "*", "*3*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			names = append(names, filepath.Base(f))
+		}
+		return names
+	}
+	if got := kept(); len(got) < 2 {
+		t.Errorf("kept: %v", got)
+	}
+	for _, container := range []string{"c1", "c2", "c2"} {
+		if _, err := run(api.CNIDel, container); err != nil {
+			t.Errorf("DEL of %s: %v", container, err)
+		}
+	}
+	for _, name := range kept() {
+		if !strings.HasPrefix(name, "last_reserved_ip") {
+			t.Errorf("%s is left", name)
+		}
+	}
 }
