@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -50,7 +52,8 @@ func newPodSite(t *testing.T) *podSite {
 	s.node.Route(t, "198.51.100.0/24", "192.0.2.77")
 	s.node.Route(t, "2001:db8:c6::/48", "2001:db8:2::77")
 	s.node.Forward(t)
-	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}")
+	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}",
+		"tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}")
 	t.Cleanup(func() {
 		if s.there() {
 			testnet.DeleteNamed(t, s.name)
@@ -262,4 +265,65 @@ func TestPodNetworkSays(t *testing.T) {
 		out := s.node.Run(t, "ip", "address", "show", "loxi_test")
 		return strings.Contains(out, "10.74.3.2/24") && !strings.Contains(out, "10.73.3.2/24")
 	})
+}
+
+// TestPodNetworkKilled kills a daemon again and again while its pod networks change.
+// What it does at last is what is wanted, and when nothing is wanted any more, nothing of
+// it is left.
+func TestPodNetworkKilled(t *testing.T) {
+	s := newPodSite(t)
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(uint64(seed), 1))
+	objects := func(bits int) string {
+		text := fmt.Sprintf("kind: PodNetwork\nname: one\nspec: {subnets: [10.73.%d.0/24, \"2001:db8:73:%x::/64\"], mtu: %d, masquerade: {enabled: %t}}\n",
+			bits&7, bits&3, 1400+bits>>3&1, bits>>4&1 == 1)
+		if bits>>5&1 == 1 {
+			text += fmt.Sprintf("---\nkind: PodNetwork\nname: two\nspec: {subnets: [10.74.%d.0/25], mtu: %d}\n", bits&7, 1400+bits>>3&1)
+		}
+		return text
+	}
+	s.Start()
+	s.Apply("kind: Interface\nname: eth0\nspec: {device: eth0}\n")
+	before := networkOf(t, s.node)
+	for range 12 {
+		bits := random.IntN(1 << 6)
+		if random.IntN(4) == 0 {
+			s.LLCLI("delete", "podnetwork", "one", "two")
+		} else {
+			s.LLCLI("delete", "podnetwork", "two")
+			s.LLCLI("apply", "-f", s.File(objects(bits)))
+		}
+		pause := time.NewTimer(time.Duration(random.IntN(25)) * time.Millisecond)
+		<-pause.C // when it is killed is left to chance
+		s.Kill()
+		s.Start()
+	}
+	s.LLCLI("delete", "podnetwork", "two")
+	s.Apply(objects(0x35))
+	var addresses []string
+	for line := range strings.Lines(s.node.Run(t, "ip", "-o", "address", "show", "dev", "loxi_test")) {
+		if f := strings.Fields(line); !strings.HasPrefix(f[3], "fe80") {
+			addresses = append(addresses, f[3])
+		}
+	}
+	if got := strings.Join(addresses, " "); got != "10.73.5.2/24 10.74.5.2/25 2001:db8:73:1::2/64" {
+		t.Errorf("the host has %s", got)
+	}
+	for words, want := range map[string]string{
+		"-o address show dev hsvlan110": "10.74.5.1/25", "route show default": "default via 10.73.5.2 dev hsvlan110 proto 76",
+		"-6 route show default": "via 2001:db8:73:1::2 dev hsvlan110", "link show hsvlan110": "mtu 1400", "link show master hsvlan110": "hs_host",
+	} {
+		if out := s.node.Run(t, "ip", append([]string{"-n", s.name}, strings.Fields(words)...)...); !strings.Contains(out, want) {
+			t.Errorf("ip %s in the switch has no %s:\n%s", words, want, out)
+		}
+	}
+	s.Kill()
+	s.Start()
+	s.LLCLI("delete", "--wait", "10s", "podnetwork", "one", "two")
+	s.Stop()
+	s.Detach()
+	if after := networkOf(t, s.node); after != before || s.there() {
+		t.Errorf("left is the namespace: %v, and\n%s\nbefore:\n%s", s.there(), after, before)
+	}
 }
