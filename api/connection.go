@@ -69,6 +69,16 @@ type Connection struct {
 	TranslatedBy []string `json:"translatedBy,omitempty"`
 	Service      string   `json:"service,omitempty"`
 	Backend      string   `json:"backend,omitempty"` // address:port
+	// From is the Endpoint that began it, To the one that answers; nil: none has the address.
+	From *ConnectionSide `json:"from,omitempty"`
+	To   *ConnectionSide `json:"to,omitempty"`
+}
+
+// ConnectionSide is the Endpoint that has the address of one side of a connection now.
+type ConnectionSide struct {
+	Endpoint  string `json:"endpoint"`            // name of the object
+	Namespace string `json:"namespace,omitempty"` // of its pod
+	Pod       string `json:"pod,omitempty"`
 }
 
 // Tuple is one direction of a connection. For ICMP echo the ports are the identifier.

@@ -19,6 +19,7 @@ import (
 var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
+	"EndpointSpec": EndpointSpec{}, "EndpointStatus": EndpointStatus{},
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
 	"FirewallRuleSpec": FirewallRuleSpec{}, "PodNetworkSpec": PodNetworkSpec{}, "PodNetworkStatus": PodNetworkStatus{},
 	"CNIParams": CNIParams{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},

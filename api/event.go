@@ -66,7 +66,9 @@ type DropEvent struct {
 	Service string `json:"service,omitempty"`
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
 	NAT     string `json:"nat,omitempty"`  // NAT that was to translate it
-	Length  int    `json:"length"`         // bytes of the frame
+	// Endpoint is that by whose device the packet came in, or was to leave.
+	Endpoint string `json:"endpoint,omitempty"`
+	Length   int    `json:"length"` // bytes of the frame
 }
 
 // FirewallEvent tells what a FirewallRule decided that is to log it.

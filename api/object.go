@@ -8,6 +8,7 @@ import "encoding/json"
 const (
 	KindBridge       = "Bridge"
 	KindInterface    = "Interface"
+	KindEndpoint     = "Endpoint"
 	KindRoute        = "Route"
 	KindPodNetwork   = "PodNetwork"
 	KindAddressGroup = "AddressGroup"
@@ -17,7 +18,7 @@ const (
 )
 
 // Kinds lists them in the order in which they are applied.
-var Kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var Kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // Owners that are not a client's own word.
 const (
@@ -33,7 +34,7 @@ type Object struct {
 	Owner    string            `json:"owner,omitempty" yaml:"owner,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; means nothing to the daemon
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
-	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, ServiceStatus, else Status; ignored in requests
+	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, EndpointStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
 	// Append makes this a further part of an object that is larger than a request: the lists
 	// of its spec go behind those of the object before, which has the same kind and name and

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -54,6 +55,7 @@ type ConnectionFilter struct {
 	Service         ServiceName
 	Backend         netip.Prefix
 	BackendPort     uint16
+	Either          []netip.Addr // of who began it, of what it was for, or of who answers
 }
 
 // Match reports whether c is chosen.
@@ -63,7 +65,10 @@ func (f *ConnectionFilter) Match(c *Connection) bool {
 		matchAddr(f.Backend, f.BackendPort, c.Backend) &&
 		(f.Protocol == 0 || f.Protocol == c.Protocol) &&
 		(f.State == "" || f.State == c.State) &&
-		(f.Service == "" || f.Service == c.Service)
+		(f.Service == "" || f.Service == c.Service) &&
+		(len(f.Either) == 0 || slices.ContainsFunc(f.Either, func(a netip.Addr) bool {
+			return a == c.Original.Source.Addr() || a == c.Original.Destination.Addr() || a == c.Reply.Source.Addr()
+		}))
 }
 
 func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
@@ -95,6 +100,8 @@ type Drop struct {
 	Service ServiceName // empty: none
 	Rule    RuleName    // of the firewall; empty: none
 	NAT     NATName     // empty: none
+	// Endpoint is that whose device it is; empty: none's.
+	Endpoint EndpointName
 }
 
 // Decision is a packet that a rule of the firewall decided about.

@@ -47,6 +47,9 @@ type Table[K comparable, V any] interface {
 // retries: that is the reconciler's part.
 type DataPlane interface {
 	Ports() Table[PortName, Port]
+	// Endpoints are ports, too: not of those that Ports has. They have counters and a
+	// state under the name of their port.
+	Endpoints() Table[EndpointName, Endpoint]
 	Services() Table[ServiceName, Service]
 	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update about
 	// one rule or group is a [*RuleError].

@@ -23,6 +23,8 @@ type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]
 	Links() Table[LinkName, Link]
+	// Endpoints makes their devices ports of their bridges, and sets them up.
+	Endpoints() Table[EndpointName, Endpoint]
 	// Maintain repairs the network namespace of the switch and the link between it
 	// and the host where somebody deleted them. The daemon calls it about once a second.
 	Maintain(ctx context.Context) error

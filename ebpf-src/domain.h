@@ -8,6 +8,7 @@
 
 #include "maps.h"
 #include "pkt.h"
+#include "sender.h"
 
 /* Whether a device may be a port of a bridge; if not, it is none. */
 static __always_inline int domain_may_bridge(__u32 ifindex)
@@ -25,7 +26,9 @@ static __always_inline struct station *domain_station(__u32 ifindex, __u16 vid)
 	return bpf_map_lookup_elem(&ll_station, &key);
 }
 
-/* As domain_ingress, for what may be a port of a bridge. */
+/* As domain_ingress, for what may be a port of a bridge. The source of the frame is looked
+ * at here: the bridge sends it on, and learns from it, as it is.
+ */
 static __noinline int domain_of_port(struct pkt *p)
 {
 	struct __sk_buff *skb = p->skb;
@@ -36,12 +39,18 @@ static __noinline int domain_of_port(struct pkt *p)
 
 	s = domain_station(skb->ifindex, p->vid);
 	if (!s) {
-		/* Not one, or a VLAN that it does not have. */
-		return skb->pkt_type == PACKET_HOST && !p->vid ? LL_NEXT : LL_PASS;
+		/* Not one, or a VLAN that it does not have; or one that is not known yet. */
+		return skb->pkt_type == PACKET_HOST && !p->vid && !guard_may_be_on(skb->ifindex)
+			       ? LL_NEXT
+			       : LL_PASS;
 	}
 	/* From a group: nothing that a bridge would send on. */
-	if (!s->domain || data + 7 > end || ((__u8 *)data)[6] & 1)
+	if (!s->domain || data + 12 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;
+	if (s->flags & STATION_F_GUARDED &&
+	    (dmac[3] != *(__u16 *)&s->guard[0] || dmac[4] != *(__u16 *)&s->guard[2] ||
+	     dmac[5] != *(__u16 *)&s->guard[4]))
+		return -DROP_SPOOFED;
 	p->bridge_port = 1;
 	p->vlan = s->vid;
 	if (skb->pkt_type == PACKET_HOST)

@@ -24,6 +24,7 @@ enum drop_reason {
 	DROP_NO_CONNECTION,    /* its source is to be translated, but it opens no connection */
 	DROP_TTL,	       /* its TTL ends, and its source is translated; its sender was told */
 	DROP_TTL_LIMITED,      /* the same, but nobody was told */
+	DROP_SPOOFED,	       /* by a pod's device, with what is not the pod's */
 	DROP_MAX,
 };
 

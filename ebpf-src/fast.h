@@ -109,7 +109,7 @@ static __noinline int fast_forward(struct __sk_buff *skb)
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	if (!v || v->meta.state != CT_ESTABLISHED || firewall_has_changed(&v->meta))
 		return FAST_NOT;
-	if (!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT)) && v->meta.in_port != (__u16)skb->ifindex)
+	if (track_has_moved(skb->ifindex, &v->meta))
 		return FAST_NOT;
 	index = v->meta.nexthop;
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);

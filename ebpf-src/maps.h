@@ -55,6 +55,15 @@ MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLO
 MAP(ll_station, BPF_MAP_TYPE_HASH, struct station_key, struct station, 65536, BPF_F_NO_PREALLOC);
 MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
+/* What may come in by devices with a guard, and a bit for each, as of ll_bridged. Written
+ * by loxilightd: the bit before the programs are attached, removed after they are taken off.
+ */
+MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
+
+/* A bit for each index that a port has had: connections may know it. For loxilightd. */
+MAP(ll_port_used, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
+
 /* NETFILTER_F_ by zone: netfilter, or IPsec, may have its say about what is forwarded, so
  * that what we do not translate ourselves takes the slow path. Written by loxilightd.
  */

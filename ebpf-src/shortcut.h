@@ -126,12 +126,15 @@ static __always_inline int track_is_event(const struct pkt *p, const struct ct_m
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
-/* Whether what is not translated comes by another port than before: the kernel decides
- * anew.
+/* Whether a packet comes by another port than before: of what is not translated the kernel
+ * decides anew, and what comes or came in by a port with a guard is looked at.
  */
-static __always_inline int track_has_moved(const struct pkt *p, const struct ct_meta *meta)
+static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
 {
-	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) && meta->in_port != (__u16)p->skb->ifindex;
+	if (meta->in_port == (__u16)ifindex)
+		return 0;
+	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || guard_may_be_on(ifindex) ||
+	       guard_may_be_on(meta->in_port);
 }
 
 /* Ticks (8.6 s) in which the kernel's bridge sees one packet of each connection at
@@ -166,7 +169,7 @@ static __noinline int track_ipv4(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta) ||
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->skb->ifindex, &v->meta) ||
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
@@ -200,7 +203,7 @@ static __noinline int track_ipv6(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p, &v->meta) ||
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->skb->ifindex, &v->meta) ||
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);

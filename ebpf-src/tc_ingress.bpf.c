@@ -9,6 +9,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "guard.h"
 #include "parse.h"
 #include "refuse.h"
 #include "resolve.h"
@@ -30,13 +31,24 @@ static __noinline int forward(struct pkt *p, struct work *w)
 	return track_forward(p, index, w->conn.meta.flags, &w->rewrite);
 }
 
+static __always_inline int is_spoofed(struct __sk_buff *skb, struct pkt *p)
+{
+	int refused;
+
+	if (!guard_may_be_on(skb->ifindex))
+		return 0;
+	refused = guard_refuses(skb, p);
+	p->skb = skb;
+	return refused;
+}
+
 SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
 	struct pkt p;
 	__u32 word = skb->tc_index;
 	struct work *w;
-	int ret;
+	int ret, domain;
 
 	if (word) {
 		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS && handled_before(skb);
@@ -53,18 +65,24 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	__builtin_memset(&p, 0, sizeof(p));
 	/* To a group: for the kernel, if the rules allow it. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
+	p.skb = skb;
+	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 	if (p.to_group && !firewall_rules())
-		return TC_ACT_UNSPEC;
+		goto pass;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
 	if (ret == LL_PASS)
-		return TC_ACT_UNSPEC;
-	if (domain_ingress(&p) != LL_NEXT) {
+		goto pass;
+	domain = domain_ingress(&p);
+	if (domain < 0) {
+		ret = domain;
+		goto out;
+	}
+	if (domain != LL_NEXT) {
 		if (!firewall_rules())
-			return TC_ACT_UNSPEC;
+			goto pass;
 		ret = ret == LL_NEXT ? LL_UNTRACKED : ret;
 	}
-	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 	if (p.to_group && ret == LL_NEXT)
 		ret = LL_UNTRACKED;
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
@@ -73,6 +91,10 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
 	if (ret < 0 || ret == LL_STACK || ret == LL_REDIRECT)
 		goto out;
+	if (is_spoofed(skb, &p)) {
+		ret = -DROP_SPOOFED;
+		goto out;
+	}
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
@@ -84,6 +106,10 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		ret = forward(&p, w);
 out:
 	return refuse_or_finish(&p, ret);
+pass:
+	if (is_spoofed(skb, &p))
+		return finish(&p, -DROP_SPOOFED);
+	return TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -6,6 +6,7 @@
 
 #include "firewall.h"
 #include "fragment.h"
+#include "sender.h"
 #include "icmp.h"
 #include "nexthop.h"
 #include "open.h"
@@ -76,6 +77,16 @@ static __always_inline int track_answers_elsewhere(const struct pkt *p, const st
 	       firewall_asks_leaving(p);
 }
 
+/* Whether p comes by another port than what came in by one with a guard: what that lets in
+ * nobody else sends. The kernel forwards it, and the connection has nothing of it.
+ */
+static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_meta *meta)
+{
+	__u16 in_port = meta->in_port;
+
+	return !p->egress && in_port != (__u16)p->skb->ifindex && guard_may_be_on(in_port);
+}
+
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
  * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
  * open_connection is not called from here, for what functions call each other share 512
@@ -92,6 +103,8 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	tuple_of(&w->tuple, p);
 	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
 	w->fresh = !meta;
+	if (meta && track_is_stolen(p, meta))
+		return LL_UNTRACKED;
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
 	if (firewall_has_changed(&w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {

@@ -181,10 +181,33 @@ struct station {
 	__u32 bridge; /* index of the device */
 	__u16 domain; /* 0: such frames are refused, or nobody knows */
 	__u16 vid;
-	__u8 mac[6]; /* of the bridge: frames to it are routed */
+	__u8 mac[6];   /* of the bridge: frames to it are routed */
+	__u16 flags;   /* STATION_F_ */
+	__u8 guard[6]; /* STATION_F_GUARDED: the source of frames that come in */
 	__u16 pad;
 };
-_Static_assert(sizeof(struct station) == 16, "layout is pinned");
+_Static_assert(sizeof(struct station) == 24, "layout is pinned");
+
+#define STATION_F_GUARDED 0x1
+
+/* --- guards of ports --- */
+
+#define GUARDED_WORDS 1024 /* as BRIDGED_WORDS */
+
+/* An address that may come in by a device; all zero: the device itself. */
+struct guard_key {
+	struct addr addr;
+	__u32 ifindex;
+	__u32 zone;
+};
+_Static_assert(sizeof(struct guard_key) == 24, "layout is pinned");
+
+#define GUARD_F_OPEN 0x1 /* of the device: its addresses are all entered */
+
+struct guard {
+	__u8 mac[6]; /* source of frames that may come in */
+	__u16 flags; /* GUARD_F_ */
+};
 
 struct local_key {
 	struct addr addr;

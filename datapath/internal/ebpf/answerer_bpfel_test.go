@@ -33,6 +33,8 @@ const (
 	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
 	answererMapLlFront            = "ll_front"
+	answererMapLlGuard            = "ll_guard"
+	answererMapLlGuarded          = "ll_guarded"
 	answererMapLlHalf4            = "ll_half4"
 	answererMapLlHalf6            = "ll_half6"
 	answererMapLlImage128k        = "ll_image_128k"
@@ -54,6 +56,7 @@ const (
 	answererMapLlNexthopId        = "ll_nexthop_id"
 	answererMapLlPortDrops        = "ll_port_drops"
 	answererMapLlPortTaken        = "ll_port_taken"
+	answererMapLlPortUsed         = "ll_port_used"
 	answererMapLlRate             = "ll_rate"
 	answererMapLlRuleHits         = "ll_rule_hits"
 	answererMapLlRuleName         = "ll_rule_name"
@@ -147,6 +150,8 @@ type answererMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
+	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -168,6 +173,7 @@ type answererMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -237,6 +243,8 @@ type answererMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlFront          *ebpf.Map `ebpf:"ll_front"`
+	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -258,6 +266,7 @@ type answererMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -296,6 +305,8 @@ func (m *answererMaps) Close() error {
 		m.LlEpoch,
 		m.LlFragment,
 		m.LlFront,
+		m.LlGuard,
+		m.LlGuarded,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,
@@ -317,6 +328,7 @@ func (m *answererMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlPortTaken,
+		m.LlPortUsed,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

@@ -75,6 +75,8 @@ const (
 	askerMapLlEpoch            = "ll_epoch"
 	askerMapLlFragment         = "ll_fragment"
 	askerMapLlFront            = "ll_front"
+	askerMapLlGuard            = "ll_guard"
+	askerMapLlGuarded          = "ll_guarded"
 	askerMapLlHalf4            = "ll_half4"
 	askerMapLlHalf6            = "ll_half6"
 	askerMapLlImage128k        = "ll_image_128k"
@@ -96,6 +98,7 @@ const (
 	askerMapLlNexthopId        = "ll_nexthop_id"
 	askerMapLlPortDrops        = "ll_port_drops"
 	askerMapLlPortTaken        = "ll_port_taken"
+	askerMapLlPortUsed         = "ll_port_used"
 	askerMapLlRate             = "ll_rate"
 	askerMapLlRuleHits         = "ll_rule_hits"
 	askerMapLlRuleName         = "ll_rule_name"
@@ -184,6 +187,8 @@ type askerMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
+	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -205,6 +210,7 @@ type askerMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -269,6 +275,8 @@ type askerMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlFront          *ebpf.Map `ebpf:"ll_front"`
+	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -290,6 +298,7 @@ type askerMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -327,6 +336,8 @@ func (m *askerMaps) Close() error {
 		m.LlEpoch,
 		m.LlFragment,
 		m.LlFront,
+		m.LlGuard,
+		m.LlGuarded,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,
@@ -348,6 +359,7 @@ func (m *askerMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlPortTaken,
+		m.LlPortUsed,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

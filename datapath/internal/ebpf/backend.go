@@ -28,6 +28,7 @@ type DataPlane struct {
 	zones   [2]*zone // by id; the switch's is nil until a port needs it
 
 	ports    *ports
+	guards   *guards
 	services *services
 	images   *images
 	nats     *nats
@@ -120,7 +121,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	}
 	d.sweeper = newSweeper(d)
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
-	d.ports = newPorts(d)
+	d.ports, d.guards = newPorts(d), newGuards(d)
 	if _, err := d.zone(zoneHost); err != nil {
 		return err
 	}

@@ -46,6 +46,8 @@ const (
 	egressMapLlEpoch            = "ll_epoch"
 	egressMapLlFragment         = "ll_fragment"
 	egressMapLlFront            = "ll_front"
+	egressMapLlGuard            = "ll_guard"
+	egressMapLlGuarded          = "ll_guarded"
 	egressMapLlHalf4            = "ll_half4"
 	egressMapLlHalf6            = "ll_half6"
 	egressMapLlImage128k        = "ll_image_128k"
@@ -67,6 +69,7 @@ const (
 	egressMapLlNexthopId        = "ll_nexthop_id"
 	egressMapLlPortDrops        = "ll_port_drops"
 	egressMapLlPortTaken        = "ll_port_taken"
+	egressMapLlPortUsed         = "ll_port_used"
 	egressMapLlRate             = "ll_rate"
 	egressMapLlRuleHits         = "ll_rule_hits"
 	egressMapLlRuleName         = "ll_rule_name"
@@ -156,6 +159,8 @@ type egressMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
+	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -177,6 +182,7 @@ type egressMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -242,6 +248,8 @@ type egressMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlFront          *ebpf.Map `ebpf:"ll_front"`
+	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -263,6 +271,7 @@ type egressMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -301,6 +310,8 @@ func (m *egressMaps) Close() error {
 		m.LlEpoch,
 		m.LlFragment,
 		m.LlFront,
+		m.LlGuard,
+		m.LlGuarded,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,
@@ -322,6 +333,7 @@ func (m *egressMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlPortTaken,
+		m.LlPortUsed,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

@@ -33,6 +33,8 @@ const (
 	forwarderMapLlEpoch            = "ll_epoch"
 	forwarderMapLlFragment         = "ll_fragment"
 	forwarderMapLlFront            = "ll_front"
+	forwarderMapLlGuard            = "ll_guard"
+	forwarderMapLlGuarded          = "ll_guarded"
 	forwarderMapLlHalf4            = "ll_half4"
 	forwarderMapLlHalf6            = "ll_half6"
 	forwarderMapLlImage128k        = "ll_image_128k"
@@ -54,6 +56,7 @@ const (
 	forwarderMapLlNexthopId        = "ll_nexthop_id"
 	forwarderMapLlPortDrops        = "ll_port_drops"
 	forwarderMapLlPortTaken        = "ll_port_taken"
+	forwarderMapLlPortUsed         = "ll_port_used"
 	forwarderMapLlRate             = "ll_rate"
 	forwarderMapLlRuleHits         = "ll_rule_hits"
 	forwarderMapLlRuleName         = "ll_rule_name"
@@ -144,6 +147,8 @@ type forwarderMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
+	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -165,6 +170,7 @@ type forwarderMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -231,6 +237,8 @@ type forwarderMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlFront          *ebpf.Map `ebpf:"ll_front"`
+	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -252,6 +260,7 @@ type forwarderMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -290,6 +299,8 @@ func (m *forwarderMaps) Close() error {
 		m.LlEpoch,
 		m.LlFragment,
 		m.LlFront,
+		m.LlGuard,
+		m.LlGuarded,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,
@@ -311,6 +322,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlPortTaken,
+		m.LlPortUsed,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

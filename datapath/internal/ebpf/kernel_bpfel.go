@@ -188,6 +188,19 @@ type kernelFragmentKey struct {
 	Pad   uint16
 }
 
+type kernelGuard struct {
+	_     structs.HostLayout
+	Mac   [6]uint8
+	Flags uint16
+}
+
+type kernelGuardKey struct {
+	_       structs.HostLayout
+	Addr    kernelAddr
+	Ifindex uint32
+	Zone    uint32
+}
+
 type kernelLocalKey struct {
 	_    structs.HostLayout
 	Addr kernelAddr
@@ -405,6 +418,8 @@ type kernelStation struct {
 	Domain uint16
 	Vid    uint16
 	Mac    [6]uint8
+	Flags  uint16
+	Guard  [6]uint8
 	Pad    uint16
 }
 
@@ -443,6 +458,8 @@ const (
 	kernelMapLlEpoch            = "ll_epoch"
 	kernelMapLlFragment         = "ll_fragment"
 	kernelMapLlFront            = "ll_front"
+	kernelMapLlGuard            = "ll_guard"
+	kernelMapLlGuarded          = "ll_guarded"
 	kernelMapLlHalf4            = "ll_half4"
 	kernelMapLlHalf6            = "ll_half6"
 	kernelMapLlImage128k        = "ll_image_128k"
@@ -464,6 +481,7 @@ const (
 	kernelMapLlNexthopId        = "ll_nexthop_id"
 	kernelMapLlPortDrops        = "ll_port_drops"
 	kernelMapLlPortTaken        = "ll_port_taken"
+	kernelMapLlPortUsed         = "ll_port_used"
 	kernelMapLlRate             = "ll_rate"
 	kernelMapLlRuleHits         = "ll_rule_hits"
 	kernelMapLlRuleName         = "ll_rule_name"
@@ -554,6 +572,8 @@ type kernelMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
+	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
@@ -575,6 +595,7 @@ type kernelMapSpecs struct {
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
@@ -641,6 +662,8 @@ type kernelMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlFront          *ebpf.Map `ebpf:"ll_front"`
+	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
+	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
 	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
@@ -662,6 +685,7 @@ type kernelMaps struct {
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
+	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
@@ -700,6 +724,8 @@ func (m *kernelMaps) Close() error {
 		m.LlEpoch,
 		m.LlFragment,
 		m.LlFront,
+		m.LlGuard,
+		m.LlGuarded,
 		m.LlHalf4,
 		m.LlHalf6,
 		m.LlImage128k,
@@ -721,6 +747,7 @@ func (m *kernelMaps) Close() error {
 		m.LlNexthopId,
 		m.LlPortDrops,
 		m.LlPortTaken,
+		m.LlPortUsed,
 		m.LlRate,
 		m.LlRuleHits,
 		m.LlRuleName,

@@ -44,6 +44,8 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlNatPair:        max(t.Rules/8, 1024),
 		kernelMapLlMapping:        mappings,
 		kernelMapLlMappingOuter:   mappings,
+		kernelMapLlStation:        min(1<<16, max(1<<13, t.Connections/2)),
+		kernelMapLlGuard:          min(1<<16, max(1<<11, t.Connections/16)), // four of an endpoint, say
 		kernelMapLlBlock:          max(t.Connections/64, 256),
 		kernelMapLlBlockOwner:     max(t.Connections/64, 256),
 	}

@@ -127,7 +127,7 @@ func TestNoMemoryForATable(t *testing.T) {
 		closeMaps(d.maps)
 		if err == nil || !strings.HasPrefix(err.Error(), "map ll_ct4: no memory for its 268435456 entries (tables.connections: 134217728), 36864 MiB; all") &&
 			!strings.HasPrefix(err.Error(), "map ll_ct6: no memory for its 268435456 entries (tables.connections: 134217728), 49152 MiB; all") ||
-			!strings.Contains(err.Error(), "all tables need 86603 MiB: make the largest ones smaller (tables.connections") {
+			!strings.Contains(err.Error(), "all tables need 86604 MiB: make the largest ones smaller (tables.connections") {
 			t.Errorf("error %v", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -78,7 +80,7 @@ func (p *ports) adopt(r *replacements) error {
 	if err := p.takeOver(r); err != nil {
 		return err
 	}
-	return p.each(func(t *port, h hook) error {
+	err := p.each(func(t *port, h hook) error {
 		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 {
 			return err
 		}
@@ -88,6 +90,10 @@ func (p *ports) adopt(r *replacements) error {
 		}
 		return z.devices.setPort(t.ifindex, true)
 	})
+	if err != nil {
+		return err
+	}
+	return p.forgetGuards()
 }
 
 // switchAll brings the hooks of all ports to the kind that is configured.
@@ -132,6 +138,11 @@ func (p *ports) openOne(id uint8, name datapath.PortName) error {
 
 // Update implements [datapath.Table].
 func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
+	return p.update(name, value, nil)
+}
+
+// update attaches to the device of a port; that of an endpoint is guarded from then on.
+func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
 	id := uint8(zoneHost)
 	if value.Switch && p.d.config.SwitchNamespace != "" && p.d.config.SwitchNamespace != "host" {
 		id = zoneSwitch
@@ -160,15 +171,8 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 		return fmt.Errorf("device %q is the loopback: what the node sends to its own addresses is not balanced; attach to the devices that lead out: %w",
 			value.Device, datapath.ErrUnsupported)
 	}
-	if other := p.holder(id, index); other != "" && other != name {
-		o := p.byName[other]
-		if o.device == "" || o.device == value.Device {
-			return fmt.Errorf("device %q is the device of interface %q already", value.Device, other)
-		}
-		// It was called so when the other one got it.
-		if err := p.detach(other, o); err != nil {
-			return err
-		}
+	if err := p.releaseFrom(id, index, name, value.Device); err != nil {
+		return err
 	}
 	if t != nil && t.zone == id && t.ifindex == index {
 		if err := z.mend(t, p.folder(id, name)); err != nil {
@@ -182,14 +186,46 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 		t = nil
 	}
 	if t == nil {
-		t = &port{zone: id, ifindex: index}
-		p.byName[name] = t
-		if t.hooks, err = attachHooks(z, p.d.config.Attach, p.folder(id, name), index); err != nil {
+		if t, err = p.attach(z, name, index, endpoint); err != nil {
 			return fmt.Errorf("device %q: %w", value.Device, err)
 		}
 	}
 	t.device = value.Device
+	if endpoint != nil {
+		if err := p.d.guards.open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
+			return err
+		}
+	}
 	return z.devices.setPort(index, true)
+}
+
+// releaseFrom has another port let go of a device that was called otherwise when it got it.
+func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
+	other := p.holder(zone, index)
+	if other == "" || other == name {
+		return nil
+	}
+	o := p.byName[other]
+	if o.device == "" || o.device == device {
+		return fmt.Errorf("device %q is the device of %s already", device, describe(other))
+	}
+	return p.detach(other, o)
+}
+
+// attach attaches both programs to a device.
+func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
+	t = &port{zone: z.id, ifindex: index}
+	p.byName[name] = t
+	if err = p.prepare(t, endpoint); err == nil {
+		t.hooks, err = attachHooks(z, p.d.config.Attach, p.folder(z.id, name), index)
+	}
+	if errors.Is(err, unix.ENODEV) {
+		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // it went meanwhile
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
+	}
+	return t, nil
 }
 
 // forgetGone takes the programs and pins of a port off whose device is not in the
@@ -225,8 +261,18 @@ func (p *ports) holder(zone uint8, index int) datapath.PortName {
 	return ""
 }
 
+// describe is what a port is called in messages.
+func describe(name datapath.PortName) string {
+	if endpoint, ok := name.Endpoint(); ok {
+		return fmt.Sprintf("endpoint %q", endpoint)
+	}
+	return fmt.Sprintf("interface %q", name)
+}
+
 // Delete implements [datapath.Table].
-func (p *ports) Delete(_ context.Context, name datapath.PortName) error {
+func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
+
+func (p *ports) remove(name datapath.PortName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.byName[name]
@@ -252,6 +298,11 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
+	if t.ifindex != 0 {
+		if err := errors.Join(p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded())); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(p.folder(t.zone, name))
 }
 
@@ -265,6 +316,9 @@ func (p *ports) abandon(zone uint8) (err error) {
 		for _, h := range t.hooks {
 			h.close()
 		}
+		if t.ifindex != 0 {
+			err = errors.Join(err, p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded()))
+		}
 		t.hooks, t.ifindex = nil, 0
 		err = errors.Join(err, os.RemoveAll(p.folder(zone, name)))
 	}
@@ -273,24 +327,29 @@ func (p *ports) abandon(zone uint8) (err error) {
 
 // Keys implements [datapath.Table].
 func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	var names []datapath.PortName
-	for name := range p.byName {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := p.names()
 	return func(yield func(datapath.PortName, error) bool) {
 		for _, name := range names {
-			if !yield(name, nil) {
+			if _, other := name.Endpoint(); !other && !yield(name, nil) {
 				return
 			}
 		}
 	}
 }
 
+// names returns those of all ports, endpoints' among them.
+func (p *ports) names() []datapath.PortName {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return slices.Sorted(maps.Keys(p.byName))
+}
+
 // Verify implements [datapath.Table].
 func (p *ports) Verify(_ context.Context, name datapath.PortName) (bool, error) {
+	return p.verify(name)
+}
+
+func (p *ports) verify(name datapath.PortName) (bool, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	t := p.byName[name]

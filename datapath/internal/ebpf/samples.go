@@ -71,7 +71,7 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 	if int(raw.Reason) < len(d.reasons) {
 		reason = d.reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name, NAT: d.nats.name(uint16(raw.NatId))}, Decision: decision}
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Zone), int(raw.Ifindex))}, Decision: decision}
 }
 
 func (d *DataPlane) deviceName(zone uint8, index int) string {

@@ -24,7 +24,8 @@ type vlanOf struct {
 // stations keeps what the programs know of bridges and of the node's own addresses:
 // ll_station, ll_bridged and ll_local.
 type stations struct {
-	gone    func() // called when the node has an address no more
+	gone    func()                              // called when the node has an address no more
+	guard   func(guardedDevice) ([6]byte, bool) // the source of frames by a device
 	zone    uint8
 	table   *ebpf.Map // ll_station
 	bridged *ebpf.Map
@@ -41,6 +42,7 @@ type stations struct {
 func newStations(d *DataPlane, zone uint8) *stations {
 	s := &stations{
 		gone:    d.sweeper.kick,
+		guard:   d.guards.mac,
 		zone:    zone,
 		table:   d.maps[kernelMapLlStation],
 		bridged: d.maps[kernelMapLlBridged],
@@ -118,6 +120,9 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 		words[at] |= 1 << (index & 63)
 		value := kernelStation{Bridge: uint32(p.bridge)}
 		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
+		if mac, ok := s.guard(guardedDevice{s.zone, index}); ok {
+			value.Guard, value.Flags = mac, stationGuarded
+		}
 		put := func(vid uint16, of vlanOf, domain uint16) {
 			value.Domain, value.Vid = domain, of.vid
 			wanted[kernelStationKey{Ifindex: uint32(index), Vid: vid, Zone: s.zone}] = value

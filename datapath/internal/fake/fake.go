@@ -36,14 +36,15 @@ type Options struct {
 // DataPlane is the fake. What it holds outlives Close, as pinned maps do. All
 // methods are safe for concurrent use, but for those of one Table.
 type DataPlane struct {
-	ports    *table[datapath.PortName, datapath.Port]
-	services *table[datapath.ServiceName, datapath.Service]
-	firewall *table[datapath.SetName, datapath.FirewallSet]
-	nat      *table[datapath.SetName, datapath.NATSet]
-	device   func(datapath.Port) (datapath.PortState, bool)
-	tables   datapath.Tables
-	changed  chan struct{}
-	samples  chan datapath.Sample
+	ports     *table[datapath.PortName, datapath.Port]
+	endpoints *table[datapath.EndpointName, datapath.Endpoint]
+	services  *table[datapath.ServiceName, datapath.Service]
+	firewall  *table[datapath.SetName, datapath.FirewallSet]
+	nat       *table[datapath.SetName, datapath.NATSet]
+	device    func(datapath.Port) (datapath.PortState, bool)
+	tables    datapath.Tables
+	changed   chan struct{}
+	samples   chan datapath.Sample
 
 	faults *faults
 
@@ -78,6 +79,12 @@ func New(o Options) *DataPlane {
 		refused: map[string]error{},
 	}
 	d.ports = newTable[datapath.PortName](d.faults, "port", d.admitPort)
+	d.endpoints = newTable[datapath.EndpointName](d.faults, "endpoint", func(_, e *datapath.Endpoint) error {
+		if e == nil {
+			return nil
+		}
+		return d.admitPort(nil, &datapath.Port{Device: e.Device, Switch: true, Role: datapath.RolePort})
+	})
 	d.services = newTable[datapath.ServiceName](d.faults, "service", admit[datapath.Service](d, nil))
 	d.firewall = newTable[datapath.SetName](d.faults, "firewall", admit(d, func(s *datapath.FirewallSet) error {
 		return errors.Join(refusal(d, slices.Sorted(maps.Keys(s.Rules))), firewallGroups(s))
@@ -141,6 +148,11 @@ func (d *DataPlane) usage(c datapath.Cost) []namedUsage {
 
 // Ports implements [datapath.DataPlane].
 func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
+
+// Endpoints implements [datapath.DataPlane].
+func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	return d.endpoints
+}
 
 // Services implements [datapath.DataPlane].
 func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Service] {

@@ -14,11 +14,12 @@ import (
 // Network is a network that has no devices: bridges, routes and links are kept in memory.
 // All methods are safe for concurrent use, but for those of one Table.
 type Network struct {
-	bridges *table[datapath.BridgeName, datapath.Bridge]
-	routes  *table[datapath.RouteName, datapath.Route]
-	links   *table[datapath.LinkName, datapath.Link]
-	faults  *faults
-	changed chan struct{}
+	bridges   *table[datapath.BridgeName, datapath.Bridge]
+	routes    *table[datapath.RouteName, datapath.Route]
+	links     *table[datapath.LinkName, datapath.Link]
+	endpoints *table[datapath.EndpointName, datapath.Endpoint]
+	faults    *faults
+	changed   chan struct{}
 
 	mu         sync.Mutex
 	maintained int
@@ -38,6 +39,10 @@ func NewNetwork(o Options) *Network {
 	})
 	n.links = newTable[datapath.LinkName](n.faults, "link", func(old, wanted *datapath.Link) error {
 		n.note("link", old != nil, wanted != nil)
+		return nil
+	})
+	n.endpoints = newTable[datapath.EndpointName](n.faults, "endpoint", func(old, wanted *datapath.Endpoint) error {
+		n.note("endpoint", old != nil, wanted != nil)
 		return nil
 	})
 	return n
@@ -62,6 +67,11 @@ func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { 
 
 // Links implements [datapath.Network].
 func (n *Network) Links() datapath.Table[datapath.LinkName, datapath.Link] { return n.links }
+
+// Endpoints implements [datapath.Network].
+func (n *Network) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	return n.endpoints
+}
 
 // Maintain implements [datapath.Network].
 func (n *Network) Maintain(context.Context) error {
@@ -92,6 +102,11 @@ func (n *Network) Content() (map[datapath.BridgeName]datapath.Bridge, map[datapa
 
 // LinksContent returns a copy of all links.
 func (n *Network) LinksContent() map[datapath.LinkName]datapath.Link { return n.links.content() }
+
+// EndpointContent returns copies of all endpoints.
+func (n *Network) EndpointContent() map[datapath.EndpointName]datapath.Endpoint {
+	return n.endpoints.content()
+}
 
 // Maintained returns how often upkeep was done.
 func (n *Network) Maintained() int {

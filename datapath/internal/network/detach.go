@@ -39,6 +39,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
 	n.routes, n.links = newRoutes(n), newLinks(n)
+	n.endpoints = &endpoints{n: n, wanted: map[datapath.EndpointName]datapath.Endpoint{}}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	if !isHost(cfg) {
 		if _, there := namedID(cfg.SwitchNamespace); there {
@@ -77,6 +78,14 @@ func (n *Network) removeAll(ctx context.Context) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	for name, err := range n.endpoints.Keys(ctx) {
+		if err == nil {
+			err = n.endpoints.Delete(ctx, name)
+		}
+		if err != nil {
+			return fmt.Errorf("endpoint %q: %w", name, err)
 		}
 	}
 	for name, err := range n.bridges.Keys(ctx) {

@@ -33,16 +33,17 @@ type journal struct {
 
 // records is what the journal says now.
 type records struct {
-	Bridges map[string]*bridgeRecord
-	Routes  map[string]*routeRecord
-	Links   map[string]*linkRecord
-	holders map[routeRecord]string // of the entries of Routes
+	Bridges   map[string]*bridgeRecord
+	Routes    map[string]*routeRecord
+	Links     map[string]*linkRecord
+	Endpoints map[string]*endpointRecord
+	holders   map[routeRecord]string // of the entries of Routes
 }
 
 func newRecords() records {
 	return records{
 		Bridges: map[string]*bridgeRecord{}, Routes: map[string]*routeRecord{}, Links: map[string]*linkRecord{},
-		holders: map[routeRecord]string{},
+		Endpoints: map[string]*endpointRecord{}, holders: map[routeRecord]string{},
 	}
 }
 
@@ -80,20 +81,22 @@ type linkRecord struct {
 	Before    int      `json:"before,omitempty"` // the MTU that it had then
 }
 
-// line is one change of the journal; without Bridge, Route and Link the name is forgotten.
+// line is one change of the journal; with a name alone that is forgotten.
 type line struct {
-	Boot   string        `json:"boot,omitempty"` // the first line has nothing else
-	Kind   string        `json:"kind,omitempty"`
-	Name   string        `json:"name,omitempty"`
-	Bridge *bridgeRecord `json:"bridge,omitempty"`
-	Route  *routeRecord  `json:"route,omitempty"`
-	Link   *linkRecord   `json:"link,omitempty"`
+	Boot     string          `json:"boot,omitempty"` // the first line has nothing else
+	Kind     string          `json:"kind,omitempty"`
+	Name     string          `json:"name,omitempty"`
+	Bridge   *bridgeRecord   `json:"bridge,omitempty"`
+	Route    *routeRecord    `json:"route,omitempty"`
+	Link     *linkRecord     `json:"link,omitempty"`
+	Endpoint *endpointRecord `json:"endpoint,omitempty"`
 }
 
 const (
-	kindBridge = "bridge"
-	kindRoute  = "route"
-	kindLink   = "link"
+	kindBridge   = "bridge"
+	kindRoute    = "route"
+	kindLink     = "link"
+	kindEndpoint = "endpoint"
 )
 
 // bootID is another one after each boot.
@@ -141,6 +144,10 @@ func (r *records) take(l line) {
 		r.Links[l.Name] = l.Link
 	case l.Kind == kindLink:
 		delete(r.Links, l.Name)
+	case l.Kind == kindEndpoint && l.Endpoint != nil:
+		r.Endpoints[l.Name] = l.Endpoint
+	case l.Kind == kindEndpoint:
+		delete(r.Endpoints, l.Name)
 	case l.Kind == kindRoute:
 		if old := r.Routes[l.Name]; old != nil && r.holders[*old] == l.Name {
 			delete(r.holders, *old)
@@ -181,6 +188,9 @@ func (j *journal) rewrite() error {
 	for name, r := range j.held.Links {
 		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: r}))
 	}
+	for name, r := range j.held.Endpoints {
+		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: r}))
+	}
 	path := filepath.Join(j.dir, journalName)
 	if err == nil {
 		err = os.WriteFile(path+".new", b.Bytes(), 0o600)
@@ -211,7 +221,7 @@ func (j *journal) note(l line) error {
 		return nil
 	}
 	// Much longer than what it says: written anew.
-	if j.lines > 1000+4*(len(j.held.Bridges)+len(j.held.Routes)) {
+	if j.lines > 1000+4*(len(j.held.Bridges)+len(j.held.Routes)+len(j.held.Endpoints)) {
 		return j.rewrite()
 	}
 	b, err := json.Marshal(l)
@@ -241,6 +251,12 @@ func (j *journal) link(name string) *linkRecord {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.held.Links[name]
+}
+
+func (j *journal) endpoint(name string) *endpointRecord {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held.Endpoints[name]
 }
 
 // holder returns the route that has an entry of a table.

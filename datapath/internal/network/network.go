@@ -33,13 +33,14 @@ const hostNamespace = "host"
 
 // Network is the kernel's own forwarding on this node.
 type Network struct {
-	cfg     datapath.Config
-	log     *slog.Logger
-	journal *journal
-	bridges *bridges
-	routes  *routes
-	links   *links
-	signals *signals
+	cfg       datapath.Config
+	log       *slog.Logger
+	journal   *journal
+	bridges   *bridges
+	routes    *routes
+	links     *links
+	endpoints *endpoints
+	signals   *signals
 
 	mu    sync.Mutex // of the following
 	host  *space
@@ -62,6 +63,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
 	n.routes, n.links = newRoutes(n), newLinks(n)
+	n.endpoints = &endpoints{n: n, wanted: map[datapath.EndpointName]datapath.Endpoint{}}
 	if err = n.watch(n.host); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

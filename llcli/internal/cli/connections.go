@@ -28,7 +28,7 @@ func (a *app) bindFilter(cmd *cobra.Command, f *api.ConnectionFilter) {
 	fixed("destination")
 	fixed("protocol", "tcp", "udp", "sctp", "icmp", "icmpv6")
 	fixed("state", "syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied")
-	fixed("endpoint")
+	must(cmd.RegisterFlagCompletionFunc("endpoint", a.completeNames(api.KindEndpoint)))
 	must(cmd.RegisterFlagCompletionFunc("service", a.completeNames(api.KindService)))
 	must(cmd.RegisterFlagCompletionFunc("backend", a.completeBackends(func([]string) string { return f.Service })))
 }
@@ -144,7 +144,7 @@ func (a *app) connectionRow(c *api.Connection) []cell {
 		color = green
 	}
 	row := []cell{
-		{text: c.Protocol}, {text: c.Original.Source}, {text: c.Original.Destination}, {text: or(c.Backend, "-")}, {text: or(c.Service, "-")},
+		{text: c.Protocol}, {text: c.Original.Source + podOf(c.From)}, {text: c.Original.Destination + podOf(c.To)}, {text: or(c.Backend, "-")}, {text: or(c.Service, "-")},
 		{text: c.State, color: color}, {text: c.Path}, {text: short(c.Idle)}, {text: size(c.Sent.Bytes)}, {text: size(c.Received.Bytes)},
 	}
 	if a.output == formatWide {
@@ -154,6 +154,18 @@ func (a *app) connectionRow(c *api.Connection) []cell {
 			cell{text: strconv.FormatUint(c.Sent.Packets, 10)}, cell{text: strconv.FormatUint(c.Received.Packets, 10)})
 	}
 	return row
+}
+
+// podOf names the pod of one side of a connection, behind its address.
+func podOf(side *api.ConnectionSide) string {
+	switch {
+	case side == nil:
+		return ""
+	case side.Namespace != "" && side.Pod != "":
+		return " (" + side.Namespace + "/" + side.Pod + ")"
+	default:
+		return " (" + or(side.Pod, side.Endpoint) + ")"
+	}
 }
 
 // wayText is where the packets of a direction leave, or why they are slow.

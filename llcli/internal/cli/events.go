@@ -201,7 +201,7 @@ func eventText(e *client.Event) (text, color string, err error) {
 		var v api.DropEvent
 		err = e.Decode(&v)
 		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", v.Reason, v.Protocol, v.Source, v.Destination,
-			v.Length, v.Hook, v.Device, prefixed(", service ", v.Service)+prefixed(", rule ", v.Rule)), "", err
+			v.Length, v.Hook, v.Device, prefixed(", endpoint ", v.Endpoint)+prefixed(", service ", v.Service)+prefixed(", rule ", v.Rule)), "", err
 	case api.TopicFirewall:
 		var v api.FirewallEvent
 		err = e.Decode(&v)

@@ -60,6 +60,8 @@ var (
 			"nothing, for a traceroute; else look for a routing loop"},
 		{"ttl_limited", "as ttl, but its sender was not told: too many were in this second",
 			"the same as for ttl"},
+		{"spoofed", "it came in by the device of an Endpoint, with a MAC or an address that is not the Endpoint's, or as a pod may not send at all",
+			"llcli events drops, which names the Endpoint: see what runs in it, and whether it has addresses that its object does not name"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

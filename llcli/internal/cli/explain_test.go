@@ -43,7 +43,7 @@ func TestReasonsAreExplained(t *testing.T) {
 func TestSchemas(t *testing.T) {
 	specs := map[string]any{
 		api.KindService: &api.ServiceSpec{}, api.KindInterface: &api.InterfaceSpec{}, api.KindBridge: &api.BridgeSpec{}, api.KindRoute: &api.RouteSpec{},
-		api.KindAddressGroup: &api.AddressGroupSpec{}, api.KindNAT: &api.NATSpec{}, api.KindFirewallRule: &api.FirewallRuleSpec{},
+		api.KindEndpoint: &api.EndpointSpec{}, api.KindAddressGroup: &api.AddressGroupSpec{}, api.KindNAT: &api.NATSpec{}, api.KindFirewallRule: &api.FirewallRuleSpec{},
 		api.KindPodNetwork: &api.PodNetworkSpec{},
 	}
 	for _, kind := range api.Kinds {

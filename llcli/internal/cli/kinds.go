@@ -44,6 +44,7 @@ var kinds = []kind{
 	},
 	routeKind,
 	podNetworkKind,
+	endpointKind,
 	groupKind,
 	natKind,
 	firewallKind,

@@ -70,7 +70,9 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"AddressGroup", `{"members":["10.0.0.0/8","web"]}`, "members[1]", "or group:NAME for another AddressGroup"},
 	{"AddressGroup", `{"members":[10]}`, "members[0]", "in quotes"},
 	{"AddressGroup", `{"members":["{}"]}`, "members[0]", "no member"},
-	{"AddressGroup", `{"members":["10.0.0.0/8",{"labels":{"a":"b"}}]}`, "members[1]", "not in this version yet"},
+	{"AddressGroup", `{"members":["10.0.0.0/8",{"labels":{}}]}`, "members[1].labels", "is missing"},
+	{"AddressGroup", `{"members":["10.0.0.0/8",{"label":{"a":"b"}}]}`, "members[1].label", "unknown"},
+	{"AddressGroup", `{"members":[{"labels":{"a":7}}]}`, "members[0].labels.a", "string"},
 
 	{"NAT", `{}`, "type", "one of snat, dnat, masquerade"},
 	{"NAT", `{"type":"nat64"}`, "type", "none of snat, dnat, masquerade"},

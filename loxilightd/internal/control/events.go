@@ -96,7 +96,7 @@ func (s *Server) publishSamples(ctx context.Context) {
 func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
 		s.publish(api.TopicDrops, &api.DropEvent{
-			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Length: d.Length,
+			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Length: d.Length,
 		})
 	}
 	if d := sample.Decision; d != nil {
@@ -109,7 +109,7 @@ func (s *Server) publishSample(sample datapath.Sample) {
 		if sample.Opened {
 			action = "opened"
 		}
-		s.publish(api.TopicConnections, &api.ConnectionEvent{Action: action, Connection: *connectionOf(c)})
+		s.publish(api.TopicConnections, &api.ConnectionEvent{Action: action, Connection: *s.nameConnection(connectionOf(c), c)})
 	}
 }
 

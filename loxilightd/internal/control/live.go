@@ -18,7 +18,7 @@ import (
 
 // Bounds of a page of connections.
 const (
-	longestConnection = 1100 // bytes of one, encoded, with the longest of names
+	longestConnection = 2700 // bytes of one, encoded, with the longest of names
 	fewConnections    = 8    // a page that has room for no more is full
 )
 
@@ -29,7 +29,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 	if p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}) {
 		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
 	}
-	filter, err := parseFilter(&p.Filter)
+	filter, err := s.parseFilter(&p.Filter)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 			return nil, planeError(derr)
 		}
 		for i := range batch {
-			text, err := json.Marshal(connectionOf(&batch[i]))
+			text, err := json.Marshal(s.nameConnection(connectionOf(&batch[i]), &batch[i]))
 			if err != nil {
 				return nil, api.FromError(err)
 			}
@@ -76,7 +76,7 @@ func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.Connecti
 	case p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}):
 		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
 	}
-	filter, err := parseFilter(&p.Filter)
+	filter, err := s.parseFilter(&p.Filter)
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +107,11 @@ var connectionStates = []string{
 	"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied",
 }
 
-func parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilter, err *api.Error) {
+func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilter, err *api.Error) {
 	if f.Endpoint != "" {
-		return d, api.Errorf(api.ReasonUnsupported, "this daemon has no endpoints yet: choose by source or backend").At("", "filter.endpoint")
+		if d.Either, err = s.addressesOf(f.Endpoint); err != nil {
+			return d, err
+		}
 	}
 	if f.Protocol != "" {
 		var ok bool
@@ -228,7 +230,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Services, NAT and FirewallRules have").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Endpoints, Services, NAT and FirewallRules have").At(o.Key.String(), "")
 	}
 	return result, nil
 }
@@ -242,6 +244,9 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	switch o.Value.(type) {
 	case *state.Interface:
 		c, _, err := t.PortCounters(ctx, datapath.PortName(o.Name))
+		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, err
+	case *state.Endpoint:
+		c, _, err := t.PortCounters(ctx, datapath.EndpointName(o.Name).Port())
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, err
 	case *state.FirewallRule:
 		return ofRule(t.RuleCounters(ctx, datapath.RuleName(o.Name)))

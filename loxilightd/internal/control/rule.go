@@ -4,6 +4,7 @@ package control
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
@@ -88,7 +89,12 @@ func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
 	for i, m := range s.Members {
 		field := func() string { return fmt.Sprintf("spec.members[%d]", i) }
 		if m.ByLabels() {
-			return nil, api.Errorf(api.ReasonUnsupported, "endpoints by their labels are not in this version yet: name addresses or prefixes").At("", field())
+			labels, err := parseLabelMember(field(), m.Text)
+			if err != nil {
+				return nil, err
+			}
+			v.Labels = append(v.Labels, labels)
+			continue
 		}
 		group, isGroup, err := parseGroup(m.Text)
 		if isGroup && err == nil {
@@ -107,4 +113,21 @@ func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
 		}
 	}
 	return v, nil
+}
+
+// parseLabelMember reads a member that stands for Endpoints: {"labels": {…}}.
+func parseLabelMember(field, text string) (map[string]string, *api.Error) {
+	var m struct {
+		Labels map[string]string `json:"labels"`
+	}
+	if err := decodeStrict([]byte(text), &m); err != nil {
+		return nil, invalid(strings.TrimSuffix(field+"."+err.path, "."), "%s", err.text)
+	}
+	if len(m.Labels) == 0 {
+		return nil, invalid(field+".labels", "is missing: say which labels an Endpoint of this group has, all of them")
+	}
+	if err := checkLabels(m.Labels); err != nil {
+		return nil, invalid(field+".labels", "%s", strings.TrimPrefix(err.Message, "labels: "))
+	}
+	return m.Labels, nil
 }

@@ -87,6 +87,7 @@ type Server struct {
 
 	expiry chan struct{} // signalled when a change is to be confirmed, or that is settled
 
+	pods       podNames
 	mu         sync.Mutex
 	expireFail error // why what was not confirmed could not be taken back yet
 	fileFail   error // why the object files were not taken over the last time

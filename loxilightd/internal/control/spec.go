@@ -25,6 +25,7 @@ type kindSpec struct {
 var kindSpecs = map[string]kindSpec{
 	api.KindBridge:       {parse: parseWith(parseBridge)},
 	api.KindInterface:    {parse: parseWith(parseInterface)},
+	api.KindEndpoint:     {parse: parseWith(parseEndpoint)},
 	api.KindRoute:        {parse: parseWith(parseRoute)},
 	api.KindPodNetwork:   {parse: parseWith(parsePodNetwork)},
 	api.KindAddressGroup: {parse: parseWith(parseAddressGroup)},

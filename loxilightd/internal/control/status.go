@@ -184,6 +184,8 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	switch v := o.Value.(type) {
 	case *state.Interface:
 		status = s.interfaceStatus(o.Key)
+	case *state.Endpoint:
+		status = s.endpointStatus(o.Key)
 	case *state.Service:
 		status = s.serviceStatus(o.Key, v)
 	case *state.PodNetwork:

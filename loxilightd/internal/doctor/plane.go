@@ -27,12 +27,12 @@ func (x *examiner) planeConfig() datapath.Config {
 	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
 }
 
-// interfaces returns the ports that are wanted: Interfaces, and those of pod networks.
+// interfaces returns the ports that are wanted: Interfaces, and those of pod networks and Endpoints.
 func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 	ports := make(map[datapath.PortName]datapath.Port)
 	for _, o := range x.desired.objects {
-		if i, ok := o.Value.(*state.Interface); ok {
-			ports[datapath.PortName(o.Name)] = i.Port
+		if name, port, ok := portOf(o); ok {
+			ports[name] = port
 		}
 	}
 	if x.hasPods() && x.Config.SwitchNamespace != "host" {
@@ -55,6 +55,17 @@ func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
 			ports[name] = port
 		}
 	}
+}
+
+// portOf is the port that an object wants; false: none.
+func portOf(o *state.Object) (datapath.PortName, datapath.Port, bool) {
+	switch v := o.Value.(type) {
+	case *state.Interface:
+		return datapath.PortName(o.Name), v.Port, true
+	case *state.Endpoint:
+		return datapath.EndpointName(o.Name).Port(), datapath.Port{Device: v.Device, Switch: true, Role: datapath.RolePort}, true
+	}
+	return "", datapath.Port{}, false
 }
 
 // services calls each for every Service.
@@ -112,8 +123,8 @@ func (x *examiner) checkPlane() {
 		x.checkPort(&x.plane.Ports[i], wanted)
 	}
 	for _, o := range x.desired.objects {
-		if i, ok := o.Value.(*state.Interface); ok {
-			x.checkInterface(o, i)
+		if name, port, ok := portOf(o); ok {
+			x.checkInterface(o, name, port)
 		}
 	}
 	for i := range x.plane.Filters {
@@ -251,7 +262,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 
 // checkInterface is about what is wanted and not there. A running daemon says
 // itself what it waits for.
-func (x *examiner) checkInterface(o *state.Object, i *state.Interface) {
+func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i datapath.Port) {
 	if x.plane.Layout == 0 || x.Config.Backend != "ebpf" {
 		return // nobody looked
 	}
@@ -262,7 +273,7 @@ func (x *examiner) checkInterface(o *state.Object, i *state.Interface) {
 		}
 	}
 	port := slices.IndexFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
-		return p.Current && string(p.Name) == o.Name && (p.Index != 0 || p.Unknown)
+		return p.Current && p.Name == name && (p.Index != 0 || p.Unknown)
 	})
 	switch {
 	case !device.Exists && device.Switch && x.plane.NoSwitch && !x.daemon.running():

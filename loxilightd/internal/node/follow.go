@@ -144,12 +144,14 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
 	n.links.applyAndWait(ctx, s, changed, false)
-	if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindInterface || k.Kind == state.KindPodNetwork }) {
+	if slices.ContainsFunc(changed, needsRules) {
 		n.rules.waitTried(ctx) // no packet of a new port passes by rules that came with it
 	}
 	n.ports.applyAndWait(ctx, s, changed, false)
+	n.endpoints.applyAndWait(ctx, s, withEndpoints(s, changed), false)
 	n.routes.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, true)
+	n.endpoints.applyAndWait(ctx, s, changed, true)
 	n.ports.applyAndWait(ctx, s, changed, true)
 	n.links.applyAndWait(ctx, s, changed, true)
 	n.bridges.apply(s, changed, true)

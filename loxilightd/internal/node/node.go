@@ -52,19 +52,20 @@ type Status = reconcile.Status
 // Node makes the data plane follow the desired state. All of its methods are
 // safe for concurrent use; Run is called once.
 type Node struct {
-	opts     Options
-	watch    *state.Watch
-	bridges  *rows[datapath.BridgeName, datapath.Bridge]
-	ports    *rows[datapath.PortName, datapath.Port]
-	links    *rows[datapath.LinkName, datapath.Link]
-	routes   *rows[datapath.RouteName, datapath.Route]
-	services *rows[datapath.ServiceName, datapath.Service]
-	rules    *rules
-	derived  *derived
-	parts    []part          // all of these
-	byKind   map[string]part // by the kind of their objects
-	checker  *health.Checker
-	upkeep   upkeep
+	opts      Options
+	watch     *state.Watch
+	bridges   *rows[datapath.BridgeName, datapath.Bridge]
+	ports     *rows[datapath.PortName, datapath.Port]
+	links     *rows[datapath.LinkName, datapath.Link]
+	endpoints *rows[datapath.EndpointName, datapath.Endpoint]
+	routes    *rows[datapath.RouteName, datapath.Route]
+	services  *rows[datapath.ServiceName, datapath.Service]
+	rules     *rules
+	derived   *derived
+	parts     []part          // all of these
+	byKind    map[string]part // by the kind of their objects
+	checker   *health.Checker
+	upkeep    upkeep
 
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt was set anew
@@ -100,15 +101,16 @@ func New(o Options) *Node {
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // there is no such kind
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
+	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(), n.endpoint)
 	n.routes = newRows(n, state.KindRoute, routes, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})
 	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
-	n.parts = []part{n.bridges, n.links, n.ports, n.routes, n.services, n.rules, n.derived}
+	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.routes, n.services, n.rules, n.derived}
 	n.byKind = map[string]part{
-		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindRoute: n.routes, state.KindService: n.services,
+		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindEndpoint: n.endpoints, state.KindRoute: n.routes, state.KindService: n.services,
 		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
 		state.KindPodNetwork: n.derived,
 	}
@@ -202,6 +204,7 @@ func (n *Node) signalWorld() {
 func (n *Node) kickNetwork() {
 	n.bridges.Kick()
 	n.links.Kick()
+	n.endpoints.Kick()
 	n.routes.Kick()
 }
 

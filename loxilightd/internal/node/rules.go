@@ -45,7 +45,7 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
 	if hasPodRules(s, changed) {
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT}) // has derived rules, too
 	}
-	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) }) {
+	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) || k.Kind == state.KindEndpoint }) {
 		return
 	}
 	r.firewall.apply(s, changed)

@@ -5,6 +5,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,11 +26,12 @@ type ruleSet[V any] struct {
 	// released is closed when the set that an earlier run left may be replaced.
 	released chan struct{}
 
-	mu      sync.Mutex
-	members map[datapath.GroupName]struct{} // groups of the set, those within groups included
-	changed uint64                          // the last revision of one of them
-	inForce uint64                          // revision as of which the set is in force; 0: not known
-	faults  map[state.Key]string            // what the last attempt found wrong with single objects
+	mu       sync.Mutex
+	members  map[datapath.GroupName]struct{} // groups of the set, those within groups included
+	labelled bool                            // one of them chooses Endpoints by their labels
+	changed  uint64                          // the last revision of one of them
+	inForce  uint64                          // revision as of which the set is in force; 0: not known
+	faults   map[state.Key]string            // what the last attempt found wrong with single objects
 }
 
 func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetName, V], outcome func(),
@@ -68,7 +71,7 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	counts := false
 	for _, k := range changed {
 		_, member := r.members[datapath.GroupName(k.Name)]
-		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member
+		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member || k.Kind == state.KindEndpoint && r.labelled
 	}
 	r.mu.Unlock()
 	if counts && !r.isHeld() {
@@ -81,7 +84,7 @@ func (r *ruleSet[V]) make(s *state.Snapshot) {
 	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules := r.build(s, g)
 	r.mu.Lock()
-	r.members, r.changed = g.members, g.changed
+	r.members, r.changed, r.labelled = g.members, g.changed, g.labelled
 	r.mu.Unlock()
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
 }
@@ -243,6 +246,7 @@ type groups struct {
 	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of the groups within
 	members  map[datapath.GroupName]struct{}              // these, and the groups within
 	changed  uint64                                       // the last revision of one of members
+	labelled bool                                         // one of members chooses Endpoints by their labels
 }
 
 // add gathers the groups that a match refers to. One that is not understood is left
@@ -275,17 +279,34 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 	}
 	g.changed = max(g.changed, o.Revision)
 	v := o.Value.(*state.AddressGroup)
-	if len(v.Groups) == 0 && whole.Prefixes == nil {
+	if len(v.Groups)+len(v.Labels) == 0 && whole.Prefixes == nil {
 		whole.Prefixes = v.Prefixes // shared, and never written to
 		return true
 	}
 	whole.Prefixes = append(whole.Prefixes[:len(whole.Prefixes):len(whole.Prefixes)], v.Prefixes...)
+	if len(v.Labels) > 0 {
+		g.addLabelled(v, whole)
+	}
 	for _, within := range v.Groups {
 		if !g.flatten(within, whole, seen) {
 			return false
 		}
 	}
 	return true
+}
+
+// addLabelled adds the addresses of the Endpoints that a group chooses by their labels.
+func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup) {
+	g.labelled, g.changed = true, g.snapshot.Revision
+	for o := range g.snapshot.After(state.KindEndpoint, "") {
+		e := o.Value.(*state.Endpoint)
+		if !slices.ContainsFunc(v.Labels, e.Has) {
+			continue
+		}
+		for _, a := range e.Addresses {
+			whole.Prefixes = append(whole.Prefixes, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
 }
 
 // buildNAT returns what makes a set of the rules, those of pod networks among them.

@@ -5,6 +5,7 @@ package state
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -13,9 +14,9 @@ import (
 type claim struct {
 	what     claimed
 	frontend datapath.Frontend
-	device   string
+	device   string       // or the MAC of an Endpoint
 	inSwitch bool         // the device or the route is in the switch's network namespace
-	prefix   netip.Prefix // of a route, and its metric
+	prefix   netip.Prefix // of a route, and its metric; or an address
 	metric   uint32
 }
 
@@ -27,11 +28,14 @@ const (
 	claimInterface                // a device, by an Interface
 	claimBridged                  // a device, by a Bridge, as itself or as a port
 	claimRoute                    // a prefix, metric and namespace, by a Route
+	claimEndpoint                 // a device, by an Endpoint
+	claimMAC                      // by an Endpoint
+	claimAddress                  // by an Endpoint
 )
 
 // kind returns the kind of the objects that have such claims.
 func (c claim) kind() string {
-	return [...]string{KindService, KindInterface, KindBridge, KindRoute}[c.what]
+	return [...]string{KindService, KindInterface, KindBridge, KindRoute, KindEndpoint, KindEndpoint, KindEndpoint}[c.what]
 }
 
 func (c claim) String() string {
@@ -44,6 +48,10 @@ func (c claim) String() string {
 		return c.frontend.String()
 	case claimRoute:
 		return fmt.Sprintf("the route to %s%s with metric %d", c.prefix, place, c.metric)
+	case claimMAC:
+		return "MAC " + strings.ReplaceAll(c.device, " ", ":")
+	case claimAddress:
+		return "address " + c.prefix.Addr().String()
 	default:
 		return "device " + c.device + place
 	}

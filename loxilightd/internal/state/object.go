@@ -20,6 +20,7 @@ import (
 const (
 	KindBridge       = "Bridge"
 	KindInterface    = "Interface"
+	KindEndpoint     = "Endpoint"
 	KindRoute        = "Route"
 	KindPodNetwork   = "PodNetwork"
 	KindAddressGroup = "AddressGroup"
@@ -29,7 +30,7 @@ const (
 )
 
 // kinds lists them.
-var kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // OwnerFile owns the objects that stand in files. Only a [Transaction] by that
 // owner touches them.

@@ -27,6 +27,7 @@ func (*NAT) claims(func(claim, func() string)) {}
 type AddressGroup struct {
 	datapath.AddressGroup
 	Groups []datapath.GroupName // whose prefixes are its own, too
+	Labels []map[string]string  // of Endpoints whose addresses are: all labels of one of these
 }
 
 func (g *AddressGroup) cost() datapath.Cost { return g.Cost() }

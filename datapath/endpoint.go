@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import "net/netip"
+
+// EndpointName identifies an [Endpoint].
+type EndpointName string
+
+// endpointPort is what the names of ports of endpoints begin with; those of Interface
+// objects have no capital letters.
+const endpointPort = "Endpoint/"
+
+// Port is the name of the endpoint's port, for counters and state.
+func (n EndpointName) Port() PortName { return PortName(endpointPort + n) }
+
+// Endpoint returns the name of the endpoint whose port it is; false: it is none's.
+func (n PortName) Endpoint() (EndpointName, bool) {
+	if len(n) <= len(endpointPort) || n[:len(endpointPort)] != endpointPort {
+		return "", false
+	}
+	return EndpointName(n[len(endpointPort):]), true
+}
+
+// Endpoint is a pod, a container or a VM behind a device in the switch's network
+// namespace. Nothing comes in by the device but what has its MAC and its addresses as
+// source, from the moment that programs are attached to it.
+type Endpoint struct {
+	Device    string
+	MAC       [6]byte      // of the pod's end
+	Addresses []netip.Addr // of the pod; the link-local one that follows from MAC is its own, too
+	Network   string       // name of the network that it is in, for messages
+	Bridge    string       // device that it is a port of; empty: that network is not there
+}
+
+// LinkLocal returns the IPv6 address of a link that follows from a MAC (RFC 4291, appendix A).
+func LinkLocal(mac [6]byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{
+		0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5],
+	})
+}

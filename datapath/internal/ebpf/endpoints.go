@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// endpoints is the table of endpoints: ports with a guard. What is known of one after a
+// restart is the folder of its port and the guard in the maps.
+type endpoints struct{ p *ports }
+
+// Endpoints implements [datapath.DataPlane].
+func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	return endpoints{d.ports}
+}
+
+// Update implements [datapath.Table].
+func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
+}
+
+// Delete implements [datapath.Table].
+func (e endpoints) Delete(_ context.Context, name datapath.EndpointName) error {
+	return e.p.remove(name.Port())
+}
+
+// Keys implements [datapath.Table].
+func (e endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error] {
+	names := e.p.names()
+	return func(yield func(datapath.EndpointName, error) bool) {
+		for _, port := range names {
+			if name, ok := port.Endpoint(); ok && !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, error) {
+	intact, err := e.p.verify(name.Port())
+	if !intact || err != nil {
+		return false, err
+	}
+	e.p.mu.RLock()
+	defer e.p.mu.RUnlock()
+	t := e.p.byName[name.Port()]
+	if t == nil {
+		return false, nil
+	}
+	return e.p.d.guards.intact(t.guarded())
+}
+
+// endpointOf returns the endpoint whose device it is; empty: none's.
+func (d *DataPlane) endpointOf(zone uint8, index int) datapath.EndpointName {
+	d.ports.mu.RLock()
+	defer d.ports.mu.RUnlock()
+	name, _ := d.ports.holder(zone, index).Endpoint()
+	return name
+}
+
+func (t *port) guarded() guardedDevice { return guardedDevice{t.zone, t.ifindex} }
+
+// prepare does what has to be before programs are attached to a device: that of an
+// endpoint is closed.
+func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
+	if endpoint == nil {
+		return p.d.guards.clear(t.guarded())
+	}
+	// Connections know the lower half of an index.
+	for name, other := range p.byName {
+		if other != t && other.zone == t.zone && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
+			return fmt.Errorf("device %q has index %d and that of %s %d, which the data plane cannot tell apart: delete the device and make it again",
+				endpoint.Device, t.ifindex, name, other.ifindex)
+		}
+	}
+	return p.d.guards.close(t.guarded())
+}
+
+// forgetGuards removes what guards of ports there are that are no endpoint's any more.
+func (p *ports) forgetGuards() error {
+	live := make(map[guardedDevice]bool)
+	for name, t := range p.byName {
+		if _, ok := name.Endpoint(); ok && t.ifindex != 0 && len(t.hooks) > 0 {
+			live[t.guarded()] = true
+		}
+	}
+	return p.d.guards.keep(live)
+}
+
+// forgetDrops removes the counters of a device that went, or is ours no more.
+func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
+	for reason := range d.reasons {
+		key := kernelPortDropKey{Ifindex: uint32(v.index), Zone: uint32(v.zone), Reason: uint32(reason)}
+		if e := d.maps[kernelMapLlPortDrops].Delete(&key); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}

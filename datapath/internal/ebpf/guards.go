@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// What the headers define as numbers only.
+const (
+	guardedWords   = 1024 // GUARDED_WORDS
+	guardOpen      = 0x1  // GUARD_F_OPEN
+	stationGuarded = 0x1  // STATION_F_GUARDED
+)
+
+// guards keeps what may come in by the devices of endpoints: ll_guard and ll_guarded. A
+// device is closed before programs are attached to it, then opened; what is left of it goes
+// after they are taken off.
+type guards struct {
+	d    *DataPlane
+	bits *ebpf.Map
+	used *ebpf.Map
+
+	mu      sync.Mutex
+	written map[guardedDevice]map[netip.Addr]kernelGuard // the zero address: the device itself
+}
+
+type guardedDevice struct {
+	zone  uint8
+	index int
+}
+
+// word is where in ll_guarded the bit of a device is.
+func (v guardedDevice) word() (at uint32, bit uint64) {
+	low := uint32(v.index & 0xffff)
+	return uint32(v.zone)*guardedWords + low>>6, 1 << (low & 63)
+}
+
+func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
+	k := kernelGuardKey{Ifindex: uint32(v.index), Zone: uint32(v.zone)}
+	if a.IsValid() {
+		k.Addr = addrOf(a)
+	}
+	return k
+}
+
+// newGuards takes over what an earlier run wrote.
+func newGuards(d *DataPlane) *guards {
+	g := &guards{
+		d: d, bits: d.maps[kernelMapLlGuarded], used: d.maps[kernelMapLlPortUsed],
+		written: make(map[guardedDevice]map[netip.Addr]kernelGuard),
+	}
+	var key kernelGuardKey
+	var value kernelGuard
+	for it := d.maps[kernelMapLlGuard].Iterate(); it.Next(&key, &value); {
+		a := key.Addr.addr()
+		if key.Addr == (kernelAddr{}) {
+			a = netip.Addr{}
+		}
+		g.entries(guardedDevice{uint8(key.Zone), int(key.Ifindex)})[a] = value
+	}
+	return g
+}
+
+func (g *guards) entries(v guardedDevice) map[netip.Addr]kernelGuard {
+	if g.written[v] == nil {
+		g.written[v] = make(map[netip.Addr]kernelGuard)
+	}
+	return g.written[v]
+}
+
+func (g *guards) put(v guardedDevice, a netip.Addr, value kernelGuard) error {
+	if old, ok := g.entries(v)[a]; ok && old == value {
+		return nil
+	}
+	key := v.key(a)
+	if err := putPatiently(g.d.maps[kernelMapLlGuard], &key, &value); errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("guards of endpoints: %w", datapath.ErrCapacity)
+	} else if err != nil {
+		return fmt.Errorf("guard: %w", err)
+	}
+	g.entries(v)[a] = value
+	return nil
+}
+
+func (g *guards) drop(v guardedDevice, a netip.Addr) error {
+	key := v.key(a)
+	if err := g.d.maps[kernelMapLlGuard].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("guard: %w", err)
+	}
+	delete(g.written[v], a)
+	return nil
+}
+
+// setBit sets or clears the bit of a device in one of the two arrays, and reports what it was.
+func setBit(m *ebpf.Map, v guardedDevice, on bool) (was bool, err error) {
+	at, bit := v.word()
+	var word uint64
+	if err := m.Lookup(at, &word); err != nil {
+		return false, fmt.Errorf("guard: %w", err)
+	}
+	was = word&bit != 0
+	if was == on {
+		return was, nil
+	}
+	word ^= bit
+	if err := m.Put(at, word); err != nil {
+		return was, fmt.Errorf("guard: %w", err)
+	}
+	return was, nil
+}
+
+// close lets nothing in by a device that programs are about to be attached to, until it is
+// opened. Connections of a device that had its index before are looked at again.
+func (g *guards) close(v guardedDevice) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.put(v, netip.Addr{}, kernelGuard{}); err != nil {
+		return err
+	}
+	if _, err := setBit(g.bits, v, true); err != nil {
+		return err
+	}
+	used, err := setBit(g.used, v, true)
+	if used && err == nil {
+		err = g.d.raiseEpoch()
+	}
+	return err
+}
+
+// clear makes sure that a device which is no endpoint's has no guard of an earlier one.
+func (g *guards) clear(v guardedDevice) error {
+	if err := g.remove(v); err != nil {
+		return err
+	}
+	_, err := setBit(g.used, v, true)
+	return err
+}
+
+// open lets in by a device what has mac and one of addrs as source. Connections of an
+// address that it had before do not go on.
+func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wanted := map[netip.Addr]bool{datapath.LinkLocal(mac): true}
+	for _, a := range addrs {
+		wanted[a] = true
+	}
+	for a := range wanted {
+		if err := g.put(v, a, kernelGuard{Mac: mac}); err != nil {
+			return err
+		}
+	}
+	narrowed := false
+	for a := range maps.Clone(g.written[v]) {
+		if !a.IsValid() || wanted[a] {
+			continue
+		}
+		narrowed = true
+		if err := g.drop(v, a); err != nil {
+			return err
+		}
+	}
+	if err := g.put(v, netip.Addr{}, kernelGuard{Mac: mac, Flags: guardOpen}); err != nil {
+		return err
+	}
+	if _, err := setBit(g.bits, v, true); err != nil {
+		return err
+	}
+	if narrowed {
+		return g.d.raiseEpoch()
+	}
+	return nil
+}
+
+// remove forgets a device that no programs are attached to any more.
+func (g *guards) remove(v guardedDevice) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.written[v] == nil {
+		return nil
+	}
+	for a := range maps.Clone(g.written[v]) {
+		if err := g.drop(v, a); err != nil {
+			return err
+		}
+	}
+	delete(g.written, v)
+	at, bit := v.word()
+	for other := range g.written {
+		if a, b := other.word(); a == at && b == bit {
+			return nil
+		}
+	}
+	_, err := setBit(g.bits, v, false)
+	return err
+}
+
+// keep removes the guards of all devices but these: of what went while no daemon ran.
+func (g *guards) keep(live map[guardedDevice]bool) (err error) {
+	for _, v := range g.devices() {
+		if !live[v] {
+			err = errors.Join(err, g.remove(v))
+		}
+	}
+	return err
+}
+
+func (g *guards) devices() (all []guardedDevice) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for v := range g.written {
+		all = append(all, v)
+	}
+	return all
+}
+
+// mac returns the source of frames that may come in by a device; false: any.
+func (g *guards) mac(v guardedDevice) (mac [6]byte, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	guard, ok := g.written[v][netip.Addr{}]
+	return guard.Mac, ok
+}
+
+// intact reports whether the kernel has what was written of a device.
+func (g *guards) intact(v guardedDevice) (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.written[v][netip.Addr{}].Flags&guardOpen == 0 {
+		return false, nil
+	}
+	for a, want := range g.written[v] {
+		var is kernelGuard
+		key := v.key(a)
+		found, err := lookup(g.d.maps[kernelMapLlGuard], &key, &is)
+		if err != nil {
+			return false, fmt.Errorf("guard: %w", err)
+		}
+		if !found || is != want {
+			delete(g.written[v], a) // to be written again
+			return false, nil
+		}
+	}
+	at, bit := v.word()
+	var word uint64
+	if err := g.bits.Lookup(at, &word); err != nil {
+		return false, fmt.Errorf("guard: %w", err)
+	}
+	return word&bit != 0, nil
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* sender.h - who sends by the device of a pod. */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* Whether a device may have a guard; if not, it has none. */
+static __always_inline int guard_may_be_on(__u32 ifindex)
+{
+	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
+	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
+
+	return bits && *bits >> (low & 63) & 1;
+}
+
+/* Who sends. */
+struct guarded {
+	struct guard_key key; /* of the address that is asked about next */
+	struct addr saddr;    /* as the packet says */
+	struct addr daddr;
+	__u16 mac[3];
+	__u8 proto;
+	__u8 pad;
+};
+
+static __always_inline int guard_is_mac(const struct guarded *g, const __u16 *mac)
+{
+	return g->mac[0] == mac[0] && g->mac[1] == mac[1] && g->mac[2] == mac[2];
+}
+
+/* Whether the address in g->key.addr, which is not ::, is the sender's. */
+static __always_inline int guard_owns(const struct guarded *g)
+{
+	return bpf_map_lookup_elem(&ll_guard, &g->key) != NULL;
+}
+
+#define DHCP_CLIENT	68
+#define DHCPV6_CLIENT	546
+#define GUARD_L3	14
+#define GUARD_L4_OFF_V6 54
+
+/* Whether a datagram is for a DHCP client: that is what only servers send. */
+static __always_inline int guard_udp(struct __sk_buff *skb, __u32 off, __u16 client)
+{
+	__be16 port;
+
+	if (bpf_skb_load_bytes(skb, off + 2, &port, sizeof(port)))
+		return -DROP_SPOOFED;
+	return port == bpf_htons(client) ? -DROP_SPOOFED : LL_NEXT;
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Bounds of an Endpoint.
+const (
+	mostEndpointAddresses = 64
+	longestWord           = 253 // of what is only told
+	longestPath           = 4096
+)
+
+func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
+	if err := checkDevice("spec.device", s.Device); err != nil {
+		return nil, err
+	}
+	v := &state.Endpoint{Labels: s.Labels, Namespace: s.Namespace, Pod: s.Pod}
+	v.Device, v.Network = s.Device, s.Network
+	var err *api.Error
+	if v.MAC, err = parseMAC("spec.mac", s.MAC); err != nil {
+		return nil, err
+	}
+	if v.Addresses, err = parseEndpointAddresses(s.Addresses); err != nil {
+		return nil, err
+	}
+	if err := checkLabels(s.Labels); err != nil {
+		return nil, invalid("spec.labels", "%s", strings.TrimPrefix(err.Message, "labels: "))
+	}
+	if s.Network != "" && (len(s.Network) > maxName || !namePattern.MatchString(s.Network)) {
+		return nil, invalid("spec.network", "%q is no name of a PodNetwork or a Bridge", shorten(s.Network))
+	}
+	for _, f := range []struct {
+		name, text string
+		most       int
+	}{
+		{"namespace", s.Namespace, longestWord}, {"pod", s.Pod, longestWord}, {"containerID", s.ContainerID, longestWord},
+		{"netns", s.Netns, longestPath},
+	} {
+		if len(f.text) > f.most || strings.ContainsFunc(f.text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return nil, invalid("spec."+f.name, "%q: want at most %d bytes that can be printed", shorten(f.text), f.most)
+		}
+	}
+	return v, nil
+}
+
+// parseMAC parses the address of one station.
+func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
+	const want = "want six bytes, such as 0a:58:0a:f4:01:05"
+	if text == "" {
+		return mac, invalid(field, "is missing: %s", want)
+	}
+	parsed, perr := net.ParseMAC(text)
+	switch {
+	case perr != nil || len(parsed) != len(mac):
+		return mac, invalid(field, "%q is no MAC: %s", shorten(text), want)
+	case parsed[0]&1 != 0:
+		return mac, invalid(field, "%s is the address of a group of stations, not of one", parsed)
+	case [6]byte(parsed) == mac:
+		return mac, invalid(field, "%s is nobody's address", parsed)
+	}
+	return [6]byte(parsed), nil
+}
+
+func parseEndpointAddresses(told []string) (list []netip.Addr, err *api.Error) {
+	if len(told) == 0 {
+		return nil, invalid("spec.addresses", "is missing: without an address nothing is let in from it")
+	}
+	if len(told) > mostEndpointAddresses {
+		return nil, invalid("spec.addresses", "%d of them: at most %d", len(told), mostEndpointAddresses)
+	}
+	before := firstTwice[netip.Addr](len(told))
+	for i, text := range told {
+		field := fmt.Sprintf("spec.addresses[%d]", i)
+		if p, perr := netip.ParsePrefix(text); perr == nil {
+			return nil, invalid(field, "%q has a length: write %s", shorten(text), p.Addr())
+		}
+		a, perr := parseHost(text)
+		if perr == nil && a.IsLoopback() {
+			perr = fmt.Errorf("%s is the loopback", a)
+		}
+		if perr != nil {
+			return nil, invalid(field, "%q: %v", shorten(text), perr)
+		}
+		if first := before(i, a); first >= 0 {
+			return nil, invalid(field, "%s stands at addresses[%d] already", a, first)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+func (s *Server) endpointStatus(k state.Key) *api.EndpointStatus {
+	st := &api.EndpointStatus{Status: s.statusOf(k)}
+	if p, ok := s.Plane.Telemetry().PortState(datapath.EndpointName(k.Name).Port()); ok && p.Index != 0 {
+		st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
+	}
+	return st
+}

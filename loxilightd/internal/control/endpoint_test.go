@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+const endpointSpec = `{"device":"hs3","addresses":["10.244.3.5","2001:db8:3::5"],"mac":"0a:58:0a:f4:03:05",` +
+	`"labels":{"app":"web"},"namespace":"shop","pod":"web-1","network":"default","netns":"/run/netns/web-1","containerID":"4f1d0c"}`
+
+func TestEndpointMeans(t *testing.T) {
+	v, err := Decode(api.KindEndpoint, []byte(endpointSpec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &state.Endpoint{
+		Endpoint: datapath.Endpoint{
+			Device: "hs3", MAC: [6]byte{0x0a, 0x58, 0x0a, 0xf4, 0x03, 0x05}, Network: "default",
+			Addresses: []netip.Addr{netip.MustParseAddr("10.244.3.5"), netip.MustParseAddr("2001:db8:3::5")},
+		},
+		Labels: map[string]string{"app": "web"}, Namespace: "shop", Pod: "web-1",
+	}
+	if !reflect.DeepEqual(v, want) {
+		t.Errorf("got %+v, want %+v", v, want)
+	}
+}
+
+func TestEndpointRefused(t *testing.T) {
+	for _, tt := range []struct{ old, new, field, text string }{
+		{`"hs3"`, `""`, "device", "no name of a device"},
+		{`"hs3"`, `"a device of too long a name"`, "device", "no name of a device"},
+		{`"0a:58:0a:f4:03:05"`, `""`, "mac", "is missing"},
+		{`"0a:58:0a:f4:03:05"`, `"0a:58"`, "mac", "six bytes"},
+		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:fe:80:00:00"`, "mac", "six bytes"},
+		{`"0a:58:0a:f4:03:05"`, `"01:58:0a:f4:03:05"`, "mac", "of a group"},
+		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:00:00"`, "mac", "nobody's"},
+		{`["10.244.3.5","2001:db8:3::5"]`, `[]`, "addresses", "is missing"},
+		{`["10.244.3.5","2001:db8:3::5"]`, `["` + strings.Repeat(`10.244.3.5","`, 64) + `10.244.3.5"]`, "addresses", "at most 64"},
+		{`"10.244.3.5"`, `"10.244.3.5/24"`, "addresses[0]", "write 10.244.3.5"},
+		{`"10.244.3.5"`, `"pod"`, "addresses[0]", "no address"},
+		{`"10.244.3.5"`, `"224.0.0.1"`, "addresses[0]", "one station"},
+		{`"10.244.3.5"`, `"127.0.0.1"`, "addresses[0]", "loopback"},
+		{`"10.244.3.5"`, `"::ffff:10.244.3.5"`, "addresses[0]", "write 10.244.3.5"},
+		{`"10.244.3.5"`, `"2001:db8:3::5"`, "addresses[1]", "stands at addresses[0] already"},
+		{`{"app":"web"}`, `{"":"web"}`, "labels", "names have"},
+		{`"default"`, `"A_B"`, "network", "no name of a PodNetwork"},
+		{`"shop"`, `"sh\u0000p"`, "namespace", "can be printed"},
+		{`"web-1","network"`, `"` + strings.Repeat("x", 254) + `","network"`, "pod", "at most 253"},
+		{`"containerID"`, `"container"`, "container", "unknown"},
+	} {
+		spec := strings.Replace(endpointSpec, tt.old, tt.new, 1)
+		_, _, err := kindSpecs[api.KindEndpoint].parse([]byte(spec))
+		if err == nil {
+			t.Errorf("%s: not refused", spec)
+			continue
+		}
+		if err.Data == nil || err.Data.Field != "spec."+tt.field || !strings.Contains(err.Message, tt.text) {
+			t.Errorf("%s: %v, want %q at spec.%s", spec, err, tt.text, tt.field)
+		}
+	}
+}
+
+func TestGroupByLabels(t *testing.T) {
+	v, err := Decode(api.KindAddressGroup, []byte(`{"members":["10.0.0.0/8",{"labels":{"app":"web","tier":"front"}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &state.AddressGroup{
+		AddressGroup: datapath.AddressGroup{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		Labels:       []map[string]string{{"app": "web", "tier": "front"}},
+	}
+	if !reflect.DeepEqual(v, want) {
+		t.Errorf("got %+v, want %+v", v, want)
+	}
+}
+
+// TestNamesOfPods: connections are told with the Endpoints that they are between, and
+// chosen by them.
+func TestNamesOfPods(t *testing.T) {
+	h := newHarness(t)
+	h.ask(admin, "apply", `{"objects":[{"kind":"Endpoint","name":"shop/web-1","spec":`+endpointSpec+`}]}`)
+	pod, client := netip.MustParseAddrPort("10.244.3.5:8080"), netip.MustParseAddrPort("192.0.2.7:40000")
+	vip, other := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.244.3.6:8080")
+	h.plane.connections = []datapath.Connection{
+		{Original: datapath.Tuple{Source: client, Destination: vip}, Reply: datapath.Tuple{Source: pod, Destination: client}, DNAT: true},
+		{Original: datapath.Tuple{Source: pod, Destination: client}, Reply: datapath.Tuple{Source: client, Destination: pod}},
+		{Original: datapath.Tuple{Source: client, Destination: other}, Reply: datapath.Tuple{Source: other, Destination: client}},
+	}
+	var got api.ConnectionsListResult
+	list := func(params string) {
+		t.Helper()
+		got = api.ConnectionsListResult{}
+		if text := h.ask(admin, "connections.list", params); json.Unmarshal([]byte(text), &got) != nil {
+			t.Fatal(text)
+		}
+	}
+	list(`{}`)
+	side := &api.ConnectionSide{Endpoint: "shop/web-1", Namespace: "shop", Pod: "web-1"}
+	for i, want := range [][2]*api.ConnectionSide{{nil, side}, {side, nil}, {nil, nil}} {
+		if c := got.Items[i]; !reflect.DeepEqual([2]*api.ConnectionSide{c.From, c.To}, want) {
+			t.Errorf("connection %d: from %+v to %+v", i, c.From, c.To)
+		}
+	}
+	list(`{"filter":{"endpoint":"shop/web-1"}}`)
+	if len(got.Items) != 2 {
+		t.Errorf("%d connections of the pod, want 2", len(got.Items))
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// endpointTable is the data plane's and the network's one after the other: a device is
+// guarded before it is a port of the bridge, and none any more before its guard goes.
+type endpointTable struct {
+	plane, network datapath.Table[datapath.EndpointName, datapath.Endpoint]
+}
+
+func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e datapath.Endpoint) error {
+	if err := t.plane.Update(ctx, name, e); err != nil {
+		return err
+	}
+	if e.Bridge == "" {
+		what := "there is no PodNetwork"
+		if e.Network != "" {
+			what = fmt.Sprintf("there is no PodNetwork or Bridge %q", e.Network)
+		}
+		return fmt.Errorf("%s: %w", what, datapath.ErrAbsent)
+	}
+	return t.network.Update(ctx, name, e)
+}
+
+func (t endpointTable) Delete(ctx context.Context, name datapath.EndpointName) error {
+	if err := t.network.Delete(ctx, name); err != nil {
+		return err
+	}
+	return t.plane.Delete(ctx, name)
+}
+
+func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName, error] {
+	return func(yield func(datapath.EndpointName, error) bool) {
+		seen := map[datapath.EndpointName]bool{}
+		for _, table := range []datapath.Table[datapath.EndpointName, datapath.Endpoint]{t.plane, t.network} {
+			for name, err := range table.Keys(ctx) {
+				if err == nil && seen[name] {
+					continue
+				}
+				seen[name] = true
+				if !yield(name, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
+	plane, err := t.plane.Verify(ctx, name)
+	network, nerr := t.network.Verify(ctx, name)
+	return plane && network, errors.Join(err, nerr)
+}
+
+// endpointTables returns that of endpoints, or one that supports nothing.
+func (o *Options) endpointTable() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	if o.Network == nil {
+		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
+	}
+	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints()}
+}
+
+// endpoint is what is wanted of an Endpoint, with the bridge of its network.
+func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
+	e := o.Value.(*state.Endpoint).Endpoint
+	e.Bridge = bridgeOf(n.opts.Store.Snapshot(), e.Network)
+	return e
+}
+
+// bridgeOf returns the device of the bridge of a network; empty: there is none.
+func bridgeOf(s *state.Snapshot, network string) (device string) {
+	if network != "" {
+		if o, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: network}); ok {
+			return o.Value.(*state.PodNetwork).Bridge
+		}
+		if o, ok := s.Get(state.Key{Kind: state.KindBridge, Name: network}); ok {
+			return o.Value.(*state.Bridge).Device
+		}
+		return ""
+	}
+	for _, o := range s.PodNetworks() {
+		return o.Value.(*state.PodNetwork).Bridge // which they share
+	}
+	for o := range s.After(state.KindBridge, "") {
+		if device != "" {
+			return "" // which of them?
+		}
+		device = o.Value.(*state.Bridge).Device
+	}
+	return device
+}
+
+// withEndpoints adds to what changed the Endpoints whose network may be another.
+func withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
+	if !slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork }) {
+		return changed
+	}
+	changed = slices.Clip(changed)
+	for o := range s.After(state.KindEndpoint, "") {
+		if !slices.Contains(changed, o.Key) {
+			changed = append(changed, o.Key)
+		}
+	}
+	return changed
+}
+
+// needsRules says whether an object is such that no packet of it may pass before the rules
+// that came with it.
+func needsRules(k state.Key) bool {
+	return k.Kind == state.KindInterface || k.Kind == state.KindPodNetwork || k.Kind == state.KindEndpoint
+}

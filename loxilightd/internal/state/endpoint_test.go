@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+func endpoint(name, device string, mac byte, addrs ...string) *Object {
+	v := &Endpoint{Endpoint: datapath.Endpoint{Device: device, MAC: [6]byte{2, 0, 0, 0, 0, mac}}, Labels: map[string]string{"app": name, "tier": "front"}}
+	for _, a := range addrs {
+		v.Addresses = append(v.Addresses, netip.MustParseAddr(a))
+	}
+	return &Object{Key: Key{KindEndpoint, name}, Owner: "cli", Spec: device, Value: v}
+}
+
+// TestEndpointsHaveTheirOwn: a device, a MAC and an address are one Endpoint's.
+func TestEndpointsHaveTheirOwn(t *testing.T) {
+	s, _ := open(t, testConfig(t.TempDir()))
+	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs1", 1, "10.1.0.5", "2001:db8::5")}})
+	refused := func(o *Object, field, text string) {
+		t.Helper()
+		wantRefusal(t, s, &Transaction{Put: []*Object{o}}, Conflict, "Endpoint/b", field, text)
+	}
+	refused(endpoint("b", "hs1", 2, "10.1.0.6"), "spec.device", "device hs1 belongs to Endpoint/a already")
+	refused(endpoint("b", "hs2", 1, "10.1.0.6"), "spec.mac", "MAC 02:00:00:00:00:01 belongs to Endpoint/a already")
+	refused(endpoint("b", "hs2", 2, "10.1.0.6", "2001:db8::5"), "spec.addresses[1]", "address 2001:db8::5 belongs to Endpoint/a already")
+	// What one gives up another has with the same change.
+	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs3", 3, "10.1.0.7"), endpoint("b", "hs1", 1, "10.1.0.5", "2001:db8::5")}})
+	if o := s.Snapshot().Endpoints()[netip.MustParseAddr("10.1.0.5")]; o == nil || o.Name != "b" {
+		t.Errorf("10.1.0.5 is %v", o)
+	}
+}
+
+func TestEndpointHasLabels(t *testing.T) {
+	e := endpoint("web", "hs1", 1).Value.(*Endpoint)
+	for _, tt := range []struct {
+		labels map[string]string
+		want   bool
+	}{
+		{map[string]string{"app": "web"}, true},
+		{map[string]string{"app": "web", "tier": "front"}, true},
+		{map[string]string{"app": "web", "tier": "back"}, false},
+		{map[string]string{"zone": ""}, false},
+	} {
+		if got := e.Has(tt.labels); got != tt.want {
+			t.Errorf("%v: %t", tt.labels, got)
+		}
+	}
+}
