@@ -327,3 +327,32 @@ func TestPodNetworkKilled(t *testing.T) {
 		t.Errorf("left is the namespace: %v, and\n%s\nbefore:\n%s", s.there(), after, before)
 	}
 }
+
+// TestPodNetworkMerged: without a namespace for the switch the bridge is the host's, and
+// its gateway address is the host's way to pods.
+func TestPodNetworkMerged(t *testing.T) {
+	s := newPodSite(t)
+	s.Configure("switch: {namespace: host}", "tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}")
+	before := networkOf(t, s.node)
+	s.Start()
+	s.Apply(podObjects)
+	s.pod = testnet.New(t, "pod")
+	testnet.Veth(t, testnet.Port{NS: s.pod, Name: "eth0", Addrs: []string{"10.73.3.3/24", "2001:db8:73::3/64"}}, testnet.Port{NS: s.node, Name: "hs1"})
+	s.node.Run(t, "ip", "link", "set", "hs1", "master", "hsvlan110")
+	s.pod.Route(t, "default", "10.73.3.1")
+	s.pod.Route(t, "default", "2001:db8:73::1")
+	s.Apply("kind: Interface\nname: hs1\nspec: {device: hs1, netns: switch, role: port}\n")
+	for _, a := range []struct{ pod, gateway, node, outside string }{
+		{"10.73.3.3:4660", "10.73.3.1", "192.0.2.1", "192.0.2.77:4660"},
+		{"[2001:db8:73::3]:4660", "2001:db8:73::1", "2001:db8:2::1", "[2001:db8:2::77]:4660"},
+	} {
+		pod, outside := s.pod.ServeTCP(t, a.pod, "pod"), s.outside.ServeTCP(t, a.outside, "outside")
+		s.reach(s.node, pod, a.pod, a.gateway)
+		s.reach(s.pod, outside, a.outside, a.node)
+	}
+	s.Kill()
+	s.Start()
+	s.LLCLI("delete", "--wait", "10s", "podnetwork", "default")
+	s.node.Run(t, "ip", "link", "del", "hs1")
+	testnet.Eventually(t, patience, "nothing of it is left", func() bool { return networkOf(t, s.node) == before })
+}
