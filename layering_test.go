@@ -59,6 +59,7 @@ var mayImport = map[string][]string{
 	"internal/testpkt":     {},
 	"internal/testtraffic": {"internal/testnet"},
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
+	"tests/cni":            {},
 	"tests/e2e":            {},
 	"tests/parity":         {},
 	"tests/model":          {},

@@ -23,7 +23,7 @@ import (
 )
 
 // Programs are the paths of what is run.
-type Programs struct{ Daemon, CLI string }
+type Programs struct{ Daemon, CLI, CNI string }
 
 // Build builds the programs into dir. Where LOXILIGHT_BIN names a folder they are
 // there already: not every machine that tests are carried to can build.
@@ -32,16 +32,16 @@ func Build(dir string) (Programs, error) {
 		return In(built), nil
 	}
 	const module = "github.com/loxilight/loxilight/"
-	out, err := exec.Command("go", "build", "-o", dir+"/", module+"loxilightd", module+"llcli").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", dir+"/", module+"loxilightd", module+"llcli", module+"loxilight-cni").CombinedOutput()
 	if err != nil {
-		return Programs{}, fmt.Errorf("build loxilightd and llcli: %w\n%s", err, out)
+		return Programs{}, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
 	return In(dir), nil
 }
 
 // In returns the programs that were built into dir before.
 func In(dir string) Programs {
-	return Programs{Daemon: filepath.Join(dir, "loxilightd"), CLI: filepath.Join(dir, "llcli")}
+	return Programs{Daemon: filepath.Join(dir, "loxilightd"), CLI: filepath.Join(dir, "llcli"), CNI: filepath.Join(dir, "loxilight-cni")}
 }
 
 // startTimeout bounds a start on a busy machine.
@@ -89,6 +89,9 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 	t.Cleanup(func() { _ = d.Client.Close() }) // nothing is under way
 	return d
 }
+
+// StateDir is the folder of the daemon's state.
+func (d *Daemon) StateDir() string { return d.path("state") }
 
 func (d *Daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
