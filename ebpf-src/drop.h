@@ -25,6 +25,7 @@ enum drop_reason {
 	DROP_TTL,	       /* its TTL ends, and its source is translated; its sender was told */
 	DROP_TTL_LIMITED,      /* the same, but nobody was told */
 	DROP_SPOOFED,	       /* by a pod's device, with what is not the pod's */
+	DROP_NO_MAPPING,       /* for an address that only translations use, and none has it */
 	DROP_MAX,
 };
 

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "answer.h"
+#include "refuse.h"
 #include "domain.h"
 #include "enter.h"
 #include "resolve.h"

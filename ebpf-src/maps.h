@@ -194,6 +194,10 @@ MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F
  */
 MAP(ll_nat_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
 
+/* Addresses that are answered for, and that nobody else has. Written by loxilightd. */
+MAP(ll_announced, BPF_MAP_TYPE_LPM_TRIE, struct announce_key, struct announced, 8192,
+    BPF_F_NO_PREALLOC);
+
 /* Mappings that do not depend on the remote, from inside and from outside. Entered
  * here, expired by loxilightd.
  */

@@ -2,6 +2,7 @@
 /* opennat.h - the first packet of a connection that rules translate. */
 #pragma once
 
+#include "announce.h"
 #include "early.h"
 #include "enter.h"
 #include "source.h"
@@ -148,5 +149,7 @@ static __always_inline int open_other(struct pkt *p, struct work *w)
 		if (ret != LL_OPEN)
 			return ret;
 	}
+	if (announce_is_lost(p))
+		return -DROP_NO_MAPPING;
 	return open_plain(p, w);
 }

@@ -272,7 +272,7 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 	w->mapping_key.port = w->tuple.sport;
 	w->mapping_key.proto = w->tuple.proto;
 	w->mapping_key.zone = config_zone;
-	w->mapping_key.nat_id = rule->id;
+	w->mapping_key.nat_id = rule->id | ports_hash(&w->conn.saddr) << 16;
 	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
 	if (!mapping || !addr_equal(&mapping->addr, &w->conn.saddr))
 		return 0;

@@ -9,6 +9,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "announce.h"
 #include "guard.h"
 #include "parse.h"
 #include "refuse.h"
@@ -95,11 +96,19 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		ret = -DROP_SPOOFED;
 		goto out;
 	}
+	if (ret == LL_UNTRACKED && p.icmp_type == ND_SOLICITATION && p.proto == IPPROTO_ICMPV6) {
+		int sent = announce_nd(skb);
+
+		if (sent != TC_ACT_UNSPEC)
+			return sent;
+	}
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;
 	if (ret == LL_NEXT)
 		ret = track_find(&p, w);
+	if (ret == LL_UNTRACKED && announce_is_lost(&p))
+		ret = -DROP_NO_MAPPING;
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)
@@ -109,7 +118,7 @@ out:
 pass:
 	if (is_spoofed(skb, &p))
 		return finish(&p, -DROP_SPOOFED);
-	return TC_ACT_UNSPEC;
+	return announce_answer(skb, p.to_group);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -594,7 +594,7 @@ struct mapping_key {
 	__be16 port;
 	__u8 proto;
 	__u8 zone;
-	__u32 nat_id; /* of an inner one; else 0 */
+	__u32 nat_id; /* of an inner one, and above it a hash of the outer address; else 0 */
 };
 _Static_assert(sizeof(struct mapping_key) == 24, "layout is pinned");
 
@@ -631,6 +631,24 @@ struct block_owner_key {
 	__u16 first;
 	__u8 zone;
 	__u8 pad;
+};
+
+/* Addresses that are the node's without being on a device, of its neighbours by the device
+ * that has their network, and for all of them by ifindex 0; the longest prefix decides.
+ */
+struct announce_key {
+	__u32 prefix_len; /* bits, 64 of ifindex and zone included */
+	__u32 ifindex;
+	__u32 zone;
+	struct addr addr;
+};
+_Static_assert(sizeof(struct announce_key) == 28, "layout is pinned");
+
+#define ANNOUNCED_F_NOT 0x1 /* somebody else's, amid others */
+
+struct announced {
+	__u32 flags;  /* ANNOUNCED_F_ */
+	__u32 nat_id; /* whose it is; 0: no translation's */
 };
 
 /* Counters of translation, per CPU. */

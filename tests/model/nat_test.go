@@ -11,11 +11,12 @@ import (
 )
 
 // mapping is an inner address and port that a rule maps to the same outer one for all
-// that it talks to.
+// that it talks to by one outer address.
 type mapping struct {
 	rule  string
 	proto uint8
 	inner netip.AddrPort
+	outer netip.Addr
 }
 
 // natRule returns the rule of some kinds that holds for the first packet of a
@@ -58,6 +59,9 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 	if local {
 		return plain()
 	}
+	if o.config.alone(p.dst.Addr()) {
+		return verdict{why: "for an address that only translations use", told: notTold}
+	}
 	s := o.config.natRule(in, out, p, "snat", "masquerade")
 	switch {
 	case s == nil || !s.hasFamily(p):
@@ -79,6 +83,13 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 		o.enter(in, p, got, &conn{nat: s.name})
 		return nil
 	}}
+}
+
+// alone reports whether an address is one that only translations use.
+func (c *config) alone(a netip.Addr) bool {
+	return slices.ContainsFunc(c.nats, func(n *nat) bool {
+		return n.kind == "snat" && slices.ContainsFunc(n.addresses, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
 }
 
 // noneOf is a packet of no connection that does not begin one, and that a rule would
@@ -212,7 +223,7 @@ func (o *oracle) outer(out int, p *pkt, s *nat, got tuple) error {
 	if !s.mapping {
 		return nil
 	}
-	m := mapping{s.name, p.proto, p.src}
+	m := mapping{s.name, p.proto, p.src, a}
 	if before, known := o.maps[m]; known && before != got.src {
 		return fmt.Errorf("its source became %s, and is mapped to %s", got.src, before)
 	}

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	answererMapLlAffinity         = "ll_affinity"
+	answererMapLlAnnounced        = "ll_announced"
 	answererMapLlAnswer           = "ll_answer"
 	answererMapLlBackend          = "ll_backend"
 	answererMapLlBackendLoad      = "ll_backend_load"
@@ -134,6 +135,7 @@ type answererProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type answererMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
@@ -227,6 +229,7 @@ func (o *answererObjects) Close() error {
 // It can be passed to loadAnswererObjects or ebpf.CollectionSpec.LoadAndAssign.
 type answererMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
@@ -289,6 +292,7 @@ type answererMaps struct {
 func (m *answererMaps) Close() error {
 	return _AnswererClose(
 		m.LlAffinity,
+		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,

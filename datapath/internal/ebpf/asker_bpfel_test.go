@@ -60,6 +60,7 @@ type askerTestKey struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	askerMapLlAffinity         = "ll_affinity"
+	askerMapLlAnnounced        = "ll_announced"
 	askerMapLlBackend          = "ll_backend"
 	askerMapLlBackendLoad      = "ll_backend_load"
 	askerMapLlBackendOpened    = "ll_backend_opened"
@@ -172,6 +173,7 @@ type askerProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type askerMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
@@ -260,6 +262,7 @@ func (o *askerObjects) Close() error {
 // It can be passed to loadAskerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type askerMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
 	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
@@ -321,6 +324,7 @@ type askerMaps struct {
 func (m *askerMaps) Close() error {
 	return _AskerClose(
 		m.LlAffinity,
+		m.LlAnnounced,
 		m.LlBackend,
 		m.LlBackendLoad,
 		m.LlBackendOpened,

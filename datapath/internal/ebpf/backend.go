@@ -27,20 +27,21 @@ type DataPlane struct {
 	zonesMu sync.Mutex
 	zones   [2]*zone // by id; the switch's is nil until a port needs it
 
-	ports    *ports
-	guards   *guards
-	services *services
-	images   *images
-	nats     *nats
-	nexthops *nexthops
-	sweeper  *sweeper
-	conns    *connections
-	counters *telemetry
-	snat     snatPorts
-	firewall *firewall
-	epochMu  sync.Mutex // held while the epoch is raised
-	changed  chan struct{}
-	closing  sync.Once
+	ports     *ports
+	guards    *guards
+	services  *services
+	images    *images
+	nats      *nats
+	announcer *announcer
+	nexthops  *nexthops
+	sweeper   *sweeper
+	conns     *connections
+	counters  *telemetry
+	snat      snatPorts
+	firewall  *firewall
+	epochMu   sync.Mutex // held while the epoch is raised
+	changed   chan struct{}
+	closing   sync.Once
 
 	reasons, verdicts, states []string // by value of the enum
 }
@@ -114,6 +115,9 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
+		return err
+	}
+	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
 	if d.nats, err = adoptNATs(d, d.images); err != nil {
@@ -248,7 +252,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain())
+	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain(), d.announcer.maintain())
 	for _, z := range d.openZones() {
 		err = errors.Join(err, z.devices.maintain())
 	}

@@ -66,7 +66,7 @@ func (v *devices) setPort(index int, attached bool) error {
 		delete(v.ports, index)
 	}
 	v.mu.Unlock()
-	return v.scan()
+	return errors.Join(v.scan(), v.d.announcer.follow())
 }
 
 // forget takes the devices out of ll_device: their namespace went.
@@ -132,6 +132,7 @@ func (v *devices) report(err error) {
 
 func (v *devices) refresh() {
 	v.report(v.scan())
+	v.report(v.d.announcer.follow())
 	v.d.signal()
 }
 

@@ -30,6 +30,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	egressMapLlAffinity         = "ll_affinity"
+	egressMapLlAnnounced        = "ll_announced"
 	egressMapLlAnswer           = "ll_answer"
 	egressMapLlBackend          = "ll_backend"
 	egressMapLlBackendLoad      = "ll_backend_load"
@@ -143,6 +144,7 @@ type egressProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
@@ -232,6 +234,7 @@ func (o *egressObjects) Close() error {
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
@@ -294,6 +297,7 @@ type egressMaps struct {
 func (m *egressMaps) Close() error {
 	return _EgressClose(
 		m.LlAffinity,
+		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,

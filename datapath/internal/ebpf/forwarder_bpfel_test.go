@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	forwarderMapLlAffinity         = "ll_affinity"
+	forwarderMapLlAnnounced        = "ll_announced"
 	forwarderMapLlAnswer           = "ll_answer"
 	forwarderMapLlBackend          = "ll_backend"
 	forwarderMapLlBackendLoad      = "ll_backend_load"
@@ -131,6 +132,7 @@ type forwarderProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type forwarderMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
@@ -221,6 +223,7 @@ func (o *forwarderObjects) Close() error {
 // It can be passed to loadForwarderObjects or ebpf.CollectionSpec.LoadAndAssign.
 type forwarderMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
@@ -283,6 +286,7 @@ type forwarderMaps struct {
 func (m *forwarderMaps) Close() error {
 	return _ForwarderClose(
 		m.LlAffinity,
+		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,

@@ -40,6 +40,20 @@ const (
 	kernelAlgorithmALG_SOURCE_HASH       kernelAlgorithm = 4
 )
 
+type kernelAnnounceKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Ifindex   uint32
+	Zone      uint32
+	Addr      kernelAddr
+}
+
+type kernelAnnounced struct {
+	_     structs.HostLayout
+	Flags uint32
+	NatId uint32
+}
+
 type kernelBackend struct {
 	_         structs.HostLayout
 	Addr      kernelAddr
@@ -442,6 +456,7 @@ type kernelTraffic struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapLlAffinity         = "ll_affinity"
+	kernelMapLlAnnounced        = "ll_announced"
 	kernelMapLlAnswer           = "ll_answer"
 	kernelMapLlBackend          = "ll_backend"
 	kernelMapLlBackendLoad      = "ll_backend_load"
@@ -556,6 +571,7 @@ type kernelProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
@@ -646,6 +662,7 @@ func (o *kernelObjects) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
+	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
@@ -708,6 +725,7 @@ type kernelMaps struct {
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.LlAffinity,
+		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,

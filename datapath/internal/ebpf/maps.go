@@ -42,6 +42,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlNatRule:        max(t.Rules/4, 256), // both directions, old and new
 		kernelMapLlNatPool:        max(t.Rules/8, 1024),
 		kernelMapLlNatPair:        max(t.Rules/8, 1024),
+		kernelMapLlAnnounced:      max(t.Rules/8, 1024),
 		kernelMapLlMapping:        mappings,
 		kernelMapLlMappingOuter:   mappings,
 		kernelMapLlStation:        min(1<<16, max(1<<13, t.Connections/2)),

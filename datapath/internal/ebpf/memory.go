@@ -31,7 +31,7 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 		return "tables.affinity", t.Affinity
 	case kernelMapLlSourceRange:
 		return "tables.ranges", t.Ranges
-	case kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlNatName, kernelMapLlNatStats, kernelMapLlNatTraffic, kernelMapLlNatRule, kernelMapLlNatPool, kernelMapLlNatPair:
+	case kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlNatName, kernelMapLlNatStats, kernelMapLlNatTraffic, kernelMapLlNatRule, kernelMapLlNatPool, kernelMapLlNatPair, kernelMapLlAnnounced:
 		return "tables.rules", t.Rules
 	}
 	return "", 0

@@ -158,6 +158,9 @@ func (n *nats) Update(_ context.Context, _ datapath.SetName, set datapath.NATSet
 	for name, value := range set.Rules {
 		n.log[n.ids[name]] = value.Log
 	}
+	if err := n.d.announcer.set(announcedByNAT, natAnnouncements(set.Rules, n.ids)); err != nil {
+		return err
+	}
 	return n.forget(set.Rules)
 }
 
@@ -309,6 +312,9 @@ func (n *nats) Delete(context.Context, datapath.SetName) error {
 		return err
 	}
 	if err := n.dropOld(); err != nil {
+		return err
+	}
+	if err := n.d.announcer.set(announcedByNAT, nil); err != nil {
 		return err
 	}
 	return n.forget(nil)

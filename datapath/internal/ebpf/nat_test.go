@@ -23,6 +23,8 @@ func (r *rig) translate(rules map[datapath.NATName]datapath.NAT) *nats {
 	d.snat.free = []datapath.PortRange{{First: 61000, Last: 65535}}
 	images, err := newImages(r.maps)
 	r.ok(err)
+	d.announcer, err = newAnnouncer(d)
+	r.ok(err)
 	n, err := adoptNATs(d, images)
 	r.ok(err)
 	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: rules}))

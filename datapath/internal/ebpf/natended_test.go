@@ -158,3 +158,34 @@ func TestNATCounters(t *testing.T) {
 	n.ok(err)
 	want("when it is gone", 1)
 }
+
+// TestMappingByAddress: what leaves by two devices has a mapping for the address of each,
+// and keeps both.
+func TestMappingByAddress(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			n := r.translate(map[datapath.NATName]datapath.NAT{"away": {Type: datapath.Masquerade, Mapping: datapath.EndpointIndependent}})
+			inner := netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"IPv4": "10.9.9.9", "IPv6": "2001:db8:9::9"}[f.name]), 5060)
+			leaves := func(by rigPort, other rigPort, to netip.AddrPort) netip.AddrPort {
+				_, out := r.leave(other, by, packet(by.leaves(), testpkt.ProtoUDP, inner, to, stageOpen, 60))
+				return netip.AddrPortFrom(addressOf(out), sourcePort(out, testpkt.ProtoUDP))
+			}
+			far := leaves(r.out, r.in, f.far)
+			near := leaves(r.in, r.out, f.near)
+			if far.Addr() != f.outAddr || near.Addr() != f.inAddr {
+				t.Fatalf("seen as %s and %s", far, near)
+			}
+			if again := leaves(r.out, r.in, netip.AddrPortFrom(f.far.Addr().Next(), 1)); again != far {
+				t.Errorf("by the first device again as %s, before %s", again, far)
+			}
+			p := n.passBegins()
+			p.began += mappingIdle + 10
+			r.ok(n.passEnded(p))
+			if inner, outer := r.count(kernelMapLlMapping), r.count(kernelMapLlMappingOuter); inner != 0 || outer != 0 {
+				t.Errorf("%d and %d mappings are left that nobody used", inner, outer)
+			}
+		})
+	}
+}

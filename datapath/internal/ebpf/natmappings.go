@@ -209,7 +209,7 @@ func (n *nats) endMappings(p *natPass) error {
 			return err
 		}
 		// The inner side is refreshed by new connections, and may be mapped elsewhere by now.
-		key := kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: ended[i].Proto, Zone: ended[i].Zone, NatId: uint32(v.NatId)}
+		key := kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: ended[i].Proto, Zone: ended[i].Zone, NatId: uint32(v.NatId) | portsHash(ended[i].Addr)<<16}
 		ok, err := lookup(inners, &key, &inner)
 		if err != nil {
 			return err
@@ -230,6 +230,20 @@ func (n *nats) endMappings(p *natPass) error {
 		}
 	}
 	return nil
+}
+
+// portsHash is ports_hash.
+func portsHash(a kernelAddr) uint32 {
+	h := uint32(0x10c112)
+	for _, word := range a.Word {
+		h ^= word
+		h ^= h >> 16
+		h *= 0x85ebca6b
+		h ^= h >> 13
+		h *= 0xc2b2ae35
+		h ^= h >> 16
+	}
+	return h
 }
 
 func endpoint(a kernelAddr, port uint16) netip.AddrPort {

@@ -62,6 +62,8 @@ var (
 			"the same as for ttl"},
 		{"spoofed", "it came in by the device of an Endpoint, with a MAC or an address that is not the Endpoint's, or as a pod may not send at all",
 			"llcli events drops, which names the Endpoint: see what runs in it, and whether it has addresses that its object does not name"},
+		{"no_mapping", "for an address that only NAT uses, and no connection, mapping or rule has it",
+			"nothing, unless somebody behind the NAT is to be reached: then a NAT of type dnat"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestPoolOnLink: addresses of a pool in the network that connections leave to need no
+// route there, nor to be on a device: neighbours are told of them, and find them by asking.
+// What nobody behind them waits for is dropped, and does not go round.
+func TestPoolOnLink(t *testing.T) {
+	for _, tt := range []struct{ server, pool, one string }{
+		{"10.0.1.11", "10.0.1.192/28", "10.0.1.200"},
+		{"2001:db8:2::11", "2001:db8:2::c0/124", "2001:db8:2::c8"},
+	} {
+		t.Run(tt.server, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			n.backends.Run(t, "ip", "neigh", "replace", tt.one, "lladdr", "02:00:5e:99:99:99", "dev", "eth0", "nud", "stale")
+			pool := datapath.NAT{Match: datapath.Match{Out: []string{"out0"}}, Addresses: prefixes(tt.pool)}
+			n.translate(map[datapath.NATName]datapath.NAT{"away": pool})
+			mac := n.node.MAC(t, "out0")
+			at := net.HardwareAddr(mac[:]).String()
+			testnet.Eventually(t, 5*time.Second, "who knew another hardware address is told", func() bool {
+				return strings.Contains(n.backends.Run(t, "ip", "neigh", "show", tt.one), at)
+			})
+			to := netip.AddrPortFrom(netip.MustParseAddr(tt.server), 8080).String()
+			server := n.backends.ServeTCP(t, to, "server")
+			n.dial(to)
+			got := server.Clients()
+			if len(got) != 1 || !netip.MustParsePrefix(tt.pool).Contains(got[0].Unmap()) {
+				t.Fatalf("the server saw %v, want one of %s", got, tt.pool)
+			}
+			u, err := n.backends.Dial("udp", "", netip.AddrPortFrom(netip.MustParseAddr(tt.one), 9).String(), time.Second)
+			n.ok(err)
+			defer u.Close()
+			for range 3 {
+				_, _ = u.Write([]byte("anybody there?")) // the counter tells
+			}
+			testnet.Eventually(t, 5*time.Second, "what nobody waits for is dropped", func() bool {
+				c, err := n.d.Telemetry().NodeCounters(context.Background())
+				return err == nil && c.Drops["no_mapping"] == 3
+			})
+			n.translate(nil)
+			if left := len(n.d.announcer.written); left != 0 {
+				t.Errorf("%d prefixes are still announced", left)
+			}
+		})
+	}
+}
+
+// TestAnnounced: what is announced by which device.
+func TestAnnounced(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	index := func(dev string) uint32 {
+		l, err := n.d.zones[zoneHost].nl.LinkByName(dev)
+		n.ok(err)
+		return uint32(l.Attrs().Index)
+	}
+	n.translate(map[datapath.NATName]datapath.NAT{
+		"pool":     {Addresses: prefixes("10.0.1.192/28", "203.0.113.0/28")},
+		"network":  {Priority: 1, Addresses: prefixes("10.0.1.0/24")},
+		"other":    {Priority: 2, Match: datapath.Match{Out: []string{"in0"}}, Addresses: prefixes("10.0.1.64/32")},
+		"in":       {Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("10.0.1.80/32")}, Addresses: prefixes("192.0.2.10/32")},
+		"in0":      {Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("10.0.1.81/32"), In: []string{"in0"}}, Addresses: prefixes("192.0.2.10/32")},
+		"redirect": {Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("10.0.1.96/28")}, Addresses: prefixes("192.0.2.10/32")},
+	})
+	for _, tt := range []struct {
+		dev, addr string // no device: it is the node's alone
+		want      bool
+	}{
+		{"out0", "10.0.1.200", true}, {"in0", "10.0.1.200", false}, {"", "10.0.1.200", true},
+		{"", "203.0.113.7", true}, {"out0", "203.0.113.7", false},
+		{"out0", "10.0.1.34", false}, {"", "10.0.1.34", false},
+		{"out0", "10.0.1.64", false}, {"in0", "10.0.1.64", false},
+		{"out0", "10.0.1.80", true}, {"", "10.0.1.80", true},
+		{"out0", "10.0.1.81", false}, {"out0", "10.0.1.97", false}, {"", "10.0.1.1", false},
+	} {
+		key := kernelAnnounceKey{PrefixLen: 64 + 128, Addr: addrOf(netip.MustParseAddr(tt.addr))}
+		if tt.dev != "" {
+			key.Ifindex = index(tt.dev)
+		}
+		var value kernelAnnounced
+		found, err := lookup(n.d.maps[kernelMapLlAnnounced], &key, &value)
+		n.ok(err)
+		if (found && value.Flags == 0) != tt.want {
+			t.Errorf("%s by %q: %t, %+v, want %t", tt.addr, tt.dev, found, value, tt.want)
+		}
+	}
+}
