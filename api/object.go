@@ -15,10 +15,12 @@ const (
 	KindNAT          = "NAT"
 	KindFirewallRule = "FirewallRule"
 	KindService      = "Service"
+	KindTunnel       = "Tunnel"
+	KindPeer         = "Peer"
 )
 
 // Kinds lists them in the order in which they are applied.
-var Kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // Owners that are not a client's own word.
 const (

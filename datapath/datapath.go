@@ -55,6 +55,10 @@ type DataPlane interface {
 	// one rule or group is a [*RuleError].
 	Firewall() Table[SetName, FirewallSet]
 	NAT() Table[SetName, NATSet]
+	// Tunnels and Peers are what is encapsulated, and for whom. A peer that names no
+	// tunnel is none of the data plane's.
+	Tunnels() Table[TunnelName, Tunnel]
+	Peers() Table[PeerName, Peer]
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of upkeep: expiry of connections, refresh
@@ -85,6 +89,9 @@ type Telemetry interface {
 	// of NAT; false if it is not in force.
 	RuleCounters(ctx context.Context, name RuleName) (RuleCounters, bool, error)
 	NATCounters(ctx context.Context, name NATName) (NATCounters, bool, error)
+	// TunnelState and PeerState return those of one tunnel or peer; false if it has no entry.
+	TunnelState(name TunnelName) (TunnelState, bool)
+	PeerState(name PeerName) (PeerState, bool)
 	// PortState returns the device of a port as it is now; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
 	// Features says what the data plane runs on.

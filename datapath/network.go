@@ -25,6 +25,9 @@ type Network interface {
 	Links() Table[LinkName, Link]
 	// Endpoints makes their devices ports of their bridges, and sets them up.
 	Endpoints() Table[EndpointName, Endpoint]
+	// Tunnels are the devices of tunnels, Peers the routes to the prefixes behind peers.
+	Tunnels() Table[TunnelName, Tunnel]
+	Peers() Table[PeerName, Peer]
 	// Maintain repairs the network namespace of the switch and the link between it
 	// and the host where somebody deleted them. The daemon calls it about once a second.
 	Maintain(ctx context.Context) error

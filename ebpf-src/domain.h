@@ -44,6 +44,10 @@ static __noinline int domain_of_port(struct pkt *p)
 			       ? LL_NEXT
 			       : LL_PASS;
 	}
+	if (s->flags & STATION_F_TUNNEL) {
+		p->tunnel = 1;
+		return LL_NEXT;
+	}
 	/* From a group: nothing that a bridge would send on. */
 	if (!s->domain || data + 12 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;

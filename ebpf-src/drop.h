@@ -26,6 +26,12 @@ enum drop_reason {
 	DROP_TTL_LIMITED,      /* the same, but nobody was told */
 	DROP_SPOOFED,	       /* by a pod's device, with what is not the pod's */
 	DROP_NO_MAPPING,       /* for an address that only translations use, and none has it */
+	DROP_TUNNEL_UNKNOWN_PEER, /* came in by a tunnel, from nobody who is a peer */
+	DROP_TUNNEL_SOURCE,	  /* came in by a tunnel, with a source that is not its peer's */
+	DROP_TUNNEL_NO_PEER,	  /* is to leave by a tunnel, and no peer has its destination */
+	DROP_TUNNEL_NO_ROUTE,	  /* the underlay has no way to the peer */
+	DROP_TUNNEL_MALFORMED,	  /* came in by a tunnel, and holds no IP packet */
+	DROP_TUNNEL_ECN,	  /* was marked on its way, and cannot bear the mark (RFC 6040) */
 	DROP_MAX,
 };
 

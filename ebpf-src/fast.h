@@ -117,7 +117,7 @@ static __noinline int fast_forward(struct __sk_buff *skb)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
 	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	if (!out || nexthop->vid || nexthop->flags & NEXTHOP_F_BRIDGED ||
+	if (!out || nexthop->vid || nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_TUNNEL) ||
 	    !fast_fits(skb, header_len, nexthop->mtu_bytes) ||
 	    ticks_since(now_tick, nexthop->checked_tick) > config_confirm_ticks)
 		return FAST_NOT;

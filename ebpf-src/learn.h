@@ -5,6 +5,7 @@
 #include "domain.h"
 #include "nexthop.h"
 #include "route.h"
+#include "tunnel.h"
 
 /* Fills the domain of a packet that is about to leave: one that came in by a port of the
  * same bridge was bridged.
@@ -78,6 +79,14 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 	if (!p->bridged) {
 		__builtin_memcpy(key.smac, data + 6, 6);
 		key.mtu_bytes = route_mtu(p, device->mtu_bytes);
+	}
+	if (device->flags & DEVICE_F_TUNNEL) {
+		__u32 peer = tunnel_peer_of(&p->daddr);
+
+		*why = WHY_UNKNOWN;
+		if (!peer)
+			return 0;
+		nexthop_key_of_peer(&key, peer);
 	}
 	return nexthop_enter(&key, device, p->now_tick);
 }

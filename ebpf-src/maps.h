@@ -212,6 +212,26 @@ MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_
 MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key, 4096,
     BPF_F_NO_PREALLOC);
 
+/* What of the underlay is a tunnel's; peers by index, by their address in the underlay
+ * and by the prefixes behind them. Written by loxilightd.
+ */
+MAP(ll_tunnel_gate, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel_gate, 1, 0);
+MAP(ll_tunnel, BPF_MAP_TYPE_HASH, struct tunnel_key, struct tunnel, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_peer, BPF_MAP_TYPE_ARRAY, __u32, struct peer, PEER_COUNT, 0);
+MAP(ll_peer_id, BPF_MAP_TYPE_HASH, struct peer_key, __u32, 2 * PEER_COUNT, BPF_F_NO_PREALLOC);
+MAP(ll_peer_prefix, BPF_MAP_TYPE_LPM_TRIE, struct peer_prefix_key, __u32, 8 * PEER_COUNT,
+    BPF_F_NO_PREALLOC);
+
+/* Names of tunnels and peers, by id and index. Written by loxilightd. */
+MAP(ll_tunnel_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, 256, BPF_F_NO_PREALLOC);
+MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_NO_PREALLOC);
+
+/* For each peer the next hop in the underlay: an index of ll_nexthop. Learnt here. */
+MAP(ll_peer_way, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0);
+
+/* Counters of peers. Raised here, set to 0 by loxilightd when the index gets another owner. */
+MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0);
+
 /* Packets by drop_reason, and by verdict_count. Raised here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
 MAP(ll_verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, VERDICT_MAX, 0);

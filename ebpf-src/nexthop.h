@@ -39,6 +39,11 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 	nexthop->flags = (device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0) |
 			 (device->flags & DEVICE_F_PART ? NEXTHOP_F_PART : 0) |
 			 (key->bridged ? NEXTHOP_F_BRIDGED : 0);
+	nexthop->peer = 0;
+	if (device->flags & DEVICE_F_TUNNEL) {
+		nexthop->flags |= NEXTHOP_F_TUNNEL;
+		nexthop->peer = key->dmac[4] << 8 | key->dmac[5];
+	}
 	nexthop->checked_tick = checked_tick;
 	nexthop->ifindex = key->ifindex; /* last: now it is valid */
 	return index;
@@ -53,32 +58,14 @@ static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
-/* Gives the frame the VLAN tag that it leaves with. */
-static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
+/* The key of the next hop to a peer by the device of a tunnel: what stands for the
+ * neighbour is the index of the peer.
+ */
+static __always_inline void nexthop_key_of_peer(struct nexthop_key *key, __u32 index)
 {
-	if (p->vid && bpf_skb_vlan_pop(p->skb))
-		return -DROP_REWRITE;
-	if (vid && bpf_skb_vlan_push(p->skb, bpf_htons(ETH_P_8021Q), vid))
-		return -DROP_REWRITE;
-	return LL_NEXT;
-}
-
-/* Sends a packet, rewritten as it is to be, by the short cut, which leads out by out. */
-static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
-{
-	int ret = LL_NEXT;
-
-	if (!(nexthop->flags & NEXTHOP_F_BRIDGED))
-		ret = frame_address(p, nexthop->dmac, nexthop->smac);
-	if (ret == LL_NEXT && p->vid != nexthop->vid)
-		ret = nexthop_tag(p, nexthop->vid);
-	if (ret != LL_NEXT)
-		return ret;
-	if (nexthop->flags & NEXTHOP_F_PEER) {
-		p->action = bpf_redirect_peer(out, 0);
-		return LL_REDIRECT;
-	}
-	p->skb->tc_index = TC_INDEX_TRACKED;
-	p->action = bpf_redirect(out, 0);
-	return LL_REDIRECT;
+	__builtin_memset(key->smac, 0, 6);
+	__builtin_memset(key->dmac, 0, 6);
+	key->dmac[0] = 0x02;
+	key->dmac[4] = index >> 8;
+	key->dmac[5] = index;
 }

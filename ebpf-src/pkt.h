@@ -15,6 +15,7 @@ enum ll_verdict {
 	LL_REFUSE,    /* to be answered in its place, for the reason p->refused */
 	LL_UNTRACKED, /* a packet that is no part of a connection */
 	LL_UNCLEAR,   /* what it is cannot be told: too many headers, or cut off */
+	LL_INNER,     /* was in a tunnel, and is out of it: to be looked at anew */
 };
 
 /* Offsets are bytes from the start of the frame. A stage never keeps a packet
@@ -59,6 +60,10 @@ struct pkt {
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__u16 mtu_bytes; /* of where it was to go; for DROP_TOO_BIG */
+	__u16 in_port;	 /* as in ct_meta: the device that it comes in by */
+	__u16 peer;	 /* whose tunnel it came out of; 0: none */
+	__u8 early;	 /* out of a tunnel just now: for the tracked path, or its device */
+	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
@@ -143,6 +148,13 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 #define TC_INDEX_LEARN	 0x4c02 /* rewritten: learn where it goes */
 #define TC_INDEX_ASK	 0x4c03 /* bridged: ask the rules where it goes; else as TC_INDEX_LEARN */
 #define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
+
+/* With the index of a peer: it is encapsulated, and to be sent to that; or it has come
+ * out of a tunnel of that. Believed only on devices that such packets cross.
+ */
+#define TC_INDEX_UNDERLAY 0x8000
+#define TC_INDEX_INNER	  0xc000
+#define TC_INDEX_PEER	  0x3fff
 
 /* From the first of two of our programs on one hook to the second: it is handled.
  * On the ingress hook the lower half is that of the word for the egress hook. A veth leaves

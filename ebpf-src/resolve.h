@@ -4,6 +4,7 @@
 
 #include "nexthop.h"
 #include "route.h"
+#include "tunnel.h"
 
 /* Returns the index of the neighbour that the kernel would send to, out and work's fib
  * being what route_find found; 0 where the kernel has to find out, or where it does not
@@ -29,6 +30,13 @@ __noinline __u32 nexthop_of_route(__u32 out, __u32 now_tick)
 		key.mtu_bytes = fib->mtu_result;
 	__builtin_memcpy(key.dmac, fib->dmac, 6);
 	__builtin_memcpy(key.smac, fib->smac, 6);
+	if (device->flags & DEVICE_F_TUNNEL) {
+		__u32 peer = tunnel_peer_of(&w->rewrite.daddr);
+
+		if (!peer)
+			return 0;
+		nexthop_key_of_peer(&key, peer);
+	}
 	if (!(key.dmac[0] | key.dmac[1] | key.dmac[2] | key.dmac[3] | key.dmac[4] | key.dmac[5]))
 		return 0; /* not resolved */
 	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);

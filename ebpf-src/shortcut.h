@@ -6,6 +6,39 @@
 
 #include "domain.h"
 #include "track.h"
+#include "tunnel.h"
+
+/* Gives the frame the VLAN tag that it leaves with. */
+static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
+{
+	if (p->vid && bpf_skb_vlan_pop(p->skb))
+		return -DROP_REWRITE;
+	if (vid && bpf_skb_vlan_push(p->skb, bpf_htons(ETH_P_8021Q), vid))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}
+
+/* Sends a packet, rewritten as it is to be, by the short cut, which leads out by out. */
+static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
+{
+	int ret = LL_NEXT;
+
+	if (nexthop->flags & NEXTHOP_F_TUNNEL)
+		return tunnel_send(p, nexthop->peer);
+	if (!(nexthop->flags & NEXTHOP_F_BRIDGED))
+		ret = frame_address(p, nexthop->dmac, nexthop->smac);
+	if (ret == LL_NEXT && p->vid != nexthop->vid)
+		ret = nexthop_tag(p, nexthop->vid);
+	if (ret != LL_NEXT)
+		return ret;
+	if (nexthop->flags & NEXTHOP_F_PEER) {
+		p->action = bpf_redirect_peer(out, 0);
+		return LL_REDIRECT;
+	}
+	p->skb->tc_index = TC_INDEX_TRACKED;
+	p->action = bpf_redirect(out, 0);
+	return LL_REDIRECT;
+}
 
 /* Whether packets of this direction leave with an IPv4 address of the node itself, that
  * of its SNAT or that of the frontend: to the stack such a source, coming in, is a
@@ -149,6 +182,20 @@ static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_
 	return meta->nexthop;
 }
 
+/* Whether a packet that is just out of a tunnel, and not yet where it would come in, has
+ * to go there: all that is not to be sent on at once.
+ */
+static __always_inline int track_is_early(struct pkt *p, __u32 index)
+{
+	struct nexthop *nexthop;
+
+	if (!p->early)
+		return 0;
+	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+	return !nexthop || !nexthop_device(nexthop) || !track_may_short_cut(p, nexthop) ||
+	       ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks;
+}
+
 /* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
 static __noinline int track_ipv4(struct pkt *p)
 {
@@ -169,10 +216,12 @@ static __noinline int track_ipv4(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->skb->ifindex, &v->meta) ||
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
+	if (track_is_early(p, index))
+		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
@@ -203,10 +252,12 @@ static __noinline int track_ipv6(struct pkt *p)
 		return LL_NEXT;
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	p->half_open = !v;
-	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->skb->ifindex, &v->meta) ||
+	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
+	if (track_is_early(p, index))
+		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);

@@ -64,6 +64,25 @@ static __noinline int send(struct pkt *p, struct work *w)
 	return send_routed(p, w, w->conn.meta.nexthop);
 }
 
+/* What leaves with the word of a peer: to it, the kernel having chosen the way, or to the
+ * namespace of host or switch, with the word for the other end.
+ */
+static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
+{
+	__u32 index = word & TC_INDEX_PEER;
+	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
+
+	if (!peer)
+		return TC_ACT_UNSPEC;
+	if (skb->ifindex == (config_zone ? peer->crossing_ifindex : peer->return_ifindex)) {
+		skb->tc_index = word;
+		return TC_ACT_UNSPEC;
+	}
+	if (!config_zone && (word & TC_INDEX_INNER) == TC_INDEX_UNDERLAY)
+		underlay_learn(skb, index);
+	return handled(skb, 1);
+}
+
 SEC("tc")
 int ll_tc_egress(struct __sk_buff *skb)
 {
@@ -78,6 +97,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)
 		return handled(skb, 1);
+	if (word & TC_INDEX_UNDERLAY)
+		return underlay_leaves(skb, word);
 	__builtin_memset(&p, 0, sizeof(p)); /* not before: most packets end here */
 	p.egress = 1;
 	ret = parse_packet(skb, &p);

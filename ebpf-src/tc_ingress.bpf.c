@@ -16,6 +16,7 @@
 #include "resolve.h"
 #include "fast.h"
 #include "shortcut.h"
+#include "decap.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
@@ -51,19 +52,32 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	struct work *w;
 	int ret, domain;
 
-	if (word) {
+	if (word & TC_INDEX_UNDERLAY) {
+		skb->tc_index = 0;
+		__builtin_memset(&p, 0, sizeof(p));
+		p.in_port = skb->ifindex;
+		p.skb = skb;
+		p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+		if (decap_crosses(&p, word)) {
+			ret = underlay_send(&p, word & TC_INDEX_PEER);
+			goto out;
+		}
+	} else if (word) {
 		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS && handled_before(skb);
 
 		skb->tc_index = done && word & 0xff ? TC_INDEX_OURS | (word & 0xff) : 0;
 		if (done)
 			return TC_ACT_UNSPEC;
 	}
-	if (config_fast && skb->pkt_type == PACKET_HOST) {
-		ret = fast_forward(skb);
-		if (ret != FAST_NOT)
-			return ret;
+	if (!(word & TC_INDEX_UNDERLAY)) {
+		if (config_fast && skb->pkt_type == PACKET_HOST) {
+			ret = fast_forward(skb);
+			if (ret != FAST_NOT)
+				return ret;
+		}
+		__builtin_memset(&p, 0, sizeof(p));
+		p.in_port = skb->ifindex;
 	}
-	__builtin_memset(&p, 0, sizeof(p));
 	/* To a group: for the kernel, if the rules allow it. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
 	p.skb = skb;
@@ -72,6 +86,26 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		goto pass;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
+	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer) {
+		int tunnel = decap_underlay(skb, &p);
+
+		p.skb = skb;
+		if (tunnel == LL_INNER) {
+			ret = parse_packet(skb, &p);
+			p.skb = skb;
+		} else if (tunnel != LL_NEXT) {
+			ret = tunnel;
+			goto out;
+		}
+	}
+	if (p.peer) {
+		int inner = decap_inner(&p, ret);
+
+		if (inner != LL_NEXT) {
+			ret = inner;
+			goto out;
+		}
+	}
 	if (ret == LL_PASS)
 		goto pass;
 	domain = domain_ingress(&p);
@@ -83,6 +117,10 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (!firewall_rules())
 			goto pass;
 		ret = ret == LL_NEXT ? LL_UNTRACKED : ret;
+	}
+	if (p.tunnel) {
+		ret = tunnel_send_routed(&p);
+		goto out;
 	}
 	if (p.to_group && ret == LL_NEXT)
 		ret = LL_UNTRACKED;

@@ -135,6 +135,7 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 #define NEXTHOP_F_PEER	  0x1 /* a veth whose other end is in another namespace */
 #define NEXTHOP_F_BRIDGED 0x2 /* frames stay as they are: only those to dmac */
 #define NEXTHOP_F_PART	  0x4 /* of a bridge: the kernel's bridge confirms it */
+#define NEXTHOP_F_TUNNEL  0x8 /* the device is that of a tunnel: encapsulated for a peer */
 
 /* A neighbour as the kernel's slow path used it. ifindex 0: not valid, learn anew; the
  * rest stays, for programs that are just about to send by it.
@@ -147,7 +148,7 @@ struct nexthop {
 	__u32 flags;	    /* NEXTHOP_F_ */
 	__u32 checked_tick; /* when the kernel last confirmed it */
 	__u16 vid;	    /* VLAN tag that frames leave with; 0: none */
-	__u16 pad;
+	__u16 peer;	    /* index of ll_peer, of a tunnel */
 };
 _Static_assert(sizeof(struct nexthop) == 32, "two to a cache line");
 
@@ -209,6 +210,8 @@ struct guard {
 	__u16 flags; /* GUARD_F_ */
 };
 
+#define STATION_F_TUNNEL 0x2 /* no port of a bridge: what a tunnel's device sends comes in here */
+
 struct local_key {
 	struct addr addr;
 	__u32 zone;
@@ -223,11 +226,12 @@ struct device_key {
 	__u32 zone;
 };
 
-#define DEVICE_F_PEER  0x1 /* as NEXTHOP_F_PEER */
-#define DEVICE_F_PORT  0x2 /* our programs are attached */
-#define DEVICE_F_PART  0x4 /* of a bridge or bond, which the neighbours belong to */
-#define DEVICE_F_LENT4 0x8 /* addr4 is that of another device: it has none */
-#define DEVICE_F_LENT6 0x10
+#define DEVICE_F_PEER	0x1 /* as NEXTHOP_F_PEER */
+#define DEVICE_F_PORT	0x2 /* our programs are attached */
+#define DEVICE_F_PART	0x4 /* of a bridge or bond, which the neighbours belong to */
+#define DEVICE_F_LENT4	0x8 /* addr4 is that of another device: it has none */
+#define DEVICE_F_LENT6	0x10
+#define DEVICE_F_TUNNEL 0x20 /* of a tunnel: what leaves by it is encapsulated */
 
 struct device {
 	struct addr addr4; /* source for SNAT; all zero: none */
@@ -671,6 +675,85 @@ enum nat_drop {
 /* For loxilightd, which finds its ids again by it. */
 struct nat_name {
 	char name[NAT_NAME_MAX]; /* padded with zeros */
+};
+
+/* --- tunnels --- */
+
+#define PEER_COUNT	  16384 /* index 0 is none */
+#define TUNNEL_PORTS	  8
+#define TUNNEL_HEADER_MAX 96
+
+/* All inner Ethernet headers are from and to 02:4c:4c:00:00:01. */
+enum tunnel_type {
+	TUNNEL_NONE,
+	TUNNEL_VXLAN,  /* RFC 7348 */
+	TUNNEL_GENEVE, /* RFC 8926, sent without options */
+	TUNNEL_GRE,    /* RFC 2784, RFC 2890: the key is the VNI, where there is one */
+};
+
+/* What incoming packets are looked at for, before anything else. All zero: nothing. */
+struct tunnel_gate {
+	__be16 port[TUNNEL_PORTS]; /* of UDP; 0: none */
+	__u32 gre;
+};
+
+struct tunnel_key {
+	struct addr local;
+	__u32 vni;   /* GRE without a key: 0 */
+	__be16 port; /* GRE: 0 */
+	__u8 proto;  /* of the outer packet */
+	__u8 keyed;  /* GRE: it has a key */
+};
+_Static_assert(sizeof(struct tunnel_key) == 24, "layout is pinned");
+
+struct tunnel {
+	__u32 id; /* from 1 on */
+	enum tunnel_type type;
+};
+
+struct peer_key {
+	struct addr underlay;
+	__u32 tunnel_id;
+};
+
+struct peer_prefix_key {
+	__u32 prefix_len; /* bits, of addr */
+	struct addr addr;
+};
+
+/* A node behind a tunnel. What the header has of each packet is zero in it: lengths,
+ * source port, class of traffic, the type of what is inside. Its sum is without them.
+ */
+struct peer {
+	struct addr local; /* of the underlay, as remote */
+	struct addr remote;
+	__u32 tunnel_id; /* 0: no peer here */
+	enum tunnel_type type;
+	__u32 device_ifindex; /* of the tunnel, in the switch */
+	__u32 crossing_ifindex; /* in the switch: leads to the host's namespace; 0: it is the host's */
+	__u32 return_ifindex; /* in the host's namespace: its other end */
+	__u32 out_ifindex;    /* by which the host reaches it, where it does not forward */
+	__u32 header_len;     /* bytes, Ethernet included */
+	__u32 pad;
+	__u8 header[TUNNEL_HEADER_MAX];
+};
+_Static_assert(sizeof(struct peer) == 160, "no holes");
+
+#define PEER_NAME_MAX 256
+
+/* For loxilightd, which finds its tunnels and peers again by it. */
+struct peer_name {
+	__u8 name[PEER_NAME_MAX]; /* padded with zeros */
+	__u8 device[16];	  /* of a tunnel, likewise */
+};
+
+/* Counters of a peer, per CPU. Bytes are those of inner packets, with an Ethernet header. */
+struct peer_stats {
+	__u64 sent_packet_count;
+	__u64 sent_byte_count;
+	__u64 received_packet_count;
+	__u64 received_byte_count;
+	__u64 drop_count;
 };
 
 /* --- samples --- */

@@ -44,10 +44,12 @@ func newSwitchSite(t *testing.T) *switchSite {
 }
 
 // there says whether the namespace has its name, which is a file first.
-func (s *switchSite) there() bool {
+func (s *switchSite) there() bool { return namespaceThere(s.name) }
+
+func namespaceThere(name string) bool {
 	const nsfs = 0x6e736673
 	var at unix.Statfs_t
-	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
+	return unix.Statfs(filepath.Join("/run/netns", name), &at) == nil && at.Type == nsfs
 }
 
 // plugIn connects new stations to the switch as it is now.

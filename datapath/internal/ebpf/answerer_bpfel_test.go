@@ -55,6 +55,12 @@ const (
 	answererMapLlNexthop          = "ll_nexthop"
 	answererMapLlNexthopFree      = "ll_nexthop_free"
 	answererMapLlNexthopId        = "ll_nexthop_id"
+	answererMapLlPeer             = "ll_peer"
+	answererMapLlPeerId           = "ll_peer_id"
+	answererMapLlPeerName         = "ll_peer_name"
+	answererMapLlPeerPrefix       = "ll_peer_prefix"
+	answererMapLlPeerStats        = "ll_peer_stats"
+	answererMapLlPeerWay          = "ll_peer_way"
 	answererMapLlPortDrops        = "ll_port_drops"
 	answererMapLlPortTaken        = "ll_port_taken"
 	answererMapLlPortUsed         = "ll_port_used"
@@ -72,6 +78,9 @@ const (
 	answererMapLlSnatPorts        = "ll_snat_ports"
 	answererMapLlSourceRange      = "ll_source_range"
 	answererMapLlStation          = "ll_station"
+	answererMapLlTunnel           = "ll_tunnel"
+	answererMapLlTunnelGate       = "ll_tunnel_gate"
+	answererMapLlTunnelName       = "ll_tunnel_name"
 	answererMapLlTurn             = "ll_turn"
 	answererMapLlVerdicts         = "ll_verdicts"
 	answererMapLlWork             = "ll_work"
@@ -173,6 +182,12 @@ type answererMapSpecs struct {
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -190,6 +205,9 @@ type answererMapSpecs struct {
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
 	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
+	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -267,6 +285,12 @@ type answererMaps struct {
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -284,6 +308,9 @@ type answererMaps struct {
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
 	LlStation        *ebpf.Map `ebpf:"ll_station"`
+	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -330,6 +357,12 @@ func (m *answererMaps) Close() error {
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
+		m.LlPeer,
+		m.LlPeerId,
+		m.LlPeerName,
+		m.LlPeerPrefix,
+		m.LlPeerStats,
+		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -347,6 +380,9 @@ func (m *answererMaps) Close() error {
 		m.LlSnatPorts,
 		m.LlSourceRange,
 		m.LlStation,
+		m.LlTunnel,
+		m.LlTunnelGate,
+		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

@@ -97,6 +97,12 @@ const (
 	askerMapLlNexthop          = "ll_nexthop"
 	askerMapLlNexthopFree      = "ll_nexthop_free"
 	askerMapLlNexthopId        = "ll_nexthop_id"
+	askerMapLlPeer             = "ll_peer"
+	askerMapLlPeerId           = "ll_peer_id"
+	askerMapLlPeerName         = "ll_peer_name"
+	askerMapLlPeerPrefix       = "ll_peer_prefix"
+	askerMapLlPeerStats        = "ll_peer_stats"
+	askerMapLlPeerWay          = "ll_peer_way"
 	askerMapLlPortDrops        = "ll_port_drops"
 	askerMapLlPortTaken        = "ll_port_taken"
 	askerMapLlPortUsed         = "ll_port_used"
@@ -114,6 +120,9 @@ const (
 	askerMapLlSnatPorts        = "ll_snat_ports"
 	askerMapLlSourceRange      = "ll_source_range"
 	askerMapLlStation          = "ll_station"
+	askerMapLlTunnel           = "ll_tunnel"
+	askerMapLlTunnelGate       = "ll_tunnel_gate"
+	askerMapLlTunnelName       = "ll_tunnel_name"
 	askerMapLlTurn             = "ll_turn"
 	askerMapLlVerdicts         = "ll_verdicts"
 	askerMapTestKeys           = "test_keys"
@@ -210,6 +219,12 @@ type askerMapSpecs struct {
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -227,6 +242,9 @@ type askerMapSpecs struct {
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
 	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
+	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	TestKeys         *ebpf.MapSpec `ebpf:"test_keys"`
@@ -299,6 +317,12 @@ type askerMaps struct {
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -316,6 +340,9 @@ type askerMaps struct {
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
 	LlStation        *ebpf.Map `ebpf:"ll_station"`
+	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	TestKeys         *ebpf.Map `ebpf:"test_keys"`
@@ -361,6 +388,12 @@ func (m *askerMaps) Close() error {
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
+		m.LlPeer,
+		m.LlPeerId,
+		m.LlPeerName,
+		m.LlPeerPrefix,
+		m.LlPeerStats,
+		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -378,6 +411,9 @@ func (m *askerMaps) Close() error {
 		m.LlSnatPorts,
 		m.LlSourceRange,
 		m.LlStation,
+		m.LlTunnel,
+		m.LlTunnelGate,
+		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.TestKeys,

@@ -32,6 +32,8 @@ type hook interface {
 	mend() error
 	// detach takes the program off, and the pins with it.
 	detach() error
+	// moved says that its pins are in another folder now.
+	moved(folder string)
 	// close lets go of it; the program stays.
 	close()
 }
@@ -259,6 +261,8 @@ func (t *tcx) detach() error {
 	}
 	return errors.Join(err, t.link.Close())
 }
+
+func (t *tcx) moved(folder string) { t.pin = filepath.Join(folder, t.side.name) }
 
 func (t *tcx) close() {
 	if t.first != nil {

@@ -39,6 +39,7 @@ type DataPlane struct {
 	counters  *telemetry
 	snat      snatPorts
 	firewall  *firewall
+	overlay   *overlay
 	epochMu   sync.Mutex // held while the epoch is raised
 	changed   chan struct{}
 	closing   sync.Once
@@ -126,6 +127,9 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	d.sweeper = newSweeper(d)
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports, d.guards = newPorts(d), newGuards(d)
+	if d.overlay, err = adoptOverlay(d); err != nil {
+		return err
+	}
 	if _, err := d.zone(zoneHost); err != nil {
 		return err
 	}
@@ -241,6 +245,16 @@ func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.Firewal
 // NAT implements [datapath.DataPlane].
 func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] {
 	return d.nats
+}
+
+// Tunnels implements [datapath.DataPlane].
+func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {
+	return tunnelTable{d.overlay}
+}
+
+// Peers implements [datapath.DataPlane].
+func (d *DataPlane) Peers() datapath.Table[datapath.PeerName, datapath.Peer] {
+	return peerTable{d.overlay}
 }
 
 // Connections implements [datapath.DataPlane].

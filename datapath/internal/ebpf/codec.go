@@ -21,17 +21,23 @@ const (
 	tickShift     = 27    // TICK_SHIFT
 	slotsPerChunk = 64    // SLOTS_PER_CHUNK
 	nexthopCount  = 16384 // NEXTHOP_COUNT
+	peerCount     = 16384 // PEER_COUNT
+	tunnelPorts   = 8     // TUNNEL_PORTS
+	headerMax     = 96    // TUNNEL_HEADER_MAX
+
+	stationTunnel = 0x2 // STATION_F_TUNNEL
 
 	ctReply  = 0x01 // CT_F_REPLY
 	ctDNAT   = 0x02
 	ctSNAT   = 0x04
 	ctDevice = 0x400
 
-	devicePeer  = 0x1 // DEVICE_F_PEER
-	devicePort  = 0x2
-	devicePart  = 0x4
-	deviceLent4 = 0x8
-	deviceLent6 = 0x10
+	devicePeer   = 0x1 // DEVICE_F_PEER
+	devicePort   = 0x2
+	devicePart   = 0x4
+	deviceLent4  = 0x8
+	deviceLent6  = 0x10
+	deviceTunnel = 0x20
 
 	netfilterRouted  = 0x1 // NETFILTER_F_ROUTED
 	netfilterBridged = 0x2

@@ -133,6 +133,7 @@ func (v *devices) report(err error) {
 func (v *devices) refresh() {
 	v.report(v.scan())
 	v.report(v.d.announcer.follow())
+	v.underlayChanged()
 	v.d.signal()
 }
 
@@ -172,7 +173,7 @@ func (v *devices) scan() error {
 	if err := v.markOtherTags(bridgePorts); err != nil {
 		return err
 	}
-	changed, err := v.stations.setPorts(bridgePorts, v.links)
+	changed, err := v.stations.setPorts(bridgePorts, v.links, v.tunnelEnds())
 	if changed { // frames may go another way, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
@@ -316,6 +317,9 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 	if v.ports[a.Index] {
 		k.Flags |= devicePort
 	}
+	if v.d.overlay.has(v.zone.id, a.Name) {
+		k.Flags |= deviceTunnel
+	}
 	// Routes lead by a device of a VRF itself, and not by the VRF.
 	if master := v.links[a.MasterIndex]; a.MasterIndex != 0 && (master == nil || master.Type() != "vrf") {
 		k.Flags |= devicePart
@@ -374,6 +378,15 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 		return
 	}
 	v.report(v.invalidateAll())
+	v.underlayChanged()
+	v.d.signal()
+}
+
+// underlayChanged notes that peers may be reached in another way than before.
+func (v *devices) underlayChanged() {
+	if v.zone.id == zoneHost {
+		v.d.overlay.changes.Add(1)
+	}
 }
 
 // byName returns the device of a port, or nil.

@@ -68,6 +68,12 @@ const (
 	egressMapLlNexthop          = "ll_nexthop"
 	egressMapLlNexthopFree      = "ll_nexthop_free"
 	egressMapLlNexthopId        = "ll_nexthop_id"
+	egressMapLlPeer             = "ll_peer"
+	egressMapLlPeerId           = "ll_peer_id"
+	egressMapLlPeerName         = "ll_peer_name"
+	egressMapLlPeerPrefix       = "ll_peer_prefix"
+	egressMapLlPeerStats        = "ll_peer_stats"
+	egressMapLlPeerWay          = "ll_peer_way"
 	egressMapLlPortDrops        = "ll_port_drops"
 	egressMapLlPortTaken        = "ll_port_taken"
 	egressMapLlPortUsed         = "ll_port_used"
@@ -85,6 +91,9 @@ const (
 	egressMapLlSnatPorts        = "ll_snat_ports"
 	egressMapLlSourceRange      = "ll_source_range"
 	egressMapLlStation          = "ll_station"
+	egressMapLlTunnel           = "ll_tunnel"
+	egressMapLlTunnelGate       = "ll_tunnel_gate"
+	egressMapLlTunnelName       = "ll_tunnel_name"
 	egressMapLlTurn             = "ll_turn"
 	egressMapLlVerdicts         = "ll_verdicts"
 	egressMapLlWork             = "ll_work"
@@ -182,6 +191,12 @@ type egressMapSpecs struct {
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -199,6 +214,9 @@ type egressMapSpecs struct {
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
 	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
+	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -272,6 +290,12 @@ type egressMaps struct {
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -289,6 +313,9 @@ type egressMaps struct {
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
 	LlStation        *ebpf.Map `ebpf:"ll_station"`
+	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -335,6 +362,12 @@ func (m *egressMaps) Close() error {
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
+		m.LlPeer,
+		m.LlPeerId,
+		m.LlPeerName,
+		m.LlPeerPrefix,
+		m.LlPeerStats,
+		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -352,6 +385,9 @@ func (m *egressMaps) Close() error {
 		m.LlSnatPorts,
 		m.LlSourceRange,
 		m.LlStation,
+		m.LlTunnel,
+		m.LlTunnelGate,
+		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

@@ -33,6 +33,8 @@ type filter struct {
 	found  bool // an earlier run's filter is in place
 }
 
+func (f *filter) moved(folder string) { f.folder = folder }
+
 func (f *filter) replace() error {
 	if !f.found {
 		return nil // the device went, or somebody took it off

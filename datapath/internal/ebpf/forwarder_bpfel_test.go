@@ -55,6 +55,12 @@ const (
 	forwarderMapLlNexthop          = "ll_nexthop"
 	forwarderMapLlNexthopFree      = "ll_nexthop_free"
 	forwarderMapLlNexthopId        = "ll_nexthop_id"
+	forwarderMapLlPeer             = "ll_peer"
+	forwarderMapLlPeerId           = "ll_peer_id"
+	forwarderMapLlPeerName         = "ll_peer_name"
+	forwarderMapLlPeerPrefix       = "ll_peer_prefix"
+	forwarderMapLlPeerStats        = "ll_peer_stats"
+	forwarderMapLlPeerWay          = "ll_peer_way"
 	forwarderMapLlPortDrops        = "ll_port_drops"
 	forwarderMapLlPortTaken        = "ll_port_taken"
 	forwarderMapLlPortUsed         = "ll_port_used"
@@ -72,6 +78,9 @@ const (
 	forwarderMapLlSnatPorts        = "ll_snat_ports"
 	forwarderMapLlSourceRange      = "ll_source_range"
 	forwarderMapLlStation          = "ll_station"
+	forwarderMapLlTunnel           = "ll_tunnel"
+	forwarderMapLlTunnelGate       = "ll_tunnel_gate"
+	forwarderMapLlTunnelName       = "ll_tunnel_name"
 	forwarderMapLlTurn             = "ll_turn"
 	forwarderMapLlVerdicts         = "ll_verdicts"
 	forwarderMapLlWork             = "ll_work"
@@ -170,6 +179,12 @@ type forwarderMapSpecs struct {
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -187,6 +202,9 @@ type forwarderMapSpecs struct {
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
 	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
+	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -261,6 +279,12 @@ type forwarderMaps struct {
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -278,6 +302,9 @@ type forwarderMaps struct {
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
 	LlStation        *ebpf.Map `ebpf:"ll_station"`
+	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -324,6 +351,12 @@ func (m *forwarderMaps) Close() error {
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
+		m.LlPeer,
+		m.LlPeerId,
+		m.LlPeerName,
+		m.LlPeerPrefix,
+		m.LlPeerStats,
+		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -341,6 +374,9 @@ func (m *forwarderMaps) Close() error {
 		m.LlSnatPorts,
 		m.LlSourceRange,
 		m.LlStation,
+		m.LlTunnel,
+		m.LlTunnelGate,
+		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

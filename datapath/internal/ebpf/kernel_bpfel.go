@@ -290,7 +290,7 @@ type kernelNexthop struct {
 	Flags       uint32
 	CheckedTick uint32
 	Vid         uint16
-	Pad         uint16
+	Peer        uint16
 }
 
 type kernelNexthopKey struct {
@@ -302,6 +302,48 @@ type kernelNexthopKey struct {
 	Vid      uint16
 	Zone     uint8
 	Bridged  uint8
+}
+
+type kernelPeer struct {
+	_               structs.HostLayout
+	Local           kernelAddr
+	Remote          kernelAddr
+	TunnelId        uint32
+	Type            kernelTunnelType
+	DeviceIfindex   uint32
+	CrossingIfindex uint32
+	ReturnIfindex   uint32
+	OutIfindex      uint32
+	HeaderLen       uint32
+	Pad             uint32
+	Header          [96]uint8
+}
+
+type kernelPeerKey struct {
+	_        structs.HostLayout
+	Underlay kernelAddr
+	TunnelId uint32
+}
+
+type kernelPeerName struct {
+	_      structs.HostLayout
+	Name   [256]uint8
+	Device [16]uint8
+}
+
+type kernelPeerPrefixKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Addr      kernelAddr
+}
+
+type kernelPeerStats struct {
+	_                   structs.HostLayout
+	SentPacketCount     uint64
+	SentByteCount       uint64
+	ReceivedPacketCount uint64
+	ReceivedByteCount   uint64
+	DropCount           uint64
 }
 
 type kernelPortDropKey struct {
@@ -451,6 +493,36 @@ type kernelTraffic struct {
 	ByteCount   uint64
 }
 
+type kernelTunnel struct {
+	_    structs.HostLayout
+	Id   uint32
+	Type kernelTunnelType
+}
+
+type kernelTunnelGate struct {
+	_    structs.HostLayout
+	Port [8]uint16
+	Gre  uint32
+}
+
+type kernelTunnelKey struct {
+	_     structs.HostLayout
+	Local kernelAddr
+	Vni   uint32
+	Port  uint16
+	Proto uint8
+	Keyed uint8
+}
+
+type kernelTunnelType uint32
+
+const (
+	kernelTunnelTypeTUNNEL_NONE   kernelTunnelType = 0
+	kernelTunnelTypeTUNNEL_VXLAN  kernelTunnelType = 1
+	kernelTunnelTypeTUNNEL_GENEVE kernelTunnelType = 2
+	kernelTunnelTypeTUNNEL_GRE    kernelTunnelType = 3
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -494,6 +566,12 @@ const (
 	kernelMapLlNexthop          = "ll_nexthop"
 	kernelMapLlNexthopFree      = "ll_nexthop_free"
 	kernelMapLlNexthopId        = "ll_nexthop_id"
+	kernelMapLlPeer             = "ll_peer"
+	kernelMapLlPeerId           = "ll_peer_id"
+	kernelMapLlPeerName         = "ll_peer_name"
+	kernelMapLlPeerPrefix       = "ll_peer_prefix"
+	kernelMapLlPeerStats        = "ll_peer_stats"
+	kernelMapLlPeerWay          = "ll_peer_way"
 	kernelMapLlPortDrops        = "ll_port_drops"
 	kernelMapLlPortTaken        = "ll_port_taken"
 	kernelMapLlPortUsed         = "ll_port_used"
@@ -511,6 +589,9 @@ const (
 	kernelMapLlSnatPorts        = "ll_snat_ports"
 	kernelMapLlSourceRange      = "ll_source_range"
 	kernelMapLlStation          = "ll_station"
+	kernelMapLlTunnel           = "ll_tunnel"
+	kernelMapLlTunnelGate       = "ll_tunnel_gate"
+	kernelMapLlTunnelName       = "ll_tunnel_name"
 	kernelMapLlTurn             = "ll_turn"
 	kernelMapLlVerdicts         = "ll_verdicts"
 	kernelMapLlWork             = "ll_work"
@@ -609,6 +690,12 @@ type kernelMapSpecs struct {
 	LlNexthop        *ebpf.MapSpec `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.MapSpec `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.MapSpec `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -626,6 +713,9 @@ type kernelMapSpecs struct {
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
 	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
+	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
@@ -700,6 +790,12 @@ type kernelMaps struct {
 	LlNexthop        *ebpf.Map `ebpf:"ll_nexthop"`
 	LlNexthopFree    *ebpf.Map `ebpf:"ll_nexthop_free"`
 	LlNexthopId      *ebpf.Map `ebpf:"ll_nexthop_id"`
+	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
+	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
+	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
+	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -717,6 +813,9 @@ type kernelMaps struct {
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
 	LlStation        *ebpf.Map `ebpf:"ll_station"`
+	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
+	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
+	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
 	LlWork           *ebpf.Map `ebpf:"ll_work"`
@@ -763,6 +862,12 @@ func (m *kernelMaps) Close() error {
 		m.LlNexthop,
 		m.LlNexthopFree,
 		m.LlNexthopId,
+		m.LlPeer,
+		m.LlPeerId,
+		m.LlPeerName,
+		m.LlPeerPrefix,
+		m.LlPeerStats,
+		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -780,6 +885,9 @@ func (m *kernelMaps) Close() error {
 		m.LlSnatPorts,
 		m.LlSourceRange,
 		m.LlStation,
+		m.LlTunnel,
+		m.LlTunnelGate,
+		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
 		m.LlWork,

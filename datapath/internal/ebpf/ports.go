@@ -174,6 +174,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	if err := p.releaseFrom(id, index, name, value.Device); err != nil {
 		return err
 	}
+	t = p.byName[name]
 	if t != nil && t.zone == id && t.ifindex == index {
 		if err := z.mend(t, p.folder(id, name)); err != nil {
 			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
@@ -199,13 +200,22 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	return z.devices.setPort(index, true)
 }
 
-// releaseFrom has another port let go of a device that was called otherwise when it got it.
+// releaseFrom has another port let go of a device that was called otherwise when it got it,
+// or that a tunnel has only because nobody else had.
 func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
 	other := p.holder(zone, index)
 	if other == "" || other == name {
 		return nil
 	}
 	o := p.byName[other]
+	if isInner(other) && !isInner(name) {
+		if t := p.byName[name]; t != nil {
+			if err := p.detach(name, t); err != nil {
+				return err
+			}
+		}
+		return p.rename(other, name)
+	}
 	if o.device == "" || o.device == device {
 		return fmt.Errorf("device %q is the device of %s already", device, describe(other))
 	}
@@ -265,6 +275,9 @@ func (p *ports) holder(zone uint8, index int) datapath.PortName {
 func describe(name datapath.PortName) string {
 	if endpoint, ok := name.Endpoint(); ok {
 		return fmt.Sprintf("endpoint %q", endpoint)
+	}
+	if isInner(name) {
+		return string(name)
 	}
 	return fmt.Sprintf("interface %q", name)
 }
@@ -330,7 +343,7 @@ func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 	names := p.names()
 	return func(yield func(datapath.PortName, error) bool) {
 		for _, name := range names {
-			if _, other := name.Endpoint(); !other && !yield(name, nil) {
+			if _, other := name.Endpoint(); !other && !isInner(name) && !yield(name, nil) {
 				return
 			}
 		}

@@ -105,11 +105,15 @@ func (s *stations) domain(v vlanOf) uint16 {
 	return 0
 }
 
-// setPorts writes where frames are that come in by the ports of bridges, and reports
-// whether anything changed.
-func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link) (changed bool, err error) {
+// setPorts writes where frames are that come in by the ports of bridges, and which
+// devices are ends of tunnels, and reports whether anything changed.
+func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link, ends []int) (changed bool, err error) {
 	wanted := make(map[kernelStationKey]kernelStation)
 	words := make(map[uint32]uint64)
+	for _, index := range ends {
+		words[uint32(s.zone)*bridgedWords+uint32(index&0xffff)>>6] |= 1 << (index & 63)
+		wanted[kernelStationKey{Ifindex: uint32(index), Zone: s.zone}] = kernelStation{Flags: stationTunnel}
+	}
 	live := make(map[vlanOf]bool)
 	for index, p := range ports {
 		bridge := links[p.bridge]

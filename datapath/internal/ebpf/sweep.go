@@ -254,7 +254,7 @@ func (w *sweeper) end(p *pass) error {
 	w.totals, w.ended, w.took, w.seen = totals, time.Now(), time.Since(p.began), p.seen
 	w.numbers.Unlock()
 	err = errors.Join(err, w.writeLoads(before, totals))
-	err = errors.Join(err, w.d.nexthops.sweepEnded(func(index uint32) bool { return index < nexthopCount && p.used[index] }))
+	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < nexthopCount && p.used[index] })))
 	return errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
 }
 

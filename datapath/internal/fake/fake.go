@@ -45,6 +45,8 @@ type DataPlane struct {
 	tables    datapath.Tables
 	changed   chan struct{}
 	samples   chan datapath.Sample
+	tunnels   *table[datapath.TunnelName, datapath.Tunnel]
+	peers     *table[datapath.PeerName, datapath.Peer]
 
 	faults *faults
 
@@ -92,6 +94,16 @@ func New(o Options) *DataPlane {
 	d.nat = newTable[datapath.SetName](d.faults, "nat", admit(d, func(s *datapath.NATSet) error {
 		return errors.Join(refusal(d, slices.Sorted(maps.Keys(s.Rules))), natGroups(s))
 	}))
+	d.tunnels = newTable[datapath.TunnelName](d.faults, "tunnel", func(_, _ *datapath.Tunnel) error { return nil })
+	d.peers = newTable[datapath.PeerName](d.faults, "peer", func(_, p *datapath.Peer) error {
+		if p == nil || p.Tunnel == "" {
+			return nil
+		}
+		if _, ok := d.tunnels.content()[p.Tunnel]; !ok {
+			return fmt.Errorf("tunnel %q: %w", p.Tunnel, datapath.ErrAbsent)
+		}
+		return nil
+	})
 	return d
 }
 
@@ -166,6 +178,12 @@ func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.Firewal
 
 // NAT implements [datapath.DataPlane].
 func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] { return d.nat }
+
+// Tunnels implements [datapath.DataPlane].
+func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] { return d.tunnels }
+
+// Peers implements [datapath.DataPlane].
+func (d *DataPlane) Peers() datapath.Table[datapath.PeerName, datapath.Peer] { return d.peers }
 
 // Connections implements [datapath.DataPlane].
 func (d *DataPlane) Connections() datapath.Connections { return (*connections)(d) }

@@ -20,6 +20,8 @@ type Network struct {
 	endpoints *table[datapath.EndpointName, datapath.Endpoint]
 	faults    *faults
 	changed   chan struct{}
+	tunnels   *table[datapath.TunnelName, datapath.Tunnel]
+	peers     *table[datapath.PeerName, datapath.Peer]
 
 	mu         sync.Mutex
 	maintained int
@@ -43,6 +45,14 @@ func NewNetwork(o Options) *Network {
 	})
 	n.endpoints = newTable[datapath.EndpointName](n.faults, "endpoint", func(old, wanted *datapath.Endpoint) error {
 		n.note("endpoint", old != nil, wanted != nil)
+		return nil
+	})
+	n.tunnels = newTable[datapath.TunnelName](n.faults, "tunnel", func(old, wanted *datapath.Tunnel) error {
+		n.note("tunnel", old != nil, wanted != nil)
+		return nil
+	})
+	n.peers = newTable[datapath.PeerName](n.faults, "peer", func(old, wanted *datapath.Peer) error {
+		n.note("peer", old != nil, wanted != nil)
 		return nil
 	})
 	return n
@@ -72,6 +82,12 @@ func (n *Network) Links() datapath.Table[datapath.LinkName, datapath.Link] { ret
 func (n *Network) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
 	return n.endpoints
 }
+
+// Tunnels implements [datapath.Network].
+func (n *Network) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] { return n.tunnels }
+
+// Peers implements [datapath.Network].
+func (n *Network) Peers() datapath.Table[datapath.PeerName, datapath.Peer] { return n.peers }
 
 // Maintain implements [datapath.Network].
 func (n *Network) Maintain(context.Context) error {

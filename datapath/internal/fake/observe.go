@@ -92,6 +92,23 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c dat
 	return c, ok, nil
 }
 
+// TunnelState implements [datapath.Telemetry].
+func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
+	_, ok = t.tunnels.content()[name]
+	for _, p := range t.peers.content() {
+		if p.Tunnel == name {
+			s.Peers++
+		}
+	}
+	return s, ok
+}
+
+// PeerState implements [datapath.Telemetry].
+func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
+	_, ok = t.peers.content()[name]
+	return s, ok
+}
+
 // PortState implements [datapath.Telemetry].
 func (t *telemetry) PortState(name datapath.PortName) (datapath.PortState, bool) {
 	p, ok := t.ports.get(name)

@@ -38,7 +38,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 		return errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
-	n.routes, n.links = newRoutes(n), newLinks(n)
+	n.routes, n.links, n.tunnels = newRoutes(n), newLinks(n), newTunnels(n)
 	n.endpoints = &endpoints{n: n, wanted: map[datapath.EndpointName]datapath.Endpoint{}}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	if !isHost(cfg) {
@@ -87,6 +87,24 @@ func (n *Network) removeAll(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("endpoint %q: %w", name, err)
 		}
+	}
+	for name, err := range n.Peers().Keys(ctx) {
+		if err == nil {
+			err = n.Peers().Delete(ctx, name)
+		}
+		if err != nil {
+			return fmt.Errorf("peer %q: %w", name, err)
+		}
+		n.log.Info("routes to a peer removed", slog.String("peer", string(name)))
+	}
+	for name, err := range n.tunnels.Keys(ctx) {
+		if err == nil {
+			err = n.tunnels.Delete(ctx, name)
+		}
+		if err != nil {
+			return fmt.Errorf("tunnel %q: %w", name, err)
+		}
+		n.log.Info("device of a tunnel removed", slog.String("tunnel", string(name)))
 	}
 	for name, err := range n.bridges.Keys(ctx) {
 		if err == nil {

@@ -37,13 +37,14 @@ type records struct {
 	Routes    map[string]*routeRecord
 	Links     map[string]*linkRecord
 	Endpoints map[string]*endpointRecord
+	Tunnels   map[string]*tunnelRecord
 	holders   map[routeRecord]string // of the entries of Routes
 }
 
 func newRecords() records {
 	return records{
 		Bridges: map[string]*bridgeRecord{}, Routes: map[string]*routeRecord{}, Links: map[string]*linkRecord{},
-		Endpoints: map[string]*endpointRecord{}, holders: map[routeRecord]string{},
+		Endpoints: map[string]*endpointRecord{}, Tunnels: map[string]*tunnelRecord{}, holders: map[routeRecord]string{},
 	}
 }
 
@@ -81,6 +82,12 @@ type linkRecord struct {
 	Before    int      `json:"before,omitempty"` // the MTU that it had then
 }
 
+// tunnelRecord is a device that we made for a tunnel.
+type tunnelRecord struct {
+	Device string  `json:"device"`
+	Space  spaceID `json:"space"`
+}
+
 // line is one change of the journal; with a name alone that is forgotten.
 type line struct {
 	Boot     string          `json:"boot,omitempty"` // the first line has nothing else
@@ -90,6 +97,7 @@ type line struct {
 	Route    *routeRecord    `json:"route,omitempty"`
 	Link     *linkRecord     `json:"link,omitempty"`
 	Endpoint *endpointRecord `json:"endpoint,omitempty"`
+	Tunnel   *tunnelRecord   `json:"tunnel,omitempty"`
 }
 
 const (
@@ -97,6 +105,7 @@ const (
 	kindRoute    = "route"
 	kindLink     = "link"
 	kindEndpoint = "endpoint"
+	kindTunnel   = "tunnel"
 )
 
 // bootID is another one after each boot.
@@ -148,6 +157,10 @@ func (r *records) take(l line) {
 		r.Endpoints[l.Name] = l.Endpoint
 	case l.Kind == kindEndpoint:
 		delete(r.Endpoints, l.Name)
+	case l.Kind == kindTunnel && l.Tunnel != nil:
+		r.Tunnels[l.Name] = l.Tunnel
+	case l.Kind == kindTunnel:
+		delete(r.Tunnels, l.Name)
 	case l.Kind == kindRoute:
 		if old := r.Routes[l.Name]; old != nil && r.holders[*old] == l.Name {
 			delete(r.holders, *old)
@@ -190,6 +203,9 @@ func (j *journal) rewrite() error {
 	}
 	for name, r := range j.held.Endpoints {
 		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: r}))
+	}
+	for name, r := range j.held.Tunnels {
+		err = errors.Join(err, e.Encode(line{Kind: kindTunnel, Name: name, Tunnel: r}))
 	}
 	path := filepath.Join(j.dir, journalName)
 	if err == nil {
@@ -257,6 +273,12 @@ func (j *journal) endpoint(name string) *endpointRecord {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.held.Endpoints[name]
+}
+
+func (j *journal) tunnel(name string) *tunnelRecord {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held.Tunnels[name]
 }
 
 // holder returns the route that has an entry of a table.

@@ -40,6 +40,7 @@ type Network struct {
 	routes    *routes
 	links     *links
 	endpoints *endpoints
+	tunnels   *tunnels
 	signals   *signals
 
 	mu    sync.Mutex // of the following
@@ -62,7 +63,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 		return nil, errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
-	n.routes, n.links = newRoutes(n), newLinks(n)
+	n.routes, n.links, n.tunnels = newRoutes(n), newLinks(n), newTunnels(n)
 	n.endpoints = &endpoints{n: n, wanted: map[datapath.EndpointName]datapath.Endpoint{}}
 	if err = n.watch(n.host); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -78,6 +79,12 @@ func (n *Network) Routes() datapath.Table[datapath.RouteName, datapath.Route] { 
 
 // Links implements [datapath.Network].
 func (n *Network) Links() datapath.Table[datapath.LinkName, datapath.Link] { return n.links }
+
+// Tunnels implements [datapath.Network].
+func (n *Network) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] { return n.tunnels }
+
+// Peers implements [datapath.Network].
+func (n *Network) Peers() datapath.Table[datapath.PeerName, datapath.Peer] { return peers{n} }
 
 // Changed implements [datapath.Network].
 func (n *Network) Changed() <-chan struct{} { return n.signals.out }
@@ -106,7 +113,7 @@ func (n *Network) Maintain(context.Context) error {
 
 // needsSwitch says whether an object wants the switch to be there. n.mu is held.
 func (n *Network) needsSwitch() bool {
-	return len(n.ports) > 0 || n.bridges.count() > 0 || n.routes.inSwitch() > 0
+	return len(n.ports) > 0 || n.bridges.count() > 0 || n.routes.inSwitch() > 0 || n.tunnels.count() > 0
 }
 
 // Close implements [datapath.Network].

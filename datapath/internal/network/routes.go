@@ -57,6 +57,7 @@ type routes struct {
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
+	ofPeers  map[datapath.PeerName]map[datapath.RouteName]bool // of wanted, those of peers
 }
 
 // place is where a route is wanted.
@@ -72,7 +73,8 @@ type listing struct {
 }
 
 func newRoutes(n *Network) *routes {
-	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{}, listings: map[spaceID]*listing{}}
+	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{},
+		listings: map[spaceID]*listing{}, ofPeers: map[datapath.PeerName]map[datapath.RouteName]bool{}}
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
@@ -83,6 +85,7 @@ func (r *routes) placeOf(v *datapath.Route) place {
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.wantForPeer(name, value != nil)
 	if old, ok := r.wanted[name]; ok {
 		count(r.places, r.placeOf(&old), -1)
 		r.countDevices(&old, -1)
@@ -282,6 +285,7 @@ func (r *routes) Keys(context.Context) iter.Seq2[datapath.RouteName, error] {
 	r.n.journal.mu.Lock()
 	names := slices.Sorted(maps.Keys(r.n.journal.held.Routes))
 	r.n.journal.mu.Unlock()
+	names = slices.DeleteFunc(names, func(name string) bool { _, ok := ofPeer(name); return ok })
 	return func(yield func(datapath.RouteName, error) bool) {
 		for _, name := range names {
 			if !yield(datapath.RouteName(name), nil) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,7 +22,8 @@ const signalPause = 100 * time.Millisecond
 
 // signals tells, at once and then not too often, that something has changed.
 type signals struct {
-	out chan struct{}
+	out   chan struct{}
+	count atomic.Uint64 // of what was told
 
 	mu     sync.Mutex
 	last   time.Time
@@ -32,6 +34,7 @@ type signals struct {
 func newSignals() *signals { return &signals{out: make(chan struct{}, 1)} }
 
 func (s *signals) raise() {
+	s.count.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rest := signalPause - time.Since(s.last)
@@ -107,6 +110,16 @@ func (n *Network) watch(s *space) error {
 	return nil
 }
 
+// isForeign says whether a route of the main table is concerned that is not ours: one of
+// the underlay, maybe.
+func isForeign(m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return false
+	}
+	x := nl.DeserializeRtMsg(m.Data)
+	return x.Table == unix.RT_TABLE_MAIN && x.Protocol != Protocol && x.Flags&unix.RTM_F_CLONED == 0
+}
+
 func isClosed(s *space) bool {
 	select {
 	case <-s.done:
@@ -132,7 +145,7 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 				n.signals.raise()
 			}
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-			if n.routes.concerns(s, m) {
+			if n.routes.concerns(s, m) || s.host && n.tunnels.count() > 0 && isForeign(m) {
 				n.signals.raise()
 			}
 		}
@@ -166,5 +179,6 @@ func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) boo
 
 // names says whether an object, or the configuration, names the device.
 func (n *Network) names(device string) bool {
-	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device) || n.links.names(device)
+	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device) || n.links.names(device) ||
+		n.tunnels.names(device)
 }

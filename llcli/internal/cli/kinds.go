@@ -42,6 +42,8 @@ var kinds = []kind{
 		},
 		cells: interfaceCells,
 	},
+	tunnelKind,
+	peerKind,
 	routeKind,
 	podNetworkKind,
 	endpointKind,

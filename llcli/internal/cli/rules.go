@@ -27,7 +27,7 @@ func (a *app) fieldsCommand(n noun) *cobra.Command {
 
 // nouns are the words for those kinds.
 func nouns() []noun {
-	return []noun{
+	return append(overlayNouns(), []noun{
 		{
 			kind: findKind(api.KindBridge), fields: bridgeFields,
 			complete: func(name string, spec map[string]any) error {
@@ -85,7 +85,7 @@ func nouns() []noun {
 				"  llcli firewall add ssh --hook input --protocol tcp --port 22 --source group:admins --action allow",
 			set: "  llcli firewall set no-web --add-port 8000-8100 --action reject\n  llcli firewall set no-web --remove-source 10.0.0.0/8 --log",
 		},
-	}
+	}...)
 }
 
 var (

@@ -7,6 +7,8 @@ import "github.com/loxilight/loxilight/api"
 func init() {
 	schemas[api.KindBridge] = bridgeSchema
 	schemas[api.KindRoute] = routeSchema
+	schemas[api.KindTunnel] = tunnelSchema
+	schemas[api.KindPeer] = peerSchema
 	schemas[api.KindAddressGroup] = groupSchema
 	schemas[api.KindFirewallRule] = firewallSchema
 	schemas[api.KindNAT] = natSchema

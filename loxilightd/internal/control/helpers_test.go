@@ -103,6 +103,16 @@ func (p *fakePlane) PortState(name datapath.PortName) (datapath.PortState, bool)
 	s, ok := p.ports[name]
 	return s, ok
 }
+
+func (p *fakePlane) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
+	return datapath.TunnelState{MTU: 1450, Peers: len(name)}, name == "known"
+}
+
+func (p *fakePlane) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
+	return datapath.PeerState{Underlay: netip.MustParseAddr("192.0.2.2"), Local: netip.MustParseAddr("192.0.2.1"), Device: "eth0",
+		Traffic: datapath.PeerCounters{SentPackets: 3, Drops: 1}}, name == "known"
+}
+
 func (p *fakePlane) Features(context.Context) (datapath.Features, error)      { return p.features, nil }
 func (p *fakePlane) Usage(context.Context) (map[string]datapath.Usage, error) { return p.usage, nil }
 func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) error {

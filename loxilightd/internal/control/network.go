@@ -175,7 +175,7 @@ func (p *routeParser) choice() *api.Error {
 	p.route.Type = [...]datapath.RouteType{datapath.RouteUnicast, datapath.RouteBlackhole, datapath.RouteUnreachable, datapath.RouteProhibit}[t]
 	p.route.Metric = p.told.Metric
 	if p.told.Peer != "" {
-		return api.Errorf(api.ReasonUnsupported, "there are no Peers in this version yet: say by via and device where it leads").At("", "spec.peer")
+		return api.Errorf(api.ReasonUnsupported, "a Route that leads to a Peer is not there yet: add its prefix to the prefixes of the Peer, or say by via and device where it leads").At("", "spec.peer")
 	}
 	return nil
 }

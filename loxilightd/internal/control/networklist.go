@@ -146,6 +146,10 @@ func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view dat
 		if pods := s.Store.Snapshot().PodNetworks(); strings.Contains(e.Object, "#") && len(pods) > 0 {
 			x.Object = pods[0].Key.String() // made from all of them together
 		}
+		if rest, ok := strings.CutPrefix(e.Object, "peer "); ok { // and the prefix
+			peer, _, _ := strings.Cut(rest, " ")
+			x.Object = state.KindPeer + "/" + peer
+		}
 	}
 	for _, p := range e.Addresses {
 		x.Addresses = append(x.Addresses, p.String())

@@ -32,6 +32,8 @@ var kindSpecs = map[string]kindSpec{
 	api.KindNAT:          {parse: parseWith(parseNAT)},
 	api.KindFirewallRule: {parse: parseWith(parseFirewallRule)},
 	api.KindService:      {parse: parseWith(parseService)},
+	api.KindTunnel:       {parse: parseWith(parseTunnel)},
+	api.KindPeer:         {parse: parseWith(parsePeer)},
 }
 
 func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte) (state.Value, []byte, *api.Error) {

@@ -190,6 +190,10 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 		status = s.serviceStatus(o.Key, v)
 	case *state.PodNetwork:
 		status = s.podNetworkStatus(o)
+	case *state.Tunnel:
+		status = s.tunnelStatus(o.Key)
+	case *state.Peer:
+		status = s.peerStatus(o.Key)
 	default:
 		status = s.statusOf(o.Key)
 	}

@@ -149,8 +149,12 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	}
 	n.ports.applyAndWait(ctx, s, changed, false)
 	n.endpoints.applyAndWait(ctx, s, withEndpoints(s, changed), false)
+	n.tunnels.applyAndWait(ctx, s, changed, false)
+	n.peers.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, true)
+	n.peers.applyAndWait(ctx, s, changed, true)
+	n.tunnels.applyAndWait(ctx, s, changed, true)
 	n.endpoints.applyAndWait(ctx, s, changed, true)
 	n.ports.applyAndWait(ctx, s, changed, true)
 	n.links.applyAndWait(ctx, s, changed, true)

@@ -58,6 +58,8 @@ type Node struct {
 	ports     *rows[datapath.PortName, datapath.Port]
 	links     *rows[datapath.LinkName, datapath.Link]
 	endpoints *rows[datapath.EndpointName, datapath.Endpoint]
+	tunnels   *rows[datapath.TunnelName, datapath.Tunnel]
+	peers     *rows[datapath.PeerName, datapath.Peer]
 	routes    *rows[datapath.RouteName, datapath.Route]
 	services  *rows[datapath.ServiceName, datapath.Service]
 	rules     *rules
@@ -103,14 +105,18 @@ func New(o Options) *Node {
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
 	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(), n.endpoint)
 	n.routes = newRows(n, state.KindRoute, routes, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
+	tunnels, peers := o.overlay()
+	n.tunnels = newRows(n, state.KindTunnel, tunnels, func(o *state.Object) datapath.Tunnel { return o.Value.(*state.Tunnel).Tunnel })
+	n.peers = newRows(n, state.KindPeer, peers, func(o *state.Object) datapath.Peer { return o.Value.(*state.Peer).Peer })
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})
 	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
-	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.routes, n.services, n.rules, n.derived}
+	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.rules, n.derived}
 	n.byKind = map[string]part{
 		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindEndpoint: n.endpoints, state.KindRoute: n.routes, state.KindService: n.services,
+		state.KindTunnel: n.tunnels, state.KindPeer: n.peers,
 		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
 		state.KindPodNetwork: n.derived,
 	}
@@ -126,6 +132,17 @@ func (o *Options) tables() (
 			nothing[datapath.RouteName, datapath.Route]{"routes"}
 	}
 	return o.Network.Bridges(), o.Network.Links(), o.Network.Routes()
+}
+
+// overlay returns the tables of tunnels and peers, of the network and the data plane
+// together: the device of a tunnel comes before its programs, and what the programs know
+// of a peer before the routes to it.
+func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel], datapath.Table[datapath.PeerName, datapath.Peer]) {
+	if o.Network == nil {
+		return nothing[datapath.TunnelName, datapath.Tunnel]{"tunnels"}, nothing[datapath.PeerName, datapath.Peer]{"peers"}
+	}
+	return joined[datapath.TunnelName, datapath.Tunnel]{o.Network.Tunnels(), o.Plane.Tunnels()},
+		joined[datapath.PeerName, datapath.Peer]{o.Plane.Peers(), o.Network.Peers()}
 }
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
@@ -205,6 +222,8 @@ func (n *Node) kickNetwork() {
 	n.bridges.Kick()
 	n.links.Kick()
 	n.endpoints.Kick()
+	n.tunnels.Kick()
+	n.peers.Kick()
 	n.routes.Kick()
 }
 

@@ -17,7 +17,8 @@ type claim struct {
 	device   string       // or the MAC of an Endpoint
 	inSwitch bool         // the device or the route is in the switch's network namespace
 	prefix   netip.Prefix // of a route, and its metric; or an address
-	metric   uint32
+	metric   uint32       // or a VNI
+	port     uint16       // of UDP, of a tunnel
 }
 
 // claimed is what is claimed.
@@ -31,11 +32,15 @@ const (
 	claimEndpoint                 // a device, by an Endpoint
 	claimMAC                      // by an Endpoint
 	claimAddress                  // by an Endpoint
+	claimTunnel                   // a device, by a Tunnel
+	claimWire                     // a type, VNI and port, by a Tunnel
+	claimBehind                   // a prefix, by a Peer
+	claimUnderlay                 // an address, by a Peer
 )
 
 // kind returns the kind of the objects that have such claims.
 func (c claim) kind() string {
-	return [...]string{KindService, KindInterface, KindBridge, KindRoute, KindEndpoint, KindEndpoint, KindEndpoint}[c.what]
+	return [...]string{KindService, KindInterface, KindBridge, KindRoute, KindEndpoint, KindEndpoint, KindEndpoint, KindTunnel, KindTunnel, KindPeer, KindPeer}[c.what]
 }
 
 func (c claim) String() string {
@@ -52,6 +57,12 @@ func (c claim) String() string {
 		return "MAC " + strings.ReplaceAll(c.device, " ", ":")
 	case claimAddress:
 		return "address " + c.prefix.Addr().String()
+	case claimWire:
+		return fmt.Sprintf("%s with VNI %d and port %d", c.device, c.metric, c.port)
+	case claimBehind:
+		return "prefix " + c.prefix.String()
+	case claimUnderlay:
+		return "underlay address " + c.device
 	default:
 		return "device " + c.device + place
 	}

@@ -27,10 +27,12 @@ const (
 	KindNAT          = "NAT"
 	KindFirewallRule = "FirewallRule"
 	KindService      = "Service"
+	KindTunnel       = "Tunnel"
+	KindPeer         = "Peer"
 )
 
 // kinds lists them.
-var kinds = []string{KindBridge, KindInterface, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
 // OwnerFile owns the objects that stand in files. Only a [Transaction] by that
 // owner touches them.

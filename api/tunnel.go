@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// TunnelSpec leads to the Peers that name it. What is routed to its device, in the
+// switch's network namespace, is encapsulated and sent through the host's.
+type TunnelSpec struct {
+	Device string `json:"device"`          // made; at most 13 characters
+	Type   string `json:"type,omitempty"`  // vxlan (default), geneve, gre; stt is not supported
+	VNI    uint32 `json:"vni,omitempty"`   // 24 bits; gre: the key, 0: without
+	Local  string `json:"local,omitempty"` // source of outer packets; default: as the route to each peer has it
+	Port   int    `json:"port,omitempty"`  // UDP; default 4789 of vxlan, 6081 of geneve
+	MTU    int    `json:"mtu,omitempty"`   // of the device, bytes; 0: what fits the underlay, followed when that changes
+}
+
+// TunnelStatus is what became of a Tunnel. The counters are those of its peers together.
+type TunnelStatus struct {
+	Status
+	MTU      int           `json:"mtu,omitempty"` // of the device, bytes
+	Peers    int           `json:"peers"`
+	Counters *PeerCounters `json:"counters,omitempty"`
+}
+
+// PeerSpec is another node.
+type PeerSpec struct {
+	Underlay Words  `json:"underlay"`           // its addresses there: the first that can be reached is sent to
+	Prefixes Words  `json:"prefixes,omitempty"` // reached through it
+	Tunnel   string `json:"tunnel,omitempty"`   // name of a Tunnel; empty: the underlay routes them
+}
+
+// PeerStatus is what became of a Peer. What follows is of one behind a tunnel.
+type PeerStatus struct {
+	Status
+	Local    string        `json:"local,omitempty"`    // underlay addresses in use
+	Underlay string        `json:"underlay,omitempty"` // of the peer
+	Device   string        `json:"device,omitempty"`   // of the host, by which it is reached
+	Counters *PeerCounters `json:"counters,omitempty"`
+}
+
+// PeerCounters count packets before they are encapsulated and after, with their Ethernet
+// headers, since the peer came into force.
+type PeerCounters struct {
+	SentPackets     uint64 `json:"sentPackets"`
+	SentBytes       uint64 `json:"sentBytes"`
+	ReceivedPackets uint64 `json:"receivedPackets"`
+	ReceivedBytes   uint64 `json:"receivedBytes"`
+	Drops           uint64 `json:"drops"`
+}

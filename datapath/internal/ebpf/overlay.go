@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// endSuffix is what the name of a tunnel's device has behind it at its other end, by
+// which packets come in that are to be encapsulated.
+const endSuffix = "-e"
+
+// peerRest is how long the index of a peer that went is not given out again: packets
+// on their way bear it.
+const peerRest = time.Second
+
+// overlay has the tunnels and the peers behind them.
+type overlay struct {
+	d       *DataPlane
+	changes atomic.Uint64 // of what may lead to peers: the host's routes, devices, addresses
+
+	mu      sync.Mutex
+	tunnels map[datapath.TunnelName]*tunnel
+	peers   map[datapath.PeerName]*peer
+	next    uint32 // index of a peer, to be tried next
+	resting map[uint32]time.Time
+	gate    kernelTunnelGate
+
+	namesMu sync.Mutex // after all others
+	devices map[string]datapath.TunnelName
+}
+
+// tunnel is one that is in force.
+type tunnel struct {
+	spec                   datapath.Tunnel
+	told                   bool // else of an earlier run
+	id                     uint32
+	device, crossing, back int // indexes of devices, as in struct peer
+	keys                   map[kernelTunnelKey]bool
+	changes                uint64
+}
+
+// peer is one that is in force; without a tunnel it has no index.
+type peer struct {
+	spec     datapath.Peer
+	told     bool
+	index    uint32
+	entry    kernelPeer
+	prefixes map[netip.Prefix]bool
+	ids      map[kernelPeerKey]bool
+	out      string // device of the underlay
+	changes  uint64
+}
+
+// adoptOverlay takes over what an earlier run wrote.
+func adoptOverlay(d *DataPlane) (*overlay, error) {
+	o := &overlay{
+		d: d, tunnels: map[datapath.TunnelName]*tunnel{}, peers: map[datapath.PeerName]*peer{},
+		resting: map[uint32]time.Time{}, devices: map[string]datapath.TunnelName{},
+	}
+	var id uint32
+	var name kernelPeerName
+	byID := map[uint32]*tunnel{}
+	it := d.maps[kernelMapLlTunnelName].Iterate()
+	for it.Next(&id, &name) {
+		t := &tunnel{id: id, keys: map[kernelTunnelKey]bool{}}
+		o.tunnels[datapath.TunnelName(name.text())], byID[id] = t, t
+		o.devices[name.deviceText()] = datapath.TunnelName(name.text())
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("tunnels: %w", err)
+	}
+	var key kernelTunnelKey
+	var value kernelTunnel
+	for it := d.maps[kernelMapLlTunnel].Iterate(); it.Next(&key, &value); {
+		if t := byID[value.Id]; t != nil {
+			t.keys[key] = true
+		} else if err := ifThere(d.maps[kernelMapLlTunnel].Delete(&key)); err != nil {
+			return nil, fmt.Errorf("tunnels: %w", err)
+		}
+	}
+	if _, err := lookup(d.maps[kernelMapLlTunnelGate], uint32(0), &o.gate); err != nil {
+		return nil, fmt.Errorf("tunnels: %w", err)
+	}
+	return o, o.adoptPeers()
+}
+
+func (o *overlay) adoptPeers() error {
+	var index uint32
+	var name kernelPeerName
+	byIndex := map[uint32]*peer{}
+	it := o.d.maps[kernelMapLlPeerName].Iterate()
+	for it.Next(&index, &name) {
+		p := &peer{index: index, prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
+		if _, err := lookup(o.d.maps[kernelMapLlPeer], index, &p.entry); err != nil {
+			return fmt.Errorf("peers: %w", err)
+		}
+		if old := o.peers[datapath.PeerName(name.text())]; old != nil {
+			// It was being moved from one index to another; what refers to the other goes.
+			if err := o.release(old.index); err != nil {
+				return err
+			}
+			delete(byIndex, old.index)
+		}
+		o.peers[datapath.PeerName(name.text())], byIndex[index] = p, p
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	var id kernelPeerKey
+	for it := o.d.maps[kernelMapLlPeerId].Iterate(); it.Next(&id, &index); {
+		if p := byIndex[index]; p != nil {
+			p.ids[id] = true
+		} else if err := ifThere(o.d.maps[kernelMapLlPeerId].Delete(&id)); err != nil {
+			return fmt.Errorf("peers: %w", err)
+		}
+	}
+	var prefix kernelPeerPrefixKey
+	var stray []kernelPeerPrefixKey
+	for it := o.d.maps[kernelMapLlPeerPrefix].Iterate(); it.Next(&prefix, &index); {
+		if p := byIndex[index]; p != nil {
+			p.prefixes[prefix.prefix()] = true
+		} else {
+			stray = append(stray, prefix)
+		}
+	}
+	for _, prefix := range stray {
+		if err := ifThere(o.d.maps[kernelMapLlPeerPrefix].Delete(&prefix)); err != nil {
+			return fmt.Errorf("peers: %w", err)
+		}
+	}
+	return nil
+}
+
+// switchZone is where the devices of tunnels are.
+func (o *overlay) switchZone() uint8 {
+	if name := o.d.config.SwitchNamespace; name == "" || name == "host" {
+		return zoneHost
+	}
+	return zoneSwitch
+}
+
+// has says whether a device is that of a tunnel.
+func (o *overlay) has(zone uint8, device string) bool {
+	o.namesMu.Lock()
+	defer o.namesMu.Unlock()
+	_, ok := o.devices[device]
+	return ok && zone == o.switchZone()
+}
+
+// tunnelEnds returns the devices by which packets come in that are to be encapsulated.
+// v.mu is held.
+func (v *devices) tunnelEnds() (ends []int) {
+	for index, l := range v.links {
+		device, ok := strings.CutSuffix(l.Attrs().Name, endSuffix)
+		if ok && v.d.overlay.has(v.zone.id, device) && l.Type() == "veth" {
+			ends = append(ends, index)
+		}
+	}
+	return ends
+}
+
+// refersTo has next hops that lead to peers count as used.
+func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ways := map[uint32]bool{}
+	for _, p := range o.peers {
+		var way uint32
+		if p.index != 0 && o.d.maps[kernelMapLlPeerWay].Lookup(p.index, &way) == nil {
+			ways[way] = true
+		}
+	}
+	return func(index uint32) bool { return ways[index] || used(index) }
+}
+
+// newIndex returns an index that nobody has, the one that was used last last.
+func (o *overlay) newIndex() (uint32, error) {
+	used := map[uint32]bool{}
+	for _, p := range o.peers {
+		used[p.index] = true
+	}
+	for index, since := range o.resting {
+		if time.Since(since) > peerRest {
+			delete(o.resting, index)
+		}
+	}
+	for range peerCount {
+		o.next = (o.next + 1) % peerCount
+		if _, rests := o.resting[o.next]; o.next != 0 && !used[o.next] && !rests {
+			return o.next, nil
+		}
+	}
+	return 0, fmt.Errorf("%d peers: %w", len(o.peers), datapath.ErrCapacity)
+}
+
+// release gives an index back that nothing refers to any more.
+func (o *overlay) release(index uint32) error {
+	if index == 0 {
+		return nil
+	}
+	err := errors.Join(
+		o.d.maps[kernelMapLlPeer].Update(index, &kernelPeer{}, ebpf.UpdateAny),
+		o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
+		ifThere(o.d.maps[kernelMapLlPeerName].Delete(index)),
+	)
+	o.resting[index] = time.Now()
+	return errors.Join(err, o.forgetHops(index))
+}
+
+// forgetHops makes the next hops to a peer invalid.
+func (o *overlay) forgetHops(index uint32) error {
+	dmac := [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
+	zone := o.switchZone()
+	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == zone && k.Dmac == dmac && k.Smac == [6]byte{} })
+}
+
+// forgetAllHops makes those of all tunnels invalid: a prefix is somebody else's now.
+func (o *overlay) forgetAllHops() error {
+	zone := o.switchZone()
+	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+		return k.Zone == zone && k.Smac == [6]byte{} && bytes.Equal(k.Dmac[:4], []byte{0x02, 0, 0, 0})
+	})
+}
+
+func (k *kernelPeerName) text() string {
+	name, _, _ := bytes.Cut(k.Name[:], []byte{0})
+	return string(name)
+}
+
+func (k *kernelPeerName) deviceText() string {
+	name, _, _ := bytes.Cut(k.Device[:], []byte{0})
+	return string(name)
+}
+
+func nameOfPeer(name, device string) (k kernelPeerName, err error) {
+	if len(name) >= len(k.Name) {
+		return k, fmt.Errorf("name longer than %d bytes: %w", len(k.Name)-1, datapath.ErrUnsupported)
+	}
+	copy(k.Name[:], name)
+	k.Device = deviceName(device)
+	return k, nil
+}
+
+func peerPrefixKeyOf(p netip.Prefix) kernelPeerPrefixKey {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return kernelPeerPrefixKey{PrefixLen: uint32(bits), Addr: addrOf(p.Masked().Addr())}
+}
+
+func (k kernelPeerPrefixKey) prefix() netip.Prefix {
+	a, bits := k.Addr.addr(), int(k.PrefixLen)
+	if a.Is4() {
+		bits -= 96
+	}
+	return netip.PrefixFrom(a, bits)
+}
+
+// counters sums up those of peers.
+func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
+	for _, index := range indexes {
+		var each []kernelPeerStats
+		if index == 0 || o.d.maps[kernelMapLlPeerStats].Lookup(index, &each) != nil {
+			continue
+		}
+		for _, s := range each {
+			c.SentPackets += s.SentPacketCount
+			c.SentBytes += s.SentByteCount
+			c.ReceivedPackets += s.ReceivedPacketCount
+			c.ReceivedBytes += s.ReceivedByteCount
+			c.Drops += s.DropCount
+		}
+	}
+	return c
+}
+
+// newTunnelID returns an id that nobody has.
+func (o *overlay) newTunnelID() (uint32, error) {
+	used := map[uint32]bool{}
+	for _, t := range o.tunnels {
+		used[t.id] = true
+	}
+	for id := uint32(1); id < math.MaxUint8; id++ {
+		if !used[id] {
+			return id, nil
+		}
+	}
+	return 0, fmt.Errorf("%d tunnels: %w", len(used), datapath.ErrCapacity)
+}

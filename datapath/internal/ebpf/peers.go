@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// peerTable is the table of peers.
+type peerTable struct{ *overlay }
+
+// Update implements [datapath.Table].
+func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datapath.Peer) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.peers[name]
+	if p == nil {
+		p = &peer{prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
+		o.peers[name] = p
+	}
+	p.spec, p.told = value, true
+	return o.put(name, p)
+}
+
+// put brings a peer into force.
+func (o *overlay) put(name datapath.PeerName, p *peer) error {
+	p.changes = o.changes.Load()
+	if p.spec.Tunnel == "" {
+		return o.clear(p)
+	}
+	t := o.tunnels[p.spec.Tunnel]
+	if t == nil || !t.told || t.device == 0 {
+		return fmt.Errorf("tunnel %q: %w", p.spec.Tunnel, datapath.ErrAbsent)
+	}
+	entry, out, err := o.build(t, p)
+	if err != nil {
+		return err
+	}
+	p.out = out.Attrs().Name
+	if err := o.setEntry(name, p, entry); err != nil {
+		return err
+	}
+	if err := o.setIDs(p, t); err != nil {
+		return err
+	}
+	if err := o.setPrefixes(p); err != nil {
+		return err
+	}
+	o.d.ports.mu.RLock()
+	defer o.d.ports.mu.RUnlock()
+	if o.d.ports.holder(zoneHost, out.Attrs().Index) == "" {
+		return fmt.Errorf("an Interface for device %q of the host, by which %s is reached and answers come in: %w", p.out, p.entry.Remote.addr(), datapath.ErrAbsent)
+	}
+	return nil
+}
+
+// build returns what the programs are to know of a peer, and by which device of the host
+// it is reached.
+func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link, err error) {
+	z, err := o.d.zone(zoneHost)
+	if err != nil {
+		return entry, nil, err
+	}
+	var why []error
+	for _, remote := range p.spec.Underlay {
+		if t.spec.Local.IsValid() && t.spec.Local.Is4() != remote.Is4() {
+			continue
+		}
+		var local netip.Addr
+		if local, out, err = z.wayTo(remote); err != nil {
+			why = append(why, fmt.Errorf("underlay %s: %w", remote, err))
+			continue
+		}
+		if t.spec.Local.IsValid() {
+			local = t.spec.Local
+		}
+		entry = kernelPeer{
+			Local: addrOf(local), Remote: addrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
+			DeviceIfindex: uint32(t.device), CrossingIfindex: uint32(t.crossing), ReturnIfindex: uint32(t.back),
+			OutIfindex: uint32(out.Attrs().Index),
+		}
+		header := tunnelHeader(&t.spec, local, remote)
+		entry.HeaderLen = uint32(copy(entry.Header[:], header))
+		return entry, out, nil
+	}
+	if len(why) == 0 {
+		return entry, nil, fmt.Errorf("no underlay address is of the family of the tunnel's local address %s: %w", t.spec.Local, datapath.ErrAbsent)
+	}
+	return entry, nil, errors.Join(why...)
+}
+
+// wayTo returns the source and the device by which the namespace reaches an address.
+func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
+	routes, err := z.nl.RouteGet(remote.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return local, nil, fmt.Errorf("no route (%v): %w", err, datapath.ErrAbsent)
+	}
+	r := routes[0]
+	local, _ = netip.AddrFromSlice(r.Src)
+	switch local = local.Unmap(); {
+	case r.Type != unix.RTN_UNICAST && r.Type != 0:
+		return local, nil, errors.New("is an address of this node, or nobody's")
+	case !local.IsValid():
+		return local, nil, fmt.Errorf("no source address: %w", datapath.ErrAbsent)
+	}
+	out, err = z.nl.LinkByIndex(r.LinkIndex)
+	return local, out, err
+}
+
+// tunnelHeader returns what is written before each packet, outer and inner Ethernet
+// header included, without what differs from packet to packet.
+func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
+	const ttl = 64
+	proto := byte(unix.IPPROTO_UDP)
+	if t.Type == datapath.TunnelGRE {
+		proto = unix.IPPROTO_GRE
+	}
+	b := make([]byte, 12, headerMax)
+	if remote.Is4() {
+		b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
+		ip := append([]byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl, proto, 0, 0}, local.AsSlice()...)
+		ip = append(ip, remote.AsSlice()...)
+		var sum uint32
+		for i := 0; i < len(ip); i += 2 {
+			sum += uint32(ip[i])<<8 | uint32(ip[i+1])
+		}
+		sum = sum>>16 + sum&0xffff
+		sum += sum >> 16
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
+		b = append(b, ip...)
+	} else {
+		b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IPV6)
+		b = append(b, 0x60, 0, 0, 0, 0, 0, proto, ttl)
+		b = append(append(b, local.AsSlice()...), remote.AsSlice()...)
+	}
+	if t.Type == datapath.TunnelGRE {
+		if t.VNI == 0 {
+			return append(b, 0, 0, 0, 0)
+		}
+		return binary.BigEndian.AppendUint32(append(b, 0x20, 0, 0, 0), t.VNI)
+	}
+	b = binary.BigEndian.AppendUint16(append(b, 0, 0), t.Port)
+	b = append(b, 0, 0, 0, 0)
+	if t.Type == datapath.TunnelVXLAN {
+		b = append(b, 0x08, 0, 0, 0)
+	} else {
+		b = append(b, 0, 0, 0x65, 0x58)
+	}
+	b = binary.BigEndian.AppendUint32(b, t.VNI<<8)
+	mac := []byte{0x02, 0x4c, 0x4c, 0, 0, 0x01}
+	return append(append(append(b, mac...), mac...), 0, 0)
+}
+
+// setEntry writes the entry of a peer, under a new index where packets would otherwise
+// see half of the old and half of the new.
+func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) error {
+	if p.index != 0 && p.entry == entry {
+		return nil
+	}
+	old, same := p.index, p.entry
+	same.OutIfindex = entry.OutIfindex
+	index := old
+	if old == 0 || same != entry {
+		k, err := nameOfPeer(string(name), "")
+		if err != nil {
+			return err
+		}
+		if index, err = o.newIndex(); err != nil {
+			return err
+		}
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			return err
+		}
+		err = errors.Join(
+			o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
+			o.d.maps[kernelMapLlPeerStats].Update(index, make([]kernelPeerStats, cpus), ebpf.UpdateAny),
+			o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny),
+		)
+		if err != nil {
+			return tableError("peers", err)
+		}
+	}
+	if err := o.d.maps[kernelMapLlPeer].Update(index, &entry, ebpf.UpdateAny); err != nil {
+		return tableError("peers", err)
+	}
+	p.index, p.entry = index, entry
+	if old == 0 || old == index {
+		return nil
+	}
+	// From the new index on, and not before it is known by all.
+	for prefix := range p.prefixes {
+		k := peerPrefixKeyOf(prefix)
+		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, index, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+	}
+	for id := range p.ids {
+		if err := o.d.maps[kernelMapLlPeerId].Update(&id, index, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+	}
+	return o.release(old)
+}
+
+// setIDs writes by which sources what comes in is known as the peer's.
+func (o *overlay) setIDs(p *peer, t *tunnel) error {
+	wanted := map[kernelPeerKey]bool{}
+	for _, a := range p.spec.Underlay {
+		wanted[kernelPeerKey{Underlay: addrOf(a), TunnelId: t.id}] = true
+	}
+	for id := range wanted {
+		if err := o.d.maps[kernelMapLlPeerId].Update(&id, p.index, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+	}
+	for id := range p.ids {
+		if !wanted[id] {
+			if err := o.deleteOwn(kernelMapLlPeerId, &id, p.index); err != nil {
+				return err
+			}
+		}
+	}
+	p.ids = wanted
+	return nil
+}
+
+// deleteOwn deletes an entry unless it is another peer's by now.
+func (o *overlay) deleteOwn(table string, key any, index uint32) error {
+	var now uint32
+	there, err := lookup(o.d.maps[table], key, &now)
+	if err == nil && there && now == index {
+		err = ifThere(o.d.maps[table].Delete(key))
+	}
+	return err
+}
+
+// setPrefixes writes what is behind a peer. What was another's is this one's at once.
+func (o *overlay) setPrefixes(p *peer) error {
+	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
+	moved := false
+	for _, prefix := range p.spec.Prefixes {
+		wanted[prefix] = true
+		k := peerPrefixKeyOf(prefix)
+		if p.prefixes[prefix] && o.isOwn(&k, p.index) {
+			continue
+		}
+		moved = true
+		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, p.index, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+	}
+	for prefix := range p.prefixes {
+		if wanted[prefix] {
+			continue
+		}
+		moved = true
+		k := peerPrefixKeyOf(prefix)
+		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.index); err != nil {
+			return err
+		}
+	}
+	p.prefixes = wanted
+	if !moved {
+		return nil
+	}
+	return o.forgetAllHops()
+}
+
+func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
+	var now uint32
+	there, err := lookup(o.d.maps[kernelMapLlPeerPrefix], k, &now)
+	return err == nil && there && now == index
+}
+
+// clear takes a peer out of force.
+func (o *overlay) clear(p *peer) error {
+	if p.index == 0 {
+		return nil
+	}
+	for prefix := range p.prefixes {
+		k := peerPrefixKeyOf(prefix)
+		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.index); err != nil {
+			return err
+		}
+	}
+	for id := range p.ids {
+		if err := o.deleteOwn(kernelMapLlPeerId, &id, p.index); err != nil {
+			return err
+		}
+	}
+	clear(p.prefixes)
+	clear(p.ids)
+	index := p.index
+	p.index, p.entry = 0, kernelPeer{}
+	return o.release(index)
+}
+
+// Delete implements [datapath.Table].
+func (o peerTable) Delete(_ context.Context, name datapath.PeerName) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.peers[name]
+	if p == nil {
+		return nil
+	}
+	if err := o.clear(p); err != nil {
+		return err
+	}
+	delete(o.peers, name)
+	return nil
+}
+
+// Keys implements [datapath.Table].
+func (o peerTable) Keys(context.Context) iter.Seq2[datapath.PeerName, error] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return eachName(slices.Sorted(maps.Keys(o.peers)))
+}
+
+// Verify implements [datapath.Table].
+func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.peers[name]
+	if p == nil || !p.told {
+		return false, nil
+	}
+	if p.index == 0 {
+		return p.spec.Tunnel == "", nil
+	}
+	if changes := o.changes.Load(); p.changes != changes {
+		t := o.tunnels[p.spec.Tunnel]
+		if t == nil {
+			return false, nil
+		}
+		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
+			return false, nil // Update says why
+		}
+		p.changes = changes
+	}
+	var now kernelPeer
+	if err := o.d.maps[kernelMapLlPeer].Lookup(p.index, &now); err != nil {
+		return false, err
+	}
+	return now == p.entry, nil
+}
+
+// TunnelState implements [datapath.Telemetry].
+func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
+	o := t.d.overlay
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x := o.tunnels[name]
+	if x == nil || !x.told {
+		return s, false
+	}
+	var indexes []uint32
+	for _, p := range o.peers {
+		if p.told && p.spec.Tunnel == name {
+			indexes = append(indexes, p.index)
+			s.Peers++
+		}
+	}
+	s.Traffic = o.counters(indexes...)
+	if z, err := t.d.zone(o.switchZone()); err == nil {
+		if link, err := z.nl.LinkByName(x.spec.Device); err == nil {
+			s.MTU = link.Attrs().MTU
+		}
+	}
+	return s, true
+}
+
+// PeerState implements [datapath.Telemetry].
+func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
+	o := t.d.overlay
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.peers[name]
+	if p == nil || !p.told {
+		return s, false
+	}
+	if p.index != 0 {
+		s.Local, s.Underlay, s.Device = p.entry.Local.addr(), p.entry.Remote.addr(), p.out
+		s.Traffic = o.counters(p.index)
+	}
+	return s, true
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// innerPrefix begins the names of ports that no Interface has.
+const innerPrefix = "tunnel "
+
+// isInner says whether a port is attached for a tunnel, and not for an Interface.
+func isInner(name datapath.PortName) bool { return strings.HasPrefix(string(name), innerPrefix) }
+
+// innerPorts are the ports that a tunnel has for itself.
+func innerPorts(name datapath.TunnelName) (device, end datapath.PortName) {
+	return datapath.PortName(innerPrefix + string(name)), datapath.PortName(innerPrefix + string(name) + " end")
+}
+
+// rename gives a port, with its hooks as they are, another name. p.mu is held.
+func (p *ports) rename(from, to datapath.PortName) error {
+	t := p.byName[from]
+	folder := p.folder(t.zone, to)
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	if err := os.Rename(p.folder(t.zone, from), folder); err != nil {
+		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
+	}
+	for _, h := range t.hooks {
+		h.moved(folder)
+	}
+	p.byName[to] = t
+	delete(p.byName, from)
+	return nil
+}
+
+// tunnelTable is the table of tunnels.
+type tunnelTable struct{ *overlay }
+
+// Update implements [datapath.Table].
+func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value datapath.Tunnel) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.tunnels[name]
+	if t == nil {
+		t = &tunnel{keys: map[kernelTunnelKey]bool{}}
+	}
+	changed := t.told && t.spec != value
+	if err := o.name(name, t, value.Device); err != nil {
+		return err
+	}
+	t.spec, t.told, t.changes = value, true, o.changes.Load()
+	o.tunnels[name] = t
+	if err := o.attach(ctx, name, t); err != nil {
+		return err
+	}
+	if err := o.setKeys(t); err != nil {
+		return err
+	}
+	for _, peer := range slices.Sorted(maps.Keys(o.peers)) {
+		if p := o.peers[peer]; p.told && p.spec.Tunnel == name && (changed || p.index == 0) {
+			// What is wrong is told with the peer.
+			if o.put(peer, p) != nil {
+				p.changes = 0
+				o.d.signal()
+			}
+		}
+	}
+	return nil
+}
+
+// name gives a tunnel an id, and writes down what it is called.
+func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (err error) {
+	if t.id == 0 {
+		if t.id, err = o.newTunnelID(); err != nil {
+			return err
+		}
+	}
+	k, err := nameOfPeer(string(name), device)
+	if err == nil {
+		err = o.d.maps[kernelMapLlTunnelName].Update(t.id, &k, ebpf.UpdateAny)
+	}
+	if err != nil {
+		return err
+	}
+	o.namesMu.Lock()
+	defer o.namesMu.Unlock()
+	maps.DeleteFunc(o.devices, func(_ string, of datapath.TunnelName) bool { return of == name })
+	o.devices[device] = name
+	return nil
+}
+
+// attach attaches the programs to the devices that packets of the tunnel cross.
+func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tunnel) (err error) {
+	device, end := innerPorts(name)
+	split := o.switchZone() == zoneSwitch
+	if err := o.d.ports.Update(ctx, device, datapath.Port{Device: t.spec.Device, Switch: true, Role: datapath.RoleTunnel}); err != nil {
+		return err
+	}
+	if err := o.d.ports.Update(ctx, end, datapath.Port{Device: t.spec.Device + endSuffix, Switch: true, Role: datapath.RoleTunnel}); err != nil {
+		return err
+	}
+	if t.device, err = o.indexOf(o.switchZone(), t.spec.Device); err != nil {
+		return err
+	}
+	t.crossing, t.back = 0, 0
+	if !split {
+		return nil
+	}
+	c := o.d.config
+	if t.back, err = o.hold(ctx, zoneHost, c.HostDevice); err == nil {
+		t.crossing, err = o.hold(ctx, zoneSwitch, c.SwitchDevice)
+	}
+	return err
+}
+
+// hold has a device between host and switch be a port, if it is none of anybody's yet.
+func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index int, err error) {
+	if device == "" {
+		return 0, fmt.Errorf("there is no link between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
+	}
+	if index, err = o.indexOf(zone, device); err != nil {
+		return 0, err
+	}
+	o.d.ports.mu.RLock()
+	holder := o.d.ports.holder(zone, index)
+	o.d.ports.mu.RUnlock()
+	if holder != "" && !isInner(holder) {
+		return index, nil
+	}
+	return index, o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch})
+}
+
+func (o *overlay) indexOf(zone uint8, device string) (int, error) {
+	z, err := o.d.zone(zone)
+	if err != nil {
+		return 0, err
+	}
+	link, err := z.nl.LinkByName(device)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		err = datapath.ErrAbsent
+	}
+	if err != nil {
+		return 0, fmt.Errorf("device %q: %w", device, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+// locals returns the addresses of this node that a tunnel ends at.
+func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
+	if t.spec.Local.IsValid() {
+		return []netip.Addr{t.spec.Local}, nil
+	}
+	z, err := o.d.zone(zoneHost)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := retry(func() ([]netlink.Addr, error) { return z.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == unix.RT_SCOPE_UNIVERSE && !ip.IsLoopback() {
+			all = append(all, ip.Unmap())
+		}
+	}
+	return all, nil
+}
+
+// keys returns by what packets of the tunnel are known.
+func (o *overlay) keys(t *tunnel) (map[kernelTunnelKey]bool, error) {
+	locals, err := o.locals(t)
+	if err != nil {
+		return nil, err
+	}
+	wanted := make(map[kernelTunnelKey]bool, len(locals))
+	for _, a := range locals {
+		k := kernelTunnelKey{Local: addrOf(a), Vni: t.spec.VNI, Proto: unix.IPPROTO_UDP, Port: swap16(t.spec.Port)}
+		if t.spec.Type == datapath.TunnelGRE {
+			k.Proto, k.Port = unix.IPPROTO_GRE, 0
+			if t.spec.VNI != 0 {
+				k.Keyed = 1
+			}
+		}
+		wanted[k] = true
+	}
+	return wanted, nil
+}
+
+// setKeys writes them.
+func (o *overlay) setKeys(t *tunnel) error {
+	wanted, err := o.keys(t)
+	if err != nil {
+		return err
+	}
+	for k := range wanted {
+		value := kernelTunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
+		if err := o.d.maps[kernelMapLlTunnel].Update(&k, &value, ebpf.UpdateAny); err != nil {
+			return tableError("tunnels", err)
+		}
+	}
+	for k := range t.keys {
+		if !wanted[k] {
+			if err := ifThere(o.d.maps[kernelMapLlTunnel].Delete(&k)); err != nil {
+				return err
+			}
+		}
+	}
+	t.keys = wanted
+	return o.setGate()
+}
+
+// setGate writes what incoming packets are looked at for.
+func (o *overlay) setGate() error {
+	var g kernelTunnelGate
+	ports := map[uint16]bool{}
+	for _, t := range o.tunnels {
+		for k := range t.keys {
+			if k.Proto == unix.IPPROTO_GRE {
+				g.Gre = 1
+			} else {
+				ports[k.Port] = true
+			}
+		}
+	}
+	if len(ports) > tunnelPorts {
+		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
+	}
+	copy(g.Port[:], slices.Sorted(maps.Keys(ports)))
+	if g == o.gate {
+		return nil
+	}
+	if err := o.d.maps[kernelMapLlTunnelGate].Update(uint32(0), &g, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("tunnels: %w", err)
+	}
+	o.gate = g
+	return nil
+}
+
+var tunnelTypes = map[datapath.TunnelType]kernelTunnelType{
+	datapath.TunnelVXLAN:  kernelTunnelTypeTUNNEL_VXLAN,
+	datapath.TunnelGeneve: kernelTunnelTypeTUNNEL_GENEVE,
+	datapath.TunnelGRE:    kernelTunnelTypeTUNNEL_GRE,
+}
+
+// Delete implements [datapath.Table].
+func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.tunnels[name]
+	if t == nil {
+		return nil
+	}
+	for k := range t.keys {
+		if err := ifThere(o.d.maps[kernelMapLlTunnel].Delete(&k)); err != nil {
+			return err
+		}
+	}
+	t.keys = nil
+	if err := o.setGate(); err != nil {
+		return err
+	}
+	for peer, p := range o.peers {
+		if p.entry.TunnelId == t.id {
+			if err := o.clear(p); err != nil {
+				return fmt.Errorf("peer %q: %w", peer, err)
+			}
+		}
+	}
+	inner := []datapath.PortName{}
+	device, end := innerPorts(name)
+	inner = append(inner, device, end)
+	if len(o.tunnels) == 1 {
+		inner = append(inner, datapath.PortName(innerPrefix+"link "+o.d.config.HostDevice), datapath.PortName(innerPrefix+"link "+o.d.config.SwitchDevice))
+	}
+	for _, port := range inner {
+		if err := o.d.ports.Delete(ctx, port); err != nil {
+			return err
+		}
+	}
+	if err := ifThere(o.d.maps[kernelMapLlTunnelName].Delete(t.id)); err != nil {
+		return err
+	}
+	o.namesMu.Lock()
+	maps.DeleteFunc(o.devices, func(_ string, of datapath.TunnelName) bool { return of == name })
+	o.namesMu.Unlock()
+	delete(o.tunnels, name)
+	return nil
+}
+
+// Keys implements [datapath.Table].
+func (o tunnelTable) Keys(context.Context) iter.Seq2[datapath.TunnelName, error] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return eachName(slices.Sorted(maps.Keys(o.tunnels)))
+}
+
+func eachName[K any](names []K) iter.Seq2[K, error] {
+	return func(yield func(K, error) bool) {
+		for _, name := range names {
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.tunnels[name]
+	if t == nil || !t.told {
+		return false, nil
+	}
+	if changes := o.changes.Load(); t.changes != changes {
+		keys, err := o.keys(t)
+		if err != nil || !maps.Equal(keys, t.keys) {
+			return false, err
+		}
+		t.changes = changes
+	}
+	device, end := innerPorts(name)
+	for _, port := range []datapath.PortName{device, end} {
+		if ok, err := o.d.ports.Verify(ctx, port); !ok || err != nil {
+			return false, err
+		}
+	}
+	if t.crossing == 0 {
+		return true, nil
+	}
+	o.d.ports.mu.RLock()
+	defer o.d.ports.mu.RUnlock()
+	return o.d.ports.holder(zoneHost, t.back) != "" && o.d.ports.holder(zoneSwitch, t.crossing) != "", nil
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// TunnelName identifies a [Tunnel].
+type TunnelName string
+
+// TunnelType is how packets are encapsulated.
+type TunnelType uint8
+
+// The types of tunnels.
+const (
+	TunnelVXLAN  TunnelType = iota // RFC 7348
+	TunnelGeneve                   // RFC 8926, without options
+	TunnelGRE                      // RFC 2784, with a key (RFC 2890) where there is a VNI
+)
+
+// TunnelTypes are the words for them.
+var TunnelTypes = [...]string{TunnelVXLAN: "vxlan", TunnelGeneve: "geneve", TunnelGRE: "gre"}
+
+// String returns the word for t.
+func (t TunnelType) String() string {
+	if int(t) < len(TunnelTypes) {
+		return TunnelTypes[t]
+	}
+	return fmt.Sprintf("TunnelType(%d)", uint8(t))
+}
+
+// DefaultPort returns the UDP port of a type; 0: it has none.
+func (t TunnelType) DefaultPort() uint16 {
+	return [...]uint16{TunnelVXLAN: 4789, TunnelGeneve: 6081, TunnelGRE: 0}[t]
+}
+
+// Tunnel leads to the nodes that name it, by way of the host's network namespace. Its
+// device is in the switch's: what is routed to it is encapsulated for the peer that has
+// the longest prefix of the destination.
+type Tunnel struct {
+	Device string
+	Type   TunnelType
+	VNI    uint32     // GRE: 0: packets have no key
+	Local  netip.Addr // underlay source; invalid: as the route to each peer has it
+	Port   uint16     // UDP, at both ends
+	MTU    int        // of the device, bytes; 0: as the underlay allows
+}
+
+// Overhead returns how many bytes the encapsulation takes of the MTU of the underlay.
+func (t *Tunnel) Overhead(overIPv6 bool) int {
+	outer := 20
+	if overIPv6 {
+		outer = 40
+	}
+	switch {
+	case t.Type != TunnelGRE:
+		return outer + 8 + 8 + 14
+	case t.VNI != 0:
+		return outer + 8
+	default:
+		return outer + 4
+	}
+}
+
+// PeerName identifies a [Peer].
+type PeerName string
+
+// Peer is another node.
+type Peer struct {
+	Underlay []netip.Addr   // its addresses there; the first that can be reached is sent to
+	Prefixes []netip.Prefix // behind it
+	Tunnel   TunnelName     // empty: the underlay routes them
+}
+
+// TunnelState is a tunnel as it is now.
+type TunnelState struct {
+	MTU     int // of the device; 0: there is none
+	Peers   int // that it leads to
+	Traffic PeerCounters
+}
+
+// PeerState is a peer as it is now.
+type PeerState struct {
+	Local, Underlay netip.Addr // in use; invalid: none
+	Device          string     // of the underlay, by which it is reached
+	PathMTU         int        // of the underlay, bytes, where it is known to be less than the device's; else 0
+	Traffic         PeerCounters
+}
+
+// PeerCounters count inner packets.
+type PeerCounters struct {
+	SentPackets, SentBytes         uint64
+	ReceivedPackets, ReceivedBytes uint64
+	Drops                          uint64
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* decap.h - what comes out of tunnels: from whom, and where it goes on. */
+#pragma once
+
+#include "shortcut.h"
+
+#define GENEVE_CONTROL	0x80
+#define GENEVE_CRITICAL 0x40
+#define VXLAN_HAS_VNI	0x08
+#define GRE_HAS_KEY	0x2000
+#define ETH_P_INNER	0x6558 /* Ethernet, in Geneve */
+
+/* What of the outer packet is not looked at any more. */
+struct decap {
+	struct tunnel_key key;
+	__u32 inner_off; /* of the inner IP header */
+	__u8 head[16];	 /* UDP and what comes behind it, or GRE */
+	__be16 inner;	 /* Ethernet type of what is inside */
+	__u16 pad;
+};
+
+/* Ingress hook, a packet with the word of a peer. Returns whether it is encapsulated and to
+ * be sent to that; else p->peer is whose tunnel it came out of, or 0 where the word is
+ * none of ours: not on this device.
+ */
+static __always_inline int decap_crosses(struct pkt *p, __u32 word)
+{
+	struct peer *peer = underlay_peer(p->skb, word & TC_INDEX_PEER);
+
+	if (!peer)
+		return 0;
+	if ((word & TC_INDEX_INNER) != TC_INDEX_INNER)
+		return !config_zone && p->skb->ifindex == peer->return_ifindex;
+	if (p->skb->ifindex == peer->device_ifindex) {
+		p->peer = word & TC_INDEX_PEER;
+	} else if (config_zone && p->skb->ifindex == peer->crossing_ifindex) {
+		p->peer = word & TC_INDEX_PEER;
+		p->early = 1;
+		p->in_port = peer->device_ifindex;
+	}
+	return 0;
+}
+
+/* Finds out where what is inside begins. LL_NEXT: it has been found; LL_PASS: it is
+ * nothing that we understand, and the kernel's.
+ */
+static __always_inline int decap_look(struct __sk_buff *skb, struct pkt *p, struct decap *d)
+{
+	struct tunnel_gate *gate;
+	__u8 *head = d->head;
+	__u32 zero = 0;
+
+	gate = bpf_map_lookup_elem(&ll_tunnel_gate, &zero);
+	if (!gate)
+		return LL_PASS;
+	if (p->proto == IPPROTO_UDP) {
+		int known = 0;
+
+		for (int i = 0; i < TUNNEL_PORTS; i++)
+			known |= gate->port[i] == p->dport;
+		if (!known || !p->dport)
+			return LL_PASS;
+		if (bpf_skb_load_bytes(skb, p->l4_off, head, 16))
+			return LL_PASS;
+		d->key.port = p->dport;
+		d->key.vni = head[12] << 16 | head[13] << 8 | head[14];
+		d->inner_off = p->l4_off + 16;
+	} else {
+		if (!gate->gre || bpf_skb_load_bytes(skb, p->l4_off, head, 8))
+			return LL_PASS;
+		if (*(__be16 *)head & ~bpf_htons(GRE_HAS_KEY))
+			return LL_PASS;
+		d->key.keyed = *(__be16 *)head != 0;
+		d->key.vni = d->key.keyed ? bpf_ntohl(*(__be32 *)&head[4]) : 0;
+		d->inner_off = p->l4_off + (d->key.keyed ? 8 : 4);
+		d->inner = *(__be16 *)&head[2];
+	}
+	d->key.local = p->daddr;
+	d->key.proto = p->proto;
+	return LL_NEXT;
+}
+
+/* Looks behind the header of VXLAN or Geneve, which the type says it is. LL_PASS as in
+ * decap_look.
+ */
+static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d, __u32 type)
+{
+	__u8 flags = d->head[9];
+	__be16 mac[7];
+
+	if (type == TUNNEL_VXLAN) {
+		if (!(d->head[8] & VXLAN_HAS_VNI))
+			return LL_PASS;
+	} else {
+		if (d->head[8] >> 6 || flags & GENEVE_CONTROL)
+			return LL_PASS;
+		if (flags & GENEVE_CRITICAL || d->head[10] != ETH_P_INNER >> 8 ||
+		    d->head[11] != (ETH_P_INNER & 0xff))
+			return -DROP_TUNNEL_MALFORMED;
+		d->inner_off += (d->head[8] & 0x3f) * 4;
+	}
+	if (bpf_skb_load_bytes(skb, d->inner_off, mac, sizeof(mac)))
+		return -DROP_TUNNEL_MALFORMED;
+	d->inner = mac[6];
+	d->inner_off += ETH_HLEN;
+	return LL_NEXT;
+}
+
+/* Marks of congestion on the outer packet are for the inner one (RFC 6040, figure 4). */
+static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
+				     const struct decap *d)
+{
+	int outer = tunnel_class(skb, p->l3_off, p->family);
+	int inner_family = d->inner == bpf_htons(ETH_P_IP) ? 4 : 6;
+	int inner = tunnel_class(skb, d->inner_off, inner_family);
+	int ecn = outer & ECN_MASK;
+	__u8 bytes[2];
+
+	if (outer < 0 || inner < 0)
+		return -DROP_TUNNEL_MALFORMED;
+	if (ecn == ECN_CE && !(inner & ECN_MASK))
+		return -DROP_TUNNEL_ECN;
+	if (ecn != ECN_CE && !(ecn == ECN_ECT1 && (inner & ECN_MASK) == ECN_ECT0))
+		return LL_NEXT;
+	if ((inner & ECN_MASK) == ecn)
+		return LL_NEXT;
+	ecn |= inner & ~ECN_MASK;
+	if (bpf_skb_load_bytes(skb, d->inner_off, bytes, sizeof(bytes)))
+		return -DROP_TUNNEL_MALFORMED;
+	if (inner_family == 4) {
+		if (bpf_l3_csum_replace(skb, d->inner_off + 10, bpf_htons(inner), bpf_htons(ecn),
+					2))
+			return -DROP_REWRITE;
+		bytes[1] = ecn;
+	} else {
+		bytes[1] = (bytes[1] & 15) | ecn << 4;
+	}
+	return bpf_skb_store_bytes(skb, d->inner_off, bytes, sizeof(bytes), 0) ? -DROP_REWRITE
+									       : LL_NEXT;
+}
+
+/* Takes the outer headers off. LL_STACK: the kernel does not know yet of which family the
+ * packet is; it sees when the packet comes in by a device again.
+ */
+static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *p,
+				       const struct decap *d)
+{
+	__s32 room = d->inner_off - ETH_HLEN;
+	int same = d->inner == (p->family == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6));
+	__u64 flags = p->family == 6 ? LL_ROOM_DECAP_IPV4 : LL_ROOM_DECAP_IPV6;
+	struct ethhdr eth = {
+		.h_dest = { 0x02, 0x4c, 0x4c, 0, 0, 0x01 },
+		.h_source = { 0x02, 0x4c, 0x4c, 0, 0, 0x01 },
+		.h_proto = d->inner,
+	};
+	int ret = LL_NEXT;
+
+	if (same ||
+	    bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | flags)) {
+		/* Kernels before 6.3 know no such flags. */
+		if (bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+			return -DROP_REWRITE;
+		ret = same ? LL_NEXT : LL_STACK;
+	}
+	if (bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0))
+		return -DROP_REWRITE;
+	return ret;
+}
+
+/* Sends a packet that is out of its tunnel on to where it is looked at. */
+static __always_inline int decap_send(struct __sk_buff *skb, struct pkt *p, const struct peer *peer,
+				      int known)
+{
+	if (!peer->return_ifindex && known)
+		return LL_INNER;
+	skb->tc_index = TC_INDEX_INNER | p->peer;
+	if (!peer->return_ifindex)
+		p->action = bpf_redirect(peer->device_ifindex, BPF_F_INGRESS);
+	else if (known)
+		p->action = bpf_redirect_peer(peer->return_ifindex, 0);
+	else
+		p->action = bpf_redirect(peer->return_ifindex, 0);
+	return LL_REDIRECT;
+}
+
+static __always_inline __u32 decap_peer(const struct pkt *p, __u32 tunnel_id)
+{
+	struct peer_key key = { .underlay = p->saddr, .tunnel_id = tunnel_id };
+	__u32 *index = bpf_map_lookup_elem(&ll_peer_id, &key);
+
+	return index ? *index : 0;
+}
+
+/* Ingress hook, in the host's namespace: takes p out of a tunnel of ours. LL_NEXT: it is
+ * in none. LL_INNER: it is out of it, and p says only whose it is. A global function, so
+ * that the verifier walks it once.
+ */
+__noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
+{
+	struct decap d = {};
+	struct tunnel *tunnel;
+	struct peer *peer;
+	__u32 index;
+	int ret;
+
+	/* Fragments are the kernel's, and end there: outer packets are sent with DF. */
+	if (!p || p->fragment || p->slow || p->tagged || p->vid || p->to_group)
+		return LL_NEXT;
+	if (decap_look(skb, p, &d) != LL_NEXT)
+		return LL_NEXT;
+	tunnel = bpf_map_lookup_elem(&ll_tunnel, &d.key);
+	if (!tunnel)
+		return LL_NEXT;
+	index = decap_peer(p, tunnel->id);
+	peer = index ? bpf_map_lookup_elem(&ll_peer, &index) : NULL;
+	if (!peer)
+		return -DROP_TUNNEL_UNKNOWN_PEER;
+	ret = tunnel->type == TUNNEL_GRE ? LL_NEXT : decap_ethernet(skb, &d, tunnel->type);
+	if (ret == LL_PASS)
+		return LL_NEXT;
+	if (ret == LL_NEXT && d.inner != bpf_htons(ETH_P_IP) && d.inner != bpf_htons(ETH_P_IPV6))
+		ret = -DROP_TUNNEL_MALFORMED;
+	if (ret == LL_NEXT)
+		ret = decap_ecn(skb, p, &d);
+	if (ret == LL_NEXT)
+		ret = decap_strip(skb, p, &d);
+	if (ret < 0) {
+		tunnel_count_drop(index);
+		return ret;
+	}
+	tunnel_count(index, skb->len, 1);
+	__builtin_memset(p, 0, sizeof(*p));
+	p->peer = index;
+	p->in_port = peer->device_ifindex;
+	p->early = 1;
+	return decap_send(skb, p, peer, ret == LL_NEXT);
+}
+
+/* A packet that came out of the tunnel of p->peer, and was parsed, with the outcome ret:
+ * by the tracked path, if there is one, or to the tunnel's device, where it goes through
+ * everything that comes in by a port. There, LL_NEXT: it may.
+ */
+static __noinline int decap_inner(struct pkt *p, int ret)
+{
+	__u32 index = p->peer;
+	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
+
+	if (!peer)
+		return -DROP_TUNNEL_UNKNOWN_PEER;
+	if (!p->early) {
+		if (!p->family || tunnel_peer_of(&p->saddr) != index) {
+			tunnel_count_drop(index);
+			return -DROP_TUNNEL_SOURCE;
+		}
+		return LL_NEXT;
+	}
+	if (p->skb->pkt_type != PACKET_HOST && bpf_skb_change_type(p->skb, PACKET_HOST))
+		return -DROP_REWRITE;
+	p->now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	if (ret == LL_NEXT && !p->fragment)
+		ret = p->family == 4 ? track_ipv4(p) : track_ipv6(p);
+	if (ret < 0 || ret == LL_REDIRECT)
+		return ret;
+	p->skb->tc_index = TC_INDEX_INNER | index;
+	p->action = bpf_redirect(peer->device_ifindex, BPF_F_INGRESS);
+	return LL_REDIRECT;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* underlay.h - encapsulated packets on their way to peers, by the host's namespace. */
+#pragma once
+
+#include "nexthop.h"
+#include "route.h"
+
+/* Sends an encapsulated packet to the peer index: by the next hop that was learnt, or by
+ * the kernel's routes and neighbours, which the egress hook learns from.
+ */
+static __noinline int underlay_send(struct pkt *p, __u32 index)
+{
+	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
+	__u32 *way = bpf_map_lookup_elem(&ll_peer_way, &index);
+	struct nexthop *nexthop;
+	__u32 hop, out;
+
+	if (!peer || !way || !peer->tunnel_id)
+		return -DROP_TUNNEL_NO_PEER;
+	hop = *way;
+	nexthop = hop ? bpf_map_lookup_elem(&ll_nexthop, &hop) : NULL;
+	out = nexthop ? nexthop_device(nexthop) : 0;
+	if (nexthop && out &&
+	    ticks_since(p->now_tick, nexthop->checked_tick) <= config_confirm_ticks) {
+		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
+
+		if (ret != LL_NEXT)
+			return ret;
+		if (nexthop->flags & NEXTHOP_F_PEER) {
+			p->action = bpf_redirect_peer(out, 0);
+			return LL_REDIRECT;
+		}
+		p->skb->tc_index = TC_INDEX_TRACKED;
+		p->action = bpf_redirect(out, 0);
+		return LL_REDIRECT;
+	}
+	if (nexthop && out)
+		nexthop->checked_tick = p->now_tick; /* one packet is enough */
+	out = route_find(p->skb, &peer->local, &peer->remote,
+			 (peer->type == TUNNEL_GRE ? IPPROTO_GRE : IPPROTO_UDP) |
+				 (addr_is4(&peer->remote) ? ROUTE_IPV4 : 0),
+			 p->skb->ifindex);
+	if (!out)
+		out = peer->out_ifindex;
+	if (!out)
+		return -DROP_TUNNEL_NO_ROUTE;
+	p->skb->tc_index = TC_INDEX_UNDERLAY | (index & TC_INDEX_PEER);
+	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+	return LL_REDIRECT;
+}
+
+/* Whether a device is one that packets with the word of a peer cross. */
+static __always_inline struct peer *underlay_peer(struct __sk_buff *skb, __u32 index)
+{
+	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
+
+	return peer && peer->tunnel_id ? peer : NULL;
+}
+
+/* Egress hook, where the kernel is about to send an encapsulated packet to the peer
+ * index: that is the way of later ones. A global function, so that the verifier walks it
+ * once.
+ */
+__noinline int underlay_learn(struct __sk_buff *skb, __u32 index)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	struct nexthop_key key = { .ifindex = skb->ifindex, .zone = config_zone };
+	__u32 *way = bpf_map_lookup_elem(&ll_peer_way, &index);
+	struct device *device = device_find(key.ifindex);
+
+	if (!way || !device || data + 12 > end || skb->vlan_present)
+		return 0;
+	__builtin_memcpy(key.dmac, data, 6);
+	__builtin_memcpy(key.smac, data + 6, 6);
+	key.mtu_bytes = device->mtu_bytes;
+	*way = nexthop_enter(&key, device, bpf_ktime_get_coarse_ns() >> TICK_SHIFT);
+	return 0;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testdaemon"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// mesh is nodes, each with a daemon, a pod behind it, and a tunnel to all others.
+//
+//	pod1 10.74.1.2 ── p1 [switch 1] ══ [node1] eth0 192.0.2.1 ─┐
+//	pod2 10.74.2.2 ── p1 [switch 2] ══ [node2] eth0 192.0.2.2 ─┼─ lan
+//	pod3 10.74.3.2 ── p1 [switch 3] ══ [node3] eth0 192.0.2.3 ─┘
+//
+// IPv6 likewise: fd74:1::2 and 2001:db8:74::1. A node whose switch is the host has the
+// pods' ports itself.
+type mesh struct {
+	t     *testing.T
+	lan   *testnet.NS
+	nodes []*meshNode
+	meshKind
+}
+
+// meshKind is what all nodes of a mesh have alike.
+type meshKind struct {
+	split  bool   // the switch has a namespace of its own
+	tunnel string // type; empty: routed
+	over6  bool   // the underlay is IPv6
+}
+
+func (k meshKind) String() string {
+	how := map[bool]string{false: "host", true: "split"}[k.split]
+	family := map[bool]string{false: "IPv4", true: "IPv6"}[k.over6]
+	if k.tunnel == "" {
+		return how + "/routed"
+	}
+	return how + "/" + k.tunnel + "/" + family
+}
+
+type meshNode struct {
+	*testdaemon.Daemon
+	id      int
+	ns, pod *testnet.NS
+	sw      string // the switch's namespace; empty: the host's
+}
+
+func newMesh(t *testing.T, count int, kind meshKind) *mesh {
+	t.Helper()
+	m := &mesh{t: t, lan: testnet.New(t, "lan"), meshKind: kind}
+	var ports []string
+	for i := 1; i <= count; i++ {
+		n := &meshNode{id: i, ns: testnet.New(t, fmt.Sprintf("node%d", i)), pod: testnet.New(t, fmt.Sprintf("pod%d", i))}
+		port := fmt.Sprintf("n%d", i)
+		testnet.Veth(t, testnet.Port{NS: m.lan, Name: port},
+			testnet.Port{NS: n.ns, Name: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", i), fmt.Sprintf("2001:db8:74::%d/64", i)}})
+		ports = append(ports, port)
+		n.ns.Forward(t)
+		namespace := "host"
+		if kind.split {
+			n.sw = testnet.UniqueName("switch")
+			namespace = n.sw
+			t.Cleanup(func() { testnet.DeleteNamed(t, n.sw) })
+		}
+		n.Daemon = testdaemon.New(t, n.ns, programs, "switch: {namespace: "+namespace+"}",
+			"tables: {connections: 16384, halfOpen: 4096, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")
+		m.nodes = append(m.nodes, n)
+	}
+	m.lan.Bridge(t, "br0", ports...)
+	for _, n := range m.nodes {
+		n.Start()
+		n.LLCLI("apply", "-f", n.File(m.objects(n)))
+		m.plugIn(n)
+	}
+	for _, n := range m.nodes {
+		m.ready(n)
+	}
+	return m
+}
+
+// plugIn connects the pod of a node.
+func (m *mesh) plugIn(n *meshNode) {
+	m.t.Helper()
+	m.t.Run(fmt.Sprintf("plug in pod %d", n.id), func(t *testing.T) { // which holds the namespace as long as it takes
+		ns := n.ns
+		if n.sw != "" {
+			testnet.Eventually(t, patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
+			ns = testnet.Named(t, n.sw)
+		}
+		testnet.Veth(t, testnet.Port{NS: n.pod, Name: "eth0", Addrs: []string{n.pod4() + "/24", n.pod6() + "/64"}},
+			testnet.Port{NS: ns, Name: "p1", Addrs: []string{fmt.Sprintf("10.74.%d.1/24", n.id), fmt.Sprintf("fd74:%d::1/64", n.id)}})
+	})
+	n.pod.Route(m.t, "default", fmt.Sprintf("10.74.%d.1", n.id))
+	n.pod.Route(m.t, "default", fmt.Sprintf("fd74:%d::1", n.id))
+	for _, addr := range []string{n.pod4(), "[" + n.pod6() + "]"} {
+		n.pod.ServeTCP(m.t, addr+":4660", fmt.Sprintf("pod%d", n.id))
+		n.pod.ServeUDP(m.t, addr+":4660", fmt.Sprintf("pod%d", n.id))
+	}
+}
+
+func (n *meshNode) pod4() string { return fmt.Sprintf("10.74.%d.2", n.id) }
+func (n *meshNode) pod6() string { return fmt.Sprintf("fd74:%d::2", n.id) }
+
+// underlay is the address of a node that its peers know.
+func (m *mesh) underlay(n *meshNode) string {
+	switch {
+	case m.tunnel == "":
+		return fmt.Sprintf(`"192.0.2.%d", "2001:db8:74::%d"`, n.id, n.id)
+	case m.over6:
+		return fmt.Sprintf(`"2001:db8:74::%d"`, n.id)
+	default:
+		return fmt.Sprintf("192.0.2.%d", n.id)
+	}
+}
+
+// objects are what a node is told.
+func (m *mesh) objects(n *meshNode) string {
+	netns := "host"
+	if m.split {
+		netns = "switch"
+	}
+	docs := []string{
+		"kind: Interface\nname: eth0\nspec: {device: eth0}",
+		"kind: Interface\nname: p1\nspec: {device: p1, role: port, netns: " + netns + "}",
+	}
+	tunnel := ""
+	if m.tunnel != "" {
+		tunnel = ", tunnel: mesh"
+		docs = append(docs, "kind: Tunnel\nname: mesh\nspec: {device: hstunnel, type: "+m.tunnel+", vni: 4660}")
+	}
+	for _, peer := range m.nodes {
+		if peer != n {
+			docs = append(docs, fmt.Sprintf("kind: Peer\nname: node%d\nspec: {underlay: [%s], prefixes: [10.74.%d.0/24, \"fd74:%d::/64\"]%s}",
+				peer.id, m.underlay(peer), peer.id, peer.id, tunnel))
+		}
+	}
+	return strings.Join(docs, "\n---\n")
+}
+
+func (m *mesh) ready(n *meshNode) {
+	m.t.Helper()
+	var out string
+	defer func() {
+		if m.t.Failed() {
+			m.t.Logf("node %d: %s", n.id, out)
+		}
+	}()
+	testnet.Eventually(m.t, patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
+		var code int
+		out, code, _ = n.TryLLCLI("status", "-o", "json")
+		return code == 0 && (strings.Contains(out, `"notReady": []`) || !strings.Contains(out, `"notReady"`))
+	})
+}
+
+// allPairs has every pod talk to every other one, in both families.
+func (m *mesh) allPairs() {
+	m.t.Helper()
+	data := bytes.Repeat([]byte("sixteen bytes ok"), 40)
+	for _, from := range m.nodes {
+		for _, to := range m.nodes {
+			if from == to {
+				continue
+			}
+			for _, addr := range []string{to.pod4(), "[" + to.pod6() + "]"} {
+				target, want := addr+":4660", fmt.Sprintf("pod%d", to.id)
+				var err error
+				ok := func(name string, e error) bool {
+					if err = e; err == nil && name != want {
+						err = errors.New("answered by " + name)
+					}
+					return err == nil
+				}
+				for range 3 {
+					if !ok(testtraffic.TalkUDP(from.pod, "", target, data)) {
+						m.t.Errorf("%s: pod%d to %s by UDP: %v", m, from.id, target, err)
+					}
+				}
+				if !ok(testtraffic.TalkTCP(from.pod, "", target, bytes.Repeat(data, 40))) {
+					m.t.Errorf("%s: pod%d to %s by TCP: %v", m, from.id, target, err)
+				}
+			}
+		}
+	}
+}
+
+// TestOverlay has pods of several nodes talk to each other by each kind of tunnel.
+func TestOverlay(t *testing.T) {
+	testnet.RequireRoot(t)
+	for _, kind := range []meshKind{
+		{tunnel: "vxlan"}, {tunnel: "vxlan", split: true}, {tunnel: "vxlan", over6: true, split: true}, {tunnel: "geneve", split: true},
+		{tunnel: "geneve", over6: true}, {tunnel: "gre", split: true}, {tunnel: "gre", over6: true}, {},
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			m := newMesh(t, 2, kind)
+			begin := time.Now()
+			m.allPairs()
+			t.Logf("all pairs after %s", time.Since(begin).Round(time.Millisecond))
+			m.counted()
+		})
+	}
+}
+
+// counted has the counters say what was carried, and by the short cut.
+func (m *mesh) counted() {
+	m.t.Helper()
+	for _, n := range m.nodes {
+		c := n.Counters("", "")
+		maps.DeleteFunc(c.Drops, func(_ string, n uint64) bool { return n == 0 })
+		if len(c.Drops) != 0 || c.Verdicts["tracked"] == 0 {
+			m.t.Errorf("%s: node %d: drops %v, verdicts %v", m, n.id, c.Drops, c.Verdicts)
+		}
+		if m.tunnel == "" {
+			continue
+		}
+		out := n.LLCLI("get", "peers", "-o", "json")
+		for _, want := range []string{`"sentPackets"`, `"receivedPackets"`} {
+			if !strings.Contains(out, want) || strings.Contains(out, want+": 0,") {
+				m.t.Errorf("%s: node %d: no %s in\n%s", m, n.id, want, out)
+			}
+		}
+	}
+}
