@@ -64,6 +64,18 @@ var (
 			"llcli events drops, which names the Endpoint: see what runs in it, and whether it has addresses that its object does not name"},
 		{"no_mapping", "for an address that only NAT uses, and no connection, mapping or rule has it",
 			"nothing, unless somebody behind the NAT is to be reached: then a NAT of type dnat"},
+		{"tunnel_unknown_peer", "it came in by a Tunnel, from an address that is no Peer's",
+			"llcli events drops shows the address: is an underlay address of a Peer missing?"},
+		{"tunnel_source", "it came in by a Tunnel, with a source that is in none of that Peer's prefixes",
+			"llcli get peers: is a prefix missing, or another Peer's?"},
+		{"tunnel_no_peer", "it was to leave by a Tunnel, and no Peer has its destination among its prefixes",
+			"llcli get routes: which route leads to the Tunnel's device and to no Peer?"},
+		{"tunnel_no_route", "the host has no way to the Peer's underlay address",
+			"ip route get ADDRESS in the host's namespace"},
+		{"tunnel_malformed", "it came in by a Tunnel, and holds no IP packet, or options that are not understood and have to be",
+			"who sends it? Peers are to route IP through the Tunnel, not to bridge frames"},
+		{"tunnel_ecn", "it met congestion on its way, and its sender does not understand such marks (RFC 6040)",
+			"nothing: that is how the sender learns of congestion"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

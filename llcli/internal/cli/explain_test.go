@@ -45,6 +45,7 @@ func TestSchemas(t *testing.T) {
 		api.KindService: &api.ServiceSpec{}, api.KindInterface: &api.InterfaceSpec{}, api.KindBridge: &api.BridgeSpec{}, api.KindRoute: &api.RouteSpec{},
 		api.KindEndpoint: &api.EndpointSpec{}, api.KindAddressGroup: &api.AddressGroupSpec{}, api.KindNAT: &api.NATSpec{}, api.KindFirewallRule: &api.FirewallRuleSpec{},
 		api.KindPodNetwork: &api.PodNetworkSpec{},
+		api.KindTunnel:     &api.TunnelSpec{}, api.KindPeer: &api.PeerSpec{},
 	}
 	for _, kind := range api.Kinds {
 		docs, err := parseManifest(kind, []byte(schemas[kind]))

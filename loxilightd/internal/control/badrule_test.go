@@ -142,7 +142,24 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"Route", `{"prefix":"10.0.0.0/8","type":"prohibit","mtu":1400}`, "mtu", "carries nothing"},
 	{"Route", `{"prefix":"10.0.0.0/8","type":"prohibit","source":"10.1.0.1"}`, "source", "carries nothing"},
 	{"Route", `{"prefix":"10.0.0.0/8","netns":"pod","device":"e"}`, "netns", "host, switch"},
-	{"Route", `{"prefix":"10.0.0.0/8","peer":"a"}`, "peer", "no Peers in this version yet"},
+	{"Tunnel", `{}`, "device", "no name of a device"},
+	{"Tunnel", `{"device":"hsvxlan1000000"}`, "device", "longer than 13"},
+	{"Tunnel", `{"device":"t0","type":"stt"}`, "type", "stt is not there yet"},
+	{"Tunnel", `{"device":"t0","type":"ipip"}`, "type", "none of vxlan, geneve, gre"},
+	{"Tunnel", `{"device":"t0","vni":16777216}`, "vni", "24 bits"},
+	{"Tunnel", `{"device":"t0","type":"gre","port":4789}`, "port", "gre has no ports"},
+	{"Tunnel", `{"device":"t0","port":65536}`, "port", "not between"},
+	{"Tunnel", `{"device":"t0","local":"192.0.2.0/24"}`, "local", "192.0.2.0/24"},
+	{"Tunnel", `{"device":"t0","mtu":60}`, "mtu", "not between"},
+	{"Peer", `{}`, "underlay", "is missing"},
+	{"Peer", `{"underlay":["192.0.2.1","fe80::1"]}`, "underlay[1]", "every link"},
+	{"Peer", `{"underlay":["192.0.2.1","192.0.2.1"]}`, "underlay[1]", "underlay[0] already"},
+	{"Peer", `{"underlay":"192.0.2.1","tunnel":"A B"}`, "tunnel", "no name"},
+	{"Peer", `{"underlay":"192.0.2.1","prefixes":["10.0.0.0/8","10.0.0.1/8"]}`, "prefixes[1]", "10.0.0.0/8"},
+	{"Peer", `{"underlay":"192.0.2.1","prefixes":"192.0.2.0/24"}`, "prefixes[0]", "own underlay address"},
+	{"Peer", `{"underlay":"192.0.2.1","prefixes":"2001:db8::/64"}`, "prefixes[0]", "another family"},
+	{"Peer", `{"underlay":"192.0.2.1","prefixes":"224.0.0.0/4","tunnel":"t"}`, "prefixes[0]", "nothing that is reached"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"a"}`, "peer", "a Route that leads to a Peer is not there yet"},
 	{"Route", `{"prefix":"10.0.0.0/8","device":"a/b"}`, "device", "no name of a device"},
 	{"Route", `{"prefix":"10.0.0.0/8","via":"router"}`, "via", "no address"},
 	{"Route", `{"prefix":"10.0.0.0/8","via":"0.0.0.0"}`, "via", "one station"},
@@ -172,7 +189,7 @@ func TestRuleRefused(t *testing.T) {
 			continue
 		}
 		want := api.ReasonInvalid
-		if strings.Contains(tt.text, "in this version yet") {
+		if strings.Contains(tt.text, "in this version yet") || strings.Contains(tt.text, "is not there yet") {
 			want = api.ReasonUnsupported
 		}
 		if err.Reason() != want {

@@ -57,7 +57,7 @@ func TestList(t *testing.T) {
 	}
 	h.want("list", `{"kind":"Interface"}`,
 		`{"revision":1,"items":[{"kind":"Interface","name":"eth0","owner":"cli","spec":{"device":"eth0"},"status":{"state":"Ready"},"revision":1}]}`)
-	h.wantError("list", `{"kind":"Tunnel"}`, 1, "", "kind", `"Tunnel"`)
+	h.wantError("list", `{"kind":"Mesh"}`, 1, "", "kind", `"Mesh"`)
 	h.wantError("get", `{"kind":"Service"}`, 1, "", "name", "is missing")
 	h.wantError("counters", `{"kind":"Service"}`, 1, "", "name", "is missing")
 	h.wantError("version", `{"verbose":true}`, -32602, "", "verbose", "want none")
