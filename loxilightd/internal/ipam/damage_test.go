@@ -114,7 +114,37 @@ func TestDamage(t *testing.T) {
 			r.Store = nil
 		})
 	}
-	r.t = t
+	r.t, r.o.Live = t, func() []Lease { return all }
+	for range 300 {
+		b := slices.Clone(good)
+		for range 1 + rand.IntN(4) {
+			at := rand.IntN(len(b))
+			switch rand.IntN(3) {
+			case 0:
+				b[at] ^= byte(1 + rand.IntN(255))
+			case 1:
+				b = b[:max(at, 1)]
+			default:
+				b = slices.Insert(b, at, byte(rand.IntN(256)), '\n')
+			}
+		}
+		if err := os.WriteFile(r.o.Path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.reopen()
+		r.noneTwice()
+		if n := len(r.Leases()); n != len(all) {
+			t.Fatalf("%d leases, want %d, of\n%s", n, len(all), b)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.Store = nil
+	}
+	r.now = r.now.Add(time.Second) // what is set aside has a name of its own
+	if err := os.Remove(r.o.Path); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(r.o.Path, 0o700); err != nil { // not a file at all
 		t.Fatal(err)
 	}
