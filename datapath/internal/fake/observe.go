@@ -94,7 +94,8 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c dat
 
 // TunnelState implements [datapath.Telemetry].
 func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
-	_, ok = t.tunnels.content()[name]
+	tunnel, ok := t.tunnels.content()[name]
+	s.MTU = tunnel.MTU // 0: no device says how much it carries
 	for _, p := range t.peers.content() {
 		if p.Tunnel == name {
 			s.Peers++

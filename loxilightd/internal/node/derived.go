@@ -92,7 +92,7 @@ type derived struct {
 // to what is made from them.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
-	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute}
+	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute, state.KindTunnel}
 )
 
 func newDerived(n *Node) *derived {

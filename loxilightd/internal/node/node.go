@@ -200,6 +200,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
 			n.kickNetwork()
+			n.signalWorld()
 		case <-later.C:
 			last = time.Now()
 			n.services.Kick()

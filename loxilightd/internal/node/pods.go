@@ -147,12 +147,18 @@ func uplinksOf(s *state.Snapshot, d Devices) (devices []string) {
 	return devices
 }
 
-// podMTU returns how long a packet of a pod may be: as told, or so that every uplink
-// carries it. 0: there is no uplink.
+// podMTU returns how long a packet of a pod may be: as told, or so that every uplink and
+// every tunnel carries it. 0: there is none.
 func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
 			return told
+		}
+	}
+	telemetry := n.opts.Plane.Telemetry()
+	least := func(is int) {
+		if is != 0 && (mtu == 0 || is < mtu) {
+			mtu = is
 		}
 	}
 	for o := range s.After(state.KindInterface, "") {
@@ -160,8 +166,13 @@ func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
 		if i.Role != datapath.RoleUplink || i.Device == n.opts.Devices.Host || i.Device == n.opts.Devices.Switch {
 			continue
 		}
-		if is, ok := n.opts.Plane.Telemetry().PortState(datapath.PortName(o.Name)); ok && is.Index != 0 && (mtu == 0 || is.MTU < mtu) {
-			mtu = is.MTU
+		if is, ok := telemetry.PortState(datapath.PortName(o.Name)); ok && is.Index != 0 {
+			least(is.MTU)
+		}
+	}
+	for o := range s.After(state.KindTunnel, "") {
+		if is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name)); ok {
+			least(is.MTU)
 		}
 	}
 	return mtu
@@ -181,12 +192,12 @@ const masquerade = math.MaxInt32
 
 // hasPodRules says whether rules of NAT are made anew for what changed.
 func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
-	networks, uplinks := false, false
+	networks, others := false, false
 	for _, k := range changed {
 		networks = networks || k.Kind == state.KindPodNetwork
-		uplinks = uplinks || k.Kind == state.KindInterface
+		others = others || k.Kind == state.KindInterface || k.Kind == state.KindPeer
 	}
-	return networks || uplinks && len(s.PodNetworks()) > 0
+	return networks || others && len(s.PodNetworks()) > 0
 }
 
 // podNAT adds the rules that give the pods' connections the node's address: what leaves
@@ -200,6 +211,9 @@ func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NA
 	var pods []netip.Prefix
 	for _, o := range networks {
 		pods = append(pods, o.Value.(*state.PodNetwork).Subnets...)
+	}
+	for o := range s.After(state.KindPeer, "") {
+		pods = append(pods, o.Value.(*state.Peer).Prefixes...)
 	}
 	for _, o := range networks {
 		v := o.Value.(*state.PodNetwork)

@@ -142,14 +142,20 @@ func TestPodNetworkRows(t *testing.T) {
 		t.Errorf("MTU %d, want 1400", m)
 	}
 
-	revision := commit(t, r.store, nil, one.Key, two.Key, own.Key, lead.Key)
-	waitFor(t, r.n, revision, one, two, own, lead)
+	// A tunnel that carries less.
+	tunnel := objectOf(state.KindTunnel, "overlay", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hsvxlan100", MTU: 1350}})
+	r.apply(tunnel)
+	r.told.want(t, "Tunnel/overlay realised")
+	eventually(t, func() bool { b, _ := r.network.Content(); return b["pods#bridge"].MTU == 1350 && r.n.PodMTU() == 1350 })
+
+	revision := commit(t, r.store, nil, one.Key, two.Key, own.Key, lead.Key, tunnel.Key)
+	waitFor(t, r.n, revision, one, two, own, lead, tunnel)
 	bridges, routes := r.network.Content()
 	ports, _ := r.plane.Content()
 	if len(bridges)+len(routes)+len(r.network.LinksContent()) > 0 || len(ports) != 1 {
 		t.Errorf("left are %v %v %v %v", bridges, routes, r.network.LinksContent(), ports)
 	}
-	r.told.want(t, "PodNetwork/one removed", "PodNetwork/two removed", "Route/lead removed", "Interface/own removed")
+	r.told.want(t, "PodNetwork/one removed", "PodNetwork/two removed", "Route/lead removed", "Interface/own removed", "Tunnel/overlay removed")
 }
 
 func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
@@ -187,8 +193,14 @@ func TestPodMasquerade(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", d)
 	}
 
-	// A rule that is refused is the PodNetwork's.
-	r.told.want(t, "Interface/eth1 realised", "Interface/p1 realised", "PodNetwork/two realised", "NAT/own realised")
+	// What goes to the pods of another node keeps its source.
+	peer := objectOf(state.KindPeer, "far", &state.Peer{Peer: datapath.Peer{Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Prefixes: list("64.0.0.0/2", "2001:db8:9::/48")}})
+	r.apply(peer)
+	eventually(t, func() bool {
+		_, in := r.rules()["PodNetwork/one#ipv4"]
+		return in && cmp.Equal(r.rules()["PodNetwork/one#ipv4"].Match.Destination, without(netip.MustParsePrefix("0.0.0.0/2"), list("10.7.1.0/24", "10.0.0.0/16")), compared)
+	})
+	r.told.want(t, "Peer/far realised", "Interface/eth1 realised", "Interface/p1 realised", "PodNetwork/two realised", "NAT/own realised")
 	r.plane.Refuse("PodNetwork/one#ipv4", fmt.Errorf("not today"))
 	commit(t, r.store, []*state.Object{masqueraded("one", "10.7.2.0/24")})
 	r.told.want(t, "PodNetwork/one failed")
