@@ -13,7 +13,7 @@
 SEC("tc")
 int ll_fast_test(struct __sk_buff *skb)
 {
-	return skb->pkt_type == PACKET_HOST ? fast_forward(skb) : FAST_NOT;
+	return fast_forward(skb);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

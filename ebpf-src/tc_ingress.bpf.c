@@ -70,13 +70,17 @@ int ll_tc_ingress(struct __sk_buff *skb)
 			return TC_ACT_UNSPEC;
 	}
 	if (!(word & TC_INDEX_UNDERLAY)) {
-		if (config_fast && skb->pkt_type == PACKET_HOST) {
-			ret = fast_forward(skb);
-			if (ret != FAST_NOT)
-				return ret;
-		}
+		ret = config_fast ? fast_forward(skb) : FAST_NOT;
+		if (ret >= 0)
+			return ret;
 		__builtin_memset(&p, 0, sizeof(p));
 		p.in_port = skb->ifindex;
+		if (ret != FAST_NOT) {
+			parse_packet(skb, &p);
+			p.skb = skb;
+			p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+			return finish(&p, ret);
+		}
 	}
 	/* To a group: for the kernel, if the rules allow it. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;

@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,17 +13,21 @@ import (
 
 // BenchmarkTracked measures the tracked path by BPF_PROG_RUN, without what the
 // kernel does before and after it. The connection rewrites a packet to what it is
-// already, so that the same one can go in again until its TTL ends.
+// already, so that the same one can go in again until its TTL ends. What counts is the
+// mean of the fastest quarter of all runs: others are those that something else came into.
 func BenchmarkTracked(b *testing.B) {
 	for _, bench := range []struct {
 		name     string
 		proto    uint8
 		src, dst string
+		flags    uint16
 	}{
-		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80"},
-		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80"},
-		{"udp6", testpkt.ProtoUDP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80"},
-		{"tcp6", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80"},
+		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0},
+		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0},
+		{"tcp4 translated", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT},
+		{"udp6", testpkt.ProtoUDP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0},
+		{"tcp6", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0},
+		{"tcp6 translated", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", ctDNAT},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			r := newRig(b)
@@ -32,7 +37,7 @@ func BenchmarkTracked(b *testing.B) {
 			r.put(kernelMapLlNexthop, uint32(7), kernelNexthop{
 				Ifindex: r.out.index, MtuBytes: 1500, CheckedTick: rigTick() + 20,
 			})
-			meta := kernelCtMeta{Nexthop: 7, State: uint8(kernelCtStateCT_ESTABLISHED), LastSeenTick: rigTick()}
+			meta := kernelCtMeta{Nexthop: 7, State: uint8(kernelCtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
 			if src.Addr().Is4() {
 				k := kernelCt4Key{Saddr: addrOf(src.Addr()).Word[3], Daddr: addrOf(dst.Addr()).Word[3], Sport: swap16(src.Port()), Dport: swap16(dst.Port()), Proto: bench.proto}
 				r.put(kernelMapLlCt4, k, kernelCt4Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
@@ -40,20 +45,24 @@ func BenchmarkTracked(b *testing.B) {
 				k := kernelCt6Key{Saddr: addrOf(src.Addr()), Daddr: addrOf(dst.Addr()), Sport: swap16(src.Port()), Dport: swap16(dst.Port()), Proto: bench.proto}
 				r.put(kernelMapLlCt6, k, kernelCt6Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
 			}
-			var total time.Duration
-			runs := 0
+			var runs []time.Duration
 			for b.Loop() {
 				r.ns.Do(b, func() error {
 					action, d, err := r.ingress.Benchmark(frame, repeats, nil)
 					if action != actRedirect {
 						b.Fatalf("action %d, want a redirect", int32(action))
 					}
-					total += d
-					runs++
+					runs = append(runs, d)
 					return err
 				})
 			}
-			b.ReportMetric(float64(total.Nanoseconds())/float64(runs), "ns/packet")
+			slices.Sort(runs)
+			var sum time.Duration
+			fastest := runs[:max(1, len(runs)/4)]
+			for _, d := range fastest {
+				sum += d
+			}
+			b.ReportMetric(float64(sum.Nanoseconds())/float64(len(fastest)), "ns/packet")
 		})
 	}
 }

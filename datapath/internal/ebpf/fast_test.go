@@ -27,7 +27,7 @@ type fastRig struct {
 	slow, alone *ebpf.Program
 }
 
-func newFastRig(t *testing.T) *fastRig {
+func newFastRig(t testing.TB) *fastRig {
 	t.Helper()
 	f := &fastRig{rig: newRig(t)}
 	spec, err := loadKernel()
@@ -76,6 +76,7 @@ type fastCase struct {
 	// The device that it comes in by.
 	mayBridge bool
 	station   bool
+	guarded   bool
 }
 
 // fastResult is all that a program has made of a fastCase.
@@ -121,6 +122,11 @@ func (f *fastRig) prepare(c *fastCase) {
 		bit = 1 << (f.in.index & 63)
 	}
 	f.put(kernelMapLlBridged, f.in.index>>6, bit)
+	bit = 0
+	if c.guarded {
+		bit = 1 << (f.in.index & 63)
+	}
+	f.put(kernelMapLlGuarded, f.in.index>>6, bit)
 	key := kernelStationKey{Ifindex: f.in.index}
 	if c.station {
 		f.put(kernelMapLlStation, key, kernelStation{Bridge: 99, Domain: 3, Mac: f.in.mac})

@@ -22,7 +22,7 @@ type fastBase struct {
 
 // bases returns TCP and UDP, untranslated and translated in all ways.
 func (f *fastRig) bases() (all []fastBase) {
-	for _, family := range fastFamilies {
+	for _, family := range families {
 		client, vip := family.client, family.vip
 		backend, router := family.far, netip.AddrPortFrom(family.outAddr, 61057)
 		for _, proto := range []string{"TCP", "UDP"} {
@@ -51,9 +51,6 @@ func (f *fastRig) bases() (all []fastBase) {
 	}
 	return all
 }
-
-// fastFamilies are those that fast.h forwards.
-var fastFamilies = families[:1]
 
 // CT_F_.
 const (
@@ -127,6 +124,21 @@ func fixSum(frame []byte) {
 		sum = sum>>16 + sum&0xffff
 	}
 	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
+}
+
+// checksum makes the right checksum of an IPv4 header be want, by its identification.
+func checksum(want uint16) fastChange {
+	return ofVersion(4, fastChange{name: "checksum", do: func(c *fastCase) {
+		if len(c.frame) < 34 {
+			return
+		}
+		for id := range 1 << 16 {
+			binary.BigEndian.PutUint16(c.frame[18:], uint16(id))
+			if fixSum(c.frame); binary.BigEndian.Uint16(c.frame[24:]) == want {
+				return
+			}
+		}
+	}})
 }
 
 // at changes bytes of the frame, where it has them. A negative place is counted from the
@@ -252,6 +264,9 @@ func packetChanges() []fastChange {
 		at("for another station", 0, 2, 0, 0x5e, 0x10, 1, 0x99), at("for all", 0, 255, 255, 255, 255, 255, 255), at("for a group", 0, 1, 0, 0x5e, 0, 0, 1),
 		{name: "a mark", do: func(c *fastCase) { c.mark = 7 }},
 	}
+	for _, sum := range []uint16{0, 1, 0xfdff, 0xfeff, 0xff00, 0xfffe, 0xffff} {
+		all = append(all, checksum(sum))
+	}
 	for _, gso := range []uint32{1, 50, 61, 81, 100, 1000, 1448, 1460, 1472, 9000} {
 		all = append(all, fastChange{name: "pieces", do: func(c *fastCase) { c.gso = gso }})
 	}
@@ -288,6 +303,8 @@ func entryChanges() []fastChange {
 		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
 		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
 		{name: "a part of a bridge", do: func(c *fastCase) { c.mayBridge, c.station = true, true }},
+		{name: "a guard", do: func(c *fastCase) { c.guarded = true }},
+		{name: "a guard, and another port", do: func(c *fastCase) { c.guarded, c.meta.InPort = true, c.meta.InPort+1 }},
 		{name: "perhaps a part of a bridge", do: func(c *fastCase) { c.mayBridge = true }},
 	}
 	for state := range uint8(6) {
@@ -299,7 +316,8 @@ func entryChanges() []fastChange {
 func nexthopChanges() []fastChange {
 	all := []fastChange{
 		nexthop("no device", func(n *kernelNexthop) { n.Ifindex = 0 }), {name: "a VLAN", do: func(c *fastCase) { c.next.Vid = 7 }, left: map[byte]bool{4: true, 6: true}},
-		nexthop("behind a veth", func(n *kernelNexthop) { n.Flags |= 1 }), nexthop("bridged", func(n *kernelNexthop) { n.Flags |= 2 }),
+		nexthop("behind a veth", func(n *kernelNexthop) { n.Flags |= 1 }), {name: "a tunnel", do: func(c *fastCase) { c.next.Flags |= 8 }, left: map[byte]bool{4: true, 6: true}},
+		nexthop("bridged", func(n *kernelNexthop) { n.Flags |= 2 }),
 		nexthop("of a bridge", func(n *kernelNexthop) { n.Flags |= 4 }),
 		nexthop("to be confirmed", func(n *kernelNexthop) { n.CheckedTick -= 18 }), nexthop("hardly confirmed", func(n *kernelNexthop) { n.CheckedTick -= 14 }),
 		nexthop("confirmed later", func(n *kernelNexthop) { n.CheckedTick += 100 }),
