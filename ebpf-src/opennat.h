@@ -131,25 +131,23 @@ static __noinline int open_leaving(struct pkt *p, struct work *w)
 /* A connection that is no service's. */
 static __always_inline int open_other(struct pkt *p, struct work *w)
 {
+	int ret = LL_OPEN;
 	__u32 slot;
-	int ret;
 
 	w->source_nat_id = 0;
 	if (p->egress && p->skb->ingress_ifindex) {
 		ret = open_leaving(p, w);
-		if (ret != LL_OPEN)
-			return ret;
 	} else if (!p->bridged && open_may(p)) {
 		slot = translate_ask(p, w, RULES_DNAT, 0);
 		ret = slot ? open_destination(p, w, slot) : LL_OPEN;
 		if (ret == LL_OPEN && !p->egress && !w->echo && ct_event_of(p) <= EVENT_OPEN)
 			ret = open_inward(p, w, translate_mapping(p, w));
-		if (ret == LL_OPEN && !p->egress)
-			ret = open_early(p, w);
-		if (ret != LL_OPEN)
-			return ret;
 	}
+	if (ret != LL_OPEN)
+		return ret;
 	if (announce_is_lost(p))
 		return -DROP_NO_MAPPING;
-	return open_plain(p, w);
+	if (!p->egress && open_may(p))
+		ret = open_early(p, w);
+	return ret == LL_OPEN ? open_plain(p, w) : ret;
 }

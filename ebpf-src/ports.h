@@ -284,9 +284,8 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 /* Tries the i-th port of a rule. 1: w->conn has it; 0: not that one; negative: no more.
  * A global function, so that the verifier walks it once.
  */
-__noinline int ports_attempt(__u32 slot, __u32 i)
+__noinline int ports_attempt(const struct nat_rule *rule, __u32 i)
 {
-	struct nat_rule *rule = bpf_map_lookup_elem(&ll_nat_rule, &slot);
 	struct work *w = work_get();
 	int port;
 
@@ -303,7 +302,7 @@ static __always_inline int ports_choose(struct work *w, __u32 slot, const struct
 		return LL_NEXT;
 	w->spare_port = 0;
 	for (int i = 0; i < NAT_BLOCKS_MAX * NAT_PORT_TRIES; i++) {
-		int ret = ports_attempt(slot, i);
+		int ret = ports_attempt(rule, i);
 
 		if (ret > 0)
 			return LL_NEXT;

@@ -131,8 +131,8 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	d := o.conns[p.tuple]
 	if d == nil {
 		v := o.open(in, p)
-		if o.dead[p.tuple] && v.accept != nil {
-			v.why, v.silent = v.why+", or ended by a rule", true
+		if o.dead[p.tuple] {
+			v.why, v.silent, v.told = v.why+", or ended by a rule", true, perhapsTold
 		}
 		return v
 	}

@@ -165,7 +165,12 @@ func TestNobodys(t *testing.T) {
 			}
 			frame = testpkt.Build(r.out.arrives(), ipHeader(stranger.Addr(), outer.Addr(), 61), untracked)
 			r.step("of no connection", r.out, frame, actShot, frame)
-			if c := r.counters(); c["DROP_NO_MAPPING"] != 2 {
+			// Of a client, too, whose source would be translated.
+			r.knowNeighbours(f)
+			r.ns.Run(t, "ip", "route", "replace", pool, "via", f.far.Addr().String())
+			frame = message(r.in.arrives(), proto, f.client, netip.AddrPortFrom(outer.Addr(), 9), stageOpen, 61)
+			r.step("of a client", r.in, frame, actShot, frame)
+			if c := r.counters(); c["DROP_NO_MAPPING"] != 3 {
 				t.Errorf("counters %v", c)
 			}
 		})
