@@ -124,9 +124,10 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if d.nats, err = adoptNATs(d, d.images); err != nil {
 		return err
 	}
+	d.guards = newGuards(d)
 	d.sweeper = newSweeper(d)
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
-	d.ports, d.guards = newPorts(d), newGuards(d)
+	d.ports = newPorts(d)
 	if d.overlay, err = adoptOverlay(d); err != nil {
 		return err
 	}

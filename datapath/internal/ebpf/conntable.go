@@ -116,6 +116,10 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
 	ends := p.dead[m.BackendId]
+	if len(p.departed) > 0 && !ends {
+		other := v.twin((*K)(k))
+		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())
+	}
 	if m.NatId != 0 && !ends {
 		other := v.twin((*K)(k))
 		comes, leaves := k.tuple(), KP(&other).tuple()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -307,5 +308,55 @@ func TestGuardIsClosed(t *testing.T) {
 	testnet.Eventually(t, 5*time.Second, "the node is asked again who it is, and answers", func() bool {
 		err := n.from("192.0.2.10:0", "192.0.2.1:9")
 		return err != nil && strings.Contains(err.Error(), "refused")
+	})
+}
+
+// TestDeparted: connections of an endpoint that is gone end, for the next one with its
+// address is not to find them; those of one that comes back at once do not, nor those that are
+// closing.
+func TestDeparted(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	n.ok(n.d.Ports().Update(ctx, "out0", datapath.Port{Device: "out0"}))
+	n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	c := n.dial("10.0.1.11:8080")
+	c.echo(t, "open")
+	closing := n.dial("10.0.1.11:8080")
+	closing.echo(t, "closing")
+	n.ok(closing.Close())
+	states := func() (all []string) {
+		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{Either: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}, "", 10)
+		n.ok(err)
+		for _, c := range list {
+			all = append(all, c.State)
+		}
+		slices.Sort(all)
+		return all
+	}
+	testnet.Eventually(t, 3*time.Second, "one is open and one is closing", func() bool {
+		return fmt.Sprint(states()) == "[established time-wait]" || fmt.Sprint(states()) == "[established fin-wait]"
+	})
+	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	back, passes := time.Now(), n.d.sweeper.nextPass()
+	testnet.Eventually(t, 5*time.Second, "it is swept after the grace", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		return time.Since(back) > departedGrace+200*time.Millisecond && n.d.sweeper.nextPass() > passes+4
+	})
+	c.echo(t, "back at once")
+	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
+	testnet.Eventually(t, 5*time.Second, "the open one ends", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		return !slices.Contains(states(), "established")
+	})
+	if got := states(); len(got) != 1 {
+		t.Errorf("left are %q, want the closing one", got)
+	}
+	testnet.Eventually(t, 5*time.Second, "it is forgotten", func() bool {
+		n.ok(n.d.Maintain(ctx))
+		n.d.guards.departed.mu.Lock()
+		defer n.d.guards.departed.mu.Unlock()
+		return len(n.d.guards.departed.left) == 0
 	})
 }

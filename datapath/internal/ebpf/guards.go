@@ -30,6 +30,8 @@ type guards struct {
 	bits *ebpf.Map
 	used *ebpf.Map
 
+	departed departed
+
 	mu      sync.Mutex
 	written map[guardedDevice]map[netip.Addr]kernelGuard // the zero address: the device itself
 }
@@ -98,6 +100,9 @@ func (g *guards) drop(v guardedDevice, a netip.Addr) error {
 		return fmt.Errorf("guard: %w", err)
 	}
 	delete(g.written[v], a)
+	if a.IsValid() {
+		g.departed.leave(v.zone, a)
+	}
 	return nil
 }
 
@@ -159,6 +164,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) error {
 		if err := g.put(v, a, kernelGuard{Mac: mac}); err != nil {
 			return err
 		}
+		g.departed.back(v.zone, a)
 	}
 	narrowed := false
 	for a := range maps.Clone(g.written[v]) {

@@ -56,18 +56,19 @@ type sweeper struct {
 
 // pass is one sweep over all connections.
 type pass struct {
-	number uint64
-	began  time.Time
-	table  int // index into sweeper.tables
-	cursor *ebpf.MapBatchCursor
-	now    uint32
-	idle   idleTimeouts
-	dead   map[uint32]bool // backends whose connections end
-	live   map[uint32]*backendTotals
-	closed map[uint32]*backendTotals
-	used   [nexthopCount]bool
-	nat    *natPass
-	seen   [4]uint64 // entries by table
+	number   uint64
+	began    time.Time
+	table    int // index into sweeper.tables
+	cursor   *ebpf.MapBatchCursor
+	now      uint32
+	idle     idleTimeouts
+	dead     map[uint32]bool // backends whose connections end
+	live     map[uint32]*backendTotals
+	closed   map[uint32]*backendTotals
+	used     [nexthopCount]bool
+	nat      *natPass
+	departed map[zoneAddr]departure
+	seen     [4]uint64 // entries by table
 
 	match   func(*datapath.Connection) bool // connections to end; nil: none
 	matched uint64
@@ -229,14 +230,15 @@ func (w *sweeper) begin() {
 	w.d.nexthops.sweepBegins()
 	idle, dead := w.d.services.forSweep()
 	w.pass = &pass{
-		number: number,
-		began:  time.Now(),
-		cursor: new(ebpf.MapBatchCursor),
-		idle:   idle,
-		dead:   dead,
-		live:   make(map[uint32]*backendTotals),
-		closed: make(map[uint32]*backendTotals),
-		nat:    w.d.nats.passBegins(),
+		number:   number,
+		began:    time.Now(),
+		cursor:   new(ebpf.MapBatchCursor),
+		idle:     idle,
+		dead:     dead,
+		live:     make(map[uint32]*backendTotals),
+		closed:   make(map[uint32]*backendTotals),
+		nat:      w.d.nats.passBegins(),
+		departed: w.d.guards.departed.passBegins(),
 	}
 }
 
@@ -253,6 +255,7 @@ func (w *sweeper) end(p *pass) error {
 	before := w.totals
 	w.totals, w.ended, w.took, w.seen = totals, time.Now(), time.Since(p.began), p.seen
 	w.numbers.Unlock()
+	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < nexthopCount && p.used[index] })))
 	return errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
