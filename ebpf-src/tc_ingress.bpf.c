@@ -90,7 +90,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		goto pass;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
-	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer) {
+	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer &&
+	    !guard_may_be_on(skb->ifindex)) { /* no pod is a peer */
 		int tunnel = decap_underlay(skb, &p);
 
 		p.skb = skb;
