@@ -2,6 +2,7 @@
 /* source.h - the source that the backend of a new connection sees. */
 #pragma once
 
+#include "domain.h"
 #include "lb.h"
 #include "route.h"
 
@@ -76,6 +77,18 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	return w->routed;
 }
 
+/* The device that a packet came in by as the kernel's routes have it: of a port its bridge. */
+static __always_inline __u32 source_device(const struct pkt *p)
+{
+	__u32 in = p->skb->ifindex;
+	struct station *s;
+
+	if (!p->bridge_port)
+		return in;
+	s = domain_station(in, p->vid);
+	return s ? s->bridge : in;
+}
+
 /* Chooses the source that the backend sees. w->conn has the destination. */
 static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
 {
@@ -87,8 +100,8 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 	w->conn.sport = p->sport;
 	if (s->source != SOURCE_KEEP) {
 		out = open_route(p, w);
-		if (s->source == SOURCE_AUTO && out == p->skb->ifindex)
-			snat = 1;
+		if (s->source == SOURCE_AUTO && out && out == source_device(p))
+			snat = 1; /* the answers would go past us */
 		/* A backend on the node answers by our hook in any case. */
 		if (!snat || (!out && !p->egress))
 			goto keep;

@@ -40,6 +40,7 @@ type devices struct {
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
 	ports      map[int]bool // devices that our programs are attached to
+	queued     map[int]bool // devices with a queue before they send
 	stations   *stations
 	stale      bool // a message was lost
 	deaf       bool // nobody listens to one of the kinds of messages any more
@@ -153,6 +154,9 @@ func (v *devices) scan() error {
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
+	if v.queued, err = v.zone.queued(); err != nil {
+		return err
+	}
 	v.scanned = time.Now()
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
@@ -178,27 +182,6 @@ func (v *devices) scan() error {
 		err = errors.Join(err, v.invalidateAll())
 	}
 	return err
-}
-
-// markOtherTags notes of ports whether their bridge goes by other VLAN tags than those of
-// 802.1Q, to which such a tag is part of the payload.
-func (v *devices) markOtherTags(ports map[int]bridgePort) error {
-	other := make(map[int]bool)
-	for index, l := range v.links {
-		if !filtersVLANs(l) {
-			continue
-		}
-		protocol, err := v.zone.vlanProtocol(index)
-		if err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("VLAN tags of bridge %s: %w", l.Attrs().Name, err)
-		}
-		other[index] = protocol != unix.ETH_P_8021Q
-	}
-	for index, p := range ports {
-		p.other = other[p.bridge]
-		ports[index] = p
-	}
-	return nil
 }
 
 // invalidateAll makes all next hops of the zone invalid.
@@ -311,7 +294,7 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 			*to = addrOf(ip)
 		}
 	}
-	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 {
+	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] {
 		k.Flags |= devicePeer
 	}
 	if v.ports[a.Index] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // bridgedWords is BRIDGED_WORDS.
@@ -256,4 +257,25 @@ func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 		all = append(all, b.Unmap())
 	}
 	return all
+}
+
+// markOtherTags notes of ports whether their bridge goes by other VLAN tags than those of
+// 802.1Q, to which such a tag is part of the payload.
+func (v *devices) markOtherTags(ports map[int]bridgePort) error {
+	other := make(map[int]bool)
+	for index, l := range v.links {
+		if !filtersVLANs(l) {
+			continue
+		}
+		protocol, err := v.zone.vlanProtocol(index)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("VLAN tags of bridge %s: %w", l.Attrs().Name, err)
+		}
+		other[index] = protocol != unix.ETH_P_8021Q
+	}
+	for index, p := range ports {
+		p.other = other[p.bridge]
+		ports[index] = p
+	}
+	return nil
 }

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// queued returns the devices of a zone that have a queue of their own before they send:
+// somebody bounds what leaves by them. It would be passed by where packets go straight to
+// the other end of a veth.
+func (z *zone) queued() (map[int]bool, error) {
+	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
+	if err != nil {
+		return nil, fmt.Errorf("list queues: %w", err)
+	}
+	queued := map[int]bool{}
+	for _, q := range list {
+		if a := q.Attrs(); a.Parent == netlink.HANDLE_ROOT && q.Type() != "noqueue" {
+			queued[a.LinkIndex] = true
+		}
+	}
+	return queued, nil
+}
