@@ -51,8 +51,9 @@ type rowRef struct {
 type need struct {
 	object  *state.Object
 	rows    []rowRef
-	nat     bool   // rules of its own among those of NAT
-	problem string // what else keeps it from being so; empty: nothing
+	routes  []datapath.RouteName // likewise, and there may be many of them
+	nat     bool                 // rules of its own among those of NAT
+	problem string               // what else keeps it from being so; empty: nothing
 }
 
 // derivation is everything that is made from objects which are no row themselves.
@@ -92,7 +93,7 @@ type derived struct {
 // to what is made from them.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
-	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute, state.KindTunnel}
+	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
 )
 
 func newDerived(n *Node) *derived {
@@ -159,6 +160,9 @@ func (d *derived) of(n *need) Status {
 		if !ok {
 			s = Status{State: reconcile.Pending}
 		}
+		add(s)
+	}
+	for _, s := range d.n.routes.notAsWanted(n.routes) {
 		add(s)
 	}
 	if n.nat {
@@ -245,6 +249,11 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 			return false
 		}
 	}
+	if n != nil && len(n.routes) > 0 {
+		if _, err := d.n.routes.WaitRealised(ctx, revision, n.routes...); err != nil {
+			return false
+		}
+	}
 	if (n == nil || n.nat) && d.n.rules.nat.waitRealised(ctx, revision) {
 		return false
 	}
@@ -304,6 +313,23 @@ func (r *rows[K, V]) rowStatus(name string) (Status, bool) { return r.Status(K(n
 func (r *rows[K, V]) waitRow(ctx context.Context, name string) bool {
 	_, err := r.WaitRealised(ctx, 0, K(name))
 	return err == nil
+}
+
+// notAsWanted returns the first few rows of some that are not as wanted. It costs little
+// where every row of the table is.
+func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
+	const few = 3
+	if c := r.Counts(); len(names) == 0 || c[reconcile.Pending]+c[reconcile.Failed] == 0 {
+		return nil
+	}
+	for _, name := range names {
+		if s, ok := r.Status(name); ok && s.State != reconcile.Realised {
+			if some = append(some, s); len(some) == few {
+				break
+			}
+		}
+	}
+	return some
 }
 
 // derivedNotRealised counts the derived rows that are not as wanted.

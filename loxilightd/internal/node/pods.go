@@ -26,8 +26,6 @@ const (
 	podDefault6 = "pods" + derivedMark + "default6"
 )
 
-var podRows = []string{podBridge, podHost, podSwitch, podDefault4, podDefault6}
-
 // podNetworks is what the pod networks of the node are together.
 type podNetworks struct {
 	n       *Node
@@ -36,11 +34,12 @@ type podNetworks struct {
 	objects []*state.Object
 	mtu     int // bytes; 0: not known
 	shared  []rowRef
+	remote  []datapath.RouteName // from the host to pods of other nodes
 }
 
 // derivePods makes the rows of the pod networks.
 //
-//	host: HostDevice (second address) ══ SwitchDevice ─ bridge (first address) :switch
+//	host: HostDevice (second address) ══ SwitchDevice ─ bridge (first address), tunnels :switch
 func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 	p := &podNetworks{n: n, s: s, v: v, objects: s.PodNetworks()}
 	if len(p.objects) == 0 {
@@ -56,10 +55,13 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 		p.port(state.PodPortHost, ports[state.PodPortHost])
 		p.route(podDefault4, true)
 		p.route(podDefault6, false)
+		p.toPeers()
+	} else {
+		p.tunnels()
 	}
 	uplinks := uplinksOf(s, n.opts.Devices)
 	for _, o := range p.objects {
-		need := &need{object: o, rows: p.shared}
+		need := &need{object: o, rows: p.shared, routes: p.remote}
 		if o.Value.(*state.PodNetwork).Masquerade {
 			if need.nat = len(uplinks) > 0; !need.nat {
 				need.problem = "nothing is masqueraded, since no uplink has our programs: apply an Interface with role uplink for the device that leads out"
@@ -129,6 +131,44 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 			p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
 			return
 		}
+	}
+}
+
+// toPeers has the host send what is for pods of other nodes to the switch, where the
+// tunnels are, unless a Route says otherwise.
+func (p *podNetworks) toPeers() {
+	told := map[netip.Prefix]bool{}
+	for o := range p.s.After(state.KindRoute, "") {
+		if r := o.Value.(*state.Route); !r.Switch && (r.Metric == 0 || r.Metric == defaultMetric6 && r.Prefix.Addr().Is6()) {
+			told[r.Prefix] = true
+		}
+	}
+	gateways := p.addresses(ipam.Gateway)
+	for o := range p.s.After(state.KindPeer, "") {
+		peer := o.Value.(*state.Peer)
+		for _, prefix := range peer.Prefixes {
+			via := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == prefix.Addr().Is4() })
+			if peer.Tunnel == "" || via < 0 || told[prefix] {
+				continue
+			}
+			name := datapath.RouteName(rowOf(o.Key, prefix.String()))
+			p.v.routes[name] = datapath.Route{Prefix: prefix, NextHops: []datapath.NextHop{{Via: gateways[via].Addr(), Device: p.n.opts.Devices.Host, Weight: 1}}}
+			p.remote = append(p.remote, name)
+		}
+	}
+}
+
+// tunnels gives the tunnels' devices an address, where they are the host's: what it sends
+// by them itself is from its pod network, as peers want it.
+func (p *podNetworks) tunnels() {
+	var own []netip.Prefix
+	for _, g := range p.addresses(ipam.Gateway) {
+		own = append(own, netip.PrefixFrom(g.Addr(), g.Addr().BitLen()))
+	}
+	for o := range p.s.After(state.KindTunnel, "") {
+		name := datapath.LinkName(rowOf(o.Key, "addresses"))
+		p.v.links[name] = datapath.Link{Device: o.Value.(*state.Tunnel).Device, Switch: true, Addresses: own}
+		p.shared = append(p.shared, rowRef{p.n.links, string(name)})
 	}
 }
 

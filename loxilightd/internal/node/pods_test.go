@@ -215,6 +215,38 @@ func TestPodMasquerade(t *testing.T) {
 	}
 }
 
+// TestPodNetworkAndPeers: the host sends what is for pods behind a tunnel to the switch.
+func TestPodNetworkAndPeers(t *testing.T) {
+	r := newPodRig(t)
+	tunnel := objectOf(state.KindTunnel, "mesh", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hstunnel"}})
+	peer := func(name, tunnel string, prefixes ...string) *state.Object {
+		return objectOf(state.KindPeer, name, &state.Peer{Peer: datapath.Peer{
+			Underlay: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[0]})}, Prefixes: list(prefixes...), Tunnel: datapath.TunnelName(tunnel)}})
+	}
+	told := objectOf(state.KindRoute, "told", &state.Route{Route: datapath.Route{
+		Prefix: netip.MustParsePrefix("10.7.4.0/24"), NextHops: []datapath.NextHop{{Device: "eth7", Weight: 1}}}})
+	one := podNetwork("one", "10.7.1.0/24")
+	r.apply(one, tunnel, peer("a", "mesh", "10.7.2.0/24", "10.7.4.0/24", "2001:db8::/48"), peer("b", "", "10.7.3.0/24"), told)
+	want := map[datapath.RouteName]datapath.Route{
+		"pods#default4": defaultBy("10.7.1.2", "hsvlan110"), "told": told.Value.(*state.Route).Route,
+		"Peer/a#10.7.2.0/24": {Prefix: netip.MustParsePrefix("10.7.2.0/24"), NextHops: []datapath.NextHop{{Via: netip.MustParseAddr("10.7.1.1"), Device: "loxi_host", Weight: 1}}},
+	}
+	_, routes := r.network.Content()
+	if d := cmp.Diff(want, routes, compared); d != "" {
+		t.Errorf("routes (-want +got):\n%s", d)
+	}
+	// One that fails is told of by the PodNetwork.
+	r.network.SetFaults(1)
+	revision := commit(t, r.store, []*state.Object{peer("c", "mesh", "10.7.5.0/24")})
+	eventually(t, func() bool { s, _ := r.n.Status(one.Key); return s.State == reconcile.Failed && s.Message != "" })
+	r.network.SetFaults(0)
+	waitFor(t, r.n, revision, one)
+	r.apply(podNetwork("one", "10.7.1.0/25"))
+	revision = commit(t, r.store, nil, one.Key)
+	waitFor(t, r.n, revision, one)
+	eventually(t, func() bool { _, routes := r.network.Content(); return len(routes) == 1 })
+}
+
 // TestWithout compares with what each address is in.
 func TestWithout(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))

@@ -48,9 +48,7 @@ func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V],
 			kept[K(k.Name)] = true
 		}
 		if slices.Contains(derivedKinds, k.Kind) {
-			for _, name := range podRows {
-				kept[K(name)] = true
-			}
+			keepDerived(table, kept)
 		}
 	}
 	r := &rows[K, V]{kind: kind, value: value, queued: map[K]reconcile.Change[K, V]{}}
@@ -64,6 +62,16 @@ func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V],
 		},
 	})
 	return r
+}
+
+// keepDerived keeps all rows that are there and were made from objects that are not
+// understood, as far as anybody can tell.
+func keepDerived[K ~string, V any](table datapath.Table[K, V], kept map[K]bool) {
+	for k, err := range table.Keys(context.Background()) {
+		if err == nil && isDerived(k) {
+			kept[k] = true
+		}
+	}
 }
 
 // apply gives the reconciler those of the changed objects that are of the kind, and

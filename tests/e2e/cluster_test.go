@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testdaemon"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// cluster is nodes with pod networks and pods, tunnels between them, and a machine outside
+// that knows nothing of pods.
+//
+//	pods 10.76.1.3, .4 ── [switch 1] ══ [node1 10.76.1.2] eth0 192.0.2.1 ─┐
+//	pods 10.76.2.3, .4 ── [switch 2] ══ [node2 10.76.2.2] eth0 192.0.2.2 ─┼─ lan ── outside 192.0.2.99
+//	pods 10.76.3.3, .4 ── [switch 3] ══ [node3 10.76.3.2] eth0 192.0.2.3 ─┘
+//
+// IPv6 likewise: fd76:1::3, 2001:db8:76::1. Where the switch is the host, its address is
+// the gateway's: 10.76.1.1.
+type cluster struct {
+	t       *testing.T
+	lan     *testnet.NS
+	outside *clusterStation
+	nodes   []*clusterNode
+	split   bool
+	tunnel  string // type; empty: the underlay routes pods
+}
+
+type clusterNode struct {
+	*testdaemon.Daemon
+	id   int
+	ns   *testnet.NS
+	sw   string // the switch's namespace; empty: the host's
+	host *clusterStation
+	pods []*clusterStation
+}
+
+// clusterStation is whoever talks.
+type clusterStation struct {
+	name    string
+	node    int  // where it is; 0: outside
+	isNode  bool // no pod
+	ns      *testnet.NS
+	addrs   [2]netip.Addr // by family
+	seen    [2]netip.Addr // by who is outside
+	servers [2]*testnet.Server
+}
+
+func (s *clusterStation) serve(t *testing.T) {
+	for i, a := range s.addrs {
+		at := netip.AddrPortFrom(a, 4660).String()
+		s.servers[i] = s.ns.ServeTCP(t, at, s.name)
+		s.ns.ServeUDP(t, at, s.name)
+	}
+}
+
+func addr(format string, args ...any) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, args...))
+}
+
+func newCluster(t *testing.T, count, pods int, split bool, tunnel string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, lan: testnet.New(t, "lan"), split: split, tunnel: tunnel}
+	ports := []string{"out"}
+	outside := testnet.New(t, "outside")
+	testnet.Veth(t, testnet.Port{NS: c.lan, Name: "out"}, testnet.Port{NS: outside, Name: "eth0", Addrs: []string{"192.0.2.99/24", "2001:db8:76::99/64"}})
+	c.outside = &clusterStation{name: "outside", ns: outside, addrs: [2]netip.Addr{addr("192.0.2.99"), addr("2001:db8:76::99")}}
+	for i := 1; i <= count; i++ {
+		n := &clusterNode{id: i, ns: testnet.New(t, fmt.Sprintf("node%d", i))}
+		port := fmt.Sprintf("n%d", i)
+		ports = append(ports, port)
+		testnet.Veth(t, testnet.Port{NS: c.lan, Name: port},
+			testnet.Port{NS: n.ns, Name: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", i), fmt.Sprintf("2001:db8:76::%d/64", i)}})
+		n.ns.Forward(t)
+		namespace, last := "host", 1
+		if split {
+			n.sw, last = testnet.UniqueName("switch"), 2
+			namespace = n.sw
+			t.Cleanup(func() { testnet.DeleteNamed(t, n.sw) })
+		}
+		seen := [2]netip.Addr{addr("192.0.2.%d", i), addr("2001:db8:76::%d", i)}
+		n.host = &clusterStation{name: fmt.Sprintf("node%d", i), node: i, isNode: true, ns: n.ns, seen: seen, addrs: [2]netip.Addr{addr("10.76.%d.%d", i, last), addr("fd76:%d::%d", i, last)}}
+		for p := range pods {
+			n.pods = append(n.pods, &clusterStation{
+				name: fmt.Sprintf("pod%d-%d", i, p), node: i, seen: seen, addrs: [2]netip.Addr{addr("10.76.%d.%d", i, 3+p), addr("fd76:%d::%x", i, 3+p)},
+			})
+		}
+		n.Daemon = testdaemon.New(t, n.ns, programs, "switch: {namespace: "+namespace+"}",
+			"tables: {connections: 16384, halfOpen: 4096, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")
+		c.nodes = append(c.nodes, n)
+	}
+	c.lan.Bridge(t, "br0", ports...)
+	for _, n := range c.nodes {
+		n.Start()
+		n.LLCLI("apply", "-f", n.File(c.objects(n)))
+		c.plugIn(n)
+	}
+	c.outside.serve(t)
+	return c
+}
+
+// objects are what a node is told.
+func (c *cluster) objects(n *clusterNode) string {
+	docs := []string{
+		"kind: Interface\nname: eth0\nspec: {device: eth0}",
+		fmt.Sprintf("kind: PodNetwork\nname: default\nspec: {subnets: [10.76.%d.0/24, \"fd76:%d::/64\"], masquerade: {enabled: true}}", n.id, n.id),
+	}
+	tunnel := ""
+	if c.tunnel != "" {
+		tunnel = ", tunnel: mesh"
+		docs = append(docs, "kind: Tunnel\nname: mesh\nspec: {device: hstunnel, type: "+c.tunnel+", vni: 4660}")
+	}
+	for _, peer := range c.nodes {
+		if peer != n {
+			docs = append(docs, fmt.Sprintf("kind: Peer\nname: node%d\nspec: {underlay: [192.0.2.%d, \"2001:db8:76::%d\"], prefixes: [10.76.%d.0/24, \"fd76:%d::/64\"]%s}",
+				peer.id, peer.id, peer.id, peer.id, peer.id, tunnel))
+		}
+	}
+	for i, p := range n.pods {
+		docs = append(docs, fmt.Sprintf("kind: Endpoint\nname: pods/%s\nspec: {device: hs%d, addresses: [%s, \"%s\"], mac: \"%s\", pod: %s, network: default}",
+			p.name, i+1, p.addrs[0], p.addrs[1], c.mac(n, i), p.name))
+	}
+	return strings.Join(docs, "\n---\n")
+}
+
+func (c *cluster) mac(n *clusterNode, pod int) string {
+	return fmt.Sprintf("02:00:5e:76:%02x:%02x", n.id, 3+pod)
+}
+
+// plugIn connects the pods of a node, and waits until it is as told.
+func (c *cluster) plugIn(n *clusterNode) {
+	c.t.Helper()
+	for _, p := range n.pods {
+		p.ns = testnet.New(c.t, p.name)
+	}
+	c.t.Run(fmt.Sprintf("plug in %d", n.id), func(t *testing.T) { // which holds the namespace as long as it takes
+		ns := n.ns
+		if n.sw != "" {
+			testnet.Eventually(t, patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
+			ns = testnet.Named(t, n.sw)
+		}
+		for i, p := range n.pods {
+			testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth0", MAC: c.mac(n, i), Addrs: []string{p.addrs[0].String() + "/24", p.addrs[1].String() + "/64"}},
+				testnet.Port{NS: ns, Name: fmt.Sprintf("hs%d", i+1)})
+		}
+	})
+	testnet.Eventually(c.t, patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
+		status, err := n.Client.Status(c.t.Context())
+		return err == nil && len(status.NotReady) == 0
+	})
+	for _, p := range n.pods {
+		p.ns.Route(c.t, "default", fmt.Sprintf("10.76.%d.1", n.id))
+		p.ns.Route(c.t, "default", fmt.Sprintf("fd76:%d::1", n.id))
+		p.serve(c.t)
+	}
+	n.host.serve(c.t)
+}
+
+// stations are all that talk to each other by addresses of pod networks.
+func (c *cluster) stations() (all []*clusterStation) {
+	for _, n := range c.nodes {
+		all = append(append(all, n.host), n.pods...)
+	}
+	return all
+}
+
+// everyPair has each station talk to each other one, which has to see its own address, and
+// to the outside, which has to see the node's.
+func (c *cluster) everyPair() {
+	c.t.Helper()
+	data := bytes.Repeat([]byte("sixteen bytes ok"), 60)
+	pairs, seen := 0, map[*testnet.Server]map[netip.Addr]bool{}
+	for _, from := range c.stations() {
+		for _, to := range append(c.stations(), c.outside) {
+			if from == to {
+				continue
+			}
+			for family, a := range to.addrs {
+				pairs++
+				target := netip.AddrPortFrom(a, 4660).String()
+				if name, err := testtraffic.TalkUDP(from.ns, "", target, data); err != nil || name != to.name {
+					c.t.Errorf("%s to %s by UDP: %q, %v", from.name, target, name, err)
+				}
+				if name, err := testtraffic.TalkTCP(from.ns, "", target, bytes.Repeat(data, 60)); err != nil || name != to.name {
+					c.t.Errorf("%s to %s by TCP: %q, %v", from.name, target, name, err)
+				}
+				server := to.servers[family]
+				if seen[server] == nil {
+					seen[server] = map[netip.Addr]bool{}
+				}
+				if to == c.outside || c.tunnel == "" && from.isNode && from.node != to.node { // a node is routed as itself
+					seen[server][from.seen[family]] = true
+				} else {
+					seen[server][from.addrs[family]] = true
+				}
+			}
+		}
+	}
+	for _, to := range append(c.stations(), c.outside) {
+		for _, server := range to.servers {
+			got := map[netip.Addr]bool{}
+			for _, a := range server.Clients() {
+				got[a] = true
+			}
+			if !maps.Equal(got, seen[server]) {
+				c.t.Errorf("%s saw %v, want %v", to.name, got, seen[server])
+			}
+		}
+	}
+	c.t.Logf("%d pairs by UDP and TCP", pairs)
+}
+
+// TestCluster has pods, nodes and the outside talk to each other, wherever they are.
+func TestCluster(t *testing.T) {
+	testnet.RequireRoot(t)
+	for _, k := range []struct {
+		split  bool
+		tunnel string
+	}{{true, "vxlan"}, {false, "vxlan"}, {true, ""}, {false, "gre"}} {
+		t.Run(fmt.Sprintf("split=%t/%s", k.split, k.tunnel), func(t *testing.T) {
+			c := newCluster(t, 3, 2, k.split, k.tunnel)
+			c.everyPair()
+			n := c.nodes[0]
+			n.Kill()
+			n.Start()
+			c.everyPair()
+		})
+	}
+}
