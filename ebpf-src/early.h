@@ -12,6 +12,9 @@
 #include "resolve.h"
 #include "translate.h"
 
+/* In which ticks, one of 64 (every 8.6 s), a bridge sees what comes in by its ports. */
+#define EARLY_BRIDGE_TICKS 63
+
 /* Whether an address is of one link only. */
 static __always_inline int early_is_link(const struct addr *a)
 {
@@ -29,6 +32,9 @@ static __always_inline int early_may(struct pkt *p)
 	__u32 *netfilter = bpf_map_lookup_elem(&ll_netfilter, &zone);
 
 	if (!rules || !rules->image || !netfilter || *netfilter & NETFILTER_F_ROUTED)
+		return 0;
+	/* Now and then the kernel's bridge is to see a station, which it forgets else. */
+	if (p->bridge_port && !(p->now_tick & EARLY_BRIDGE_TICKS))
 		return 0;
 	if (event != EVENT_OPEN &&
 	    (event != EVENT_DATA || p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP))

@@ -125,6 +125,10 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if o.ghosts[p.tuple] {
 		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
 			o.ghosts[got.turned()] = true
+			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s != nil && s.filtering && got.src != p.src {
+				// It has a mapping that strangers may use: this one, or another by now.
+				o.strangers[mapping{proto: p.proto, inner: got.src}] = netip.AddrPort{}
+			}
 			return leaves(out, got)
 		}}
 	}
