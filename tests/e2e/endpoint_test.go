@@ -5,10 +5,13 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -202,5 +205,128 @@ func TestEndpointDevices(t *testing.T) {
 	})
 	if _, err := testtraffic.TalkUDP(s.pods["a"].ns, "", "10.72.0.3:4660", []byte("still")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEndpointFromTheFirst is C01, as far as there are no policies: a pod that sends from
+// the moment that its link is there gets nothing through that is not its own, and by the time
+// that its Endpoint is Ready it gets through what is.
+func TestEndpointFromTheFirst(t *testing.T) {
+	s := newEndpoints(t)
+	forged := s.forged()
+	for range 10 {
+		s.t.Run("unplug", func(t *testing.T) { testnet.Named(t, s.name).DeleteLink(t, "hs3") })
+		s.wantState("shop/x", api.StatePending)
+		s.plugIn("x")
+		wire, stop, done := s.x, make(chan struct{}), make(chan int)
+		go func() {
+			sent := 0
+			defer func() { done <- sent }()
+			for {
+				for _, frame := range forged {
+					select {
+					case <-stop:
+						return
+					default:
+						wire.Send(t, frame)
+						sent++
+					}
+				}
+			}
+		}()
+		s.wantState("shop/x", api.StateReady)
+		close(stop)
+		if sent := <-done; sent == 0 {
+			t.Error("nothing was sent meanwhile")
+		}
+		s.attack("Ready", forged)
+	}
+}
+
+// entryOf returns room for a value of a table.
+func entryOf(m *ebpf.Map) any {
+	if m.Type() == ebpf.PerCPUHash {
+		return new([]uint64)
+	}
+	return new([]byte)
+}
+
+// TestEndpointsLeaveNothing is T14: pods that come and go leave no entry in any table.
+func TestEndpointsLeaveNothing(t *testing.T) {
+	s := newEndpoints(t)
+	s.reach(s.pods["a"].ns, "10.72.0.3:4660")
+	entries := func() map[string]uint64 {
+		used := map[string]uint64{}
+		for _, table := range []string{"ll_guard", "ll_station", "ll_device", "ll_port_drops"} {
+			m, err := ebpf.LoadPinnedMap(s.PinDir+"/layout-1/"+table, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			for it, key, value := m.Iterate(), []byte(nil), entryOf(m); it.Next(&key, value); {
+				used[table]++
+			}
+		}
+		return used
+	}
+	forged := s.forged()
+	churn := func() {
+		s.LLCLI("delete", "endpoint", "shop/x")
+		s.t.Run("unplug", func(t *testing.T) { testnet.Named(t, s.name).DeleteLink(t, "hs3") })
+		s.plugIn("x")
+		s.LLCLI("apply", "--wait", "20s", "-f", s.File(s.pods["x"].endpoint()))
+		s.attack("again", forged)
+	}
+	churn()
+	before := entries()
+	for range 10 {
+		churn()
+	}
+	testnet.Eventually(t, endpointPatience, "as many entries as before", func() bool { return maps.Equal(entries(), before) })
+	if before["ll_guard"] != 12 {
+		t.Errorf("%d entries of guards, want 12: of three devices, with three addresses each", before["ll_guard"])
+	}
+	s.Kill()
+	s.Start()
+	s.ready(endpointPatience, "taken over")
+	if now := entries(); !maps.Equal(now, before) {
+		t.Errorf("entries %v after a restart, %v before", now, before)
+	}
+}
+
+// TestEndpointsByLabels: rules about a group by labels hold for the pods that have them, from
+// the transaction on that says so.
+func TestEndpointsByLabels(t *testing.T) {
+	s := newEndpoints(t)
+	talk := func(from string) error {
+		_, err := s.pods[from].ns.Dial("tcp", "", "10.72.0.3:4660", time.Second)
+		return err
+	}
+	s.Apply(`
+kind: AddressGroup
+name: friends
+spec: {members: [{labels: {app: a}}]}
+---
+kind: FirewallRule
+name: friends
+spec: {priority: 10, match: {source: "group:friends", destination: 10.72.0.3, protocol: tcp}, action: allow}
+---
+kind: FirewallRule
+name: others
+spec: {priority: 20, match: {destination: 10.72.0.3, protocol: tcp}, action: reject}
+`)
+	if err := talk("a"); err != nil {
+		t.Errorf("a has the label: %v", err)
+	}
+	if err := talk("x"); err == nil {
+		t.Error("x has not the label")
+	}
+	swapped := strings.ReplaceAll(s.pods["a"].endpoint(), "{app: a}", "{app: x}") + strings.ReplaceAll(s.pods["x"].endpoint(), "{app: x}", "{app: a}")
+	s.Apply(swapped)
+	if err := talk("x"); err != nil {
+		t.Errorf("x has the label now: %v", err)
+	}
+	if err := talk("a"); err == nil {
+		t.Error("a has not the label any more")
 	}
 }
