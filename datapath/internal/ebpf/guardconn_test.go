@@ -162,6 +162,13 @@ func TestGuardLives(t *testing.T) {
 			wanted("without a daemon", false)
 			n.restart(how.attach)
 			wanted("taken over", false)
+			size := n.d.maps[kernelMapLlGuard].MaxEntries()
+			n.config.Tables.Connections = 1 << 16
+			n.restart(how.attach)
+			if now := n.d.maps[kernelMapLlGuard].MaxEntries(); now == size {
+				t.Errorf("the table of guards has %d entries as before", now)
+			}
+			wanted("in a table of another size", false)
 			if got := slicesOf(n.d.Ports().Keys(ctx)); fmt.Sprint(got) != "[out0]" {
 				t.Errorf("ports %q", got)
 			}

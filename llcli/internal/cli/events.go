@@ -147,15 +147,22 @@ func concerns(e *client.Event, of string) bool {
 	if of == "" || e.Data == nil {
 		return true
 	}
-	var about struct{ Kind, Name, Service string }
+	var about struct {
+		Kind, Name, Service, Endpoint string
+		From, To                      api.ConnectionSide
+	}
 	if err := e.Decode(&about); err != nil {
 		return true // better one too many
 	}
-	kind, name, _ := strings.Cut(of, "/")
-	if about.Service != "" {
-		about.Kind, about.Name = api.KindService, about.Service
+	word, name, _ := strings.Cut(of, "/")
+	switch kind := kindOf(word); {
+	case kind == api.KindService && about.Service != "":
+		return about.Service == name
+	case kind == api.KindEndpoint && about.Kind == "":
+		return name == about.Endpoint || name == about.From.Endpoint || name == about.To.Endpoint
+	default:
+		return about.Service == "" && about.Kind == kind && about.Name == name
 	}
-	return about.Kind == kindOf(kind) && about.Name == name
 }
 
 func (a *app) printEvent(e *client.Event) error {
