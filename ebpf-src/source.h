@@ -77,16 +77,20 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	return w->routed;
 }
 
-/* The device that a packet came in by as the kernel's routes have it: of a port its bridge. */
+/* The device that a packet came in by as the kernel's routes have it: of a port its bridge.
+ * A global function, so that the verifier walks it once.
+ */
+__noinline int source_bridge(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
+{
+	__u32 in = skb->ifindex;
+	struct station *s = bridge_port ? domain_station(in, vid) : NULL;
+
+	return s ? s->bridge : in;
+}
+
 static __always_inline __u32 source_device(const struct pkt *p)
 {
-	__u32 in = p->skb->ifindex;
-	struct station *s;
-
-	if (!p->bridge_port)
-		return in;
-	s = domain_station(in, p->vid);
-	return s ? s->bridge : in;
+	return source_bridge(p->skb, p->bridge_port, p->vid);
 }
 
 /* Chooses the source that the backend sees. w->conn has the destination. */
