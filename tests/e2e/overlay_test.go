@@ -36,6 +36,9 @@ type meshKind struct {
 	split  bool   // the switch has a namespace of its own
 	tunnel string // type; empty: routed
 	over6  bool   // the underlay is IPv6
+	// The uplink is a bridge with eth0 in it: packets leave by a queue, as of a NIC, and
+	// not right into the namespace of a veth's other end.
+	queued bool
 }
 
 func (k meshKind) String() string {
@@ -61,8 +64,16 @@ func newMesh(t *testing.T, count int, kind meshKind) *mesh {
 	for i := 1; i <= count; i++ {
 		n := &meshNode{id: i, ns: testnet.New(t, fmt.Sprintf("node%d", i)), pod: testnet.New(t, fmt.Sprintf("pod%d", i))}
 		port := fmt.Sprintf("n%d", i)
-		testnet.Veth(t, testnet.Port{NS: m.lan, Name: port},
-			testnet.Port{NS: n.ns, Name: "eth0", Addrs: []string{fmt.Sprintf("192.0.2.%d/24", i), fmt.Sprintf("2001:db8:74::%d/64", i)}})
+		addrs := []string{fmt.Sprintf("192.0.2.%d/24", i), fmt.Sprintf("2001:db8:74::%d/64", i)}
+		uplink := testnet.Port{NS: n.ns, Name: "eth0", Addrs: addrs}
+		if kind.queued {
+			uplink.Addrs = nil
+		}
+		testnet.Veth(t, testnet.Port{NS: m.lan, Name: port}, uplink)
+		if kind.queued {
+			n.ns.Bridge(t, "up0", "eth0")
+			n.ns.Addr(t, "up0", addrs...)
+		}
 		ports = append(ports, port)
 		n.ns.Forward(t)
 		namespace := "host"
@@ -128,8 +139,12 @@ func (m *mesh) objects(n *meshNode) string {
 	if m.split {
 		netns = "switch"
 	}
+	uplink := "eth0"
+	if m.queued {
+		uplink = "up0"
+	}
 	docs := []string{
-		"kind: Interface\nname: eth0\nspec: {device: eth0}",
+		"kind: Interface\nname: eth0\nspec: {device: " + uplink + "}",
 		"kind: Interface\nname: p1\nspec: {device: p1, role: port, netns: " + netns + "}",
 	}
 	tunnel := ""
