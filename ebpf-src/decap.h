@@ -150,7 +150,7 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 	__u64 flags = p->family == 6 ? LL_ROOM_DECAP_IPV4 : LL_ROOM_DECAP_IPV6;
 	struct ethhdr eth = {
 		.h_dest = { 0x02, 0x4c, 0x4c, 0, 0, 0x01 },
-		.h_source = { 0x02, 0x4c, 0x4c, 0, 0, 0x01 },
+		.h_source = { 0x02, 0x4c, 0x4c, 0, 0, 0x02 },
 		.h_proto = d->inner,
 	};
 	int ret = LL_NEXT;

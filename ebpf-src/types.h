@@ -683,7 +683,7 @@ struct nat_name {
 #define TUNNEL_PORTS	  8
 #define TUNNEL_HEADER_MAX 96
 
-/* All inner Ethernet headers are from and to 02:4c:4c:00:00:01. */
+/* All inner Ethernet headers are from 02:4c:4c:00:00:02 to 02:4c:4c:00:00:01. */
 enum tunnel_type {
 	TUNNEL_NONE,
 	TUNNEL_VXLAN,  /* RFC 7348 */

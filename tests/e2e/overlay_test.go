@@ -80,7 +80,11 @@ func newMesh(t *testing.T, count int, kind meshKind) *mesh {
 		if kind.split {
 			n.sw = testnet.UniqueName("switch")
 			namespace = n.sw
-			t.Cleanup(func() { testnet.DeleteNamed(t, n.sw) })
+			t.Cleanup(func() {
+				if namespaceThere(n.sw) {
+					testnet.DeleteNamed(t, n.sw)
+				}
+			})
 		}
 		n.Daemon = testdaemon.New(t, n.ns, programs, "switch: {namespace: "+namespace+"}",
 			"tables: {connections: 16384, halfOpen: 4096, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")

@@ -160,8 +160,9 @@ func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 		b = append(b, 0, 0, 0x65, 0x58)
 	}
 	b = binary.BigEndian.AppendUint32(b, t.VNI<<8)
-	mac := []byte{0x02, 0x4c, 0x4c, 0, 0, 0x01}
-	return append(append(append(b, mac...), mac...), 0, 0)
+	// Another source than destination: the kernel's vxlan device drops what seems its own.
+	b = append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x01)
+	return append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x02, 0, 0)
 }
 
 // setEntry writes the entry of a peer, under a new index where packets would otherwise

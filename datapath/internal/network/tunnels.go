@@ -24,8 +24,8 @@ import (
 // the kernel sends by the device comes in by it, where the data plane encapsulates it.
 const endSuffix = "-e"
 
-// tunnelMAC is the address of all devices of tunnels, from and to which all inner
-// Ethernet headers are.
+// tunnelMAC is the address of all devices of tunnels, to which all inner Ethernet headers
+// are.
 var tunnelMAC = net.HardwareAddr{0x02, 0x4c, 0x4c, 0, 0, 0x01}
 
 const (
