@@ -236,32 +236,37 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	return decap_send(skb, p, peer, ret == LL_NEXT);
 }
 
-/* A packet that came out of the tunnel of p->peer, and was parsed, with the outcome ret:
- * by the tracked path, if there is one, or to the tunnel's device, where it goes through
- * everything that comes in by a port. There, LL_NEXT: it may.
+/* A packet that came out of the tunnel of p->peer, and was parsed. LL_NEXT: where it is
+ * just out of it the tracked path may have it; where it has come in by the tunnel's
+ * device everything may.
  */
-static __noinline int decap_inner(struct pkt *p, int ret)
+static __always_inline int decap_inner(struct pkt *p)
 {
 	__u32 index = p->peer;
-	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
+
+	if (p->early) {
+		if (p->skb->pkt_type != PACKET_HOST && bpf_skb_change_type(p->skb, PACKET_HOST))
+			return -DROP_REWRITE;
+		p->now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+		return LL_NEXT;
+	}
+	if (!p->family || tunnel_peer_of(&p->saddr) != index) {
+		tunnel_count_drop(index);
+		return -DROP_TUNNEL_SOURCE;
+	}
+	return LL_NEXT;
+}
+
+/* The tracked path has no connection for p, which is just out of a tunnel: it goes through
+ * everything that comes in by a port, by the tunnel's device.
+ */
+static __always_inline int decap_to_device(struct pkt *p)
+{
+	struct peer *peer = underlay_peer(p->skb, p->peer);
 
 	if (!peer)
 		return -DROP_TUNNEL_UNKNOWN_PEER;
-	if (!p->early) {
-		if (!p->family || tunnel_peer_of(&p->saddr) != index) {
-			tunnel_count_drop(index);
-			return -DROP_TUNNEL_SOURCE;
-		}
-		return LL_NEXT;
-	}
-	if (p->skb->pkt_type != PACKET_HOST && bpf_skb_change_type(p->skb, PACKET_HOST))
-		return -DROP_REWRITE;
-	p->now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	if (ret == LL_NEXT && !p->fragment)
-		ret = p->family == 4 ? track_ipv4(p) : track_ipv6(p);
-	if (ret < 0 || ret == LL_REDIRECT)
-		return ret;
-	p->skb->tc_index = TC_INDEX_INNER | index;
+	p->skb->tc_index = TC_INDEX_INNER | p->peer;
 	p->action = bpf_redirect(peer->device_ifindex, BPF_F_INGRESS);
 	return LL_REDIRECT;
 }

@@ -44,6 +44,18 @@ static __always_inline int is_spoofed(struct __sk_buff *skb, struct pkt *p)
 	return refused;
 }
 
+/* Does nothing, which the verifier does not know: it forgets what it has found out about p,
+ * and walks what comes after this once, and not for each way that leads here. p->skb is
+ * not what it was.
+ */
+__noinline int forget(struct pkt *p)
+{
+	int ret = 0;
+
+	asm volatile("" : "+r"(ret));
+	return p ? ret : 0;
+}
+
 SEC("tc")
 int ll_tc_ingress(struct __sk_buff *skb)
 {
@@ -59,7 +71,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		p.skb = skb;
 		p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
 		if (decap_crosses(&p, word)) {
-			ret = underlay_send(&p, word & TC_INDEX_PEER);
+			ret = underlay_send(skb, &p, word & TC_INDEX_PEER);
+			p.skb = skb;
 			goto out;
 		}
 	} else if (word) {
@@ -104,11 +117,16 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		}
 	}
 	if (p.peer) {
-		int inner = decap_inner(&p, ret);
+		int inner = decap_inner(&p);
 
 		if (inner != LL_NEXT) {
 			ret = inner;
 			goto out;
+		}
+		if (p.early) {
+			if (p.fragment)
+				ret = LL_PASS;
+			goto track;
 		}
 	}
 	if (ret == LL_PASS)
@@ -131,10 +149,15 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		ret = LL_UNTRACKED;
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
+track:
 	if (ret == LL_NEXT)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
 	if (ret < 0 || ret == LL_STACK || ret == LL_REDIRECT)
 		goto out;
+	if (p.early) {
+		ret = decap_to_device(&p);
+		goto out;
+	}
 	if (is_spoofed(skb, &p)) {
 		ret = -DROP_SPOOFED;
 		goto out;
@@ -145,6 +168,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (sent != TC_ACT_UNSPEC)
 			return sent;
 	}
+	forget(&p);
+	p.skb = skb;
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;

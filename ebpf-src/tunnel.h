@@ -59,12 +59,12 @@ static __always_inline int tunnel_class(struct __sk_buff *skb, __u32 off, int fa
  * left zero (RFC 6935): what is inside has its own, and that of segments which a device
  * cuts later could not be known.
  */
-static __always_inline int tunnel_header(struct pkt *p, const struct peer *peer, __u32 class,
-					 __be16 source_port, __be16 inner)
+static __always_inline int tunnel_header(struct __sk_buff *skb, const struct peer *peer,
+					 __u32 class, __be16 source_port, __be16 inner)
 {
-	void *data = (void *)(long)p->skb->data;
-	void *end = (void *)(long)p->skb->data_end;
-	__u32 len = p->skb->len - ETH_HLEN, l4_len;
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	__u32 len = skb->len - ETH_HLEN, l4_len;
 	__be16 *l4, wire_len;
 
 	if (addr_is4(&peer->remote)) {
@@ -92,7 +92,7 @@ static __always_inline int tunnel_header(struct pkt *p, const struct peer *peer,
 	}
 	l4[0] = source_port;
 	l4[2] = l4_len > 0xffff ? 0 : bpf_htons(l4_len);
-	return bpf_skb_store_bytes(p->skb, peer->header_len - 2, &inner, sizeof(inner), 0)
+	return bpf_skb_store_bytes(skb, peer->header_len - 2, &inner, sizeof(inner), 0)
 		       ? -DROP_REWRITE
 		       : LL_NEXT;
 }
@@ -136,51 +136,63 @@ __noinline int tunnel_count_drop(__u32 index)
 }
 
 /* Puts a packet, rewritten as it is to be, into the tunnel to a peer. */
-static __noinline int tunnel_encapsulate(struct pkt *p, const struct peer *peer)
+static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt *p,
+					      const struct peer *peer)
 {
 	__be16 inner = p->family == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 	__u32 len = peer->header_len;
 	int class;
 
 	if (p->vid) {
-		if (bpf_skb_vlan_pop(p->skb))
+		if (bpf_skb_vlan_pop(skb))
 			return -DROP_REWRITE;
 		p->vid = 0;
 	}
 	if (p->l3_off != ETH_HLEN || len < ETH_HLEN)
 		return -DROP_REWRITE;
-	class = tunnel_class(p->skb, ETH_HLEN, p->family);
+	class = tunnel_class(skb, ETH_HLEN, p->family);
 	if (class < 0 ||
-	    bpf_skb_adjust_room(p->skb, len - ETH_HLEN, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
+	    bpf_skb_adjust_room(skb, len - ETH_HLEN, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
 		return -DROP_REWRITE;
 	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
 	if (len < ETH_HLEN || len > TUNNEL_HEADER_MAX)
 		return -DROP_REWRITE;
-	if (bpf_skb_store_bytes(p->skb, 0, peer->header, len, 0))
+	if (bpf_skb_store_bytes(skb, 0, peer->header, len, 0))
 		return -DROP_REWRITE;
-	return tunnel_header(p, peer, class, tunnel_source_port(p), inner);
+	return tunnel_header(skb, peer, class, tunnel_source_port(p), inner);
 }
 
-/* Sends a packet, rewritten as it is to be, by the tunnel to the peer index. */
-static __noinline int tunnel_send(struct pkt *p, __u32 index)
+/* Sends a packet, rewritten as it is to be, by the tunnel to the peer index. p->skb is not
+ * looked at: a global function, so that the verifier walks it once.
+ */
+__noinline int tunnel_emit(struct __sk_buff *skb, struct pkt *p, __u32 index)
 {
 	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
-	__u32 len = p->skb->len;
+	__u32 len = skb->len;
 	int ret;
 
-	if (!peer || !peer->tunnel_id)
+	if (!p || !peer || !peer->tunnel_id)
 		return -DROP_TUNNEL_NO_PEER;
-	ret = tunnel_encapsulate(p, peer);
+	ret = tunnel_encapsulate(skb, p, peer);
 	if (ret != LL_NEXT) {
 		tunnel_count_drop(index);
 		return ret;
 	}
 	tunnel_count(index, len, 0);
 	if (!peer->crossing_ifindex)
-		return underlay_send(p, index);
-	p->skb->tc_index = TC_INDEX_UNDERLAY | (index & TC_INDEX_PEER);
+		return underlay_send(skb, p, index);
+	skb->tc_index = TC_INDEX_UNDERLAY | (index & TC_INDEX_PEER);
 	p->action = bpf_redirect_peer(peer->crossing_ifindex, 0);
 	return LL_REDIRECT;
+}
+
+static __always_inline int tunnel_send(struct pkt *p, __u32 index)
+{
+	struct __sk_buff *skb = p->skb;
+	int ret = tunnel_emit(skb, p, index);
+
+	p->skb = skb;
+	return ret;
 }
 
 /* A packet that the kernel sent by the device of a tunnel. */
