@@ -36,6 +36,7 @@ var groups = []struct {
 	{"services", (*bench).many},
 	{"tcp", (*bench).tcp},
 	{"bulk", (*bench).bulk},
+	{"cni", (*bench).cni},
 }
 
 func main() {
