@@ -51,3 +51,24 @@ func TestEndpointHasLabels(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointIsNoGateway: what the switch and the node have is no Endpoint's, whichever
+// comes first.
+func TestEndpointIsNoGateway(t *testing.T) {
+	s, _ := open(t, testConfig(t.TempDir()))
+	lan := &Object{Key: Key{KindBridge, "lan"}, Owner: "cli", Spec: "lan", Value: &Bridge{Bridge: datapath.Bridge{
+		Device: "br0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.9/24")},
+	}}}
+	pods := &Object{Key: Key{KindPodNetwork, "pods"}, Owner: "cli", Spec: "pods", Value: &PodNetwork{
+		Bridge: "hsvlan110", Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("2001:db8::/64")},
+	}}
+	commit(t, s, &Transaction{Put: []*Object{lan, pods, endpoint("a", "hs1", 1, "10.1.0.3")}})
+	for _, addr := range []string{"10.1.0.1", "10.1.0.2", "2001:db8::1", "2001:db8::2"} {
+		wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.1.0.4", addr)}}, Conflict, "Endpoint/b", "spec.addresses[1]", "by PodNetwork/pods")
+	}
+	wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.9.0.9")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "by Bridge/lan")
+	moved := *lan
+	moved.Spec, moved.Value = "moved", &Bridge{Bridge: datapath.Bridge{Device: "br0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.3/24")}}}
+	wantRefusal(t, s, &Transaction{Put: []*Object{&moved}}, Conflict, "Endpoint/a", "spec.addresses[0]", "by Bridge/lan")
+	commit(t, s, &Transaction{Put: []*Object{&moved}, Delete: []Key{{KindEndpoint, "a"}}})
+}

@@ -56,6 +56,9 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if err := p.checkPods(); err != nil {
 		return nil, err
 	}
+	if err := p.checkOwned(); err != nil {
+		return nil, err
+	}
 	if !t.restores {
 		if err := s.checkCapacity(p); err != nil {
 			return nil, err
