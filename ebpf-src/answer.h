@@ -244,7 +244,7 @@ __noinline int answer_send(struct __sk_buff *skb)
 		return -DROP_REWRITE;
 	/* The hook that sees it next leaves it alone. */
 	skb->tc_index = a->egress ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
-	skb->mark = a->egress ? MARK_ANSWER : 0;
+	skb->mark = MARK_OURS;
 	return bpf_redirect(skb->ifindex, a->egress ? BPF_F_INGRESS : 0) == TC_ACT_REDIRECT
 		       ? LL_REDIRECT
 		       : -DROP_REWRITE;

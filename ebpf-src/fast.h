@@ -117,7 +117,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, __u32 len, __u32 fla
 	count_verdict(VERDICT_TRACKED);
 	if (flags & NEXTHOP_F_PEER)
 		return bpf_redirect_peer(out, 0);
-	skb->tc_index = TC_INDEX_TRACKED;
+	tracked_word(skb);
 	return bpf_redirect(out, 0);
 }
 

@@ -171,7 +171,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 				csum_fold32(diff), 0))
 		return -DROP_REWRITE;
 	p->verdict = VERDICT_ICMP_ERROR;
-	p->skb->tc_index = TC_INDEX_TRACKED;
+	p->skb->tc_index = TC_INDEX_LEARN; /* of which there is nothing to learn */
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
 		__u32 out;
 
@@ -194,5 +194,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 			return LL_REDIRECT;
 		}
 	}
+	if (p->egress)
+		p->skb->tc_index = 0; /* it leaves */
 	return LL_STACK;
 }

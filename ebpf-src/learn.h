@@ -142,7 +142,7 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		return 0;
 	tuple_reply(&w->tuple, &w->twin, &w->twin_tuple);
 	meta = conn_find(w, &w->tuple, &w->conn, 0);
-	if (!meta)
+	if (!meta || meta->flags & CT_F_DENIED)
 		return 0;
 	why = nexthop_why_not(p, meta);
 	if (why == WHY_UNKNOWN)

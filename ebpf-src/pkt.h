@@ -164,21 +164,31 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 #define TC_INDEX_DONE_INGRESS 0x4d00
 #define TC_INDEX_DONE_EGRESS  0x4e00
 
-/* skb->mark of an answer of ours to the node itself, which so passes the ingress hook with
- * TC_INDEX_DONE_INGRESS. Nothing from another namespace has a mark.
+/* skb->mark of what one of our programs sends straight to the next hook, with a word for it
+ * in skb->tc_index. Nothing that comes from another namespace has a mark.
  */
-#define MARK_ANSWER 0x4c4c4d00
+#define MARK_OURS 0x4c4c4d00
 
 /* Whether a program of ours has said so that a packet is handled. */
 static __always_inline int handled_before(struct __sk_buff *skb)
 {
 	__u32 zero = 0, *front = bpf_map_lookup_elem(&ll_front, &zero);
 
-	if (skb->mark == MARK_ANSWER) {
+	if (skb->mark == MARK_OURS) {
 		skb->mark = 0;
 		return 1;
 	}
 	return front && *front;
+}
+
+/* Leaves word that a packet is handled, which is to be redirected: with a mark, so that the
+ * egress hook need not find out whose word that is, unless it has another mark.
+ */
+static __always_inline void tracked_word(struct __sk_buff *skb)
+{
+	skb->tc_index = TC_INDEX_TRACKED;
+	if (!skb->mark)
+		skb->mark = MARK_OURS;
 }
 
 /* What a hook returns for a packet that it has handled and that goes on. */

@@ -35,7 +35,7 @@ static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nex
 		p->action = bpf_redirect_peer(out, 0);
 		return LL_REDIRECT;
 	}
-	p->skb->tc_index = TC_INDEX_TRACKED;
+	tracked_word(p->skb);
 	p->action = bpf_redirect(out, 0);
 	return LL_REDIRECT;
 }

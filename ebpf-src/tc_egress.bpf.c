@@ -17,6 +17,25 @@
 #include "refuse.h"
 #include "track.h"
 
+/* Whether it was a program of ours that redirected a packet, which says so: one that came in
+ * by a device that is no port may have brought the word along.
+ */
+static __always_inline int egress_tracked(struct __sk_buff *skb)
+{
+	struct device *device;
+	__u32 in;
+
+	if (skb->mark == MARK_OURS) {
+		skb->mark = 0;
+		return 1;
+	}
+	in = skb->ingress_ifindex;
+	if (!in)
+		return 1;
+	device = device_find(in);
+	return device && device->flags & DEVICE_F_PORT;
+}
+
 /* Sends a rewritten packet of the node's own to its new destination. */
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
@@ -91,8 +110,11 @@ int ll_tc_egress(struct __sk_buff *skb)
 	struct pkt p;
 	int ret;
 
-	if (word)
+	if (word) {
 		skb->tc_index = 0;
+		if (word == TC_INDEX_TRACKED && !egress_tracked(skb))
+			word = 0;
+	}
 	if (word == TC_INDEX_DONE_EGRESS && handled_before(skb))
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)

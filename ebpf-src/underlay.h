@@ -34,7 +34,7 @@ __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 			p->action = bpf_redirect_peer(out, 0);
 			return LL_REDIRECT;
 		}
-		skb->tc_index = TC_INDEX_TRACKED;
+		tracked_word(skb);
 		p->action = bpf_redirect(out, 0);
 		return LL_REDIRECT;
 	}

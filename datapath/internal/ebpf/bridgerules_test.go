@@ -31,10 +31,10 @@ func (b *bridged) put(rules ...datapath.FirewallRule) {
 	b.putRules(set)
 }
 
-// reaches tells whether a TCP connection from a station comes about.
-func (b *bridged) reaches(station int, addr string) bool {
+// reaches tells whether a TCP connection from a station comes about in time.
+func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	b.t.Helper()
-	c, err := b.stations[station].Dial("tcp", "", addr, 700*time.Millisecond)
+	c, err := b.stations[station].Dial("tcp", "", addr, wait)
 	if err == nil {
 		c.Close()
 	}
@@ -70,15 +70,15 @@ func TestRulesOfBridgePorts(t *testing.T) {
 		b.wantShortCut("without rules", c)
 
 		b.put(leavingBy("p1", 7001, datapath.ActionDeny))
-		if b.reaches(0, at(f.second, "7001")) {
+		if b.reaches(0, at(f.second, "7001"), 500*time.Millisecond) {
 			t.Errorf("%s: a connection came about that a rule denies by the port that it leaves by", f.second)
 		}
-		if !b.reaches(1, at(f.first, "7001")) {
+		if !b.reaches(1, at(f.first, "7001"), 5*time.Second) {
 			t.Errorf("%s: no connection the other way", f.first)
 		}
 		b.wantShortCut("with rules about others", c)
 		b.put(leavingBy("p1", 7001, datapath.ActionReject))
-		if b.reaches(0, at(f.second, "7001")) {
+		if b.reaches(0, at(f.second, "7001"), 500*time.Millisecond) {
 			t.Errorf("%s: a connection came about that a rule rejects by the port that it leaves by", f.second)
 		}
 		b.put(leavingBy("p1", 7000, datapath.ActionDeny), leavingBy("p0", 40000, datapath.ActionAllow))

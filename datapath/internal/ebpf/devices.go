@@ -53,21 +53,9 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		done:       make(chan struct{}),
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
-		ports:      make(map[int]bool),
+		ports:      portsOfBefore(d, z.id),
 		stations:   newStations(d, z.id),
 	}
-}
-
-// setPort notes whether our programs are attached to a device.
-func (v *devices) setPort(index int, attached bool) error {
-	v.mu.Lock()
-	if attached {
-		v.ports[index] = true
-	} else {
-		delete(v.ports, index)
-	}
-	v.mu.Unlock()
-	return errors.Join(v.scan(), v.d.announcer.follow())
 }
 
 // forget takes the devices out of ll_device: their namespace went.

@@ -52,18 +52,24 @@ func TestForgedWords(t *testing.T) {
 	n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
 	n.backends.ServeTCP(t, "10.0.1.12:8080", "server")
 	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"no": ruleFor(10, "10.0.1.11", datapath.ActionDeny)}})
-	for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4e00} {
-		t.Run(fmt.Sprintf("%#x", word), func(t *testing.T) {
-			defer forge(t, n.client, "eth0", word)()
-			if c, err := n.client.Dial("tcp", "", "10.0.1.11:8080", 300*time.Millisecond); err == nil {
+	side := testnet.New(t, "side") // behind a device that is no port
+	testnet.Veth(t, testnet.Port{NS: n.node, Name: "side0", Addrs: []string{"172.30.1.1/24"}},
+		testnet.Port{NS: side, Name: "eth0", Addrs: []string{"172.30.1.2/24"}})
+	side.Route(t, "default", "172.30.1.1")
+	for from, ns := range map[string]*testnet.NS{"a port": n.client, "another device": side} {
+		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4e00} {
+			t.Run(fmt.Sprintf("%s/%#x", from, word), func(t *testing.T) {
+				defer forge(t, ns, "eth0", word)()
+				if c, err := ns.Dial("tcp", "", "10.0.1.11:8080", 300*time.Millisecond); err == nil {
+					c.Close()
+					t.Error("a connection came about that a rule denies")
+				}
+				c, err := ns.Dial("tcp", "", "10.0.1.12:8080", 3*time.Second)
+				if err != nil {
+					t.Fatalf("what rules allow: %v", err)
+				}
 				c.Close()
-				t.Error("a connection came about that a rule denies")
-			}
-			c, err := n.client.Dial("tcp", "", "10.0.1.12:8080", 3*time.Second)
-			if err != nil {
-				t.Fatalf("what rules allow: %v", err)
-			}
-			c.Close()
-		})
+			})
+		}
 	}
 }

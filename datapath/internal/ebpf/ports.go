@@ -80,6 +80,7 @@ func (p *ports) adopt(r *replacements) error {
 	if err := p.takeOver(r); err != nil {
 		return err
 	}
+	attached := make(map[uint8]map[int]bool)
 	err := p.each(func(t *port, h hook) error {
 		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 {
 			return err
@@ -88,8 +89,17 @@ func (p *ports) adopt(r *replacements) error {
 		if err != nil {
 			return err
 		}
+		if attached[t.zone] == nil {
+			attached[t.zone] = make(map[int]bool)
+		}
+		attached[t.zone][t.ifindex] = true
 		return z.devices.setPort(t.ifindex, true)
 	})
+	for _, z := range p.d.openZones() {
+		if err == nil && z.devices != nil {
+			err = z.devices.keepPorts(attached[z.id])
+		}
+	}
 	if err != nil {
 		return err
 	}
