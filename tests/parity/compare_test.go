@@ -217,7 +217,7 @@ func (r *rig) causeOf(frame []byte) *shot {
 }
 
 // ownWords takes out of a frame of the node's own what two kernels choose differently:
-// the identification of its IPv4 packets and the flow label of its IPv6 packets. What
+// the identification of its IPv4 packets and its fragments, and the flow label of its IPv6 packets. What
 // the node says of itself at times of its own (neighbour discovery, ARP, group
 // membership) is left out: nil. own are the node's addresses.
 func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
@@ -243,6 +243,9 @@ func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 		frame = slices.Clone(frame)
 		frame[at+1] &= 0xf0
 		copy(frame[at+2:], []byte{0, 0})
+		if frame[at+6] == 44 && len(frame) >= at+48 { // a fragment header comes first
+			copy(frame[at+44:], []byte{0, 0, 0, 0})
+		}
 	}
 	return frame
 }
