@@ -189,3 +189,30 @@ func TestMappingByAddress(t *testing.T) {
 		})
 	}
 }
+
+// TestMappingOfNewRule: a pass over the connections that began before a rule came into force
+// does not end what the rule has mapped since.
+func TestMappingOfNewRule(t *testing.T) {
+	for name, change := range map[string]func(*datapath.NAT){
+		"mapping": func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent },
+		"block":   func(v *datapath.NAT) { v.BlockSize = 64 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := families[0]
+			r := newRig(t)
+			n := r.translate(nil)
+			p := n.passBegins()
+			rule := masquerade("out0")
+			change(&rule)
+			r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
+			r.leave(r.in, r.out, packet(r.out.leaves(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 60))
+			r.ok(n.passEnded(p))
+			if got := r.count(kernelMapLlMapping) + r.count(kernelMapLlBlock); got != 1 {
+				t.Errorf("%d mappings and blocks are left, want 1", got)
+			}
+			if got := r.count(kernelMapLlMappingOuter) + r.count(kernelMapLlBlockOwner); got != 1 {
+				t.Errorf("%d outer sides are left, want 1", got)
+			}
+		})
+	}
+}

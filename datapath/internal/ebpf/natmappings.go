@@ -182,6 +182,13 @@ func (n *nats) tell(what string, t translated) {
 // ticksBetween returns how many ticks lie between then and now; 0 where then is ahead.
 func ticksBetween(then, now uint32) uint32 { return uint32(max(0, int32(now-then))) }
 
+// keeps reports whether a mapping or block of the rule with id stays that no connection
+// uses: it was used within idle, and its rule has such. Of a rule that came into force since
+// the pass began that is not known.
+func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
+	return int32(created-p.began) >= 0 || ticksBetween(used, p.began) <= idle && p.shared[id]
+}
+
 func (n *nats) endMappings(p *natPass) error {
 	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
 	var ended []kernelMappingKey
@@ -190,7 +197,7 @@ func (n *nats) endMappings(p *natPass) error {
 			v := &values[i]
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
 			inUse := p.outers.used(outerKey{k.Addr, k.Proto, k.Zone}, swap16(k.Port), 1)
-			if inUse || ticksBetween(v.UsedTick, p.began) <= mappingIdle && p.shared[v.NatId] {
+			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingIdle) {
 				if p.log[v.NatId] {
 					p.told[t] = true
 				}
@@ -215,7 +222,7 @@ func (n *nats) endMappings(p *natPass) error {
 			return err
 		}
 		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
-			if ticksBetween(inner.UsedTick, p.began) <= mappingIdle && p.shared[v.NatId] {
+			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingIdle) {
 				if p.log[v.NatId] {
 					p.told[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
 				}
@@ -257,7 +264,7 @@ func (n *nats) endBlocks(p *natPass) error {
 	err := batches(blocks, func(keys []kernelBlockKey, values []kernelBlock) error {
 		for i, k := range keys {
 			v := &values[i]
-			if !p.inUse(v, k.Zone) && (ticksBetween(v.UsedTick, p.began) > blockIdle || !p.shared[k.NatId]) {
+			if !p.inUse(v, k.Zone) && !p.keeps(k.NatId, v.CreatedTick, v.UsedTick, blockIdle) {
 				ended = append(ended, k)
 				continue
 			}

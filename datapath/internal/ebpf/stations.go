@@ -279,3 +279,38 @@ func (v *devices) markOtherTags(ports map[int]bridgePort) error {
 	}
 	return nil
 }
+
+// firstAddrs collects the addresses of each device into all and returns the ones
+// that are fit to be a source: global, not deprecated nor tentative, the first of
+// their family. Index 0 has those for devices that have none of their own.
+func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
+	first := make(map[int][2]netip.Addr)
+	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
+	for _, a := range addrs {
+		if a.IPNet == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		bits, _ := a.Mask.Size()
+		all[a.LinkIndex] = append(all[a.LinkIndex], netip.PrefixFrom(ip, bits))
+		secondary := ip.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
+		if a.Scope != unix.RT_SCOPE_UNIVERSE || ip.IsLoopback() || secondary || ip.Is6() && a.Flags&unfit != 0 {
+			continue
+		}
+		family := 0
+		if ip.Is6() {
+			family = 1
+		}
+		for _, index := range []int{a.LinkIndex, 0} {
+			if f := first[index]; !f[family].IsValid() {
+				f[family] = ip
+				first[index] = f
+			}
+		}
+	}
+	return first
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ended.h - the outer ports of translated connections that ended, for those that find no
+ * free one.
+ */
+#pragma once
+
+#include "conntrack.h"
+#include "count.h"
+
+/* Ports that are looked at for a free one before that of a connection that ended is taken. */
+#define PORTS_FREE_TRIES 8
+
+/* The outer port that w->conn is tried with is another connection's: notes it where that one
+ * ended, the longest ago of those seen.
+ */
+static __always_inline void ports_note_ended(struct work *w)
+{
+	struct ct_meta *meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+
+	if (!meta || w->twin.meta.state < CT_TIME_WAIT || !w->twin.meta.nat_id ||
+	    (w->twin.meta.flags & (CT_F_REPLY | CT_F_SNAT)) != (CT_F_REPLY | CT_F_SNAT))
+		return;
+	if (w->spare_port && (__s32)(w->twin.meta.last_seen_tick - w->spare_tick) >= 0)
+		return;
+	w->spare_port = w->conn.sport;
+	w->spare_tick = w->twin.meta.last_seen_tick;
+}
+
+/* Gives w->conn the port of a connection that ended, w->spare_port, and removes that. Its
+ * remote may still remember it, and takes a new one by its sequence number or timestamp (RFC
+ * 9293, section 3.10.7.4; RFC 6191). A global function, so that the verifier walks it once.
+ */
+__noinline int ports_take_spare(void)
+{
+	struct work *w = work_get();
+	struct ct_meta *meta;
+
+	if (!w)
+		return -DROP_NO_PORT;
+	w->conn.sport = w->spare_port;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	if (!meta)
+		return LL_NEXT;
+	/* It has been revived, or another CPU was first. */
+	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple, w->twin.half_open))
+		return -DROP_NO_PORT;
+	count_reused(&w->twin.meta);
+	tuple_reply(&w->spare_tuple, &w->twin, &w->twin_tuple);
+	if (!conn_find(w, &w->spare_tuple, &w->twin, 0) || w->twin.sport != w->conn.sport ||
+	    !addr_equal(&w->twin.saddr, &w->conn.saddr))
+		return LL_NEXT;
+	count_reused(&w->twin.meta);
+	conn_remove(&w->spare_tuple, w->twin.half_open);
+	return LL_NEXT;
+}
