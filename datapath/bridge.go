@@ -75,5 +75,5 @@ type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's
 	Addresses []netip.Prefix // host bits kept
-	MTU       int            // bytes; 0: as it is
+	MTU       int            // bytes; 0: as it is. The one from before comes back when the Link goes
 }

@@ -54,6 +54,11 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.2/24", "2001:db8:5::2/64", "mtu 1432", "state UP"})
 
+	// As long as nobody says another one it stays.
+	v.MTU = 0
+	r.link("pods", v)
+	r.has(r.host, "ip link show dev loxi_host", []string{"mtu 1432"})
+
 	// Others instead, after a restart.
 	r.restart()
 	r.bridge("b", br0)

@@ -186,24 +186,21 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 	return errors.Join(u.mtu(), a.run())
 }
 
-// mtu sets the MTU that is wanted; where none is any more, the one from before.
+// mtu sets the MTU that is wanted; with leaving the one from before.
 func (u *linkUpdate) mtu() error {
 	now, wanted := u.link.Attrs().MTU, u.value.MTU
 	ours := u.record.MTU != 0 && now == u.record.MTU
-	switch {
-	case wanted == 0 && u.record.MTU == 0, wanted != 0 && now == wanted:
-		return nil
-	case wanted == 0 && !ours: // a stranger set another one since
-		u.record.MTU, u.record.Before = 0, 0
-		return u.note()
-	case wanted == 0:
+	if u.leaving && ours {
 		wanted = u.record.Before
+	}
+	if wanted == 0 || now == wanted {
+		return nil
 	}
 	return u.change(fmt.Sprintf("set MTU %d", wanted), func() error {
 		if !ours {
 			u.record.Before = now
 		}
-		u.record.MTU = u.value.MTU
+		u.record.MTU = wanted
 		if err := u.note(); err != nil {
 			return err
 		}

@@ -188,7 +188,7 @@ func uplinksOf(s *state.Snapshot, d Devices) (devices []string) {
 }
 
 // podMTU returns how long a packet of a pod may be: as told, or so that every uplink and
-// every tunnel carries it. 0: there is none.
+// every tunnel carries it. 0: there is none, or one is not there yet.
 func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
@@ -211,9 +211,11 @@ func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
 		}
 	}
 	for o := range s.After(state.KindTunnel, "") {
-		if is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name)); ok {
-			least(is.MTU)
+		is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name))
+		if !ok || is.MTU == 0 {
+			return 0 // it will tell, and until then what is stays
 		}
+		least(is.MTU)
 	}
 	return mtu
 }
