@@ -8,18 +8,24 @@ import (
 	"fmt"
 )
 
-// Where the connections go that are masqueraded: beyond the server, to so many
+// outside is where the connections go that are masqueraded: beyond a station, to so many
 // addresses that one source address has ports for all of them.
-const (
-	outsideFirst  = "10.4.0.1"
-	outsidePrefix = "10.4.0.0/16"
-	outsideCount  = 64
-)
+type outside struct {
+	device        string // that they leave by
+	first, prefix string
+}
+
+var outsides = map[place]outside{
+	onNode:    {"pod0", "10.5.0.1", "10.5.0.0/16"},
+	elsewhere: {"up1", "10.4.0.1", "10.4.0.0/16"},
+}
+
+const outsideCount = 64
 
 // masqueradeRules give what leaves by a device that device's address.
 const masqueradeRules = `
 table ip bench {
-	chain postrouting { type nat hook postrouting priority srcnat; oifname "%s" masquerade; }
+	chain postrouting { type nat hook postrouting priority srcnat; oifname { "up1", "pod0" } masquerade; }
 }
 `
 
@@ -27,61 +33,78 @@ func (r *rig) attachMasquerade() error {
 	if err := (&nftables{rig: r}).keepUDP(); err != nil {
 		return err
 	}
-	return r.node.run(fmt.Sprintf(masqueradeRules, "up1"), "nft", "-f", "-")
+	return r.node.run(masqueradeRules, "nft", "-f", "-")
 }
 
 // translation measures masquerading: what the node does for the client's connections
-// by up1.
+// by the other ports.
 func (b *bench) translation(ctx context.Context) error {
-	l := lineup{paths: b.available([]string{pathKernel, pathMasquerade, pathOurs}), direct: true}
-	return b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
-		for _, r := range rigs {
-			if err := r.node.route(outsidePrefix, backendFirst[elsewhere]); err != nil {
+	l := lineup{paths: b.available([]string{pathKernel, pathMasquerade, pathBare, pathOurs}), direct: true}
+	s := b.report.section("Masquerading",
+		"The client's connections leave with the address of the port that they leave by: one that leads into a namespace\n"+
+			"of the node (*on the node*; what is rewritten on the way there is as much as of an answer to a masqueraded\n"+
+			"client in it), or the other port. **Kernel routing** and the **bare redirect**, a program that sends all packets\n"+
+			"of a port the same way, translate nothing. Packets: millions of 64-byte UDP packets a second of one core, each\n"+
+			"of another connection than the one before. New connections: thousands a second; UDP: the first packet and its\n"+
+			"answer, TCP: a request and its answer, too, and the end, with client and server on the same core.",
+		"what", "to", pathKernel, pathMasquerade, pathBare, pathOurs, pathOurs+" to "+pathMasquerade)
+	for _, p := range places {
+		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
+			if err := masqueradeBy(ctx, rigs, p); err != nil {
 				return err
 			}
-			if d, ok := r.balancer.(*loxilight); ok {
-				if err := d.masquerade(ctx, "up1"); err != nil {
-					return err
-				}
+			if err := b.translatedPackets(ctx, rigs, p, s); err != nil || p == onNode {
+				return err
 			}
-		}
-		s := b.report.section("Masquerading",
-			"The client's connections leave by the other port, with the address of that port; **kernel routing**\n"+
-				"translates nothing. Packets: millions of 64-byte UDP packets a second of one core, each of another connection\n"+
-				"than the one before. New connections: thousands a second; UDP: the first packet and its answer, TCP: a request\n"+
-				"and its answer, too, and the end, with client and server on the same core.",
-			"what", pathKernel, pathMasquerade, pathOurs, pathOurs+" to "+pathMasquerade)
-		if err := b.translatedPackets(ctx, rigs, s); err != nil {
+			return b.translatedConnections(ctx, rigs, p, s)
+		})
+		if err != nil {
 			return err
 		}
-		return b.translatedConnections(ctx, rigs, s)
-	})
+	}
+	return nil
+}
+
+// masqueradeBy makes the rigs carry connections to what is outside by a station.
+func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
+	for _, r := range rigs {
+		if err := errors.Join(r.node.route(outsides[p].prefix, backendFirst[p]), r.aimBare(p)); err != nil {
+			return err
+		}
+		if d, ok := r.balancer.(*loxilight); ok {
+			if err := d.masquerade(ctx, outsides[p].device); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // translatedRow enters a row, and how it stands to twice what nftables does.
-func (b *bench) translatedRow(s *section, what string, c comparison, unit float64, format string) {
-	s.row(append(append([]string{what}, c.cellsTo(pathKernel, unit, format, pathMasquerade, pathOurs)...), c.cell(pathOurs, pathMasquerade))...)
-	b.report.atLeast("masquerading, "+what, c, pathOurs, pathMasquerade, 2)
+func (b *bench) translatedRow(s *section, what string, p place, c comparison, unit float64, format string) {
+	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, pathMasquerade, pathBare, pathOurs)...)
+	s.row(append(cells, c.cell(pathOurs, pathMasquerade))...)
+	b.report.atLeast(fmt.Sprintf("masquerading, %s, %s", what, p), c, pathOurs, pathMasquerade, 2)
 }
 
-func (b *bench) translatedPackets(ctx context.Context, rigs []*rig, s *section) error {
+func (b *bench) translatedPackets(ctx context.Context, rigs []*rig, p place, s *section) error {
 	for _, connections := range []int{1024, 65536} {
 		if connections > b.connectionsMax {
 			continue
 		}
-		f := flows{connections: connections, target: outsideFirst, targets: outsideCount, port: backendPort}
+		f := flows{connections: connections, target: outsides[p].first, targets: outsideCount, port: backendPort}
 		before, err := trackedBy(ctx, rigs)
 		if err != nil {
 			return err
 		}
-		c, err := b.packetsOf(ctx, rigs, elsewhere, func(*rig) flows { return f })
+		c, err := b.packetsOf(ctx, rigs, p, func(*rig) flows { return f })
 		if err == nil {
 			err = b.wantTracked(ctx, rigs, before, connections)
 		}
 		if err != nil {
-			return fmt.Errorf("%d connections: %w", connections, err)
+			return fmt.Errorf("%s, %d connections: %w", p, connections, err)
 		}
-		b.translatedRow(s, fmt.Sprintf("packets, %s connections", grouped(connections)), c, 1e6, "%.2f")
+		b.translatedRow(s, fmt.Sprintf("packets, %s connections", grouped(connections)), p, c, 1e6, "%.2f")
 	}
 	return nil
 }
@@ -89,29 +112,29 @@ func (b *bench) translatedPackets(ctx context.Context, rigs []*rig, s *section) 
 // freshBatch is how many connections are opened in one measurement.
 const freshBatch = 20_000
 
-func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, s *section) error {
+func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, p place, s *section) error {
 	count := min(freshBatch, b.packetCount)
-	f := flows{connections: count, target: outsideFirst, targets: outsideCount, port: backendPort}
+	f := flows{connections: count, target: outsides[p].first, targets: outsideCount, port: backendPort}
 	sources := newSources(64)
 	c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		return connectionRate(r, elsewhere, f, sources)
+		return connectionRate(r, p, f, sources)
 	})
 	if err != nil {
 		return fmt.Errorf("new UDP connections: %w", err)
 	}
-	b.translatedRow(s, "new UDP connections", c, 1e3, "%.0f")
+	b.translatedRow(s, "new UDP connections", p, c, 1e3, "%.0f")
 	times := map[string]int{}
 	c, err = compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
 		// Each time another backend: the ports towards one are as many as connections are in a minute.
-		target := addressAt(backendFirst[elsewhere], times[r.name]%backendCount)
+		target := addressAt(backendFirst[p], times[r.name]%backendCount)
 		times[r.name]++
-		cpu, err := tcpRun(ctx, r, elsewhere, target, backendPort, b.tcpConnections, false)
+		cpu, err := tcpRun(ctx, r, p, target, backendPort, b.tcpConnections, false)
 		return float64(b.tcpConnections) / cpu.Seconds(), err
 	})
 	if err != nil {
 		return fmt.Errorf("new TCP connections: %w", err)
 	}
-	b.translatedRow(s, "new TCP connections", c, 1e3, "%.1f")
+	b.translatedRow(s, "new TCP connections", p, c, 1e3, "%.1f")
 	return nil
 }
 
