@@ -50,12 +50,15 @@ static __always_inline int fast_fits(struct __sk_buff *skb, __u8 proto, const vo
 }
 
 /* The next hop by which packets of a connection take the short cut now; NULL: none. */
-static __always_inline struct nexthop *fast_nexthop(struct __sk_buff *skb,
+static __always_inline struct nexthop *fast_nexthop(struct __sk_buff *skb, int bridge_port,
 						    const struct ct_meta *meta, __u32 now_tick)
 {
 	__u32 index = meta->nexthop;
 	struct nexthop *nexthop;
 
+	/* As track_nexthop. */
+	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
+		return NULL;
 	if (meta->state != CT_ESTABLISHED || !index || firewall_has_changed(meta))
 		return NULL;
 	if (track_has_moved(skb->ifindex, meta))
@@ -121,7 +124,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, __u32 len, __u32 fla
 	return bpf_redirect(out, 0);
 }
 
-static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto)
+static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto, int bridge_port)
 {
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
@@ -151,7 +154,7 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto)
 	if (!v)
 		return FAST_NOT;
 	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	nexthop = fast_nexthop(skb, &v->meta, now_tick);
+	nexthop = fast_nexthop(skb, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
@@ -177,7 +180,7 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto)
 	return fast_send(skb, len, flags, out);
 }
 
-static __always_inline int fast_ipv6(struct __sk_buff *skb, __u8 proto)
+static __always_inline int fast_ipv6(struct __sk_buff *skb, __u8 proto, int bridge_port)
 {
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
@@ -206,7 +209,7 @@ static __always_inline int fast_ipv6(struct __sk_buff *skb, __u8 proto)
 	if (!v)
 		return FAST_NOT;
 	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	nexthop = fast_nexthop(skb, &v->meta, now_tick);
+	nexthop = fast_nexthop(skb, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
@@ -228,24 +231,43 @@ static __always_inline int fast_ipv6(struct __sk_buff *skb, __u8 proto)
 	return fast_send(skb, len, flags, out);
 }
 
-static __noinline int fast_tcp4(struct __sk_buff *skb)
+static __noinline int fast_tcp4(struct __sk_buff *skb, int bridge_port)
 {
-	return fast_ipv4(skb, IPPROTO_TCP);
+	return fast_ipv4(skb, IPPROTO_TCP, bridge_port);
 }
 
-static __noinline int fast_udp4(struct __sk_buff *skb)
+static __noinline int fast_udp4(struct __sk_buff *skb, int bridge_port)
 {
-	return fast_ipv4(skb, IPPROTO_UDP);
+	return fast_ipv4(skb, IPPROTO_UDP, bridge_port);
 }
 
-static __noinline int fast_tcp6(struct __sk_buff *skb)
+static __noinline int fast_tcp6(struct __sk_buff *skb, int bridge_port)
 {
-	return fast_ipv6(skb, IPPROTO_TCP);
+	return fast_ipv6(skb, IPPROTO_TCP, bridge_port);
 }
 
-static __noinline int fast_udp6(struct __sk_buff *skb)
+static __noinline int fast_udp6(struct __sk_buff *skb, int bridge_port)
 {
-	return fast_ipv6(skb, IPPROTO_UDP);
+	return fast_ipv6(skb, IPPROTO_UDP, bridge_port);
+}
+
+/* Whether a frame that comes in by a port of a bridge is to be routed; as domain_of_port. */
+static __noinline int fast_is_routed(struct __sk_buff *skb)
+{
+	const __u16 *mac = (void *)(long)skb->data;
+	struct station *s = domain_station(skb->ifindex, 0);
+
+	if (!s || !s->domain || (void *)(mac + 6) > (void *)(long)skb->data_end ||
+	    ((const __u8 *)mac)[6] & 1)
+		return 0;
+	if (s->flags & STATION_F_GUARDED &&
+	    (mac[3] != *(__u16 *)&s->guard[0] || mac[4] != *(__u16 *)&s->guard[2] ||
+	     mac[5] != *(__u16 *)&s->guard[4]))
+		return 0;
+	if (skb->pkt_type == PACKET_HOST)
+		return 1;
+	return skb->pkt_type == PACKET_OTHERHOST && mac[0] == *(__u16 *)&s->mac[0] &&
+	       mac[1] == *(__u16 *)&s->mac[2] && mac[2] == *(__u16 *)&s->mac[4];
 }
 
 /* Forwards a packet: a TC action, or FAST_NOT, or -DROP_REWRITE. Each kind has a function of
@@ -256,22 +278,25 @@ static __always_inline int fast_forward(struct __sk_buff *skb)
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
+	int bridge_port;
 	__u8 proto;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || data + FAST_L44 > end ||
-	    domain_may_bridge(skb->ifindex))
+	if (skb->vlan_present || data + FAST_L44 > end)
+		return FAST_NOT;
+	bridge_port = domain_may_bridge(skb->ifindex);
+	if (bridge_port ? !fast_is_routed(skb) : skb->pkt_type != PACKET_HOST)
 		return FAST_NOT;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		proto = ((struct iphdr *)(eth + 1))->protocol;
 		if (proto == IPPROTO_TCP)
-			return fast_tcp4(skb);
-		return proto == IPPROTO_UDP ? fast_udp4(skb) : FAST_NOT;
+			return fast_tcp4(skb, bridge_port);
+		return proto == IPPROTO_UDP ? fast_udp4(skb, bridge_port) : FAST_NOT;
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		proto = ((struct ipv6hdr *)(eth + 1))->nexthdr;
 		if (proto == IPPROTO_TCP)
-			return fast_tcp6(skb);
-		return proto == IPPROTO_UDP ? fast_udp6(skb) : FAST_NOT;
+			return fast_tcp6(skb, bridge_port);
+		return proto == IPPROTO_UDP ? fast_udp6(skb, bridge_port) : FAST_NOT;
 	}
 	return FAST_NOT;
 }

@@ -21,13 +21,15 @@ func BenchmarkTracked(b *testing.B) {
 		proto    uint8
 		src, dst string
 		flags    uint16
+		bridge   bool // it comes in by a port of a bridge
 	}{
-		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0},
-		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0},
-		{"tcp4 translated", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT},
-		{"udp6", testpkt.ProtoUDP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0},
-		{"tcp6", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0},
-		{"tcp6 translated", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", ctDNAT},
+		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
+		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
+		{"tcp4 translated", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT, false},
+		{"tcp4 translated, from a bridge", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT, true},
+		{"udp6", testpkt.ProtoUDP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0, false},
+		{"tcp6", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0, false},
+		{"tcp6 translated", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", ctDNAT, false},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			r := newRig(b)
@@ -37,6 +39,10 @@ func BenchmarkTracked(b *testing.B) {
 			r.put(kernelMapLlNexthop, uint32(7), kernelNexthop{
 				Ifindex: r.out.index, MtuBytes: 1500, CheckedTick: rigTick() + 20,
 			})
+			if bench.bridge {
+				r.put(kernelMapLlBridged, uint32(0), uint64(1<<1)) // of lo
+				r.put(kernelMapLlStation, kernelStationKey{Ifindex: 1}, kernelStation{Bridge: 99, Domain: 3})
+			}
 			meta := kernelCtMeta{Nexthop: 7, State: uint8(kernelCtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
 			if src.Addr().Is4() {
 				k := kernelCt4Key{Saddr: addrOf(src.Addr()).Word[3], Daddr: addrOf(dst.Addr()).Word[3], Sport: swap16(src.Port()), Dport: swap16(dst.Port()), Proto: bench.proto}

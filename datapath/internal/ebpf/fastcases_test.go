@@ -88,9 +88,10 @@ func (c *fastCase) value(t testing.TB) []byte {
 
 // fastChange is one thing that is otherwise.
 type fastChange struct {
-	name string
-	do   func(*fastCase)
-	left map[byte]bool // by IP version: to the others, though neither frame nor entry would tell
+	name  string
+	do    func(*fastCase)
+	taken bool          // fast.h has it all the same
+	left  map[byte]bool // by IP version: to the others, though neither frame nor entry would tell
 }
 
 // version is that of the packet.
@@ -175,6 +176,12 @@ func ofVersion(version byte, change fastChange) fastChange {
 	}}
 }
 
+// taken marks a change that does not keep fast.h from it.
+func taken(change fastChange) fastChange {
+	change.taken = true
+	return change
+}
+
 // left marks a change that fast.h must see.
 func left(version byte, change fastChange) fastChange {
 	change.left = map[byte]bool{version: true}
@@ -227,6 +234,15 @@ func extension(name string, proto byte, rest ...byte) fastChange {
 
 func entry(name string, do func(*rigMeta)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { do(&c.meta) }}
+}
+
+func fromBridge(name string, do func(*fastCase)) fastChange {
+	return fastChange{name: name, do: func(c *fastCase) {
+		c.mayBridge, c.station = true, &kernelStation{Bridge: 99, Domain: 3}
+		c.meta.LastSeenTick = rigTick() // the bridge has seen one of them just now
+		copy(c.station.Mac[:], c.frame)
+		do(c)
+	}}
 }
 
 func nexthop(name string, do func(*kernelNexthop)) fastChange {
@@ -302,7 +318,27 @@ func entryChanges() []fastChange {
 		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: rigTick()} }},
 		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
 		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
-		{name: "a part of a bridge", do: func(c *fastCase) { c.mayBridge, c.station = true, true }},
+		fromBridge("a part of a bridge", func(c *fastCase) {}),
+		taken(fromBridge("a part of a bridge, to its MAC", func(c *fastCase) {
+			c.station.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
+			copy(c.frame, c.station.Mac[:])
+		})),
+		fromBridge("a part of a bridge, to another station", func(c *fastCase) {
+			c.station.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
+			copy(c.frame, []byte{2, 0, 0x5e, 0x10, 1, 0x98})
+		}),
+		fromBridge("a part of a bridge, from a group", func(c *fastCase) { c.frame[6] |= 1 }),
+		fromBridge("a part of a bridge, shut", func(c *fastCase) { c.station.Domain = 0 }),
+		taken(fromBridge("a part of a bridge, of a pod", func(c *fastCase) {
+			c.station.Flags, c.guarded = 1, true
+			copy(c.station.Guard[:], c.frame[6:12])
+		})),
+		fromBridge("a part of a bridge, not from its pod", func(c *fastCase) {
+			c.station.Flags, c.guarded = 1, true
+			copy(c.station.Guard[:], c.frame[6:12])
+			c.station.Guard[5]++
+		}),
+		fromBridge("a part of a bridge, long ago", func(c *fastCase) { c.meta.LastSeenTick -= 64 }),
 		{name: "a guard", do: func(c *fastCase) { c.guarded = true }},
 		{name: "a guard, and another port", do: func(c *fastCase) { c.guarded, c.meta.InPort = true, c.meta.InPort+1 }},
 		{name: "perhaps a part of a bridge", do: func(c *fastCase) { c.mayBridge = true }},
