@@ -102,8 +102,8 @@ func (v *devices) subscribe() error {
 		return fmt.Errorf("watch devices: %w", err)
 	}
 	v.wg.Add(4)
-	go follow(v, links, func(netlink.LinkUpdate) { v.refresh() })
-	go follow(v, addrs, func(netlink.AddrUpdate) {
+	go followAll(v, links, v.refresh)
+	go followAll(v, addrs, func() {
 		v.report(v.invalidateAll()) // what is for an address of the node's goes nowhere else
 		v.refresh()
 	})

@@ -4,13 +4,34 @@ package ebpf
 
 import "time"
 
-// follow handles updates until they end. What has piled up while one was handled
-// is handled as one.
+// follow handles updates until they end.
 func follow[T any](v *devices, updates <-chan T, handle func(T)) {
 	defer v.wg.Done()
 	for u := range updates {
 		handle(u)
 	}
+	v.unheard()
+}
+
+// followAll has handle look at what there is after updates, until they end. What has piled
+// up while it did is handled as one: a device that comes makes half a dozen.
+func followAll[T any](v *devices, updates <-chan T, handle func()) {
+	defer v.wg.Done()
+	for range updates {
+		for more := true; more; {
+			select {
+			case _, more = <-updates:
+			default:
+				more = false
+			}
+		}
+		handle()
+	}
+	v.unheard()
+}
+
+// unheard notes that a subscription has ended.
+func (v *devices) unheard() {
 	select {
 	case <-v.done:
 	default:
