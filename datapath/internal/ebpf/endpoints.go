@@ -9,6 +9,7 @@ import (
 	"iter"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -105,4 +106,48 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 		}
 	}
 	return err
+}
+
+// detachGuarded is detach, of programs that are about to be attached anew. The device of an
+// endpoint is down meanwhile, for it has no guard then; the network sets it up again.
+func (p *ports) detachGuarded(z *zone, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
+	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
+		if err := z.nl.LinkSetDown(link); err != nil {
+			return fmt.Errorf("device %q: set it down while it has no guard: %w", endpoint.Device, err)
+		}
+	}
+	return p.detach(name, t)
+}
+
+// releaseFrom has another port let go of a device that was called otherwise when it got it,
+// or that a tunnel has only because nobody else had.
+func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
+	other := p.holder(zone, index)
+	if other == "" || other == name {
+		return nil
+	}
+	o := p.byName[other]
+	if isInner(other) && !isInner(name) {
+		if t := p.byName[name]; t != nil {
+			if err := p.detach(name, t); err != nil {
+				return err
+			}
+		}
+		return p.rename(other, name)
+	}
+	if o.device == "" || o.device == device {
+		return fmt.Errorf("device %q is the device of %s already", device, describe(other))
+	}
+	return p.detach(other, o)
+}
+
+// describe is what a port is called in messages.
+func describe(name datapath.PortName) string {
+	if endpoint, ok := name.Endpoint(); ok {
+		return fmt.Sprintf("endpoint %q", endpoint)
+	}
+	if isInner(name) {
+		return string(name)
+	}
+	return fmt.Sprintf("interface %q", name)
 }

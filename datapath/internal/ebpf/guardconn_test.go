@@ -367,3 +367,34 @@ func TestDeparted(t *testing.T) {
 		return len(n.d.guards.departed.left) == 0
 	})
 }
+
+// TestGuardIsRepaired: where a stranger took one of the programs off, the device is down for
+// as long as the other is attached anew.
+func TestGuardIsRepaired(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	up := func() (is bool) {
+		n.node.Do(t, func() error {
+			link, err := net.InterfaceByName("in0")
+			is = err == nil && link.Flags&net.FlagUp != 0
+			return err
+		})
+		return is
+	}
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	if !up() {
+		t.Error("the device is down where nothing is wrong")
+	}
+	n.ok(n.d.ports.byName["Endpoint/pod"].hooks[0].detach())
+	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
+		t.Errorf("verify: %t, %v", ok, err)
+	}
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	if up() {
+		t.Error("the device was up while its guard was put back")
+	}
+	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
+		t.Errorf("verify of what is mended: %t, %v", ok, err)
+	}
+}

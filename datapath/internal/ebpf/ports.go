@@ -191,7 +191,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 		}
 	}
 	if t != nil && (t.zone != id || t.ifindex != index || !z.attached(t)) {
-		if err := p.detach(name, t); err != nil {
+		if err := p.detachGuarded(z, name, t, link, endpoint); err != nil {
 			return err
 		}
 		t = nil
@@ -208,28 +208,6 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 		}
 	}
 	return z.devices.setPort(index, true)
-}
-
-// releaseFrom has another port let go of a device that was called otherwise when it got it,
-// or that a tunnel has only because nobody else had.
-func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
-	other := p.holder(zone, index)
-	if other == "" || other == name {
-		return nil
-	}
-	o := p.byName[other]
-	if isInner(other) && !isInner(name) {
-		if t := p.byName[name]; t != nil {
-			if err := p.detach(name, t); err != nil {
-				return err
-			}
-		}
-		return p.rename(other, name)
-	}
-	if o.device == "" || o.device == device {
-		return fmt.Errorf("device %q is the device of %s already", device, describe(other))
-	}
-	return p.detach(other, o)
 }
 
 // attach attaches both programs to a device.
@@ -279,17 +257,6 @@ func (p *ports) holder(zone uint8, index int) datapath.PortName {
 		}
 	}
 	return ""
-}
-
-// describe is what a port is called in messages.
-func describe(name datapath.PortName) string {
-	if endpoint, ok := name.Endpoint(); ok {
-		return fmt.Sprintf("endpoint %q", endpoint)
-	}
-	if isInner(name) {
-		return string(name)
-	}
-	return fmt.Sprintf("interface %q", name)
 }
 
 // Delete implements [datapath.Table].
