@@ -46,6 +46,8 @@ type Way struct {
 	Why    string `json:"why,omitempty"`    // it is slow, in words
 	Device string `json:"device,omitempty"` // that they leave by, where the path is tracked
 	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag that they leave with; absent: none
+	Peer   string `json:"peer,omitempty"`   // that they are encapsulated for
+	Tunnel string `json:"tunnel,omitempty"` // of that Peer
 }
 
 // Connection is one tracked connection.

@@ -35,10 +35,12 @@ type Connection struct {
 
 // Way is how the packets of one direction go.
 type Way struct {
-	Tracked bool   // by the short cut
-	Why     string // not tracked: for what reason
-	Device  string // tracked: that they leave by
-	VLAN    uint16 // tracked: of the tag that they leave with; 0: none
+	Tracked bool       // by the short cut
+	Why     string     // not tracked: for what reason
+	Device  string     // tracked: that they leave by
+	VLAN    uint16     // tracked: of the tag that they leave with; 0: none
+	Peer    PeerName   // tracked: that they are encapsulated for; empty: nobody
+	Tunnel  TunnelName // of that peer
 }
 
 // Traffic counts what passed in one direction; bytes are of whole frames.

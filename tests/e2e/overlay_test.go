@@ -240,6 +240,9 @@ func (m *mesh) counted() {
 		if m.tunnel == "" {
 			continue
 		}
+		if out := n.LLCLI("connections", "-o", "wide"); !strings.Contains(out, "mesh to node") {
+			m.t.Errorf("%s: node %d: connections do not tell of the tunnel:\n%s", m, n.id, out)
+		}
 		out := n.LLCLI("get", "peers", "-o", "json")
 		for _, want := range []string{`"sentPackets"`, `"receivedPackets"`} {
 			if !strings.Contains(out, want) || strings.Contains(out, want+": 0,") {

@@ -288,6 +288,17 @@ func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	return c
 }
 
+// names returns what peers are called, by their indexes.
+func (o *overlay) names() map[uint32]peerName {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	names := make(map[uint32]peerName, len(o.peers))
+	for name, p := range o.peers {
+		names[p.index] = peerName{name, p.spec.Tunnel}
+	}
+	return names
+}
+
 // newTunnelID returns an id that nobody has.
 func (o *overlay) newTunnelID() (uint32, error) {
 	used := map[uint32]bool{}

@@ -32,10 +32,17 @@ type ways struct {
 	d        *DataPlane
 	nexthops []kernelNexthop
 	zones    map[uint32]uint8 // of a next hop: the zone of its device
+	peers    map[uint32]peerName
+}
+
+// peerName is what a peer and its tunnel are called.
+type peerName struct {
+	name   datapath.PeerName
+	tunnel datapath.TunnelName
 }
 
 func newWays(d *DataPlane) (*ways, error) {
-	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), zones: make(map[uint32]uint8)}
+	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), zones: make(map[uint32]uint8), peers: d.overlay.names()}
 	keys := make([]uint32, nexthopCount)
 	var cursor ebpf.MapBatchCursor
 	for at := 0; at < nexthopCount; {
@@ -81,6 +88,9 @@ func (w *ways) of(m *kernelCtMeta) datapath.Way {
 	way := datapath.Way{Tracked: true, VLAN: hop.Vid}
 	if z := w.d.zones[w.zones[uint32(m.Nexthop)]]; z != nil {
 		way.Device = z.devices.nameOf(int(hop.Ifindex))
+	}
+	if hop.Peer != 0 {
+		way.Peer, way.Tunnel = w.peers[uint32(hop.Peer)].name, w.peers[uint32(hop.Peer)].tunnel
 	}
 	return way
 }

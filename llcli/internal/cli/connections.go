@@ -173,6 +173,8 @@ func wayText(w *api.Way) string {
 	switch {
 	case w.Why != "":
 		return w.Why
+	case w.Peer != "":
+		return w.Tunnel + " to " + w.Peer
 	case w.VLAN != 0:
 		return w.Device + "." + strconv.Itoa(int(w.VLAN))
 	default:

@@ -197,7 +197,7 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 }
 
 func wayOf(w datapath.Way) api.Way {
-	a := api.Way{Path: "slow", Why: w.Why, Device: w.Device, VLAN: w.VLAN}
+	a := api.Way{Path: "slow", Why: w.Why, Device: w.Device, VLAN: w.VLAN, Peer: string(w.Peer), Tunnel: string(w.Tunnel)}
 	if w.Tracked {
 		a.Path = "tracked"
 	}
