@@ -56,6 +56,8 @@ type verdict struct {
 	silent bool // it need not come out, either
 	// told is whether its sender is told by the node that it did not.
 	told answer
+	// about is what that may be about instead of the packet; the zero value: nothing else.
+	about tuple
 }
 
 type answer int
@@ -115,7 +117,11 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 			delete(o.conns, p.tuple)
 			delete(o.conns, d.out.turned())
 		}
-		return verdict{why: v.why + "; but its TTL ends", told: told}
+		ends := verdict{why: v.why + "; but its TTL ends", told: told}
+		if other := o.conns[p.turned()]; d == nil && other != nil {
+			ends.about = other.out.turned() // as if it were an answer in that connection, translated
+		}
+		return ends
 	}
 	return v
 }

@@ -101,7 +101,10 @@ func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	if o.mayChange(p, d) {
 		// It may have ended by itself before, and this be another packet to the node.
 		o.ghosts[p.tuple], o.ghosts[p.turned()], o.ghosts[d.out.turned()] = true, true, true
-		return verdict{why: "asked again or anew: " + v.why, silent: true, accept: func(int, tuple) error { return nil }}, true
+		return verdict{why: "asked again or anew: " + v.why, silent: true, accept: func(_ int, got tuple) error {
+			o.ghosts[got.turned()] = true
+			return nil
+		}}, true
 	}
 	o.dead[p.tuple], o.dead[d.out.turned()] = true, true
 	v.why = "asked again: " + v.why
