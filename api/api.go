@@ -139,7 +139,7 @@ type ChangeResult struct {
 	// Confirm tells until when the change is to be confirmed; nil: it stays.
 	Confirm *PendingConfirm `json:"confirm,omitempty"`
 	// Left names the objects that a rollback left as they are though they were
-	// different then: what stands in files, at most 100 of them.
+	// different then: what stands in files, and what goes with pods, at most 100 of them.
 	Left []ObjectRef `json:"left,omitempty"`
 	// Staged counts the objects collected so far, in the answer to a request with More.
 	Staged int `json:"staged,omitempty"`

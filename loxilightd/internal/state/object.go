@@ -38,6 +38,10 @@ var kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute,
 // owner touches them.
 const OwnerFile = "file"
 
+// OwnerCNI owns what goes with pods that container runtimes attached. Going back leaves
+// it as it is: the pods do not go back.
+const OwnerCNI = "cni"
+
 // Key names an object.
 type Key struct{ Kind, Name string }
 

@@ -12,7 +12,7 @@ import (
 // Rollback is a change back to what was. It is one new revision.
 type Rollback struct {
 	// Revision is the one to go back to: the objects of all owners but [OwnerFile]
-	// become as they were then.
+	// and [OwnerCNI] become as they were then.
 	Revision uint64
 	// Undo, where it is not zero, takes Revision's place: the change of that
 	// revision, which waits for its confirmation, is taken back, and no other.
@@ -31,7 +31,7 @@ type Rollback struct {
 	force bool // what cannot go back stays, and nothing else does for it
 }
 
-// Rollback goes back, or refuses with a [*Refusal]. What stands in files stays;
+// Rollback goes back, or refuses with a [*Refusal]. What stands in files, and what goes with pods, stays;
 // the result says what of it would be different.
 func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	s.writer.Lock()
@@ -103,6 +103,8 @@ func (r *Rollback) transaction() *Transaction {
 	}
 }
 
+func ownedBy(o *Object, owner string) bool { return o != nil && o.Owner == owner }
+
 // restore makes the objects of owner (empty: of all) be as they were then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
 	keys := make([]Key, 0, len(then))
@@ -116,9 +118,13 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 		if o, ok := s.Snapshot().Get(k); ok {
 			is = o
 		}
-		isFile, wasFile := is != nil && is.Owner == OwnerFile, was != nil && was.Owner == OwnerFile
-		mine := owner == "" || is != nil && is.Owner == owner || was != nil && was.Owner == owner
+		isFile, wasFile := ownedBy(is, OwnerFile), ownedBy(was, OwnerFile)
+		mine := owner == "" || ownedBy(is, owner) || ownedBy(was, owner)
 		switch {
+		case owner == "" && (ownedBy(is, OwnerCNI) || ownedBy(was, OwnerCNI)):
+			if is == nil || was == nil || !is.same(was) {
+				left = append(left, k)
+			}
 		case isFile && was != nil && !wasFile && mine:
 			return nil, refuse(Conflict, k, "owner", "was of owner %s then, and stands in the object files now: take it out there, then reload, or leave it out", was.Owner)
 		case isFile && (was == nil || !is.same(was)):
