@@ -215,7 +215,7 @@ func TestOverlayMove(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		name, _, _ := strings.Cut(string(answer[:n]), "\n")
+		name, _, _ := strings.Cut(string(answer[:n]), " ")
 		return name
 	}
 	testnet.Eventually(t, patience, "the address is reached where it is at first", func() bool { return ask() == "pod2" })
