@@ -110,6 +110,7 @@ func (m *mesh) plugIn(n *meshNode) {
 		if n.sw != "" {
 			testnet.Eventually(t, patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
 			ns = testnet.Named(t, n.sw)
+			ns.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0") // or the gateway is silent for a second
 		}
 		testnet.Veth(t, testnet.Port{NS: n.pod, Name: "eth0", Addrs: []string{n.pod4() + "/24", n.pod6() + "/64"}},
 			testnet.Port{NS: ns, Name: "p1", Addrs: []string{fmt.Sprintf("10.74.%d.1/24", n.id), fmt.Sprintf("fd74:%d::1/64", n.id)}})

@@ -254,7 +254,7 @@ func TestOverlayKernel(t *testing.T) {
 	for _, words := range []string{
 		"link set vx0 address 02:4c:4c:00:00:01", "link set vx0 arp off", "link set vx0 up", "link set lo up",
 		"addr add 10.74.9.2/32 dev lo", "route add 10.74.1.0/24 dev vx0 src 10.74.9.2",
-		"-6 addr add fd74:9::2/128 dev lo", "-6 route add fd74:1::/64 dev vx0 src fd74:9::2",
+		"-6 addr add fd74:9::2/128 dev lo nodad", "-6 route add fd74:1::/64 dev vx0 src fd74:9::2",
 	} {
 		other.Run(t, "ip", strings.Fields(words)...)
 	}
