@@ -151,6 +151,11 @@ func (n *nats) passEnded(p *natPass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.live = p.live
+	for _, r := range n.rules { // those of rules that came back since it began
+		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
+			p.shared[r.record.Id] = true
+		}
+	}
 	err := errors.Join(n.addClosed(p), n.endMappings(p), n.endBlocks(p))
 	if err != nil {
 		return fmt.Errorf("end mappings of NAT: %w", err)
