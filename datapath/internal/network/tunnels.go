@@ -302,10 +302,20 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 		}
 		u.links[routes[0].LinkIndex] = l
 	}
-	if mtu := routes[0].MTU; mtu != 0 && mtu < l.Attrs().MTU {
+	if mtu := u.routeMTU(remote); mtu != 0 && mtu < l.Attrs().MTU {
 		return mtu
 	}
 	return l.Attrs().MTU
+}
+
+// routeMTU returns the MTU that the route to remote was given; 0: none. What the kernel has learnt from ICMP
+// errors does not count: it may be about pods behind remote, whose source it translates.
+func (u *underlay) routeMTU(remote netip.Addr) int {
+	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(routes) == 0 {
+		return 0
+	}
+	return routes[0].MTU
 }
 
 // Delete implements [datapath.Table].
