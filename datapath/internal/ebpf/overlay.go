@@ -46,6 +46,7 @@ type overlay struct {
 type tunnel struct {
 	spec                   datapath.Tunnel
 	told                   bool // else of an earlier run
+	whole                  bool // peers can be put behind it
 	id                     uint32
 	device, crossing, back int // indexes of devices, as in struct peer
 	keys                   map[kernelTunnelKey]bool

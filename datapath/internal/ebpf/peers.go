@@ -42,7 +42,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 		return o.clear(p)
 	}
 	t := o.tunnels[p.spec.Tunnel]
-	if t == nil || !t.told || t.device == 0 {
+	if t == nil || !t.whole {
 		return fmt.Errorf("tunnel %q: %w", p.spec.Tunnel, datapath.ErrAbsent)
 	}
 	entry, out, err := o.build(t, p)

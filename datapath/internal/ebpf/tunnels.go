@@ -60,11 +60,11 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	if t == nil {
 		t = &tunnel{keys: map[kernelTunnelKey]bool{}}
 	}
-	changed := t.told && t.spec != value
+	renew := !t.whole || t.spec != value
 	if err := o.name(name, t, value.Device); err != nil {
 		return err
 	}
-	t.spec, t.told, t.changes = value, true, o.changes.Load()
+	t.spec, t.told, t.whole, t.changes = value, true, false, o.changes.Load()
 	o.tunnels[name] = t
 	if err := o.attach(ctx, name, t); err != nil {
 		return err
@@ -72,8 +72,9 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	if err := o.setKeys(t); err != nil {
 		return err
 	}
+	t.whole = true
 	for _, peer := range slices.Sorted(maps.Keys(o.peers)) {
-		if p := o.peers[peer]; p.told && p.spec.Tunnel == name && (changed || p.index == 0) {
+		if p := o.peers[peer]; p.told && p.spec.Tunnel == name && (renew || p.index == 0) {
 			// What is wrong is told with the peer.
 			if o.put(peer, p) != nil {
 				p.changes = 0
@@ -137,13 +138,20 @@ func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index in
 	if index, err = o.indexOf(zone, device); err != nil {
 		return 0, err
 	}
-	o.d.ports.mu.RLock()
-	holder := o.d.ports.holder(zone, index)
-	o.d.ports.mu.RUnlock()
-	if holder != "" && !isInner(holder) {
+	isHeld := func() bool {
+		o.d.ports.mu.RLock()
+		defer o.d.ports.mu.RUnlock()
+		holder := o.d.ports.holder(zone, index)
+		return holder != "" && !isInner(holder)
+	}
+	if isHeld() {
 		return index, nil
 	}
-	return index, o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch})
+	err = o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch})
+	if err != nil && isHeld() {
+		return index, nil // somebody was faster
+	}
+	return index, err
 }
 
 func (o *overlay) indexOf(zone uint8, device string) (int, error) {
