@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity model deb check-deb
+.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity model matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -28,7 +28,10 @@ demo: ## watch traffic being balanced, on a network made for it alone (root, Deb
 
 test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...
-	$(GO) test -count=1 ./... # go does not know that the end-to-end tests build the programs
+	$(GO) test -count=1 -timeout 30m ./... # go does not know that the end-to-end tests build the programs
+
+matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel (root)
+	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run TestMatrix ./tests/cni
 
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const matrixPort = 4660
+
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
+
+// serve answers by TCP, UDP and SCTP on both addresses of a station, with the address
+// that it was spoken to from.
+func (c *cluster) serve(s *station) {
+	c.t.Helper()
+	for _, addr := range s.addr {
+		at := netip.AddrPortFrom(addr, matrixPort).String()
+		l := s.Listen(c.t, at)
+		u := s.ListenUDP(c.t, at)
+		raw := c.listenSCTP(s, addr)
+		c.t.Cleanup(func() { _ = errors.Join(l.Close(), u.Close(), raw.Close()) }) // nobody is left to care
+		go serveTCP(l)
+		go serveUDP(u)
+		go serveSCTP(raw)
+	}
+}
+
+func serveTCP(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close() // has done what it is for
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			fmt.Fprintln(conn, netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr())
+			_, _ = io.Copy(conn, conn) // the client sees what came
+		}()
+	}
+}
+
+func serveUDP(u *net.UDPConn) {
+	b := make([]byte, 1<<16)
+	for {
+		n, from, err := u.ReadFromUDPAddrPort(b)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = u.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s", from.Addr().Unmap(), b[:n]), from) // the client asks again
+		}
+	}
+}
+
+// talkAll has everybody talk to everybody else.
+func (c *cluster) talkAll() *matrix {
+	c.t.Helper()
+	m := &matrix{cells: map[[2]string][2]int{}}
+	for _, s := range c.stations {
+		c.serve(s)
+	}
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, 8)
+	for i, from := range c.stations {
+		for family := range from.addr {
+			sctp, icmp := c.listenSCTP(from, netip.Addr{}, family), c.listenICMP(from, family)
+			wg.Go(func() {
+				turns <- struct{}{}
+				defer func() { <-turns }()
+				defer sctp.Close()
+				defer icmp.Close()
+				for k, to := range c.stations {
+					if from == to {
+						continue
+					}
+					number := i*len(c.stations) + k
+					for protocol, talk := range map[string]func(*station, netip.Addr) (netip.Addr, error){
+						"TCP": talkTCP, "UDP": talkUDP,
+						"SCTP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkSCTP(sctp, a, uint16(10000+number)) },
+						"ICMP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkICMP(icmp, a, uint16(number)) },
+					} {
+						seen, err := talk(from, to.addr[family])
+						if err == nil && seen.IsValid() && !c.expected(from, to, seen) {
+							err = fmt.Errorf("seen as %s", seen)
+						}
+						if err != nil {
+							err = fmt.Errorf("%s to %s %s: %w", from.name, to.name, to.addr[family], err)
+						}
+						m.note(relation(from, to), protocol+map[int]string{0: "v4", 1: "v6"}[family], err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return m
+}
+
+// talkMuch sends datagrams that just fit, and such that take fragments, and a lot of TCP,
+// between pods of different nodes, and from pods to the outside and the nodes.
+func (c *cluster) talkMuch() {
+	c.t.Helper()
+	var some []*station
+	for _, s := range c.stations {
+		if s.kind != aPod || strings.HasSuffix(s.name, "-1") {
+			some = append(some, s)
+		}
+	}
+	for _, from := range some {
+		for _, to := range some {
+			if from == to || from.kind != aPod && to.kind != aPod {
+				continue
+			}
+			for _, addr := range to.addr {
+				for _, size := range []int{1372, 1400, 1472, 4000, 20000} {
+					if err := ask(from, addr, size, 5); err != nil {
+						c.t.Errorf("%s to %s %s, datagram of %d bytes: %v", from.name, to.name, addr, size, err)
+					}
+				}
+				if err := bulk(from, addr, 2<<20); err != nil {
+					c.t.Errorf("%s to %s %s, much by TCP: %v", from.name, to.name, addr, err)
+				}
+			}
+		}
+	}
+}
+
+func talkUDP(from *station, to netip.Addr) (netip.Addr, error) {
+	conn, err := from.Dial("udp", "", netip.AddrPortFrom(to, matrixPort).String(), time.Second)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close() // has done what it is for
+	var seen netip.Addr
+	for round := range 3 {
+		if seen, err = exchange(conn, fmt.Appendf(nil, "round %d", round), 3); err != nil {
+			return seen, fmt.Errorf("round %d: %w", round, err)
+		}
+	}
+	return seen, nil
+}
+
+// exchange sends a datagram up to so many times, until the answer comes: the first to a
+// station may be lost while its address is looked for.
+func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error) {
+	b := make([]byte, 1<<16)
+	for range times {
+		if _, err = conn.Write(data); err != nil {
+			continue
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // cannot fail
+		for {
+			var n int
+			if n, err = conn.Read(b); err != nil {
+				break
+			}
+			name, rest, _ := strings.Cut(string(b[:n]), " ")
+			if rest == string(data) {
+				return netip.ParseAddr(name)
+			}
+		}
+	}
+	return seen, err
+}
+
+// ask exchanges one datagram of a size.
+func ask(from *station, to netip.Addr, size, times int) error {
+	conn, err := from.Dial("udp", "", netip.AddrPortFrom(to, matrixPort).String(), time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() // has done what it is for
+	_, err = exchange(conn, bytes.Repeat([]byte("x"), size), times)
+	return err
+}
+
+func talkTCP(from *station, to netip.Addr) (netip.Addr, error) {
+	return stream(from, to, []byte("a few bytes"))
+}
+
+func bulk(from *station, to netip.Addr, size int) error {
+	_, err := stream(from, to, bytes.Repeat([]byte("sixteen bytes ok"), size/16))
+	return err
+}
+
+func stream(from *station, to netip.Addr, data []byte) (seen netip.Addr, err error) {
+	conn, err := from.Dial("tcp", "", netip.AddrPortFrom(to, matrixPort).String(), 5*time.Second)
+	if err != nil {
+		return seen, err
+	}
+	defer conn.Close() // has done what it is for
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	in := bufio.NewReader(conn)
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return seen, err
+	}
+	if seen, err = netip.ParseAddr(strings.TrimSpace(line)); err != nil {
+		return seen, err
+	}
+	go func() { _, _ = conn.Write(data) }() // what does not arrive is not read
+	got := make([]byte, len(data))
+	if n, err := io.ReadFull(in, got); err != nil {
+		return seen, fmt.Errorf("after %d bytes: %w", n, err)
+	}
+	if !bytes.Equal(got, data) {
+		return seen, errors.New("other bytes came back")
+	}
+	return seen.Unmap(), nil
+}
+
+// Chunks of SCTP (RFC 9260, section 3.2).
+const (
+	chunkData       = 0
+	chunkInit       = 1
+	chunkInitAck    = 2
+	chunkCookieEcho = 10
+	chunkCookieAck  = 11
+
+	clientTag, serverTag = 0x01010101, 0x02020202
+)
+
+// sctpPacket is one with one chunk.
+func sctpPacket(source, destination uint16, tag uint32, kind byte, value []byte) []byte {
+	b := binary.BigEndian.AppendUint16(nil, source)
+	b = binary.BigEndian.AppendUint16(b, destination)
+	b = binary.BigEndian.AppendUint32(b, tag)
+	b = append(b, 0, 0, 0, 0, kind, 3)
+	b = binary.BigEndian.AppendUint16(b, uint16(4+len(value)))
+	b = append(b, value...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	return b
+}
+
+// sctpInit is what INIT and INIT ACK say.
+func sctpInit(tag uint32) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, tag), 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
+}
+
+// sctpSound says whether the checksum is right.
+func sctpSound(b []byte) bool {
+	if len(b) < 16 {
+		return false
+	}
+	b = bytes.Clone(b)
+	want := binary.LittleEndian.Uint32(b[8:])
+	copy(b[8:12], make([]byte, 4))
+	return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) == want
+}
+
+// listenSCTP opens a raw socket: the kernel may have no SCTP of its own.
+func (c *cluster) listenSCTP(s *station, addr netip.Addr, family ...int) net.PacketConn {
+	is4 := addr.Is4()
+	if len(family) > 0 {
+		is4 = family[0] == 0
+	}
+	return c.listenRaw(s, map[bool]string{true: "ip4:132", false: "ip6:132"}[is4], addr)
+}
+
+func (c *cluster) listenICMP(s *station, family int) net.PacketConn {
+	return c.listenRaw(s, []string{"ip4:1", "ip6:58"}[family], netip.Addr{})
+}
+
+func (c *cluster) listenRaw(s *station, network string, addr netip.Addr) (conn net.PacketConn) {
+	c.t.Helper()
+	at := ""
+	if addr.IsValid() {
+		at = addr.String()
+	}
+	s.Do(c.t, func() (err error) {
+		conn, err = (&net.ListenConfig{}).ListenPacket(context.Background(), network, at)
+		return err
+	})
+	return conn
+}
+
+func serveSCTP(raw net.PacketConn) {
+	b := make([]byte, 2048)
+	for {
+		n, from, err := raw.ReadFrom(b)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || !sctpSound(b[:n]) || binary.BigEndian.Uint16(b[2:]) != matrixPort {
+			continue
+		}
+		client := binary.BigEndian.Uint16(b)
+		var answer []byte
+		switch b[12] {
+		case chunkInit:
+			answer = sctpPacket(matrixPort, client, clientTag, chunkInitAck, sctpInit(serverTag))
+		case chunkCookieEcho:
+			answer = sctpPacket(matrixPort, client, clientTag, chunkCookieAck, nil)
+		case chunkData:
+			answer = sctpPacket(matrixPort, client, clientTag, chunkData, append(make([]byte, 12), from.String()+" "...))
+		default:
+			continue
+		}
+		_, _ = raw.WriteTo(answer, from) // the client asks again
+	}
+}
+
+func talkSCTP(raw net.PacketConn, to netip.Addr, port uint16) (seen netip.Addr, err error) {
+	for _, step := range []struct {
+		tag          uint32
+		kind, answer byte
+		value        []byte
+	}{
+		{0, chunkInit, chunkInitAck, sctpInit(clientTag)},
+		{serverTag, chunkCookieEcho, chunkCookieAck, []byte("cookie")},
+		{serverTag, chunkData, chunkData, make([]byte, 13)},
+		{serverTag, chunkData, chunkData, make([]byte, 14)},
+	} {
+		value, err := exchangeRaw(raw, to, sctpPacket(port, matrixPort, step.tag, step.kind, step.value), func(b []byte) bool {
+			return sctpSound(b) && binary.BigEndian.Uint16(b) == matrixPort && binary.BigEndian.Uint16(b[2:]) == port && b[12] == step.answer
+		})
+		if err != nil {
+			return seen, fmt.Errorf("chunk %d: %w", step.kind, err)
+		}
+		if step.kind == chunkData {
+			name, _, _ := strings.Cut(string(value[min(len(value), 28):]), " ")
+			if seen, err = netip.ParseAddr(name); err != nil {
+				return seen, err
+			}
+		}
+	}
+	return seen, nil
+}
+
+// talkICMP sends three echo requests.
+func talkICMP(raw net.PacketConn, to netip.Addr, id uint16) (netip.Addr, error) {
+	request, reply := byte(8), byte(0)
+	if to.Is6() {
+		request, reply = 128, 129
+	}
+	for seq := range uint16(3) {
+		b := []byte{request, 0, 0, 0}
+		b = binary.BigEndian.AppendUint16(b, id)
+		b = binary.BigEndian.AppendUint16(b, seq)
+		b = append(b, "ping"...)
+		if to.Is4() { // else the kernel does it
+			sum := uint32(0)
+			for i := 0; i < len(b); i += 2 {
+				sum += uint32(binary.BigEndian.Uint16(b[i:]))
+			}
+			sum = sum>>16 + sum&0xffff
+			binary.BigEndian.PutUint16(b[2:], ^uint16(sum>>16+sum))
+		}
+		if _, err := exchangeRaw(raw, to, b, func(got []byte) bool {
+			return len(got) >= 12 && got[0] == reply && bytes.Equal(got[4:12], b[4:12])
+		}); err != nil {
+			return netip.Addr{}, fmt.Errorf("sequence %d: %w", seq, err)
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+// exchangeRaw sends a packet up to three times, until the answer comes.
+func exchangeRaw(raw net.PacketConn, to netip.Addr, packet []byte, isAnswer func([]byte) bool) ([]byte, error) {
+	b := make([]byte, 2048)
+	var err error
+	for range 3 {
+		if _, err = raw.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+			continue
+		}
+		_ = raw.SetReadDeadline(time.Now().Add(time.Second)) // cannot fail
+		for {
+			n, from, readErr := raw.ReadFrom(b)
+			if err = readErr; err != nil {
+				break
+			}
+			if got, ok := netip.AddrFromSlice(from.(*net.IPAddr).IP); ok && got.Unmap() == to && isAnswer(b[:n]) {
+				return b[:n], nil
+			}
+		}
+	}
+	return nil, err
+}
