@@ -21,7 +21,6 @@ const (
 	tickShift     = 27    // TICK_SHIFT
 	slotsPerChunk = 64    // SLOTS_PER_CHUNK
 	nexthopCount  = 16384 // NEXTHOP_COUNT
-	peerCount     = 16384 // PEER_COUNT
 	tunnelPorts   = 8     // TUNNEL_PORTS
 	headerMax     = 96    // TUNNEL_HEADER_MAX
 

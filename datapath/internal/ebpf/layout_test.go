@@ -157,8 +157,8 @@ func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
 			setNumber(e.oldKey, 4, int64(i))
 			setNumber(e.newKey, 4, int64(i))
 		case old.Type() == ebpf.LPMTrie:
-			setNumber(e.oldKey, 4, 160)
-			setNumber(e.newKey, 4, 160)
+			setNumber(e.oldKey, 4, int64(old.KeySize()-4)*8) // all of its bits
+			setNumber(e.newKey, 4, int64(old.KeySize()-4)*8)
 		}
 		copies := 1
 		if perCPUMap(old) {

@@ -15,6 +15,7 @@ import (
 // mapSizes returns how many entries each map is to have that has no fixed size.
 func mapSizes(t datapath.Tables) map[string]uint32 {
 	mappings := max(1024, t.Connections/8-min(t.Connections/8, 2048))
+	peers := min(1<<14, max(1<<10, t.Connections/32))
 	chunks := 2*(t.Slots/slotsPerChunk) + 4*t.Services
 	return map[string]uint32{
 		kernelMapLlCt4:            2 * t.Connections, // both directions
@@ -47,6 +48,12 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlMappingOuter:   mappings,
 		kernelMapLlStation:        min(1<<16, max(1<<13, t.Connections/2)),
 		kernelMapLlGuard:          min(1<<16, max(1<<11, t.Connections/16)), // four of an endpoint, say
+		kernelMapLlPeer:           peers,
+		kernelMapLlPeerId:         2 * peers,
+		kernelMapLlPeerPrefix:     8 * peers,
+		kernelMapLlPeerName:       peers,
+		kernelMapLlPeerWay:        peers,
+		kernelMapLlPeerStats:      peers,
 		kernelMapLlBlock:          max(t.Connections/64, 256),
 		kernelMapLlBlockOwner:     max(t.Connections/64, 256),
 	}

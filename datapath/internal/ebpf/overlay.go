@@ -198,8 +198,9 @@ func (o *overlay) newIndex() (uint32, error) {
 			delete(o.resting, index)
 		}
 	}
-	for range peerCount {
-		o.next = (o.next + 1) % peerCount
+	count := o.d.maps[kernelMapLlPeer].MaxEntries()
+	for range count {
+		o.next = (o.next + 1) % count
 		if _, rests := o.resting[o.next]; o.next != 0 && !used[o.next] && !rests {
 			return o.next, nil
 		}

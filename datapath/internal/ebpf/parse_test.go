@@ -84,13 +84,17 @@ func TestTCPHeaderLengths(t *testing.T) {
 		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[3])
 		for size := 0; size <= 40; size += 4 {
-			build := func(from, to netip.AddrPort, ttl uint8) []byte {
+			build := func(from, to netip.AddrPort, ttl uint8, padding string) []byte {
 				tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Flags: testpkt.SYN,
 					Options: bytes.Repeat([]byte{1}, size)}
-				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), tcp), "padding"...)
+				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), tcp), padding...)
 			}
 			action, ttl := p.outcome(61)
-			r.step(f.name, r.in, build(p.client, p.vip, 61), action, build(p.source, p.backend, ttl))
+			left := "padding" // what is sent on by us is as long as the packet, as of a router
+			if action == actRedirect {
+				left = ""
+			}
+			r.step(f.name, r.in, build(p.client, p.vip, 61, "padding"), action, build(p.source, p.backend, ttl, left))
 		}
 	}
 }
