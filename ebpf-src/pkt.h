@@ -149,6 +149,11 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 #define TC_INDEX_ASK	 0x4c03 /* bridged: ask the rules where it goes; else as TC_INDEX_LEARN */
 #define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
 
+/* Added to TC_INDEX_LEARN or TC_INDEX_ASK: it is translated, and not to be once more, though
+ * what it is now may be what another connection comes as.
+ */
+#define TC_INDEX_TRANSLATED 0x0004
+
 /* With the index of a peer: it is encapsulated, and to be sent to that; or it has come
  * out of a tunnel of that. Believed only on devices that such packets cross.
  */

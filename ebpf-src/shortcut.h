@@ -55,6 +55,12 @@ static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 	return route_is_local4(p->skb, saddr);
 }
 
+/* The word for a packet that the egress hook is to learn from, rewritten as r says. */
+static __always_inline __u32 learn_word(const struct rewrite *r)
+{
+	return TC_INDEX_LEARN | (r->translate ? TC_INDEX_TRANSLATED : 0);
+}
+
 /* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
  * neighbours, but not through the stack.
  */
@@ -64,7 +70,7 @@ static __noinline int track_send_routed(struct pkt *p)
 
 	if (!out)
 		return -DROP_NO_ROUTE;
-	p->skb->tc_index = TC_INDEX_LEARN;
+	p->skb->tc_index = TC_INDEX_LEARN | TC_INDEX_TRANSLATED;
 	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 	p->verdict = VERDICT_SLOW;
 	return LL_REDIRECT;
@@ -104,7 +110,7 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 		ret = nat_rewrite(p, r);
 		if (ret != LL_NEXT)
 			return ret;
-		p->skb->tc_index = TC_INDEX_LEARN;
+		p->skb->tc_index = learn_word(r);
 		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 		p->verdict = VERDICT_SLOW;
 		return LL_REDIRECT;
@@ -144,8 +150,9 @@ slow:
 		return ret;
 	if (p->martian)
 		return track_send_routed(p);
-	p->skb->tc_index = !(flags & CT_F_REPLY) && firewall_asks_leaving(p) ? TC_INDEX_ASK
-									     : TC_INDEX_LEARN;
+	p->skb->tc_index = learn_word(r);
+	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p))
+		p->skb->tc_index |= TC_INDEX_ASK;
 	p->verdict = VERDICT_SLOW;
 	return LL_STACK;
 }

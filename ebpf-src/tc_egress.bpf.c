@@ -55,7 +55,7 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	out = route_out(p, &p->saddr, &p->daddr);
 	if (!out)
 		return -DROP_NO_ROUTE;
-	p->skb->tc_index = TC_INDEX_LEARN;
+	p->skb->tc_index = TC_INDEX_LEARN | TC_INDEX_TRANSLATED;
 	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 	return LL_REDIRECT;
 }
@@ -108,7 +108,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 	__u32 word = skb->tc_index;
 	struct work *w;
 	struct pkt p;
-	int ret;
+	int ret, translated;
 
 	if (word) {
 		skb->tc_index = 0;
@@ -132,6 +132,10 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (!w)
 		return TC_ACT_UNSPEC;
 	domain_egress(&p);
+	translated = word == (TC_INDEX_LEARN | TC_INDEX_TRANSLATED) ||
+		     word == (TC_INDEX_ASK | TC_INDEX_TRANSLATED);
+	if (translated)
+		word &= ~TC_INDEX_TRANSLATED;
 	if (word == TC_INDEX_ASK) {
 		int allowed = leaving_ask(&p, w);
 
@@ -140,7 +144,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 		word = TC_INDEX_LEARN;
 	}
 	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
-		ret = late_translate(&p, w);
+		if (!translated)
+			ret = late_translate(&p, w);
 		if (ret != LL_NEXT)
 			return finish(&p, ret);
 		if (nexthop_learn(&p, w))

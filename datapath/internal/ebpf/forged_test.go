@@ -57,7 +57,7 @@ func TestForgedWords(t *testing.T) {
 		testnet.Port{NS: side, Name: "eth0", Addrs: []string{"172.30.1.2/24"}})
 	side.Route(t, "default", "172.30.1.1")
 	for from, ns := range map[string]*testnet.NS{"a port": n.client, "another device": side} {
-		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4e00} {
+		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4c06, 0x4c07, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4d06, 0x4d07, 0x4e00} {
 			t.Run(fmt.Sprintf("%s/%#x", from, word), func(t *testing.T) {
 				defer forge(t, ns, "eth0", word)()
 				if c, err := ns.Dial("tcp", "", "10.0.1.11:8080", 300*time.Millisecond); err == nil {

@@ -266,3 +266,50 @@ func TestPathMTU(t *testing.T) {
 		})
 	}
 }
+
+// TestTwoMasqueraded: two sockets send to each other, each masqueraded by a connection of
+// its own. An answer to the one is translated to what the other connection comes as, and
+// is not taken for a packet of that.
+func TestTwoMasqueraded(t *testing.T) {
+	for client, server := range map[string]string{"192.0.2.10:5000": "10.0.1.11:3478", "[2001:db8:1::10]:5000": "[2001:db8:2::11]:3478"} {
+		t.Run(client, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			n.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0"), "in": masquerade("in0")})
+			c, s := n.client.ListenUDP(t, client), n.backends.ListenUDP(t, server)
+			defer c.Close()
+			defer s.Close()
+			outerS := heardAs(t, s, c, client)
+			outerC := heardAs(t, c, s, server)
+			if outerS.String() == server || outerC.String() == client {
+				t.Fatalf("seen as %s and %s, want both masqueraded", outerS, outerC)
+			}
+			for range 5 {
+				if from := heardAs(t, s, c, outerC.String()); from.String() != server {
+					t.Errorf("the client is answered by %s, want %s", from, server)
+				}
+				if from := heardAs(t, c, s, outerS.String()); from.String() != client {
+					t.Errorf("the server is answered by %s, want %s", from, client)
+				}
+			}
+		})
+	}
+}
+
+// heardAs sends a datagram from one socket to an address and returns whom the other, where
+// it comes in, hears it of.
+func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
+	t.Helper()
+	b := make([]byte, 100)
+	for range 5 {
+		if _, err := from.WriteTo([]byte("hear me"), netUDP(to)); err != nil {
+			t.Fatal(err)
+		}
+		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+		if _, seen, err := at.ReadFromUDPAddrPort(b); err == nil {
+			return netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
+		}
+	}
+	t.Fatalf("what is sent to %s is not heard", to)
+	return netip.AddrPort{}
+}
