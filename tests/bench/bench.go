@@ -72,6 +72,7 @@ type lineup struct {
 	paths   []string
 	bridged bool // nodes are bridges
 	direct  bool // clients talk to the backends themselves
+	two     bool // nodes, one of which the client is behind, and the server behind the other
 }
 
 // services is the line-up where services are measured.
@@ -92,7 +93,7 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 		}
 	}()
 	for _, name := range l.paths {
-		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct})
+		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct, two: l.two})
 		if err != nil {
 			return err
 		}
@@ -106,6 +107,9 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 
 // attachPath makes the node of a rig what the name of the rig says.
 func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
+	if r.two {
+		return b.attachNodes(ctx, r, connections)
+	}
 	switch r.name {
 	case pathNftables:
 		r.balancer = &nftables{rig: r}
@@ -125,7 +129,8 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 
 // attachOurs starts a daemon of ours on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
-	d, err := startLoxilight(ctx, r, daemon, max(connections, b.tableSize))
+	devices := map[string]string{"up0": "uplink", "up1": "uplink", "pod0": "port"}
+	d, err := startLoxilight(ctx, r.node, devices, daemon, max(connections, b.tableSize))
 	if err != nil {
 		return fmt.Errorf("start of loxilight: %w", err)
 	}

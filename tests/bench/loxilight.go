@@ -21,7 +21,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// loxilight is a daemon of ours in the namespace of a rig's node, as a user would
+// loxilight is a daemon of ours in the namespace of a node, as a user would
 // run it: told what to do over its control channel and by nothing else.
 type loxilight struct {
 	dir    string
@@ -37,14 +37,14 @@ const tempPrefix = "loxilight-bench-"
 const daemonPatience = time.Minute
 
 // startLoxilight starts a daemon with room for so many connections and attaches it
-// to the devices of the rig's node.
-func startLoxilight(ctx context.Context, r *rig, binary string, connections int) (*loxilight, error) {
+// to devices of a node, each by its role.
+func startLoxilight(ctx context.Context, node *namespace, devices map[string]string, binary string, connections int) (*loxilight, error) {
 	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
 		return nil, err
 	}
 	d := &loxilight{dir: dir, ended: make(chan error, 1)}
-	if err := d.start(ctx, r, binary, connections); err != nil {
+	if err := d.start(ctx, node, devices, binary, connections); err != nil {
 		log, _ := os.ReadFile(d.path("log")) // only adds to the error
 		return nil, errors.Join(err, errors.New(lastLines(log)), d.close())
 	}
@@ -53,7 +53,7 @@ func startLoxilight(ctx context.Context, r *rig, binary string, connections int)
 
 func (d *loxilight) path(name string) string { return filepath.Join(d.dir, name) }
 
-func (d *loxilight) start(ctx context.Context, r *rig, binary string, connections int) error {
+func (d *loxilight) start(ctx context.Context, node *namespace, devices map[string]string, binary string, connections int) error {
 	config := fmt.Sprintf(`instance: bench
 runDir: %s
 stateDir: %s
@@ -70,13 +70,12 @@ tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
 			return err
 		}
 	}
-	if err := d.spawn(r, binary); err != nil {
+	if err := d.spawn(node, binary); err != nil {
 		return err
 	}
 	if err := d.dial(ctx); err != nil {
 		return err
 	}
-	devices := map[string]string{"up0": "uplink", "up1": "uplink", "pod0": "port"}
 	var objects []api.Object
 	for device, role := range devices {
 		spec, err := json.Marshal(api.InterfaceSpec{Device: device, Role: role})
@@ -91,10 +90,10 @@ tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
 // spawn starts the process in the namespace of the node and in a mount namespace
 // of its own, where its BPF file system is: that, and all that is pinned there,
 // is gone when the process is. It dies with us.
-func (d *loxilight) spawn(r *rig, binary string) error {
+func (d *loxilight) spawn(node *namespace, binary string) error {
 	started := make(chan error, 1)
 	go func() {
-		_ = r.node.do(func() error { // the error went through started
+		_ = node.do(func() error { // the error went through started
 			log, err := os.OpenFile(d.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 			if err != nil {
 				started <- err

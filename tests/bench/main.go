@@ -37,6 +37,7 @@ var groups = []struct {
 	{"tcp", (*bench).tcp},
 	{"bulk", (*bench).bulk},
 	{"cni", (*bench).cni},
+	{"overlay", (*bench).overlay},
 }
 
 func main() {

@@ -197,6 +197,18 @@ func (ns *namespace) address(device string, addresses ...string) error {
 	return nil
 }
 
+// mtu sets the MTU of a device.
+func (ns *namespace) mtu(device string, bytes int) error {
+	link, err := ns.links.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	if err := ns.links.LinkSetMTU(link, bytes); err != nil {
+		return fmt.Errorf("set the MTU of %s to %d: %w", device, bytes, err)
+	}
+	return nil
+}
+
 // route sends prefix by a gateway.
 func (ns *namespace) route(prefix, gateway string) error {
 	_, dst, err := net.ParseCIDR(prefix)

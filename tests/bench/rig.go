@@ -31,6 +31,9 @@ type rig struct {
 	balancer                  balancer                   // of the node; nil: it only forwards
 	direct                    bool                       // the client talks to the backends themselves
 	bare                      map[string]*bareWay
+	two                       bool       // the server is behind a second node, to which up1 leads
+	far                       *namespace // that one
+	farBalancer               balancer
 }
 
 // place is where the backends are.
@@ -66,7 +69,11 @@ func newRig(name string) (*rig, error) {
 // buildRig builds the rig that r describes.
 func buildRig(r *rig) (*rig, error) {
 	r.receivers = map[place]*receiver{}
-	for _, ns := range []**namespace{&r.client, &r.node, &r.pod, &r.server} {
+	all := []**namespace{&r.client, &r.node, &r.pod, &r.server}
+	if r.two {
+		all = append(all, &r.far)
+	}
+	for _, ns := range all {
 		var err error
 		if *ns, err = newNamespace(); err != nil {
 			return nil, errors.Join(err, r.close())
@@ -82,8 +89,10 @@ func buildRig(r *rig) (*rig, error) {
 }
 
 func (r *rig) close() (err error) {
-	if r.balancer != nil {
-		err = r.balancer.close()
+	for _, b := range []balancer{r.balancer, r.farBalancer} {
+		if b != nil {
+			err = errors.Join(err, b.close())
+		}
 	}
 	if r.generator != nil {
 		r.generator.close()
@@ -94,7 +103,7 @@ func (r *rig) close() (err error) {
 	for _, way := range r.bare {
 		way.close()
 	}
-	for _, ns := range []*namespace{r.client, r.node, r.pod, r.server} {
+	for _, ns := range []*namespace{r.client, r.node, r.pod, r.server, r.far} {
 		if ns != nil {
 			ns.close()
 		}
@@ -128,7 +137,7 @@ const (
 
 // station is what a port of the node leads to.
 type station struct {
-	ns          *namespace
+	ns, node    *namespace
 	port        string // of the node
 	wire        string // between them; empty: the station is in a namespace of the node
 	first       string
@@ -138,9 +147,13 @@ type station struct {
 
 func (r *rig) stations() []station {
 	list := []station{
-		{r.client, "up0", clientWire, clientAddress, clientCount, 16, "10.0.0.254"},
-		{r.pod, "pod0", "", backendFirst[onNode], backendCount, 24, "10.1.0.254"},
-		{r.server, "up1", serverWire, backendFirst[elsewhere], backendCount, 24, "10.3.0.254"},
+		{r.client, r.node, "up0", clientWire, clientAddress, clientCount, 16, "10.0.0.254"},
+		{r.pod, r.node, "pod0", "", backendFirst[onNode], backendCount, 24, "10.1.0.254"},
+		{r.server, r.node, "up1", serverWire, backendFirst[elsewhere], backendCount, 24, "10.3.0.254"},
+	}
+	if r.two {
+		server := &list[2]
+		server.node, server.port, server.wire = r.far, "pod0", ""
 	}
 	if r.bridged {
 		for i := range list {
@@ -159,17 +172,17 @@ func (r *rig) connect() error {
 	for _, s := range r.stations() {
 		var err error
 		if s.wire != "" {
-			err = remote(r.node, s.port, s.wire, s.ns, "eth0")
+			err = remote(s.node, s.port, s.wire, s.ns, "eth0")
 		} else {
-			err = veth(r.node, s.port, s.ns, "eth0")
+			err = veth(s.node, s.port, s.ns, "eth0")
 		}
 		if err == nil {
 			err = s.ns.address("eth0", addresses(s.first, s.count, s.bits)...)
 		}
 		if err == nil && r.bridged {
-			err = r.node.enslave(s.port, bridgeName)
+			err = s.node.enslave(s.port, bridgeName)
 		} else if err == nil {
-			err = r.connectRouted(s)
+			err = s.connectRouted()
 		}
 		if err != nil {
 			return err
@@ -177,6 +190,11 @@ func (r *rig) connect() error {
 	}
 	if r.bridged {
 		return r.acquaint()
+	}
+	if r.two {
+		if err := r.connectNodes(); err != nil {
+			return err
+		}
 	}
 	return errors.Join(
 		r.node.route(sourcePrefix, clientAddress),
@@ -188,25 +206,25 @@ func (r *rig) connect() error {
 // bridgeName is the bridge of a node that is one.
 const bridgeName = "br0"
 
-// connectRouted makes the node the router of a station.
-func (r *rig) connectRouted(s station) error {
+// connectRouted makes the node the router of the station.
+func (s station) connectRouted() error {
 	inside, err := s.ns.mac("eth0")
 	if err != nil {
 		return err
 	}
-	outside, err := r.node.mac(s.port)
+	outside, err := s.node.mac(s.port)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(
-		r.node.address(s.port, fmt.Sprintf("%s/%d", s.gateway, s.bits)),
+		s.node.address(s.port, fmt.Sprintf("%s/%d", s.gateway, s.bits)),
 		s.ns.route("0.0.0.0/0", s.gateway),
 		s.ns.neighbour("eth0", s.gateway, outside),
 	); err != nil {
 		return err
 	}
 	for i := range s.count {
-		if err := r.node.neighbour(s.port, addressAt(s.first, i), inside); err != nil {
+		if err := s.node.neighbour(s.port, addressAt(s.first, i), inside); err != nil {
 			return err
 		}
 	}
@@ -248,7 +266,9 @@ func (r *rig) equip() (err error) {
 	if r.receivers[onNode], err = newReceiver(r.pod, "eth0"); err != nil {
 		return err
 	}
-	r.receivers[elsewhere], err = newReceiver(r.node, serverWire)
+	if !r.two { // of two nodes, the wire is the underlay
+		r.receivers[elsewhere], err = newReceiver(r.node, serverWire)
+	}
 	return err
 }
 
