@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,16 @@ func networkOf(t *testing.T, ns *testnet.NS) string {
 	return strings.Join(lines, "\n")
 }
 
+// carriers waits until every device in a namespace has its carrier: the kernel says so of
+// a new one when it comes to it, by which networkOf changes.
+func carriers(t *testing.T, ns *testnet.NS) {
+	t.Helper()
+	testnet.Eventually(t, patience, "every device has its carrier", func() bool {
+		have := networkOf(t, ns)
+		return !slices.ContainsFunc([]string{"NO-CARRIER", "state DOWN", "linkdown"}, func(s string) bool { return strings.Contains(have, s) })
+	})
+}
+
 // TestNetworkKilled kills a daemon again and again while it changes a bridge of its
 // own, one of a stranger and routes. What it does at last is what is wanted, and when
 // nothing is wanted any more, nothing of ours is left and everything of the stranger's.
@@ -43,6 +54,7 @@ func TestNetworkKilled(t *testing.T) {
 	node.Bridge(t, "theirs", "p3")
 	node.Addr(t, "theirs", "10.90.0.1/24")
 	node.Run(t, "ip", "route", "add", "203.0.113.0/25", "via", "10.90.0.7")
+	carriers(t, node)
 	before := networkOf(t, node)
 
 	seed := time.Now().UnixNano()

@@ -49,6 +49,7 @@ func newPodSite(t *testing.T) *podSite {
 	s := &podSite{t: t, node: testnet.New(t, "node"), outside: testnet.New(t, "outside"), name: testnet.UniqueName("switch")}
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8:2::1/64"}},
 		testnet.Port{NS: s.outside, Name: "eth0", Addrs: []string{"192.0.2.77/24", "2001:db8:2::77/64", "198.51.100.9/32", "2001:db8:c6::9/128"}})
+	carriers(t, s.node)
 	s.node.Route(t, "198.51.100.0/24", "192.0.2.77")
 	s.node.Route(t, "2001:db8:c6::/48", "2001:db8:2::77")
 	s.node.Forward(t)
