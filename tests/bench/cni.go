@@ -121,7 +121,7 @@ func (b *bench) cni(ctx context.Context) error {
 	})
 }
 
-// attached fills the table.
+// attached fills the tables.
 func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	defer func() {
 		for _, pod := range append(ours.pods, theirs.pods...) {
@@ -156,5 +156,5 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 			b.report.atMost("99 % of ADD, one after the other", float64(a[count*99/100])/float64(time.Millisecond), 100, "ms")
 		}
 	}
-	return nil
+	return b.podToPod(ctx, ours, theirs)
 }

@@ -43,8 +43,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	const plain = 2 + 2 + 8 // packets, requests, bulk
-	// run, routed and bridged, rules, udp, memory, services, packets through them, tcp, bulk, pods, NAT, between nodes
-	want := 11 + 2*plain + 3 + 5 + 1 + 1 + 2 + 4 + 8 + 4 + 4 + 4
+	// run, routed and bridged, rules, udp, memory, services, packets through them, tcp, bulk, pods, NAT, between nodes, pod to pod
+	want := 11 + 2*plain + 3 + 5 + 1 + 1 + 2 + 4 + 8 + 4 + 4 + 4 + 3
 	if len(b.report.failures) != 0 {
 		t.Errorf("failures: %q", b.report.failures)
 	}
