@@ -49,6 +49,7 @@ type PodLink struct {
 	IfName    string           // the pod's end
 	MAC       net.HardwareAddr // of the pod's end
 	MTU       int              // bytes; 0: that of the bridge
+	RouteMTU  int              // of routes with Via that have none, where less than MTU; bytes; 0: none
 	Addresses []netip.Prefix   // of the pod
 	Routes    []PodRoute       // of the pod, by this link
 	Label     string           // whose it is, for people; may be empty

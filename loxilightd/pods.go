@@ -55,5 +55,6 @@ func (d *loxilightd) podNetwork(name string) (pods.Network, bool) {
 		return pods.Network{}, false
 	}
 	v := o.Value.(*state.PodNetwork)
-	return pods.Network{Bridge: v.Bridge, Subnets: v.Subnets, MTU: d.node.PodMTU()}, true
+	device, way := d.node.PodMTUs()
+	return pods.Network{Bridge: v.Bridge, Subnets: v.Subnets, MTU: device, RouteMTU: way}, true
 }

@@ -113,6 +113,11 @@ func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok 
 // PortState implements [datapath.Telemetry].
 func (t *telemetry) PortState(name datapath.PortName) (datapath.PortState, bool) {
 	p, ok := t.ports.get(name)
+	if of, is := name.Endpoint(); is {
+		var e datapath.Endpoint
+		e, ok = t.endpoints.get(of)
+		p = datapath.Port{Device: e.Device, Switch: true}
+	}
 	if !ok {
 		return datapath.PortState{}, false
 	}

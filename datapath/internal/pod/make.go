@@ -86,6 +86,7 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 		}
 		p.MTU = bridge.Attrs().MTU
 	}
+	limitRoutes(p)
 	// A link that nobody knows of: who made it was killed.
 	if there, err = sw.link(p.Device); err != nil || there == nil {
 		return err
@@ -94,6 +95,19 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 		return fmt.Errorf("device %q of the switch: %w, and not ours: rename it, or choose another prefix (pods.devicePrefix)", p.Device, datapath.ErrExists)
 	}
 	return remove(sw, there)
+}
+
+// limitRoutes gives the routes out of the node the MTU that they have there.
+func limitRoutes(p *datapath.PodLink) {
+	const least6 = 1280 // of IPv6
+	if p.RouteMTU == 0 || p.RouteMTU >= p.MTU {
+		return
+	}
+	for i := range p.Routes {
+		if r := &p.Routes[i]; r.Via.IsValid() && r.MTU == 0 && (r.Prefix.Addr().Is4() || p.RouteMTU >= least6) {
+			r.MTU = p.RouteMTU
+		}
+	}
 }
 
 // makePair makes both ends where they belong: neither is ever seen elsewhere, or with

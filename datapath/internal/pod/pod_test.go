@@ -68,13 +68,14 @@ func (s *site) wants(ns *testnet.NS, args string, wants ...string) {
 func TestMake(t *testing.T) {
 	s := newSite(t)
 	l := s.link()
+	l.RouteMTU = 1350
 	s.make(l)
 	if l.MTU != 1400 {
 		t.Errorf("MTU %d, want that of the bridge", l.MTU)
 	}
 	s.wants(s.pod, "-d link show eth0", "link/ether 0a:4c:0a:c9:03:07", "mtu 1400", "NO-CARRIER", ",UP")
 	s.wants(s.pod, "addr show eth0", "inet 10.201.3.7/24", "inet6 fd00:201:3::7/64", "inet6 fe80::84c:aff:fec9:307/64")
-	s.wants(s.pod, "route show", "default via 10.201.3.1 dev eth0", "192.0.2.0/24 dev eth0 scope link")
+	s.wants(s.pod, "route show", "default via 10.201.3.1 dev eth0 linkdown mtu 1350", "192.0.2.0/24 dev eth0 scope link linkdown \n")
 	s.wants(s.pod, "-6 route show", "default via fd00:201:3::1 dev eth0", "mtu 1300")
 	s.wants(s.sw, "link show hs1", "state DOWN", "alias loxilight pods-test pod shop/web c1/eth0", "mtu 1400")
 	if err := s.Check(t.Context(), l); err == nil || !strings.Contains(err.Error(), "is down") {

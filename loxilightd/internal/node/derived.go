@@ -83,7 +83,7 @@ type derived struct {
 	gone  map[state.Key][]rowRef // what objects needed that are gone
 	moved chan struct{}          // closed and replaced when needs were made anew or something turned
 
-	podMTU int // that the rows were made with; of follow alone
+	podMTU podMTU // that the rows were made with; of follow alone
 
 	telling sync.Mutex // held while telling, so that what is told is in order
 	told    map[state.Key]Status

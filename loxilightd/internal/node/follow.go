@@ -139,6 +139,8 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 		n.derived.apply(s)
 		defer n.derived.tellAll()
 		defer n.signalWorld() // the MTU of a port is known when it has our programs
+	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
+		defer n.signalWorld() // without any pod left, the MTU may be another one
 	}
 	n.rules.apply(s, changed)
 

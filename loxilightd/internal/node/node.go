@@ -64,6 +64,7 @@ type Node struct {
 	services  *rows[datapath.ServiceName, datapath.Service]
 	rules     *rules
 	derived   *derived
+	kept      keptMTU
 	parts     []part          // all of these
 	byKind    map[string]part // by the kind of their objects
 	checker   *health.Checker

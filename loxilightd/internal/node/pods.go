@@ -32,7 +32,7 @@ type podNetworks struct {
 	s       *state.Snapshot
 	v       *derivation
 	objects []*state.Object
-	mtu     int // bytes; 0: not known
+	mtu     podMTU
 	shared  []rowRef
 	remote  []datapath.RouteName // from the host to pods of other nodes
 }
@@ -84,7 +84,7 @@ func (p *podNetworks) addresses(of func(netip.Prefix) netip.Addr) (list []netip.
 func (p *podNetworks) device() string { return p.objects[0].Value.(*state.PodNetwork).Bridge }
 
 func (p *podNetworks) bridge() {
-	b := datapath.Bridge{Device: p.device(), Addresses: p.addresses(ipam.Gateway), MTU: p.mtu}
+	b := datapath.Bridge{Device: p.device(), Addresses: p.addresses(ipam.Gateway), MTU: p.mtu.device}
 	if port := p.n.opts.Devices.Switch; port != "" {
 		b.Ports = []datapath.BridgePort{{Device: port}}
 	}
@@ -95,8 +95,8 @@ func (p *podNetworks) bridge() {
 // link gives the host its addresses, and both ends of the link the MTU.
 func (p *podNetworks) link() {
 	d := p.n.opts.Devices
-	p.v.links[podHost] = datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu}
-	p.v.links[podSwitch] = datapath.Link{Device: d.Switch, Switch: true, MTU: p.mtu}
+	p.v.links[podHost] = datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu.device}
+	p.v.links[podSwitch] = datapath.Link{Device: d.Switch, Switch: true, MTU: p.mtu.device}
 	p.shared = append(p.shared, rowRef{p.n.links, podHost}, rowRef{p.n.links, podSwitch})
 }
 
@@ -152,7 +152,9 @@ func (p *podNetworks) toPeers() {
 				continue
 			}
 			name := datapath.RouteName(rowOf(o.Key, prefix.String()))
-			p.v.routes[name] = datapath.Route{Prefix: prefix, NextHops: []datapath.NextHop{{Via: gateways[via].Addr(), Device: p.n.opts.Devices.Host, Weight: 1}}}
+			p.v.routes[name] = datapath.Route{
+				Prefix: prefix, NextHops: []datapath.NextHop{{Via: gateways[via].Addr(), Device: p.n.opts.Devices.Host, Weight: 1}}, MTU: p.mtu.route(prefix),
+			}
 			p.remote = append(p.remote, name)
 		}
 	}
@@ -186,48 +188,6 @@ func uplinksOf(s *state.Snapshot, d Devices) (devices []string) {
 	}
 	return devices
 }
-
-// podMTU returns how long a packet of a pod may be: as told, or so that every uplink and
-// every tunnel carries it. 0: there is none, or one is not there yet.
-func (n *Node) podMTU(s *state.Snapshot) (mtu int) {
-	for o := range s.After(state.KindPodNetwork, "") {
-		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
-			return told
-		}
-	}
-	telemetry := n.opts.Plane.Telemetry()
-	least := func(is int) {
-		if is != 0 && (mtu == 0 || is < mtu) {
-			mtu = is
-		}
-	}
-	for o := range s.After(state.KindInterface, "") {
-		i := o.Value.(*state.Interface)
-		if i.Role != datapath.RoleUplink || i.Device == n.opts.Devices.Host || i.Device == n.opts.Devices.Switch {
-			continue
-		}
-		if is, ok := telemetry.PortState(datapath.PortName(o.Name)); ok && is.Index != 0 {
-			least(is.MTU)
-		}
-	}
-	for o := range s.After(state.KindTunnel, "") {
-		is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name))
-		if !ok || is.MTU == 0 {
-			return 0 // it will tell, and until then what is stays
-		}
-		least(is.MTU)
-	}
-	return mtu
-}
-
-// podMTUTurned says whether the rows of the pod networks are made for another MTU.
-func (n *Node) podMTUTurned() bool {
-	s := n.opts.Store.Snapshot()
-	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
-}
-
-// PodMTU returns how long a packet of a pod may be, in bytes; 0: not known.
-func (n *Node) PodMTU() int { return n.podMTU(n.opts.Store.Snapshot()) }
 
 // masquerade is the last of all rules of NAT: any other one comes before it.
 const masquerade = math.MaxInt32

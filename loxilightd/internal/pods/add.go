@@ -91,6 +91,7 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	if r.MTU == 0 {
 		r.MTU = n.MTU
 	}
+	r.RouteMTU = n.RouteMTU
 	if b := c.RuntimeConfig.Bandwidth; b != nil {
 		r.Ingress = datapath.PodRate{Rate: b.IngressRate, Burst: b.IngressBurst}
 		r.Egress = datapath.PodRate{Rate: b.EgressRate, Burst: b.EgressBurst}
@@ -209,6 +210,9 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	}
 	note("made")
 	r.MTU = link.MTU
+	for i := range r.Routes {
+		r.Routes[i].MTU = link.Routes[i].MTU
+	}
 	objects, err := s.withGroups(ctx, r.hostPorts())
 	if err != nil {
 		return err

@@ -47,7 +47,9 @@ type Addresses interface {
 type Network struct {
 	Bridge  string // of the switch
 	Subnets []netip.Prefix
-	MTU     int // bytes; 0: that of the bridge
+	MTU     int // of devices, in bytes; 0: that of the bridge
+	// RouteMTU is how long what leaves the node may be, in bytes; 0: as the device.
+	RouteMTU int
 }
 
 // Options are what [New] needs.

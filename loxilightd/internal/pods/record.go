@@ -43,6 +43,7 @@ type record struct {
 	Bridge    string           `json:"bridge,omitempty"`
 	MAC       string           `json:"mac,omitempty"`
 	MTU       int              `json:"mtu,omitempty"`
+	RouteMTU  int              `json:"routeMTU,omitempty"` // of routes by a gateway that tell none
 	Addresses []netip.Prefix   `json:"addresses,omitempty"`
 	Gateways  []netip.Addr     `json:"gateways,omitempty"` // of each address; may be invalid
 	Routes    []route          `json:"routes,omitempty"`
@@ -84,7 +85,7 @@ func sumOf(o ipam.Owner) string {
 func (r *record) link() *datapath.PodLink {
 	mac, _ := net.ParseMAC(r.MAC) // it was one when it was written
 	l := &datapath.PodLink{
-		Device: r.Device, Bridge: r.Bridge, Netns: r.Netns, IfName: r.IfName, MAC: mac, MTU: r.MTU, Addresses: r.Addresses,
+		Device: r.Device, Bridge: r.Bridge, Netns: r.Netns, IfName: r.IfName, MAC: mac, MTU: r.MTU, RouteMTU: r.RouteMTU, Addresses: r.Addresses,
 		Label: strings.Trim(r.Namespace+"/"+r.Pod, "/") + " " + r.owner().String(), Ingress: r.Ingress, Egress: r.Egress,
 	}
 	for _, x := range r.Routes {
