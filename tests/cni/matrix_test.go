@@ -238,6 +238,9 @@ func TestMatrix(t *testing.T) {
 			t.Fatalf("LOXILIGHT_PODS=%s: %v", v, err)
 		}
 	}
+	if pods > 5 {
+		roomForNeighbours(t)
+	}
 	for _, kind := range []clusterKind{
 		{tunnel: "vxlan"}, {tunnel: "vxlan", over6: true}, {tunnel: "geneve"}, {tunnel: "geneve", over6: true}, {tunnel: "gre"},
 		{tunnel: "gre", over6: true}, {}, {tunnel: "vxlan", merged: true}, {merged: true},
@@ -259,6 +262,29 @@ func TestMatrix(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// roomForNeighbours has the kernel remember as many neighbours as so many pods have, that
+// all know each other: it counts those of all namespaces together.
+func roomForNeighbours(t *testing.T) {
+	t.Helper()
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, name := range []string{"gc_thresh1", "gc_thresh2", "gc_thresh3"} {
+			path := filepath.Join("/proc/sys/net", family, "neigh/default", name)
+			before, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, []byte("32768"), 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := os.WriteFile(path, before, 0o644); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
 
