@@ -113,6 +113,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	switch r.name {
 	case pathNftables:
 		r.balancer = &nftables{rig: r}
+		return nil
 	case pathOther:
 		return b.attachOurs(ctx, r, b.other, connections)
 	case pathBare:

@@ -15,9 +15,15 @@ func TestNftables(t *testing.T) {
 		t.Skip("nft is not installed")
 	}
 	r := testRig(t)
-	n := &nftables{rig: r}
-	r.balancer = n
+	r.name = pathNftables
 	ctx := context.Background()
+	if err := (&bench{}).attachPath(ctx, r, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, ok := r.balancer.(*nftables)
+	if !ok {
+		t.Fatalf("the node of %s has %T", pathNftables, r.balancer)
+	}
 	services := servicesFor(onNode, 3, backendCount, "udp", "tcp")
 	if err := r.set(ctx, services); err != nil {
 		t.Fatal(err)
