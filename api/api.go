@@ -207,6 +207,11 @@ type CountersResult struct {
 	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by what was done with them
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
+	// Sent, Received and Dropped are of a Tunnel or Peer only: into the tunnel, out of it,
+	// and packets that got no further, whose reasons are among those of the node.
+	Sent     *Traffic `json:"sent,omitempty"`
+	Received *Traffic `json:"received,omitempty"`
+	Dropped  uint64   `json:"dropped,omitempty"`
 	// Continue is set where not all backends fitted: the next ones come with it.
 	Continue string `json:"continue,omitempty"`
 }
@@ -230,6 +235,7 @@ type VersionResult struct {
 // StatusResult answers status.
 type StatusResult struct {
 	Instance string           `json:"instance"`
+	StateDir string           `json:"stateDir,omitempty"` // of the daemon
 	PID      int              `json:"pid"`
 	Uptime   Duration         `json:"uptime"`
 	Revision uint64           `json:"revision"`

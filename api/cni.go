@@ -46,7 +46,7 @@ const (
 	CNIConfigInvalid      = 7
 	CNITryAgain           = 11
 	CNINotAvailable       = 50 // STATUS: no ADD can be served
-	CNINotConnected       = 51 // STATUS: ADD can be served, and containers would not reach all
+	CNINotConnected       = 51 // STATUS: neither, and containers that are there may not reach all
 	CNIFailed             = 999
 )
 

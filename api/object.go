@@ -71,16 +71,18 @@ type Status struct {
 
 // InterfaceSpec is a Linux device that the data plane attaches to.
 type InterfaceSpec struct {
-	Device string `json:"device"`
-	Netns  string `json:"netns,omitempty"` // host (default), switch
-	Role   string `json:"role,omitempty"`  // uplink (default), port, host, tunnel
-	XDP    string `json:"xdp,omitempty"`   // off (default), generic, native
+	Device  string `json:"device,omitempty"`
+	Address string `json:"address,omitempty"` // instead of Device: the one that has this address
+	Netns   string `json:"netns,omitempty"`   // host (default), switch
+	Role    string `json:"role,omitempty"`    // uplink (default), port, host, tunnel
+	XDP     string `json:"xdp,omitempty"`     // off (default), generic, native
 }
 
 // InterfaceStatus is what became of an Interface.
 type InterfaceStatus struct {
 	Status
-	Index     int      `json:"index,omitempty"` // the kernel's
+	Device    string   `json:"device,omitempty"` // that it is, of one that is chosen by its address
+	Index     int      `json:"index,omitempty"`  // the kernel's
 	MAC       string   `json:"mac,omitempty"`
 	MTU       int      `json:"mtu,omitempty"` // bytes
 	Addresses []string `json:"addresses,omitempty"`
@@ -101,6 +103,22 @@ type ServiceSpec struct {
 	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of clients let in; empty: all
 	Health       *HealthCheck `json:"health,omitempty"`       // nil: none
 	IdleTimeout  *IdleTimeout `json:"idleTimeout,omitempty"`
+	// NoBackend is what new connections meet while there is no backend for them: reject
+	// (default), drop.
+	NoBackend string `json:"noBackend,omitempty"`
+	// Divert has connections of some clients balanced as those of other Services.
+	Divert []Divert `json:"divert,omitempty"`
+	// Announce has the node answer its neighbours, by its uplinks, for the frontends' addresses.
+	Announce bool `json:"announce,omitempty"`
+	// OtherPorts is what becomes of packets to the frontends' addresses that are no Service's:
+	// pass (default), reject (default with Announce), drop.
+	OtherPorts string `json:"otherPorts,omitempty"`
+}
+
+// Divert has connections of clients balanced as those of another Service.
+type Divert struct {
+	Sources []string `json:"sources"` // prefixes of the clients; the longest that matches decides
+	Service string   `json:"service"` // name of the other one
 }
 
 // Backend is one server of a Service.

@@ -34,6 +34,7 @@ type PeerStatus struct {
 	Local    string        `json:"local,omitempty"`    // underlay addresses in use
 	Underlay string        `json:"underlay,omitempty"` // of the peer
 	Device   string        `json:"device,omitempty"`   // of the host, by which it is reached
+	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, bytes, as a router has told
 	Counters *PeerCounters `json:"counters,omitempty"`
 }
 

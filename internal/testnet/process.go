@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -95,6 +97,29 @@ func (p *Process) Output() string { return p.out.String() }
 
 // Signal sends a signal; a program that has ended does not mind.
 func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Stop stops the program where it is, as [Stop] does.
+func (p *Process) Stop(t T) {
+	t.Helper()
+	Stop(t, p.cmd.Process.Pid)
+}
+
+// Stop sends a process SIGSTOP and waits until none of its threads runs any more: the kernel
+// stops them one after the other, on a busy machine a while later.
+func Stop(t T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatalf("stop process %d: %v", pid, err)
+	}
+	Eventually(t, 20*time.Second, fmt.Sprintf("process %d has stopped", pid), func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(file string) bool {
+			stat, err := os.ReadFile(file)
+			_, state, _ := bytes.Cut(stat, []byte(") "))
+			return err != nil || !bytes.HasPrefix(state, []byte("T"))
+		})
+	})
+}
 
 // Kill ends the program as kill -9 does and waits for its end.
 func (p *Process) Kill() {

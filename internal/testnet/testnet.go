@@ -207,3 +207,14 @@ func onThread(fn func() error) error {
 	}()
 	return <-done
 }
+
+// At is the namespace that a file stands for, by a name of one's own for it. It is to be
+// used no longer than the test lasts.
+func At(t T, label, path string) (*NS, error) {
+	handle, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { handle.Close() })
+	return &NS{name: label, handle: handle}, nil
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testreport keeps the parts of docs/benchmarks.md apart that different programs
+// measure, so that a run of one replaces its own part only. It measures nothing.
+package testreport
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kubernetes is the part that make scale-k8s writes.
+const Kubernetes = "kubernetes"
+
+// before is what a part that is new comes before.
+const before = "\n## Review notes\n"
+
+func marks(name string) (begin, end string) {
+	return "<!-- part " + name + " -->\n", "<!-- end of part " + name + " -->\n"
+}
+
+// find returns where a part is in a report, with its marks; false: it has none of that name.
+func find(report, name string) (from, to int, ok bool, err error) {
+	begin, end := marks(name)
+	from, last := strings.Index(report, begin), strings.Index(report, end)
+	switch {
+	case from < 0 && last < 0:
+		return 0, 0, false, nil
+	case from < 0 || last < from || strings.Count(report, begin) > 1 || strings.Count(report, end) > 1:
+		return 0, 0, false, fmt.Errorf("the marks %q and %q do not stand once each, in this order", strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return from + len(begin), last, true, nil
+}
+
+// Part returns a part of a report; empty: it has none of that name.
+func Part(report, name string) (string, error) {
+	from, to, _, err := find(report, name)
+	return report[from:to], err
+}
+
+// Put returns a report with another part of that name, and the rest as it was. A part that
+// is new comes before the review notes; one that is empty is none.
+func Put(report, name, part string) (string, error) {
+	from, to, ok, err := find(report, name)
+	switch {
+	case err != nil:
+		return "", err
+	case ok:
+		return report[:from] + part + report[to:], nil
+	case part == "":
+		return report, nil
+	}
+	begin, end := marks(name)
+	at := strings.Index(report, before)
+	if at < 0 {
+		return "", fmt.Errorf("no %q that the part %s would come before", strings.TrimSpace(before), name)
+	}
+	return report[:at] + "\n" + begin + part + end + report[at:], nil
+}
+
+// Machine says in a line what figures were measured on.
+func Machine() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", fmt.Errorf("name of the kernel: %w", err)
+	}
+	model := runtime.GOARCH
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "", err
+	}
+	minute, _, _ := strings.Cut(string(load), " ")
+	return fmt.Sprintf("Linux %s, %d CPUs (%s), load average %s when it began",
+		unix.ByteSliceToString(name.Release[:]), runtime.NumCPU(), model, minute), nil
+}
