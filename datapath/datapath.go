@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"net/netip"
 	"time"
 )
 
@@ -21,6 +22,10 @@ var ErrUnsupported = errors.New("not supported by this data plane")
 // ErrAbsent is wrapped when what an object needs is not there (a device, say),
 // so that the object is pending rather than wrong. Retrying makes sense.
 var ErrAbsent = errors.New("not there")
+
+// ErrOutdated is wrapped by Verify where what the row was put in force for is not so any more
+// (the node's addresses, a route), and nobody has touched the row: it is to be made anew.
+var ErrOutdated = errors.New("is made for what the node was before")
 
 // ErrCapacity is wrapped when a table is full.
 var ErrCapacity = errors.New("table full")
@@ -39,8 +44,17 @@ type Table[K comparable, V any] interface {
 	// run of the daemon left behind.
 	Keys(ctx context.Context) iter.Seq2[K, error]
 	// Verify compares what the kernel holds for key with what Update last wrote,
-	// and reports whether it is still so. A stranger may have changed it.
+	// and reports whether it is still so. A stranger may have changed it; where none has, and
+	// Update would make something else of it now, the error wraps ErrOutdated.
 	Verify(ctx context.Context, key K) (bool, error)
+}
+
+// RuleTable is a table of one row, which is a set of rules.
+type RuleTable[V any] interface {
+	Table[SetName, V]
+	// Rules returns the names of the rules that are in force, also of those that an earlier
+	// run of the daemon left, in no order.
+	Rules() []string
 }
 
 // DataPlane carries packets. It holds no desired state of its own and never
@@ -53,8 +67,8 @@ type DataPlane interface {
 	Services() Table[ServiceName, Service]
 	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update about
 	// one rule or group is a [*RuleError].
-	Firewall() Table[SetName, FirewallSet]
-	NAT() Table[SetName, NATSet]
+	Firewall() RuleTable[FirewallSet]
+	NAT() RuleTable[NATSet]
 	// Tunnels and Peers are what is encapsulated, and for whom. A peer that names no
 	// tunnel is none of the data plane's.
 	Tunnels() Table[TunnelName, Tunnel]
@@ -94,6 +108,9 @@ type Telemetry interface {
 	PeerState(name PeerName) (PeerState, bool)
 	// PortState returns the device of a port as it is now; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
+	// DeviceOf returns the name of the device that has an address, in the switch's network
+	// namespace or the host's; empty: none has.
+	DeviceOf(addr netip.Addr, inSwitch bool) string
 	// Features says what the data plane runs on.
 	Features(ctx context.Context) (Features, error)
 	// Usage returns how full each table is, by its name in the configuration.

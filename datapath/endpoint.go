@@ -29,8 +29,16 @@ type Endpoint struct {
 	Device    string
 	MAC       [6]byte      // of the pod's end
 	Addresses []netip.Addr // of the pod; the link-local one that follows from MAC is its own, too
+	MTU       int          // of the device, in bytes; 0: as it is
 	Network   string       // name of the network that it is in, for messages
 	Bridge    string       // device that it is a port of; empty: that network is not there
+	Routes    []Route      // to addresses of it that its network leads elsewhere
+}
+
+// EndpointJoiner is a table of endpoints that wants to know when the device of one has become
+// a port of its bridge: what comes in by it is bridged, or routed, from then on.
+type EndpointJoiner interface {
+	Joined(name EndpointName) error
 }
 
 // LinkLocal returns the IPv6 address of a link that follows from a MAC (RFC 4291, appendix A).

@@ -89,3 +89,14 @@ type FirewallSet struct {
 	// Exempt is allowed before any rule is asked: how the node is managed.
 	Exempt []Match
 }
+
+// Names returns those of the rules, in no order.
+func (s FirewallSet) Names() []string { return namesOf(s.Rules) }
+
+func namesOf[K ~string, V any](rules map[K]V) []string {
+	names := make([]string, 0, len(rules))
+	for name := range rules {
+		names = append(names, string(name))
+	}
+	return names
+}

@@ -72,15 +72,18 @@ type InspectedHook struct {
 // InspectedDevice is a device and what hangs on its hooks, in the order in which
 // packets meet it.
 type InspectedDevice struct {
-	Name    string
-	Switch  bool
-	Exists  bool
-	Up      bool
-	Type    string // such as veth
-	Index   int
-	XDP     *ChainProgram
-	Ingress []ChainProgram // tcx programs first, then filters of clsact
-	Egress  []ChainProgram
+	Name   string
+	Switch bool
+	Exists bool
+	Up     bool
+	Type   string // such as veth
+	Index  int
+	XDP    *ChainProgram
+	VLANs  []string // devices of the kernel for VLANs of it
+	// TagsHidden is set where it takes VLAN tags out of frames, which programs in XDP so do not see.
+	TagsHidden bool
+	Ingress    []ChainProgram // tcx programs first, then filters of clsact
+	Egress     []ChainProgram
 	// IngressQdisc is set where the qdisc ingress stands at the place of clsact.
 	IngressQdisc bool
 }

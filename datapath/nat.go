@@ -59,3 +59,6 @@ type NATSet struct {
 	Rules  map[NATName]NAT
 	Groups map[GroupName]AddressGroup
 }
+
+// Names returns those of the rules, in no order.
+func (s NATSet) Names() []string { return namesOf(s.Rules) }

@@ -16,13 +16,21 @@ var ErrNetns = errors.New("no network namespace")
 // ErrExists is wrapped where the pod has a device of that name already.
 var ErrExists = errors.New("there already")
 
+// ErrNameTaken is wrapped where the switch has another device by the name of a link.
+var ErrNameTaken = errors.New("is there already, and not ours")
+
+// PodDevicePrefix begins the names of the switch's ends of links of pods; a number follows.
+const PodDevicePrefix = "hs"
+
 // PodLinks makes the links of pods to the switch: veth pairs of which the pod has one
 // end in its network namespace, and the switch the other. What a pod may send, and
 // which bridge the switch's end is a port of, is somebody else's business. Safe for
 // concurrent use, as long as each device is in one call only.
 type PodLinks interface {
 	// Make makes a link that carries nothing yet: the switch's end is down. Where it
-	// fails nothing is left. It sets l.MTU where that is 0.
+	// fails nothing is left. It sets l.MTU where that is 0, and leaves of l.Routes those that
+	// it made. The error wraps [ErrNameTaken]
+	// where the link needs another name.
 	Make(ctx context.Context, l *PodLink) error
 	// Open has the link carry packets, and tells the neighbours of the pod that it is
 	// there.
@@ -37,8 +45,9 @@ type PodLinks interface {
 	// NodeAddresses are those by which others reach the node: of the host's namespace,
 	// loopback and link-local ones apart.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
-	// Devices are the switch's ends of the links that there are.
-	Devices(ctx context.Context) ([]string, error)
+	// Devices are the switch's ends of the links that there are, each with its label as far
+	// as that is known whole.
+	Devices(ctx context.Context) (map[string]string, error)
 }
 
 // PodLink is the link of a pod.
@@ -66,6 +75,8 @@ type PodRoute struct {
 	Priority int        // 0: the kernel's
 	Table    int        // 0: the main table
 	Scope    *int       // of IPv4; nil: as the kernel has it
+	// Spare is a route that only a pod gets that has none to Prefix yet.
+	Spare bool
 }
 
 // PodRate bounds traffic. The zero value does not.

@@ -23,14 +23,30 @@ const (
 
 // Port is a Linux device that the data plane attaches to.
 type Port struct {
-	Device string
-	Switch bool // in the switch's network namespace rather than the host's
-	Role   Role
+	Device  string
+	Address netip.Addr // instead of Device: it is the one that has this address
+	Switch  bool       // in the switch's network namespace rather than the host's
+	Role    Role
+	XDP     XDPMode
 }
+
+// XDPMode is whether, and how, packets of tracked connections are sent on in XDP, before
+// the kernel makes anything of them.
+type XDPMode uint8
+
+// The modes.
+const (
+	XDPOff     XDPMode = iota
+	XDPGeneric         // by the kernel, on any device
+	XDPNative          // by the driver
+)
+
+func (m XDPMode) String() string { return [...]string{"off", "generic", "native"}[m] }
 
 // PortState is the device of a port as it is now.
 type PortState struct {
-	Index     int // 0: there is no such device
+	Device    string // its name
+	Index     int    // 0: there is no such device
 	MAC       net.HardwareAddr
 	MTU       int // bytes
 	Addresses []netip.Prefix

@@ -62,7 +62,7 @@ type BackendState uint8
 const (
 	BackendActive   BackendState = iota // new connections
 	BackendDraining                     // only the connections that it has; new ones where no backend of the service is active
-	BackendDown                         // nothing: its connections end
+	BackendDown                         // nothing: its connections of UDP end, once another one of its family is not down
 )
 
 // Backend is one server of a service.
@@ -103,7 +103,30 @@ type Service struct {
 	Source       SourceMode
 	SourceRanges []netip.Prefix // clients let in; empty: all
 	IdleTimeout  IdleTimeout
+	Diverts      []Divert
+	Silent       bool       // without a backend new connections are dropped, not refused
+	Announce     bool       // the frontends' addresses are answered for on uplinks
+	OtherPorts   OtherPorts // of the frontends' addresses
 }
+
+// Divert has clients served by the backends of another service, as it serves its own.
+// Of several that match the one with the longest prefix decides.
+type Divert struct {
+	Sources []netip.Prefix
+	Service ServiceName
+}
+
+// OtherPorts is what becomes of packets to an address of a frontend that are for no service.
+// It does not concern addresses of the node itself. Of several services that have an address
+// the strictest decides.
+type OtherPorts uint8
+
+// From the least strict on.
+const (
+	OtherPortsPass OtherPorts = iota
+	OtherPortsReject
+	OtherPortsDrop
+)
 
 // IdleTimeout ends connections that carried nothing for so long.
 type IdleTimeout struct{ TCP, UDP, SCTP time.Duration }
@@ -135,6 +158,10 @@ func (c Cost) Sub(d Cost) Cost {
 // Cost returns the most that s takes of the tables in any state of its backends.
 func (s *Service) Cost() Cost {
 	var n4, n6 int
+	ranges := len(s.SourceRanges)
+	for _, d := range s.Diverts {
+		ranges += len(d.Sources)
+	}
 	for _, b := range s.Backends {
 		if b.Addr.Addr().Is4() {
 			n4++
@@ -146,7 +173,7 @@ func (s *Service) Cost() Cost {
 		Frontends: len(s.Frontends),
 		Backends:  len(s.Backends),
 		Slots:     SlotCount(n4) + SlotCount(n6),
-		Ranges:    len(s.SourceRanges),
+		Ranges:    ranges,
 	}
 }
 

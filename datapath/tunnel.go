@@ -3,9 +3,14 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
+
+// TunnelEndSuffix is what the other end of a tunnel's device is called behind its name.
+const TunnelEndSuffix = "-e"
 
 // TunnelName identifies a [Tunnel].
 type TunnelName string
@@ -72,6 +77,21 @@ type Peer struct {
 	Underlay []netip.Addr   // its addresses there; the first that can be reached is sent to
 	Prefixes []netip.Prefix // behind it
 	Tunnel   TunnelName     // empty: the underlay routes them
+	MTU      int            // of packets there, bytes, where less than the tunnel's; 0: as that
+}
+
+// MayHave refuses a prefix that cannot be behind the peer; the error goes on after it.
+func (p *Peer) MayHave(prefix netip.Prefix) error {
+	a := prefix.Addr()
+	switch {
+	case a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
+		return errors.New("is nothing that is reached through a node")
+	case slices.ContainsFunc(p.Underlay, prefix.Contains):
+		return errors.New("has the peer's own underlay address in it, which is not reached through the peer")
+	case p.Tunnel == "" && !slices.ContainsFunc(p.Underlay, func(u netip.Addr) bool { return u.Is4() == a.Is4() }):
+		return errors.New("is of another family than the underlay addresses: name a tunnel, or an address of its family")
+	}
+	return nil
 }
 
 // TunnelState is a tunnel as it is now.

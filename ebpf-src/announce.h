@@ -8,6 +8,7 @@
 #include "refuse.h"
 #include "domain.h"
 #include "firewall.h"
+#include "lb.h"
 
 struct arp_ipv4 {
 	__be16 hardware;
@@ -61,10 +62,11 @@ static __always_inline struct announced *announce_find(__u32 ifindex, const stru
 }
 
 /* Returns the device that has the network of what came in without a tag; NULL where that
- * does not answer for addr.
+ * does not answer for addr. own: it is the node itself that asks, which nobody else would
+ * answer for an address that the node has for services alone.
  */
 static __always_inline struct device *announce_device(struct __sk_buff *skb,
-						      const struct addr *addr)
+						      const struct addr *addr, __u32 own)
 {
 	__u32 in = skb->ifindex;
 	struct station *s;
@@ -72,6 +74,8 @@ static __always_inline struct device *announce_device(struct __sk_buff *skb,
 	asm volatile("" : "+r"(in)); /* two reads, not one of a place that depends */
 	if (skb->vlan_present)
 		return NULL;
+	if (own)
+		return lb_other_ports(addr) ? device_find(in) : NULL;
 	if (domain_may_bridge(in)) {
 		s = domain_station(in, 0);
 		if (s)
@@ -83,11 +87,13 @@ static __always_inline struct device *announce_device(struct __sk_buff *skb,
 }
 
 /* Sends the frame, which is an answer by now, back. */
-static __always_inline int announce_send(struct __sk_buff *skb)
+static __always_inline int announce_send(struct __sk_buff *skb, __u32 own)
 {
-	skb->tc_index = TC_INDEX_TRACKED;
+	skb->tc_index = own ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
+	if (own)
+		skb->mark = MARK_OURS;
 	count_verdict(VERDICT_ANSWERED);
-	return bpf_redirect(skb->ifindex, 0);
+	return bpf_redirect(skb->ifindex, own ? BPF_F_INGRESS : 0);
 }
 
 static __always_inline int announce_is(const __u8 *a, const __u8 *b)
@@ -99,7 +105,7 @@ static __always_inline int announce_is(const __u8 *a, const __u8 *b)
 /* Answers an ARP request for what we announce. Who tells of itself, with the same address as
  * sender and target, does not ask. A global function, so that the verifier walks it once.
  */
-__noinline int announce_arp(struct __sk_buff *skb)
+__noinline int announce_arp(struct __sk_buff *skb, __u32 own)
 {
 	struct device *device;
 	struct addr target;
@@ -122,8 +128,8 @@ __noinline int announce_arp(struct __sk_buff *skb)
 	__builtin_memset(&target, 0, sizeof(target));
 	target.word[2] = bpf_htonl(0xffff);
 	__builtin_memcpy(&target.word[3], f.arp.target, 4);
-	device = announce_device(skb, &target);
-	if (!device || announce_is(f.arp.sender_mac, device->mac))
+	device = announce_device(skb, &target, own);
+	if (!device || (!own && announce_is(f.arp.sender_mac, device->mac)))
 		return TC_ACT_UNSPEC;
 	f.arp.op = bpf_htons(ARPOP_REPLY);
 	__builtin_memcpy(f.arp.target, f.arp.sender, 4);
@@ -134,7 +140,7 @@ __noinline int announce_arp(struct __sk_buff *skb)
 	__builtin_memcpy(f.smac, device->mac, 6);
 	if (bpf_skb_store_bytes(skb, 0, &f, sizeof(f), 0))
 		return TC_ACT_UNSPEC;
-	return announce_send(skb);
+	return announce_send(skb, own);
 }
 
 /* The sum of len bytes of layer 4 and their pseudo header, in work's bytes behind the IPv6
@@ -162,13 +168,22 @@ static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a
 	    a->bytes[ANSWER_L4] != ND_SOLICITATION || a->bytes[ANSWER_L4 + 1])
 		return 0;
 	len = bpf_ntohs(ip->payload_len);
-	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
-	if (len < ND_MIN || len > ND_MAX || len & 7)
+	if (len & 7)
+		return 0;
+	/* Each by itself, so that the verifier sees them both. */
+	asm volatile("" : "+r"(len));
+	if (len < ND_MIN)
+		return 0;
+	asm volatile("" : "+r"(len));
+	if (len > ND_MAX)
 		return 0;
 	if (bpf_skb_load_bytes(skb, ETH_HLEN + ANSWER_L4, &a->bytes[ANSWER_L4], len))
 		return 0;
 	return csum_fold16(announce_sum(a, len)) == 0;
 }
+
+/* Beside the flags of an advertisement: it is for the node itself. */
+#define ANNOUNCE_OWN 0x1
 
 /* Makes the packet an advertisement of addr, to the station dmac with address to, and sends
  * it back. A global function, so that the verifier walks it once.
@@ -200,7 +215,7 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 	nd = (void *)&a->bytes[ANSWER_L4];
 	__builtin_memset(nd, 0, sizeof(*nd));
 	nd->type = ND_ADVERTISEMENT;
-	nd->flags = bpf_htonl(flags);
+	nd->flags = bpf_htonl(flags & ~ANNOUNCE_OWN);
 	nd->target = *addr;
 	nd->option = ND_TARGET_MAC;
 	nd->option_len = 1;
@@ -210,14 +225,14 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 	    bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0) ||
 	    bpf_skb_store_bytes(skb, ETH_HLEN, a->bytes, ANSWER_L4 + sizeof(*nd), 0))
 		return TC_ACT_UNSPEC;
-	return announce_send(skb);
+	return announce_send(skb, flags & ANNOUNCE_OWN);
 }
 
 /* Answers a neighbour solicitation for what we announce; who only wants to know whether the
  * address is free, and has none itself, is told with all others (RFC 4861, section 7.2.4). A
  * global function, so that the verifier walks it once.
  */
-__noinline int announce_nd(struct __sk_buff *skb)
+__noinline int announce_nd(struct __sk_buff *skb, __u32 own)
 {
 	struct answer *a = answer_get();
 	struct device *device;
@@ -228,14 +243,18 @@ __noinline int announce_nd(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	__builtin_memcpy(&from, &a->bytes[8], sizeof(from));
 	__builtin_memcpy(&target, &a->bytes[ANSWER_L4 + 8], sizeof(target));
-	device = announce_device(skb, &target);
+	device = announce_device(skb, &target, own);
 	if (!device || addr_equal(&from, &target) || asker[0] & 1 ||
-	    announce_is(asker, device->mac))
+	    (!own && announce_is(asker, device->mac)))
 		return TC_ACT_UNSPEC;
 	if (addr_is_set(&from))
-		return answer_is_host(&from, 6) ? announce_advertise(skb, device, &target, &from,
-								     ND_SOLICITED | ND_OVERRIDE)
-						: TC_ACT_UNSPEC;
+		return answer_is_host(&from, 6)
+			       ? announce_advertise(skb, device, &target, &from,
+						    ND_SOLICITED | ND_OVERRIDE |
+							    (own ? ANNOUNCE_OWN : 0))
+			       : TC_ACT_UNSPEC;
+	if (own)
+		return TC_ACT_UNSPEC;
 	from.word[0] = bpf_htonl(0xff020000);
 	from.word[3] = bpf_htonl(1);
 	return announce_advertise(skb, device, &target, &from, ND_OVERRIDE);
@@ -245,24 +264,35 @@ __noinline int announce_nd(struct __sk_buff *skb)
 static __always_inline int announce_answer(struct __sk_buff *skb, int to_group)
 {
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
-		return announce_arp(skb);
+		return announce_arp(skb, 0);
 	if (to_group && skb->protocol == bpf_htons(ETH_P_IPV6))
-		return announce_nd(skb);
+		return announce_nd(skb, 0);
 	return TC_ACT_UNSPEC;
 }
 
-/* Whether p, which came in and which no connection has, is for an address that is ours
- * alone: nobody else would know what to do with it, and the kernel's routes lead it back.
+/* What becomes of p, which no connection has, where it is for an address that is ours alone:
+ * nobody else would know what to do with it, and the kernel's routes lead it back, or to
+ * whoever has the default one. LL_NEXT: it is not.
  */
-static __always_inline int announce_is_lost(struct pkt *p)
+static __always_inline int announce_lost(struct pkt *p)
 {
 	struct announced *found;
+	__u32 how;
 
-	if (p->egress || p->bridged || p->to_group || config_first)
-		return 0;
+	if (p->bridged || p->to_group || config_first)
+		return LL_NEXT;
+	how = lb_other_ports(&p->daddr);
+	if (how & SERVICE_ADDR_REJECT) {
+		p->refused = DROP_NO_SERVICE;
+		return LL_REFUSE;
+	}
+	if (how)
+		return -DROP_NO_SERVICE;
+	if (p->egress)
+		return LL_NEXT;
 	found = announce_find(0, &p->daddr);
 	if (!found || firewall_is_local(&p->daddr))
-		return 0;
+		return LL_NEXT;
 	p->nat_id = found->nat_id;
-	return 1;
+	return -DROP_NO_MAPPING;
 }

@@ -242,6 +242,9 @@ __noinline int answer_send(struct __sk_buff *skb)
 				len, 0) ||
 	    answer_retag(skb, a) != LL_NEXT)
 		return -DROP_REWRITE;
+	if (skb->ifindex == 1) /* the loopback, where no hook sees it */
+		return bpf_redirect(1, BPF_F_INGRESS) == TC_ACT_REDIRECT ? LL_REDIRECT
+									 : -DROP_REWRITE;
 	/* The hook that sees it next leaves it alone. */
 	skb->tc_index = a->egress ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
 	skb->mark = MARK_OURS;

@@ -41,8 +41,10 @@ struct rewrite {
 	__u8 pad[2];
 };
 
+#define NEXTHOP_HINTS 32
+
 /* What the long way needs and the stack (512 bytes for all callers together) has
- * no room for. One for each CPU; nothing of it outlives a run.
+ * no room for. One for each CPU; nothing of it outlives a run but hints.
  */
 struct work {
 	struct tuple tuple;
@@ -51,10 +53,11 @@ struct work {
 	struct conn twin;
 	struct conn old; /* an ended connection that had the tuple of a new one */
 	struct tuple old_tuple;
-	__u32 reopen;  /* there is one */
-	__u32 fresh;   /* the connection that is opened has no entry */
-	__u32 routed;  /* fib is for w->conn, and leads out by this device; 0: it is not */
-	__u16 nexthop; /* of a new connection, where it is known; and of its answers */
+	__u32 reopen;	/* there is one */
+	__u32 fresh;	/* the connection that is opened has no entry */
+	__u32 resolved; /* its next hop was asked for */
+	__u32 routed;	/* fib is for w->conn, and leads out by this device; 0: it is not */
+	__u16 nexthop;	/* of a new connection, where it is known; and of its answers */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
 	struct rewrite rewrite;
@@ -75,14 +78,21 @@ struct work {
 	struct block_owner_key block_owner_key;
 	struct block block;
 	struct source_range_key source_range_key;
-	struct pkt inner;    /* embedded in an ICMP error */
-	struct ct4_key key4; /* of the entry that is looked up, or put */
-	struct ct6_key key6;
+	struct pkt inner; /* embedded in an ICMP error */
+	/* Of the entry that is looked up, or put. */
+	struct ct4_key key4 __attribute__((aligned(8)));
+	struct ct6_key key6 __attribute__((aligned(8)));
 	struct ct4_val val4; /* of the entry that is put */
 	struct ct6_val val6;
 	struct service_key service_key;
+	struct service_id_key service_id_key;
+	struct local_key local_key;
 	struct affinity_key affinity_key;
 	struct classify_key classify_key;
+	/* Which next hops the last connections had, by zone. They alone outlive a run. */
+	__u16 nexthop_hint[2][NEXTHOP_HINTS];
+	__u32 tcp_at;	      /* not in a register, of which the verifier would walk each value */
+	__u8 tcp_options[72]; /* 40, and what a place of 6 bits reaches */
 };
 
 struct {
@@ -101,24 +111,13 @@ static __always_inline struct work *work_get(void)
 
 static __always_inline void key4_from(struct ct4_key *k, const struct tuple *t)
 {
-	k->saddr = t->saddr.word[3];
-	k->daddr = t->daddr.word[3];
-	k->sport = t->sport;
-	k->dport = t->dport;
-	k->proto = t->proto;
-	k->zone = config_zone;
-	k->domain = t->domain;
+	key4_set(k, t->saddr.word[3], t->daddr.word[3], ports_word(t->sport, t->dport), t->proto,
+		 t->domain);
 }
 
 static __always_inline void key6_from(struct ct6_key *k, const struct tuple *t)
 {
-	k->saddr = t->saddr;
-	k->daddr = t->daddr;
-	k->sport = t->sport;
-	k->dport = t->dport;
-	k->proto = t->proto;
-	k->zone = config_zone;
-	k->domain = t->domain;
+	key6_set(k, &t->saddr, &t->daddr, ports_word(t->sport, t->dport), t->proto, t->domain);
 }
 
 static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)

@@ -91,7 +91,8 @@ static __noinline void count_service_drop(__u32 service_id, __u32 reason)
 
 	if (!s)
 		return;
-	if (reason == DROP_NO_BACKEND || reason == DROP_NO_BACKEND_LIMITED)
+	if (reason == DROP_NO_BACKEND || reason == DROP_NO_BACKEND_LIMITED ||
+	    reason == DROP_NO_BACKEND_SILENT)
 		which = SERVICE_DROP_NO_BACKEND;
 	else if (reason == DROP_SOURCE_RANGE)
 		which = SERVICE_DROP_SOURCE_RANGE;
@@ -118,15 +119,19 @@ __noinline int count_nat_drop(__u32 nat_id, __u32 reason)
 	return 0;
 }
 
-static __noinline void count_port_drop(struct pkt *p, __u32 reason)
+/* Counts a drop for the node and for the device that the packet was at. */
+static __noinline void count_drop_at(__u32 ifindex, __u32 reason)
 {
 	struct port_drop_key key = {
-		.ifindex = p->skb->ifindex,
+		.ifindex = ifindex,
 		.zone = config_zone,
 		.reason = reason,
 	};
-	__u64 one = 1, *n = bpf_map_lookup_elem(&ll_port_drops, &key);
+	__u64 one = 1, *n = bpf_map_lookup_elem(&ll_drops, &reason);
 
+	if (n)
+		*n += 1;
+	n = bpf_map_lookup_elem(&ll_port_drops, &key);
 	if (n)
 		*n += 1;
 	else
@@ -135,11 +140,7 @@ static __noinline void count_port_drop(struct pkt *p, __u32 reason)
 
 static __always_inline void count_drop(struct pkt *p, __u32 reason)
 {
-	__u64 *n = bpf_map_lookup_elem(&ll_drops, &reason);
-
-	if (n)
-		*n += 1;
-	count_port_drop(p, reason);
+	count_drop_at(p->skb->ifindex, reason);
 	if (p->service_id)
 		count_service_drop(p->service_id, reason);
 	if (p->nat_id)

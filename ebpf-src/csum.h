@@ -2,7 +2,7 @@
 /* csum.h - checksums, changed and not computed anew (RFC 1624). */
 #pragma once
 
-#include <linux/types.h>
+#include "types.h"
 
 /* A ones' complement sum in the making; folded only at the end. */
 static __always_inline __u64 csum_diff32(__u64 diff, __u32 from, __u32 to)
@@ -31,6 +31,14 @@ static __always_inline __u16 csum_fold16(__u64 sum)
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return ~sum;
+}
+
+/* Whether a sum is zero to ones' complement arithmetic of 16 bits: a multiple of 65535. Those
+ * are what the inverse of it modulo 2^64 takes to the least numbers.
+ */
+static __always_inline int csum_is_zero(__u64 sum)
+{
+	return sum * 0xfffefffefffeffff <= ~0ull / 0xffff;
 }
 
 /* The checksum that results when the data it covers changes by diff. */

@@ -76,25 +76,33 @@ static __always_inline int ct_reset_in_window(const struct pkt *p, const struct 
 #define TCP_OPTION_SCALE 3 /* RFC 7323, section 2.2 */
 #define TCP_SCALE_MAX	 14
 
-/* The shift of windows that the SYN whose TCP header is at off announces; -1: none.
+/* The shift of windows that the SYN whose TCP header, header_len bytes, is at off announces;
+ * -1: none.
  * A global function, so that the verifier walks it once.
  */
-__noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off)
+__noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off, __u32 header_len)
 {
-	__u8 option[3], header_len;
-	__u32 at = sizeof(struct tcphdr);
+	struct work *w = work_get();
+	__u64 len = header_len - sizeof(struct tcphdr);
 
-	if (off > L4_OFF_MAX || bpf_skb_load_bytes(skb, off + 12, &header_len, 1))
+	if (!w || off > L4_OFF_MAX || len > TCP_OPTIONS_MAX)
 		return -1;
-	header_len = header_len >> 4 << 2;
-	for (int i = 0; i < TCP_OPTIONS_MAX && at + 3 <= header_len; i++) {
-		if (bpf_skb_load_bytes(skb, off + at, option, sizeof(option)))
+	asm volatile("" : "+r"(len)); /* two comparisons: the verifier follows no single one */
+	if (len < 4 || bpf_skb_load_bytes(skb, off + sizeof(struct tcphdr), w->tcp_options, len))
+		return -1;
+	w->tcp_at = 0;
+	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
+		__u32 at = *(volatile __u32 *)&w->tcp_at;
+		const __u8 *option = &w->tcp_options[at & 63];
+
+		if (at + 3 > len)
 			return -1;
 		if (option[0] == TCP_OPTION_SCALE)
 			return option[2] > TCP_SCALE_MAX ? TCP_SCALE_MAX : option[2];
 		if (option[0] == TCP_OPTION_END || (option[0] != TCP_OPTION_NOP && option[1] < 2))
 			return -1;
 		at += option[0] == TCP_OPTION_NOP ? 1 : option[1];
+		*(volatile __u32 *)&w->tcp_at = at;
 	}
 	return -1;
 }
@@ -102,7 +110,7 @@ __noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off)
 /* The answer to a SYN: windows are scaled only if both sides asked for it. */
 static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struct ct_meta *twin)
 {
-	int scale = tcp_scale_of(p->skb, p->l4_off);
+	int scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
 
 	if (!meta || !twin)
 		return;
@@ -251,8 +259,11 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	state = ct_next(w->conn.meta.state, event, meta->flags, twin->flags);
 	if (p->proto == IPPROTO_UDP && state == CT_ANSWERED)
 		state = CT_ESTABLISHED;
-	if (state == CT_ESTABLISHED)
+	if (w->conn.meta.state == CT_CLOSED && state == CT_ESTABLISHED) {
 		meta->flags &= ~CT_F_RST;
+		if (w->conn.half_open) /* as before the reset: it was not established */
+			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
+	}
 	meta->state = state;
 	twin->state = state;
 	/* The half-open table may be one that other programs use as well, which run on hooks

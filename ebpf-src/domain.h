@@ -10,22 +10,6 @@
 #include "pkt.h"
 #include "sender.h"
 
-/* Whether a device may be a port of a bridge; if not, it is none. */
-static __always_inline int domain_may_bridge(__u32 ifindex)
-{
-	__u32 low = ifindex & 0xffff, word = config_zone * BRIDGED_WORDS + (low >> 6);
-	__u64 *bits = bpf_map_lookup_elem(&ll_bridged, &word);
-
-	return bits && *bits >> (low & 63) & 1;
-}
-
-static __always_inline struct station *domain_station(__u32 ifindex, __u16 vid)
-{
-	struct station_key key = { .ifindex = ifindex, .vid = vid, .zone = config_zone };
-
-	return bpf_map_lookup_elem(&ll_station, &key);
-}
-
 /* As domain_ingress, for what may be a port of a bridge. The source of the frame is looked
  * at here: the bridge sends it on, and learns from it, as it is.
  */
@@ -63,7 +47,7 @@ static __noinline int domain_of_port(struct pkt *p)
 	    dmac[2] == *(__u16 *)&s->mac[4])
 		return LL_NEXT;
 	p->bridged = 1;
-	p->domain = s->domain;
+	p->domain = s->flags & STATION_F_FLAT ? 0 : s->domain;
 	return LL_NEXT;
 }
 

@@ -32,6 +32,9 @@ enum drop_reason {
 	DROP_TUNNEL_NO_ROUTE,	  /* the underlay has no way to the peer */
 	DROP_TUNNEL_MALFORMED,	  /* came in by a tunnel, and holds no IP packet */
 	DROP_TUNNEL_ECN,	  /* was marked on its way, and cannot bear the mark (RFC 6040) */
+	DROP_NO_BACKEND_SILENT,	  /* service without a usable backend that refuses nobody */
+	DROP_NO_SERVICE, /* for the address of services, and none of theirs; refused, or not */
+	DROP_NO_SERVICE_LIMITED, /* refused, but nobody was told */
 	DROP_MAX,
 };
 

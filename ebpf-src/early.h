@@ -65,12 +65,24 @@ static __noinline __u32 early_ask(struct pkt *p, struct work *w, __u32 in, __u32
 {
 	if (!out || out == in)
 		return 0;
-	w->nexthop = nexthop_of_route(out, p->now_tick);
+	w->nexthop = nexthop_of_route(&p->daddr, out, p->now_tick);
 	if (!w->nexthop)
 		return 0;
 	translate_question(p, w, out);
 	w->classify_key.in_ifindex = in;
 	return translate_slot_of(w, RULES_SNAT);
+}
+
+/* Enters the connection w->conn of a NAT, unless ret says that it is not to be, and counts it
+ * there.
+ */
+static __always_inline int open_translated(struct pkt *p, struct work *w, int ret, __u32 nat_id)
+{
+	if (ret == LL_NEXT)
+		ret = open_enter(p, w);
+	if (ret == LL_NEXT)
+		translate_count(nat_id);
+	return ret;
 }
 
 /* Opens the connection of p, which came in, if its source is to be translated and this can
@@ -89,7 +101,7 @@ static __noinline int open_early(struct pkt *p, struct work *w)
 	slot = early_ask(p, w, in, out);
 	if (!slot || route_find(p->skb, &p->daddr, &p->saddr, how, out) != in)
 		goto later;
-	w->twin_nexthop = nexthop_of_route(in, p->now_tick);
+	w->twin_nexthop = nexthop_of_route(&p->saddr, in, p->now_tick);
 	open_begin(p, w);
 	p->nat_id = slot >> 2;
 	w->conn.meta.nat_id = slot >> 2;
@@ -99,11 +111,7 @@ static __noinline int open_early(struct pkt *p, struct work *w)
 		p->nat_id = 0;
 		goto later;
 	}
-	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
-	if (ret == LL_NEXT)
-		translate_count(slot >> 2);
-	return ret;
+	return open_translated(p, w, ret, slot >> 2);
 later:
 	w->nexthop = 0;
 	w->twin_nexthop = 0;

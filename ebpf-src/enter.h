@@ -77,7 +77,7 @@ __noinline int open_put(void)
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
 	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
-			    ? tcp_scale_of(p->skb, p->l4_off)
+			    ? tcp_scale_of(p->skb, p->l4_off, p->l4_header_len)
 			    : 0;
 
 	w->conn.half_open = 1;

@@ -2,30 +2,23 @@
 /* fast.h - the tracked path for packets of the commonest form: routed TCP or UDP, without
  * options and extension headers of IP, tags and fragments. What differs in anything takes
  * the tracked path of shortcut.h, which does the same to it, but keeps what it knows in
- * memory.
+ * memory. It is the same on the hooks of tc and in XDP: what differs there is in frame_skb.h
+ * and frame_xdp.h, one of which comes before this.
  */
 #pragma once
 
-#include "shortcut.h"
+#include "csum.h"
+#include "parse.h"
+#include "settled.h"
 
-#define FAST_NOT (-2) /* not such a packet; nothing was done */
-#define FAST_L3	 14
-#define FAST_L44 34
-#define FAST_L46 54
+#define FAST_NOT  (-2) /* not such a packet; nothing was done */
+#define FAST_MISS (-1) /* the same, and it is of no established connection */
+#define FAST_L3	  14
+#define FAST_L44  34
+#define FAST_L46  54
 
 /* 0: no packet goes this way. For tests, which compare it with the other. */
 volatile const __u8 config_fast = 1;
-
-/* As parse_ipv4_sum: whether the words of a header are, in sum, a multiple of 65535. Those
- * are what its inverse modulo 2^64 takes to the least numbers.
- */
-static __always_inline int fast_ipv4_sum(const struct iphdr *ip)
-{
-	const __u32 *word = (const __u32 *)ip;
-	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
-
-	return sum * 0xfffefffefffeffff <= ~0ull / 0xffff;
-}
 
 /* Whether layer 4, of TCP or UDP, is there, and no event of TCP's. */
 static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *end)
@@ -36,21 +29,8 @@ static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *
 	       (((const __u8 *)l4)[13] & (TCP_EVENTS | TCP_ACK)) == TCP_ACK;
 }
 
-/* Whether a packet that is larger than the MTU is cut into pieces that are not; as
- * track_fits.
- */
-static __always_inline int fast_fits(struct __sk_buff *skb, __u8 proto, const void *l4,
-				     __u32 l3_len, __u32 mtu_bytes)
-{
-	__u32 l4_len = proto == IPPROTO_UDP ? 8 : (((const __u8 *)l4)[12] >> 4) * 4;
-
-	if (skb->len - FAST_L3 <= mtu_bytes)
-		return 1;
-	return skb->gso_size && skb->gso_size + l3_len + l4_len <= mtu_bytes;
-}
-
 /* The next hop by which packets of a connection take the short cut now; NULL: none. */
-static __always_inline struct nexthop *fast_nexthop(struct __sk_buff *skb, int bridge_port,
+static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 						    const struct ct_meta *meta, __u32 now_tick)
 {
 	__u32 index = meta->nexthop;
@@ -59,9 +39,10 @@ static __always_inline struct nexthop *fast_nexthop(struct __sk_buff *skb, int b
 	/* As track_nexthop. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (meta->state != CT_ESTABLISHED || !index || firewall_has_changed(meta))
+	if (meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED || !index ||
+	    firewall_has_changed(meta))
 		return NULL;
-	if (track_has_moved(skb->ifindex, meta))
+	if (track_has_moved(frame_in(f), meta))
 		return NULL;
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
 	if (!nexthop || nexthop->vid || nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_TUNNEL) ||
@@ -71,11 +52,11 @@ static __always_inline struct nexthop *fast_nexthop(struct __sk_buff *skb, int b
 }
 
 /* Counts a packet in its entry; as track_count. */
-static __always_inline void fast_count(struct __sk_buff *skb, struct ct_meta *meta, __u8 proto,
+static __always_inline void fast_count(FRAME *f, struct ct_meta *meta, __u8 proto,
 				       const struct tcphdr *tcp, __u32 now_tick)
 {
 	meta->packet_count++;
-	meta->byte_count += skb->len;
+	meta->byte_count += frame_len(f);
 	if (meta->last_seen_tick != now_tick)
 		meta->last_seen_tick = now_tick;
 	if (proto == IPPROTO_TCP) {
@@ -84,22 +65,9 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_meta *me
 	}
 }
 
-/* The checksum of layer 4 follows what has changed; as nat_l4_csum. */
-static __always_inline int fast_l4_csum(struct __sk_buff *skb, __u8 proto, __u32 l4_off,
-					__u64 addr_diff, __u32 old_ports, __u32 new_ports)
+static __always_inline __u64 fast_port_diff(__u32 old_ports, __u32 new_ports)
 {
-	__u64 port_diff = old_ports != new_ports ? csum_diff32(0, old_ports, new_ports) : 0;
-	__u64 flags = proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 off = l4_off + (proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
-						   : offsetof(struct tcphdr, check));
-
-	if (bpf_l4_csum_replace(skb, off, 0, csum_fold32(addr_diff), flags | BPF_F_PSEUDO_HDR))
-		return -1;
-	if (l4_off == FAST_L46)
-		bpf_csum_update(skb, ~csum_fold32(addr_diff));
-	if (port_diff && bpf_l4_csum_replace(skb, off, 0, csum_fold32(port_diff), flags))
-		return -1;
-	return 0;
+	return old_ports != new_ports ? csum_diff32(0, old_ports, new_ports) : 0;
 }
 
 /* Writes both addresses of the frame, which the next hop has one behind the other. */
@@ -111,27 +79,14 @@ static __always_inline void fast_address(void *data, const struct nexthop *nexth
 	*(__u32 *)(data + 8) = *(const __u32 *)(nexthop->dmac + 8);
 }
 
-/* Sends a packet, of which len bytes are Ethernet and IP. */
-static __always_inline int fast_send(struct __sk_buff *skb, __u32 len, __u32 flags, __u32 out)
+static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 {
-	/* As nat_trim. */
-	if (skb->len != len && !skb->gso_size && bpf_skb_change_tail(skb, len, 0))
-		return -DROP_REWRITE;
-	count_verdict(VERDICT_TRACKED);
-	if (flags & NEXTHOP_F_PEER)
-		return bpf_redirect_peer(out, 0);
-	tracked_word(skb);
-	return bpf_redirect(out, 0);
-}
-
-static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto, int bridge_port)
-{
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
+	void *data = (void *)(long)f->data;
+	void *end = (void *)(long)f->data_end;
 	struct iphdr *ip = data + FAST_L3;
 	__u32 len, out, flags, old_ports, now_tick, check;
 	struct nexthop *nexthop;
-	struct ct4_key key;
+	struct ct4_key key __attribute__((aligned(8)));
 	struct ct4_val *v;
 	__u64 diff;
 
@@ -139,35 +94,31 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto, int brid
 		return FAST_NOT;
 	len = FAST_L3 + bpf_ntohs(ip->tot_len);
 	if (*(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK) ||
-	    ip->ttl <= 1 || len > skb->len || len < FAST_L44 + 8 || !fast_ipv4_sum(ip) ||
+	    ip->ttl <= 1 || len > frame_len(f) || len < FAST_L44 + 8 || !parse_ipv4_sum(ip) ||
 	    !fast_is_data(proto, data + FAST_L44, end))
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L44);
-	key.saddr = ip->saddr;
-	key.daddr = ip->daddr;
-	key.sport = old_ports;
-	key.dport = old_ports >> 16;
-	key.proto = proto;
-	key.zone = config_zone;
-	key.domain = 0;
+	key4_set(&key, ip->saddr, ip->daddr, old_ports, proto, 0);
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	if (!v)
-		return FAST_NOT;
+		return FAST_MISS;
 	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	nexthop = fast_nexthop(skb, bridge_port, &v->meta, now_tick);
+	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
-	if (!out || !fast_fits(skb, proto, data + FAST_L44, sizeof(*ip), nexthop->mtu_bytes))
+	if (!out || !frame_may_leave(f, nexthop, out) ||
+	    !frame_fits(f, proto, data + FAST_L44, sizeof(*ip), nexthop->mtu_bytes) ||
+	    !frame_is_whole(f, proto, FAST_L44, len))
 		return FAST_NOT;
-	fast_count(skb, &v->meta, proto, data + FAST_L44, now_tick);
+	fast_count(f, &v->meta, proto, data + FAST_L44, now_tick);
 	fast_address(data, nexthop);
 	flags = nexthop->flags;
 	ip->ttl--;
 	if (!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT))) {
 		check = ip->check + bpf_htons(0x0100);
 		ip->check = check + (check >= 0xffff); /* as of RFC 1141 */
-		return fast_send(skb, len, flags, out);
+		return frame_send(f, len, flags, out);
 	}
 	old_ports = *(__u32 *)(data + FAST_L44);
 	diff = csum_diff32(csum_diff32(0, ip->saddr, v->saddr), ip->daddr, v->daddr);
@@ -175,128 +126,125 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, __u8 proto, int brid
 	ip->saddr = v->saddr;
 	ip->daddr = v->daddr;
 	*(__u32 *)(data + FAST_L44) = v->sport | (__u32)v->dport << 16;
-	if (fast_l4_csum(skb, proto, FAST_L44, diff, old_ports, v->sport | (__u32)v->dport << 16))
+	if (frame_l4_csum(f, data, proto, FAST_L44, diff,
+			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16)))
 		return -DROP_REWRITE;
-	return fast_send(skb, len, flags, out);
+	return frame_send(f, len, flags, out);
 }
 
-static __always_inline int fast_ipv6(struct __sk_buff *skb, __u8 proto, int bridge_port)
+static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 {
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
+	void *data = (void *)(long)f->data;
+	void *end = (void *)(long)f->data_end;
 	struct ipv6hdr *ip = data + FAST_L3;
 	__u32 len, old_ports, out, flags, now_tick;
 	struct nexthop *nexthop;
-	struct ct6_key key;
+	struct ct6_key key __attribute__((aligned(8)));
 	struct ct6_val *v;
 	__u64 diff;
 
 	if (data + FAST_L46 + 8 > end)
 		return FAST_NOT;
 	len = FAST_L46 + bpf_ntohs(ip->payload_len);
-	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->hop_limit <= 1 || len > skb->len ||
+	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->hop_limit <= 1 || len > frame_len(f) ||
 	    !fast_is_data(proto, data + FAST_L46, end))
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L46);
-	__builtin_memcpy(&key.saddr, &ip->saddr, sizeof(key.saddr));
-	__builtin_memcpy(&key.daddr, &ip->daddr, sizeof(key.daddr));
-	key.sport = old_ports;
-	key.dport = old_ports >> 16;
-	key.proto = proto;
-	key.zone = config_zone;
-	key.domain = 0;
+	key6_set(&key, &ip->saddr, &ip->daddr, old_ports, proto, 0);
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	if (!v)
-		return FAST_NOT;
+		return FAST_MISS;
 	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
-	nexthop = fast_nexthop(skb, bridge_port, &v->meta, now_tick);
+	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
-	if (!out || !fast_fits(skb, proto, data + FAST_L46, sizeof(*ip), nexthop->mtu_bytes))
+	if (!out || !frame_may_leave(f, nexthop, out) ||
+	    !frame_fits(f, proto, data + FAST_L46, sizeof(*ip), nexthop->mtu_bytes) ||
+	    !frame_is_whole(f, proto, FAST_L46, len))
 		return FAST_NOT;
-	fast_count(skb, &v->meta, proto, data + FAST_L46, now_tick);
+	fast_count(f, &v->meta, proto, data + FAST_L46, now_tick);
 	fast_address(data, nexthop);
 	flags = nexthop->flags;
 	ip->hop_limit--;
 	if (!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT)))
-		return fast_send(skb, len, flags, out);
+		return frame_send(f, len, flags, out);
 	diff = csum_diff_addr(csum_diff_addr(0, &key.saddr, &v->saddr), &key.daddr, &v->daddr);
 	__builtin_memcpy(&ip->saddr, &v->saddr, sizeof(v->saddr));
 	__builtin_memcpy(&ip->daddr, &v->daddr, sizeof(v->daddr));
 	*(__u32 *)(data + FAST_L46) = v->sport | (__u32)v->dport << 16;
-	if (fast_l4_csum(skb, proto, FAST_L46, diff, key.sport | (__u32)key.dport << 16,
-			 v->sport | (__u32)v->dport << 16))
+	if (frame_l4_csum(f, data, proto, FAST_L46, diff,
+			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16)))
 		return -DROP_REWRITE;
-	return fast_send(skb, len, flags, out);
+	return frame_send(f, len, flags, out);
 }
 
-static __noinline int fast_tcp4(struct __sk_buff *skb, int bridge_port)
+static __noinline int fast_tcp4(FRAME *f, int bridge_port)
 {
-	return fast_ipv4(skb, IPPROTO_TCP, bridge_port);
+	return fast_ipv4(f, IPPROTO_TCP, bridge_port);
 }
 
-static __noinline int fast_udp4(struct __sk_buff *skb, int bridge_port)
+static __noinline int fast_udp4(FRAME *f, int bridge_port)
 {
-	return fast_ipv4(skb, IPPROTO_UDP, bridge_port);
+	return fast_ipv4(f, IPPROTO_UDP, bridge_port);
 }
 
-static __noinline int fast_tcp6(struct __sk_buff *skb, int bridge_port)
+static __noinline int fast_tcp6(FRAME *f, int bridge_port)
 {
-	return fast_ipv6(skb, IPPROTO_TCP, bridge_port);
+	return fast_ipv6(f, IPPROTO_TCP, bridge_port);
 }
 
-static __noinline int fast_udp6(struct __sk_buff *skb, int bridge_port)
+static __noinline int fast_udp6(FRAME *f, int bridge_port)
 {
-	return fast_ipv6(skb, IPPROTO_UDP, bridge_port);
+	return fast_ipv6(f, IPPROTO_UDP, bridge_port);
 }
 
 /* Whether a frame that comes in by a port of a bridge is to be routed; as domain_of_port. */
-static __noinline int fast_is_routed(struct __sk_buff *skb)
+static __noinline int fast_is_routed(FRAME *f)
 {
-	const __u16 *mac = (void *)(long)skb->data;
-	struct station *s = domain_station(skb->ifindex, 0);
+	const __u16 *mac = (void *)(long)f->data;
+	struct station *s = domain_station(frame_in(f), 0);
 
-	if (!s || !s->domain || (void *)(mac + 6) > (void *)(long)skb->data_end ||
+	if (!s || !s->domain || (void *)(mac + 6) > (void *)(long)f->data_end ||
 	    ((const __u8 *)mac)[6] & 1)
 		return 0;
 	if (s->flags & STATION_F_GUARDED &&
 	    (mac[3] != *(__u16 *)&s->guard[0] || mac[4] != *(__u16 *)&s->guard[2] ||
 	     mac[5] != *(__u16 *)&s->guard[4]))
 		return 0;
-	if (skb->pkt_type == PACKET_HOST)
+	if (frame_is_own(f))
 		return 1;
-	return skb->pkt_type == PACKET_OTHERHOST && mac[0] == *(__u16 *)&s->mac[0] &&
+	return frame_is_others(f) && mac[0] == *(__u16 *)&s->mac[0] &&
 	       mac[1] == *(__u16 *)&s->mac[2] && mac[2] == *(__u16 *)&s->mac[4];
 }
 
-/* Forwards a packet: a TC action, or FAST_NOT, or -DROP_REWRITE. Each kind has a function of
- * its own, in which the protocol is a constant.
+/* Forwards a packet: a TC action, or FAST_NOT, FAST_MISS, -DROP_REWRITE. Each kind has a
+ * function of its own, in which the protocol is a constant.
  */
-static __always_inline int fast_forward(struct __sk_buff *skb)
+static __always_inline int fast_forward(FRAME *f)
 {
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
+	void *data = (void *)(long)f->data;
+	void *end = (void *)(long)f->data_end;
 	struct ethhdr *eth = data;
 	int bridge_port;
 	__u8 proto;
 
-	if (skb->vlan_present || data + FAST_L44 > end)
+	if (frame_tagged(f) || data + FAST_L44 > end)
 		return FAST_NOT;
-	bridge_port = domain_may_bridge(skb->ifindex);
-	if (bridge_port ? !fast_is_routed(skb) : skb->pkt_type != PACKET_HOST)
+	bridge_port = domain_may_bridge(frame_in(f));
+	if (bridge_port ? !fast_is_routed(f) : !frame_is_own(f))
 		return FAST_NOT;
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		proto = ((struct iphdr *)(eth + 1))->protocol;
 		if (proto == IPPROTO_TCP)
-			return fast_tcp4(skb, bridge_port);
-		return proto == IPPROTO_UDP ? fast_udp4(skb, bridge_port) : FAST_NOT;
+			return fast_tcp4(f, bridge_port);
+		return proto == IPPROTO_UDP ? fast_udp4(f, bridge_port) : FAST_NOT;
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		proto = ((struct ipv6hdr *)(eth + 1))->nexthdr;
 		if (proto == IPPROTO_TCP)
-			return fast_tcp6(skb, bridge_port);
-		return proto == IPPROTO_UDP ? fast_udp6(skb, bridge_port) : FAST_NOT;
+			return fast_tcp6(f, bridge_port);
+		return proto == IPPROTO_UDP ? fast_udp6(f, bridge_port) : FAST_NOT;
 	}
 	return FAST_NOT;
 }

@@ -8,12 +8,15 @@
 
 #include "parse.h"
 #include "refuse.h"
+#include "frame_skb.h"
 #include "fast.h"
 
 SEC("tc")
 int ll_fast_test(struct __sk_buff *skb)
 {
-	return fast_forward(skb);
+	int ret = fast_forward(skb);
+
+	return ret == FAST_MISS ? FAST_NOT : ret;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,7 @@
 #include "classify.h"
 #include "conntrack.h"
 #include "route.h"
+#include "settled.h"
 
 /* The set of rules, or NULL where there are none. */
 static __always_inline const struct rules *firewall_rules(void)
@@ -18,19 +19,6 @@ static __always_inline const struct rules *firewall_rules(void)
 	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
 
 	return rules && rules->image ? rules : NULL;
-}
-
-/* Whether the rules have changed since a direction of a connection was last seen, or do not
- * allow it since they did.
- */
-static __always_inline int firewall_has_changed(const struct ct_meta *meta)
-{
-	__u32 zero = 0;
-	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &zero);
-
-	if (meta->flags & CT_F_DENIED)
-		return 1;
-	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
 /* Whether an address is one of the node itself. */

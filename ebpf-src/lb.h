@@ -161,12 +161,58 @@ static __always_inline int lb_client_allowed(const struct pkt *p, const struct s
 	return family && *family == p->family;
 }
 
+/* Puts another service into w->service, where the client of w->tuple is diverted to one. What
+ * is diverted to one that is not there stays where it is. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int lb_divert(void)
+{
+	struct work *w = work_get();
+	struct service *other;
+	struct divert *divert;
+
+	if (!w)
+		return 0;
+	w->source_range_key.prefix_len = 8 * (sizeof(__u32) + sizeof(struct addr));
+	w->source_range_key.set_id = w->service.divert_set_id;
+	w->source_range_key.addr = w->tuple.saddr;
+	divert = bpf_map_lookup_elem(&ll_divert, &w->source_range_key);
+	if (!divert || divert->family != w->tuple.family)
+		return 0;
+	w->service_id_key.id = divert->service_id;
+	w->service_id_key.family = divert->family;
+	other = bpf_map_lookup_elem(&ll_service_id, &w->service_id_key);
+	if (other)
+		w->service = *other;
+	return 0;
+}
+
+/* What becomes of packets to addr that are for no service: SERVICE_ADDR_; 0: they are not
+ * ours. An address of the node itself never is, in host or switch. A global function, so that
+ * the verifier walks it once.
+ */
+__noinline __u32 lb_other_ports(const struct addr *addr)
+{
+	struct work *w = work_get();
+	__u32 *how;
+
+	if (!addr || !w)
+		return 0;
+	w->local_key.addr = *addr;
+	w->local_key.zone = 0;
+	how = bpf_map_lookup_elem(&ll_service_addr, &w->local_key.addr);
+	if (!how)
+		return 0;
+	if (bpf_map_lookup_elem(&ll_local, &w->local_key))
+		return 0;
+	w->local_key.zone = 1;
+	return bpf_map_lookup_elem(&ll_local, &w->local_key) ? 0 : *how;
+}
+
 /* Finds the service that p is for. */
 static __always_inline struct service *lb_service(const struct pkt *p, struct service_key *key)
 {
 	key->addr = p->daddr;
-	key->port = p->dport;
-	key->proto = p->proto;
-	key->pad = 0;
+	*(key_half *)&key->port = p->dport | (__u32)p->proto << 16;
 	return bpf_map_lookup_elem(&ll_service, key);
 }

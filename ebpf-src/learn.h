@@ -24,7 +24,7 @@ static __noinline void domain_egress(struct pkt *p)
 	if (!out || !in || in->bridge != out->bridge)
 		return;
 	p->bridged = 1;
-	p->domain = out->domain;
+	p->domain = out->flags & STATION_F_FLAT ? 0 : out->domain;
 }
 
 /* Returns the MTU of the path that p, which the kernel has routed, goes by: that of its

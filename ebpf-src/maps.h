@@ -6,7 +6,12 @@
 
 #include "config.h"
 #include "drop.h"
-#include "types.h"
+#include "types_conn.h"
+#include "types_nat.h"
+#include "types_path.h"
+#include "types_rules.h"
+#include "types_service.h"
+#include "types_tunnel.h"
 
 #define MAP(name, map_type, key_type, value_type, entries, flag_bits) \
 	struct {                                                      \
@@ -71,6 +76,17 @@ MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);
 
 /* Frontend -> service. Written by loxilightd, last. */
 MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC);
+
+/* Services that others divert clients to, and which clients these are. Written by loxilightd,
+ * the services before the clients, and these before the frontends.
+ */
+MAP(ll_service_id, BPF_MAP_TYPE_HASH, struct service_id_key, struct service, 4096,
+    BPF_F_NO_PREALLOC);
+MAP(ll_divert, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, struct divert, 8192,
+    BPF_F_NO_PREALLOC);
+
+/* Addresses of frontends that are for services alone: SERVICE_ADDR_. Written by loxilightd. */
+MAP(ll_service_addr, BPF_MAP_TYPE_HASH, struct addr, __u32, 4096, BPF_F_NO_PREALLOC);
 
 /* Selection tables, in chunks. Written by loxilightd before the service that uses them. */
 MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC);
@@ -228,6 +244,9 @@ MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_
 
 /* For each peer the next hop in the underlay: an index of ll_nexthop. Learnt here. */
 MAP(ll_peer_way, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0);
+
+/* For each peer how long packets to it may be. Written here; forgotten by loxilightd. */
+MAP(ll_peer_path, BPF_MAP_TYPE_ARRAY, __u32, struct peer_path, PEER_COUNT, 0);
 
 /* Counters of peers. Raised here, set to 0 by loxilightd when the index gets another owner. */
 MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0);

@@ -5,6 +5,7 @@
 #include "conntrack.h"
 #include "count.h"
 #include "nat.h"
+#include "settled.h"
 
 /* Returns the index of a neighbour behind device, a new one where it is not known; 0
  * where there is no room. checked_tick is when the kernel last used it.
@@ -38,6 +39,8 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 	nexthop->vid = key->vid;
 	nexthop->flags = (device->flags & DEVICE_F_PEER ? NEXTHOP_F_PEER : 0) |
 			 (device->flags & DEVICE_F_PART ? NEXTHOP_F_PART : 0) |
+			 (device->flags & DEVICE_F_UNQUEUED ? NEXTHOP_F_UNQUEUED : 0) |
+			 (device->flags & DEVICE_F_FRAMES ? NEXTHOP_F_FRAMES : 0) |
 			 (key->bridged ? NEXTHOP_F_BRIDGED : 0);
 	nexthop->peer = 0;
 	if (device->flags & DEVICE_F_TUNNEL) {
@@ -47,15 +50,6 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 	nexthop->checked_tick = checked_tick;
 	nexthop->ifindex = key->ifindex; /* last: now it is valid */
 	return index;
-}
-
-/* The device that a next hop leads out by; 0: it is not valid. Whoever decides by it
- * reads it once: it may become 0 at any moment. All else of a next hop stays what it is
- * for as long as an entry refers to it.
- */
-static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
-{
-	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
 /* The key of the next hop to a peer by the device of a tunnel: what stands for the

@@ -7,7 +7,8 @@
 
 /* Enters the connection that p opens, p counted, with a backend where it is for a
  * service: w->conn is what p becomes. w->reopen: p has the tuple of a connection that
- * ended, w->old. LL_PASS: none that we follow. LL_REFUSE: there is no backend.
+ * ended, w->old. LL_PASS: none that we follow. LL_REFUSE: there is no backend, or
+ * p is for an address that is only for services.
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
@@ -27,6 +28,10 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	if (!lb_client_allowed(p, s, &w->source_range_key))
 		return -DROP_SOURCE_RANGE;
 	tuple_of(&w->tuple, p);
+	if (s->divert_set_id) {
+		lb_divert();
+		p->service_id = s->id;
+	}
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.meta.service_id = s->id;
 	w->conn.meta.created_tick = p->now_tick;
@@ -35,6 +40,8 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {
+		if (s->flags & SERVICE_F_SILENT)
+			return -DROP_NO_BACKEND_SILENT;
 		p->refused = DROP_NO_BACKEND;
 		return LL_REFUSE;
 	}
@@ -42,8 +49,14 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.daddr = backend->addr;
 	w->conn.dport = backend->port;
 	ret = open_source(p, w, s);
-	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
+	if (ret == LL_NEXT && s->source == SOURCE_AUTO)
+		ret = open_by_rule(p, w, 1);
+	if (ret != LL_NEXT)
+		return ret;
+	/* One that is taken over from a connection that ended goes as that did. */
+	if (!w->reopen || w->routed)
+		w->nexthop = nexthop_resolve(p, w, w->routed);
+	ret = open_enter(p, w);
 	if (ret != LL_NEXT)
 		return ret;
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);

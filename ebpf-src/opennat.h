@@ -8,29 +8,29 @@
 #include "source.h"
 #include "translate.h"
 
-/* The source of a connection whose destination, w->conn.daddr, was translated: that of
- * the node where the answers would not come back else; what a rule says, by the device
- * that the kernel's routes lead to.
+/* The source of w->conn, a connection whose destination was translated, as a rule says by the
+ * device that the kernel's routes lead to. backend: the rules see that destination, and not
+ * the one that p came with.
  */
-static __always_inline int open_second(struct pkt *p, struct work *w)
+static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 {
-	__u32 out, slot, nat_id = p->nat_id;
+	__u32 out = w->routed, slot, nat_id = p->nat_id;
 	int ret;
 
-	w->service.source = SOURCE_AUTO;
-	ret = open_source(p, w, &w->service);
-	if (!addr_equal(&w->conn.saddr, &p->saddr))
-		w->conn.meta.flags |= CT_F_DEVICE;
-	if (ret != LL_NEXT || w->conn.meta.flags & CT_F_SNAT || p->egress)
-		return ret;
-	out = w->routed;
+	if (w->conn.meta.flags & CT_F_SNAT || p->egress || !translate_has(RULES_SNAT))
+		return LL_NEXT;
 	if (!out && w->reopen) /* it was taken over from the connection that ended */
 		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
 	if (!out)
-		return ret;
-	slot = translate_ask(p, w, RULES_SNAT, out);
+		return LL_NEXT;
+	translate_question(p, w, out);
+	if (backend) {
+		w->classify_key.daddr = w->conn.daddr;
+		w->classify_key.dport = w->conn.dport;
+	}
+	slot = translate_slot_of(w, RULES_SNAT);
 	if (!slot)
-		return ret;
+		return LL_NEXT;
 	p->nat_id = slot >> 2;
 	w->source_nat_id = slot >> 2;
 	ret = translate_source(slot, out);
@@ -40,6 +40,20 @@ static __always_inline int open_second(struct pkt *p, struct work *w)
 	if (ret == LL_NEXT)
 		p->nat_id = nat_id;
 	return ret;
+}
+
+/* The source of a connection whose destination, w->conn.daddr, was translated: that of
+ * the node where the answers would not come back else, or what a rule says.
+ */
+static __always_inline int open_second(struct pkt *p, struct work *w)
+{
+	int ret;
+
+	w->service.source = SOURCE_AUTO;
+	ret = open_source(p, w, &w->service);
+	if (!addr_equal(&w->conn.saddr, &p->saddr))
+		w->conn.meta.flags |= CT_F_DEVICE;
+	return ret == LL_NEXT ? open_by_rule(p, w, 0) : ret;
 }
 
 /* A connection whose destination a rule translates. LL_OPEN: it does not. */
@@ -58,11 +72,7 @@ static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot
 	}
 	if (ret == LL_NEXT)
 		ret = open_second(p, w);
-	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
-	if (ret == LL_NEXT)
-		translate_count(slot >> 2);
-	return ret;
+	return open_translated(p, w, ret, slot >> 2);
 }
 
 /* A connection inwards by a mapping that strangers may use. One that comes from behind
@@ -90,11 +100,7 @@ static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping 
 		w->service.source = SOURCE_KEEP;
 		ret = open_source(p, w, &w->service);
 	}
-	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
-	if (ret == LL_NEXT)
-		translate_count(p->nat_id);
-	return ret;
+	return open_translated(p, w, ret, p->nat_id);
 }
 
 /* What came in by a device that is no port and is about to leave: its source is
@@ -121,11 +127,7 @@ static __noinline int open_leaving(struct pkt *p, struct work *w)
 		p->nat_id = 0;
 		return LL_OPEN;
 	}
-	if (ret == LL_NEXT)
-		ret = open_enter(p, w);
-	if (ret == LL_NEXT)
-		translate_count(slot >> 2);
-	return ret;
+	return open_translated(p, w, ret, slot >> 2);
 }
 
 /* A connection that is no service's. */
@@ -145,8 +147,10 @@ static __always_inline int open_other(struct pkt *p, struct work *w)
 	}
 	if (ret != LL_OPEN)
 		return ret;
-	if (announce_is_lost(p))
-		return -DROP_NO_MAPPING;
+	ret = announce_lost(p);
+	if (ret != LL_NEXT)
+		return ret;
+	ret = LL_OPEN;
 	if (!p->egress && open_may(p))
 		ret = open_early(p, w);
 	return ret == LL_OPEN ? open_plain(p, w) : ret;

@@ -10,6 +10,7 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 
+#include "csum.h"
 #include "pkt.h"
 
 #define IP_MORE_FRAGMENTS 0x2000
@@ -166,13 +167,8 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 static __always_inline int parse_ipv4_sum(const struct iphdr *ip)
 {
 	const __u32 *word = (const __u32 *)ip;
-	__u64 sum = (__u64)word[0] + word[1] + word[2] + word[3] + word[4];
 
-	sum = (sum >> 32) + (sum & 0xffffffff);
-	sum = (sum >> 16) + (sum & 0xffff);
-	sum = (sum >> 16) + (sum & 0xffff);
-	sum = (sum >> 16) + (sum & 0xffff);
-	return sum == 0xffff;
+	return csum_is_zero((__u64)word[0] + word[1] + word[2] + word[3] + word[4]);
 }
 
 static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)

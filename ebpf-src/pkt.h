@@ -64,6 +64,8 @@ struct pkt {
 	__u16 peer;	 /* whose tunnel it came out of; 0: none */
 	__u8 early;	 /* out of a tunnel just now: for the tracked path, or its device */
 	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
+	__u8 loopback;	 /* on its way to the node itself */
+	__u8 pad[3];
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
@@ -115,6 +117,46 @@ static __always_inline int addr_is4(const struct addr *a)
 static __always_inline int addr_is_set(const struct addr *a)
 {
 	return a->word[0] | a->word[1] | a->word[2] | a->word[3];
+}
+
+/* Keys are written in whole words, as they are read next: a processor hands on what it has
+ * just stored only to those that ask for no more than one store.
+ */
+typedef __u64 __attribute__((may_alias)) key_word;
+
+typedef __u32 __attribute__((may_alias)) key_half;
+
+/* The last word of a key of either family. */
+static __always_inline __u64 key_tail(__u32 ports, __u8 proto, __u16 domain)
+{
+	return ports | (__u64)(proto | (__u32)config_zone << 8 | (__u32)domain << 16) << 32;
+}
+
+static __always_inline void key4_set(struct ct4_key *k, __be32 saddr, __be32 daddr, __u32 ports,
+				     __u8 proto, __u16 domain)
+{
+	key_word *word = (key_word *)k;
+
+	word[0] = saddr | (__u64)daddr << 32;
+	word[1] = key_tail(ports, proto, domain);
+}
+
+static __always_inline void key6_set(struct ct6_key *k, const void *saddr, const void *daddr,
+				     __u32 ports, __u8 proto, __u16 domain)
+{
+	const key_word *from = saddr, *to = daddr;
+	key_word *word = (key_word *)k;
+
+	word[0] = from[0];
+	word[1] = from[1];
+	word[2] = to[0];
+	word[3] = to[1];
+	word[4] = key_tail(ports, proto, domain);
+}
+
+static __always_inline __u32 ports_word(__be16 sport, __be16 dport)
+{
+	return sport | (__u32)dport << 16;
 }
 
 /* Writes the addresses of the frame. */

@@ -201,7 +201,6 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	w->mapping.addr = w->tuple.saddr;
 	w->mapping.port = w->tuple.sport;
 	w->mapping.nat_id = rule->id;
-	w->mapping.flags = rule->flags & NAT_F_OPEN;
 	w->mapping.created_tick = w->now_tick;
 	w->mapping.used_tick = w->now_tick;
 	if (bpf_map_update_elem(&ll_mapping_outer, &w->mapping_outer_key, &w->mapping, BPF_NOEXIST))
@@ -213,7 +212,7 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 }
 
 /* The mapping of w->conn's inner address and port, where it has one and its outer
- * address is still the same; else w->mapping_key is what it is to be entered under.
+ * address and port are still of the rule; else w->mapping_key is what it is to be entered under.
  */
 static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 {
@@ -225,7 +224,8 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 	w->mapping_key.zone = config_zone;
 	w->mapping_key.nat_id = rule->id | ports_hash(&w->conn.saddr) << 16;
 	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
-	if (!mapping || !addr_equal(&mapping->addr, &w->conn.saddr))
+	if (!mapping || !addr_equal(&mapping->addr, &w->conn.saddr) ||
+	    !ports_has(rule, bpf_ntohs(mapping->port)))
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);

@@ -6,22 +6,49 @@
 #include "route.h"
 #include "tunnel.h"
 
+/* Where the index is noted of the neighbour that work's fib leads to. */
+static __always_inline __u16 *nexthop_hint(struct work *w, __u32 out)
+{
+	const __u8 *dmac = w->fib.dmac;
+
+	return &w->nexthop_hint[config_zone & 1][(out ^ dmac[4] ^ dmac[5]) % NEXTHOP_HINTS];
+}
+
+/* Whether a hint is right: the entry is valid, and what would be entered. */
+static __always_inline int nexthop_is_of_route(const struct nexthop *nexthop,
+					       const struct bpf_fib_lookup *fib, __u32 out)
+{
+	const __u16 *dmac = (const __u16 *)nexthop->dmac, *to = (const __u16 *)fib->dmac;
+	const __u16 *smac = (const __u16 *)nexthop->smac, *from = (const __u16 *)fib->smac;
+
+	return dmac[0] == to[0] && dmac[1] == to[1] && dmac[2] == to[2] && smac[0] == from[0] &&
+	       smac[1] == from[1] && smac[2] == from[2] && !nexthop->vid &&
+	       nexthop->mtu_bytes == fib->mtu_result && nexthop_device(nexthop) == out &&
+	       !(nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_PART | NEXTHOP_F_TUNNEL));
+}
+
 /* Returns the index of the neighbour that the kernel would send to, out and work's fib
- * being what route_find found; 0 where the kernel has to find out, or where it does not
- * lead out by a port. A global function, so that the verifier walks it once.
+ * being what route_find found of a packet to daddr; 0 where the kernel has to find out, or
+ * where it does not lead out by a port. A global function, so that the verifier walks it once.
  */
-__noinline __u32 nexthop_of_route(__u32 out, __u32 now_tick)
+__noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now_tick)
 {
 	struct nexthop_key key = { .zone = config_zone, .ifindex = out };
 	struct work *w = work_get();
 	struct bpf_fib_lookup *fib;
 	struct nexthop *nexthop;
 	struct device *device;
-	__u32 *known;
+	__u32 *known, index;
+	__u16 *hint;
 
-	if (!w)
+	if (!w || !daddr)
 		return 0;
 	fib = &w->fib;
+	hint = nexthop_hint(w, out);
+	index = *hint;
+	nexthop = out && index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+	if (nexthop && nexthop_is_of_route(nexthop, fib, out))
+		return index;
 	device = key.ifindex ? device_find(key.ifindex) : NULL;
 	if (!device || (device->flags & (DEVICE_F_PORT | DEVICE_F_PART)) != DEVICE_F_PORT)
 		return 0;
@@ -31,7 +58,7 @@ __noinline __u32 nexthop_of_route(__u32 out, __u32 now_tick)
 	__builtin_memcpy(key.dmac, fib->dmac, 6);
 	__builtin_memcpy(key.smac, fib->smac, 6);
 	if (device->flags & DEVICE_F_TUNNEL) {
-		__u32 peer = tunnel_peer_of(&w->rewrite.daddr);
+		__u32 peer = tunnel_peer_of(daddr);
 
 		if (!peer)
 			return 0;
@@ -43,17 +70,23 @@ __noinline __u32 nexthop_of_route(__u32 out, __u32 now_tick)
 	if (!known) /* its first packet goes by the kernel's neighbour table */
 		return nexthop_enter(&key, device, now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
-	return nexthop && nexthop->ifindex ? *known : 0;
+	if (!nexthop || !nexthop->ifindex)
+		return 0;
+	*hint = *known;
+	return *known;
 }
 
-/* The same for what leaves as w->rewrite says. */
-static __always_inline __u32 nexthop_by_route(struct pkt *p, struct work *w)
+/* Finds the next hop of w->conn, of a service, by the kernel's routes, once for a packet; out
+ * is the device that they lead to, where that is known. Returns it; 0: the kernel has to say.
+ */
+static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u32 out)
 {
-	__u32 out = w->routed;
-
+	if (w->resolved || p->egress || p->fragment != FRAGMENT_NONE)
+		return 0;
+	w->resolved = 1;
 	if (!out)
-		out = route_out(p, &w->rewrite.saddr, &w->rewrite.daddr);
-	return nexthop_of_route(out, p->now_tick);
+		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	return nexthop_of_route(&w->conn.daddr, out, p->now_tick);
 }
 
 /* Enters the next hop of w->conn, which is known under w->tuple. */

@@ -4,15 +4,7 @@
 
 #include "maps.h"
 #include "parse.h"
-
-/* Whether a device may have a guard; if not, it has none. */
-static __always_inline int guard_may_be_on(__u32 ifindex)
-{
-	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
-	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
-
-	return bits && *bits >> (low & 63) & 1;
-}
+#include "settled.h"
 
 /* Who sends. */
 struct guarded {

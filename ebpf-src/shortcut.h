@@ -5,6 +5,7 @@
 #pragma once
 
 #include "domain.h"
+#include "toself.h"
 #include "track.h"
 #include "tunnel.h"
 
@@ -122,6 +123,8 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 	p->verdict = VERDICT_TRACKED;
 	return nexthop_send(p, nexthop, out);
 slow:
+	if (loopback_answers(p, flags, r))
+		return loopback_send(p, r);
 	if ((flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
 		r->translate = 0; /* on the egress hook */
 	/* The stack would tell whose address the source is translated to. */
@@ -166,22 +169,6 @@ static __always_inline int track_is_event(const struct pkt *p, const struct ct_m
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
-/* Whether a packet comes by another port than before: of what is not translated the kernel
- * decides anew, and what comes or came in by a port with a guard is looked at.
- */
-static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
-{
-	if (meta->in_port == (__u16)ifindex)
-		return 0;
-	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || guard_may_be_on(ifindex) ||
-	       guard_may_be_on(meta->in_port);
-}
-
-/* Ticks (8.6 s) in which the kernel's bridge sees one packet of each connection at
- * least: it forgets stations that it does not hear.
- */
-#define BRIDGE_SEES_SHIFT 6
-
 static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_meta *meta)
 {
 	if (p->bridge_port && (meta->last_seen_tick ^ p->now_tick) >> BRIDGE_SEES_SHIFT)
@@ -206,21 +193,15 @@ static __always_inline int track_is_early(struct pkt *p, __u32 index)
 /* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
 static __noinline int track_ipv4(struct pkt *p)
 {
-	struct ct4_key key = {
-		.saddr = p->saddr.word[3],
-		.daddr = p->daddr.word[3],
-		.sport = p->sport,
-		.dport = p->dport,
-		.proto = p->proto,
-		.zone = config_zone,
-		.domain = p->domain,
-	};
+	struct ct4_key key __attribute__((aligned(8)));
 	struct ct4_val *v;
 	struct rewrite r = {};
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
+	key4_set(&key, p->saddr.word[3], p->daddr.word[3], ports_word(p->sport, p->dport), p->proto,
+		 p->domain);
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
@@ -242,21 +223,14 @@ static __noinline int track_ipv4(struct pkt *p)
 
 static __noinline int track_ipv6(struct pkt *p)
 {
-	struct ct6_key key = {
-		.saddr = p->saddr,
-		.daddr = p->daddr,
-		.sport = p->sport,
-		.dport = p->dport,
-		.proto = p->proto,
-		.zone = config_zone,
-		.domain = p->domain,
-	};
+	struct ct6_key key __attribute__((aligned(8)));
 	struct ct6_val *v;
 	struct rewrite r = {};
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
+	key6_set(&key, &p->saddr, &p->daddr, ports_word(p->sport, p->dport), p->proto, p->domain);
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||

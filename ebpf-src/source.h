@@ -5,6 +5,7 @@
 #include "domain.h"
 #include "lb.h"
 #include "route.h"
+#include "tunnel.h"
 
 #define SNAT_TRIES 32 /* source ports looked at for one connection */
 
@@ -93,6 +94,40 @@ static __always_inline __u32 source_device(const struct pkt *p)
 	return source_bridge(p->skb, p->bridge_port, p->vid);
 }
 
+/* Whether answers that go straight to whoever sent p are translated on their way, as one that
+ * comes back by this port's bridge is. A global function, so that the verifier walks it once.
+ */
+__noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
+{
+	struct station *s = bridge_port ? domain_station(skb->ifindex, vid) : NULL;
+
+	return s && s->flags & STATION_F_FLAT;
+}
+
+/* Whether client, who came in by the device in, is neither here nor behind a peer, and backend
+ * is behind one: that would answer by its own node's way. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int source_is_strange(const struct addr *client, const struct addr *backend, __u32 in)
+{
+	struct device *device = device_find(in);
+
+	if (!client || !backend || !device || !(device->flags & DEVICE_F_UPLINK))
+		return 0;
+	return tunnel_peer_of(backend) && !tunnel_peer_of(client);
+}
+
+/* Whether the answers of w->conn's destination, which out leads to, would go past us. */
+static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out)
+{
+	if (out && source_is_strange(&p->saddr, &w->conn.daddr, p->skb->ifindex))
+		return 1;
+	if (!out || out != source_device(p))
+		return 0;
+	return addr_equal(&w->conn.daddr, &p->saddr) ||
+	       !source_is_flat(p->skb, p->bridge_port, p->vid);
+}
+
 /* Chooses the source that the backend sees. w->conn has the destination. */
 static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
 {
@@ -104,8 +139,8 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 	w->conn.sport = p->sport;
 	if (s->source != SOURCE_KEEP) {
 		out = open_route(p, w);
-		if (s->source == SOURCE_AUTO && out && out == source_device(p))
-			snat = 1; /* the answers would go past us */
+		if (s->source == SOURCE_AUTO && source_turns(p, w, out))
+			snat = 1;
 		/* A backend on the node answers by our hook in any case. */
 		if (!snat || (!out && !p->egress))
 			goto keep;

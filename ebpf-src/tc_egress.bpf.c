@@ -102,6 +102,16 @@ static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 	return handled(skb, 1);
 }
 
+/* Answers the node's own question for an address that it has for services alone. */
+static __always_inline int announce_to_self(struct __sk_buff *skb, struct pkt *p, int ret)
+{
+	if (ret == LL_PASS && skb->protocol == bpf_htons(ETH_P_ARP))
+		return announce_arp(skb, 1);
+	if (ret == LL_UNTRACKED && p->icmp_type == ND_SOLICITATION && p->proto == IPPROTO_ICMPV6)
+		return announce_nd(skb, 1);
+	return TC_ACT_UNSPEC;
+}
+
 SEC("tc")
 int ll_tc_egress(struct __sk_buff *skb)
 {
@@ -112,7 +122,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 
 	if (word) {
 		skb->tc_index = 0;
-		if (word == TC_INDEX_TRACKED && !egress_tracked(skb))
+		if ((word == TC_INDEX_TRACKED || word & TC_INDEX_UNDERLAY) && !egress_tracked(skb))
 			word = 0;
 	}
 	if (word == TC_INDEX_DONE_EGRESS && handled_before(skb))
@@ -121,10 +131,22 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return handled(skb, 1);
 	if (word & TC_INDEX_UNDERLAY)
 		return underlay_leaves(skb, word);
+	if (skb->ifindex == LOOPBACK_IFINDEX && !loopback_may(skb))
+		return TC_ACT_UNSPEC;
 	__builtin_memset(&p, 0, sizeof(p)); /* not before: most packets end here */
 	p.egress = 1;
+	p.loopback = skb->ifindex == LOOPBACK_IFINDEX;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
+	if (p.loopback && !loopback_follows(&p, ret))
+		return TC_ACT_UNSPEC;
+	if (!skb->ingress_ifindex) {
+		int sent = announce_to_self(skb, &p, ret);
+
+		if (sent != TC_ACT_UNSPEC)
+			return sent;
+		p.skb = skb;
+	}
 	if (ret == LL_PASS)
 		return TC_ACT_UNSPEC;
 	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;

@@ -14,9 +14,11 @@
 #include "parse.h"
 #include "refuse.h"
 #include "resolve.h"
+#include "frame_skb.h"
 #include "fast.h"
 #include "shortcut.h"
 #include "decap.h"
+#include "pathmtu.h"
 
 /* A packet whose connection, not established or changing, was found or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
@@ -25,8 +27,8 @@ static __noinline int forward(struct pkt *p, struct work *w)
 
 	track_prepare(p, w);
 	/* What is no service's is the kernel's to route. */
-	if (!index && w->conn.meta.service_id && p->fragment == FRAGMENT_NONE) {
-		index = nexthop_by_route(p, w);
+	if (!index && w->conn.meta.service_id) {
+		index = nexthop_resolve(p, w, w->routed);
 		if (index)
 			nexthop_note(w, index);
 	}
@@ -88,7 +90,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 			return ret;
 		__builtin_memset(&p, 0, sizeof(p));
 		p.in_port = skb->ifindex;
-		if (ret != FAST_NOT) {
+		p.half_open = ret == FAST_MISS;
+		if (ret < FAST_NOT) {
 			parse_packet(skb, &p);
 			p.skb = skb;
 			p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
@@ -103,12 +106,17 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		goto pass;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
+	if (!config_zone && p.icmp_error && !p.peer && !guard_may_be_on(skb->ifindex)) {
+		path_heard(skb, &p);
+		p.skb = skb;
+	}
 	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer &&
 	    !guard_may_be_on(skb->ifindex)) { /* no pod is a peer */
 		int tunnel = decap_underlay(skb, &p);
 
 		p.skb = skb;
 		if (tunnel == LL_INNER) {
+			p.half_open = 0;
 			ret = parse_packet(skb, &p);
 			p.skb = skb;
 		} else if (tunnel != LL_NEXT) {
@@ -150,7 +158,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 track:
-	if (ret == LL_NEXT)
+	if (ret == LL_NEXT && !p.half_open)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
 	if (ret < 0 || ret == LL_STACK || ret == LL_REDIRECT)
 		goto out;
@@ -163,7 +171,7 @@ track:
 		goto out;
 	}
 	if (ret == LL_UNTRACKED && p.icmp_type == ND_SOLICITATION && p.proto == IPPROTO_ICMPV6) {
-		int sent = announce_nd(skb);
+		int sent = announce_nd(skb, 0);
 
 		if (sent != TC_ACT_UNSPEC)
 			return sent;
@@ -175,8 +183,12 @@ track:
 		return TC_ACT_UNSPEC;
 	if (ret == LL_NEXT)
 		ret = track_find(&p, w);
-	if (ret == LL_UNTRACKED && announce_is_lost(&p))
-		ret = -DROP_NO_MAPPING;
+	if (ret == LL_UNTRACKED) {
+		int lost = announce_lost(&p);
+
+		if (lost != LL_NEXT)
+			ret = lost;
+	}
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)

@@ -8,8 +8,10 @@
 #include "fragment.h"
 #include "sender.h"
 #include "icmp.h"
+#include "loopback.h"
 #include "nexthop.h"
 #include "open.h"
+#include "resolve.h"
 
 /* Whether the packet, as large as it is, fits a way with this MTU. A GSO packet is cut
  * into pieces on its way out.
@@ -87,6 +89,15 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
 	return !p->egress && in_port != (__u16)p->skb->ifindex && guard_may_be_on(in_port);
 }
 
+/* Whether the next hop of a service's connection is to be asked for, which p is the first
+ * packet of in its direction; and p opens no other.
+ */
+static __always_inline int track_may_resolve(const struct pkt *p, const struct ct_meta *meta)
+{
+	return !meta->nexthop && meta->service_id && !p->egress && ct_event_of(p) != EVENT_OPEN &&
+	       (!meta->in_port || meta->in_port == (__u16)p->skb->ifindex);
+}
+
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
  * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
  * open_connection is not called from here, for what functions call each other share 512
@@ -113,6 +124,10 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		if (ret != LL_NEXT)
 			return ret;
 	}
+	if (track_may_resolve(p, meta)) {
+		w->conn.meta.nexthop = nexthop_resolve(p, w, 0);
+		meta->nexthop = w->conn.meta.nexthop;
+	}
 	return ct_advance(p, w, meta);
 }
 
@@ -132,12 +147,16 @@ static __always_inline int track_may_open_first(const struct pkt *p)
  */
 static __always_inline int track_find(struct pkt *p, struct work *w)
 {
-	int ret = p->icmp_error ? icmp_translate(p, w) : track_lookup(p, w);
+	int ret;
 
+	w->resolved = 0;
+	ret = p->icmp_error ? icmp_translate(p, w) : track_lookup(p, w);
 	if (ret != LL_OPEN)
 		return ret;
 	if (p->fragment == FRAGMENT_LATER)
 		return LL_UNTRACKED;
+	if (p->loopback && !loopback_opens(p, w))
+		return LL_PASS;
 	if (config_first && !track_may_open_first(p))
 		return LL_PASS;
 	ret = firewall_packet(p, w);

@@ -12,6 +12,21 @@
 #include "ports.h"
 #include "route.h"
 
+/* Whether a set of rules has any. */
+static __always_inline int translate_has(__u32 set)
+{
+	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
+
+	return rules && rules->image;
+}
+
+/* What ports are chosen by, beside w->conn. */
+static __always_inline void translate_begin(const struct pkt *p, struct work *w)
+{
+	w->now_tick = p->now_tick;
+	w->echo = p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
+}
+
 /* What rules are asked about p, out being the device that it leaves by, where that is
  * known.
  */
@@ -22,8 +37,7 @@ static __noinline void translate_question(struct pkt *p, struct work *w, __u32 o
 	w->classify_key.hook = HOOK_FORWARD;
 	w->classify_key.in_ifindex = firewall_in(p);
 	w->classify_key.out_ifindex = out;
-	w->now_tick = p->now_tick;
-	w->echo = p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
+	translate_begin(p, w);
 }
 
 /* Asks a set of rules what w->classify_key says. Returns a key of ll_nat_rule; 0: none
@@ -39,6 +53,10 @@ static __always_inline __u32 translate_slot_of(struct work *w, __u32 set)
 /* Asks a set of rules about p. Returns a key of ll_nat_rule; 0: none translates it. */
 static __always_inline __u32 translate_ask(struct pkt *p, struct work *w, __u32 set, __u32 out)
 {
+	if (!translate_has(set)) {
+		translate_begin(p, w);
+		return 0;
+	}
 	translate_question(p, w, out);
 	return translate_slot_of(w, set);
 }
@@ -166,18 +184,11 @@ __noinline int translate_destination(__u32 slot)
 	return ret;
 }
 
-/* The mapping that p comes in by, where strangers may; or NULL. */
-static __always_inline struct mapping *translate_mapping(struct pkt *p, struct work *w)
+static __always_inline int translate_in_force(__u32 slot)
 {
-	struct mapping *mapping;
+	struct nat_rule *rule = bpf_map_lookup_elem(&ll_nat_rule, &slot);
 
-	__builtin_memset(&w->mapping_outer_key, 0, sizeof(w->mapping_outer_key));
-	w->mapping_outer_key.addr = p->daddr;
-	w->mapping_outer_key.port = p->dport;
-	w->mapping_outer_key.proto = p->proto;
-	w->mapping_outer_key.zone = config_zone;
-	mapping = bpf_map_lookup_elem(&ll_mapping_outer, &w->mapping_outer_key);
-	return mapping && mapping->flags & NAT_F_OPEN ? mapping : NULL;
+	return rule && !(rule->flags & NAT_F_REPLACED);
 }
 
 /* The key of the rule in ll_nat_rule that makes mappings for id; 0: there is none. */
@@ -185,10 +196,30 @@ static __always_inline __u32 translate_slot(__u32 id)
 {
 	__u32 slot = id << 2;
 
-	if (bpf_map_lookup_elem(&ll_nat_rule, &slot))
+	if (translate_in_force(slot))
 		return slot;
 	slot |= 1;
-	return bpf_map_lookup_elem(&ll_nat_rule, &slot) ? slot : 0;
+	return translate_in_force(slot) ? slot : 0;
+}
+
+/* The mapping that p comes in by, where strangers may, as its rule is now; or NULL. */
+static __always_inline struct mapping *translate_mapping(struct pkt *p, struct work *w)
+{
+	struct mapping *mapping;
+	struct nat_rule *rule;
+	__u32 slot;
+
+	__builtin_memset(&w->mapping_outer_key, 0, sizeof(w->mapping_outer_key));
+	w->mapping_outer_key.addr = p->daddr;
+	w->mapping_outer_key.port = p->dport;
+	w->mapping_outer_key.proto = p->proto;
+	w->mapping_outer_key.zone = config_zone;
+	mapping = bpf_map_lookup_elem(&ll_mapping_outer, &w->mapping_outer_key);
+	if (!mapping)
+		return NULL;
+	slot = translate_slot(mapping->nat_id);
+	rule = bpf_map_lookup_elem(&ll_nat_rule, &slot);
+	return slot && rule && rule->flags & NAT_F_OPEN ? mapping : NULL;
 }
 
 /* Counts a new connection for what translates it. */

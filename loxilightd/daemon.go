@@ -214,11 +214,15 @@ func (d *loxilightd) newControl() *control.Server {
 	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
 	return control.New(control.Options{
 		Network: lister,
-		Leases:  d.addresses,
+		Leases:  d.addresses, SwitchDevice: devices(d.cfg).Switch,
 		CNI: func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error) {
 			return d.pods.Handle(ctx, p)
 		},
-		Instance: d.cfg.Instance, Version: version, Build: build(),
+		PodProblems: func() []string { return d.pods.Problems() },
+		PodRates: func(device, endpoint string) (ingress, egress datapath.PodRate) {
+			return d.pods.Rates(device, endpoint)
+		},
+		Instance: d.cfg.Instance, StateDir: d.cfg.StateDir, Version: version, Build: build(),
 		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, NotCarried: notCarried, ObjectDir: d.cfg.ObjectDir,
 		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },
 		Log:     d.log,

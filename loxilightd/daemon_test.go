@@ -97,6 +97,9 @@ func TestInstancesSideBySide(t *testing.T) {
 	if a.status().Instance != "a" || b.status().Instance != "b" {
 		t.Error("instances are mixed up")
 	}
+	if got := a.status().StateDir; got != a.path("state") {
+		t.Errorf("the state directory is told as %q", got)
+	}
 }
 
 func TestKilledDaemonComesBack(t *testing.T) {

@@ -92,7 +92,7 @@ func TestDoctorReloads(t *testing.T) {
 func TestDoctorOfAHungDaemon(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
-	p.signal(syscall.SIGSTOP)
+	testnet.Stop(t, p.cmd.Process.Pid)
 	defer p.signal(syscall.SIGCONT)
 	began := time.Now()
 	found, code := s.doctor("--fix")

@@ -171,6 +171,11 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 
 func TestDoctorOfMissingPrograms(t *testing.T) {
 	p := newPatient(t, "tcx")
+	var loopback []string
+	eventually(t, func() (there bool) { // it comes once a service needs it
+		loopback, _ = filepath.Glob(filepath.Join(p.ports, "*lo", "*"))
+		return len(loopback) > 0
+	})
 	p.kill()
 	p.remove(filepath.Join(p.ports, "eth0/egress"), filepath.Join(p.ports, "eth1"), p.pin("layout-1/ll_service"))
 	p.ns.Run(t, "ip", "link", "set", "eth0", "down")
@@ -178,7 +183,7 @@ func TestDoctorOfMissingPrograms(t *testing.T) {
 	p.finds("error", "hooks.half Interface/eth0", "1 of 2 programs", "")
 	p.finds("error", "hooks.missing Interface/eth1", "no programs on the device eth1", "")
 	p.finds("warning", "devices.down device eth0", "is down", "")
-	p.remove(filepath.Join(p.ports, "eth0"), p.pin("layout-1/ll_ct4"))
+	p.remove(filepath.Join(p.ports, "eth0"), filepath.Dir(loopback[0]), p.pin("layout-1/ll_ct4"))
 	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "")
 	if _, code := p.doctor(); code != exitFailed {
 		t.Errorf("exit code %d with errors", code)

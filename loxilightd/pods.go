@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath/backends"
@@ -21,6 +22,7 @@ func (d *loxilightd) openPods() error {
 	var err error
 	d.addresses, err = ipam.Open(ipam.Options{
 		Path: filepath.Join(d.cfg.StateDir, "addresses"), Networks: d.podSubnets,
+		Used: d.addressUsed, Elsewhere: d.addressElsewhere,
 		Live: func() []ipam.Lease { return pods.Leases(d.cfg.StateDir) }, Log: log,
 	})
 	if err != nil {
@@ -35,6 +37,9 @@ func (d *loxilightd) openPods() error {
 func (d *loxilightd) newPods() *pods.Server {
 	return pods.New(pods.Options{
 		Links: d.podLinks, Objects: d.control.ObjectsOf(api.OwnerCNI), Addresses: d.addresses, Network: d.podNetwork,
+		Named:    func(device string) bool { return d.store.Snapshot().NamesDevice(device, api.OwnerCNI) },
+		Look:     d.node.LookAtEndpoint,
+		Leaves:   d.node.EndpointLeaves,
 		StateDir: d.cfg.StateDir, Log: d.log.With(slog.String("part", "pods")),
 	})
 }
@@ -46,6 +51,27 @@ func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
 		subnets[o.Name] = o.Value.(*state.PodNetwork).Subnets
 	}
 	return subnets
+}
+
+// addressElsewhere says whether an address is behind a Peer by itself: a pod moved there.
+func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
+	peers, _ := d.store.Snapshot().Peers()
+	for _, peer := range peers {
+		if slices.Contains(peer.Prefixes, netip.PrefixFrom(a, a.BitLen())) {
+			return true
+		}
+	}
+	return false
+}
+
+// addressUsed says which Endpoint has an address: one that somebody told us, or of a pod
+// that has its address from elsewhere.
+func (d *loxilightd) addressUsed(a netip.Addr) (string, bool) {
+	o := d.store.Snapshot().EndpointAt(a)
+	if o == nil {
+		return "", false
+	}
+	return o.Key.String(), true
 }
 
 // podNetwork returns the network of a name that pods can be in.

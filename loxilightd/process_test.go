@@ -184,12 +184,7 @@ func (l *lockedBuffer) String() string {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatal("not in time")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testnet.Eventually(t, 20*time.Second, "what this line waits for", ok)
 }
 
 func serviceObject(name string, id int, backends ...string) api.Object {

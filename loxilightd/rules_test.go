@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,9 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 		switch m[1] {
 		case api.KindInterface, api.KindService, api.KindPodNetwork, api.KindEndpoint, api.KindPeer: // what they need is not here
 		default:
+			if strings.Contains(m[2], `"peer"`) {
+				continue
+			}
 			objects = append(objects, api.Object{Kind: m[1], Name: fmt.Sprint("example-", i), Spec: json.RawMessage(m[2])})
 		}
 	}

@@ -112,8 +112,8 @@ func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	web := serviceObject("web", 1, "192.0.2.2:8080")
 	web.Spec = []byte(strings.TrimSuffix(string(web.Spec), "}") + `,"health":{"type":"ping","interval":"1s"}}`)
 	s.apply(web, api.Object{Kind: api.KindInterface, Name: "in0", Spec: []byte(`{"device":"in0"}`)})
-	if hooks := s.status().Datapath.Hooks; len(hooks) != 2 {
-		t.Errorf("hooks %+v, want ingress and egress of in0", hooks)
+	if hooks := s.status().Datapath.Hooks; len(hooks) != 3 {
+		t.Errorf("hooks %+v, want ingress and egress of in0, and egress of lo", hooks)
 	}
 	eventually(t, func() bool {
 		o, _ := s.get(api.KindService, "web")

@@ -9,7 +9,7 @@ import (
 )
 
 // The image is in the byte order of the machine, which is little-endian. At its
-// beginning is struct rules_header of ebpf-src/types.h, with what follows from where
+// beginning is struct rules_header of ebpf-src/types_rules.h, with what follows from where
 // on: all places are in bytes from the beginning.
 const (
 	Magic = 0x4c4c4302

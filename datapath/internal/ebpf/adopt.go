@@ -43,8 +43,10 @@ func adoptServices(d *DataPlane) (*services, error) {
 		byName:   make(map[datapath.ServiceName]*service),
 		byID:     make(map[uint32]*service),
 		owner:    make(map[datapath.Frontend]*service),
+		diverted: make(map[datapath.ServiceName]int),
+		addrs:    newServiceAddrs(),
 	}
-	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges} {
+	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
 		if err := adopt(); err != nil {
 			return nil, fmt.Errorf("take over the services of an earlier run: %w", err)
 		}
@@ -97,10 +99,14 @@ func (s *services) adoptFrontends() error {
 			if v.rangeSet != 0 && v.rangeSet != e.RangeSetId {
 				v.strays(oldTable{rangeSet: v.rangeSet})
 			}
+			if v.divertSet != 0 && v.divertSet != e.DivertSetId {
+				v.strays(oldTable{divertSet: v.divertSet})
+			}
+			v.divertSet = e.DivertSetId
 			v.entries[fam] = e
 			v.tables[fam] = table{id: e.TableId, count: e.SlotCount}
 			v.rangeSet = e.RangeSetId
-			s.lastID = max(s.lastID, e.TableId, e.RangeSetId)
+			s.lastID = max(s.lastID, e.TableId, e.RangeSetId, e.DivertSetId)
 		}
 		return nil
 	})
@@ -210,6 +216,9 @@ func (s *services) adoptRanges() error {
 		v.suspect = len(v.stray) > 0
 		delete(sets, v.rangeSet)
 		for i := range v.stray {
+			if v.stray[i].rangeSet == 0 {
+				continue
+			}
 			v.stray[i].ranges = sets[v.stray[i].rangeSet]
 			delete(sets, v.stray[i].rangeSet)
 		}

@@ -21,9 +21,16 @@ type announcement struct {
 	prefix  netip.Prefix
 	devices []string // that it may be announced by, where they have its network; none: all
 	nat     uint16   // whose it is; 0: no translation's
+	// uplinks says that it is a service's: by uplinks only, wherever its address is, and what
+	// comes in for it is the business of the service.
+	uplinks   bool
+	elsewhere bool // of these: an uplink has its network, so that others do not answer
 	// alone says that nobody else has it wherever it is announced or not: what comes in for
 	// it, and no connection has, is dropped.
 	alone bool
+	// moved says that it is behind a peer: stations of bridges in the switch with its network
+	// are answered, whoever was known to have it there, and its packets are routed.
+	moved bool
 }
 
 // announcers are those who want addresses announced.
@@ -37,6 +44,7 @@ type announcer struct {
 
 	mu      sync.Mutex
 	wanted  map[announcers][]announcement
+	said    map[announcers]bool // in this run
 	written map[kernelAnnounceKey]kernelAnnounced
 	again   []told // to be told once more
 }
@@ -60,7 +68,7 @@ const (
 )
 
 func newAnnouncer(d *DataPlane) (*announcer, error) {
-	a := &announcer{d: d, wanted: make(map[announcers][]announcement), written: make(map[kernelAnnounceKey]kernelAnnounced)}
+	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced)}
 	var key kernelAnnounceKey
 	var value kernelAnnounced
 	it := d.maps[kernelMapLlAnnounced].Iterate()
@@ -77,8 +85,32 @@ func newAnnouncer(d *DataPlane) (*announcer, error) {
 func (a *announcer) set(who announcers, list []announcement) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.wanted[who] = list
+	a.wanted[who], a.said[who] = list, true
 	return a.apply()
+}
+
+// seed notes what somebody wanted in an earlier run, so that it stays as it is.
+func (a *announcer) seed(who announcers, list []announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.wanted[who] = list
+}
+
+// byServices returns what an earlier run announced for services.
+func (a *announcer) byServices() map[netip.Addr]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	addrs := make(map[netip.Addr]bool)
+	for key, value := range a.written {
+		if isServices(key, value) {
+			addrs[key.Addr.addr()] = true
+		}
+	}
+	return addrs
+}
+
+func isServices(key kernelAnnounceKey, value kernelAnnounced) bool {
+	return key.Ifindex != 0 && value == kernelAnnounced{}
 }
 
 // follow announces by what devices there are now.
@@ -91,7 +123,7 @@ func (a *announcer) follow() error {
 // apply writes what is wanted, and tells neighbours of what is new. What an earlier run
 // wrote stays until somebody has said what they want.
 func (a *announcer) apply() error {
-	if len(a.wanted) == 0 {
+	if len(a.said) == 0 {
 		return nil
 	}
 	wanted := make(map[kernelAnnounceKey]kernelAnnounced)
@@ -100,7 +132,9 @@ func (a *announcer) apply() error {
 		if z.devices == nil {
 			continue
 		}
-		for _, n := range z.devices.networks() {
+		networks := z.devices.networks()
+		placeOnUplinks(a.wanted[announcedByServices], networks)
+		for _, n := range networks {
 			t := told{due: time.Now().Add(announcePause), zone: z, index: n.index, mac: n.mac}
 			for _, list := range a.wanted {
 				for i := range list {
@@ -156,6 +190,12 @@ func announceKey(z *zone, index int, p netip.Prefix) kernelAnnounceKey {
 // byNetwork enters what x has of a network, and returns which of its addresses are new. Not
 // a whole network, which others are in, nor what one of them is known to have.
 func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
+	if x.uplinks {
+		return a.byUplink(wanted, z, n, x)
+	}
+	if x.moved {
+		return a.byBridge(wanted, z, n, x)
+	}
 	p := x.prefix
 	if p.Addr().Is4() != n.prefix.Addr().Is4() || p.Bits() <= n.prefix.Bits() || !n.prefix.Contains(p.Addr()) ||
 		len(x.devices) > 0 && !slices.Contains(x.devices, n.name) {
@@ -189,6 +229,30 @@ func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *z
 	return news
 }
 
+// byUplink enters an address of a service, and returns it where it is new. Where an uplink
+// is in its network it is announced by those that are, else by all: who asks there believes
+// it to be on that link.
+func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
+	key := announceKey(z, n.index, x.prefix)
+	_, before := a.written[key]
+	addr := x.prefix.Addr()
+	switch {
+	case n.role == roleOther, n.role == roleUnknown && !before, n.local[addr]:
+		return nil
+	case n.prefix.Contains(addr):
+	case x.elsewhere:
+		return nil
+	}
+	if _, twice := wanted[key]; twice {
+		return nil // by another network of the device
+	}
+	wanted[key] = kernelAnnounced{}
+	if !before {
+		news = append(news, addr)
+	}
+	return news
+}
+
 // write brings the table to wanted: first what is more, for a single address may be taken
 // out of a prefix.
 func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
@@ -202,8 +266,8 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 		}
 		a.written[key] = value
 	}
-	for key := range a.written {
-		if _, ok := wanted[key]; ok {
+	for key, value := range a.written {
+		if _, ok := wanted[key]; ok || !a.said[wantedBy(value)] && !isServices(key, value) {
 			continue
 		}
 		if err := ifThere(table.Delete(&key)); err != nil {
@@ -230,6 +294,7 @@ func (a *announcer) maintain() error {
 	now := time.Now()
 	for len(a.again) > 0 && !now.Before(a.again[0].due) {
 		if t := &a.again[0]; slices.Contains(a.d.openZones(), t.zone) {
+			t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(t, addr) })
 			a.tell(t)
 		}
 		a.again = a.again[1:]
@@ -245,7 +310,18 @@ type onLink struct {
 	prefix     netip.Prefix
 	neighbours []netip.Addr // that are known there
 	local      map[netip.Addr]bool
+	role       deviceRole
+	bridge     bool
 }
+
+// deviceRole is whether a device is an uplink.
+type deviceRole uint8
+
+const (
+	roleUnknown deviceRole = iota // an earlier run attached to it, and nobody has said so yet
+	roleUplink
+	roleOther
+)
 
 // own returns the node's addresses in the zone.
 func (v *devices) own() (all []netip.Addr) {
@@ -267,11 +343,11 @@ func (v *devices) networks() (all []onLink) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	asked := make(map[int]bool)
+	asked := make(map[int]deviceRole)
 	for index := range v.ports {
-		asked[index] = true
-		if p, ok := v.stations.ports[index]; ok {
-			asked[p.bridge] = true
+		asked[index] = v.roles[index]
+		if p, ok := v.stations.ports[index]; ok && asked[p.bridge] != roleUplink {
+			asked[p.bridge] = v.roles[index]
 		}
 	}
 	local := make(map[netip.Addr]bool)
@@ -282,7 +358,7 @@ func (v *devices) networks() (all []onLink) {
 	for n := range v.neighbours {
 		known[n.ifindex] = append(known[n.ifindex], n.addr)
 	}
-	for index := range asked {
+	for index, role := range asked {
 		l := v.links[index]
 		if l == nil || len(l.Attrs().HardwareAddr) != 6 {
 			continue
@@ -293,6 +369,7 @@ func (v *devices) networks() (all []onLink) {
 			}
 			all = append(all, onLink{
 				index: index, name: l.Attrs().Name, mac: [6]byte(l.Attrs().HardwareAddr), prefix: p.Masked(), neighbours: known[index], local: local,
+				role: role, bridge: l.Type() == "bridge",
 			})
 		}
 	}

@@ -30,6 +30,7 @@ const (
 	answererMapLlCt4              = "ll_ct4"
 	answererMapLlCt6              = "ll_ct6"
 	answererMapLlDevice           = "ll_device"
+	answererMapLlDivert           = "ll_divert"
 	answererMapLlDrops            = "ll_drops"
 	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
@@ -58,6 +59,7 @@ const (
 	answererMapLlPeer             = "ll_peer"
 	answererMapLlPeerId           = "ll_peer_id"
 	answererMapLlPeerName         = "ll_peer_name"
+	answererMapLlPeerPath         = "ll_peer_path"
 	answererMapLlPeerPrefix       = "ll_peer_prefix"
 	answererMapLlPeerStats        = "ll_peer_stats"
 	answererMapLlPeerWay          = "ll_peer_way"
@@ -70,6 +72,8 @@ const (
 	answererMapLlRules            = "ll_rules"
 	answererMapLlSamples          = "ll_samples"
 	answererMapLlService          = "ll_service"
+	answererMapLlServiceAddr      = "ll_service_addr"
+	answererMapLlServiceId        = "ll_service_id"
 	answererMapLlServiceName      = "ll_service_name"
 	answererMapLlServiceStats     = "ll_service_stats"
 	answererMapLlServiceTraffic   = "ll_service_traffic"
@@ -157,6 +161,7 @@ type answererMapSpecs struct {
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
+	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -185,6 +190,7 @@ type answererMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
@@ -197,6 +203,8 @@ type answererMapSpecs struct {
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.MapSpec `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.MapSpec `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
@@ -260,6 +268,7 @@ type answererMaps struct {
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
+	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -288,6 +297,7 @@ type answererMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
@@ -300,6 +310,8 @@ type answererMaps struct {
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.Map `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.Map `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
@@ -332,6 +344,7 @@ func (m *answererMaps) Close() error {
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
+		m.LlDivert,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -360,6 +373,7 @@ func (m *answererMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
+		m.LlPeerPath,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPeerWay,
@@ -372,6 +386,8 @@ func (m *answererMaps) Close() error {
 		m.LlRules,
 		m.LlSamples,
 		m.LlService,
+		m.LlServiceAddr,
+		m.LlServiceId,
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,

@@ -72,6 +72,7 @@ const (
 	askerMapLlCt4              = "ll_ct4"
 	askerMapLlCt6              = "ll_ct6"
 	askerMapLlDevice           = "ll_device"
+	askerMapLlDivert           = "ll_divert"
 	askerMapLlDrops            = "ll_drops"
 	askerMapLlEpoch            = "ll_epoch"
 	askerMapLlFragment         = "ll_fragment"
@@ -100,6 +101,7 @@ const (
 	askerMapLlPeer             = "ll_peer"
 	askerMapLlPeerId           = "ll_peer_id"
 	askerMapLlPeerName         = "ll_peer_name"
+	askerMapLlPeerPath         = "ll_peer_path"
 	askerMapLlPeerPrefix       = "ll_peer_prefix"
 	askerMapLlPeerStats        = "ll_peer_stats"
 	askerMapLlPeerWay          = "ll_peer_way"
@@ -112,6 +114,8 @@ const (
 	askerMapLlRules            = "ll_rules"
 	askerMapLlSamples          = "ll_samples"
 	askerMapLlService          = "ll_service"
+	askerMapLlServiceAddr      = "ll_service_addr"
+	askerMapLlServiceId        = "ll_service_id"
 	askerMapLlServiceName      = "ll_service_name"
 	askerMapLlServiceStats     = "ll_service_stats"
 	askerMapLlServiceTraffic   = "ll_service_traffic"
@@ -194,6 +198,7 @@ type askerMapSpecs struct {
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
+	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -222,6 +227,7 @@ type askerMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
@@ -234,6 +240,8 @@ type askerMapSpecs struct {
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.MapSpec `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.MapSpec `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
@@ -292,6 +300,7 @@ type askerMaps struct {
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
+	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -320,6 +329,7 @@ type askerMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
@@ -332,6 +342,8 @@ type askerMaps struct {
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.Map `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.Map `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
@@ -363,6 +375,7 @@ func (m *askerMaps) Close() error {
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
+		m.LlDivert,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -391,6 +404,7 @@ func (m *askerMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
+		m.LlPeerPath,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPeerWay,
@@ -403,6 +417,8 @@ func (m *askerMaps) Close() error {
 		m.LlRules,
 		m.LlSamples,
 		m.LlService,
+		m.LlServiceAddr,
+		m.LlServiceId,
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,

@@ -14,7 +14,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // hook is one program on one hook of one device.
@@ -52,13 +51,22 @@ var sides = []side{
 	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *pair) *ebpf.Program { return p.ingress }},
 }
 
-// attachHooks attaches both programs to the device and pins them in folder.
+// sidesOf returns the hooks of a device that programs are attached to: of the loopback where
+// packets leave.
+func sidesOf(index int) []side {
+	if index == loopbackIndex {
+		return sides[:1]
+	}
+	return sides
+}
+
+// attachHooks attaches the programs to the device and pins them in folder.
 func attachHooks(z *zone, how, folder string, index int) ([]hook, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
 	var hooks []hook
-	for _, s := range sides {
+	for _, s := range sidesOf(index) {
 		h, err := attachHook(z, s, how, folder, index)
 		if err != nil {
 			for _, h := range hooks {
@@ -92,7 +100,7 @@ func attachTCX(z *zone, s side, folder string, index int, program *ebpf.Program)
 	if err != nil {
 		return nil, err
 	}
-	t := &tcx{zone: z, link: l, side: s, index: index, pin: filepath.Join(folder, s.name)}
+	t := &tcx{pinnedLink: pinnedLink{l, index, filepath.Join(folder, s.name)}, zone: z, side: s}
 	if err := l.Pin(t.pin); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -120,11 +128,14 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 			var h hook
 			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
 			case tc:
-				if index, err = strconv.Atoi(rest); err != nil {
+				f := &filter{zone: z, side: s, folder: folder}
+				if f.index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
-				f := &filter{zone: z, side: s, index: index, folder: folder}
-				f.found = f.attached()
+				// Without it the device went, and another one may have its index.
+				if f.found = f.attached(); f.found {
+					index = f.index
+				}
 				h = f
 			case pin.Name() == s.name:
 				h, index, err = openTCX(z, s, filepath.Join(folder, pin.Name()))
@@ -140,6 +151,13 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 			return nil, 0, err
 		}
 		hooks = append(hooks, found...)
+	}
+	x, err := openXDP(z, folder, pins)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, x := range x {
+		hooks, index = append(hooks, x), max(index, x.index)
 	}
 	return hooks, index, nil
 }
@@ -167,28 +185,18 @@ func oneOf(hooks []hook) ([]hook, error) {
 
 // tcx is a program attached by a link.
 type tcx struct {
+	pinnedLink
 	zone  *zone
-	link  link.Link
 	side  side
-	index int
-	pin   string
 	first link.Link // runs before; goes with the process if need be
 }
 
 func openTCX(z *zone, s side, pin string) (hook, int, error) {
-	l, err := link.LoadPinnedLink(pin, nil)
+	p, err := openLink(pin)
 	if err != nil {
 		return nil, 0, err
 	}
-	t := &tcx{zone: z, link: l, side: s, pin: pin}
-	info, err := l.Info()
-	if err != nil {
-		return nil, 0, errors.Join(err, l.Close())
-	}
-	if x := info.TCX(); x != nil {
-		t.index = int(x.Ifindex)
-	}
-	return t, t.index, nil
+	return &tcx{pinnedLink: p, zone: z, side: s}, p.index, nil
 }
 
 func (t *tcx) precede() (err error) {
@@ -202,16 +210,6 @@ func (t *tcx) precede() (err error) {
 
 func (t *tcx) replace() error { return t.update(t.side.of(&t.zone.pair)) }
 
-func (t *tcx) update(program *ebpf.Program) error {
-	if t.index == 0 {
-		return nil // the device went: Update of the port attaches anew
-	}
-	if err := t.link.Update(program); !errors.Is(err, unix.ENOLINK) {
-		return err
-	}
-	return nil
-}
-
 func (t *tcx) settle() error {
 	if t.first == nil {
 		return nil
@@ -223,50 +221,33 @@ func (t *tcx) settle() error {
 
 func (t *tcx) name() string { return "tcx-" + t.side.name }
 
-func (t *tcx) program() ebpf.ProgramID {
-	info, err := t.link.Info()
-	if err != nil {
-		return 0
-	}
-	return info.Program
-}
-
-func (t *tcx) attached() bool {
-	info, err := t.link.Info()
-	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
-		return false
-	}
-	_, err = os.Stat(t.pin)
-	return err == nil && int(info.TCX().Ifindex) == t.index
-}
-
-func (t *tcx) mend() error {
-	info, err := t.link.Info()
-	if err != nil || info.TCX() == nil || int(info.TCX().Ifindex) != t.index || t.index == 0 {
-		return nil // it is not in its place
-	}
-	if _, err := os.Stat(t.pin); !errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err := t.link.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return t.link.Pin(t.pin)
-}
-
-func (t *tcx) detach() error {
-	err := t.link.Unpin()
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, t.link.Close())
-}
-
-func (t *tcx) moved(folder string) { t.pin = filepath.Join(folder, t.side.name) }
-
 func (t *tcx) close() {
 	if t.first != nil {
 		t.first.Close()
 	}
-	t.link.Close()
+	t.pinnedLink.close()
+}
+
+// mend pins what somebody unpinned, so that nothing has to be taken off for it.
+func (z *zone) mend(t *port, folder string) error {
+	err := os.MkdirAll(folder, 0o700)
+	for _, h := range t.hooks {
+		err = errors.Join(err, h.mend())
+	}
+	return err
+}
+
+// attached reports whether both programs of tc are where they were put.
+func (z *zone) attached(t *port) bool {
+	there := 0
+	for _, h := range t.hooks {
+		if _, is := h.(*xdp); is {
+			continue
+		}
+		if !h.attached() {
+			return false
+		}
+		there++
+	}
+	return there == len(sidesOf(t.ifindex))
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -43,6 +44,8 @@ type DataPlane struct {
 	epochMu   sync.Mutex // held while the epoch is raised
 	changed   chan struct{}
 	closing   sync.Once
+
+	onLoopback atomic.Bool // our program is there
 
 	reasons, verdicts, states []string // by value of the enum
 }
@@ -112,13 +115,13 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 		return err
 	}
 	d.nexthops = newNexthops(d, first)
+	if d.announcer, err = newAnnouncer(d); err != nil {
+		return err
+	}
 	if d.services, err = adoptServices(d); err != nil {
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
-		return err
-	}
-	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
 	if d.nats, err = adoptNATs(d, d.images); err != nil {
@@ -239,12 +242,12 @@ func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Ser
 }
 
 // Firewall implements [datapath.DataPlane].
-func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.FirewallSet] {
+func (d *DataPlane) Firewall() datapath.RuleTable[datapath.FirewallSet] {
 	return d.firewall
 }
 
 // NAT implements [datapath.DataPlane].
-func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] {
+func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
 	return d.nats
 }
 
@@ -267,7 +270,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain(), d.announcer.maintain())
+	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
 	for _, z := range d.openZones() {
 		err = errors.Join(err, z.devices.maintain())
 	}

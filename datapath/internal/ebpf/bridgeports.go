@@ -33,6 +33,7 @@ const (
 	brportLocked  = 43
 	brportFlagMax = 48
 
+	stateDisabled   = 0
 	stateForwarding = 3
 )
 
@@ -42,9 +43,12 @@ var watchedFlags = []uint16{
 	nl.IFLA_BRPORT_VLAN_TUNNEL, nl.IFLA_BRPORT_ISOLATED, brportLocked,
 }
 
-// follows reports whether the data plane may stand in for the bridge at this port.
-func (p *bridgePort) follows() bool {
-	return p.state == stateForwarding && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
+// follows reports whether the data plane may stand in for the bridge at this port. That of an
+// endpoint is disabled until its other end is up, and nothing comes by it so long: it is not
+// waited for the kernel to say so.
+func (p *bridgePort) follows(guarded bool) bool {
+	forwards := p.state == stateForwarding || guarded && p.state == stateDisabled
+	return forwards && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
 }
 
 // eachVLAN calls each for the VLANs of a port.

@@ -25,6 +25,7 @@ const (
 	headerMax     = 96    // TUNNEL_HEADER_MAX
 
 	stationTunnel = 0x2 // STATION_F_TUNNEL
+	stationFlat   = 0x4 // STATION_F_FLAT
 
 	ctReply  = 0x01 // CT_F_REPLY
 	ctDNAT   = 0x02
@@ -37,6 +38,13 @@ const (
 	deviceLent4  = 0x8
 	deviceLent6  = 0x10
 	deviceTunnel = 0x20
+
+	deviceUnqueued = 0x40
+	deviceFrames   = 0x80
+	deviceUplink   = 0x100
+
+	nexthopUnqueued = 0x10 // NEXTHOP_F_UNQUEUED
+	nexthopFrames   = 0x20
 
 	netfilterRouted  = 0x1 // NETFILTER_F_ROUTED
 	netfilterBridged = 0x2

@@ -4,16 +4,25 @@ package ebpf
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
 )
 
-// TestNumbersAreThoseOfTheHeader compares what has no type in the programs' BTF.
-func TestNumbersAreThoseOfTheHeader(t *testing.T) {
-	header, err := os.ReadFile("../../../ebpf-src/types.h")
+// TestNumbersAreThoseOfTheHeaders compares what has no type in the programs' BTF.
+func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
+	files, err := filepath.Glob("../../../ebpf-src/types*.h")
 	if err != nil {
 		t.Fatal(err)
+	}
+	var headers []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers = append(headers, text...)
 	}
 	for name, got := range map[string]int64{
 		"LAYOUT_VERSION":      layoutVersion,
@@ -30,20 +39,22 @@ func TestNumbersAreThoseOfTheHeader(t *testing.T) {
 		"NAT_F_MAPPING":       natMapping,
 		"NAT_F_OPEN":          natOpen,
 		"NAT_F_EACH_PORT":     natEachPort,
+		"NAT_F_REPLACED":      natReplaced,
 		"DEVICE_F_PEER":       devicePeer,
+		"DEVICE_F_UPLINK":     deviceUplink,
 		"DEVICE_F_PORT":       devicePort,
 		"DEVICE_F_PART":       devicePart,
 		"BACKEND_F_USABLE":    backendUsable,
 		"NETFILTER_F_ROUTED":  netfilterRouted,
 		"NETFILTER_F_BRIDGED": netfilterBridged,
 	} {
-		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(header)
+		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)
 		if found == nil {
-			t.Errorf("types.h has no %s", name)
+			t.Errorf("types*.h have no %s", name)
 			continue
 		}
 		if want, err := strconv.ParseInt(string(found[1]), 0, 64); err != nil || got != want {
-			t.Errorf("%s is %d here and %s in types.h (%v)", name, got, found[1], err)
+			t.Errorf("%s is %d here and %s in types*.h (%v)", name, got, found[1], err)
 		}
 	}
 }

@@ -85,6 +85,15 @@ func detachPort(z *zone, folder string) error {
 	if err != nil {
 		return err
 	}
+	x, err := openXDP(z, folder, pins)
+	if err != nil {
+		return err
+	}
+	for _, x := range x {
+		if err := x.detach(); err != nil {
+			return err
+		}
+	}
 	// The other way round than they were attached: ingress first.
 	for i := len(sides) - 1; i >= 0; i-- {
 		s := sides[i]
@@ -105,7 +114,7 @@ func detachPort(z *zone, folder string) error {
 				if err != nil {
 					return err
 				}
-				if err := (&tcx{link: l, pin: path}).detach(); err != nil {
+				if err := (&pinnedLink{link: l, pin: path}).detach(); err != nil {
 					return err
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
@@ -37,10 +39,16 @@ type devices struct {
 	mu         sync.Mutex
 	links      map[int]netlink.Link
 	addrs      map[int][]netip.Prefix
+	first      map[int][2]netip.Addr // as firstAddrs returned them
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
-	ports      map[int]bool // devices that our programs are attached to
-	queued     map[int]bool // devices with a queue before they send
+	ports      map[int]bool             // devices that our programs are attached to
+	queued     map[int]bool             // devices with a queue before they send
+	xdp        map[int]datapath.XDPMode // of devices that our program is in XDP of
+	takers     takers                   // where that is any
+	listening  bool                     // to what the kernel tells about them
+	roles      map[int]deviceRole
+	uplinks    map[int]bool // of them, and as an earlier run had them
 	stations   *stations
 	stale      bool // a message was lost
 	deaf       bool // nobody listens to one of the kinds of messages any more
@@ -53,7 +61,10 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		done:       make(chan struct{}),
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
-		ports:      portsOfBefore(d, z.id),
+		xdp:        make(map[int]datapath.XDPMode),
+		ports:      devicesOfBefore(d, z.id, devicePort),
+		uplinks:    devicesOfBefore(d, z.id, deviceUplink),
+		roles:      make(map[int]deviceRole),
 		stations:   newStations(d, z.id),
 	}
 }
@@ -95,7 +106,7 @@ func (v *devices) subscribe() error {
 		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
 	)
 	if err == nil {
-		err = v.followPolicy()
+		err = errors.Join(v.followPolicy(), v.followHooks())
 	}
 	if err != nil {
 		close(v.done)
@@ -145,16 +156,19 @@ func (v *devices) scan() error {
 	if v.queued, err = v.zone.queued(); err != nil {
 		return err
 	}
+	if err := v.findTakers(); err != nil {
+		return err
+	}
 	v.scanned = time.Now()
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
 	wanted := make(map[kernelDeviceKey]kernelDevice, len(links))
-	first := firstAddrs(addrs, v.addrs)
+	v.first = firstAddrs(addrs, v.addrs)
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
 	}
 	for _, l := range links {
-		wanted[v.key(l)] = v.encode(l, first)
+		wanted[v.key(l)] = v.encode(l)
 	}
 	if err := v.write(wanted); err != nil {
 		return err
@@ -233,14 +247,15 @@ func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 	return old, nil
 }
 
-func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevice {
+// encode returns what programs are to know of a device. v.mu is held.
+func (v *devices) encode(l netlink.Link) kernelDevice {
 	a := l.Attrs()
 	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(a.Name)}
 	copy(k.Mac[:], a.HardwareAddr)
 	for family, to := range []*kernelAddr{&k.Addr4, &k.Addr6} {
-		ip := first[a.Index][family]
+		ip := v.first[a.Index][family]
 		if !ip.IsValid() {
-			ip = first[0][family]
+			ip = v.first[0][family]
 			k.Flags |= []uint32{deviceLent4, deviceLent6}[family]
 		}
 		if ip.IsValid() {
@@ -253,6 +268,10 @@ func (v *devices) encode(l netlink.Link, first map[int][2]netip.Addr) kernelDevi
 	if v.ports[a.Index] {
 		k.Flags |= devicePort
 	}
+	if v.uplinks[a.Index] {
+		k.Flags |= deviceUplink
+	}
+	k.Flags |= v.takers.flags(a)
 	if v.d.overlay.has(v.zone.id, a.Name) {
 		k.Flags |= deviceTunnel
 	}
@@ -335,6 +354,20 @@ func (v *devices) byName(name string) netlink.Link {
 		}
 	}
 	return nil
+}
+
+// nameByAddr returns the name of the device that has an address, or "".
+func (v *devices) nameByAddr(addr netip.Addr) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	found := ""
+	for index, list := range v.addrs {
+		has := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == addr })
+		if l := v.links[index]; has && l != nil && (found == "" || l.Attrs().Name < found) {
+			found = l.Attrs().Name
+		}
+	}
+	return found
 }
 
 // nameOf returns the name of the device with index, or the number.

@@ -43,6 +43,7 @@ const (
 	egressMapLlCt4              = "ll_ct4"
 	egressMapLlCt6              = "ll_ct6"
 	egressMapLlDevice           = "ll_device"
+	egressMapLlDivert           = "ll_divert"
 	egressMapLlDrops            = "ll_drops"
 	egressMapLlEpoch            = "ll_epoch"
 	egressMapLlFragment         = "ll_fragment"
@@ -71,6 +72,7 @@ const (
 	egressMapLlPeer             = "ll_peer"
 	egressMapLlPeerId           = "ll_peer_id"
 	egressMapLlPeerName         = "ll_peer_name"
+	egressMapLlPeerPath         = "ll_peer_path"
 	egressMapLlPeerPrefix       = "ll_peer_prefix"
 	egressMapLlPeerStats        = "ll_peer_stats"
 	egressMapLlPeerWay          = "ll_peer_way"
@@ -83,6 +85,8 @@ const (
 	egressMapLlRules            = "ll_rules"
 	egressMapLlSamples          = "ll_samples"
 	egressMapLlService          = "ll_service"
+	egressMapLlServiceAddr      = "ll_service_addr"
+	egressMapLlServiceId        = "ll_service_id"
 	egressMapLlServiceName      = "ll_service_name"
 	egressMapLlServiceStats     = "ll_service_stats"
 	egressMapLlServiceTraffic   = "ll_service_traffic"
@@ -166,6 +170,7 @@ type egressMapSpecs struct {
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
+	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -194,6 +199,7 @@ type egressMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
@@ -206,6 +212,8 @@ type egressMapSpecs struct {
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.MapSpec `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.MapSpec `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
@@ -265,6 +273,7 @@ type egressMaps struct {
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
+	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -293,6 +302,7 @@ type egressMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
@@ -305,6 +315,8 @@ type egressMaps struct {
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.Map `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.Map `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
@@ -337,6 +349,7 @@ func (m *egressMaps) Close() error {
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
+		m.LlDivert,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -365,6 +378,7 @@ func (m *egressMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
+		m.LlPeerPath,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPeerWay,
@@ -377,6 +391,8 @@ func (m *egressMaps) Close() error {
 		m.LlRules,
 		m.LlSamples,
 		m.LlService,
+		m.LlServiceAddr,
+		m.LlServiceId,
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,

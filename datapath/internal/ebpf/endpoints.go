@@ -28,6 +28,22 @@ func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value d
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 
+// Joined implements [datapath.EndpointJoiner]. The kernel tells so, too, but that may be heard
+// late where there is much to do, and what the pod sends until then is not translated.
+func (e endpoints) Joined(name datapath.EndpointName) error {
+	e.p.mu.RLock()
+	t := e.p.byName[name.Port()]
+	e.p.mu.RUnlock()
+	if t == nil {
+		return nil
+	}
+	z, err := e.p.d.zone(t.zone)
+	if err != nil {
+		return err
+	}
+	return z.devices.joined(t.ifindex)
+}
+
 // Delete implements [datapath.Table].
 func (e endpoints) Delete(_ context.Context, name datapath.EndpointName) error {
 	return e.p.remove(name.Port())
@@ -84,6 +100,37 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 		}
 	}
 	return p.d.guards.close(t.guarded())
+}
+
+// noted has the zone know that programs are attached to a device, and of its guard where that
+// has turned.
+func (z *zone) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
+	switch {
+	case endpoint != nil && fresh:
+		return z.devices.addPort(index)
+	case !turned && z.devices.hasPort(index):
+		return nil
+	}
+	return z.devices.setPort(index, true)
+}
+
+// forgotten has the zone know that programs are attached to a device no more.
+func (z *zone) forgotten(name datapath.PortName, index int) error {
+	if _, ok := name.Endpoint(); ok {
+		return z.devices.dropPort(index)
+	}
+	return z.devices.setPort(index, false)
+}
+
+// attachedHow is by which kind of hook programs are attached to a device that has none yet.
+// A link makes the kernel wait for a grace period, some 14 ms with the lock of all network
+// devices held, and twice; a filter of a new device does not. It costs packets a hundredth
+// more, and pods come by the hundred.
+func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
+	if how := p.d.config.Attach; how != "" || endpoint == nil {
+		return how
+	}
+	return "tc"
 }
 
 // forgetGuards removes what guards of ports there are that are no endpoint's any more.

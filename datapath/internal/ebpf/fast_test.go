@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -25,7 +26,10 @@ const fastNot = -2
 // path of shortcut.h, and with that of fast.h alone; all on the same maps.
 type fastRig struct {
 	*rig
-	slow, alone *ebpf.Program
+	slow, alone     *ebpf.Program
+	native, generic *ebpf.Program // in XDP
+	runs            int           // of both
+	taken           int           // by the native one
 }
 
 func newFastRig(t testing.TB) *fastRig {
@@ -38,6 +42,7 @@ func newFastRig(t testing.TB) *fastRig {
 	spec, err = loadForwarder()
 	f.ok(err)
 	f.alone = f.loadOn(spec, "ll_fast_test")
+	f.native, f.generic = f.loadXDP(datapath.XDPNative), f.loadXDP(datapath.XDPGeneric)
 	return f
 }
 
@@ -144,6 +149,9 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	var ctx [46]uint32 // struct __sk_buff
 	ctx[2], ctx[10], ctx[44] = c.mark, f.in.index, c.gso
 	opts := ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256), Context: ctx[:]}
+	if p.Type() == ebpf.XDP {
+		opts.Context = nil
+	}
 	var action uint32
 	f.ns.Do(f.t, func() (err error) {
 		if action, err = p.Run(&opts); errors.Is(err, unix.EINVAL) && len(c.frame) < 14+40 {
@@ -183,6 +191,7 @@ func (f *fastRig) same(t *testing.T, what string, p *ebpf.Program, c *fastCase) 
 // fast.h has it.
 func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	t.Helper()
+	defer f.inXDP(t, c)
 	fast := f.outcome(f.alone, c)
 	if fast.action == fastNot {
 		untouched := fastResult{action: fastNot, frame: c.frame, entry: c.value(t), nexthop: c.next, counted: map[string]uint64{}}
@@ -220,6 +229,9 @@ func TestFastIsAsSlow(t *testing.T) {
 		if t.Logf("%s: %d of %d taken", base.name, taken, pairs); taken < pairs/8 || t.Failed() {
 			t.Fatalf("%s: %d taken", base.name, taken)
 		}
+	}
+	if t.Logf("%d of %d taken in XDP", f.taken, f.runs); f.taken < f.runs/8 {
+		t.Error("too few to compare")
 	}
 }
 

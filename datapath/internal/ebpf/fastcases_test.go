@@ -64,7 +64,7 @@ func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 		what: b.name, tuple: b.tuple, leave: b.leave,
 		frame: packet(f.in.arrives(), b.proto, b.tuple.src, b.tuple.dst, stageData, 61),
 		meta:  rigMeta{PacketCount: 3, ByteCount: 1000, LastSeenTick: now - fastTicksAgo, Nexthop: 5, InPort: uint16(f.in.index), State: 2, Flags: b.flags},
-		next:  kernelNexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, CheckedTick: now - fastTicksAgo},
+		next:  kernelNexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopFrames | nexthopUnqueued, CheckedTick: now - fastTicksAgo},
 	}
 	for _, change := range changes {
 		c.what += ", " + change.name
@@ -251,7 +251,7 @@ func nexthop(name string, do func(*kernelNexthop)) fastChange {
 
 // fastChanges are what may be otherwise, of the packet, of its connection, of its next hop,
 // and of what is asked besides.
-var fastChanges = slices.Concat(packetChanges(), layer4Changes(), entryChanges(), nexthopChanges())
+var fastChanges = slices.Concat(packetChanges(), layer4Changes(), entryChanges(), nexthopChanges(), xdpChanges)
 
 func packetChanges() []fastChange {
 	all := []fastChange{

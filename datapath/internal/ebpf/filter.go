@@ -180,6 +180,17 @@ func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 	return filters, err
 }
 
+// mine returns our filter on its own side; nil: it is not there.
+func (f *filter) mine() (*netlink.BpfFilter, error) {
+	filters, err := f.list(f.side.parent)
+	for _, x := range filters {
+		if b, ok := x.(*netlink.BpfFilter); ok && x.Attrs().Priority == filterPriority && b.Name == filterName+f.side.name {
+			return b, err
+		}
+	}
+	return nil, err
+}
+
 // find returns our filter, or nil, and how many others there are on the device.
 func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
 	for _, s := range sides {
@@ -203,14 +214,14 @@ func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
 func (f *filter) name() string { return "tc-" + f.side.name }
 
 func (f *filter) program() ebpf.ProgramID {
-	if b, _, _ := f.find(); b != nil {
+	if b, _ := f.mine(); b != nil {
 		return ebpf.ProgramID(b.Id)
 	}
 	return 0
 }
 
 func (f *filter) attached() bool {
-	b, _, err := f.find()
+	b, err := f.mine()
 	if b == nil || err != nil {
 		return false
 	}
@@ -219,7 +230,7 @@ func (f *filter) attached() bool {
 }
 
 func (f *filter) mend() error {
-	b, _, err := f.find()
+	b, err := f.mine()
 	if b == nil || err != nil {
 		return nil // it is not in its place
 	}

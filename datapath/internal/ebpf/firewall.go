@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// What a rule's record says, as RULE_F_ in types.h; its action is a [datapath.FirewallAction].
+// What a rule's record says, as RULE_F_ in types_rules.h; its action is a [datapath.FirewallAction].
 const (
 	ruleStateless = 1
 	ruleLog       = 2
@@ -68,7 +68,7 @@ func (f *firewall) know(set *datapath.FirewallSet) {
 	}
 }
 
-var _ datapath.Table[datapath.SetName, datapath.FirewallSet] = (*firewall)(nil)
+var _ datapath.RuleTable[datapath.FirewallSet] = (*firewall)(nil)
 
 // adoptRules takes over the sets of rules that an earlier run put in force.
 func (d *DataPlane) adoptRules() (err error) {
@@ -242,6 +242,13 @@ func (f *firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 			yield(datapath.NodeSet, err)
 		}
 	}
+}
+
+// Rules implements [datapath.RuleTable].
+func (f *firewall) Rules() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return ruleNames(f.ids)
 }
 
 // Verify implements [datapath.Table].

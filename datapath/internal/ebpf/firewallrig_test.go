@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// Actions of rules, as in types.h.
+// Actions of rules, as in types_rules.h.
 const (
 	ruleAllow, ruleDeny, ruleReject = 0, 1, 2
 )

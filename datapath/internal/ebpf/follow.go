@@ -2,7 +2,43 @@
 
 package ebpf
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// listen has handle take what a socket receives, until v.done, and then closes it. lost is
+// called where messages were lost. about names what is listened to in errors.
+func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
+	v.wg.Go(func() {
+		<-v.done
+		s.Close()
+	})
+	v.wg.Go(func() {
+		for {
+			messages, _, err := s.Receive()
+			select {
+			case <-v.done:
+				return
+			default:
+			}
+			switch {
+			case errors.Is(err, unix.ENOBUFS):
+				lost()
+			case err != nil:
+				v.report(fmt.Errorf("%s: %w", about, err))
+				return
+			default:
+				handle(messages)
+			}
+		}
+	})
+}
 
 // follow handles updates until they end.
 func follow[T any](v *devices, updates <-chan T, handle func(T)) {
@@ -13,21 +49,37 @@ func follow[T any](v *devices, updates <-chan T, handle func(T)) {
 	v.unheard()
 }
 
+// followRest is for how many times as long as it took nothing is looked at again: where
+// there are hundreds of devices, and more come all the time, that would be all that is done.
+const followRest = 3
+
 // followAll has handle look at what there is after updates, until they end. What has piled
-// up while it did is handled as one: a device that comes makes half a dozen.
+// up while it did, and while it rests, is handled as one: a device that comes makes half a
+// dozen.
 func followAll[T any](v *devices, updates <-chan T, handle func()) {
 	defer v.wg.Done()
-	for range updates {
-		for more := true; more; {
-			select {
-			case _, more = <-updates:
-			default:
-				more = false
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	rested, pending := false, false
+	for {
+		select {
+		case _, more := <-updates:
+			if !more {
+				v.unheard()
+				return
 			}
+			pending = true
+		case <-rest.C:
+			rested = true
 		}
+		if !pending || !rested || len(updates) > 0 {
+			continue
+		}
+		begin := time.Now()
 		handle()
+		rested, pending = false, false
+		rest.Reset(followRest * time.Since(begin))
 	}
-	v.unheard()
 }
 
 // unheard notes that a subscription has ended.

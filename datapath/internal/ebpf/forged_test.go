@@ -5,6 +5,7 @@ package ebpf
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -56,8 +57,10 @@ func TestForgedWords(t *testing.T) {
 	testnet.Veth(t, testnet.Port{NS: n.node, Name: "side0", Addrs: []string{"172.30.1.1/24"}},
 		testnet.Port{NS: side, Name: "eth0", Addrs: []string{"172.30.1.2/24"}})
 	side.Route(t, "default", "172.30.1.1")
+	entry := kernelPeer{Local: addrOf(netip.MustParseAddr("10.0.1.1")), Remote: addrOf(netip.MustParseAddr("10.0.1.34")), TunnelId: 1}
+	n.ok(n.d.maps[kernelMapLlPeer].Put(uint32(tunnelPeer), entry))
 	for from, ns := range map[string]*testnet.NS{"a port": n.client, "another device": side} {
-		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4c06, 0x4c07, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4d06, 0x4d07, 0x4e00} {
+		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4c06, 0x4c07, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4d06, 0x4d07, 0x4e00, 0x8000 | tunnelPeer, 0xc000 | tunnelPeer} {
 			t.Run(fmt.Sprintf("%s/%#x", from, word), func(t *testing.T) {
 				defer forge(t, ns, "eth0", word)()
 				if c, err := ns.Dial("tcp", "", "10.0.1.11:8080", 300*time.Millisecond); err == nil {
@@ -69,6 +72,11 @@ func TestForgedWords(t *testing.T) {
 					t.Fatalf("what rules allow: %v", err)
 				}
 				c.Close()
+				var way uint32
+				n.ok(n.d.maps[kernelMapLlPeerWay].Lookup(uint32(tunnelPeer), &way))
+				if way != 0 {
+					t.Error("packets to a peer would go to where these went")
+				}
 			})
 		}
 	}

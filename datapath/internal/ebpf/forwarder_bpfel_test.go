@@ -30,6 +30,7 @@ const (
 	forwarderMapLlCt4              = "ll_ct4"
 	forwarderMapLlCt6              = "ll_ct6"
 	forwarderMapLlDevice           = "ll_device"
+	forwarderMapLlDivert           = "ll_divert"
 	forwarderMapLlDrops            = "ll_drops"
 	forwarderMapLlEpoch            = "ll_epoch"
 	forwarderMapLlFragment         = "ll_fragment"
@@ -58,6 +59,7 @@ const (
 	forwarderMapLlPeer             = "ll_peer"
 	forwarderMapLlPeerId           = "ll_peer_id"
 	forwarderMapLlPeerName         = "ll_peer_name"
+	forwarderMapLlPeerPath         = "ll_peer_path"
 	forwarderMapLlPeerPrefix       = "ll_peer_prefix"
 	forwarderMapLlPeerStats        = "ll_peer_stats"
 	forwarderMapLlPeerWay          = "ll_peer_way"
@@ -70,6 +72,8 @@ const (
 	forwarderMapLlRules            = "ll_rules"
 	forwarderMapLlSamples          = "ll_samples"
 	forwarderMapLlService          = "ll_service"
+	forwarderMapLlServiceAddr      = "ll_service_addr"
+	forwarderMapLlServiceId        = "ll_service_id"
 	forwarderMapLlServiceName      = "ll_service_name"
 	forwarderMapLlServiceStats     = "ll_service_stats"
 	forwarderMapLlServiceTraffic   = "ll_service_traffic"
@@ -154,6 +158,7 @@ type forwarderMapSpecs struct {
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
+	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -182,6 +187,7 @@ type forwarderMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
@@ -194,6 +200,8 @@ type forwarderMapSpecs struct {
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.MapSpec `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.MapSpec `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
@@ -254,6 +262,7 @@ type forwarderMaps struct {
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
+	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -282,6 +291,7 @@ type forwarderMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
@@ -294,6 +304,8 @@ type forwarderMaps struct {
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.Map `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.Map `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
@@ -326,6 +338,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
+		m.LlDivert,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -354,6 +367,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
+		m.LlPeerPath,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPeerWay,
@@ -366,6 +380,8 @@ func (m *forwarderMaps) Close() error {
 		m.LlRules,
 		m.LlSamples,
 		m.LlService,
+		m.LlServiceAddr,
+		m.LlServiceId,
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,

@@ -152,8 +152,8 @@ func (g *guards) clear(v guardedDevice) error {
 }
 
 // open lets in by a device what has mac and one of addrs as source. Connections of an
-// address that it had before do not go on.
-func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) error {
+// address that it had before do not go on. It says whether it was closed, or let another MAC in.
+func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	wanted := map[netip.Addr]bool{datapath.LinkLocal(mac): true}
@@ -162,7 +162,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) error {
 	}
 	for a := range wanted {
 		if err := g.put(v, a, kernelGuard{Mac: mac}); err != nil {
-			return err
+			return false, err
 		}
 		g.departed.back(v.zone, a)
 	}
@@ -173,19 +173,21 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) error {
 		}
 		narrowed = true
 		if err := g.drop(v, a); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if err := g.put(v, netip.Addr{}, kernelGuard{Mac: mac, Flags: guardOpen}); err != nil {
-		return err
+	whole := kernelGuard{Mac: mac, Flags: guardOpen}
+	turned = g.entries(v)[netip.Addr{}] != whole
+	if err := g.put(v, netip.Addr{}, whole); err != nil {
+		return false, err
 	}
 	if _, err := setBit(g.bits, v, true); err != nil {
-		return err
+		return false, err
 	}
 	if narrowed {
-		return g.d.raiseEpoch()
+		err = g.d.raiseEpoch()
 	}
-	return nil
+	return turned, err
 }
 
 // remove forgets a device that no programs are attached to any more.

@@ -23,7 +23,7 @@ var imageSizes = []struct {
 	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
 }
 
-// RULES_F_ of types.h.
+// RULES_F_ of types_rules.h.
 const (
 	rulesOut     = 1
 	rulesPending = 2

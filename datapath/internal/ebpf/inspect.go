@@ -28,6 +28,7 @@ type inspector struct {
 	// links are the pinned ones, filters what pins say of cls_bpf ones.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
+	inXDP   map[xdpKey]bool
 	maps    map[ebpf.MapID]bool // pinned ones
 }
 
@@ -38,13 +39,20 @@ type filterKey struct {
 	parent uint32
 }
 
+// xdpKey is a program in XDP of a device.
+type xdpKey struct {
+	zone    uint8
+	index   int
+	program uint32
+}
+
 // Inspect says what is pinned and attached, and what others have on the hooks of
 // the same devices. What could not be looked at is in Unseen.
 func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 	x := &inspector{
 		InspectOptions: o,
 		out:            &datapath.Inspection{Layout: layoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
-		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, maps: map[ebpf.MapID]bool{},
+		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, inXDP: map[xdpKey]bool{}, maps: map[ebpf.MapID]bool{},
 	}
 	if err := x.openZones(); err != nil {
 		return nil, err
@@ -228,6 +236,20 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Unknown = true
 		return
 	}
+	for _, mode := range xdpModes {
+		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
+			continue
+		}
+		h, path := datapath.InspectedHook{Name: "xdp-" + mode.String()}, filepath.Join(p.Path, xdpPin(mode))
+		index, err := x.pinnedLink(path, &h)
+		if err != nil {
+			x.unseen(path, err)
+			p.Unknown = true
+		}
+		x.inXDP[xdpKey{id, index, h.Program}] = true
+		p.Index = max(p.Index, index)
+		p.Hooks = append(p.Hooks, h)
+	}
 	for _, s := range sides {
 		for _, pin := range pins {
 			h := datapath.InspectedHook{Name: "tcx-" + s.name}
@@ -271,9 +293,7 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 		return 0, err
 	}
 	x.links[info.ID] = true
-	if t := info.TCX(); t != nil {
-		index = int(t.Ifindex)
-	}
+	index = deviceOf(info)
 	h.Attached, h.Program = index != 0, uint32(info.Program)
 	return index, nil
 }

@@ -42,7 +42,9 @@ func (x *inspector) devices(id uint8, z *zone) {
 	}
 	for _, l := range links {
 		if wanted[l.Attrs().Name] {
-			x.out.Devices = append(x.out.Devices, x.device(id, z, l))
+			d := x.device(id, z, l)
+			x.tags(z, &d, links)
+			x.out.Devices = append(x.out.Devices, d)
 		}
 	}
 }
@@ -74,6 +76,7 @@ func (x *inspector) device(id uint8, z *zone, l netlink.Link) datapath.Inspected
 	if a.Xdp != nil && a.Xdp.Attached {
 		mode := map[uint32]string{nl.XDP_ATTACHED_DRV: "native", nl.XDP_ATTACHED_SKB: "generic", nl.XDP_ATTACHED_HW: "on the device"}[a.Xdp.AttachMode]
 		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: programNameOf(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
+		d.XDP.Ours = x.inXDP[xdpKey{id, a.Index, a.Xdp.ProgId}]
 	}
 	for _, s := range sides {
 		chain := slices.Concat(x.tcxChain(z, a, s), x.filterChain(id, z, l, s))

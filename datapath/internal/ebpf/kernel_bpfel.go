@@ -179,6 +179,12 @@ type kernelDeviceKey struct {
 	Zone    uint32
 }
 
+type kernelDivert struct {
+	_         structs.HostLayout
+	ServiceId uint32
+	Family    uint32
+}
+
 type kernelEpoch struct {
 	_           structs.HostLayout
 	Count       uint32
@@ -226,7 +232,7 @@ type kernelMapping struct {
 	Addr        kernelAddr
 	Port        uint16
 	NatId       uint16
-	Flags       uint32
+	Pad         uint32
 	CreatedTick uint32
 	UsedTick    uint32
 }
@@ -331,6 +337,12 @@ type kernelPeerName struct {
 	Device [16]uint8
 }
 
+type kernelPeerPath struct {
+	_         structs.HostLayout
+	MtuBytes  uint32
+	HeardTick uint32
+}
+
 type kernelPeerPrefixKey struct {
 	_         structs.HostLayout
 	PrefixLen uint32
@@ -412,6 +424,14 @@ type kernelService struct {
 	Algorithm     kernelAlgorithm
 	Source        kernelSourceMode
 	RangeSetId    uint32
+	DivertSetId   uint32
+	Flags         uint32
+}
+
+type kernelServiceIdKey struct {
+	_      structs.HostLayout
+	Id     uint32
+	Family uint32
 }
 
 type kernelServiceKey struct {
@@ -541,6 +561,7 @@ const (
 	kernelMapLlCt4              = "ll_ct4"
 	kernelMapLlCt6              = "ll_ct6"
 	kernelMapLlDevice           = "ll_device"
+	kernelMapLlDivert           = "ll_divert"
 	kernelMapLlDrops            = "ll_drops"
 	kernelMapLlEpoch            = "ll_epoch"
 	kernelMapLlFragment         = "ll_fragment"
@@ -569,6 +590,7 @@ const (
 	kernelMapLlPeer             = "ll_peer"
 	kernelMapLlPeerId           = "ll_peer_id"
 	kernelMapLlPeerName         = "ll_peer_name"
+	kernelMapLlPeerPath         = "ll_peer_path"
 	kernelMapLlPeerPrefix       = "ll_peer_prefix"
 	kernelMapLlPeerStats        = "ll_peer_stats"
 	kernelMapLlPeerWay          = "ll_peer_way"
@@ -581,6 +603,8 @@ const (
 	kernelMapLlRules            = "ll_rules"
 	kernelMapLlSamples          = "ll_samples"
 	kernelMapLlService          = "ll_service"
+	kernelMapLlServiceAddr      = "ll_service_addr"
+	kernelMapLlServiceId        = "ll_service_id"
 	kernelMapLlServiceName      = "ll_service_name"
 	kernelMapLlServiceStats     = "ll_service_stats"
 	kernelMapLlServiceTraffic   = "ll_service_traffic"
@@ -665,6 +689,7 @@ type kernelMapSpecs struct {
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
+	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -693,6 +718,7 @@ type kernelMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
@@ -705,6 +731,8 @@ type kernelMapSpecs struct {
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
 	LlSamples        *ebpf.MapSpec `ebpf:"ll_samples"`
 	LlService        *ebpf.MapSpec `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.MapSpec `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.MapSpec `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
@@ -765,6 +793,7 @@ type kernelMaps struct {
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
+	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -793,6 +822,7 @@ type kernelMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
+	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
@@ -805,6 +835,8 @@ type kernelMaps struct {
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
 	LlSamples        *ebpf.Map `ebpf:"ll_samples"`
 	LlService        *ebpf.Map `ebpf:"ll_service"`
+	LlServiceAddr    *ebpf.Map `ebpf:"ll_service_addr"`
+	LlServiceId      *ebpf.Map `ebpf:"ll_service_id"`
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
@@ -837,6 +869,7 @@ func (m *kernelMaps) Close() error {
 		m.LlCt4,
 		m.LlCt6,
 		m.LlDevice,
+		m.LlDivert,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -865,6 +898,7 @@ func (m *kernelMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
+		m.LlPeerPath,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPeerWay,
@@ -877,6 +911,8 @@ func (m *kernelMaps) Close() error {
 		m.LlRules,
 		m.LlSamples,
 		m.LlService,
+		m.LlServiceAddr,
+		m.LlServiceId,
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,

@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -34,6 +35,9 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlBackendReused:  t.Backends + 1,
 		kernelMapLlAffinity:       t.Affinity,
 		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
+		kernelMapLlServiceId:      t.Services,
+		kernelMapLlServiceAddr:    t.Services,
+		kernelMapLlDivert:         2 * t.Ranges,
 		kernelMapLlRuleName:       t.Rules,
 		kernelMapLlRuleHits:       t.Rules,
 		kernelMapLlSnatNext:       min(1<<14, max(1<<12, t.Connections/4)),
@@ -53,6 +57,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlPeerPrefix:     8 * peers,
 		kernelMapLlPeerName:       peers,
 		kernelMapLlPeerWay:        peers,
+		kernelMapLlPeerPath:       peers,
 		kernelMapLlPeerStats:      peers,
 		kernelMapLlBlock:          max(t.Connections/64, 256),
 		kernelMapLlBlockOwner:     max(t.Connections/64, 256),
@@ -123,6 +128,15 @@ func putPatiently(m *ebpf.Map, key, value any) (err error) {
 			return err
 		}
 		time.Sleep(refillTime)
+	}
+	return err
+}
+
+// tableError turns a full map into [datapath.ErrCapacity] with the name of the
+// table in the configuration.
+func tableError(table string, err error) error {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%w: raise tables.%s in the configuration", datapath.ErrCapacity, table)
 	}
 	return err
 }

@@ -18,11 +18,11 @@ import (
 func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 	switch name {
 	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlStation, kernelMapLlGuard, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner,
-		kernelMapLlPeer, kernelMapLlPeerId, kernelMapLlPeerPrefix, kernelMapLlPeerName, kernelMapLlPeerWay, kernelMapLlPeerStats:
+		kernelMapLlPeer, kernelMapLlPeerId, kernelMapLlPeerPrefix, kernelMapLlPeerName, kernelMapLlPeerWay, kernelMapLlPeerPath, kernelMapLlPeerStats:
 		return "tables.connections", t.Connections
 	case kernelMapLlHalf4, kernelMapLlHalf6:
 		return "tables.halfOpen", t.HalfOpen
-	case kernelMapLlService, kernelMapLlServiceName, kernelMapLlServiceStats, kernelMapLlServiceTraffic:
+	case kernelMapLlService, kernelMapLlServiceName, kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceId, kernelMapLlServiceAddr:
 		return "tables.services", t.Services
 	case kernelMapLlSlot:
 		return "tables.slots", t.Slots
@@ -30,7 +30,7 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 		return "tables.backends", t.Backends
 	case kernelMapLlAffinity:
 		return "tables.affinity", t.Affinity
-	case kernelMapLlSourceRange:
+	case kernelMapLlSourceRange, kernelMapLlDivert:
 		return "tables.ranges", t.Ranges
 	case kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlNatName, kernelMapLlNatStats, kernelMapLlNatTraffic, kernelMapLlNatRule, kernelMapLlNatPool, kernelMapLlNatPair, kernelMapLlAnnounced:
 		return "tables.rules", t.Rules

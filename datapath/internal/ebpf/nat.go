@@ -109,6 +109,12 @@ func (n *nats) adopt() error {
 	if err := pairs.Err(); err != nil {
 		return err
 	}
+	for slot, r := range n.rules {
+		if r.record.Flags&natReplaced != 0 {
+			n.old = append(n.old, r.natSlot)
+			delete(n.rules, slot)
+		}
+	}
 	for _, set := range natSets {
 		image, err := n.images.inForce(set)
 		if err != nil {
@@ -121,6 +127,14 @@ func (n *nats) adopt() error {
 
 // Update implements [datapath.Table].
 func (n *nats) Update(_ context.Context, _ datapath.SetName, set datapath.NATSet) error {
+	if err := n.update(set); err != nil {
+		return err
+	}
+	n.d.soonOnLoopback()
+	return nil
+}
+
+func (n *nats) update(set datapath.NATSet) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.dropOld(); err != nil {
@@ -191,13 +205,17 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 			return err
 		}
 	}
+	var err error
 	for slot, r := range n.rules {
 		if wanted[slot] == nil {
 			n.old = append(n.old, r.natSlot)
+			// Who asks by id is not to find it, until it can go.
+			r.record.Flags |= natReplaced
+			err = errors.Join(err, n.d.maps[kernelMapLlNatRule].Update(slot, &r.record, ebpf.UpdateExist))
 		}
 	}
 	n.rules, n.inForce = wanted, len(wanted) > 0
-	return nil
+	return errors.Join(err, n.endUncovered(groups))
 }
 
 // choose gives r a slot that no rule in force has; if it is as it was, what it had.

@@ -15,6 +15,7 @@ const (
 	natMapping  = 0x2
 	natOpen     = 0x4
 	natEachPort = 0x8
+	natReplaced = 0x10
 
 	natRanges = len(kernelNatRule{}.RangeFirst)
 

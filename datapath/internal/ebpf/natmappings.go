@@ -221,7 +221,7 @@ func (n *nats) endMappings(p *natPass) error {
 			return err
 		}
 		// The inner side is refreshed by new connections, and may be mapped elsewhere by now.
-		key := kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: ended[i].Proto, Zone: ended[i].Zone, NatId: uint32(v.NatId) | portsHash(ended[i].Addr)<<16}
+		key := innerKey(&ended[i], &v)
 		ok, err := lookup(inners, &key, &inner)
 		if err != nil {
 			return err
@@ -242,6 +242,11 @@ func (n *nats) endMappings(p *natPass) error {
 		}
 	}
 	return nil
+}
+
+// innerKey is the key of a mapping by its inner side.
+func innerKey(outer *kernelMappingKey, v *kernelMapping) kernelMappingKey {
+	return kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Zone: outer.Zone, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
 }
 
 // portsHash is ports_hash.

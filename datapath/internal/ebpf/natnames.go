@@ -27,6 +27,21 @@ func (k *kernelNatName) name() datapath.NATName {
 	return datapath.NATName(b.String())
 }
 
+// Rules implements [datapath.RuleTable].
+func (n *nats) Rules() []string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return ruleNames(n.ids)
+}
+
+func ruleNames[K ~string, V any](ids map[K]V) []string {
+	names := make([]string, 0, len(ids))
+	for name := range ids {
+		names = append(names, string(name))
+	}
+	return names
+}
+
 // sortedNATs returns the names in the order of their precedence.
 func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	return slices.SortedFunc(maps.Keys(rules), func(a, b datapath.NATName) int {

@@ -136,6 +136,41 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
+// TestFilteringChanges: who may use a mapping that is there is as the rule says now, and its
+// port one that the rule gives out now.
+func TestFilteringChanges(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	rule := masquerade("out0")
+	rule.Mapping = datapath.EndpointIndependent
+	set := func() { n.translate(map[datapath.NATName]datapath.NAT{"away": rule}) }
+	set()
+	for _, addr := range []string{"10.0.1.11:3478", "10.0.1.12:3478", "10.0.1.12:3479"} {
+		reflector(t, n.backends, addr)
+	}
+	c := n.client.ListenUDP(t, "192.0.2.10:5000")
+	outer := seenBy(t, c, "10.0.1.11:3478")
+	for i, filtering := range []datapath.NATBehaviour{datapath.AddressAndPortDependent, datapath.EndpointIndependent, datapath.AddressAndPortDependent} {
+		rule.Filtering = filtering
+		set()
+		stranger := fmt.Sprintf("10.0.1.13:%d", 777+i)
+		if got, want := hears(t, c, n.backends, stranger, outer), filtering == datapath.EndpointIndependent; got != want {
+			t.Errorf("change %d: stranger %s is heard: %t, want %t", i, stranger, got, want)
+		}
+	}
+	if again := seenBy(t, c, "10.0.1.12:3478"); again != outer {
+		t.Errorf("seen as %s, before as %s", again, outer)
+	}
+	rule.Ports = []datapath.PortRange{{First: 2048, Last: 2111}}
+	if outer.Port() < 4096 {
+		rule.Ports = []datapath.PortRange{{First: 8192, Last: 8255}}
+	}
+	set()
+	if again := seenBy(t, c, "10.0.1.12:3479"); again.Port() < rule.Ports[0].First || again.Port() > rule.Ports[0].Last {
+		t.Errorf("seen as %s, want a port of %v", again, rule.Ports)
+	}
+}
+
 // TestPortForwarding: ranges of ports of the node's own address lead inwards, from outside
 // and from inside.
 func TestPortForwarding(t *testing.T) {

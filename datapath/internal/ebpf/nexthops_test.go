@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -58,5 +59,56 @@ func TestVoidWhileInUse(t *testing.T) {
 	r.ok(<-done)
 	if sent < 1000 {
 		t.Errorf("only %d packets took the short cut", sent)
+	}
+}
+
+// TestNextHopIsWhatTheRoutesSay opens connections one after the other: what the last ones had
+// for their next hop is taken only while it is valid, and what the kernel's routes and
+// neighbours lead to.
+func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
+	r := newRig(t)
+	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
+	r.service(rigService{id: 1, proto: testpkt.ProtoTCP, frontend: frontend, backends: []rigBackend{{id: 1, addr: backend}}})
+	for i := range uint32(8) {
+		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, 100+i))
+	}
+	neighbour := func(mac string) {
+		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", mac, "dev", "out0", "nud", "permanent")
+	}
+	var port uint16 = 1024
+	open := func() (index uint16) { // of eight connections, which all have the same
+		for i := range 8 {
+			port++
+			client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), port)
+			frame := testpkt.Build(r.in.arrives(), ipHeader(client.Addr(), frontend.Addr(), 64),
+				testpkt.TCP{Source: client.Port(), Destination: frontend.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions})
+			r.ns.Do(t, func() error {
+				_, _, err := timeOne(r.ingress, frame, r.in)
+				return err
+			})
+			c, found := r.conn(rigTuple{testpkt.ProtoTCP, client, frontend})
+			if !found || c.Nexthop == 0 || i > 0 && c.Nexthop != index {
+				t.Fatalf("connection %d: found %v, next hop %d, of those before %d", i, found, c.Nexthop, index)
+			}
+			index = c.Nexthop
+		}
+		return index
+	}
+	neighbour("02:00:5e:10:02:34")
+	first := open()
+	neighbour("02:00:5e:10:02:54") // remembered at the same place
+	second := open()
+	if second == first {
+		t.Errorf("the neighbour has another address, and the next hop is %d as before", first)
+	}
+	neighbour("02:00:5e:10:02:34")
+	if again := open(); again != first {
+		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
+	}
+	// As loxilightd makes one invalid.
+	hops := nexthops{table: r.maps[kernelMapLlNexthop], ids: r.maps[kernelMapLlNexthopId], retired: map[uint32]uint64{}}
+	r.ok(hops.invalidate(func(kernelNexthopKey) bool { return true }))
+	if third := open(); third == first || third == second {
+		t.Errorf("next hop %d is not valid, and new connections have it", third)
 	}
 }

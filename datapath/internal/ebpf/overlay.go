@@ -20,7 +20,7 @@ import (
 
 // endSuffix is what the name of a tunnel's device has behind it at its other end, by
 // which packets come in that are to be encapsulated.
-const endSuffix = "-e"
+const endSuffix = datapath.TunnelEndSuffix
 
 // peerRest is how long the index of a peer that went is not given out again: packets
 // on their way bear it.
@@ -37,6 +37,8 @@ type overlay struct {
 	next    uint32 // index of a peer, to be tried next
 	resting map[uint32]time.Time
 	gate    kernelTunnelGate
+
+	announced []announcement // that was said last; nil: nothing yet
 
 	namesMu sync.Mutex // after all others
 	devices map[string]datapath.TunnelName
@@ -62,6 +64,7 @@ type peer struct {
 	prefixes map[netip.Prefix]bool
 	ids      map[kernelPeerKey]bool
 	out      string // device of the underlay
+	path     int    // how long packets there may be, as a router has said; 0: none has
 	changes  uint64
 }
 
@@ -216,6 +219,7 @@ func (o *overlay) release(index uint32) error {
 	err := errors.Join(
 		o.d.maps[kernelMapLlPeer].Update(index, &kernelPeer{}, ebpf.UpdateAny),
 		o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
+		o.d.maps[kernelMapLlPeerPath].Update(index, &kernelPeerPath{}, ebpf.UpdateAny),
 		ifThere(o.d.maps[kernelMapLlPeerName].Delete(index)),
 	)
 	o.resting[index] = time.Now()

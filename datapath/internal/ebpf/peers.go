@@ -32,7 +32,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 		o.peers[name] = p
 	}
 	p.spec, p.told = value, true
-	return o.put(name, p)
+	return errors.Join(o.put(name, p), o.announce())
 }
 
 // put brings a peer into force.
@@ -106,15 +106,15 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
 	routes, err := z.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return local, nil, fmt.Errorf("no route (%v): %w", err, datapath.ErrAbsent)
+		return local, nil, fmt.Errorf("a route that leads to it is %w: see ip route get %s", datapath.ErrAbsent, remote)
 	}
 	r := routes[0]
 	local, _ = netip.AddrFromSlice(r.Src)
 	switch local = local.Unmap(); {
 	case r.Type != unix.RTN_UNICAST && r.Type != 0:
-		return local, nil, errors.New("is an address of this node, or nobody's")
+		return local, nil, errors.New("is an address of this node, or nobody's: want one of the other node")
 	case !local.IsValid():
-		return local, nil, fmt.Errorf("no source address: %w", datapath.ErrAbsent)
+		return local, nil, fmt.Errorf("an address of this node to send from is %w: see ip route get %s", datapath.ErrAbsent, remote)
 	}
 	out, err = z.nl.LinkByIndex(r.LinkIndex)
 	return local, out, err
@@ -188,6 +188,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 		}
 		err = errors.Join(
 			o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
+			o.d.maps[kernelMapLlPeerPath].Update(index, &kernelPeerPath{}, ebpf.UpdateAny),
 			o.d.maps[kernelMapLlPeerStats].Update(index, make([]kernelPeerStats, cpus), ebpf.UpdateAny),
 			o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny),
 		)
@@ -322,7 +323,7 @@ func (o peerTable) Delete(_ context.Context, name datapath.PeerName) error {
 		return err
 	}
 	delete(o.peers, name)
-	return nil
+	return o.announce()
 }
 
 // Keys implements [datapath.Table].
@@ -348,8 +349,9 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		if t == nil {
 			return false, nil
 		}
+		// Update says why where there is no way any more.
 		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
-			return false, nil // Update says why
+			return false, fmt.Errorf("the host has other ways or addresses: %w", datapath.ErrOutdated)
 		}
 		p.changes = changes
 	}
@@ -358,45 +360,4 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		return false, err
 	}
 	return now == p.entry, nil
-}
-
-// TunnelState implements [datapath.Telemetry].
-func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
-	o := t.d.overlay
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	x := o.tunnels[name]
-	if x == nil || !x.told {
-		return s, false
-	}
-	var indexes []uint32
-	for _, p := range o.peers {
-		if p.told && p.spec.Tunnel == name {
-			indexes = append(indexes, p.index)
-			s.Peers++
-		}
-	}
-	s.Traffic = o.counters(indexes...)
-	if z, err := t.d.zone(o.switchZone()); err == nil {
-		if link, err := z.nl.LinkByName(x.spec.Device); err == nil {
-			s.MTU = link.Attrs().MTU
-		}
-	}
-	return s, true
-}
-
-// PeerState implements [datapath.Telemetry].
-func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
-	o := t.d.overlay
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := o.peers[name]
-	if p == nil || !p.told {
-		return s, false
-	}
-	if p.index != 0 {
-		s.Local, s.Underlay, s.Device = p.entry.Local.addr(), p.entry.Remote.addr(), p.out
-		s.Traffic = o.counters(p.index)
-	}
-	return s, true
 }

@@ -3,8 +3,8 @@
 package ebpf
 
 import (
-	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -20,31 +20,6 @@ func (v *devices) followPolicy() error {
 	if err != nil {
 		return fmt.Errorf("watch rules of routing: %w", err)
 	}
-	v.wg.Add(2)
-	go func() {
-		defer v.wg.Done()
-		<-v.done
-		s.Close()
-	}()
-	go func() {
-		defer v.wg.Done()
-		for {
-			_, _, err := s.Receive()
-			select {
-			case <-v.done:
-				return
-			default:
-			}
-			if errors.Is(err, unix.ENOBUFS) {
-				v.lost()
-				continue
-			}
-			if err != nil {
-				v.report(fmt.Errorf("rules of routing: %w", err))
-				return
-			}
-			v.report(v.invalidateAll())
-		}
-	}()
+	v.listen(s, "rules of routing", v.lost, func([]syscall.NetlinkMessage) { v.report(v.invalidateAll()) })
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +39,11 @@ type ports struct {
 type port struct {
 	zone    uint8
 	device  string // empty: of an earlier run
+	address netip.Addr
+	of      datapath.PortName // which has the device, with the programs; empty: this one
 	ifindex int
 	hooks   []hook
+	mode    datapath.XDPMode // that is wanted
 }
 
 func newPorts(d *DataPlane) *ports {
@@ -82,7 +86,7 @@ func (p *ports) adopt(r *replacements) error {
 	}
 	attached := make(map[uint8]map[int]bool)
 	err := p.each(func(t *port, h hook) error {
-		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 {
+		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 || t.ifindex == loopbackIndex {
 			return err
 		}
 		z, err := p.d.zone(t.zone)
@@ -93,7 +97,10 @@ func (p *ports) adopt(r *replacements) error {
 			attached[t.zone] = make(map[int]bool)
 		}
 		attached[t.zone][t.ifindex] = true
-		return z.devices.setPort(t.ifindex, true)
+		if x := t.xdp(); x != nil {
+			z.devices.setXDP(t.ifindex, x.mode)
+		}
+		return nil
 	})
 	for _, z := range p.d.openZones() {
 		if err == nil && z.devices != nil {
@@ -109,6 +116,9 @@ func (p *ports) adopt(r *replacements) error {
 // switchAll brings the hooks of all ports to the kind that is configured.
 func (p *ports) switchAll() error {
 	for name, t := range p.byName {
+		if _, guarded := name.Endpoint(); guarded && p.d.config.Attach == "" {
+			continue // either kind does
+		}
 		err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name))
 		if errors.Is(err, errNotSwitched) {
 			p.d.log.Warn("a port keeps its kind of hook, not that of the configuration", "port", string(name), "error", err)
@@ -153,10 +163,7 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 
 // update attaches to the device of a port; that of an endpoint is guarded from then on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
-	id := uint8(zoneHost)
-	if value.Switch && p.d.config.SwitchNamespace != "" && p.d.config.SwitchNamespace != "host" {
-		id = zoneSwitch
-	}
+	id := p.d.zoneOf(value.Switch)
 	if _, err := p.d.zone(id); err != nil { // which may take long, at its first use
 		return err
 	}
@@ -167,6 +174,11 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 		return err
 	}
 	t := p.byName[name]
+	if value.Address.IsValid() {
+		if value.Device = z.devices.nameByAddr(value.Address); value.Device == "" {
+			return fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
+		}
+	}
 	link, err := z.nl.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, t); err == nil {
@@ -178,8 +190,16 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	index := link.Attrs().Index
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return fmt.Errorf("device %q is the loopback: what the node sends to its own addresses is not balanced; attach to the devices that lead out: %w",
+		return fmt.Errorf("device %q is the loopback: what the node sends to its own addresses is balanced without that; attach to the devices that lead out: %w",
 			value.Device, datapath.ErrUnsupported)
+	}
+	if other := p.sharer(id, index, name, &value); other != "" && endpoint == nil {
+		return p.share(z, index, name, other, &value)
+	}
+	if t != nil && (t.of != "" || t.ifindex != index) && endpoint == nil {
+		if err := p.letGo(name); err != nil {
+			return err
+		}
 	}
 	if err := p.releaseFrom(id, index, name, value.Device); err != nil {
 		return err
@@ -196,18 +216,21 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 		}
 		t = nil
 	}
-	if t == nil {
+	fresh := t == nil
+	if fresh {
 		if t, err = p.attach(z, name, index, endpoint); err != nil {
 			return fmt.Errorf("device %q: %w", value.Device, err)
 		}
 	}
-	t.device = value.Device
+	t.device, t.address = value.Device, value.Address
+	turned := true
 	if endpoint != nil {
-		if err := p.d.guards.open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
+		if turned, err = p.d.guards.open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
 			return err
 		}
 	}
-	return z.devices.setPort(index, true)
+	z.devices.setRole(index, value.Role)
+	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), z.noted(index, endpoint, fresh, turned))
 }
 
 // attach attaches both programs to a device.
@@ -215,7 +238,7 @@ func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *dat
 	t = &port{zone: z.id, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
-		t.hooks, err = attachHooks(z, p.d.config.Attach, p.folder(z.id, name), index)
+		t.hooks, err = attachHooks(z, p.attachedHow(endpoint), p.folder(z.id, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // it went meanwhile
@@ -265,26 +288,18 @@ func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return
 func (p *ports) remove(name datapath.PortName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.byName[name]
-	if t == nil {
-		return nil
-	}
-	if err := p.detach(name, t); err != nil {
-		return err
-	}
-	delete(p.byName, name)
-	return nil
+	return p.letGo(name)
 }
 
 func (p *ports) detach(name datapath.PortName, t *port) error {
-	for _, h := range t.hooks {
+	for _, h := range slices.Backward(t.hooks) {
 		if err := h.detach(); err != nil {
 			return err
 		}
 	}
 	t.hooks = nil
 	if z, err := p.d.zone(t.zone); err == nil && t.ifindex != 0 {
-		if err := z.devices.setPort(t.ifindex, false); err != nil {
+		if err := z.forgotten(name, t.ifindex); err != nil {
 			return err
 		}
 	}
@@ -353,27 +368,14 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if t.of != "" {
+		return p.sharesStill(z, t), nil
+	}
+	if t.address.IsValid() && z.devices.nameByAddr(t.address) != t.device {
+		return false, nil
+	}
 	link, err := z.nl.LinkByName(t.device)
-	return err == nil && link.Attrs().Index == t.ifindex && z.attached(t), nil
-}
-
-// mend pins what somebody unpinned, so that nothing has to be taken off for it.
-func (z *zone) mend(t *port, folder string) error {
-	err := os.MkdirAll(folder, 0o700)
-	for _, h := range t.hooks {
-		err = errors.Join(err, h.mend())
-	}
-	return err
-}
-
-// attached reports whether both programs are where they were put.
-func (z *zone) attached(t *port) bool {
-	for _, h := range t.hooks {
-		if !h.attached() {
-			return false
-		}
-	}
-	return len(t.hooks) == 2
+	return err == nil && link.Attrs().Index == t.ifindex && z.attached(t) && z.fitsXDP(t, link), nil
 }
 
 func (p *ports) close() {

@@ -60,6 +60,12 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 				program.Close() // harmless: a file descriptor
 			}
 		}
+		// Nobody needs this one: what it has not got takes the way of the others.
+		told, program := preflightProgram(copyOf{loadShortest, shortestProgLlXdp, uint8(zone), false}, maps)
+		r.Programs = append(r.Programs, told)
+		if program != nil {
+			program.Close() // harmless: a file descriptor
+		}
 	}
 	pins, err := preflightPins(cfg)
 	if err != nil {

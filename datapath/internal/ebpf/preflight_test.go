@@ -82,7 +82,7 @@ func TestRefusedProgram(t *testing.T) {
 
 	r, err := Preflight(n.config)
 	n.ok(err)
-	if r.OK || len(r.Programs) != 8 {
+	if r.OK || len(r.Programs) != 10 {
 		t.Fatalf("report %+v", r)
 	}
 	for _, p := range r.Programs {

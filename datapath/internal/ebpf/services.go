@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -31,6 +30,9 @@ type services struct {
 	owner  map[datapath.Frontend]*service
 	lastID uint32 // of services, selection tables and sets of source ranges
 	old    []oldTable
+	// diverted counts, of services that others divert clients to, who does.
+	diverted map[datapath.ServiceName]int
+	addrs    serviceAddrs
 }
 
 // service is what the kernel holds for one service.
@@ -46,6 +48,8 @@ type service struct {
 	backends  []backend      // sorted by address
 	ranges    []netip.Prefix // sorted
 	rangeSet  uint32
+	diverts   []divert // sorted
+	divertSet uint32
 	// What frontends may still refer to, and backends whose connections are to end:
 	// both go when an update has succeeded, be it a later one, or a later run's.
 	stray   []oldTable
@@ -76,12 +80,20 @@ func (s *services) newID() uint32 {
 // Update implements [datapath.Table].
 func (s *services) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
 	s.dropOld()
+	if err := s.update(name, value); err != nil {
+		return err
+	}
+	s.d.soonOnLoopback()
+	return nil
+}
+
+func (s *services) update(name datapath.ServiceName, value datapath.Service) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	v, err := s.named(name)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := s.writeBackends(v, &value); err != nil {
 		return err
 	}
@@ -91,7 +103,13 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	if err := s.writeRanges(v, value.SourceRanges); err != nil {
 		return err
 	}
+	if err := s.writeDiverts(v, value.Diverts); err != nil {
+		return err
+	}
 	if err := s.writeFrontends(v, &value); err != nil {
+		return err
+	}
+	if err := s.writeAddrs(v, &value); err != nil {
 		return err
 	}
 	s.settle(v)
@@ -99,10 +117,8 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	return nil
 }
 
-// named returns the service called name, entering it where it is new.
+// named returns the service called name, entering it where it is new. s.mu is held.
 func (s *services) named(name datapath.ServiceName) (*service, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if v := s.byName[name]; v != nil {
 		return v, nil
 	}
@@ -148,6 +164,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 	v.changed.down = nil // as value says, not as one that was refused did
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
+	serves := servedFamilies(value)
 	for _, b := range value.Backends {
 		w := backend{addr: b.Addr, weight: b.Weight}
 		if b.State == datapath.BackendActive && b.Weight > 0 {
@@ -165,7 +182,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 				break
 			}
 		}
-		if b.State == datapath.BackendDown {
+		if b.State == datapath.BackendDown && serves[familyOf(b.Addr.Addr())] {
 			v.changed.down = append(v.changed.down, w.id)
 		} else {
 			s.backends.revive(w.id)
@@ -224,7 +241,7 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	for i, p := range ranges {
 		key := sourceRangeKeyOf(set, p)
 		if err := table.Update(&key, rangeFamily(p), ebpf.UpdateAny); err != nil {
-			s.deleteRanges(set, ranges[:i])
+			err = errors.Join(err, s.deleteRanges(kernelMapLlSourceRange, set, ranges[:i]))
 			return tableError("ranges", err)
 		}
 	}
@@ -240,11 +257,15 @@ func rangeFamily(p netip.Prefix) uint8 {
 	return 6
 }
 
-func (s *services) deleteRanges(set uint32, ranges []netip.Prefix) error {
+// deleteRanges removes the prefixes of a set from a table of such; set 0 is none.
+func (s *services) deleteRanges(table string, set uint32, ranges []netip.Prefix) error {
 	var errs error
 	for _, p := range ranges {
+		if set == 0 {
+			break
+		}
 		key := sourceRangeKeyOf(set, p)
-		if err := s.d.maps[kernelMapLlSourceRange].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := s.d.maps[table].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = errors.Join(errs, err)
 		}
 	}
@@ -264,7 +285,14 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 			Algorithm:     algorithms[value.Algorithm],
 			Source:        sourceModes[value.Source],
 			RangeSetId:    v.rangeSet,
+			DivertSetId:   v.divertSet,
 		}
+		if value.Silent {
+			entries[f].Flags = serviceSilent
+		}
+	}
+	if err := s.writeByID(v, entries); err != nil {
+		return err
 	}
 	for _, f := range value.Frontends {
 		fam := familyOf(f.Addr.Addr())
@@ -334,8 +362,9 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 		v.strays(oldTable{table: t})
 	}
 	v.strays(oldTable{rangeSet: v.rangeSet, ranges: v.ranges})
+	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
 	s.settle(v)
-	var err error
+	err := errors.Join(s.forgetDiverts(v), s.writeAddrs(v, &datapath.Service{}))
 	for _, name := range []string{kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceName} {
 		if e := s.d.maps[name].Delete(v.id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
@@ -361,13 +390,4 @@ func (s *services) Keys(context.Context) iter.Seq2[datapath.ServiceName, error] 
 			}
 		}
 	}
-}
-
-// tableError turns a full map into [datapath.ErrCapacity] with the name of the
-// table in the configuration.
-func tableError(table string, err error) error {
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%w: raise tables.%s in the configuration", datapath.ErrCapacity, table)
-	}
-	return err
 }

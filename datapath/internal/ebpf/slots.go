@@ -24,10 +24,11 @@ type table struct {
 // oldTable is what no frontend refers to any more, but a packet that is on its
 // way may: it is deleted a moment later.
 type oldTable struct {
-	at       time.Time
-	table    table
-	rangeSet uint32
-	ranges   []netip.Prefix
+	at        time.Time
+	table     table
+	rangeSet  uint32 // or
+	divertSet uint32
+	ranges    []netip.Prefix // of either
 }
 
 // grace is longer than any program runs.
@@ -93,6 +94,17 @@ func (v *service) slots(value *datapath.Service, f int) []uint32 {
 		ids[i] = byIndex[index]
 	}
 	return ids
+}
+
+// servedFamilies says of each family whether there is a backend that new connections go to.
+// Where there is none, those of one that is down have nowhere else to go.
+func servedFamilies(value *datapath.Service) (serves [2]bool) {
+	for _, b := range value.Backends {
+		if b.State != datapath.BackendDown {
+			serves[familyOf(b.Addr.Addr())] = true
+		}
+	}
+	return serves
 }
 
 // usable returns the backends of family f in state that may get connections, and
@@ -195,7 +207,7 @@ func (s *services) readTable(t table) (uint64, error) {
 // strays keeps what a change takes away from the frontends of v, until they have
 // been told. What was never there is none.
 func (v *service) strays(o oldTable) {
-	if o.table.id != 0 || o.rangeSet != 0 {
+	if o.table.id != 0 || o.rangeSet != 0 || o.divertSet != 0 {
 		v.stray = append(v.stray, o)
 	}
 }
@@ -214,7 +226,7 @@ func (s *services) dropOld() {
 		if time.Since(o.at) < grace {
 			break
 		}
-		if err := errors.Join(s.deleteTable(o.table), s.deleteRanges(o.rangeSet, o.ranges)); err != nil {
+		if err := errors.Join(s.deleteTable(o.table), s.deleteRanges(kernelMapLlSourceRange, o.rangeSet, o.ranges), s.deleteRanges(kernelMapLlDivert, o.divertSet, o.ranges)); err != nil {
 			s.d.log.Warn("cannot delete an old selection table; trying again", "error", err)
 			break
 		}

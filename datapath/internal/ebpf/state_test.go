@@ -88,7 +88,8 @@ func (r *rig) stateOf(p path) string {
 // transitions says what becomes of a connection: of each state, with the segments
 // that lead there, by the next segment. T04: a SYN, and a SYN-ACK alone, establish
 // nothing; what ended as an established connection begins anew in its place. T06: a
-// reset is a state, and who goes on after one did not send it.
+// reset is a state, and who goes on after one did not send it; what was half-open before
+// is so again.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
@@ -97,6 +98,9 @@ cSYN,sSYNA,cACK       ESTABLISHED+ ESTABLISHED+ ESTABLISHED+ FIN+       CLOSED+ 
 cSYN,sSYNA,cACK,cFIN  FIN+         FIN+         FIN+         FIN+       CLOSED+  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+
 cSYN,sSYNA,cACK,sFIN  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+  FIN+         FIN+         FIN+         FIN+       CLOSED+
 cSYN,sSYNA,cACK,cFIN,sFIN NEW+     TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+  TIME_WAIT+   TIME_WAIT+   TIME_WAIT+   TIME_WAIT+ CLOSED+
+cSYN,cRST             NEW          CLOSED       NEW          CLOSED     CLOSED   CLOSED       CLOSED       CLOSED       CLOSED     CLOSED
+cSYN,sRST             NEW          CLOSED       CLOSED       CLOSED     CLOSED   CLOSED       CLOSED       ANSWERED     CLOSED     CLOSED
+cSYN,sSYNA,cRST       NEW          CLOSED       NEW          CLOSED     CLOSED   CLOSED       CLOSED       CLOSED       CLOSED     CLOSED
 cSYN,sSYNA,cACK,cRST  NEW+         CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+  CLOSED+      CLOSED+      CLOSED+      CLOSED+    CLOSED+
 cSYN,sSYNA,cACK,sRST  NEW+         CLOSED+      CLOSED+      CLOSED+    CLOSED+  CLOSED+      CLOSED+      ESTABLISHED+ CLOSED+    CLOSED+
 `

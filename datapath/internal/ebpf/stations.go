@@ -115,7 +115,7 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 		words[uint32(s.zone)*bridgedWords+uint32(index&0xffff)>>6] |= 1 << (index & 63)
 		wanted[kernelStationKey{Ifindex: uint32(index), Zone: s.zone}] = kernelStation{Flags: stationTunnel}
 	}
-	live := make(map[vlanOf]bool)
+	live, flat := make(map[vlanOf]bool), s.flat(ports)
 	for index, p := range ports {
 		bridge := links[p.bridge]
 		if bridge == nil || bridge.Type() != "bridge" {
@@ -128,6 +128,9 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 		if mac, ok := s.guard(guardedDevice{s.zone, index}); ok {
 			value.Guard, value.Flags = mac, stationGuarded
 		}
+		if flat[p.bridge] && !filtersVLANs(bridge) {
+			value.Flags |= stationFlat
+		}
 		put := func(vid uint16, of vlanOf, domain uint16) {
 			value.Domain, value.Vid = domain, of.vid
 			wanted[kernelStationKey{Ifindex: uint32(index), Vid: vid, Zone: s.zone}] = value
@@ -135,7 +138,7 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 		}
 		put(0, vlanOf{p.bridge, 0}, 0) // unless told otherwise below
 		switch {
-		case !p.follows():
+		case !p.follows(value.Flags&stationGuarded != 0):
 		case !filtersVLANs(bridge):
 			put(0, vlanOf{p.bridge, 0}, s.domain(vlanOf{p.bridge, 0}))
 		default:
@@ -153,6 +156,22 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 	err = s.write(wanted, words)
 	maps.DeleteFunc(s.domains, func(v vlanOf, _ uint16) bool { return !live[v] })
 	return changed, err
+}
+
+// knows says whether programs know where frames are that come in by a port without a tag.
+func (s *stations) knows(index int) bool {
+	return s.written[kernelStationKey{Ifindex: uint32(index), Zone: s.zone}].Domain != 0
+}
+
+// flat returns the bridges of pods: those with ports that have a guard.
+func (s *stations) flat(ports map[int]bridgePort) map[int]bool {
+	bridges := make(map[int]bool)
+	for index, p := range ports {
+		if !bridges[p.bridge] {
+			_, bridges[p.bridge] = s.guard(guardedDevice{s.zone, index})
+		}
+	}
+	return bridges
 }
 
 // write brings the tables to wanted. A bit is there only while its entries are.

@@ -310,3 +310,42 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	}
 	s.expect("refused", "filter stranger")
 }
+
+// TestXDPOfAStranger is left alone, and named; the rest of the port works meanwhile.
+func TestXDPOfAStranger(t *testing.T) {
+	n := newXDPNetwork(t, datapath.XDPOff)
+	n.serve()
+	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "stranger", Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	n.ok(err)
+	defer program.Close()
+	var stranger link.Link
+	n.node.Do(t, func() error {
+		l, err := netlink.LinkByName("in0")
+		if err != nil {
+			return err
+		}
+		stranger, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
+		return err
+	})
+	defer stranger.Close()
+	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
+		err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0", XDP: mode})
+		if err == nil || !strings.Contains(err.Error(), "stranger") || !strings.Contains(err.Error(), "not ours") {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if fits, err := n.d.Ports().Verify(context.Background(), "in0"); fits || err != nil {
+			t.Errorf("%s: taken for done, %v", mode, err)
+		}
+	}
+	c := n.dial("198.51.100.10:80")
+	n.wantShortCut("by tc", c)
+	if info, err := stranger.Info(); err != nil || info.XDP().Ifindex == 0 {
+		t.Errorf("the stranger's is not there any more: %v", err)
+	}
+	n.ok(stranger.Close())
+	n.ok(n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0", XDP: datapath.XDPGeneric}))
+	c.echo(t, "after it went")
+}

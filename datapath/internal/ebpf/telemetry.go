@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -224,12 +225,16 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datap
 func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]
+	var is port
+	if p != nil {
+		is = t.d.ports.withHooks(p)
+	}
 	t.d.ports.mu.RUnlock()
-	if p == nil || p.device == "" {
+	if is.device == "" {
 		return port{}, nil, false
 	}
-	z, err := t.d.zone(p.zone)
-	return *p, z, err == nil
+	z, err := t.d.zone(is.zone)
+	return is, z, err == nil
 }
 
 // PortState implements [datapath.Telemetry].
@@ -243,13 +248,22 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index)}
+	s = datapath.PortState{Device: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.attached() {
 			s.Hooks = append(s.Hooks, h.name())
 		}
 	}
 	return s, true
+}
+
+// DeviceOf implements [datapath.Telemetry].
+func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
+	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	if err != nil {
+		return ""
+	}
+	return z.devices.nameByAddr(addr)
 }
 
 // Features implements [datapath.Telemetry].
@@ -266,7 +280,8 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	t.d.ports.mu.RLock()
 	ports := maps.Clone(t.d.ports.byName)
 	t.d.ports.mu.RUnlock()
-	for _, p := range ports {
+	for name, p := range ports {
+		_, guarded := name.Endpoint()
 		device := p.device
 		if device == "" { // of an earlier run, and not asked for in this one yet
 			if z, err := t.d.zone(p.zone); err == nil {
@@ -279,7 +294,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)
-			if strings.HasPrefix(h.name(), "tc-") {
+			if strings.HasPrefix(h.name(), "tc-") && !(guarded && t.d.config.Attach == "") {
 				f.Fallbacks["tcx"] = "this kernel has none (it is in 6.6 and later): cls_bpf is used"
 				if t.d.config.Attach == "tc" {
 					f.Fallbacks["tcx"] = "cls_bpf is used as configured"
@@ -291,6 +306,11 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
 	for _, z := range t.d.openZones() {
+		if z.devices != nil {
+			if why := z.devices.whyNotXDP(); why != "" {
+				f.Fallbacks["xdp "+z.label()] = why
+			}
+		}
 		if z.rules == nil {
 			continue
 		}
@@ -303,6 +323,9 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 }
 
 func programName(hook string) string {
+	if strings.HasPrefix(hook, "xdp-") {
+		return shortestProgLlXdp
+	}
 	if strings.HasSuffix(hook, "ingress") {
 		return kernelProgLlTcIngress
 	}

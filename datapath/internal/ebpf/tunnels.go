@@ -82,7 +82,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 			}
 		}
 	}
-	return nil
+	return o.isLocal(t)
 }
 
 // name gives a tunnel an id, and writes down what it is called.
@@ -174,6 +174,19 @@ func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 	if t.spec.Local.IsValid() {
 		return []netip.Addr{t.spec.Local}, nil
 	}
+	addrs, err := o.hostAddresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == unix.RT_SCOPE_UNIVERSE && !ip.IsLoopback() {
+			all = append(all, ip.Unmap())
+		}
+	}
+	return all, nil
+}
+
+func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
 	z, err := o.d.zone(zoneHost)
 	if err != nil {
 		return nil, err
@@ -182,12 +195,25 @@ func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
+	return addrs, nil
+}
+
+// isLocal says whether a device of the host has the address that a tunnel is from: without
+// it nothing comes back.
+func (o *overlay) isLocal(t *tunnel) error {
+	if !t.spec.Local.IsValid() {
+		return nil
+	}
+	addrs, err := o.hostAddresses()
+	if err != nil {
+		return err
+	}
 	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == unix.RT_SCOPE_UNIVERSE && !ip.IsLoopback() {
-			all = append(all, ip.Unmap())
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == t.spec.Local {
+			return nil
 		}
 	}
-	return all, nil
+	return fmt.Errorf("address %s of the host (spec.local): %w", t.spec.Local, datapath.ErrAbsent)
 }
 
 // keys returns by what packets of the tunnel are known.
@@ -338,7 +364,15 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 	}
 	if changes := o.changes.Load(); t.changes != changes {
 		keys, err := o.keys(t)
-		if err != nil || !maps.Equal(keys, t.keys) {
+		if err != nil {
+			return false, err
+		}
+		if !maps.Equal(keys, t.keys) {
+			return false, fmt.Errorf("the host has other addresses: %w", datapath.ErrOutdated)
+		}
+		if err := o.isLocal(t); errors.Is(err, datapath.ErrAbsent) {
+			return false, fmt.Errorf("%w (%w)", err, datapath.ErrOutdated)
+		} else if err != nil {
 			return false, err
 		}
 		t.changes = changes

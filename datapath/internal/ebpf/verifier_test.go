@@ -30,6 +30,7 @@ func TestOldVerifiersAccept(t *testing.T) {
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
 		kernelProgLlTcIngress: loadKernel,
 		egressProgLlTcEgress:  loadEgress,
+		shortestProgLlXdp:     loadShortest,
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec, err := load()
@@ -40,6 +41,9 @@ func TestOldVerifiersAccept(t *testing.T) {
 				m.Pinning = ebpf.PinNone
 			}
 			c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+			if refused, ok := errors.AsType[*ebpf.VerifierError](err); ok {
+				t.Fatalf("%v:\n%s", err, strings.Join(refused.Log[max(0, len(refused.Log)-20):], "\n"))
+			}
 			if err != nil {
 				t.Fatalf("%+v", err)
 			}

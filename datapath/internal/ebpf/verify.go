@@ -51,6 +51,11 @@ func (s *services) verify(v *service) (bool, error) {
 			return false, err
 		}
 	}
+	for _, verify := range []func(*service) (bool, error){s.verifyDiverts, s.verifyAddrs} {
+		if ok, err := verify(v); !ok || err != nil {
+			return false, err
+		}
+	}
 	for _, t := range v.tables {
 		if t.count == 0 {
 			continue

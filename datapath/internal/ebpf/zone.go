@@ -34,6 +34,7 @@ type zone struct {
 	nl   *netlink.Handle
 	pair
 	first   pair // loaded where programs take over from others; see takeover.go
+	maps    map[string]*ebpf.Map
 	devices *devices
 	rules   *rules
 }
@@ -140,7 +141,10 @@ func (z *zone) do(f func() error) error {
 }
 
 // load loads the programs of the zone on top of maps.
-func (z *zone) load(maps map[string]*ebpf.Map) error { return z.pair.load(z.id, false, maps) }
+func (z *zone) load(maps map[string]*ebpf.Map) error {
+	z.maps = maps
+	return z.pair.load(z.id, false, maps)
+}
 
 // loadFirst loads those that run before an earlier run's.
 func (z *zone) loadFirst(maps map[string]*ebpf.Map) error {
@@ -225,4 +229,12 @@ func preparePinDir(dir string) error {
 		return fmt.Errorf("mount a BPF file system on %s for pinDir %s: %w", target, dir, err)
 	}
 	return os.MkdirAll(dir, 0o700)
+}
+
+// zoneOf returns the zone of the switch's network namespace, or the host's.
+func (d *DataPlane) zoneOf(inSwitch bool) uint8 {
+	if inSwitch && d.config.SwitchNamespace != "" && d.config.SwitchNamespace != "host" {
+		return zoneSwitch
+	}
+	return zoneHost
 }

@@ -113,10 +113,13 @@ func lookUp(p datapath.Port) (datapath.PortState, bool) {
 		return datapath.PortState{}, false
 	}
 	i, err := net.InterfaceByName(p.Device)
+	if p.Address.IsValid() {
+		i, err = interfaceOf(p.Address)
+	}
 	if err != nil {
 		return datapath.PortState{}, false
 	}
-	s := datapath.PortState{Index: i.Index, MAC: i.HardwareAddr, MTU: i.MTU}
+	s := datapath.PortState{Device: i.Name, Index: i.Index, MAC: i.HardwareAddr, MTU: i.MTU}
 	addrs, err := i.Addrs()
 	if err != nil {
 		return s, true // gone meanwhile
@@ -127,6 +130,21 @@ func lookUp(p datapath.Port) (datapath.PortState, bool) {
 		}
 	}
 	return s, true
+}
+
+// interfaceOf returns the device that has an address.
+func interfaceOf(addr netip.Addr) (*net.Interface, error) {
+	list, err := net.Interfaces()
+	for i := range list {
+		addrs, aerr := list[i].Addrs()
+		err = errors.Join(err, aerr)
+		for _, a := range addrs {
+			if p, perr := netip.ParsePrefix(a.String()); perr == nil && p.Addr() == addr {
+				return &list[i], nil
+			}
+		}
+	}
+	return nil, errors.Join(err, datapath.ErrAbsent)
 }
 
 func (d *DataPlane) admitPort(_, p *datapath.Port) error {
@@ -172,12 +190,14 @@ func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Ser
 }
 
 // Firewall implements [datapath.DataPlane].
-func (d *DataPlane) Firewall() datapath.Table[datapath.SetName, datapath.FirewallSet] {
-	return d.firewall
+func (d *DataPlane) Firewall() datapath.RuleTable[datapath.FirewallSet] {
+	return ruleTable[datapath.FirewallSet]{d.firewall}
 }
 
 // NAT implements [datapath.DataPlane].
-func (d *DataPlane) NAT() datapath.Table[datapath.SetName, datapath.NATSet] { return d.nat }
+func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
+	return ruleTable[datapath.NATSet]{d.nat}
+}
 
 // Tunnels implements [datapath.DataPlane].
 func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] { return d.tunnels }

@@ -124,6 +124,9 @@ func (n *Network) EndpointContent() map[datapath.EndpointName]datapath.Endpoint 
 	return n.endpoints.content()
 }
 
+// PeerContent returns copies of all peers.
+func (n *Network) PeerContent() map[datapath.PeerName]datapath.Peer { return n.peers.content() }
+
 // Maintained returns how often upkeep was done.
 func (n *Network) Maintained() int {
 	n.mu.Lock()

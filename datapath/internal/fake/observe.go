@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -123,6 +124,12 @@ func (t *telemetry) PortState(name datapath.PortName) (datapath.PortState, bool)
 	}
 	s, _ := t.device(p)
 	return s, true
+}
+
+// DeviceOf implements [datapath.Telemetry].
+func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
+	s, _ := t.device(datapath.Port{Address: addr, Switch: inSwitch})
+	return s.Device
 }
 
 // Features implements [datapath.Telemetry].

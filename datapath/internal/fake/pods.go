@@ -16,8 +16,9 @@ import (
 type PodLinks struct {
 	faults *faults
 
-	mu    sync.Mutex
-	links map[string]PodState
+	mu        sync.Mutex
+	links     map[string]PodState
+	strangers []string
 }
 
 // PodState is the link of a pod as it is.
@@ -33,6 +34,13 @@ func NewPodLinks(o Options) *PodLinks {
 	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}}
 }
 
+// Strangers are the devices of others that there are from now on.
+func (f *PodLinks) Strangers(devices ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.strangers = devices
+}
+
 // Make implements [datapath.PodLinks].
 func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
 	if err := f.inject("make"); err != nil {
@@ -40,6 +48,9 @@ func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if slices.Contains(f.strangers, l.Device) {
+		return fmt.Errorf("device %q %w", l.Device, datapath.ErrNameTaken)
+	}
 	for _, other := range f.links {
 		if other.Netns == l.Netns && other.IfName == l.IfName {
 			return fmt.Errorf("device %q of the pod: %w", l.IfName, datapath.ErrExists)
@@ -48,8 +59,19 @@ func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
 	if l.MTU == 0 {
 		l.MTU = 1500
 	}
+	l.Routes = slices.DeleteFunc(slices.Clone(l.Routes), func(r datapath.PodRoute) bool { return r.Spare && f.leadsTo(l.Netns, r.Prefix) })
 	f.links[l.Device] = PodState{PodLink: *l}
 	return ctx.Err()
+}
+
+// leadsTo says whether a pod has a route to a prefix. f.mu is held.
+func (f *PodLinks) leadsTo(pod string, prefix netip.Prefix) bool {
+	for _, l := range f.links {
+		if l.Netns == pod && slices.ContainsFunc(l.Routes, func(r datapath.PodRoute) bool { return r.Prefix == prefix }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Open implements [datapath.PodLinks].
@@ -104,14 +126,14 @@ func (f *PodLinks) Delete(_ context.Context, device string) error {
 }
 
 // Devices implements [datapath.PodLinks].
-func (f *PodLinks) Devices(context.Context) (names []string, err error) {
+func (f *PodLinks) Devices(context.Context) (map[string]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name := range f.links {
-		names = append(names, name)
+	devices := map[string]string{}
+	for name, l := range f.links {
+		devices[name] = l.Label
 	}
-	slices.Sort(names)
-	return names, nil
+	return devices, nil
 }
 
 // NodeAddresses implements [datapath.PodLinks].

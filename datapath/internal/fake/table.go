@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // table is a datapath.Table in memory. It panics where two of its methods run at
@@ -104,6 +106,15 @@ func (t *table[K, V]) Verify(_ context.Context, key K) (bool, error) {
 	defer t.mu.Unlock()
 	_, spoilt := t.spoil[key]
 	return t.rows[key] != nil && !spoilt, nil
+}
+
+// ruleTable is a table of one row, which is a set of rules.
+type ruleTable[V interface{ Names() []string }] struct{ *table[datapath.SetName, V] }
+
+// Rules implements [datapath.RuleTable].
+func (t ruleTable[V]) Rules() []string {
+	set, _ := t.get(datapath.NodeSet)
+	return set.Names()
 }
 
 // content returns a copy of what is there.

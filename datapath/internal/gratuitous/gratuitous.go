@@ -21,7 +21,8 @@ func Send(index int, mac net.HardwareAddr, addrs []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	// The kernel waits for a grace period there, some 10 ms, and nobody needs it to be over.
+	defer func() { go unix.Close(fd) }()
 	to := &unix.SockaddrLinklayer{Ifindex: index}
 	var errs error
 	for _, a := range addrs {

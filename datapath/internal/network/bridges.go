@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"sync"
 
@@ -171,16 +170,7 @@ func (r *bridgeRecord) isMade(n *Network, link netlink.Link) bool {
 
 // Keys implements [datapath.Table].
 func (b *bridges) Keys(context.Context) iter.Seq2[datapath.BridgeName, error] {
-	b.n.journal.mu.Lock()
-	names := slices.Sorted(maps.Keys(b.n.journal.held.Bridges))
-	b.n.journal.mu.Unlock()
-	return func(yield func(datapath.BridgeName, error) bool) {
-		for _, name := range names {
-			if !yield(datapath.BridgeName(name), nil) {
-				return
-			}
-		}
-	}
+	return keysOf[datapath.BridgeName](namesOf(b.n.journal, b.n.journal.held.Bridges))
 }
 
 // Verify implements [datapath.Table].

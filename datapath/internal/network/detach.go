@@ -63,57 +63,38 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 // removeAll removes every route and bridge, and what is ours of other devices, as far
 // as the journal knows.
 func (n *Network) removeAll(ctx context.Context) error {
-	for name, err := range n.routes.Keys(ctx) {
-		if err == nil {
-			err = n.routes.Delete(ctx, name)
-		}
-		if err != nil {
-			return fmt.Errorf("route %q: %w", name, err)
-		}
-		n.log.Info("route removed", slog.String("route", string(name)))
+	err := deleteAll(ctx, n.log, n.routes, "route", "route removed")
+	if err == nil {
+		err = deleteAll(ctx, n.log, n.links, "link", "")
 	}
-	for name, err := range n.links.Keys(ctx) {
-		if err == nil {
-			err = n.links.Delete(ctx, name)
-		}
-		if err != nil {
-			return err
-		}
+	if err == nil {
+		err = deleteAll(ctx, n.log, n.endpoints, "endpoint", "")
 	}
-	for name, err := range n.endpoints.Keys(ctx) {
-		if err == nil {
-			err = n.endpoints.Delete(ctx, name)
-		}
-		if err != nil {
-			return fmt.Errorf("endpoint %q: %w", name, err)
-		}
+	if err == nil {
+		err = deleteAll(ctx, n.log, n.Peers(), "peer", "routes to a peer removed")
 	}
-	for name, err := range n.Peers().Keys(ctx) {
-		if err == nil {
-			err = n.Peers().Delete(ctx, name)
-		}
-		if err != nil {
-			return fmt.Errorf("peer %q: %w", name, err)
-		}
-		n.log.Info("routes to a peer removed", slog.String("peer", string(name)))
+	if err == nil {
+		err = deleteAll(ctx, n.log, n.tunnels, "tunnel", "device of a tunnel removed")
 	}
-	for name, err := range n.tunnels.Keys(ctx) {
-		if err == nil {
-			err = n.tunnels.Delete(ctx, name)
-		}
-		if err != nil {
-			return fmt.Errorf("tunnel %q: %w", name, err)
-		}
-		n.log.Info("device of a tunnel removed", slog.String("tunnel", string(name)))
+	if err == nil {
+		err = deleteAll(ctx, n.log, n.bridges, "bridge", "bridge removed")
 	}
-	for name, err := range n.bridges.Keys(ctx) {
+	return err
+}
+
+// deleteAll deletes all rows of a table, up to the first that cannot be, and logs done for
+// each, unless it is empty.
+func deleteAll[K ~string, V any](ctx context.Context, log *slog.Logger, t datapath.Table[K, V], what, done string) error {
+	for name, err := range t.Keys(ctx) {
 		if err == nil {
-			err = n.bridges.Delete(ctx, name)
+			err = t.Delete(ctx, name)
 		}
 		if err != nil {
-			return fmt.Errorf("bridge %q: %w", name, err)
+			return fmt.Errorf("%s %q: %w", what, name, err)
 		}
-		n.log.Info("bridge removed", slog.String("bridge", string(name)))
+		if done != "" {
+			log.Info(done, slog.String(what, string(name)))
+		}
 	}
 	return nil
 }

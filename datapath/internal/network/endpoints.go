@@ -4,6 +4,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -22,6 +23,7 @@ type endpoints struct {
 
 	mu     sync.Mutex
 	wanted map[datapath.EndpointName]datapath.Endpoint // what Update was told last
+	routed map[string]bool                             // that have routes, or may; nil: not known yet
 }
 
 // endpointRecord says which device we made a port of a bridge.
@@ -39,7 +41,55 @@ func (n *Network) Endpoints() datapath.Table[datapath.EndpointName, datapath.End
 
 // Update implements [datapath.Table]. The device is set up here at last: before that nothing
 // came in by it.
-func (e *endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+func (e *endpoints) Update(ctx context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+	if err := e.join(name, value); err != nil {
+		return err
+	}
+	return e.route(ctx, name, routesOf(name, value))
+}
+
+// route has an endpoint have these routes and no others. Most have none.
+func (e *endpoints) route(ctx context.Context, name datapath.EndpointName, wanted map[datapath.RouteName]datapath.Route) error {
+	e.mu.Lock()
+	if e.routed == nil {
+		e.routed = e.n.journal.routeOwners(endpointMark)
+	}
+	had := e.routed[string(name)]
+	if len(wanted) > 0 {
+		e.routed[string(name)] = true
+	}
+	e.mu.Unlock()
+	var err error
+	for route, v := range wanted {
+		err = errors.Join(err, e.n.routes.Update(ctx, route, v))
+	}
+	if !had {
+		return err
+	}
+	if err = errors.Join(err, e.n.routes.removeBut(ctx, endpointOwner(name), wanted)); err == nil && len(wanted) == 0 {
+		e.mu.Lock()
+		delete(e.routed, string(name))
+		e.mu.Unlock()
+	}
+	return err
+}
+
+// routesOf returns the routes of an endpoint. Of those with one prefix one is the host's, and
+// one the switch's.
+func routesOf(name datapath.EndpointName, value datapath.Endpoint) map[datapath.RouteName]datapath.Route {
+	wanted := make(map[datapath.RouteName]datapath.Route, len(value.Routes))
+	for _, r := range value.Routes {
+		where := "host"
+		if r.Switch {
+			where = "switch"
+		}
+		wanted[endpointOwner(name).route(where+" "+r.Prefix.String())] = r
+	}
+	return wanted
+}
+
+// join makes the device of an endpoint a port of its bridge.
+func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) error {
 	e.mu.Lock()
 	e.wanted[name] = value
 	e.mu.Unlock()
@@ -71,6 +121,11 @@ func (e *endpoints) Update(_ context.Context, name datapath.EndpointName, value 
 			return fmt.Errorf("device %q: make it a port of %q: %w", value.Device, value.Bridge, err)
 		}
 	}
+	if value.MTU != 0 && a.MTU != value.MTU {
+		if err := s.nl.LinkSetMTU(link, value.MTU); err != nil {
+			return fmt.Errorf("device %q: set its MTU to %d: %w", value.Device, value.MTU, err)
+		}
+	}
 	if a.Flags&net.FlagUp != 0 {
 		return nil
 	}
@@ -100,10 +155,13 @@ func devicesOf(s *space, value datapath.Endpoint) (link, bridge netlink.Link, er
 }
 
 // Delete implements [datapath.Table].
-func (e *endpoints) Delete(_ context.Context, name datapath.EndpointName) error {
+func (e *endpoints) Delete(ctx context.Context, name datapath.EndpointName) error {
 	e.mu.Lock()
 	delete(e.wanted, name)
 	e.mu.Unlock()
+	if err := e.route(ctx, name, nil); err != nil {
+		return err
+	}
 	record := e.n.journal.endpoint(string(name))
 	if record == nil {
 		return nil
@@ -137,20 +195,15 @@ func (e *endpoints) release(record *endpointRecord) error {
 
 // Keys implements [datapath.Table].
 func (e *endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error] {
-	e.n.journal.mu.Lock()
-	names := slices.Sorted(maps.Keys(e.n.journal.held.Endpoints))
-	e.n.journal.mu.Unlock()
-	return func(yield func(datapath.EndpointName, error) bool) {
-		for _, name := range names {
-			if !yield(datapath.EndpointName(name), nil) {
-				return
-			}
-		}
+	all := e.n.journal.routeOwners(endpointMark)
+	for _, name := range namesOf(e.n.journal, e.n.journal.held.Endpoints) {
+		all[name] = true
 	}
+	return keysOf[datapath.EndpointName](slices.Sorted(maps.Keys(all)))
 }
 
 // Verify implements [datapath.Table].
-func (e *endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, error) {
+func (e *endpoints) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
 	e.mu.Lock()
 	value, ok := e.wanted[name]
 	e.mu.Unlock()
@@ -166,5 +219,14 @@ func (e *endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool,
 	if err != nil {
 		return false, nil // Update says what is wrong
 	}
-	return link.Attrs().MasterIndex == bridge.Attrs().Index && link.Attrs().Flags&net.FlagUp != 0, nil
+	a := link.Attrs()
+	if a.MasterIndex != bridge.Attrs().Index || a.Flags&net.FlagUp == 0 || value.MTU != 0 && a.MTU != value.MTU {
+		return false, nil
+	}
+	for route := range routesOf(name, value) {
+		if ok, err := e.n.routes.Verify(ctx, route); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }

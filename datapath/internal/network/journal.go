@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -143,6 +146,11 @@ func readJournal(dir string) (records, error) {
 	return held, lines.Err()
 }
 
+// count is how many lines say all of it.
+func (r *records) count() int {
+	return len(r.Bridges) + len(r.Routes) + len(r.Links) + len(r.Endpoints) + len(r.Tunnels)
+}
+
 func (r *records) take(l line) {
 	switch {
 	case l.Kind == kindBridge && l.Bridge != nil:
@@ -237,7 +245,7 @@ func (j *journal) note(l line) error {
 		return nil
 	}
 	// Much longer than what it says: written anew.
-	if j.lines > 1000+4*(len(j.held.Bridges)+len(j.held.Routes)+len(j.held.Endpoints)) {
+	if j.lines > 1000+4*j.held.count() {
 		return j.rewrite()
 	}
 	b, err := json.Marshal(l)
@@ -251,35 +259,36 @@ func (j *journal) note(l line) error {
 	return nil
 }
 
-func (j *journal) bridge(name string) *bridgeRecord {
+// recordOf returns what the journal says of one; nil: nothing.
+func recordOf[R any](j *journal, held map[string]*R, name string) *R {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.held.Bridges[name]
+	return held[name]
 }
 
-func (j *journal) route(name string) *routeRecord {
+// namesOf returns the names of all that the journal holds of a kind, in order.
+func namesOf[R any](j *journal, held map[string]*R) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.held.Routes[name]
+	return slices.Sorted(maps.Keys(held))
 }
 
-func (j *journal) link(name string) *linkRecord {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.held.Links[name]
+// keysOf is names as the Keys of a table.
+func keysOf[K, N ~string](names []N) iter.Seq2[K, error] {
+	return func(yield func(K, error) bool) {
+		for _, name := range names {
+			if !yield(K(name), nil) {
+				return
+			}
+		}
+	}
 }
 
-func (j *journal) endpoint(name string) *endpointRecord {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.held.Endpoints[name]
-}
-
-func (j *journal) tunnel(name string) *tunnelRecord {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.held.Tunnels[name]
-}
+func (j *journal) bridge(name string) *bridgeRecord     { return recordOf(j, j.held.Bridges, name) }
+func (j *journal) route(name string) *routeRecord       { return recordOf(j, j.held.Routes, name) }
+func (j *journal) link(name string) *linkRecord         { return recordOf(j, j.held.Links, name) }
+func (j *journal) endpoint(name string) *endpointRecord { return recordOf(j, j.held.Endpoints, name) }
+func (j *journal) tunnel(name string) *tunnelRecord     { return recordOf(j, j.held.Tunnels, name) }
 
 // holder returns the route that has an entry of a table.
 func (j *journal) holder(r routeRecord) (string, bool) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -91,16 +90,7 @@ func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
 
 // Keys implements [datapath.Table].
 func (l *links) Keys(context.Context) iter.Seq2[datapath.LinkName, error] {
-	l.n.journal.mu.Lock()
-	names := slices.Sorted(maps.Keys(l.n.journal.held.Links))
-	l.n.journal.mu.Unlock()
-	return func(yield func(datapath.LinkName, error) bool) {
-		for _, name := range names {
-			if !yield(datapath.LinkName(name), nil) {
-				return
-			}
-		}
-	}
+	return keysOf[datapath.LinkName](namesOf(l.n.journal, l.n.journal.held.Links))
 }
 
 // Verify implements [datapath.Table].

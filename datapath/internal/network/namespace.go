@@ -171,6 +171,10 @@ var switchSysctls = map[string]string{
 	"net/ipv6/conf/default/forwarding":     "1",
 	"net/ipv6/conf/all/accept_ra":          "0",
 	"net/ipv6/conf/default/accept_ra":      "0",
+	// A bridge asks for pods by its link-local address, which has to be fit for it at once, and
+	// not a second or two after its first port.
+	"net/ipv6/conf/all/accept_dad":     "0",
+	"net/ipv6/conf/default/accept_dad": "0",
 }
 
 // furnish makes the namespace that the thread is in the switch.

@@ -34,6 +34,7 @@ func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, er
 		Table: unix.RT_TABLE_MAIN, Protocol: Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 	}
+	entry.MTULock = v.MTU != 0 && p.Addr().Is6() // else IPv6 does not heed it where it forwards
 	if v.Source.IsValid() {
 		entry.Src = v.Source.AsSlice()
 	}
@@ -90,7 +91,7 @@ func hopsOf(x *netlink.Route) []*netlink.NexthopInfo {
 
 // sameRoute says whether the entry that is there does what the wanted one would.
 func sameRoute(is, wanted *netlink.Route, v *datapath.Route) bool {
-	if is.Type != wanted.Type || is.MTU != wanted.MTU || !is.Src.Equal(wanted.Src) {
+	if is.Type != wanted.Type || is.MTU != wanted.MTU || is.MTULock != wanted.MTULock || !is.Src.Equal(wanted.Src) {
 		return false
 	}
 	if v.Type != datapath.RouteUnicast {
@@ -126,7 +127,11 @@ func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 	if x.Family == unix.AF_INET {
 		ip = ip.Unmap()
 	}
-	return routeKey{netip.PrefixFrom(ip, bits), uint32(x.Priority)}, ok && x.Tos == 0
+	k := routeKey{netip.PrefixFrom(ip, bits), uint32(x.Priority)}
+	if k.Metric == 0 && ip.Is6() { // one that we built, and did not read
+		k.Metric = defaultMetric6
+	}
+	return k, ok && x.Tos == 0
 }
 
 // keyOfMessage is the same for a message that was not read by the library.

@@ -67,7 +67,7 @@ func TestRoute(t *testing.T) {
 		}
 		show := "ip -d " + family + " route show " + f.prefix
 		x.route("net", datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0")}, Metric: 77, MTU: 1400})
-		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 proto 76", "metric 77", "mtu 1400"})
+		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 proto 76", "metric 77", map[string]string{"-4": "mtu 1400", "-6": "mtu lock 1400"}[family]})
 		x.reach(x.client, f.target)
 
 		// Both ways are taken, and the metric is another one.
@@ -102,6 +102,22 @@ func TestRoute(t *testing.T) {
 }
 
 // TestRouteReplaced changes a route all the time, and no packet finds none.
+// TestRouteComesBack: a route that is removed and wanted again at once is there again.
+func TestRouteComesBack(t *testing.T) {
+	x := newRouted(t)
+	for _, f := range families {
+		p := netip.MustParsePrefix(f.prefix)
+		family := map[bool]string{true: "-4", false: "-6"}[p.Addr().Is4()]
+		for range 3 {
+			x.route("net", datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0")}})
+			x.has(x.host, "ip "+family+" route show "+f.prefix, []string{"via " + f.via0 + " dev u0 proto 76"})
+			if err := x.n.Routes().Delete(context.Background(), "net"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestRouteReplaced(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {

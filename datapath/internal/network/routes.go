@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -57,7 +56,7 @@ type routes struct {
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
-	ofPeers  map[datapath.PeerName]map[datapath.RouteName]bool // of wanted, those of peers
+	owned    map[routeOwner]map[datapath.RouteName]bool // of wanted, those that are no Route's
 }
 
 // place is where a route is wanted.
@@ -74,7 +73,7 @@ type listing struct {
 
 func newRoutes(n *Network) *routes {
 	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{},
-		listings: map[spaceID]*listing{}, ofPeers: map[datapath.PeerName]map[datapath.RouteName]bool{}}
+		listings: map[spaceID]*listing{}, owned: map[routeOwner]map[datapath.RouteName]bool{}}
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
@@ -85,7 +84,7 @@ func (r *routes) placeOf(v *datapath.Route) place {
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wantForPeer(name, value != nil)
+	r.wantOfOwner(name, value != nil)
 	if old, ok := r.wanted[name]; ok {
 		count(r.places, r.placeOf(&old), -1)
 		r.countDevices(&old, -1)
@@ -282,17 +281,9 @@ func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value
 
 // Keys implements [datapath.Table].
 func (r *routes) Keys(context.Context) iter.Seq2[datapath.RouteName, error] {
-	r.n.journal.mu.Lock()
-	names := slices.Sorted(maps.Keys(r.n.journal.held.Routes))
-	r.n.journal.mu.Unlock()
-	names = slices.DeleteFunc(names, func(name string) bool { _, ok := ofPeer(name); return ok })
-	return func(yield func(datapath.RouteName, error) bool) {
-		for _, name := range names {
-			if !yield(datapath.RouteName(name), nil) {
-				return
-			}
-		}
-	}
+	names := namesOf(r.n.journal, r.n.journal.held.Routes)
+	names = slices.DeleteFunc(names, func(name string) bool { return ownerOf(name) != "" })
+	return keysOf[datapath.RouteName](names)
 }
 
 // Verify implements [datapath.Table].

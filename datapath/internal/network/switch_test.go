@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -277,4 +278,27 @@ func TestSwitchDeletedAtWork(t *testing.T) {
 	t.Logf("%d and %d changes", <-done, <-done)
 	r.has(r.host, "ip link", nil, "br0", "hs_host")
 	r.has(r.host, "ip route show table all", nil, "192.0.2.0", "10.71.0")
+}
+
+// TestSwitchAsksAtOnce: the link-local address of a bridge, by which it asks for its
+// neighbours, is not looked for on the link first.
+func TestSwitchAsksAtOnce(t *testing.T) {
+	testnet.RequireRoot(t)
+	r := newRig(t, false)
+	s, err := r.n.space(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.n.done(s)
+	sw := r.sw()
+	for _, words := range []string{"link add br9 type bridge", "link add p9 type veth peer name q9", "link set p9 master br9 up", "link set q9 up", "link set br9 up"} {
+		sw.Run(t, "ip", strings.Fields(words)...)
+	}
+	testnet.Eventually(t, 10*time.Second, "the bridge has a link-local address", func() bool {
+		out := sw.Run(t, "ip", "-6", "addr", "show", "dev", "br9", "scope", "link")
+		if strings.Contains(out, "tentative") {
+			t.Fatalf("it looks whether others have it:\n%s", out)
+		}
+		return strings.Contains(out, "fe80:")
+	})
 }

@@ -3,16 +3,15 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
-	"maps"
 	"net"
-	"net/netip"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -20,18 +19,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endSuffix is what the other end of a tunnel's device is called behind its name. What
-// the kernel sends by the device comes in by it, where the data plane encapsulates it.
-const endSuffix = "-e"
+// endSuffix is behind the name of a tunnel's device that of its other end. What the kernel
+// sends by the device comes in by it, where the data plane encapsulates it.
+const endSuffix = datapath.TunnelEndSuffix
 
 // tunnelMAC is the address of all devices of tunnels, to which all inner Ethernet headers
 // are.
 var tunnelMAC = net.HardwareAddr{0x02, 0x4c, 0x4c, 0, 0, 0x01}
 
-const (
-	addrGenNone = 1    // IN6_ADDR_GEN_MODE_NONE
-	defaultMTU  = 1500 // of an underlay that is not known yet
-)
+const addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 
 // tunnels is the table of tunnels, as far as the kernel's own forwarding is concerned:
 // the devices that routes to peers lead to.
@@ -41,14 +37,16 @@ type tunnels struct {
 	mu     sync.Mutex
 	wanted map[datapath.TunnelName]datapath.Tunnel
 	peers  map[datapath.PeerName]datapath.Peer
-	outs   map[string]bool           // devices of the host that lead to peers
-	fits   map[datapath.PeerName]int // MTU of what is to be encapsulated for a peer, as of seen
-	seen   uint64                    // of signals.count
+	outs   map[string]bool                   // devices of the host that lead to peers
+	fits   map[datapath.PeerName]int         // MTU of what is to be encapsulated for a peer, as of seen
+	seen   uint64                            // of signals.count
+	mtus   map[datapath.TunnelName]int       // of the devices, as they were set
+	keep   map[datapath.TunnelName]time.Time // until when that stays
 }
 
 func newTunnels(n *Network) *tunnels {
 	return &tunnels{n: n, wanted: map[datapath.TunnelName]datapath.Tunnel{}, peers: map[datapath.PeerName]datapath.Peer{},
-		outs: map[string]bool{}, fits: map[datapath.PeerName]int{}}
+		outs: map[string]bool{}, fits: map[datapath.PeerName]int{}, mtus: map[datapath.TunnelName]int{}, keep: map[datapath.TunnelName]time.Time{}}
 }
 
 func (t *tunnels) count() int {
@@ -94,6 +92,9 @@ func (t *tunnels) get(name datapath.TunnelName) (datapath.Tunnel, bool) {
 // Update implements [datapath.Table].
 func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value datapath.Tunnel) error {
 	t.mu.Lock()
+	if old := t.wanted[name]; old != value {
+		clear(t.fits) // another encapsulation takes another part of the way's MTU
+	}
 	t.wanted[name] = value
 	t.mu.Unlock()
 	s, err := t.n.space(true)
@@ -110,7 +111,13 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 	if err := t.n.journal.note(line{Kind: kindTunnel, Name: string(name), Tunnel: record}); err != nil {
 		return err
 	}
+	if err := t.adopt(s, name, value.Device); err != nil {
+		return fmt.Errorf("device %q: %w", value.Device, err)
+	}
 	if err := t.ensure(s, value.Device); err != nil {
+		return fmt.Errorf("device %q: %w", value.Device, err)
+	}
+	if err := s.cutSCTP(value.Device); err != nil {
 		return fmt.Errorf("device %q: %w", value.Device, err)
 	}
 	_, err = t.setMTU(s, name, value, false)
@@ -123,12 +130,14 @@ func (t *tunnels) ensure(s *space, device string) error {
 	if err != nil || outer != nil && inner != nil && arePeers(outer, inner) && isUp(outer) && isUp(inner) && isOurs(t.n.cfg, outer) {
 		return err
 	}
-	for _, end := range []netlink.Link{outer, inner} {
+	for i, end := range []netlink.Link{outer, inner} {
 		if end == nil {
 			continue
 		}
-		if !isOurs(t.n.cfg, end) && end.Attrs().Alias != "" || end.Type() != "veth" {
-			return fmt.Errorf("%s is there and not ours: remove it, or give the tunnel another device", end.Attrs().Name)
+		// As make makes them: others of ours, and of strangers, have other MACs.
+		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
+		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) {
+			return fmt.Errorf("%s is there and no tunnel's: remove it, or give the tunnel another device", end.Attrs().Name)
 		}
 	}
 	switch {
@@ -187,141 +196,12 @@ func (t *tunnels) make(s *space, device string) (outer, inner netlink.Link, err 
 	return outer, inner, err
 }
 
-// setMTU sets the MTU of the device, or says whether it is as it should be.
-func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
-	mtu, err := t.mtu(name, value)
-	if err != nil {
-		return false, err
-	}
-	outer, inner, err := s.ends(value.Device)
-	if err != nil || outer == nil || inner == nil {
-		return false, errors.Join(err, absent("device %q", value.Device))
-	}
-	for _, end := range []netlink.Link{inner, outer} {
-		if end.Attrs().MTU == mtu {
-			continue
-		}
-		if dry {
-			return false, nil
-		}
-		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
-			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
-		}
-	}
-	return true, nil
-}
-
-// mtu returns what fits the underlay, encapsulated: the least of the ways to all peers.
-func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, error) {
-	host, err := t.n.space(false)
-	if err != nil {
-		return 0, err
-	}
-	defer t.n.done(host)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now := t.n.signals.count.Load(); t.seen != now {
-		clear(t.fits)
-		t.seen = now
-	}
-	w := underlay{host: host, links: map[int]netlink.Link{}}
-	least := 0
-	for peer, p := range t.peers {
-		if p.Tunnel != name {
-			continue
-		}
-		if _, known := t.fits[peer]; !known {
-			t.fits[peer] = w.fits(&value, p.Underlay...)
-		}
-		if mtu := t.fits[peer]; mtu != 0 && (least == 0 || mtu < least) {
-			least = mtu
-		}
-	}
-	for _, l := range w.links {
-		t.outs[l.Attrs().Name] = true
-	}
-	switch {
-	case value.MTU != 0:
-		return value.MTU, nil
-	case least != 0:
-		return least, nil
-	}
-	// As by a default route.
-	if mtu := w.fits(&value, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")); mtu != 0 {
-		return mtu, nil
-	}
-	return defaultMTU - value.Overhead(true), nil
-}
-
-// fits returns the MTU of what can be sent to the first of remotes that is reached,
-// encapsulated; 0: none is.
-func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
-	for _, remote := range remotes {
-		if t.Local.IsValid() && t.Local.Is4() != remote.Is4() {
-			continue
-		}
-		if mtu := u.mtuTo(remote); mtu != 0 {
-			return mtu - t.Overhead(remote.Is6())
-		}
-	}
-	return 0
-}
-
-// peerChanged has the MTU of a tunnel follow that its peers are others now.
-func (t *tunnels) peerChanged(name datapath.TunnelName) error {
-	value, ok := t.get(name)
-	record := t.n.journal.tunnel(string(name))
-	if !ok || record == nil {
-		return nil // when it comes, it knows
-	}
-	s, err := t.n.present(record.Space)
-	if err != nil || s == nil {
-		return err
-	}
-	defer t.n.done(s)
-	_, err = t.setMTU(s, name, value, false)
-	return err
-}
-
-// underlay tells MTUs of ways in the host's namespace.
-type underlay struct {
-	host  *space
-	links map[int]netlink.Link // as they were seen
-}
-
-// mtuTo returns the MTU of the way to remote; 0: there is none.
-func (u *underlay) mtuTo(remote netip.Addr) int {
-	routes, err := u.host.nl.RouteGet(remote.AsSlice())
-	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
-		return 0
-	}
-	l := u.links[routes[0].LinkIndex]
-	if l == nil {
-		if l, err = u.host.nl.LinkByIndex(routes[0].LinkIndex); err != nil {
-			return 0
-		}
-		u.links[routes[0].LinkIndex] = l
-	}
-	if mtu := u.routeMTU(remote); mtu != 0 && mtu < l.Attrs().MTU {
-		return mtu
-	}
-	return l.Attrs().MTU
-}
-
-// routeMTU returns the MTU that the route to remote was given; 0: none. What the kernel has learnt from ICMP
-// errors does not count: it may be about pods behind remote, whose source it translates.
-func (u *underlay) routeMTU(remote netip.Addr) int {
-	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
-	if err != nil || len(routes) == 0 {
-		return 0
-	}
-	return routes[0].MTU
-}
-
 // Delete implements [datapath.Table].
 func (t *tunnels) Delete(_ context.Context, name datapath.TunnelName) error {
 	t.mu.Lock()
 	delete(t.wanted, name)
+	delete(t.mtus, name)
+	delete(t.keep, name)
 	t.mu.Unlock()
 	record := t.n.journal.tunnel(string(name))
 	if record == nil {
@@ -351,16 +231,7 @@ func (t *tunnels) remove(name string, record *tunnelRecord) error {
 
 // Keys implements [datapath.Table].
 func (t *tunnels) Keys(context.Context) iter.Seq2[datapath.TunnelName, error] {
-	t.n.journal.mu.Lock()
-	names := slices.Sorted(maps.Keys(t.n.journal.held.Tunnels))
-	t.n.journal.mu.Unlock()
-	return func(yield func(datapath.TunnelName, error) bool) {
-		for _, name := range names {
-			if !yield(datapath.TunnelName(name), nil) {
-				return
-			}
-		}
-	}
+	return keysOf[datapath.TunnelName](namesOf(t.n.journal, t.n.journal.held.Tunnels))
 }
 
 // Verify implements [datapath.Table].

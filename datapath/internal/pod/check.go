@@ -34,6 +34,8 @@ func (l *Links) Check(_ context.Context, p *datapath.PodLink) error {
 		return fmt.Errorf("device %q of the switch is not ours", p.Device)
 	case outer.Attrs().Flags&net.FlagUp == 0:
 		return fmt.Errorf("device %q of the switch is down", p.Device)
+	case p.MTU != 0 && outer.Attrs().MTU != p.MTU:
+		return fmt.Errorf("device %q of the switch has MTU %d, not %d", p.Device, outer.Attrs().MTU, p.MTU)
 	}
 	pod, err := openPod(p.Netns)
 	if err != nil {
@@ -84,30 +86,44 @@ func checkAddresses(pod *end, inner netlink.Link, wanted []netip.Prefix) error {
 func checkRoutes(pod *end, inner netlink.Link, wanted []datapath.PodRoute) error {
 	for i := range wanted {
 		w := &wanted[i]
-		family := netlink.FAMILY_V4
-		if w.Prefix.Addr().Is6() {
-			family = netlink.FAMILY_V6
-		}
-		table := w.Table
-		if table == 0 {
-			table = unix.RT_TABLE_MAIN
-		}
-		filter := &netlink.Route{LinkIndex: inner.Attrs().Index, Table: table}
-		list, err := dump.Retry(func() ([]netlink.Route, error) {
-			return pod.RouteListFiltered(family, filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
-		})
+		list, err := pod.routes(w, inner.Attrs().Index)
 		if err != nil {
-			return fmt.Errorf("routes of the pod: %w", err)
+			return err
 		}
 		is := func(r netlink.Route) bool {
 			via, _ := netip.AddrFromSlice(r.Gw)
-			return prefixOf(r.Dst) == w.Prefix.Masked() && via.Unmap() == w.Via || r.Dst == nil && w.Prefix.Bits() == 0 && via.Unmap() == w.Via
+			return leadsTo(&r, w.Prefix) && via.Unmap() == w.Via
 		}
 		if !slices.ContainsFunc(list, is) {
 			return fmt.Errorf("route %s of the pod: %w", w.Prefix, datapath.ErrAbsent)
 		}
 	}
 	return nil
+}
+
+// routes returns those of the table and the family of r, by a device; 0: by all.
+func (e *end) routes(r *datapath.PodRoute, index int) ([]netlink.Route, error) {
+	family, mask := netlink.FAMILY_V4, netlink.RT_FILTER_TABLE
+	if r.Prefix.Addr().Is6() {
+		family = netlink.FAMILY_V6
+	}
+	filter := &netlink.Route{LinkIndex: index, Table: r.Table}
+	if r.Table == 0 {
+		filter.Table = unix.RT_TABLE_MAIN
+	}
+	if index != 0 {
+		mask |= netlink.RT_FILTER_OIF
+	}
+	list, err := dump.Retry(func() ([]netlink.Route, error) { return e.RouteListFiltered(family, filter, mask) })
+	if err != nil {
+		return nil, fmt.Errorf("routes of the pod: %w", err)
+	}
+	return list, nil
+}
+
+// leadsTo says whether a route is to exactly this prefix.
+func leadsTo(r *netlink.Route, prefix netip.Prefix) bool {
+	return prefixOf(r.Dst) == prefix.Masked() || r.Dst == nil && prefix.Bits() == 0
 }
 
 func prefixOf(n *net.IPNet) netip.Prefix {

@@ -87,12 +87,15 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 		p.MTU = bridge.Attrs().MTU
 	}
 	limitRoutes(p)
+	if err := spareRoutes(pod, p); err != nil {
+		return err
+	}
 	// A link that nobody knows of: who made it was killed.
 	if there, err = sw.link(p.Device); err != nil || there == nil {
 		return err
 	}
 	if !l.isOurs(there) {
-		return fmt.Errorf("device %q of the switch: %w, and not ours: rename it, or choose another prefix (pods.devicePrefix)", p.Device, datapath.ErrExists)
+		return fmt.Errorf("device %q of the switch %w", p.Device, datapath.ErrNameTaken)
 	}
 	return remove(sw, there)
 }
@@ -110,6 +113,44 @@ func limitRoutes(p *datapath.PodLink) {
 	}
 }
 
+// spareRoutes takes out the routes that the pod need not have, since others go there.
+func spareRoutes(pod *end, p *datapath.PodLink) error {
+	kept := make([]datapath.PodRoute, 0, len(p.Routes))
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		if r.Spare {
+			device, err := pod.way(r)
+			if err != nil {
+				return err
+			}
+			if device != "" {
+				continue
+			}
+		}
+		kept = append(kept, *r)
+	}
+	p.Routes = kept
+	return nil
+}
+
+// way returns the device of a route to the same prefix as r; empty: there is none.
+func (e *end) way(r *datapath.PodRoute) (device string, err error) {
+	list, err := e.routes(r, 0)
+	if err != nil {
+		return "", err
+	}
+	for i := range list {
+		if !leadsTo(&list[i], r.Prefix) {
+			continue
+		}
+		if link, err := e.LinkByIndex(list[i].LinkIndex); err == nil {
+			return link.Attrs().Name, nil
+		}
+		return "another device", nil
+	}
+	return "", nil
+}
+
 // makePair makes both ends where they belong: neither is ever seen elsewhere, or with
 // another address.
 func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error) {
@@ -119,7 +160,13 @@ func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error
 		LinkAttrs: attrs, PeerName: p.IfName, PeerNamespace: netlink.NsFd(pod.ns),
 		PeerHardwareAddr: p.MAC, PeerMTU: uint32(p.MTU),
 	}
-	if err := sw.LinkAdd(veth); err != nil {
+	err := sw.LinkAdd(veth)
+	if errors.Is(err, unix.EEXIST) { // somebody was faster, in the switch or in the pod
+		if there, _ := sw.link(p.Device); there != nil && !l.isOurs(there) {
+			err = datapath.ErrNameTaken
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make device %q and %q in the pod: %w", p.Device, p.IfName, err)
 	}
 	link, err := sw.link(p.Device)
@@ -175,8 +222,15 @@ func furnish(pod *end, inner netlink.Link, p *datapath.PodLink) error {
 		return err
 	}
 	for i := range p.Routes {
-		if err := pod.RouteAdd(routeOf(&p.Routes[i], index)); err != nil {
-			return fmt.Errorf("route %s: %w", p.Routes[i].Prefix, err)
+		r := &p.Routes[i]
+		err := pod.RouteAdd(routeOf(r, index))
+		if errors.Is(err, unix.EEXIST) {
+			if device, _ := pod.way(r); device != "" {
+				err = fmt.Errorf("the pod has one already, by %s: leave it out, or give this one a priority", device)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("route %s: %w", r.Prefix, err)
 		}
 	}
 	return nil

@@ -127,7 +127,19 @@ func (e *end) link(name string) (netlink.Link, error) {
 // alias is what the switch's end of a link bears.
 func (l *Links) alias(label string) string {
 	text := network.Mark(l.cfg) + " pod " + label
-	return text[:min(len(text), 255)] // the kernel's IFALIASZ
+	return text[:min(len(text), maxAlias)]
+}
+
+// maxAlias is the kernel's IFALIASZ, without the zero at its end.
+const maxAlias = 255
+
+// label is what alias was made of; empty where that was cut short.
+func (l *Links) label(alias string) string {
+	if len(alias) >= maxAlias {
+		return ""
+	}
+	text, _ := strings.CutPrefix(alias, network.Mark(l.cfg)+" pod ")
+	return text
 }
 
 // isOurs says whether a device is the switch's end of a link that we made: it bears
@@ -182,7 +194,7 @@ func remove(sw *end, link netlink.Link) error {
 }
 
 // Devices implements [datapath.PodLinks].
-func (l *Links) Devices(context.Context) ([]string, error) {
+func (l *Links) Devices(context.Context) (map[string]string, error) {
 	sw, err := l.openSwitch()
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil, nil
@@ -195,13 +207,13 @@ func (l *Links) Devices(context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
-	var names []string
+	devices := map[string]string{}
 	for _, link := range list {
 		if a := link.Attrs(); l.isOurs(link) && a.Name != l.cfg.SwitchDevice && a.Name != l.cfg.HostDevice {
-			names = append(names, a.Name)
+			devices[a.Name] = l.label(a.Alias)
 		}
 	}
-	return names, nil
+	return devices, nil
 }
 
 // NodeAddresses implements [datapath.PodLinks].

@@ -98,7 +98,7 @@ func TestMake(t *testing.T) {
 	if err := s.Check(t.Context(), l); err != nil {
 		t.Errorf("check of what is as it was made: %v", err)
 	}
-	if names, err := s.Devices(t.Context()); err != nil || len(names) != 1 || names[0] != "hs1" {
+	if names, err := s.Devices(t.Context()); err != nil || len(names) != 1 || names["hs1"] != "shop/web c1/eth0" {
 		t.Errorf("devices %q, %v", names, err)
 	}
 	for range 2 {
@@ -138,6 +138,25 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
+// TestCheckFindsMTU: larger packets are lost where a stranger gave the switch's end another
+// one. What the pod does with its own end is its business.
+func TestCheckFindsMTU(t *testing.T) {
+	s := newSite(t)
+	l := s.link()
+	s.make(l)
+	if err := s.Links.Open(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	s.pod.Run(t, "ip", "link", "set", "eth0", "mtu", "1300")
+	if err := s.Check(t.Context(), l); err != nil {
+		t.Errorf("check with another MTU within the pod: %v", err)
+	}
+	s.sw.Run(t, "ip", "link", "set", "hs1", "mtu", "1000")
+	if err := s.Check(t.Context(), l); err == nil || !strings.Contains(err.Error(), "has MTU 1000, not 1400") {
+		t.Errorf("check with another MTU in the switch: %v", err)
+	}
+}
+
 // TestMakeFails: nothing is left, and what is not ours is left alone.
 func TestMakeFails(t *testing.T) {
 	s := newSite(t)
@@ -160,7 +179,7 @@ func TestMakeFails(t *testing.T) {
 	}
 	s.sw.Run(t, "ip", "link", "add", "hs3", "type", "veth", "peer", "name", "foreign")
 	other.Device, other.IfName = "hs3", "eth3"
-	if err := s.Make(t.Context(), other); !errors.Is(err, datapath.ErrExists) {
+	if err := s.Make(t.Context(), other); !errors.Is(err, datapath.ErrNameTaken) {
 		t.Errorf("in the place of a stranger's device: %v", err)
 	}
 	if err := s.Delete(t.Context(), "hs3"); err != nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // Some of what can happen needs another process: one with other credentials or
@@ -192,14 +193,7 @@ func TestStoppedDaemon(t *testing.T) {
 	if _, err := kept.Version(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it has stopped", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Process.Pid))
-		_, state, _ := strings.Cut(string(stat), ") ")
-		return err == nil && strings.HasPrefix(state, "T")
-	})
+	testnet.Stop(t, d.Process.Pid)
 	for name, c := range map[string]*client.Client{"kept connection": kept, "new connection": newClient(t, filepath.Join(dir, "run"))} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

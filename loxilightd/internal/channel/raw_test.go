@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // Protocol numbers of the handshake, written down from nanomsg's RFCs.
@@ -98,11 +100,5 @@ func eventsPath(c *Channel) string  { return filepath.Join(filepath.Dir(controlP
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond) // between two looks, bounded by the deadline
-	}
+	testnet.Eventually(t, 20*time.Second, what, cond)
 }

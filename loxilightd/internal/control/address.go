@@ -4,6 +4,7 @@ package control
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -53,13 +54,20 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	if err != nil {
 		return p, fmt.Errorf("is no address or prefix: want such as 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32")
 	}
-	if err := checkAddr(p.Addr()); err != nil {
-		return p, err
+	return p, checkPrefix(p)
+}
+
+// checkPrefix refuses prefixes that mean something else than they seem to.
+func checkPrefix(p netip.Prefix) error {
+	switch a := p.Addr(); {
+	case a.Is4In6() && p.Bits() >= 96:
+		return fmt.Errorf("an IPv4 prefix in IPv6 clothes: write %s", netip.PrefixFrom(a.Unmap(), p.Bits()-96).Masked())
+	case a.Is4In6():
+		return checkAddr(a)
+	case p.Masked() != p:
+		return fmt.Errorf("has bits behind its length: write %s", p.Masked())
 	}
-	if p.Masked() != p {
-		return p, fmt.Errorf("has bits behind its length: write %s", p.Masked())
-	}
-	return p, nil
+	return nil
 }
 
 // mostOfRange bounds how many prefixes a range of addresses can become: it is twice
@@ -185,7 +193,7 @@ func checkHost(a netip.Addr) error {
 		return err
 	}
 	if a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		return fmt.Errorf("%s is not the address of one station", a)
+		return errors.New("is not the address of one station")
 	}
 	return nil
 }
@@ -200,10 +208,17 @@ func parseHost(text string) (netip.Addr, error) {
 }
 
 // checkDevice refuses what cannot be the name of a Linux device.
-func checkDevice(field, name string) *api.Error {
+func checkDevice(field, name string) *api.Error { return checkDeviceName(field, name, maxDevice) }
+
+// checkDeviceName refuses what cannot be the name of a Linux device that has at most so many
+// characters.
+func checkDeviceName(field, name string, most int) *api.Error {
+	if name == "" {
+		return invalid(field, "is missing: want the name of a device")
+	}
 	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
-	if name == "" || len(name) > maxDevice || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
-		return invalid(field, "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(name), maxDevice)
+	if len(name) > most || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
+		return invalid(field, "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(name), most)
 	}
 	return nil
 }

@@ -5,8 +5,11 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
@@ -61,7 +64,22 @@ func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *ap
 	if err != nil {
 		return 0, refusalError(err)
 	}
+	if slices.ContainsFunc(deletes, func(ref api.ObjectRef) bool { return ref.Kind == api.KindEndpoint }) {
+		o.s.podsGone()
+	}
 	return result.Revision, nil
+}
+
+// podsGone reads the object files again where pods were in the way of a PodNetwork in
+// them. While others still are, the state of the daemon says so.
+func (s *Server) podsGone() {
+	err, ok := errors.AsType[*api.Error](s.filesFailed())
+	if !ok || err.Reason() != api.ReasonConflict || err.Data == nil || !strings.HasPrefix(err.Data.Object, api.KindPodNetwork+"/") {
+		return
+	}
+	if result, err := s.Reload(); err == nil {
+		s.Log.Info("object files taken over, since pods that were in their way are gone", slog.Any("changes", result.Summary))
+	}
 }
 
 // Ready waits until the objects are as wanted at revision or later. When ctx ends first
@@ -98,10 +116,10 @@ func (o Objects) Status(ref api.ObjectRef) (api.Status, bool) {
 }
 
 // Owned returns the objects of a kind that the owner has.
-func (o Objects) Owned(kind string) (list []api.ObjectRef) {
+func (o Objects) Owned(kind string) (list []api.Object) {
 	for x := range o.s.Store.Snapshot().After(kind, "") {
 		if x.Owner == o.owner {
-			list = append(list, api.ObjectRef{Kind: x.Kind, Name: x.Name})
+			list = append(list, api.Object{Kind: x.Kind, Name: x.Name, Owner: x.Owner, Spec: json.RawMessage(x.Spec)})
 		}
 	}
 	return list

@@ -61,15 +61,18 @@ func (s *Server) confirmTurned(revision uint64, c state.Confirmation, message st
 // settleFiles reads the object files again where they could not be taken over,
 // which a change that waited to be confirmed may have been in the way of.
 func (s *Server) settleFiles() {
-	s.mu.Lock()
-	failed := s.fileFail != nil
-	s.mu.Unlock()
-	if !failed {
+	if s.filesFailed() == nil {
 		return
 	}
 	if _, err := s.Reload(); err != nil {
 		s.Log.Warn("object files still not taken over", slog.Any("error", err))
 	}
+}
+
+func (s *Server) filesFailed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fileFail
 }
 
 // watchConfirm takes back what is not confirmed in time until ctx ends.

@@ -33,6 +33,10 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 	if v.Addresses, err = parseEndpointAddresses(s.Addresses); err != nil {
 		return nil, err
 	}
+	if err := checkMTU(s.MTU, leastMTU); err != nil {
+		return nil, err
+	}
+	v.MTU = s.MTU
 	if err := checkLabels(s.Labels); err != nil {
 		return nil, invalid("spec.labels", "%s", strings.TrimPrefix(err.Message, "labels: "))
 	}
@@ -99,10 +103,14 @@ func parseEndpointAddresses(told []string) (list []netip.Addr, err *api.Error) {
 	return list, nil
 }
 
-func (s *Server) endpointStatus(k state.Key) *api.EndpointStatus {
+func (s *Server) endpointStatus(k state.Key, v *state.Endpoint) *api.EndpointStatus {
 	st := &api.EndpointStatus{Status: s.statusOf(k)}
 	if p, ok := s.Plane.Telemetry().PortState(datapath.EndpointName(k.Name).Port()); ok && p.Index != 0 {
 		st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
+	}
+	if s.PodRates != nil {
+		in, out := s.PodRates(v.Device, k.Name)
+		st.IngressRate, st.EgressRate = in.Rate, out.Rate
 	}
 	return st
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const endpointSpec = `{"device":"hs3","addresses":["10.244.3.5","2001:db8:3::5"],"mac":"0a:58:0a:f4:03:05",` +
-	`"labels":{"app":"web"},"namespace":"shop","pod":"web-1","network":"default","netns":"/run/netns/web-1","containerID":"4f1d0c"}`
+	`"mtu":1450,"labels":{"app":"web"},"namespace":"shop","pod":"web-1","network":"default","netns":"/run/netns/web-1","containerID":"4f1d0c"}`
 
 func TestEndpointMeans(t *testing.T) {
 	v, err := Decode(api.KindEndpoint, []byte(endpointSpec))
@@ -24,7 +24,7 @@ func TestEndpointMeans(t *testing.T) {
 	}
 	want := &state.Endpoint{
 		Endpoint: datapath.Endpoint{
-			Device: "hs3", MAC: [6]byte{0x0a, 0x58, 0x0a, 0xf4, 0x03, 0x05}, Network: "default",
+			Device: "hs3", MAC: [6]byte{0x0a, 0x58, 0x0a, 0xf4, 0x03, 0x05}, MTU: 1450, Network: "default",
 			Addresses: []netip.Addr{netip.MustParseAddr("10.244.3.5"), netip.MustParseAddr("2001:db8:3::5")},
 		},
 		Labels: map[string]string{"app": "web"}, Namespace: "shop", Pod: "web-1",
@@ -36,8 +36,9 @@ func TestEndpointMeans(t *testing.T) {
 
 func TestEndpointRefused(t *testing.T) {
 	for _, tt := range []struct{ old, new, field, text string }{
-		{`"hs3"`, `""`, "device", "no name of a device"},
+		{`"hs3"`, `""`, "device", "is missing: want the name of a device"},
 		{`"hs3"`, `"a device of too long a name"`, "device", "no name of a device"},
+		{`1450`, `67`, "mtu", "67 is not between 68 and 65535"},
 		{`"0a:58:0a:f4:03:05"`, `""`, "mac", "is missing"},
 		{`"0a:58:0a:f4:03:05"`, `"0a:58"`, "mac", "six bytes"},
 		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:fe:80:00:00"`, "mac", "six bytes"},

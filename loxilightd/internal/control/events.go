@@ -96,7 +96,7 @@ func (s *Server) publishSamples(ctx context.Context) {
 func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
 		s.publish(api.TopicDrops, &api.DropEvent{
-			Reason: d.Reason, Packet: packetOf(&d.Packet), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Length: d.Length,
+			Reason: d.Reason, Packet: droppedPacket(d), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Length: d.Length,
 		})
 	}
 	if d := sample.Decision; d != nil {
@@ -111,6 +111,24 @@ func (s *Server) publishSample(sample datapath.Sample) {
 		}
 		s.publish(api.TopicConnections, &api.ConnectionEvent{Action: action, Connection: *s.nameConnection(connectionOf(c), c)})
 	}
+}
+
+// spoofed is the reason for drops by the guard of an Endpoint, which reads ARP, too.
+const spoofed = "spoofed"
+
+// droppedPacket tells of a packet as far as it was looked into. Protocol 0 of addresses of
+// IPv4 is ARP where a guard dropped it: of IP it would be IPv6's hop-by-hop options.
+func droppedPacket(d *datapath.Drop) api.Packet {
+	p := packetOf(&d.Packet)
+	source, destination := d.Packet.Tuple.Source.Addr().Unmap(), d.Packet.Tuple.Destination.Addr().Unmap()
+	switch {
+	case d.Packet.Protocol != 0:
+	case d.Reason == spoofed && source.Is4():
+		p.Protocol, p.Tuple = "arp", api.Tuple{Source: source.String(), Destination: destination.String()}
+	case source.IsUnspecified() && destination.IsUnspecified():
+		p.Protocol, p.Tuple = "", api.Tuple{}
+	}
+	return p
 }
 
 func packetOf(p *datapath.Packet) api.Packet {

@@ -79,6 +79,29 @@ func TestChangeEventsOfLargeTransaction(t *testing.T) {
 	}
 }
 
+// TestDroppedPacket: ARP has no ports, and of what was not looked into nothing is told.
+func TestDroppedPacket(t *testing.T) {
+	at := netip.MustParseAddrPort
+	for _, c := range []struct {
+		reason       string
+		protocol     datapath.Protocol
+		source, dest string
+		want         api.Packet
+	}{
+		{"spoofed", 0, "10.244.1.77:0", "10.244.1.6:0", api.Packet{Protocol: "arp", Tuple: api.Tuple{Source: "10.244.1.77", Destination: "10.244.1.6"}}},
+		{"spoofed", 0, "0.0.0.0:0", "10.244.1.6:0", api.Packet{Protocol: "arp", Tuple: api.Tuple{Source: "0.0.0.0", Destination: "10.244.1.6"}}},
+		{"spoofed", 0, "[::]:0", "[::]:0", api.Packet{}},
+		{"spoofed", datapath.UDP, "10.244.1.77:68", "10.244.1.6:67", api.Packet{Protocol: "udp", Tuple: api.Tuple{Source: "10.244.1.77:68", Destination: "10.244.1.6:67"}}},
+		{"no_route", 0, "10.244.1.77:0", "10.244.1.6:0", api.Packet{Protocol: "0", Tuple: api.Tuple{Source: "10.244.1.77:0", Destination: "10.244.1.6:0"}}},
+	} {
+		d := datapath.Drop{Reason: c.reason, Packet: datapath.Packet{Device: "hs3", Protocol: c.protocol, Tuple: datapath.Tuple{Source: at(c.source), Destination: at(c.dest)}}}
+		c.want.Device, c.want.Hook = "hs3", "ingress"
+		if got := droppedPacket(&d); got != c.want {
+			t.Errorf("%s of %s > %s: %+v, want %+v", c.reason, c.source, c.dest, got, c.want)
+		}
+	}
+}
+
 func TestOtherEvents(t *testing.T) {
 	h := newHarness(t)
 	h.run()

@@ -13,7 +13,7 @@ const maxSpec = 16 << 20
 
 // misplaced refuses a part of an object that nothing came before.
 func misplaced(part *api.Object) *api.Error {
-	return invalid("append", "nothing came before in this transaction that it could be a part of").At(shorten(part.Kind+"/"+part.Name), "append")
+	return invalid("", "nothing came before in this transaction that it could be a part of").At(shorten(part.Kind+"/"+part.Name), "append")
 }
 
 // extend adds a further part to the last object of a transaction.

@@ -176,7 +176,7 @@ func (d *document) parse() (*state.Object, *api.Error) {
 		return nil, api.Errorf(api.ReasonInvalid, "%s", ferr.text).At(d.ref(), ferr.path)
 	}
 	if o.Owner != "" && o.Owner != api.OwnerFile {
-		return nil, invalid("owner", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(d.ref(), "owner")
+		return nil, invalid("", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(d.ref(), "owner")
 	}
 	object, aerr := parseObject(&o, api.OwnerFile, 0)
 	if aerr != nil && aerr.Data != nil && aerr.Data.Object == "" {

@@ -45,6 +45,7 @@ type fakePlane struct {
 
 func (p *fakePlane) Connections() datapath.Connections { return p }
 func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
+func (p *fakePlane) DeviceOf(netip.Addr, bool) string  { return "" }
 func (p *fakePlane) Changed() <-chan struct{}          { return nil }
 
 func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
@@ -105,12 +106,13 @@ func (p *fakePlane) PortState(name datapath.PortName) (datapath.PortState, bool)
 }
 
 func (p *fakePlane) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
-	return datapath.TunnelState{MTU: 1450, Peers: len(name)}, name == "known"
+	return datapath.TunnelState{MTU: 1450, Peers: len(name), Traffic: datapath.PeerCounters{
+		SentPackets: 50, SentBytes: 500, ReceivedPackets: 60, ReceivedBytes: 700, Drops: 2}}, name == "known"
 }
 
 func (p *fakePlane) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
 	return datapath.PeerState{Underlay: netip.MustParseAddr("192.0.2.2"), Local: netip.MustParseAddr("192.0.2.1"), Device: "eth0",
-		Traffic: datapath.PeerCounters{SentPackets: 3, Drops: 1}}, name == "known"
+		Traffic: datapath.PeerCounters{SentPackets: 3, SentBytes: 400, ReceivedPackets: 7, ReceivedBytes: 700, Drops: 1}}, name == "known"
 }
 
 func (p *fakePlane) Features(context.Context) (datapath.Features, error)      { return p.features, nil }
@@ -247,6 +249,9 @@ func checkError(t testing.TB, what, answer string, code int, object, field, text
 	}
 	if e.Code != code || e.Data.Object != object || e.Data.Field != field || !strings.Contains(e.Message, text) {
 		t.Errorf("%s:\n got %d at %q %q: %s\nwant %d at %q %q: …%s…", what, e.Code, e.Data.Object, e.Data.Field, e.Message, code, object, field, text)
+	}
+	if field != "" && strings.Contains(e.Message, field+": "+field+": ") {
+		t.Errorf("%s: the message names %s twice: %s", what, field, e.Message)
 	}
 	for _, part := range []string{object, field} {
 		if !strings.Contains(e.Message, part) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -108,13 +109,9 @@ func TestNotConfirmed(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: Service\nname: other\nspec: {frontends: [\"198.51.100.10:80/tcp\"]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.wantError("reload", "{}", 3, "Service/other", "", "goes back to web")
+	h.wantError("reload", "{}", 3, "Service/other", "", "goes back to Service/web")
 	c.pass(time.Hour)
-	for deadline := time.Now().Add(20 * time.Second); h.port() != "80"; {
-		if time.Sleep(time.Millisecond); time.Now().After(deadline) {
-			t.Fatalf("port %s, want 80: not taken back", h.port())
-		}
-	}
+	testnet.Eventually(t, 20*time.Second, "it is taken back, to port 80", func() bool { return h.port() == "80" })
 	checkError(t, "confirm", h.ask(admin, "confirm", `{"revision":2}`), 3, "", "revision", "was taken back")
 	e := result[api.HistoryResult](h, "history", `{"limit":1}`).Items[0]
 	if e.Method != "expire" || e.User != "loxilightd" || e.Restored != 1 || e.Revision != 3 {

@@ -117,7 +117,7 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["ff02::/64"]}`:                              "not addresses that stations can have",
 		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0"]}`:                               "is no prefix",
-		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "IPv6 clothes",
+		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "an IPv4 prefix in IPv6 clothes: write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second one of IPv4",
 		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
 		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",
@@ -144,7 +144,7 @@ func TestPodNetworkConflicts(t *testing.T) {
 	h.wantError("apply", network("c", `{"subnets":["10.0.0.0/8"]}`), 3, "PodNetwork/c", "spec.subnets[0]", "10.0.0.0/8 overlaps 10.7.0.0/24 of PodNetwork/a")
 	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24","2001:db8::80/121"]}`), 3, "PodNetwork/c", "spec.subnets[1]", "of PodNetwork/a")
 	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"bridge":"br7"}`), 3, "PodNetwork/c", "spec.bridge", "PodNetwork/a has hsvlan110")
-	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"mtu":1400}`), 3, "PodNetwork/c", "spec.mtu", "PodNetwork/a has 0")
+	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"mtu":1400}`), 3, "PodNetwork/c", "spec.mtu", "PodNetwork/a has none, which follows the uplinks: the pod networks of a node share one bridge, with one MTU")
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"hsvlan110"}}]}`, 3, "Bridge/d", "spec.device", "is the bridge of PodNetwork/a")
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"br9","ports":[{"device":"p2"},{"device":"hsvlan110"}]}}]}`,
 		3, "Bridge/d", "spec.ports[1].device", "is the bridge of PodNetwork/a")

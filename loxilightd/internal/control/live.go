@@ -225,12 +225,15 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	if v, ok := o.Value.(*state.Service); ok {
 		return s.serviceCounters(ctx, o.Name, v, from)
 	}
+	if v, ok := o.Value.(*state.Peer); ok && v.Tunnel == "" {
+		return nil, api.Errorf(api.ReasonUnsupported, "it names no tunnel, and what the underlay routes is not counted for it; the Interface that leads there has counters").At(o.Key.String(), "")
+	}
 	result, derr := s.plainCounters(ctx, o)
 	if derr != nil {
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Endpoints, Services, NAT and FirewallRules have").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Endpoints, Tunnels, Peers, Services, NAT and FirewallRules have").At(o.Key.String(), "")
 	}
 	return result, nil
 }
@@ -253,8 +256,26 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	case *state.NAT:
 		c, _, err := t.NATCounters(ctx, datapath.NATName(o.Name))
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops)}, err
+	case *state.Tunnel:
+		is, ok := t.TunnelState(datapath.TunnelName(o.Name))
+		return overlayCounters(is.Traffic, ok), nil
+	case *state.Peer:
+		is, ok := t.PeerState(datapath.PeerName(o.Name))
+		return overlayCounters(is.Traffic, ok), nil
 	}
 	return nil, nil
+}
+
+// overlayCounters are those of a tunnel or peer; known: the data plane has it.
+func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
+	if !known {
+		c = datapath.PeerCounters{}
+	}
+	return &api.CountersResult{
+		Packets: c.SentPackets + c.ReceivedPackets, Bytes: c.SentBytes + c.ReceivedBytes, Drops: map[string]uint64{},
+		Sent:     &api.Traffic{Packets: c.SentPackets, Bytes: c.SentBytes},
+		Received: &api.Traffic{Packets: c.ReceivedPackets, Bytes: c.ReceivedBytes}, Dropped: c.Drops,
+	}
 }
 
 // longestBackendCounters is how many bytes those of one backend have, encoded.

@@ -125,6 +125,16 @@ func TestCounters(t *testing.T) {
 	h.want("counters", `{"kind":"Service","name":"web"}`,
 		`{"packets":7,"bytes":700,"connections":2,"drops":{},"backends":[{"address":"10.0.1.2:8080","connections":2,"active":1,"packets":7,"bytes":700}]}`)
 	h.want("counters", `{"kind":"Interface","name":"up"}`, `{"packets":3,"bytes":0,"drops":{}}`)
+	result[api.ChangeResult](h, "apply", `{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx"}},
+		{"kind":"Peer","name":"known","spec":{"underlay":"192.0.2.2","tunnel":"known"}},
+		{"kind":"Peer","name":"waits","spec":{"underlay":"192.0.2.3","tunnel":"known"}},
+		{"kind":"Peer","name":"routed","spec":{"underlay":"192.0.2.4"}}]}`)
+	h.want("counters", `{"kind":"Peer","name":"known"}`,
+		`{"packets":10,"bytes":1100,"drops":{},"sent":{"packets":3,"bytes":400},"received":{"packets":7,"bytes":700},"dropped":1}`)
+	h.want("counters", `{"kind":"Tunnel","name":"known"}`,
+		`{"packets":110,"bytes":1200,"drops":{},"sent":{"packets":50,"bytes":500},"received":{"packets":60,"bytes":700},"dropped":2}`)
+	h.want("counters", `{"kind":"Peer","name":"waits"}`, `{"packets":0,"bytes":0,"drops":{},"sent":{"packets":0,"bytes":0},"received":{"packets":0,"bytes":0}}`)
+	h.wantError("counters", `{"kind":"Peer","name":"routed"}`, 6, "Peer/routed", "", "names no tunnel")
 	h.wantError("counters", `{"kind":"Service","name":"mail"}`, 2, "Service/mail", "", "no such object")
 	h.wantError("counters", `{"name":"web"}`, 1, "", "kind", "missing")
 }
@@ -204,5 +214,20 @@ func TestStatusFits(t *testing.T) {
 	left := 2000 - len(r.Datapath.Hooks)
 	if len(r.Health.Messages) != 1 || !strings.HasPrefix(r.Health.Messages[0], fmt.Sprint(left, " more hooks")) || left == 0 {
 		t.Errorf("%d hooks, %q", len(r.Datapath.Hooks), r.Health.Messages)
+	}
+}
+
+// TestTunnelTooLarge: where a Tunnel was told an MTU that does not fit, its status says so, and
+// that of the daemon.
+func TestTunnelTooLarge(t *testing.T) {
+	h := newHarness(t)
+	for told, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the way to its Peers, encapsulated: the device has 1450"} {
+		h.ask(admin, "apply", fmt.Sprintf(`{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx","mtu":%d}}]}`, told))
+		for method, params := range map[string]string{"get": `{"kind":"Tunnel","name":"known"}`, "status": "{}"} {
+			out := h.ask(reader, method, params)
+			if says := strings.Contains(out, "does not fit"); says != (want != "") || !strings.Contains(out, want) {
+				t.Errorf("mtu %d: %s says\n%s\nwant %q", told, method, out, want)
+			}
+		}
 	}
 }

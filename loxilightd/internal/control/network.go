@@ -135,7 +135,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 // routeParser reads the spec of a Route.
 type routeParser struct {
 	told  *api.RouteSpec
-	route datapath.Route
+	route state.Route
 }
 
 func parseRoute(s *api.RouteSpec) (state.Value, *api.Error) {
@@ -145,7 +145,7 @@ func parseRoute(s *api.RouteSpec) (state.Value, *api.Error) {
 			return nil, err
 		}
 	}
-	return &state.Route{Route: p.route}, nil
+	return &p.route, nil
 }
 
 func (p *routeParser) prefix() *api.Error {
@@ -174,13 +174,38 @@ func (p *routeParser) choice() *api.Error {
 	p.route.Switch = netns == 1
 	p.route.Type = [...]datapath.RouteType{datapath.RouteUnicast, datapath.RouteBlackhole, datapath.RouteUnreachable, datapath.RouteProhibit}[t]
 	p.route.Metric = p.told.Metric
-	if p.told.Peer != "" {
-		return api.Errorf(api.ReasonUnsupported, "a Route that leads to a Peer is not there yet: add its prefix to the prefixes of the Peer, or say by via and device where it leads").At("", "spec.peer")
+	return p.peer()
+}
+
+// peer reads where a Route leads that leads to a Peer, which says all the rest: by which
+// device, in which namespace.
+func (p *routeParser) peer() *api.Error {
+	told := p.told
+	if told.Peer == "" {
+		return nil
 	}
+	if len(told.Peer) > maxName || !namePattern.MatchString(told.Peer) {
+		return invalid("spec.peer", "%q is no name: want that of a Peer", shorten(told.Peer))
+	}
+	for _, f := range []struct {
+		name string
+		said bool
+	}{
+		{"netns", told.Netns != ""}, {"type", p.route.Type != datapath.RouteUnicast}, {"via", told.Via != ""}, {"device", told.Device != ""},
+		{"nexthops", len(told.NextHops) > 0}, {"metric", told.Metric != 0}, {"source", told.Source != ""}, {"mtu", told.MTU != 0},
+	} {
+		if f.said {
+			return invalid("spec."+f.name, "is for the Peer to say, which the route leads to: leave it out, or leave peer out")
+		}
+	}
+	p.route.Peer = told.Peer
 	return nil
 }
 
 func (p *routeParser) nextHops() *api.Error {
+	if p.route.Peer != "" {
+		return nil
+	}
 	one := p.told.Via != "" || p.told.Device != ""
 	switch {
 	case p.route.Type != datapath.RouteUnicast && (one || len(p.told.NextHops) > 0):

@@ -76,10 +76,11 @@ func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Er
 // that this version refuses their objects. A kind's line goes with what carries it.
 var NotCarried = map[string]bool{}
 
-// carried refuses an object of a kind that nothing would carry out.
+// carried refuses an object of a kind that nothing would carry out, or that cannot be beside
+// what the daemon makes without being told.
 func (s *Server) carried(o *state.Object) *api.Error {
 	if !s.NotCarried[o.Kind] {
-		return nil
+		return s.notReserved(o)
 	}
 	return api.Errorf(api.ReasonUnsupported, "objects of this kind are not in this version yet").At(o.Key.String(), "kind")
 }

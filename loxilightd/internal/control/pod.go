@@ -72,11 +72,8 @@ func parsePodSubnet(text string) (p netip.Prefix, err error) {
 	if p, err = netip.ParsePrefix(text); err != nil {
 		return p, fmt.Errorf("is no prefix: want such as 10.244.3.0/24 or 2001:db8:3::/64")
 	}
-	if err := checkAddr(p.Addr()); err != nil {
+	if err := checkPrefix(p); err != nil {
 		return p, err
-	}
-	if p.Masked() != p {
-		return p, fmt.Errorf("has bits behind its length: write %s", p.Masked())
 	}
 	shortest, longest := shortestPod4, longestPod4
 	if p.Addr().Is6() {

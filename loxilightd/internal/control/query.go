@@ -66,7 +66,11 @@ func parseIndex(text string) (int, *api.Error) {
 }
 
 func notFound(kind, name string) *api.Error {
-	return api.Errorf(api.ReasonNotFound, "there is no such object").At(kind+"/"+shorten(name), "")
+	todo := "see llcli get " + strings.ToLower(kind) + "s"
+	if kind == api.KindEndpoint {
+		todo += ", where a pod is called NAMESPACE/NAME"
+	}
+	return api.Errorf(api.ReasonNotFound, "there is no such object: %s", todo).At(kind+"/"+shorten(name), "")
 }
 
 // encode returns o as an answer of at most limit bytes, with its lists from

@@ -57,9 +57,10 @@ type Progress interface {
 type Event interface{ SetSeq(seq uint64) }
 
 // Options are what [New] needs. All fields must be set, but for Report, Network, CNI,
-// Leases, NotCarried and ObjectDir.
+// Leases, PodRates, NotCarried and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
+	StateDir                 string
 
 	Store    *state.Store
 	Report   *state.Report // what opening the store told; nil: nothing
@@ -68,9 +69,16 @@ type Options struct {
 	Network  datapath.NetworkLister // what the kernel's own forwarding holds; nil: not to be told
 	CNI      CNI                    // carries out what runtimes ask for; nil: not supported
 	Leases   Leases                 // of addresses for pods; nil: there are none
+	// PodProblems says what is wrong with what is remembered of pods; nil: nothing.
+	PodProblems func() []string
+	// PodRates tells what bounds the traffic to and from the pod of an Endpoint behind a
+	// device; nil: nothing does.
+	PodRates func(device, endpoint string) (ingress, egress datapath.PodRate)
 	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
 	NotCarried map[string]bool
 	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
+	// SwitchDevice is the switch's end of the link to the host; empty: there is none.
+	SwitchDevice string
 	// Publish numbers an event and sends it to whom it may concern.
 	Publish func(topic string, event Event) error
 	Log     *slog.Logger

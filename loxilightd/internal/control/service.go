@@ -17,7 +17,7 @@ import (
 func parseService(s *api.ServiceSpec) (state.Value, *api.Error) {
 	v := &state.Service{}
 	for _, parse := range []func(*api.ServiceSpec, *state.Service) *api.Error{
-		parseFrontends, parseBackends, parseChoice, parseRanges, parseHealth, parseIdle,
+		parseFrontends, parseBackends, parseChoice, parseRanges, parseHealth, parseIdle, parseDiverts, parseRest,
 	} {
 		if err := parse(s, v); err != nil {
 			return nil, err
@@ -118,23 +118,69 @@ func parseChoice(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
-func parseRanges(s *api.ServiceSpec, v *state.Service) *api.Error {
-	before := firstTwice[netip.Prefix](len(s.SourceRanges))
-	for i, text := range s.SourceRanges {
-		field := fmt.Sprintf("spec.sourceRanges[%d]", i)
+func parseRanges(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
+	v.SourceRanges, err = parseClients(s.SourceRanges, "spec.sourceRanges", map[netip.Prefix]string{})
+	return err
+}
+
+// parseClients parses prefixes of clients in a field. None stands twice, nor at another
+// place: before has those.
+func parseClients(texts []string, name string, before map[netip.Prefix]string) (list []netip.Prefix, _ *api.Error) {
+	for i, text := range texts {
+		field := fmt.Sprintf("%s[%d]", name, i)
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			return invalid(field, "%q is no prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
+			return nil, invalid(field, "%q is no prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
 		case p.Addr().Is4In6():
-			return invalid(field, "%q is an IPv4 address in IPv6 clothes: write it as IPv4", shorten(text))
+			return nil, invalid(field, "%q is an IPv4 address in IPv6 clothes: write it as IPv4", shorten(text))
 		case p.Masked() != p:
-			return invalid(field, "%q has bits behind its length: write %s", shorten(text), p.Masked())
+			return nil, invalid(field, "%q has bits behind its length: write %s", shorten(text), p.Masked())
 		}
-		if first := before(i, p); first >= 0 {
-			return invalid(field, "%s stands at sourceRanges[%d] already", p, first)
+		if first, ok := before[p]; ok {
+			return nil, invalid(field, "%s stands at %s already", p, strings.TrimPrefix(first, "spec."))
 		}
-		v.SourceRanges = append(v.SourceRanges, p)
+		before[p] = field
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
+	before := map[netip.Prefix]string{}
+	for i := range s.Divert {
+		told := &s.Divert[i]
+		field := func(name string) string { return fmt.Sprintf("spec.divert[%d].%s", i, name) }
+		if len(told.Sources) == 0 {
+			return invalid(field("sources"), "is missing: say the prefixes of the clients, such as 10.0.0.0/8")
+		}
+		if len(told.Service) > maxName || !namePattern.MatchString(told.Service) {
+			return invalid(field("service"), "%q is no name of a Service", shorten(told.Service))
+		}
+		d := datapath.Divert{Service: datapath.ServiceName(told.Service)}
+		if d.Sources, err = parseClients(told.Sources, field("sources"), before); err != nil {
+			return err
+		}
+		v.Diverts = append(v.Diverts, d)
+	}
+	return nil
+}
+
+// parseRest reads what becomes of the frontends' addresses, and of connections that
+// there is no backend for.
+func parseRest(s *api.ServiceSpec, v *state.Service) *api.Error {
+	silent, err := choose("spec.noBackend", s.NoBackend, "reject", "drop")
+	if err != nil {
+		return err
+	}
+	other, err := choose("spec.otherPorts", s.OtherPorts, "pass", "reject", "drop")
+	if err != nil {
+		return err
+	}
+	v.Silent, v.Announce = silent == 1, s.Announce
+	v.OtherPorts = [...]datapath.OtherPorts{datapath.OtherPortsPass, datapath.OtherPortsReject, datapath.OtherPortsDrop}[other]
+	if s.Announce && s.OtherPorts == "" {
+		v.OtherPorts = datapath.OtherPortsReject
 	}
 	return nil
 }

@@ -89,7 +89,8 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 const maxDevice = 15
 
 func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
-	if err := checkDevice("spec.device", s.Device); err != nil {
+	address, err := parseInterfaceDevice(s)
+	if err != nil {
 		return nil, err
 	}
 	netns, err := choose("spec.netns", s.Netns, "host", "switch")
@@ -104,14 +105,32 @@ func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
 	if err != nil {
 		return nil, err
 	}
-	if xdp != 0 {
-		return nil, api.Errorf(api.ReasonUnsupported, "XDP programs are not there yet: leave it off").At("", "spec.xdp")
-	}
 	return &state.Interface{Port: datapath.Port{
-		Device: s.Device,
-		Switch: netns == 1,
-		Role:   [...]datapath.Role{datapath.RoleUplink, datapath.RolePort, datapath.RoleHost, datapath.RoleTunnel}[role],
+		Device:  s.Device,
+		Address: address,
+		Switch:  netns == 1,
+		Role:    [...]datapath.Role{datapath.RoleUplink, datapath.RolePort, datapath.RoleHost, datapath.RoleTunnel}[role],
+		XDP:     datapath.XDPMode(xdp),
 	}}, nil
+}
+
+// parseInterfaceDevice checks how a device is chosen: by its name, or by the address that it
+// returns.
+func parseInterfaceDevice(s *api.InterfaceSpec) (address netip.Addr, err *api.Error) {
+	switch {
+	case s.Address == "":
+		return address, checkDevice("spec.device", s.Device)
+	case s.Device != "":
+		return address, invalid("spec.address", "is given instead of a device: leave one of them out")
+	}
+	address, perr := parseHost(s.Address)
+	switch {
+	case perr != nil:
+		return address, invalid("spec.address", "%q: %v", shorten(s.Address), perr)
+	case address.IsLoopback() || address.IsLinkLocalUnicast() && address.Is6():
+		return address, invalid("spec.address", "%s is an address of several devices: name the device", address)
+	}
+	return address, nil
 }
 
 func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {

@@ -72,6 +72,9 @@ func TestInterfaceMeans(t *testing.T) {
 		`{"device":"p1","netns":"host","role":"port"}`:                      {Device: "p1", Role: datapath.RolePort},
 		`{"device":"vx","role":"tunnel"}`:                                   {Device: "vx", Role: datapath.RoleTunnel},
 		`{"device":"up","role":"uplink"}`:                                   {Device: "up", Role: datapath.RoleUplink},
+		`{"device":"up","xdp":"generic"}`:                                   {Device: "up", XDP: datapath.XDPGeneric},
+		`{"device":"up","xdp":"native"}`:                                    {Device: "up", XDP: datapath.XDPNative},
+		`{"address":"2001:db8::7","netns":"switch"}`:                        {Address: netip.MustParseAddr("2001:db8::7"), Switch: true},
 	} {
 		v, err := Decode("Interface", []byte(spec))
 		if err != nil || v.(*state.Interface).Port != want {
@@ -84,14 +87,13 @@ const f = `"frontends":["192.0.2.1:80/tcp"]`
 
 // badSpecs holds one fault of each kind, with its field.
 var badSpecs = []struct{ kind, spec, field, text string }{
-	{"Interface", `{}`, "device", "no name of a device"},
+	{"Interface", `{}`, "device", "is missing: want the name of a device"},
 	{"Interface", `{"device":"abcdefghijklmnop"}`, "device", "1 to 15"},
 	{"Interface", `{"device":".."}`, "device", "no name"},
 	{"Interface", `{"device":"a/b"}`, "device", "no name"},
 	{"Interface", `{"device":"a b"}`, "device", "no name"},
 	{"Interface", `{"device":"e","netns":"pod"}`, "netns", "host, switch"},
 	{"Interface", `{"device":"e","role":"boss"}`, "role", "uplink, port, host, tunnel"},
-	{"Interface", `{"device":"e","xdp":"native"}`, "xdp", "not there yet"},
 	{"Interface", `{"device":"e","xdp":"yes"}`, "xdp", "none of off, generic, native"},
 	{"Service", `{}`, "frontends", "at least one"},
 	{"Service", `{"frontends":["192.0.2.1:80"]}`, "frontends[0]", "no protocol"},

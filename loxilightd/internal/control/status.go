@@ -36,7 +36,7 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 	usage = s.withRules(usage, snapshot.Cost())
 	s.withPools(usage)
 	result := &api.StatusResult{
-		Instance: s.Instance, PID: os.Getpid(),
+		Instance: s.Instance, StateDir: s.StateDir, PID: os.Getpid(),
 		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
 		Revision: snapshot.Revision,
 		Datapath: api.DatapathStatus{
@@ -127,8 +127,12 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	}
 	s.mu.Unlock()
 	m = append(m, s.Progress.Problems()...)
+	m = append(m, s.largeTunnels()...)
 	if s.Leases != nil && s.Leases.Problem() != "" {
 		m = append(m, s.Leases.Problem())
+	}
+	if s.PodProblems != nil {
+		m = append(m, s.PodProblems()...)
 	}
 	m = append(m, warnings...)
 	for _, table := range slices.Sorted(maps.Keys(usage)) {
@@ -183,9 +187,9 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	var status any
 	switch v := o.Value.(type) {
 	case *state.Interface:
-		status = s.interfaceStatus(o.Key)
+		status = s.interfaceStatus(o.Key, v)
 	case *state.Endpoint:
-		status = s.endpointStatus(o.Key)
+		status = s.endpointStatus(o.Key, v)
 	case *state.Service:
 		status = s.serviceStatus(o.Key, v)
 	case *state.PodNetwork:
@@ -204,11 +208,14 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	return text
 }
 
-func (s *Server) interfaceStatus(k state.Key) *api.InterfaceStatus {
+func (s *Server) interfaceStatus(k state.Key, v *state.Interface) *api.InterfaceStatus {
 	st := &api.InterfaceStatus{Status: s.statusOf(k)}
 	p, ok := s.Plane.Telemetry().PortState(datapath.PortName(k.Name))
 	if !ok || p.Index == 0 {
 		return st
+	}
+	if v.Address.IsValid() {
+		st.Device = p.Device
 	}
 	st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
 	if len(p.MAC) > 0 {

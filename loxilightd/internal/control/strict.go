@@ -3,6 +3,7 @@
 package control
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -58,6 +59,16 @@ func decodeStrict(data []byte, v any) *fieldError {
 		return d.syntax("something follows the end")
 	}
 	return nil
+}
+
+// elementError is an error that a type of its own decoding told: about an element of a list
+// where it begins with [INDEX].
+func elementError(text string) *fieldError {
+	index, rest, ok := strings.Cut(text, "]: ")
+	if !ok || len(index) < 2 || index[0] != '[' || strings.Trim(index[1:], "0123456789") != "" {
+		return &fieldError{text: text}
+	}
+	return &fieldError{path: index + "]", text: rest}
 }
 
 // maxNesting bounds the depth of a document.
@@ -119,7 +130,7 @@ func (d *decoder) value(v reflect.Value) *fieldError {
 			return err
 		}
 		if err := v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(raw); err != nil {
-			return &fieldError{text: err.Error()}
+			return elementError(err.Error())
 		}
 		return nil
 	}
@@ -283,17 +294,26 @@ func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
 	if v.CanInt() {
 		n, err := strconv.ParseInt(string(raw), 10, 64)
 		if err != nil || v.OverflowInt(n) {
-			return fieldErrorf("", "%s is no whole number that fits", raw)
+			least := int64(-1) << (v.Type().Bits() - 1)
+			return notWhole(raw, least, -(least + 1))
 		}
 		v.SetInt(n)
 		return nil
 	}
 	n, perr := strconv.ParseUint(string(raw), 10, 64)
 	if perr != nil || v.OverflowUint(n) {
-		return fieldErrorf("", "%s is no whole number that fits", raw)
+		return notWhole(raw, 0, ^uint64(0)>>(64-v.Type().Bits()))
 	}
 	v.SetUint(n)
 	return nil
+}
+
+// notWhole is the error for a number that is none of those between least and most.
+func notWhole(raw json.RawMessage, least, most any) *fieldError {
+	if bytes.ContainsAny(raw, ".eE") {
+		return fieldErrorf("", "%s is no whole number", shorten(string(raw)))
+	}
+	return fieldErrorf("", "%s is not between %d and %d", shorten(string(raw)), least, most)
 }
 
 // wrong is the error for a value of another type than wanted.

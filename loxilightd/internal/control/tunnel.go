@@ -5,7 +5,6 @@ package control
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
@@ -13,18 +12,15 @@ import (
 )
 
 const (
-	// maxTunnelDevice leaves room for what the other end is called.
+	// maxTunnelDevice leaves room for what the other end is called, which has -e behind it.
 	maxTunnelDevice = maxDevice - 2
 	maxVNI          = 1<<24 - 1
 	maxPort         = 65535
 )
 
 func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
-	if err := checkDevice("spec.device", s.Device); err != nil {
+	if err := checkDeviceName("spec.device", s.Device, maxTunnelDevice); err != nil {
 		return nil, err
-	}
-	if len(s.Device) > maxTunnelDevice {
-		return nil, invalid("spec.device", "%q is longer than %d characters: its other end has two more", s.Device, maxTunnelDevice)
 	}
 	t := datapath.Tunnel{Device: s.Device, VNI: s.VNI, MTU: s.MTU}
 	if s.Type == "stt" {
@@ -77,7 +73,10 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 			return nil, invalid(field, "%q: %v", shorten(string(told)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
-			return nil, invalid(field, "%s is an address of every link", a)
+			return nil, invalid(field, "%s is an address of every link: want one that routes lead to", a)
+		}
+		if a.IsLoopback() {
+			return nil, invalid(field, "%s is the loopback: want an address by which other nodes reach it", a)
 		}
 		if first := before(i, a); first >= 0 {
 			return nil, invalid(field, "%s stands at underlay[%d] already", a, first)
@@ -91,7 +90,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		if err != nil {
 			return nil, invalid(field, "%q %v", shorten(string(told)), err)
 		}
-		if err := behind(prefix, &p); err != nil {
+		if err := p.MayHave(prefix); err != nil {
 			return nil, invalid(field, "%s %v", prefix, err)
 		}
 		if first := prefixes(i, prefix); first >= 0 {
@@ -102,26 +101,40 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 	return &state.Peer{Peer: p}, nil
 }
 
-// behind refuses prefixes that cannot be behind a peer.
-func behind(prefix netip.Prefix, p *datapath.Peer) error {
-	a := prefix.Addr()
-	switch {
-	case a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
-		return fmt.Errorf("is nothing that is reached through a node")
-	case slices.ContainsFunc(p.Underlay, prefix.Contains):
-		return fmt.Errorf("has the peer's own underlay address in it, which is not reached through the peer")
-	case p.Tunnel == "" && !slices.ContainsFunc(p.Underlay, func(u netip.Addr) bool { return u.Is4() == a.Is4() }):
-		return fmt.Errorf("is of another family than the underlay addresses: name a tunnel, or an address of its family")
-	}
-	return nil
-}
-
 func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
 	st := &api.TunnelStatus{Status: s.statusOf(k)}
 	if t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name)); ok {
 		st.MTU, st.Peers, st.Counters = t.MTU, t.Peers, peerCounters(t.Traffic)
 	}
+	if st.State == api.StateReady {
+		st.Message = s.tooLarge(k)
+	}
 	return st
+}
+
+// tooLarge says where a Tunnel was told an MTU that its device does not have, since it does not
+// fit the way to its Peers; empty: it has it.
+func (s *Server) tooLarge(k state.Key) string {
+	o, ok := s.Store.Snapshot().Get(k)
+	if !ok {
+		return ""
+	}
+	told := o.Value.(*state.Tunnel).MTU
+	t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name))
+	if !ok || t.MTU == 0 || t.MTU >= told {
+		return ""
+	}
+	return fmt.Sprintf("mtu %d does not fit the way to its Peers, encapsulated: the device has %d; leave mtu out, or widen the way", told, t.MTU)
+}
+
+// largeTunnels says the same of each Tunnel.
+func (s *Server) largeTunnels() (list []string) {
+	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
+		if text := s.tooLarge(o.Key); text != "" {
+			list = append(list, o.Key.String()+": "+text)
+		}
+	}
+	return list
 }
 
 func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
@@ -131,6 +144,7 @@ func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
 		return st
 	}
 	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
+	st.PathMTU = p.PathMTU
 	return st
 }
 

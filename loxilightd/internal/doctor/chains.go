@@ -30,7 +30,8 @@ func (x *examiner) checkChains() {
 }
 
 func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
-	if d.XDP == nil {
+	if d.XDP == nil || d.XDP.Ours {
+		x.checkOurXDP(d)
 		return
 	}
 	why := "it meets packets before ours: what it drops, sends back or redirects is never balanced"
@@ -40,6 +41,29 @@ func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
 	x.find("warning", "hooks.xdp", "device "+d.Name, words{
 		what: fmt.Sprintf("has the XDP program %s", describe(d.XDP)),
 		why:  why, do: "nothing if that is what it is for; else look whose it is: bpftool prog show id " + fmt.Sprint(d.XDP.ID),
+	}, nil)
+}
+
+// checkOurXDP is about what our program in XDP costs where it had better not be.
+func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
+	if d.XDP != nil && d.TagsHidden {
+		do := "ethtool -K " + d.Name + " rxvlan off"
+		if d.Type == "veth" {
+			do = "ethtool -K DEVICE txvlan off at the other end of the veth, or set spec.xdp of the Interface to off"
+		}
+		x.find("warning", "hooks.xdp_vlan", "device "+d.Name, words{
+			what: "has our program in XDP, which does not see VLAN tags there, and VLANs: " + strings.Join(d.VLANs, ", "),
+			why:  "a station in one of them may send packets of a connection that is in none, if it knows its addresses and ports",
+			do:   do,
+		}, nil)
+	}
+	if d.XDP == nil || d.Type != "veth" || d.XDP.Detail != "native" {
+		return
+	}
+	x.find("note", "hooks.xdp", "device "+d.Name, words{
+		what: "has our program in XDP, native, and is a veth",
+		why:  "XDP on a veth ends its offloads: TCP from behind it gets several times slower; and what comes from there with unfinished checksums takes the way of tc all the same",
+		do:   "nothing if what is behind it finishes checksums itself, and is about small packets; else set spec.xdp of the Interface to off",
 	}, nil)
 }
 

@@ -180,3 +180,29 @@ func difference(a, b map[string]bool) (keys []string) {
 	slices.Sort(keys)
 	return keys
 }
+
+// TestOurXDP: what a program of ours in XDP does not see, and what it costs on a veth.
+func TestOurXDP(t *testing.T) {
+	r := newRig(t)
+	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"
+	ours := &datapath.ChainProgram{Hook: "xdp", Ours: true, Program: "ll_xdp", ID: 7, Detail: "native"}
+	r.inspection(&datapath.Inspection{Layout: 1, NoSwitch: true, Devices: []datapath.InspectedDevice{
+		{Name: "eth0", Exists: true, Up: true, Type: "device", XDP: ours, VLANs: []string{"eth0.7"}, TagsHidden: true},
+		{Name: "eth1", Exists: true, Up: true, Type: "veth", XDP: ours, VLANs: []string{"eth1.7"}, TagsHidden: true},
+		{Name: "eth2", Exists: true, Up: true, Type: "device", XDP: ours, VLANs: []string{"eth2.7"}},
+	}})
+	found := r.examine(false)
+	r.expect(found, "warning", "hooks.xdp_vlan device eth0", "VLANs: eth0.7")
+	r.expect(found, "warning", "hooks.xdp_vlan device eth1", "VLANs: eth1.7")
+	r.expect(found, "note", "hooks.xdp device eth1", "native, and is a veth")
+	for key, do := range map[string]string{"eth0": "ethtool -K eth0 rxvlan off", "eth1": "txvlan off at the other end"} {
+		if f := found["hooks.xdp_vlan device "+key]; !strings.Contains(f.Do, do) {
+			t.Errorf("%s: do %q, want %q", key, f.Do, do)
+		}
+	}
+	for _, f := range found {
+		if f.Object == "device eth2" || f.ID == "hooks.xdp" && f.Object == "device eth0" {
+			t.Errorf("%+v", f)
+		}
+	}
+}

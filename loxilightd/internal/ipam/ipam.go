@@ -90,7 +90,13 @@ type Options struct {
 	// Live returns leases of which is known from elsewhere that they are in use. What
 	// of them the file lacks is taken over at the start. Nil: nothing is known.
 	Live func() []Lease
-	Log  *slog.Logger
+	// Used says who has an address of which no lease tells; nil: nobody. It must not call
+	// the Store.
+	Used func(netip.Addr) (who string, used bool)
+	// Elsewhere says whether a pod of another node has an address, which is given to who asks
+	// for it alone; nil: none has any. It must not call the Store.
+	Elsewhere func(netip.Addr) bool
+	Log       *slog.Logger
 
 	Now  func() time.Time // nil: time.Now
 	Boot string           // id of this boot of the machine; empty: the kernel's
@@ -102,6 +108,12 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Used == nil {
+		o.Used = func(netip.Addr) (string, bool) { return "", false }
+	}
+	if o.Elsewhere == nil {
+		o.Elsewhere = func(netip.Addr) bool { return false }
 	}
 	if o.Boot == "" {
 		b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

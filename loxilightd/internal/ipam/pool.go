@@ -137,6 +137,9 @@ func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, pi
 		if holder, ok := s.taken[a]; ok && (old == nil || holder != old.Owner) {
 			return nil, nil, fmt.Errorf("%s is %w by %s", a, ErrTaken, s.name(holder))
 		}
+		if who, used := s.opts.Used(a); used && (old == nil || s.taken[a] != old.Owner) {
+			return nil, nil, fmt.Errorf("%s is %w by %s", a, ErrTaken, who)
+		}
 		if slices.Contains(r.Addresses[:i], a) {
 			return nil, nil, fmt.Errorf("%s is %w: it is asked for twice", a, ErrAddress)
 		}
@@ -179,20 +182,30 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	if !at.IsValid() || at.Less(first) || last.Less(at) {
 		at = first
 	}
-	// Of so many in a row one is free, unless the subnet has less.
-	for range len(s.taken) + len(s.rests) + 1 {
+	// Of so many in a row one is free, unless the subnet has less. Those that are used
+	// without a lease come on top.
+	begin := at
+	for left := len(s.taken) + len(s.rests) + 1; left > 0; left-- {
 		_, isTaken := s.taken[at]
 		_, rests := s.rests[at]
 		if !isTaken && !rests {
-			return at, true
+			if _, used := s.opts.Used(at); !used && !s.opts.Elsewhere(at) {
+				return at, true
+			}
+			left++
 		}
 		if at = at.Next(); !at.IsValid() || last.Less(at) {
 			at = first
 		}
+		if at == begin {
+			break
+		}
 	}
 	for _, r := range s.queue {
 		if since, rests := s.rests[r.addr]; rests && since.Equal(r.since) && subnet.Contains(r.addr) && !r.addr.Less(first) && !last.Less(r.addr) {
-			return r.addr, true
+			if _, used := s.opts.Used(r.addr); !used && !s.opts.Elsewhere(r.addr) {
+				return r.addr, true
+			}
 		}
 	}
 	return netip.Addr{}, false

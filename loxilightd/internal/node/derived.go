@@ -83,10 +83,11 @@ type derived struct {
 	gone  map[state.Key][]rowRef // what objects needed that are gone
 	moved chan struct{}          // closed and replaced when needs were made anew or something turned
 
-	podMTU podMTU // that the rows were made with; of follow alone
+	podMTU  podMTU   // that the rows were made with; of follow alone
+	uplinks []string // likewise
 
-	telling sync.Mutex // held while telling, so that what is told is in order
-	told    map[state.Key]Status
+	telling sync.Mutex           // held while telling, so that what is told is in order
+	told    map[state.Key]Status // changed with mu held, too
 }
 
 // derivedKinds are the kinds of such objects; derivedFrom are those whose objects matter
@@ -125,16 +126,24 @@ func (d *derived) apply(s *state.Snapshot) {
 	d.mu.Unlock()
 }
 
-// status returns what became of an object.
+// status returns what became of an object. While parts of it are made anew that is what was
+// told of it: whoever asks in that moment would wait to be told, and nothing may be new.
 func (d *derived) status(k state.Key) (Status, bool) {
 	d.mu.Lock()
-	n := d.needs[k]
+	n, before := d.needs[k], d.told[k]
 	d.mu.Unlock()
 	if n == nil {
 		return Status{}, false
 	}
-	return d.of(n), true
+	now := d.of(n)
+	if isUntried(now) && before.Revision == now.Revision {
+		return before, true
+	}
+	return now, true
 }
+
+// isUntried says whether more will come of an object by itself.
+func isUntried(s Status) bool { return s.State == reconcile.Pending && s.Failures == 0 }
 
 // of is the worst of what became of all that an object needs, with everything that is
 // wrong.
@@ -191,21 +200,32 @@ func (d *derived) tellAll() {
 	d.mu.Unlock()
 	for k, n := range needs {
 		now := d.of(n)
-		if now.State == reconcile.Pending && now.Failures == 0 {
+		if isUntried(now) {
 			continue // nothing came of it yet
 		}
 		before, known := d.told[k]
+		d.note(k, &now)
 		if known && before.State == now.State && before.Message == now.Message {
 			continue
 		}
-		d.told[k] = now
 		d.n.tell(k, now)
 	}
 	for k := range d.told {
 		if needs[k] == nil {
-			delete(d.told, k)
+			d.note(k, nil)
 			d.n.tell(k, Status{State: reconcile.Removed})
 		}
+	}
+}
+
+// note takes down what is told of an object; nil: that it is gone.
+func (d *derived) note(k state.Key, s *Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s == nil {
+		delete(d.told, k)
+	} else {
+		d.told[k] = *s
 	}
 }
 
@@ -254,7 +274,7 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 			return false
 		}
 	}
-	if (n == nil || n.nat) && d.n.rules.nat.waitRealised(ctx, revision) {
+	if (n == nil || n.nat && !d.n.rules.nat.isHeld()) && d.n.rules.nat.waitRealised(ctx, revision) {
 		return false
 	}
 	for {

@@ -17,6 +17,7 @@ import (
 // guarded before it is a port of the bridge, and none any more before its guard goes.
 type endpointTable struct {
 	plane, network datapath.Table[datapath.EndpointName, datapath.Endpoint]
+	leaving        *leaving
 }
 
 func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e datapath.Endpoint) error {
@@ -30,7 +31,13 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 		}
 		return fmt.Errorf("%s: %w", what, datapath.ErrAbsent)
 	}
-	return t.network.Update(ctx, name, e)
+	if err := t.network.Update(ctx, name, e); err != nil {
+		return err
+	}
+	if j, ok := t.plane.(datapath.EndpointJoiner); ok {
+		return j.Joined(name)
+	}
+	return nil
 }
 
 func (t endpointTable) Delete(ctx context.Context, name datapath.EndpointName) error {
@@ -60,21 +67,32 @@ func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName
 func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
 	plane, err := t.plane.Verify(ctx, name)
 	network, nerr := t.network.Verify(ctx, name)
-	return plane && network, errors.Join(err, nerr)
+	if intact := plane && network; intact || !t.leaving.has(name) { // asked after its device was looked at
+		return intact, errors.Join(err, nerr)
+	}
+	return true, nil
 }
 
-// endpointTables returns that of endpoints, or one that supports nothing.
-func (o *Options) endpointTable() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+// endpointTable returns that of endpoints, or one that supports nothing.
+func (o *Options) endpointTable(leaving *leaving) datapath.Table[datapath.EndpointName, datapath.Endpoint] {
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
 	}
-	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints()}
+	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), leaving}
+}
+
+// LookAtEndpoint has what the data plane has of an Endpoint looked at now: its status tells of
+// it, and is as of then. It returns when that was, or with the error of ctx.
+func (n *Node) LookAtEndpoint(ctx context.Context, name string) error {
+	return n.endpoints.Look(ctx, datapath.EndpointName(name))
 }
 
 // endpoint is what is wanted of an Endpoint, with the bridge of its network.
 func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
-	e := o.Value.(*state.Endpoint).Endpoint
-	e.Bridge = bridgeOf(n.opts.Store.Snapshot(), e.Network)
+	s, e := n.opts.Store.Snapshot(), o.Value.(*state.Endpoint).Endpoint
+	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
+		e.Routes = n.guestRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
+	}
 	return e
 }
 
@@ -101,14 +119,20 @@ func bridgeOf(s *state.Snapshot, network string) (device string) {
 	return device
 }
 
-// withEndpoints adds to what changed the Endpoints whose network may be another.
-func withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
-	if !slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork }) {
+// withEndpoints adds to what changed the Endpoints whose network, or the ways to them, may
+// be others.
+func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
+	network, route := false, false
+	for _, k := range changed {
+		network = network || k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork
+		route = route || k.Kind == state.KindRoute
+	}
+	if !network && (!route || len(n.guests) == 0) {
 		return changed
 	}
 	changed = slices.Clip(changed)
 	for o := range s.After(state.KindEndpoint, "") {
-		if !slices.Contains(changed, o.Key) {
+		if (network || n.guests[o.Name] != nil) && !slices.Contains(changed, o.Key) {
 			changed = append(changed, o.Key)
 		}
 	}

@@ -87,3 +87,36 @@ func TestGroupsFollowEndpoints(t *testing.T) {
 		t.Errorf("the object was written to: %v", v.Prefixes)
 	}
 }
+
+// TestEndpointLeaves: what of an Endpoint is not as it was left is a stranger's work, unless
+// the daemon itself takes its device away.
+func TestEndpointLeaves(t *testing.T) {
+	store, plane, network := openStore(t), endpointPlane(), backends.NewFakeNetwork(backends.FakeOptions{})
+	n := start(t, Options{Store: store, Plane: plane, Network: network})
+	pod, lan := endpoint("pod", "lan", 5, nil), bridge("lan", "br0")
+	waitFor(t, n, commit(t, store, []*state.Object{pod, lan}), pod, lan)
+	shut := func() uint64 {
+		t.Helper()
+		if err := network.Endpoints().Delete(t.Context(), "pod"); err != nil {
+			t.Fatal(err)
+		}
+		before := n.Repairs()
+		if err := n.LookAtEndpoint(t.Context(), "pod"); err != nil {
+			t.Fatal(err)
+		}
+		return n.Repairs() - before
+	}
+	if got := shut(); got != 1 {
+		t.Errorf("%d repairs of what a stranger did, want 1", got)
+	}
+	eventually(t, func() bool { s, _ := n.Status(pod.Key); return s.State == reconcile.Realised })
+	first, second := n.EndpointLeaves("pod"), n.EndpointLeaves("pod")
+	first()
+	if got := shut(); got != 0 {
+		t.Errorf("%d repairs of our own work", got)
+	}
+	second()
+	if got := shut(); got != 1 {
+		t.Errorf("%d repairs where it stayed after all, want 1", got)
+	}
+}

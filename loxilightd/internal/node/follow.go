@@ -43,8 +43,8 @@ func (n *Node) follow(ctx context.Context) {
 			// The store may have moved on meanwhile; its watch will tell.
 			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
 		case <-n.world:
-			if !first && n.podMTUTurned() {
-				n.apply(ctx, n.opts.Store.Snapshot(), nil)
+			if !first {
+				n.applyWorld(ctx, n.opts.Store.Snapshot())
 			}
 		case <-n.exempted:
 			if !first { // else the first round knows
@@ -55,6 +55,17 @@ func (n *Node) follow(ctx context.Context) {
 		if !first && !time.Now().Before(n.opts.PruneNotBefore) {
 			n.complete()
 		}
+	}
+}
+
+// applyWorld makes anew what depends on devices, where these are not what they were.
+func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
+	turned := n.uplinksTurned(s)
+	if turned {
+		n.rules.applyNAT(s)
+	}
+	if peers := n.pathsTurned(s); turned || len(peers) > 0 || n.podMTUTurned() {
+		n.apply(ctx, s, peers)
 	}
 }
 
@@ -133,6 +144,8 @@ const orderTimeout = 2 * time.Second
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
+	changed = n.behind.take(s, changed)
+	guests := n.guests.take(s, changed)
 	n.services.apply(s, changed, false)
 	n.services.apply(s, changed, true)
 	if changed == nil || isDerivedFrom(changed) {
@@ -142,7 +155,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
 		defer n.signalWorld() // without any pod left, the MTU may be another one
 	}
-	n.rules.apply(s, changed)
+	n.rules.apply(s, changed, guests)
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
 	n.links.applyAndWait(ctx, s, changed, false)
@@ -150,7 +163,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 		n.rules.waitTried(ctx) // no packet of a new port passes by rules that came with it
 	}
 	n.ports.applyAndWait(ctx, s, changed, false)
-	n.endpoints.applyAndWait(ctx, s, withEndpoints(s, changed), false)
+	n.endpoints.applyAndWait(ctx, s, n.withEndpoints(s, changed), false)
 	n.tunnels.applyAndWait(ctx, s, changed, false)
 	n.peers.applyAndWait(ctx, s, changed, false)
 	n.routes.applyAndWait(ctx, s, changed, false)

@@ -58,12 +58,16 @@ type Node struct {
 	ports     *rows[datapath.PortName, datapath.Port]
 	links     *rows[datapath.LinkName, datapath.Link]
 	endpoints *rows[datapath.EndpointName, datapath.Endpoint]
+	leaving   leaving
 	tunnels   *rows[datapath.TunnelName, datapath.Tunnel]
 	peers     *rows[datapath.PeerName, datapath.Peer]
 	routes    *rows[datapath.RouteName, datapath.Route]
 	services  *rows[datapath.ServiceName, datapath.Service]
 	rules     *rules
 	derived   *derived
+	behind    behind
+	guests    guests
+	paths     map[string]int // how long packets to Peers may be, as told last; of follow alone
 	kept      keptMTU
 	parts     []part          // all of these
 	byKind    map[string]part // by the kind of their objects
@@ -89,6 +93,7 @@ func New(o Options) *Node {
 		opts:     o,
 		watch:    o.Store.Watch(),
 		turned:   map[string]struct{}{},
+		guests:   guests{},
 		pending:  make(chan struct{}, 1),
 		exempted: make(chan struct{}, 1),
 		world:    make(chan struct{}, 1),
@@ -104,11 +109,11 @@ func New(o Options) *Node {
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // there is no such kind
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
-	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(), n.endpoint)
-	n.routes = newRows(n, state.KindRoute, routes, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
+	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(&n.leaving), n.endpoint)
+	n.routes = newRows(n, state.KindRoute, toPeers{routes, n}, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
 	tunnels, peers := o.overlay()
 	n.tunnels = newRows(n, state.KindTunnel, tunnels, func(o *state.Object) datapath.Tunnel { return o.Value.(*state.Tunnel).Tunnel })
-	n.peers = newRows(n, state.KindPeer, peers, func(o *state.Object) datapath.Peer { return o.Value.(*state.Peer).Peer })
+	n.peers = newRows(n, state.KindPeer, peers, n.peer)
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})

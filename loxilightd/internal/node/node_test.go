@@ -20,6 +20,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
@@ -285,14 +286,7 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	ctx := within(t, 20*time.Second)
-	for !ok() {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatal("not in time")
-		}
-	}
+	testnet.Eventually(t, 20*time.Second, "what this line waits for", ok)
 }
 
 func TestStrangersAndUpkeep(t *testing.T) {

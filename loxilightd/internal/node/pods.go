@@ -59,7 +59,8 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 	} else {
 		p.tunnels()
 	}
-	uplinks := uplinksOf(s, n.opts.Devices)
+	uplinks := n.uplinksOf(s)
+	n.derived.uplinks = uplinks
 	for _, o := range p.objects {
 		need := &need{object: o, rows: p.shared, routes: p.remote}
 		if o.Value.(*state.PodNetwork).Masquerade {
@@ -119,19 +120,23 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 	if is4 {
 		r.Prefix = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
-	for o := range p.s.After(state.KindRoute, "") {
-		if told := o.Value.(*state.Route); told.Switch && told.Prefix == r.Prefix && (told.Metric == 0 || told.Metric == defaultMetric6 && !is4) {
-			return
-		}
+	host := p.host(is4)
+	if !host.IsValid() || isTold(p.s, r.Prefix, true) {
+		return
 	}
+	r.NextHops = []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}}
+	p.v.routes[name] = r
+	p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
+}
+
+// host returns the host's first address of a family among the pods; none: there is none.
+func (p *podNetworks) host(is4 bool) netip.Addr {
 	for _, host := range p.addresses(ipam.Host) {
 		if host.Addr().Is4() == is4 {
-			r.NextHops = []datapath.NextHop{{Via: host.Addr(), Device: p.device(), Weight: 1}}
-			p.v.routes[name] = r
-			p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
-			return
+			return host.Addr()
 		}
 	}
+	return netip.Addr{}
 }
 
 // toPeers has the host send what is for pods of other nodes to the switch, where the
@@ -139,16 +144,20 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 func (p *podNetworks) toPeers() {
 	told := map[netip.Prefix]bool{}
 	for o := range p.s.After(state.KindRoute, "") {
-		if r := o.Value.(*state.Route); !r.Switch && (r.Metric == 0 || r.Metric == defaultMetric6 && r.Prefix.Addr().Is6()) {
+		if r := o.Value.(*state.Route); decides(r, false) {
 			told[r.Prefix] = true
 		}
 	}
 	gateways := p.addresses(ipam.Gateway)
 	for o := range p.s.After(state.KindPeer, "") {
-		peer := o.Value.(*state.Peer)
+		peer := p.n.behind.peers[o.Name]
 		for _, prefix := range peer.Prefixes {
 			via := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == prefix.Addr().Is4() })
-			if peer.Tunnel == "" || via < 0 || told[prefix] {
+			if peer.Tunnel == "" {
+				p.aside(o.Key, prefix)
+				continue
+			}
+			if via < 0 || told[prefix] {
 				continue
 			}
 			name := datapath.RouteName(rowOf(o.Key, prefix.String()))
@@ -158,6 +167,18 @@ func (p *podNetworks) toPeers() {
 			p.remote = append(p.remote, name)
 		}
 	}
+}
+
+// aside has the switch send to the host what is in a subnet of pods, and behind a Peer that
+// the underlay leads to: a pod that moved there.
+func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
+	host := p.host(prefix.Addr().Is4())
+	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isTold(p.s, prefix, true) {
+		return
+	}
+	name := datapath.RouteName(rowOf(peer, "switch "+prefix.String()))
+	p.v.routes[name] = datapath.Route{Prefix: prefix, Switch: true, NextHops: []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}}}
+	p.remote = append(p.remote, name)
 }
 
 // tunnels gives the tunnels' devices an address, where they are the host's: what it sends
@@ -174,19 +195,45 @@ func (p *podNetworks) tunnels() {
 	}
 }
 
+// isTold says whether a Route decides about a prefix.
+func isTold(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
+	for o := range s.After(state.KindRoute, "") {
+		if r := o.Value.(*state.Route); r.Prefix == p && decides(r, inSwitch) {
+			return true
+		}
+	}
+	return false
+}
+
+// decides says whether a Route has the place, in the switch or on the host, that a way of
+// ours to its prefix would have: the kernel's own metric.
+func decides(r *state.Route, inSwitch bool) bool {
+	return r.Switch == inSwitch && r.Peer == "" && (r.Metric == 0 || r.Metric == defaultMetric6 && r.Prefix.Addr().Is6())
+}
+
 // defaultMetric6 is what the kernel makes of an IPv6 route without a metric.
 const defaultMetric6 = 1024
 
 // uplinksOf returns the devices by which packets leave the node: those of Interfaces that
 // are uplinks, but for the link between host and switch.
-func uplinksOf(s *state.Snapshot, d Devices) (devices []string) {
+func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
+	d := n.opts.Devices
 	for o := range s.After(state.KindInterface, "") {
 		i := o.Value.(*state.Interface)
-		if i.Role == datapath.RoleUplink && i.Device != d.Host && i.Device != d.Switch && !slices.Contains(devices, i.Device) {
-			devices = append(devices, i.Device)
+		device := i.Device
+		if i.Address.IsValid() {
+			device = n.opts.Plane.Telemetry().DeviceOf(i.Address, i.Switch)
+		}
+		if i.Role == datapath.RoleUplink && device != "" && device != d.Host && device != d.Switch && !slices.Contains(devices, device) {
+			devices = append(devices, device)
 		}
 	}
 	return devices
+}
+
+// uplinksTurned says whether addresses by which uplinks are chosen are on other devices now.
+func (n *Node) uplinksTurned(s *state.Snapshot) bool {
+	return len(s.PodNetworks()) > 0 && !slices.Equal(n.uplinksOf(s), n.derived.uplinks)
 }
 
 // masquerade is the last of all rules of NAT: any other one comes before it.
@@ -197,16 +244,15 @@ func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 	networks, others := false, false
 	for _, k := range changed {
 		networks = networks || k.Kind == state.KindPodNetwork
-		others = others || k.Kind == state.KindInterface || k.Kind == state.KindPeer
+		others = others || k.Kind == state.KindInterface || k.Kind == state.KindPeer || k.Kind == state.KindRoute
 	}
 	return networks || others && len(s.PodNetworks()) > 0
 }
 
 // podNAT adds the rules that give the pods' connections the node's address: what leaves
 // by an uplink, and goes neither to pods, here and there, nor to what is excepted.
-func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NAT) {
+func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]datapath.NAT) {
 	networks := s.PodNetworks()
-	uplinks := uplinksOf(s, d)
 	if len(uplinks) == 0 {
 		return
 	}
@@ -214,8 +260,9 @@ func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NA
 	for _, o := range networks {
 		pods = append(pods, o.Value.(*state.PodNetwork).Subnets...)
 	}
+	peers, _ := s.Peers()
 	for o := range s.After(state.KindPeer, "") {
-		pods = append(pods, o.Value.(*state.Peer).Prefixes...)
+		pods = append(pods, peers[o.Name].Prefixes...)
 	}
 	for _, o := range networks {
 		v := o.Value.(*state.PodNetwork)
@@ -233,7 +280,7 @@ func podNAT(s *state.Snapshot, d Devices, rules map[datapath.NATName]datapath.NA
 			}
 			rules[datapath.NATName(rowOf(o.Key, what))] = datapath.NAT{
 				Type: datapath.Masquerade, Priority: masquerade,
-				Match: datapath.Match{Source: []netip.Prefix{subnet}, Destination: others, Out: uplinks},
+				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, guestsIn(s, o.Name, subnet.Addr().Is4())...), Destination: others, Out: uplinks},
 			}
 		}
 	}

@@ -163,6 +163,32 @@ func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
 	return set.Rules
 }
 
+// TestStatusWhileMadeAnew: while rows of an object are made anew its status is what was told
+// of it last, for nothing more may be told; of another revision it is not.
+func TestStatusWhileMadeAnew(t *testing.T) {
+	r := newPodRig(t)
+	one := podNetwork("one", "10.7.1.0/24")
+	r.apply(uplink("eth0"), one)
+	r.told.want(t, "Interface/eth0 realised", "PodNetwork/one realised")
+	d := r.n.derived
+	d.mu.Lock()
+	anew := *d.needs[one.Key]
+	anew.rows = append(slices.Clone(anew.rows), rowRef{r.n.bridges, "not made yet"})
+	d.needs = map[state.Key]*need{one.Key: &anew}
+	d.mu.Unlock()
+	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Realised {
+		t.Errorf("status %+v, and it was told to be realised", s)
+	}
+	changed := *anew.object
+	changed.Revision++
+	d.mu.Lock()
+	anew.object = &changed
+	d.mu.Unlock()
+	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Pending || s.Revision != changed.Revision {
+		t.Errorf("status %+v of a revision of which nothing was told yet", s)
+	}
+}
+
 func TestPodMasquerade(t *testing.T) {
 	r := newPodRig(t)
 	one := masqueraded("one", "10.7.1.0/24", "128.0.0.0/1")

@@ -36,13 +36,13 @@ func newRules(n *Node) *rules {
 		r.tellAll()
 		n.derived.tellAll()
 	}
-	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, buildNAT(n.opts.Devices))
+	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, buildNAT(n.uplinksOf))
 	return r
 }
 
-// apply takes over what changed.
-func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
-	if hasPodRules(s, changed) {
+// apply takes over what changed; guests: those among the Endpoints did, too.
+func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
+	if guests || hasPodRules(s, changed) {
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT}) // has derived rules, too
 	}
 	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) || k.Kind == state.KindEndpoint }) {
@@ -59,6 +59,11 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key) {
 // applyExempt makes the set of the firewall anew, since what is exempt from it changed.
 func (r *rules) applyExempt(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
+}
+
+// applyNAT makes the set of NAT anew, since the devices that derived rules name changed.
+func (r *rules) applyNAT(s *state.Snapshot) {
+	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
 }
 
 func (r *rules) taken() *state.Snapshot {

@@ -118,11 +118,10 @@ func TestRulesAreOneSet(t *testing.T) {
 
 	// What is exempt is changed by itself.
 	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
-	for deadline := time.Now().Add(20 * time.Second); len(f.Exempt) != 1 || f.Exempt[0].In == nil; f, _, _, _ = plane.Rules() {
-		if time.Sleep(time.Millisecond); time.Now().After(deadline) {
-			t.Fatalf("exempt is %+v", f.Exempt)
-		}
-	}
+	eventually(t, func() bool {
+		f, _, _, _ = plane.Rules()
+		return len(f.Exempt) == 1 && f.Exempt[0].In != nil
+	})
 	if len(f.Rules) != 2 {
 		t.Errorf("and the rules are %+v", f.Rules)
 	}

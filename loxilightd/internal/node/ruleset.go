@@ -18,13 +18,12 @@ import (
 
 // ruleSet is the one row that the rules of a kind make up, with the groups that they
 // refer to. V is a [datapath.FirewallSet] or a [datapath.NATSet].
-type ruleSet[V any] struct {
+type ruleSet[V names] struct {
 	*reconcile.Reconciler[datapath.SetName, V]
-	datapath.Table[datapath.SetName, V]
+	datapath.RuleTable[V]
 	kind  string
 	build func(s *state.Snapshot, groups *groups) (set V, rules int)
-	// released is closed when the set that an earlier run left may be replaced.
-	released chan struct{}
+	held  held
 
 	mu       sync.Mutex
 	members  map[datapath.GroupName]struct{} // groups of the set, those within groups included
@@ -34,13 +33,14 @@ type ruleSet[V any] struct {
 	faults   map[state.Key]string            // what the last attempt found wrong with single objects
 }
 
-func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetName, V], outcome func(),
+func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outcome func(),
 	build func(*state.Snapshot, *groups) (V, int),
 ) *ruleSet[V] {
-	r := &ruleSet[V]{Table: table, kind: kind, build: build, released: make(chan struct{})}
+	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build, held: held{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
 	if !time.Now().Before(n.opts.PruneNotBefore) || !leftBehind(table) {
-		close(r.released)
+		close(r.held.released)
 	}
+	r.held.missing = slices.Sorted(slices.Values(table.Rules()))
 	kept := map[datapath.SetName]bool{}
 	for _, k := range n.opts.Keep {
 		if k.Kind == kind || k.Kind == state.KindAddressGroup {
@@ -57,14 +57,6 @@ func newRuleSet[V any](n *Node, kind string, table datapath.Table[datapath.SetNa
 	return r
 }
 
-// leftBehind says whether a table has a row, or cannot tell.
-func leftBehind[V any](table datapath.Table[datapath.SetName, V]) bool {
-	for range table.Keys(context.Background()) {
-		return true
-	}
-	return false
-}
-
 // apply gives the reconciler the set anew where one of the changed objects counts.
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
@@ -74,36 +66,34 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member || k.Kind == state.KindEndpoint && r.labelled
 	}
 	r.mu.Unlock()
-	if counts && !r.isHeld() {
+	switch {
+	case !counts:
+	case r.isHeld():
+		r.hold(s)
+	default:
 		r.make(s)
 	}
 }
 
 // make gives the reconciler the set as it is wanted in s.
 func (r *ruleSet[V]) make(s *state.Snapshot) {
-	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
-	set, rules := r.build(s, g)
-	r.mu.Lock()
-	r.members, r.changed, r.labelled = g.members, g.changed, g.labelled
-	r.mu.Unlock()
+	set, rules := r.gather(s)
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
 }
 
-// release ends the time in which a set that an earlier run left is kept whole, since
-// not all of its rules may have been told again.
-func (r *ruleSet[V]) release(s *state.Snapshot) {
-	if !r.isHeld() {
-		return
-	}
-	if s != nil {
-		r.make(s) // first: whoever waits for the release then waits for this
-	}
-	close(r.released)
+// gather returns the set as it is wanted in s, and how many rules it has.
+func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
+	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
+	set, rules = r.build(s, g)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.members, r.changed, r.labelled = g.members, g.changed, g.labelled
+	return set, rules
 }
 
 // Update is that of the table, and remembers whose fault it was that it failed.
 func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) error {
-	err := r.Table.Update(ctx, key, set)
+	err := r.RuleTable.Update(ctx, key, set)
 	faults := map[state.Key]string{}
 	r.blame(err, faults)
 	r.mu.Lock()
@@ -132,7 +122,7 @@ func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
 
 // Verify is that of the table. What a stranger changed is not known to be in force.
 func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, error) {
-	intact, err := r.Table.Verify(ctx, key)
+	intact, err := r.RuleTable.Verify(ctx, key)
 	if !intact || err != nil {
 		r.mu.Lock()
 		r.inForce = 0
@@ -153,19 +143,10 @@ func (r *ruleSet[V]) note(s Status) {
 	}
 }
 
-func (r *ruleSet[V]) isHeld() bool {
-	select {
-	case <-r.released:
-		return false
-	default:
-		return true
-	}
-}
-
 // waitRealised waits until the set is in force, and says whether ctx ended first.
 func (r *ruleSet[V]) waitRealised(ctx context.Context, revision uint64) (ended bool) {
 	select {
-	case <-r.released:
+	case <-r.held.released:
 	case <-ctx.Done():
 		return true
 	}
@@ -186,7 +167,7 @@ func (r *ruleSet[V]) has(group string) bool {
 func (r *ruleSet[V]) of(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
 	if r.isHeld() {
-		return Status{State: reconcile.Pending, Revision: o.Revision, Message: "desired state was lost: the rules that are in force stay until everybody has had time to tell theirs"}
+		return r.ofHeld(o)
 	}
 	if !ok || s.State == reconcile.Realised {
 		return s
@@ -223,6 +204,9 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 
 // trouble says that the set is not as it is wanted; empty: it is.
 func (r *ruleSet[V]) trouble() string {
+	if r.isHeld() {
+		return r.waitsFor()
+	}
 	s, ok := r.Status(datapath.NodeSet)
 	if !ok || s.Failures == 0 {
 		return ""
@@ -310,7 +294,7 @@ func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup
 }
 
 // buildNAT returns what makes a set of the rules, those of pod networks among them.
-func buildNAT(d Devices) func(*state.Snapshot, *groups) (datapath.NATSet, int) {
+func buildNAT(uplinks func(*state.Snapshot) []string) func(*state.Snapshot, *groups) (datapath.NATSet, int) {
 	return func(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 		set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
 		for o := range s.After(state.KindNAT, "") {
@@ -318,7 +302,7 @@ func buildNAT(d Devices) func(*state.Snapshot, *groups) (datapath.NATSet, int) {
 			set.Rules[datapath.NATName(o.Name)] = v.NAT
 			g.add(&v.Match)
 		}
-		podNAT(s, d, set.Rules)
+		podNAT(s, uplinks(s), set.Rules)
 		set.Groups = g.flat
 		return set, len(set.Rules)
 	}

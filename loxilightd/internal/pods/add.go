@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -28,6 +29,9 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	if !ok {
 		return nil, unavailable("PodNetwork/%s (network): there is none of that name yet", c.Network)
 	}
+	if err := c.checkLengths(&network); err != nil {
+		return nil, err
+	}
 	release, err := s.hold(ctx, ownerOf(p))
 	if err != nil {
 		return nil, err
@@ -36,7 +40,10 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	if err := s.clear(ctx, p); err != nil {
 		return nil, err
 	}
-	r := s.newRecord(p, c, &network)
+	r, err := s.begin(ctx, p, c, &network)
+	if err != nil {
+		return nil, err
+	}
 	begin := time.Now()
 	defer func() {
 		if err == nil {
@@ -54,7 +61,7 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	}
 	addressed := time.Since(begin)
 	if err := s.connect(ctx, r); err != nil {
-		return nil, err
+		return nil, c.blame(err)
 	}
 	s.Log.Debug("pod attached", slog.String("object", r.Object), slog.String("device", r.Device),
 		slog.Duration("addressed", addressed), slog.Duration("took", time.Since(begin)))
@@ -75,12 +82,30 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 		return nil
 	}
 	if old.Done {
-		return coded(api.ReasonConflict, api.CNIFailed, "%s of container %s is there already, as %s: DEL comes first", o.IfName, o.ContainerID, old.Device)
+		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "CNI_CONTAINERID, CNI_IFNAME: %s of container %s is there already, as %s: DEL comes first", o.IfName, o.ContainerID, old.Device)
 	}
 	return s.remove(ctx, old)
 }
 
-// newRecord begins an interface, and takes the lowest name of a device that is free.
+// begin takes a name of a device and the ports of the node for an interface. A pod whose
+// DEL is queued has no ports any more.
+func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Network) (*record, *api.Error) {
+	r := s.newRecord(p, c, n)
+	for {
+		holder, port := s.register(r)
+		if holder == nil {
+			return r, nil
+		}
+		if !s.queued(holder.owner()) {
+			return nil, portTaken(holder, port)
+		}
+		if err := s.drainHeld(ctx, holder.owner()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// newRecord is what is remembered of an interface at first, but for its device.
 func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	o := ownerOf(p)
 	r := &record{
@@ -96,15 +121,44 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 		r.Ingress = datapath.PodRate{Rate: b.IngressRate, Burst: b.IngressBurst}
 		r.Egress = datapath.PodRate{Rate: b.EgressRate, Burst: b.EgressBurst}
 	}
+	return r
+}
+
+// register takes the lowest name of a device that is free, unless another interface has
+// one of the ports of the node: then it returns that one, and which.
+func (s *Server) register(r *record) (holder *record, port string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := 1; ; i++ {
-		r.Device = s.DevicePrefix + strconv.Itoa(i)
-		if _, taken := s.names[r.Device]; !taken {
-			s.names[r.Device], s.pods[o] = o, r
-			return r
+	if holder, port = s.portHolder(r); holder != nil {
+		return holder, port
+	}
+	s.pods[r.owner()] = r
+	s.name(r, 1)
+	return nil, ""
+}
+
+// name gives a link the lowest number that is free, and not below least. s.mu is held.
+func (s *Server) name(r *record, least int) {
+	for i := least; ; i++ {
+		r.Device = datapath.PodDevicePrefix + strconv.Itoa(i)
+		if _, taken := s.names[r.Device]; !taken && !s.Named(r.Device) {
+			s.names[r.Device] = r.owner()
+			return
 		}
 	}
+}
+
+// rename gives a link the next number, since somebody else's device has its name.
+func (s *Server) rename(r *record) error {
+	number, err := strconv.Atoi(strings.TrimPrefix(r.Device, datapath.PodDevicePrefix))
+	if err != nil {
+		return err // name made none
+	}
+	s.mu.Lock()
+	delete(s.names, r.Device)
+	s.name(r, number+1)
+	s.mu.Unlock()
+	return s.save(r)
 }
 
 // address gives the pod its addresses, its routes and its hardware address.
@@ -118,7 +172,7 @@ func (s *Server) address(ctx context.Context, p *api.CNIParams, c *conf, n *Netw
 			Network: c.Network, Owner: r.owner(), Addresses: c.ips, Netns: r.Netns, Pod: podOf(r),
 		})
 		if err != nil {
-			return addressError(err)
+			return addressError(err, c.ipsFrom)
 		}
 		for _, a := range lease.Addresses {
 			r.Addresses, r.Gateways = append(r.Addresses, a), append(r.Gateways, ipam.Gateway(a))
@@ -151,11 +205,12 @@ func podOf(r *record) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// defaults are the routes of a pod to which nobody gave any: one for each family.
+// defaults are the routes of a pod to which nobody gave any: one for each family, unless it
+// has that by another interface.
 func defaults(n *Network, r *record) (list []route) {
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		if gw := gatewayFor(n, r, all); gw != nil {
-			list = append(list, route{Dst: all, GW: gw})
+			list = append(list, route{Dst: all, GW: gw, spare: true})
 		}
 	}
 	return list
@@ -199,20 +254,18 @@ func macOf(r *record) net.HardwareAddr {
 
 // connect makes the link of the pod, and opens it when the data plane guards it.
 func (s *Server) connect(ctx context.Context, r *record) *api.Error {
-	link := r.link()
 	step := time.Now()
 	note := func(what string) {
 		s.Log.Debug("step", slog.String("what", what), slog.Duration("took", time.Since(step)))
 		step = time.Now()
 	}
-	if err := s.Links.Make(ctx, link); err != nil {
-		return linkError(err)
+	link, err := s.makeLink(ctx, r)
+	if err != nil {
+		return err
 	}
 	note("made")
 	r.MTU = link.MTU
-	for i := range r.Routes {
-		r.Routes[i].MTU = link.Routes[i].MTU
-	}
+	r.keepRoutes(link)
 	objects, err := s.withGroups(ctx, r.hostPorts())
 	if err != nil {
 		return err
@@ -224,6 +277,9 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 		return objectError(err)
 	}
 	note("committed")
+	if err := s.stillWithin(r); err != nil {
+		return err
+	}
 	bounded, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := s.Objects.Ready(bounded, revision, refs); err != nil {
@@ -243,6 +299,37 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 		return failed("%v", err)
 	}
 	return nil
+}
+
+// stillWithin refuses an interface whose network has changed since it got its addresses. From
+// now on the network keeps them, since there is an Endpoint with them.
+func (s *Server) stillWithin(r *record) *api.Error {
+	n, _ := s.Network(r.Network)
+	for _, a := range r.Addresses {
+		in := func(subnet netip.Prefix) bool { return subnet.Contains(a.Addr()) }
+		if r.Plugin == nil && !slices.ContainsFunc(n.Subnets, in) {
+			return unavailable("PodNetwork/%s has other subnets now, without %s", r.Network, a.Addr())
+		}
+	}
+	return nil
+}
+
+// makeLink makes the link of the pod.
+func (s *Server) makeLink(ctx context.Context, r *record) (*datapath.PodLink, *api.Error) {
+	for {
+		link := r.link()
+		err := s.Links.Make(ctx, link)
+		if err == nil {
+			return link, nil
+		}
+		if !errors.Is(err, datapath.ErrNameTaken) || ctx.Err() != nil {
+			return nil, linkError(err)
+		}
+		s.Log.Debug("the next name of a device is tried", slog.String("container", r.ContainerID), slog.Any("error", err))
+		if err := s.rename(r); err != nil {
+			return nil, failed("%v", err)
+		}
+	}
 }
 
 func refsOf(objects []api.Object) []api.ObjectRef {

@@ -5,6 +5,7 @@ package pods
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
@@ -32,6 +33,11 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 	}
 	if err := s.Links.Check(ctx, r.link()); err != nil {
 		return linkError(err)
+	}
+	if s.Look != nil {
+		if err := s.Look(ctx, r.Object); err != nil {
+			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
+		}
 	}
 	for _, o := range r.objects() {
 		if st, ok := s.Objects.Status(o); !ok {
@@ -66,15 +72,37 @@ func (r *record) agrees(c *conf) *api.Error {
 	return nil
 }
 
+// patientStatus says whether pods can be added, and gives a daemon that starts some time.
+func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	for {
+		err := s.status(c)
+		if err == nil || err.Reason() != api.ReasonUnavailable || time.Now().After(s.starts) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // status says whether pods can be added.
 func (s *Server) status(c *conf) *api.Error {
+	code := api.CNINotAvailable
 	notAvailable := func(format string, args ...any) *api.Error {
-		return coded(api.ReasonUnavailable, api.CNINotAvailable, format, args...)
+		return coded(api.ReasonUnavailable, code, format, args...)
 	}
 	select {
 	case <-s.clean:
 	default:
 		return notAvailable("the daemon has not finished its start")
+	}
+	// Until here the data plane goes on as it was left.
+	if slices.ContainsFunc(s.all(), func(r *record) bool { return r.Network == c.Network && r.Done }) {
+		code = api.CNINotConnected
 	}
 	o := api.ObjectRef{Kind: kindPodNetwork, Name: c.Network}
 	if _, ok := s.Network(c.Network); !ok {

@@ -34,17 +34,33 @@ type conf struct {
 		Bandwidth    *bandwidth    `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	Valid      *[]struct {
-		ContainerID string `json:"containerID"`
-		IfName      string `json:"ifname"`
-	} `json:"cni.dev/valid-attachments"`
+	Valid      attachments     `json:"cni.dev/valid-attachments"`
 
 	ipam     ipamConf // of IPAM
 	prev     *result  // of PrevResult; nil: there is none
 	mac      net.HardwareAddr
+	macFrom  string // the field that mac is from
 	ips      []netip.Addr
+	ipsFrom  string         // the field that ips are from
+	lengths  []netip.Prefix // those of ips that came with a length
 	podName  string
 	podSpace string // namespace of the pod
+}
+
+// attachments are those that the runtime knows of a network. Where it knows none it says
+// null (libcni does), which is something else than that it says nothing.
+type attachments struct {
+	told bool
+	list []struct {
+		ContainerID string `json:"containerID"`
+		IfName      string `json:"ifname"`
+	}
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *attachments) UnmarshalJSON(text []byte) error {
+	a.told = true
+	return json.Unmarshal(text, &a.list)
 }
 
 // ipamConf is what is ours of the section ipam.
@@ -66,11 +82,17 @@ const ownIPAM = "loxilight"
 // maxPodName is how long names of pods and their namespaces are here at most.
 const maxPodName = 253
 
+// maxContainerID is how long the id of a container is at most, as an Endpoint has it.
+const maxContainerID = 253
+
 // parseConf checks what a command brings.
 func parseConf(p *api.CNIParams) (*conf, *api.Error) {
+	if p.Command == api.CNIDel {
+		return parseDel(p)
+	}
 	c := &conf{}
-	if err := json.Unmarshal(p.Config, c); err != nil {
-		return nil, coded(api.ReasonInvalid, api.CNIDecodingFailed, "config: %v", err)
+	if err := decode("", p.Config, c); err != nil {
+		return nil, err
 	}
 	if c.Network == "" {
 		c.Network = "default"
@@ -82,12 +104,12 @@ func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 		return nil, badConfig("name", "is missing")
 	case c.MTU < 0 || c.MTU > 65535 || c.MTU > 0 && c.MTU < 576:
 		return nil, badConfig("mtu", "%d is not between 576 and 65535", c.MTU)
-	case !slices.Contains([]string{api.CNIAdd, api.CNIDel, api.CNICheck, api.CNIGC, api.CNIStatus}, p.Command):
+	case !slices.Contains([]string{api.CNIAdd, api.CNICheck, api.CNIGC, api.CNIStatus}, p.Command):
 		return nil, badEnvironment("CNI_COMMAND", "%q is none that there is", p.Command)
 	}
 	if len(c.IPAM) > 0 {
-		if err := json.Unmarshal(c.IPAM, &c.ipam); err != nil {
-			return nil, coded(api.ReasonInvalid, api.CNIDecodingFailed, "config: ipam: %v", err)
+		if err := decode("ipam", c.IPAM, &c.ipam); err != nil {
+			return nil, err
 		}
 	}
 	if c.ipam.Type == ownIPAM {
@@ -99,17 +121,44 @@ func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 	if p.Command == api.CNIGC || p.Command == api.CNIStatus {
 		return c, nil
 	}
-	if p.ContainerID == "" || p.IfName == "" {
-		return nil, badEnvironment("CNI_CONTAINERID", "it and CNI_IFNAME are needed by %s", p.Command)
-	}
-	if p.Command == api.CNIDel {
-		return c, nil // whatever else is wrong with it, what is there is to be removed
+	if err := checkOwner(p); err != nil {
+		return nil, err
 	}
 	return c, c.parseRest(p)
 }
 
+func checkOwner(p *api.CNIParams) *api.Error {
+	if p.ContainerID == "" || p.IfName == "" {
+		return badEnvironment("CNI_CONTAINERID", "it and CNI_IFNAME are needed by %s", p.Command)
+	}
+	return nil
+}
+
+// parseDel takes over what DEL can use of a configuration. Whatever is wrong with it, what
+// is there is to be removed.
+func parseDel(p *api.CNIParams) (*conf, *api.Error) {
+	c := &conf{}
+	var whole, section map[string]json.RawMessage
+	_ = json.Unmarshal(p.Config, &whole)
+	_ = json.Unmarshal(whole["ipam"], &section)
+	for field, v := range map[string]*string{"cniVersion": &c.CNIVersion, "name": &c.Name, "network": &c.Network} {
+		_ = json.Unmarshal(whole[field], v)
+	}
+	_ = json.Unmarshal(section["type"], &c.ipam.Type)
+	if c.ipam.Type == ownIPAM || strings.ContainsAny(c.ipam.Type, "/\x00") {
+		c.ipam.Type = ""
+	}
+	if c.Network == "" {
+		c.Network = "default"
+	}
+	return c, checkOwner(p)
+}
+
 // parseRest checks what ADD and CHECK need.
 func (c *conf) parseRest(p *api.CNIParams) *api.Error {
+	if len(p.ContainerID) > maxContainerID {
+		return badEnvironment("CNI_CONTAINERID", "has %d bytes, at most %d", len(p.ContainerID), maxContainerID)
+	}
 	if !strings.HasPrefix(p.Netns, "/") {
 		return badEnvironment("CNI_NETNS", "%q is no absolute path", p.Netns)
 	}
@@ -118,8 +167,8 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	}
 	if len(c.PrevResult) > 0 && string(c.PrevResult) != "null" {
 		c.prev = &result{}
-		if err := json.Unmarshal(c.PrevResult, c.prev); err != nil {
-			return coded(api.ReasonInvalid, api.CNIDecodingFailed, "config: prevResult: %v", err)
+		if err := decode("prevResult", c.PrevResult, c.prev); err != nil {
+			return err
 		}
 	}
 	for i := range c.ipam.Routes {
@@ -132,7 +181,10 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 			return err
 		}
 	}
-	return nil
+	if err := c.RuntimeConfig.Bandwidth.check(); err != nil {
+		return err
+	}
+	return checkApart(c.RuntimeConfig.PortMappings)
 }
 
 // parseArgs takes over what CNI_ARGS and the capabilities say. Of several places that
@@ -153,30 +205,85 @@ func (c *conf) parseArgs(text string) *api.Error {
 	if len(c.podName) > maxPodName || len(c.podSpace) > maxPodName {
 		return badEnvironment("CNI_ARGS", "the name of the pod is longer than %d bytes", maxPodName)
 	}
-	for _, mac := range []string{c.RuntimeConfig.MAC, c.Args.CNI.MAC, args["MAC"]} {
-		if mac == "" {
+	if err := c.parseMAC(args["MAC"]); err != nil {
+		return err
+	}
+	return c.parseIPs(args["IP"])
+}
+
+// parseMAC takes over the hardware address that is asked for; arg is that of CNI_ARGS.
+func (c *conf) parseMAC(arg string) *api.Error {
+	for _, from := range []struct{ field, mac string }{{"runtimeConfig.mac", c.RuntimeConfig.MAC}, {"args.cni.mac", c.Args.CNI.MAC}, {"CNI_ARGS.MAC", arg}} {
+		if from.mac == "" {
 			continue
 		}
-		var err error
-		if c.mac, err = net.ParseMAC(mac); err != nil || len(c.mac) != 6 || c.mac[0]&1 != 0 {
-			return badConfig("mac", "%q is no hardware address of a station", mac)
+		mac, err := net.ParseMAC(from.mac)
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || slices.Max(mac) == 0 {
+			return badConfig(from.field, "%q is no hardware address of a station", from.mac)
 		}
+		c.mac, c.macFrom = mac, from.field
 		break
 	}
+	return nil
+}
+
+// parseIPs takes over the addresses that are asked for; arg are those of CNI_ARGS.
+func (c *conf) parseIPs(arg string) *api.Error {
 	ips := c.RuntimeConfig.IPs
+	c.ipsFrom = "runtimeConfig.ips"
 	if len(ips) == 0 {
-		ips = c.Args.CNI.IPs
+		ips, c.ipsFrom = c.Args.CNI.IPs, "args.cni.ips"
 	}
-	if len(ips) == 0 && args["IP"] != "" {
-		ips = strings.Split(args["IP"], ",")
+	if len(ips) == 0 && arg != "" {
+		ips, c.ipsFrom = strings.Split(arg, ","), "CNI_ARGS.IP"
 	}
 	for _, text := range ips {
-		text, _, _ = strings.Cut(text, "/")
 		a, err := netip.ParseAddr(text)
+		if p, perr := netip.ParsePrefix(text); perr == nil {
+			c.lengths = append(c.lengths, p)
+			a, err = p.Addr(), nil
+		}
 		if err != nil {
-			return badConfig("ips", "%q is no address", text)
+			return badConfig(c.ipsFrom, "%q is no address", text)
 		}
 		c.ips = append(c.ips, a.Unmap())
 	}
 	return nil
+}
+
+// checkLengths refuses addresses with another length than that of their subnet.
+func (c *conf) checkLengths(n *Network) *api.Error {
+	for _, p := range c.lengths {
+		for _, subnet := range n.Subnets {
+			if subnet.Contains(p.Addr()) && subnet.Bits() != p.Bits() {
+				return badConfig(c.ipsFrom, "%s has another length than subnet %s of PodNetwork/%s: leave the length out", p, subnet, c.Network)
+			}
+		}
+	}
+	return nil
+}
+
+// leastRate is the lowest rate that is carried, in bits a second: with less a single packet
+// takes a quarter of a minute.
+const leastRate = 1000
+
+func (b *bandwidth) check() *api.Error {
+	if b == nil {
+		return nil
+	}
+	for field, rate := range map[string]uint64{"ingressRate": b.IngressRate, "egressRate": b.EgressRate} {
+		if rate > 0 && rate < leastRate {
+			return badConfig("runtimeConfig.bandwidth."+field, "%d bit/s is less than %d, with which a pod can do nothing; 0 is no limit", rate, leastRate)
+		}
+	}
+	return nil
+}
+
+// blame has an error of an Endpoint name the field of the configuration that it comes from.
+func (c *conf) blame(err *api.Error) *api.Error {
+	if err == nil || err.Data == nil || err.Data.Reason != api.ReasonConflict || err.Data.Field != "spec.mac" || c.mac == nil {
+		return err
+	}
+	e := coded(api.ReasonConflict, api.CNIConfigInvalid, "%s", err.Message)
+	return e.At("", c.macFrom)
 }

@@ -4,6 +4,7 @@ package pods
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 
@@ -31,23 +32,62 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 	r := s.pods[o]
 	s.mu.Unlock()
 	if r != nil {
+		s.knowPlugin(r, p, c)
 		return s.remove(ctx, r)
 	}
 	if c.ipam.Type != "" { // it may remember what we do not
-		n, _ := s.Network(c.Network)
-		if err := s.newPlugin(p, c, &n).run(ctx, api.CNIDel, o, p.Netns, nil); err != nil {
+		if err := s.delByPlugin(ctx, p, c); err != nil {
 			return err
 		}
 	}
 	if err := s.Addresses.Release(ctx, o); err != nil {
 		return failed("give back the addresses of %s: %v", o, err)
 	}
+	if err := s.deleteKept(ctx, o); err != nil {
+		return linkError(err)
+	}
+	s.settle(o)
 	return nil
+}
+
+// delByPlugin has the plugin that the configuration names give back what it gave to an
+// interface that we do not know. One that is not there remembers nothing.
+func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
+	n, _ := s.Network(c.Network)
+	g := s.newPlugin(p, c, &n)
+	if _, err := g.find(); err != nil {
+		s.Log.Warn("the IPAM plugin of a pod that is not known is not there, and not asked to give anything back",
+			slog.String("container", p.ContainerID), slog.String("plugin", c.ipam.Type))
+		return nil
+	}
+	g.Config = without(g.Config, "ipam", "routes")
+	return g.run(ctx, api.CNIDel, ownerOf(p), p.Netns, nil)
+}
+
+// without leaves a field of a section out of a configuration.
+func without(text json.RawMessage, at, field string) json.RawMessage {
+	var whole, section map[string]json.RawMessage
+	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole[at], &section) != nil {
+		return text
+	}
+	delete(section, field)
+	raw, err := json.Marshal(section)
+	if err == nil {
+		whole[at] = raw
+		raw, err = json.Marshal(whole)
+	}
+	if err != nil {
+		return text // not of what was read as JSON
+	}
+	return raw
 }
 
 // remove takes away all of an interface. It may be repeated. The link is shut before what
 // guards it goes, so that nothing ever comes in without, and what is remembered goes last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
+	if s.Leaves != nil {
+		defer s.Leaves(r.Object)()
+	}
 	if err := s.Links.Shut(ctx, r.Device); err != nil {
 		return linkError(err)
 	}
@@ -81,11 +121,14 @@ func (r *record) objects() []api.ObjectRef {
 
 // gc takes away the interfaces of a network that the runtime does not know any more.
 func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
-	if c.Valid == nil {
+	if !c.Valid.told {
 		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
 	}
 	valid := map[ipam.Owner]bool{}
-	for _, a := range *c.Valid {
+	for i, a := range c.Valid.list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return badConfig(fmt.Sprintf("cni.dev/valid-attachments[%d]", i), "has no containerID or no ifname: what it is about would go")
+		}
 		valid[ipam.Owner{ContainerID: a.ContainerID, IfName: a.IfName}] = true
 	}
 	var errs []error

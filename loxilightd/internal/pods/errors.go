@@ -45,22 +45,23 @@ func linkError(err error) *api.Error {
 	case errors.Is(err, datapath.ErrAbsent), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return unavailable("%v", err)
 	case errors.Is(err, datapath.ErrExists):
-		return coded(api.ReasonConflict, api.CNIFailed, "%v", err)
+		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "%v", err).At("", "CNI_IFNAME")
 	}
 	return failed("%v", err)
 }
 
-// addressError is an error of [Addresses] for the runtime.
-func addressError(err error) *api.Error {
+// addressError is an error of [Addresses] for the runtime; field is the one of the
+// configuration that asks for addresses.
+func addressError(err error, field string) *api.Error {
 	switch {
 	case errors.Is(err, ipam.ErrNetwork):
 		return unavailable("%v", err)
 	case errors.Is(err, ipam.ErrFull):
 		return coded(api.ReasonCapacity, api.CNITryAgain, "%v", err)
 	case errors.Is(err, ipam.ErrTaken):
-		return coded(api.ReasonConflict, api.CNITryAgain, "%v", err)
+		return coded(api.ReasonConflict, api.CNITryAgain, "%v", err).At("", field)
 	case errors.Is(err, ipam.ErrAddress):
-		return coded(api.ReasonInvalid, api.CNIConfigInvalid, "%v", err)
+		return badConfig(field, "%v", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return unavailable("%v", err)
 	}

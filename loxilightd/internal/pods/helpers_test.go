@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,8 @@ type desired struct {
 	changes  int
 	refuse   func(o api.Object) bool
 	pending  string // message of what never becomes Ready
+	unseen   string // what is to be pending from the next look on
+	network  string // of the network, if it is not Ready
 }
 
 func (d *desired) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
@@ -69,6 +72,9 @@ func (d *desired) Ready(ctx context.Context, _ uint64, refs []api.ObjectRef) *ap
 func (d *desired) Status(o api.ObjectRef) (api.Status, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if o.Kind == kindPodNetwork && d.network != "" {
+		return api.Status{State: api.StateError, Message: d.network}, true
+	}
 	if o.Kind == kindPodNetwork {
 		return api.Status{State: api.StateReady}, true
 	}
@@ -81,12 +87,12 @@ func (d *desired) Status(o api.ObjectRef) (api.Status, bool) {
 	return api.Status{State: api.StateReady}, true
 }
 
-func (d *desired) Owned(kind string) (list []api.ObjectRef) {
+func (d *desired) Owned(kind string) (list []api.Object) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for r := range d.objects {
+	for r, o := range d.objects {
 		if r.Kind == kind {
-			list = append(list, r)
+			list = append(list, o)
 		}
 	}
 	return list
@@ -106,6 +112,8 @@ type node struct {
 	boot    string
 	links   *backends.FakePods
 	desired *desired
+	named   sync.Map // devices that objects of others name
+	network atomic.Pointer[Network]
 	stop    func()
 }
 
@@ -130,7 +138,15 @@ func (n *node) start() {
 	n.Server = New(Options{
 		Links: n.links, Objects: n.desired, Addresses: addresses, StateDir: n.dir, Log: slog.New(slog.DiscardHandler),
 		Network: func(name string) (Network, bool) {
+			if network := n.network.Load(); network != nil {
+				return *network, name == "default"
+			}
 			return Network{Bridge: "hsvlan110", Subnets: subnets}, name == "default"
+		},
+		Named: func(device string) bool { _, named := n.named.Load(device); return named },
+		Look: func(context.Context, string) error {
+			n.desired.set(func() { n.desired.pending += n.desired.unseen; n.desired.unseen = "" })
+			return nil
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -175,8 +175,8 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 		return err
 	}
 	given := &result{}
-	if err := json.Unmarshal(text, given); err != nil {
-		return coded(api.ReasonInternal, api.CNIDecodingFailed, "IPAM plugin %s: its result: %v", c.ipam.Type, err)
+	if err := decode("result", text, given); err != nil {
+		return coded(api.ReasonInternal, api.CNIDecodingFailed, "IPAM plugin %s: %s", c.ipam.Type, err.Message)
 	}
 	for _, ip := range given.IPs {
 		if !ip.Address.IsValid() || slices.Contains(r.Addresses, ip.Address) {
@@ -186,6 +186,9 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 		if ip.Gateway != nil {
 			gw = *ip.Gateway
 		}
+		if err := s.reaches(ctx, n, ip.Address, gw); err != nil {
+			return err
+		}
 		r.Addresses, r.Gateways = append(r.Addresses, ip.Address), append(r.Gateways, gw)
 	}
 	r.Routes = given.Routes
@@ -193,4 +196,24 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 		r.DNS = given.DNS
 	}
 	return nil
+}
+
+// reaches refuses an address from which nothing is reached: neither is it one of the
+// network's subnets, nor has the node the gateway that it comes with. One without a gateway
+// is for who leads something to it.
+func (s *Server) reaches(ctx context.Context, n *Network, address netip.Prefix, gw netip.Addr) *api.Error {
+	in := func(a netip.Addr) bool {
+		return slices.ContainsFunc(n.Subnets, func(subnet netip.Prefix) bool { return subnet.Contains(a) })
+	}
+	if !gw.IsValid() || in(address.Addr()) || in(gw) {
+		return nil
+	}
+	own, err := s.Links.NodeAddresses(ctx)
+	if err != nil {
+		return failed("addresses of the node: %v", err)
+	}
+	if slices.Contains(own, gw) {
+		return nil
+	}
+	return badConfig("ipam.ranges", "%s with gateway %s is none of the subnets %v of the PodNetwork, and the node has no such gateway: the pod would reach nothing", address, gw, n.Subnets)
 }

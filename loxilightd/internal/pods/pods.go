@@ -32,7 +32,7 @@ type Objects interface {
 	// Status returns what became of an object; false if there is none.
 	Status(o api.ObjectRef) (api.Status, bool)
 	// Owned returns the objects of a kind that this package put.
-	Owned(kind string) []api.ObjectRef
+	Owned(kind string) []api.Object
 }
 
 // Addresses gives pods their addresses. [ipam.Store] does.
@@ -58,11 +58,18 @@ type Options struct {
 	Objects   Objects
 	Addresses Addresses
 	// Network returns the PodNetwork of a name as it is wanted; false if there is none.
-	Network  func(name string) (Network, bool)
+	Network func(name string) (Network, bool)
+	// Named says whether an object of somebody else speaks of a device of that name; nil:
+	// none does.
+	Named func(device string) bool
+	// Look has the data plane's part of an Endpoint looked at, so that its status is as of
+	// now; nil: nobody does.
+	Look func(ctx context.Context, endpoint string) error
+	// Leaves is told, before the link of an Endpoint is shut, that the Endpoint is about to be
+	// deleted; the function is called when it is, or stays. Nil: nobody wants to know.
+	Leaves   func(endpoint string) (done func())
 	StateDir string // of the daemon
-	// DevicePrefix is how names of devices of the switch begin; empty: hs.
-	DevicePrefix string
-	Log          *slog.Logger
+	Log      *slog.Logger
 }
 
 // How long things may take.
@@ -74,6 +81,10 @@ const (
 	undoTimeout   = 20 * time.Second
 	queueInterval = time.Second
 	sweepInterval = 10 * time.Second
+	// STATUS waits so long for a daemon that was started less than that ago: pods go on
+	// meanwhile, and a runtime that is told otherwise calls the node not ready.
+	statusPatience = 3 * time.Second
+	startTime      = 20 * time.Second
 )
 
 // Server carries out commands. Safe for concurrent use; Run is called once.
@@ -81,22 +92,36 @@ type Server struct {
 	Options
 	changes *batch
 	clean   chan struct{} // closed when what an earlier run left is cleared away
+	starts  time.Time     // until when the daemon is starting
 
 	mu    sync.Mutex
 	pods  map[ipam.Owner]*record
 	names map[string]ipam.Owner // of devices that are taken
 	locks map[ipam.Owner]*lock
+	kept  map[string]ipam.Owner // links of pods of which nothing is known, by device; the owner may be empty
 }
 
 // New returns a Server that answers nothing but STATUS before Run.
 func New(o Options) *Server {
-	if o.DevicePrefix == "" {
-		o.DevicePrefix = "hs"
+	if o.Named == nil {
+		o.Named = func(string) bool { return false }
 	}
 	return &Server{
-		Options: o, changes: newBatch(o.Objects), clean: make(chan struct{}),
-		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{},
+		Options: o, changes: newBatch(o.Objects), clean: make(chan struct{}), starts: time.Now().Add(startTime),
+		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{}, kept: map[string]ipam.Owner{},
 	}
+}
+
+// Rates are what bounds the traffic to and from the pod behind a device, if it is that of the
+// Endpoint.
+func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.pods[s.names[device]]
+	if r == nil || r.Object != endpoint {
+		return datapath.PodRate{}, datapath.PodRate{}
+	}
+	return r.Ingress, r.Egress
 }
 
 // Run clears away what an earlier run left, carries out what was asked for while there
@@ -152,7 +177,7 @@ func (s *Server) Handle(ctx context.Context, p *api.CNIParams) (json.RawMessage,
 	case api.CNIGC:
 		err = s.gc(ctx, conf)
 	case api.CNIStatus:
-		err = s.status(conf)
+		err = s.patientStatus(ctx, conf)
 	}
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func TestEndpointIsAsTheLink(t *testing.T) {
 			got += r.String() + " " + o.Owner + " " + string(o.Spec)
 		}
 	})
-	want := `Endpoint/shop/web-c1/` + sumOf(ownerOf(n.params("DEL", "c1", nil)))[:10] + ` cni {"device":"hs1","addresses":["10.201.3.9","fd00:201:3::9"],"mac":"02:11:22:33:44:55","namespace":"shop","pod":"web-c1","netns":"` +
+	want := `Endpoint/shop/web-c1/` + sumOf(ownerOf(n.params("DEL", "c1", nil)))[:10] + ` cni {"device":"hs1","addresses":["10.201.3.9","fd00:201:3::9"],"mac":"02:11:22:33:44:55","mtu":1500,"namespace":"shop","pod":"web-c1","netns":"` +
 		filepath.Join(n.dir, "netns-c1") + `","containerID":"c1","network":"default"}`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -173,6 +173,10 @@ func TestGC(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantOnly("c001", "other")
+	if err := n.command(api.CNIGC, "", map[string]any{"cni.dev/valid-attachments": nil}); err != nil {
+		t.Errorf("GC where nothing is valid, as libcni says it: %v", err)
+	}
+	n.wantOnly("other")
 }
 
 func TestCheck(t *testing.T) {
@@ -197,6 +201,10 @@ func TestCheck(t *testing.T) {
 	if err := n.command(api.CNICheck, "c1", with); err == nil || !strings.Contains(err.Message, "no programs") {
 		t.Errorf("CHECK of what is not guarded: %v", err)
 	}
+	n.desired.set(func() { n.desired.pending, n.desired.unseen = "", "a stranger took them off" })
+	if err := n.command(api.CNICheck, "c1", with); err == nil || !strings.Contains(err.Message, "a stranger took them off") {
+		t.Errorf("CHECK of what was not looked at since: %v", err)
+	}
 	n.desired.set(func() { n.desired.pending = "" })
 	if err := n.links.Delete(t.Context(), "hs1"); err != nil {
 		t.Fatal(err)
@@ -208,12 +216,34 @@ func TestCheck(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	n := newNode(t)
+	begin := time.Now()
+	n.desired.set(func() { n.desired.network = "not yet" })
+	time.AfterFunc(200*time.Millisecond, func() { n.desired.set(func() { n.desired.network = "" }) })
+	if err := n.command(api.CNIStatus, "", nil); err != nil || time.Since(begin) < 150*time.Millisecond {
+		t.Errorf("STATUS while the daemon starts: %v after %s", err, time.Since(begin))
+	}
+	n.starts = begin // from here on it is none that starts
 	if err := n.command(api.CNIStatus, "", nil); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	if err := n.command(api.CNIStatus, "", map[string]any{"network": "none"}); err == nil || err.Data.CNICode != api.CNINotAvailable {
 		t.Errorf("STATUS without a network: %v, want code 50", err)
 	}
+	broken := func(what string, code int) {
+		t.Helper()
+		if err := n.command(api.CNIStatus, "", nil); err == nil || err.Data.CNICode != code || !strings.Contains(err.Message, "no bridge") {
+			t.Errorf("STATUS of a network that is not in force, %s: %v, want code %d", what, err, code)
+		}
+	}
+	n.desired.set(func() { n.desired.network = "no bridge" })
+	broken("without pods", api.CNINotAvailable)
+	n.desired.set(func() { n.desired.network = "" })
+	n.mustAdd("c1", nil)
+	if err := n.command(api.CNIStatus, "", nil); err != nil {
+		t.Errorf("STATUS with a pod: %v", err)
+	}
+	n.desired.set(func() { n.desired.network = "no bridge" })
+	broken("with a pod", api.CNINotConnected)
 }
 
 func TestHostPorts(t *testing.T) {
@@ -223,7 +253,7 @@ func TestHostPorts(t *testing.T) {
 	want := map[string]string{
 		"tcp-8080-4":             `{"type":"dnat","match":{"destination":["group:cni/node-ipv4"],"protocol":["tcp"],"ports":[8080]},"to":{"addresses":["10.201.3.9"],"ports":[80]}}`,
 		"tcp-8080-6":             `{"type":"dnat","match":{"destination":["group:cni/node-ipv6"],"protocol":["tcp"],"ports":[8080]},"to":{"addresses":["fd00:201:3::9"],"ports":[80]}}`,
-		"udp-53-4-192.0.2.17-ip": `{"type":"dnat","match":{"destination":["192.0.2.17"],"protocol":["udp"],"ports":[53]},"to":{"addresses":["10.201.3.9"],"ports":[5353]}}`,
+		"udp-53-4-192.0.2.17-ip": `{"type":"dnat","priority":999,"match":{"destination":["192.0.2.17"],"protocol":["udp"],"ports":[53]},"to":{"addresses":["10.201.3.9"],"ports":[5353]}}`,
 	}
 	n.desired.set(func() {
 		for r, o := range n.desired.objects {
@@ -340,5 +370,28 @@ func TestDebiansHostLocal(t *testing.T) {
 		if !strings.HasPrefix(name, "last_reserved_ip") {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// TestHostPortTwice: one port of the node cannot lead to two of a pod; and where a record of
+// an earlier version says so, its pod goes as any other.
+func TestHostPortTwice(t *testing.T) {
+	n := newNode(t)
+	same := func(more ...string) (list []map[string]any) {
+		for i, ip := range more {
+			list = append(list, map[string]any{"hostPort": 9091, "containerPort": 80 + i, "protocol": "tcp", "hostIP": ip})
+		}
+		return list
+	}
+	for _, bad := range [][]map[string]any{same("", ""), same("", "0.0.0.0"), same("192.0.2.17", "192.0.2.17"), same("::", "")} {
+		err := n.command(api.CNIAdd, "c1", map[string]any{"runtimeConfig": map[string]any{"portMappings": bad}})
+		if err == nil || !strings.Contains(err.Error(), "stands there twice") {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"portMappings": same("0.0.0.0", "::", "192.0.2.17", "192.0.2.18")}})
+	r := &record{Object: "pod", Addresses: []netip.Prefix{netip.MustParsePrefix("10.201.3.9/24")}, Ports: []portMapping{{HostPort: 1, ContainerPort: 2, Protocol: "tcp"}, {HostPort: 1, ContainerPort: 3, Protocol: "tcp"}}}
+	if list := r.hostPorts(); len(list) != 1 {
+		t.Errorf("%d objects for one port", len(list))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -42,6 +43,91 @@ func (m *portMapping) check() *api.Error {
 	return nil
 }
 
+// place is a port of the node that one mapping takes.
+type place struct {
+	port     int
+	protocol string
+	address  netip.Addr // unspecified: all of its family
+}
+
+// places are those of a mapping: none, one, or one of each family.
+func (m *portMapping) places() []place {
+	if m.HostPort == 0 {
+		return nil
+	}
+	at := func(a netip.Addr) place { return place{m.HostPort, m.Protocol, a} }
+	if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else it names none
+		return []place{at(ip.Unmap())}
+	}
+	return []place{at(netip.IPv4Unspecified()), at(netip.IPv6Unspecified())}
+}
+
+// overlaps says whether there are packets to both.
+func (p place) overlaps(q place) bool {
+	return p.port == q.port && p.protocol == q.protocol && p.address.Is4() == q.address.Is4() &&
+		(p.address == q.address || p.address.IsUnspecified() || q.address.IsUnspecified())
+}
+
+// String is the port as people write it, with its address where it has one of its own.
+func (p place) String() string {
+	port := strconv.Itoa(p.port)
+	if !p.address.IsUnspecified() {
+		port = net.JoinHostPort(p.address.String(), port)
+	}
+	return port + "/" + p.protocol
+}
+
+// checkApart refuses mappings of the same port of the node.
+func checkApart(list []portMapping) *api.Error {
+	seen := map[place]bool{}
+	for _, m := range list {
+		for _, p := range m.places() {
+			if seen[p] {
+				return badConfig("runtimeConfig.portMappings", "hostPort %d/%s stands there twice: it can lead to one port of the pod", m.HostPort, m.Protocol)
+			}
+			seen[p] = true
+		}
+	}
+	return nil
+}
+
+// portHolder finds another interface that has a port of the node that r wants, and says
+// how it has it. s.mu is held.
+func (s *Server) portHolder(r *record) (*record, string) {
+	for _, m := range r.Ports {
+		for _, wanted := range m.places() {
+			for _, other := range s.pods {
+				if p, ok := other.has(wanted); ok && other.owner() != r.owner() {
+					return other, p.String()
+				}
+			}
+		}
+	}
+	return nil, ""
+}
+
+// has finds a port of the node of an interface that overlaps another one.
+func (r *record) has(wanted place) (place, bool) {
+	for _, m := range r.Ports {
+		for _, p := range m.places() {
+			if p.overlaps(wanted) {
+				return p, true
+			}
+		}
+	}
+	return place{}, false
+}
+
+// portTaken refuses an interface that wants a port of the node that holder has.
+func portTaken(holder *record, port string) *api.Error {
+	who := "container " + holder.ContainerID
+	if pod := podOf(holder); pod != "" {
+		who = "pod " + pod + " (" + who + ")"
+	}
+	return coded(api.ReasonConflict, api.CNITryAgain, "hostPort %s belongs to %s of %s: a port of the node leads to one pod; take another port, or remove that one first",
+		port, holder.IfName, who).At("", "runtimeConfig.portMappings")
+}
+
 // nodeGroups are the names of the groups of the node's addresses, IPv4 and IPv6.
 var nodeGroups = [2]string{"cni/node-ipv4", "cni/node-ipv6"}
 
@@ -52,27 +138,37 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
+// ofAddress is the priority of what is about one address of the node: it comes before what is
+// about all of them, which has the usual one.
+const ofAddress int32 = 999
+
 // hostPorts are the objects that lead ports of the node to the pod: one for each port
-// and family. Mappings without a port of the node ask for nothing.
+// and family. Mappings without a port of the node ask for nothing. Of several of one port
+// the first counts: checkApart lets none in, but it is younger than the records are.
 func (r *record) hostPorts() (list []api.Object) {
+	seen := map[string]bool{}
 	for _, m := range r.Ports {
 		if m.HostPort == 0 {
 			continue
 		}
 		for _, a := range r.Addresses {
-			destination := "group:" + nodeGroups[familyOf(a.Addr())]
+			destination, priority := "group:"+nodeGroups[familyOf(a.Addr())], (*int32)(nil)
 			name := fmt.Sprintf("%s/%s-%d-%d", r.Object, m.Protocol, m.HostPort, 4+2*familyOf(a.Addr()))
 			if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else it names none
 				if ip = ip.Unmap(); ip.Is4() != a.Addr().Is4() {
 					continue
 				}
 				if !ip.IsUnspecified() {
-					destination = ip.String()
+					destination, priority = ip.String(), new(ofAddress)
 					name += "-" + strings.ReplaceAll(destination, ":", "-") + "-ip"
 				}
 			}
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
 			list = append(list, object(api.KindNAT, name, api.NATSpec{
-				Type: "dnat",
+				Type: "dnat", Priority: priority,
 				Match: &api.Match{
 					Destination: words(destination), Protocol: words(m.Protocol), Ports: words(strconv.Itoa(m.HostPort)),
 				},

@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,13 +77,33 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 	}
 }
 
+// queued says whether a DEL is queued for an interface.
+func (s *Server) queued(o ipam.Owner) bool {
+	_, err := os.Stat(s.queuedPath(o))
+	return err == nil
+}
+
+func (s *Server) queuedPath(o ipam.Owner) string {
+	return filepath.Join(s.queueDir(), sumOf(o)+".json")
+}
+
+// drainHeld is drainOne for who does not hold the interface.
+func (s *Server) drainHeld(ctx context.Context, o ipam.Owner) *api.Error {
+	release, err := s.hold(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.drainOne(ctx, o)
+}
+
 // drainOne carries out the DEL that is queued for an interface, if there is one. The
 // caller holds it.
 func (s *Server) drainOne(ctx context.Context, o ipam.Owner) *api.Error {
-	path := filepath.Join(s.queueDir(), sumOf(o)+".json")
-	if _, err := os.Stat(path); err != nil {
+	if !s.queued(o) {
 		return nil
 	}
+	path := s.queuedPath(o)
 	p, c := s.readQueued(path)
 	if p == nil {
 		return nil
@@ -107,26 +129,63 @@ func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 		return nil, nil
 	}
 	p := &api.CNIParams{}
-	var c *conf
 	if err == nil {
-		err = json.Unmarshal(text, p)
-	}
-	if err == nil {
-		p.Command = api.CNIDel
-		var refused *api.Error
-		if c, refused = parseConf(p); refused != nil {
-			err = refused
+		if err = json.Unmarshal(text, p); err != nil {
+			if o, ok := s.queuedOwner(path, text); ok {
+				s.Log.Warn("a queued DEL is damaged and carried out by its name", slog.String("file", path), slog.Any("error", err))
+				p, err = &api.CNIParams{ContainerID: o.ContainerID, IfName: o.IfName}, nil
+			}
 		}
 	}
+	p.Command = api.CNIDel
 	if err == nil && filepath.Base(path) != sumOf(ownerOf(p))+".json" {
 		err = errors.New("it is about another container than its name says")
 	}
 	if err == nil {
-		return p, c
+		c, refused := parseConf(p)
+		if refused == nil {
+			return p, c
+		}
+		err = refused
 	}
 	s.Log.Error("a queued DEL cannot be read and is set aside", slog.String("file", path), slog.Any("error", err))
-	if err := os.Rename(path, path+".damaged"); err != nil {
+	if err := os.Rename(path, path+asideSuffix); err != nil {
 		s.Log.Error("it could not be set aside", slog.Any("error", err))
 	}
 	return nil, nil
+}
+
+// queuedOwner finds out whom a file is about that cannot be read: what it begins with
+// may say so, and its name is made of that.
+func (s *Server) queuedOwner(path string, text []byte) (ipam.Owner, bool) {
+	var owners []ipam.Owner
+	if container := containerField.FindSubmatch(text); container != nil {
+		owners = usualOwners(string(container[1]))
+		if ifName := ifNameField.FindSubmatch(text); ifName != nil {
+			owners = append(owners, ipam.Owner{ContainerID: string(container[1]), IfName: string(ifName[1])})
+		}
+	}
+	for _, r := range s.all() {
+		owners = append(owners, r.owner())
+	}
+	for _, l := range s.Addresses.Leases() {
+		owners = append(owners, l.Owner)
+	}
+	i := slices.IndexFunc(owners, func(o ipam.Owner) bool { return sumOf(o)+".json" == filepath.Base(path) })
+	if i < 0 {
+		return ipam.Owner{}, false
+	}
+	return owners[i], true
+}
+
+// What a file begins with that was cut short.
+var (
+	containerField = regexp.MustCompile(`"containerID":"([^"\\]+)"`)
+	ifNameField    = regexp.MustCompile(`"ifName":"([^"\\]+)"`)
+)
+
+// queueAside are the files that could not be read.
+func (s *Server) queueAside() []string {
+	list, _ := filepath.Glob(filepath.Join(s.queueDir(), "*.json"+asideSuffix)) // the pattern is well formed
+	return list
 }

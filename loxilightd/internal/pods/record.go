@@ -52,6 +52,8 @@ type record struct {
 	Ingress   datapath.PodRate `json:"ingress"`
 	Egress    datapath.PodRate `json:"egress"`
 	Done      bool             `json:"done,omitempty"` // the runtime was told that it is there
+	// Rebuilt says that this was lost and put together again from what else there was.
+	Rebuilt bool `json:"rebuilt,omitempty"`
 }
 
 func (r *record) owner() ipam.Owner { return ipam.Owner{ContainerID: r.ContainerID, IfName: r.IfName} }
@@ -89,7 +91,7 @@ func (r *record) link() *datapath.PodLink {
 		Label: strings.Trim(r.Namespace+"/"+r.Pod, "/") + " " + r.owner().String(), Ingress: r.Ingress, Egress: r.Egress,
 	}
 	for _, x := range r.Routes {
-		route := datapath.PodRoute{Prefix: x.Dst, MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority, Scope: x.Scope}
+		route := datapath.PodRoute{Prefix: x.Dst, MTU: x.MTU, AdvMSS: x.AdvMSS, Priority: x.Priority, Scope: x.Scope, Spare: x.spare}
 		if x.GW != nil {
 			route.Via = *x.GW
 		}
@@ -101,18 +103,31 @@ func (r *record) link() *datapath.PodLink {
 	return l
 }
 
+// keepRoutes takes over which routes the link was made with, and how.
+func (r *record) keepRoutes(link *datapath.PodLink) {
+	made, kept := link.Routes, r.Routes[:0]
+	for _, x := range r.Routes {
+		if len(made) > 0 && made[0].Prefix == x.Dst {
+			x.MTU = made[0].MTU
+			kept, made = append(kept, x), made[1:]
+		}
+	}
+	r.Routes = kept
+}
+
 // endpoint is the object that guards the pod.
 func (r *record) endpoint() api.Object {
 	spec := struct {
 		Device      string   `json:"device"`
 		Addresses   []string `json:"addresses,omitempty"`
 		MAC         string   `json:"mac"`
+		MTU         int      `json:"mtu,omitempty"`
 		Namespace   string   `json:"namespace,omitempty"`
 		Pod         string   `json:"pod,omitempty"`
 		Netns       string   `json:"netns,omitempty"`
 		ContainerID string   `json:"containerID,omitempty"`
 		Network     string   `json:"network"`
-	}{Device: r.Device, MAC: r.MAC, Namespace: r.Namespace, Pod: r.Pod, Netns: r.Netns, ContainerID: r.ContainerID, Network: r.Network}
+	}{Device: r.Device, MAC: r.MAC, MTU: r.MTU, Namespace: r.Namespace, Pod: r.Pod, Netns: r.Netns, ContainerID: r.ContainerID, Network: r.Network}
 	for _, a := range r.Addresses {
 		spec.Addresses = append(spec.Addresses, a.Addr().String())
 	}
@@ -168,6 +183,7 @@ func (s *Server) forget(r *record) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget %s: %w", r.owner(), err)
 	}
+	s.settle(r.owner())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, r.owner())
@@ -177,12 +193,11 @@ func (s *Server) forget(r *record) error {
 	return nil
 }
 
-// load reads what earlier runs remembered. What cannot be read is set aside: the links
-// that it was about are removed as those that nobody knows.
+// load reads what earlier runs remembered. What cannot be read is set aside.
 func (s *Server) load() ([]*record, error) {
 	return loadRecords(s.StateDir, func(path string, cause error) error {
 		s.Log.Error("what is remembered of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
-		return os.Rename(path, path+".damaged")
+		return os.Rename(path, path+asideSuffix)
 	})
 }
 

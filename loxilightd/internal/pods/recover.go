@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/loxilight/loxilight/api"
@@ -25,6 +26,8 @@ func (s *Server) recover(ctx context.Context) bool {
 }
 
 func (s *Server) takeOver(ctx context.Context) error {
+	dir := filepath.Join(s.StateDir, recordDir)
+	_, noDir := os.Stat(dir)
 	list, err := s.load()
 	if err != nil {
 		return err
@@ -38,9 +41,12 @@ func (s *Server) takeOver(ctx context.Context) error {
 		s.pods[r.owner()], s.names[r.Device] = r, r.owner()
 	}
 	s.mu.Unlock()
+	if err := s.rebuild(devices, errors.Is(noDir, fs.ErrNotExist)); err != nil {
+		return err
+	}
 	for _, r := range list {
 		why := ""
-		switch there := slices.Contains(devices, r.Device); {
+		switch _, there := devices[r.Device]; {
 		case r.Boot != s.Addresses.Boot():
 			why = "the machine was booted since"
 		case !r.Done:
@@ -59,7 +65,7 @@ func (s *Server) takeOver(ctx context.Context) error {
 
 // clearStrays removes what belongs to no interface, and puts the objects of interfaces
 // that are there and have lost them.
-func (s *Server) clearStrays(ctx context.Context, devices []string) error {
+func (s *Server) clearStrays(ctx context.Context, devices map[string]string) error {
 	wanted := map[api.ObjectRef]bool{}
 	var puts []api.Object
 	for _, r := range s.all() {
@@ -71,7 +77,7 @@ func (s *Server) clearStrays(ctx context.Context, devices []string) error {
 			}
 		}
 	}
-	for _, device := range devices {
+	for device := range devices {
 		s.mu.Lock()
 		_, taken := s.names[device]
 		s.mu.Unlock()
@@ -86,9 +92,15 @@ func (s *Server) clearStrays(ctx context.Context, devices []string) error {
 	var strays []api.ObjectRef
 	for _, kind := range []string{kindEndpoint, api.KindNAT} {
 		for _, o := range s.Objects.Owned(kind) {
-			if !wanted[o] {
-				strays = append(strays, o)
+			if ref := (api.ObjectRef{Kind: o.Kind, Name: o.Name}); !wanted[ref] {
+				strays = append(strays, ref)
 			}
+		}
+	}
+	if slices.ContainsFunc(puts, func(o api.Object) bool { return o.Kind == api.KindNAT }) {
+		var refused *api.Error
+		if puts, refused = s.withGroups(ctx, puts); refused != nil { // lost, too
+			return refused
 		}
 	}
 	if len(puts)+len(strays) > 0 {
@@ -105,7 +117,7 @@ func (s *Server) clearLeases(ctx context.Context) error {
 		s.mu.Lock()
 		r := s.pods[l.Owner]
 		s.mu.Unlock()
-		if r != nil {
+		if r != nil || l.Boot == s.Addresses.Boot() && s.isAside(l.Owner) {
 			continue
 		}
 		s.Log.Info("addresses that no pod has are given back", slog.String("container", l.ContainerID), slog.Any("addresses", l.Addresses))
@@ -123,8 +135,9 @@ func (s *Server) sweep(ctx context.Context) {
 	if err != nil {
 		return // the next time
 	}
+	s.sweepKept(devices)
 	for _, r := range s.all() {
-		if !r.Done || slices.Contains(devices, r.Device) || !netnsGone(r.Netns) {
+		if _, there := devices[r.Device]; !r.Done || there || !netnsGone(r.Netns) {
 			continue
 		}
 		if err := s.collect(ctx, r, "its network namespace is gone"); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
@@ -34,13 +35,10 @@ func TestStartClearsWhatWasNotFinished(t *testing.T) {
 	if _, err := n.desired.Change([]api.Object{object(kindEndpoint, "stray", map[string]string{"containerID": "stray"})}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, recordDir, "torn.json"), []byte(`{"containerID":"to`), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	n.restart()
 	n.wantOnly("good")
-	if _, err := os.Stat(filepath.Join(n.dir, recordDir, "torn.json.damaged")); err != nil {
-		t.Errorf("the torn file was not set aside: %v", err)
+	if p := n.Problems(); len(p) > 0 {
+		t.Errorf("problems: %q", p)
 	}
 	if r := n.mustAdd("next", nil); r.Interfaces[0].Name != "hs2" {
 		t.Errorf("device %s, want the lowest that is free", r.Interfaces[0].Name)
@@ -127,13 +125,9 @@ func TestQueueIsWatched(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)
 	path := n.enqueue("c1", nil)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(path); err != nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("it is queued still")
-		}
-	}
+	testnet.Eventually(t, 20*time.Second, "it is queued no more", func() bool {
+		_, err := os.Stat(path)
+		return err != nil
+	})
 	n.wantOnly()
 }

@@ -45,6 +45,8 @@ type route struct {
 	Priority int          `json:"priority,omitempty"`
 	Table    *int         `json:"table,omitempty"`
 	Scope    *int         `json:"scope,omitempty"`
+
+	spare bool // of a pod that has none to Dst yet
 }
 
 // before says whether a version came before another; both are of [api.CNIVersions].

@@ -24,6 +24,9 @@ type attempt[K comparable, V any] struct {
 
 // step does one piece of work and reports whether there was any.
 func (r *Reconciler[K, V]) step(ctx context.Context) bool {
+	if r.lookStep(ctx) {
+		return true
+	}
 	a, ok := r.next(time.Now())
 	if ok {
 		r.try(ctx, a)
@@ -150,7 +153,7 @@ func (r *Reconciler[K, V]) idle() time.Duration {
 	if len(r.retries) > 0 {
 		d = min(d, r.retries[0].retryAt.Sub(now))
 	}
-	if !r.fresh.empty() {
+	if !r.fresh.empty() || len(r.looks) > 0 {
 		d = 0
 	}
 	return max(d, 0)

@@ -62,6 +62,7 @@ type Reconciler[K comparable, V any] struct {
 	settled  chan struct{}
 	repairs  uint64
 	round    round[K]
+	looks    []look[K] // that somebody waits for
 }
 
 // row is one row of desired state and what became of it.

@@ -4,6 +4,8 @@ package reconcile
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -53,7 +55,7 @@ func statusOf(err error, revision uint64, failuresBefore int) Status {
 	if err == nil {
 		return s
 	}
-	s.State, s.Reason, s.Message, s.Failures = Failed, ReasonOther, err.Error(), failuresBefore+1
+	s.State, s.Reason, s.Message, s.Failures = Failed, ReasonOther, messageOf(err), failuresBefore+1
 	switch {
 	case errors.Is(err, datapath.ErrUnsupported):
 		s.Reason = ReasonUnsupported
@@ -63,6 +65,18 @@ func statusOf(err error, revision uint64, failuresBefore int) Status {
 		s.Reason = ReasonCapacity
 	}
 	return s
+}
+
+// messageOf is what an error says on one line: of several that are joined each once.
+func messageOf(err error) string {
+	var told []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		again := func(before string) bool { return before == line || strings.HasSuffix(before, ": "+line) }
+		if !slices.ContainsFunc(told, again) {
+			told = append(told, line)
+		}
+	}
+	return strings.Join(told, "; ")
 }
 
 // sameOutcome says whether a client would see no difference.

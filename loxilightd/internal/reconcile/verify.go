@@ -4,9 +4,12 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // A round of verification goes over the table in slices of sliceSize rows, and
@@ -59,14 +62,12 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 		}
 		return true
 	}
-	n := min(sliceSize, len(r.round.keys))
-	slice := r.round.keys[:n]
-	r.round.keys = r.round.keys[n:]
 	r.mu.Unlock()
 
-	for _, key := range slice {
-		if ctx.Err() != nil {
-			return true
+	for done := 0; done < sliceSize && ctx.Err() == nil; done++ {
+		key, ok := r.nextVerified(done)
+		if !ok {
+			break
 		}
 		r.verify(ctx, key)
 	}
@@ -80,6 +81,19 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	r.round.resume = end.Add(time.Duration(share) * end.Sub(now))
 	r.mu.Unlock()
 	return true
+}
+
+// nextVerified takes the next row out of the round. A slice ends early where a row was
+// changed: nobody waits for verification.
+func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.round.keys) == 0 || done > 0 && !r.fresh.empty() {
+		return key, false
+	}
+	key = r.round.keys[0]
+	r.round.keys = r.round.keys[1:]
+	return key, true
 }
 
 // beginRound lists what is to be verified. r.mu is held.
@@ -114,16 +128,23 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 		r.mu.Unlock()
 		return
 	}
-	message := "a stranger changed it in the data plane"
-	if err != nil {
+	message, outdated := "a stranger changed it in the data plane", errors.Is(err, datapath.ErrOutdated)
+	switch {
+	case outdated:
+		message = err.Error()
+	case err != nil:
 		message = fmt.Sprintf("cannot be verified: %v", err)
-	} else {
+	default:
 		r.repairs++
 	}
 	r.setStatus(w, Status{State: Pending, Revision: w.revision, Message: message})
 	w.queued = true
 	r.fresh.push(key)
 	r.mu.Unlock()
+	if outdated {
+		r.log.info("made anew", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
+		return
+	}
 	r.log.warn("not as it was left, applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 }
 

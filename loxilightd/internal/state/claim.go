@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// claim is something that belongs to at most one object of its kind.
+// claim is something that belongs to at most one object.
 type claim struct {
 	what     claimed
 	frontend datapath.Frontend
@@ -25,23 +25,19 @@ type claim struct {
 type claimed uint8
 
 const (
-	claimFrontend  claimed = iota // by a Service
-	claimInterface                // a device, by an Interface
-	claimBridged                  // a device, by a Bridge, as itself or as a port
-	claimRoute                    // a prefix, metric and namespace, by a Route
-	claimEndpoint                 // a device, by an Endpoint
-	claimMAC                      // by an Endpoint
-	claimAddress                  // by an Endpoint
-	claimTunnel                   // a device, by a Tunnel
-	claimWire                     // a type, VNI and port, by a Tunnel
-	claimBehind                   // a prefix, by a Peer
-	claimUnderlay                 // an address, by a Peer
+	claimFrontend         claimed = iota // by a Service
+	claimInterface                       // a device, by an Interface
+	claimBridged                         // a device, by a Bridge, as itself or as a port
+	claimRoute                           // a prefix, metric and namespace, by a Route
+	claimEndpoint                        // a device, by an Endpoint
+	claimMAC                             // by an Endpoint
+	claimAddress                         // by an Endpoint
+	claimTunnel                          // a device, by a Tunnel
+	claimWire                            // a type, VNI and port, by a Tunnel
+	claimBehind                          // a prefix, by a Peer, or by a Route that leads to one
+	claimUnderlay                        // an address, by a Peer
+	claimInterfaceAddress                // an address, by an Interface
 )
-
-// kind returns the kind of the objects that have such claims.
-func (c claim) kind() string {
-	return [...]string{KindService, KindInterface, KindBridge, KindRoute, KindEndpoint, KindEndpoint, KindEndpoint, KindTunnel, KindTunnel, KindPeer, KindPeer}[c.what]
-}
 
 func (c claim) String() string {
 	place := ""
@@ -55,6 +51,8 @@ func (c claim) String() string {
 		return fmt.Sprintf("the route to %s%s with metric %d", c.prefix, place, c.metric)
 	case claimMAC:
 		return "MAC " + strings.ReplaceAll(c.device, " ", ":")
+	case claimInterfaceAddress:
+		return "the device of address " + c.prefix.Addr().String() + place
 	case claimAddress:
 		return "address " + c.prefix.Addr().String()
 	case claimWire:

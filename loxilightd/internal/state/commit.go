@@ -228,13 +228,13 @@ func (s *Store) publish(p *plan, result *Result) {
 	}
 	for _, o := range p.gone {
 		o.Value.claims(func(c claim, _ func() string) {
-			if s.claims[c] == o.Name {
+			if s.claims[c] == o.Key {
 				delete(s.claims, c)
 			}
 		})
 	}
 	for _, o := range p.puts {
-		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Name })
+		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
 	logged := make([]Change, 0, len(p.puts)+len(p.dropped))
 	for _, c := range p.changes {
@@ -243,7 +243,7 @@ func (s *Store) publish(p *plan, result *Result) {
 			logged = append(logged, c)
 		}
 	}
-	snapshot := &Snapshot{Revision: result.Revision, table: p.edit.done(), counts: maps.Clone(p.counts), cost: p.cost}
+	snapshot := newSnapshot(result.Revision, p.edit.done(), maps.Clone(p.counts), p.cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.snapshot.Store(snapshot)

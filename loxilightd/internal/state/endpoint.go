@@ -5,6 +5,7 @@ package state
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -45,6 +46,16 @@ func (e *Endpoint) Has(labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// EndpointAt is the one that has an address; nil: none has.
+func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
+	for o := range s.After(KindEndpoint, "") {
+		if slices.Contains(o.Value.(*Endpoint).Addresses, a) {
+			return o
+		}
+	}
+	return nil
 }
 
 // Endpoints are those of a snapshot by their addresses.

@@ -26,7 +26,10 @@ func (b *Bridge) claims(each func(claim, func() string)) {
 }
 
 // Route is the spec of a Route.
-type Route struct{ datapath.Route }
+type Route struct {
+	datapath.Route
+	Peer string // that it leads to: its prefix is one more of that Peer's; empty: none
+}
 
 func (*Route) cost() datapath.Cost { return datapath.Cost{} }
 
@@ -34,6 +37,10 @@ func (*Route) cost() datapath.Cost { return datapath.Cost{} }
 const defaultMetric6 = 1024
 
 func (r *Route) claims(each func(claim, func() string)) {
+	if r.Peer != "" {
+		each(claim{what: claimBehind, prefix: r.Prefix}, func() string { return "spec.prefix" })
+		return
+	}
 	c := claim{what: claimRoute, prefix: r.Prefix, metric: r.Metric, inSwitch: r.Switch}
 	if c.metric == 0 && r.Prefix.Addr().Is6() {
 		c.metric = defaultMetric6

@@ -11,6 +11,7 @@ package state
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -93,6 +94,11 @@ type Interface struct{ datapath.Port }
 func (*Interface) cost() datapath.Cost { return datapath.Cost{} }
 
 func (i *Interface) claims(each func(claim, func() string)) {
+	if i.Address.IsValid() {
+		c := claim{what: claimInterfaceAddress, prefix: netip.PrefixFrom(i.Address, i.Address.BitLen()), inSwitch: i.Switch}
+		each(c, func() string { return "spec.address" })
+		return
+	}
 	each(claim{what: claimInterface, device: i.Device, inSwitch: i.Switch}, func() string { return "spec.device" })
 }
 

@@ -127,12 +127,12 @@ func (r *reader) int64() int64 {
 // then: it must be possible to take it back.
 type waiting struct {
 	Pending
-	base   uint64           // the revision before it
-	keys   map[Key]bool     // the objects that it changed
-	all    map[string]bool  // owners of these objects
-	owners map[string]bool  // whose other objects wait with it
-	claims map[claim]string // what its former objects claimed, by their names
-	groups map[Key]bool     // what its former objects referred to
+	base   uint64          // the revision before it
+	keys   map[Key]bool    // the objects that it changed
+	all    map[string]bool // owners of these objects
+	owners map[string]bool // whose other objects wait with it
+	claims map[claim]Key   // what its former objects claimed
+	others map[Key]bool    // what its former objects referred to
 }
 
 // machineOwners are programs that cannot wait for people: what they hold may
@@ -140,7 +140,7 @@ type waiting struct {
 var machineOwners = map[string]bool{OwnerFile: true, "cni": true, "k8s": true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
-	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]string{}, groups: map[Key]bool{}}
+	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}, others: map[Key]bool{}}
 }
 
 // hold notes that the change touched an object: as it was, and as it is.
@@ -156,9 +156,9 @@ func (w *waiting) hold(k Key, before, after *Object) {
 		}
 	}
 	if before != nil && before.Value != nil {
-		before.Value.claims(func(c claim, _ func() string) { w.claims[c] = k.Name })
-		for group := range groupsOf(before.Value) {
-			w.groups[Key{KindAddressGroup, string(group)}] = true
+		before.Value.claims(func(c claim, _ func() string) { w.claims[c] = k })
+		for other := range refersTo(before.Value) {
+			w.others[other] = true
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (s *Store) checkWaiting(p *plan) error {
 		if w.keys[f.Key] {
 			return s.refuseWaiting(w, f.Key, "was changed by it")
 		}
-		if w.groups[f.Key] && p.edit.get(f.Key) == nil {
+		if w.others[f.Key] && p.edit.get(f.Key) == nil {
 			return s.refuseWaiting(w, f.Key, "is referred to by what goes back unless it is confirmed")
 		}
 		if f.object != nil && w.owners[f.object.Owner] {
@@ -224,12 +224,12 @@ func (s *Store) checkWaiting(p *plan) error {
 // unless the change that waits is confirmed.
 func (s *Store) checkHeld(w *waiting, o *Object) (err error) {
 	o.Value.claims(func(c claim, _ func() string) {
-		if name, held := w.claims[c]; held && err == nil {
-			err = s.refuseWaiting(w, o.Key, "claims "+c.String()+", which goes back to "+name+" unless it is confirmed")
+		if holder, held := w.claims[c]; held && err == nil {
+			err = s.refuseWaiting(w, o.Key, "claims "+c.String()+", which goes back to "+holder.String()+" unless it is confirmed")
 		}
 	})
-	for group := range groupsOf(o.Value) {
-		if k := (Key{KindAddressGroup, string(group)}); w.keys[k] && err == nil {
+	for k := range refersTo(o.Value) {
+		if w.keys[k] && err == nil {
 			err = s.refuseWaiting(w, o.Key, "refers to "+k.String()+", which was changed by it")
 		}
 	}

@@ -188,8 +188,8 @@ func TestWhatWaitsIsHeld(t *testing.T) {
 			{&Transaction{Delete: []Key{{KindService, "created"}}}, "Service/created", "was changed by it"},
 			{&Transaction{Replace: &Scope{Owner: "cli", Kinds: []string{KindService}}}, "Service/changed", "was changed by it"},
 			{file("deleted", "192.0.2.30:80 1"), "Service/deleted", "was changed by it"},
-			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "which goes back to deleted"},
-			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "which goes back to deleted"},
+			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "which goes back to Service/deleted"},
+			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "which goes back to Service/deleted"},
 		} {
 			wantRefusal(t, s, x.t, Conflict, x.key, "", x.text)
 		}

@@ -50,14 +50,12 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if err := s.checkClaims(p); err != nil {
 		return nil, err
 	}
-	if err := p.checkGroups(); err != nil {
-		return nil, err
-	}
-	if err := p.checkPods(); err != nil {
-		return nil, err
-	}
-	if err := p.checkOwned(); err != nil {
-		return nil, err
+	for _, check := range []func() error{
+		p.checkGroups, p.checkDiverts, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned,
+	} {
+		if err := check(); err != nil {
+			return nil, err
+		}
 	}
 	if !t.restores {
 		if err := s.checkCapacity(p); err != nil {
@@ -191,7 +189,7 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 
 // checkClaims refuses a plan in which two objects claim the same.
 func (s *Store) checkClaims(p *plan) error {
-	claimed := make(map[claim]string, len(p.puts))
+	claimed := make(map[claim]Key, len(p.puts))
 	var err error
 	for _, o := range p.puts {
 		o.Value.claims(func(c claim, field func() string) {
@@ -203,10 +201,10 @@ func (s *Store) checkClaims(p *plan) error {
 				holder, ok = s.claims[c]
 				ok = ok && p.holds(holder, c)
 			}
-			if ok && holder != o.Name {
-				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, Key{c.kind(), holder})
+			if ok && holder != o.Key {
+				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, holder)
 			}
-			claimed[c] = o.Name
+			claimed[c] = o.Key
 		})
 		if err != nil {
 			return err
@@ -215,9 +213,9 @@ func (s *Store) checkClaims(p *plan) error {
 	return nil
 }
 
-// holds says whether the object name still claims c when the plan is carried out.
-func (p *plan) holds(name string, c claim) (held bool) {
-	o := p.edit.get(Key{c.kind(), name})
+// holds says whether the object of k still claims c when the plan is carried out.
+func (p *plan) holds(k Key, c claim) (held bool) {
+	o := p.edit.get(k)
 	if o == nil {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -136,7 +137,11 @@ func checkPodNetwork(o *Object, all []*Object) error {
 			return refuse(Conflict, o.Key, "spec.bridge", "%s has %s: the pod networks of a node share one bridge, where the host is, too", other.Key, w.Bridge)
 		}
 		if v.MTU != w.MTU {
-			return refuse(Conflict, o.Key, "spec.mtu", "%s has %d: the pod networks of a node share one bridge, with one MTU", other.Key, w.MTU)
+			has := "none, which follows the uplinks"
+			if w.MTU != 0 {
+				has = strconv.Itoa(w.MTU)
+			}
+			return refuse(Conflict, o.Key, "spec.mtu", "%s has %s: the pod networks of a node share one bridge, with one MTU", other.Key, has)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package state
 import (
 	"iter"
 	"maps"
+	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -17,6 +18,14 @@ type Snapshot struct {
 	table  *table
 	counts map[string]int
 	cost   datapath.Cost
+	behind func() (map[string]datapath.Peer, map[string]error) // of Peers: worked out when asked for
+}
+
+// newSnapshot returns what table holds; the caller has counted it.
+func newSnapshot(revision uint64, table *table, counts map[string]int, cost datapath.Cost) *Snapshot {
+	s := &Snapshot{Revision: revision, table: table, counts: counts, cost: cost}
+	s.behind = sync.OnceValues(s.peers)
+	return s
 }
 
 // Get returns the object of k.

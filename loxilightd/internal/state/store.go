@@ -70,8 +70,8 @@ type Store struct {
 
 	writer sync.Mutex // held through a commit
 	disk   *disk
-	claims map[claim]string // names of the holders
-	dark   map[Key]*Object  // stored objects that are not understood
+	claims map[claim]Key   // the holders
+	dark   map[Key]*Object // stored objects that are not understood
 	decode func(kind string, spec []byte) (Value, error)
 	limits HistoryLimits
 	clock  Clock
@@ -146,24 +146,23 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		decode:  cfg.Decode,
 		limits:  cfg.History.orDefault(),
 		clock:   cfg.Clock.orMachine(),
-		claims:  map[claim]string{},
+		claims:  map[claim]Key{},
 		dark:    map[Key]*Object{},
 		watches: map[*Watch]struct{}{},
 		log:     changeLog{oldest: c.revision},
 	}
 	edit := (&table{}).edit()
-	snapshot := &Snapshot{Revision: c.revision, counts: map[string]int{}}
+	counts, cost := map[string]int{}, datapath.Cost{}
 	for _, o := range c.objects {
 		edit.put(o)
-		snapshot.counts[o.Kind]++
-		snapshot.cost = snapshot.cost.Add(o.Value.cost())
-		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Name })
+		counts[o.Kind]++
+		cost = cost.Add(o.Value.cost())
+		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
 	for _, o := range c.dark {
 		s.dark[o.Key] = o
 	}
-	snapshot.table = edit.done()
-	s.snapshot.Store(snapshot)
+	s.snapshot.Store(newSnapshot(c.revision, edit.done(), counts, cost))
 	s.history.Store(&c.history)
 	return s
 }

@@ -4,6 +4,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -14,12 +15,15 @@ type Tunnel struct{ datapath.Tunnel }
 func (*Tunnel) cost() datapath.Cost { return datapath.Cost{} }
 
 func (t *Tunnel) claims(each func(claim, func() string)) {
-	each(claim{what: claimTunnel, device: t.Device, inSwitch: true}, func() string { return "spec.device" })
+	for _, device := range []string{t.Device, t.Device + datapath.TunnelEndSuffix} {
+		each(claim{what: claimTunnel, device: device, inSwitch: true}, func() string { return "spec.device" })
+		each(claim{what: claimBridged, device: device, inSwitch: true}, func() string { return "spec.device" })
+	}
 	wire := claim{what: claimWire, device: t.Type.String(), metric: t.VNI, port: t.Port}
 	each(wire, func() string { return "spec.vni" })
 }
 
-// Peer is the spec of a Peer.
+// Peer is the spec of a Peer. See [Snapshot.Peers] for all that is behind it.
 type Peer struct{ datapath.Peer }
 
 func (*Peer) cost() datapath.Cost { return datapath.Cost{} }
@@ -31,4 +35,64 @@ func (p *Peer) claims(each func(claim, func() string)) {
 	for i, a := range p.Underlay {
 		each(claim{what: claimUnderlay, device: a.String()}, func() string { return fmt.Sprintf("spec.underlay[%d]", i) })
 	}
+}
+
+// checkTunnels refuses that a Tunnel goes while Peers name it. One may name a Tunnel that is
+// not there yet, so what was may always be again.
+func (p *plan) checkTunnels() error {
+	if p.restores {
+		return nil
+	}
+	for _, was := range p.dropped {
+		if was.Kind != KindTunnel || p.edit.get(was.Key) != nil {
+			continue
+		}
+		count, first := 0, Key{}
+		for o := range p.each(KindPeer) {
+			if o.Value.(*Peer).Tunnel != datapath.TunnelName(was.Name) {
+				continue
+			}
+			if count++; count == 1 {
+				first = o.Key
+			}
+		}
+		switch count {
+		case 0:
+		case 1:
+			return refuse(Conflict, was.Key, "", "1 Peer names it, %s: delete it first, or in the same change, or have it name another one", first)
+		default:
+			return refuse(Conflict, was.Key, "", "%d Peers name it, the first is %s: delete them first, or in the same change, or have them name another one", count, first)
+		}
+	}
+	return nil
+}
+
+// Peers returns every Peer with all prefixes that are behind it, those of Routes to it
+// included, and why a Route to a Peer does not count, by its name. The maps are not to be
+// changed.
+func (s *Snapshot) Peers() (peers map[string]datapath.Peer, refused map[string]error) {
+	return s.behind()
+}
+
+func (s *Snapshot) peers() (peers map[string]datapath.Peer, refused map[string]error) {
+	peers, refused = map[string]datapath.Peer{}, map[string]error{}
+	for o := range s.After(KindPeer, "") {
+		peers[o.Name] = o.Value.(*Peer).Peer
+	}
+	for o := range s.After(KindRoute, "") {
+		r := o.Value.(*Route)
+		if r.Peer == "" {
+			continue
+		}
+		peer, ok := peers[r.Peer]
+		if !ok {
+			refused[o.Name] = fmt.Errorf("the Peer %s: %w", r.Peer, datapath.ErrAbsent)
+		} else if err := peer.MayHave(r.Prefix); err != nil {
+			refused[o.Name] = fmt.Errorf("%s %w", r.Prefix, err)
+		} else {
+			peer.Prefixes = append(slices.Clip(peer.Prefixes), r.Prefix)
+			peers[r.Peer] = peer
+		}
+	}
+	return peers, refused
 }

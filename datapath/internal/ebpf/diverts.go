@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+const serviceSilent = 0x1 // SERVICE_F_SILENT
+
+// divert is one entry of ll_divert: clients that another service serves.
+type divert struct {
+	prefix  netip.Prefix
+	service uint32 // id of the other one
+	name    datapath.ServiceName
+}
+
+func compareDiverts(a, b divert) int {
+	return cmp.Or(a.prefix.Compare(b.prefix), cmp.Compare(a.service, b.service), cmp.Compare(a.name, b.name))
+}
+
+func prefixesOf(list []divert) (prefixes []netip.Prefix) {
+	for _, d := range list {
+		prefixes = append(prefixes, d.prefix)
+	}
+	return prefixes
+}
+
+func (d divert) entry() kernelDivert {
+	return kernelDivert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
+}
+
+// writeDiverts enters which clients are served by which other services, under a new id,
+// where that has changed. A service that is not there yet gets its id with that: until it
+// comes its clients are served by v.
+func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
+	var wanted []divert
+	for _, d := range told {
+		other, err := s.named(d.Service)
+		if err != nil {
+			return err
+		}
+		for _, p := range d.Sources {
+			wanted = append(wanted, divert{p, other.id, d.Service})
+		}
+	}
+	slices.SortFunc(wanted, compareDiverts)
+	if !v.suspect && slices.Equal(v.diverts, wanted) {
+		return nil
+	}
+	set := uint32(0)
+	if len(wanted) > 0 {
+		set = s.newID()
+	}
+	for i, d := range wanted {
+		key, entry := sourceRangeKeyOf(set, d.prefix), d.entry()
+		if err := s.d.maps[kernelMapLlDivert].Update(&key, &entry, ebpf.UpdateAny); err != nil {
+			return errors.Join(tableError("ranges", err), s.deleteRanges(kernelMapLlDivert, set, prefixesOf(wanted[:i])))
+		}
+	}
+	before := targetsOf(v.diverts)
+	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.diverts, v.divertSet = wanted, set
+	for name := range targetsOf(wanted) {
+		s.diverted[name]++
+	}
+	var errs error
+	for name := range targetsOf(wanted) {
+		if other := s.byName[name]; other.current || len(other.frontends) > 0 {
+			errs = errors.Join(errs, s.writeByID(other, other.entries))
+		}
+	}
+	return errors.Join(errs, s.undivert(before))
+}
+
+func targetsOf(list []divert) map[datapath.ServiceName]bool {
+	names := make(map[datapath.ServiceName]bool)
+	for _, d := range list {
+		names[d.name] = true
+	}
+	return names
+}
+
+// undivert notes that one service less diverts to each of names.
+func (s *services) undivert(names map[datapath.ServiceName]bool) error {
+	var errs error
+	for name := range names {
+		if s.diverted[name]--; s.diverted[name] > 0 {
+			continue
+		}
+		delete(s.diverted, name)
+		if other := s.byName[name]; other != nil {
+			errs = errors.Join(errs, s.deleteByID(other.id))
+		}
+	}
+	return errs
+}
+
+// forgetDiverts notes that v, which goes, diverts nobody any more, and nobody to it.
+func (s *services) forgetDiverts(v *service) error {
+	before := targetsOf(v.diverts)
+	v.diverts, v.divertSet = nil, 0
+	return errors.Join(s.undivert(before), s.deleteByID(v.id))
+}
+
+var divertFamilies = [2]uint32{4, 6}
+
+// writeByID enters a service by its id, for those who divert clients to it.
+func (s *services) writeByID(v *service, entries [2]kernelService) error {
+	if s.diverted[v.name] == 0 {
+		return nil
+	}
+	for f := range entries {
+		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
+		if err := s.d.maps[kernelMapLlServiceId].Update(&key, &entries[f], ebpf.UpdateAny); err != nil {
+			v.suspect = true // the next time all is written
+			return tableError("services", err)
+		}
+	}
+	return nil
+}
+
+func (s *services) deleteByID(id uint32) error {
+	var errs error
+	for _, family := range divertFamilies {
+		key := kernelServiceIdKey{Id: id, Family: family}
+		errs = errors.Join(errs, ifThere(s.d.maps[kernelMapLlServiceId].Delete(&key)))
+	}
+	return errs
+}
+
+// adoptDiverts takes over which clients an earlier run diverted, and to whom.
+func (s *services) adoptDiverts() error {
+	sets := make(map[uint32][]divert)
+	var key kernelSourceRangeKey
+	var entry kernelDivert
+	it := s.d.maps[kernelMapLlDivert].Iterate()
+	for it.Next(&key, &entry) {
+		d := divert{prefix: key.prefix(), service: entry.ServiceId}
+		if other := s.byID[entry.ServiceId]; other != nil {
+			d.name = other.name
+		}
+		sets[key.SetId] = append(sets[key.SetId], d)
+		s.lastID = max(s.lastID, key.SetId)
+	}
+	if err := it.Err(); err != nil {
+		return err
+	}
+	for _, v := range s.byID {
+		if v.divertSet == 0 {
+			continue
+		}
+		v.diverts = sets[v.divertSet]
+		slices.SortFunc(v.diverts, compareDiverts)
+		delete(sets, v.divertSet)
+		for i := range v.stray {
+			if set := v.stray[i].divertSet; set != 0 {
+				v.stray[i].ranges = prefixesOf(sets[set])
+				delete(sets, set)
+			}
+		}
+		for name := range targetsOf(v.diverts) {
+			s.diverted[name]++
+		}
+	}
+	for set, list := range sets {
+		s.putAside(oldTable{divertSet: set, ranges: prefixesOf(list)})
+	}
+	return s.adoptByID()
+}
+
+// adoptByID removes what nobody diverts to.
+func (s *services) adoptByID() error {
+	var left []kernelServiceIdKey
+	err := batches(s.d.maps[kernelMapLlServiceId], func(keys []kernelServiceIdKey, _ []kernelService) error {
+		for _, key := range keys {
+			if v := s.byID[key.Id]; v == nil || s.diverted[v.name] == 0 {
+				left = append(left, key)
+			}
+		}
+		return nil
+	})
+	for _, key := range left {
+		err = errors.Join(err, ifThere(s.d.maps[kernelMapLlServiceId].Delete(&key)))
+	}
+	return err
+}
+
+// verifyDiverts reports whether the kernel holds what was written of v's clients, and of v
+// for those who divert theirs to it.
+func (s *services) verifyDiverts(v *service) (bool, error) {
+	for _, d := range v.diverts {
+		key := sourceRangeKeyOf(v.divertSet, d.prefix)
+		var entry kernelDivert
+		if ok, err := lookup(s.d.maps[kernelMapLlDivert], &key, &entry); !ok || entry != d.entry() {
+			return false, err
+		}
+		if other := s.byName[d.name]; other == nil || other.id != d.service {
+			return false, nil
+		}
+	}
+	if s.diverted[v.name] == 0 {
+		return true, nil
+	}
+	for f := range v.entries {
+		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
+		var entry kernelService
+		if ok, err := lookup(s.d.maps[kernelMapLlServiceId], &key, &entry); !ok || entry != v.entries[f] {
+			return false, err
+		}
+	}
+	return true, nil
+}

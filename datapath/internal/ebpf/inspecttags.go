@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// tags finds out who has VLANs of a device, and whether it takes their tags out of frames.
+func (x *inspector) tags(z *zone, d *datapath.InspectedDevice, links []netlink.Link) {
+	for _, l := range links {
+		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
+			d.VLANs = append(d.VLANs, l.Attrs().Name)
+		}
+	}
+	if len(d.VLANs) == 0 {
+		return
+	}
+	err := z.do(func() (err error) {
+		d.TagsHidden, err = takesTagsOut(d.Name)
+		return err
+	})
+	if err != nil {
+		x.unseen("offloads of "+d.Name, err)
+	}
+}
+
+const ethFlagRxVLAN = 1 << 8 // ETH_FLAG_RXVLAN of linux/ethtool.h
+
+// takesTagsOut asks for an offload of a device of the thread's namespace.
+func takesTagsOut(device string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	value := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GFLAGS}
+	ifr := struct { // struct ifreq
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(ifr.name[:unix.IFNAMSIZ-1], device)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr))); errno != 0 {
+		return false, errno
+	}
+	return value.data&ethFlagRxVLAN != 0, nil
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestLoopback: the node reaches services, and what rules translate, at its own addresses, by
+// both kinds of hooks; what is nobody's is left alone, as is everything when they go.
+func TestLoopback(t *testing.T) {
+	for name, how := range bothHooks {
+		t.Run(name, func(t *testing.T) {
+			if name == "tcx" {
+				requireTCX(t)
+			}
+			n := newNetwork(t)
+			n.restart(how.attach)
+			n.attach()
+			n.serve()
+			n.backends.ServeTCP(t, "[2001:db8:2::11]:8080", "six-0")
+			n.node.ServeTCP(t, "192.0.2.1:22", "own")
+			n.node.ServeTCP(t, "10.0.1.1:8080", "node")
+			ctx := context.Background()
+			answers := func(what, addr, want string) {
+				t.Helper()
+				if got, err := testtraffic.TalkTCP(n.node, "", addr, []byte("hello")); err != nil || got != want {
+					t.Errorf("%s: %s answers %q, %v, want %q", what, addr, got, err, want)
+				}
+			}
+			s := datapath.Service{
+				Frontends: []datapath.Frontend{frontend("192.0.2.1:80", datapath.TCP), frontend("192.0.2.1:80", datapath.UDP), frontend("[2001:db8:1::1]:80", datapath.TCP)},
+				Backends:  backendAddrs(8080, "10.0.1.12", "2001:db8:2::11"),
+			}
+			n.put("web", s)
+			n.put("own", datapath.Service{Frontends: []datapath.Frontend{frontend("192.0.2.1:81", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.1")})
+			n.put("none", datapath.Service{Frontends: []datapath.Frontend{frontend("192.0.2.1:82", datapath.TCP)}})
+			answers("a service", "192.0.2.1:80", "tcp-1")
+			answers("a service, IPv6", "[2001:db8:1::1]:80", "six-0")
+			answers("a service with the node for a backend", "192.0.2.1:81", "node")
+			answers("what is nobody's", "192.0.2.1:22", "own")
+			if got, err := testtraffic.TalkUDP(n.node, "", "192.0.2.1:80", []byte("hello")); err != nil || got != "udp-1" {
+				t.Errorf("UDP: %q, %v", got, err)
+			}
+			begin := time.Now()
+			if _, err := testtraffic.TalkTCP(n.node, "", "192.0.2.1:82", nil); err == nil || time.Since(begin) > 2*time.Second {
+				t.Errorf("a service without backends: %v after %s, want a refusal at once", err, time.Since(begin))
+			}
+			n.restart(how.attach)
+			answers("by a later run", "192.0.2.1:80", "tcp-1")
+			n.attach()
+			for _, name := range []datapath.ServiceName{"web", "own", "none"} {
+				n.ok(n.d.Services().Delete(ctx, name))
+			}
+			n.ok(n.d.Maintain(ctx))
+			if hooks := n.hooked("lo"); len(hooks) != 0 {
+				t.Errorf("without anything for it the loopback has %v", hooks)
+			}
+			n.translate(map[datapath.NATName]datapath.NAT{"port": {
+				Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("192.0.2.1/32"), Protocols: []datapath.Protocol{datapath.TCP}, Ports: []datapath.PortRange{{First: 90, Last: 90}}},
+				Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.1.13/32")}, Ports: []datapath.PortRange{{First: 8080, Last: 8080}},
+			}})
+			answers("a rule", "192.0.2.1:90", "tcp-2")
+			n.translate(nil)
+			testnet.Eventually(t, 3*time.Second, "it is taken off", func() bool {
+				n.ok(n.d.Maintain(ctx))
+				return len(n.hooked("lo")) == 0
+			})
+		})
+	}
+}

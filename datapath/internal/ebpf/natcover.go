@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// cover is what a rule of translation is about: inner addresses and protocols, and what it
+// makes of them.
+type cover struct {
+	ranges    []addrRange         // in order, none overlaps another; empty: all addresses
+	protocols []datapath.Protocol // empty: all
+	outer     []kernelNatPrefix   // empty: addresses of the node
+}
+
+type addrRange struct{ first, last netip.Addr }
+
+// coverOf returns what a rule is about, whose groups are among these.
+func coverOf(m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) cover {
+	c := cover{protocols: m.Protocols}
+	prefixes := slices.Clone(m.Source)
+	for _, name := range m.SourceGroups {
+		prefixes = append(prefixes, groups[name].Prefixes...)
+	}
+	if len(prefixes) == 0 && len(m.SourceGroups) > 0 {
+		c.ranges = []addrRange{{}} // nobody
+	}
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	for _, p := range prefixes {
+		if last := len(c.ranges) - 1; last >= 0 && p.Addr().Compare(c.ranges[last].last) <= 0 {
+			continue // of two prefixes that overlap one is within the other
+		}
+		c.ranges = append(c.ranges, addrRange{p.Masked().Addr(), lastOf(p)})
+	}
+	return c
+}
+
+// has reports whether the rule is about an inner address.
+func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
+	if len(c.protocols) > 0 && !slices.Contains(c.protocols, protocol) {
+		return false
+	}
+	i, found := slices.BinarySearchFunc(c.ranges, a, func(r addrRange, a netip.Addr) int { return r.first.Compare(a) })
+	return len(c.ranges) == 0 || found || i > 0 && a.Compare(c.ranges[i-1].last) <= 0
+}
+
+// gives reports whether the rule translates to an address, by its zone.
+func (n *nats) gives(c *cover, a kernelAddr, zone uint8) (bool, error) {
+	if len(c.outer) == 0 {
+		var is uint8
+		return lookup(n.d.maps[kernelMapLlLocal], kernelLocalKey{Addr: a, Zone: uint32(zone)}, &is)
+	}
+	return slices.ContainsFunc(c.outer, func(p kernelNatPrefix) bool {
+		for i, word := range p.Addr.Word {
+			if (a.Word[i]^word)&^p.Host.Word[i] != 0 {
+				return false
+			}
+		}
+		return true
+	}), nil
+}
+
+// endUncovered ends the mappings that strangers may use, and whose rule is not about their
+// inner or outer address any more: they would let in what no rule lets in. n.mu is held,
+// the rules are in force.
+func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
+	covers := map[uint16]cover{}
+	for _, r := range n.rules {
+		if r.set == rulesSNAT && r.record.Flags&natOpen != 0 {
+			c := coverOf(&r.match, groups)
+			c.outer = r.pool
+			covers[r.record.Id] = c
+		}
+	}
+	if len(covers) == 0 {
+		return nil
+	}
+	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
+	var outer, inner []kernelMappingKey
+	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
+		for i, k := range keys {
+			v := &values[i]
+			c, open := covers[v.NatId]
+			if !open {
+				continue
+			}
+			given, err := n.gives(&c, k.Addr, k.Zone)
+			if err != nil {
+				return err
+			}
+			if !given || !c.has(v.Addr.addr(), datapath.Protocol(k.Proto)) {
+				outer = append(outer, k)
+				inner = append(inner, innerKey(&k, v))
+			}
+		}
+		return nil
+	})
+	for i := range outer {
+		if err == nil {
+			err = ifThere(inners.Delete(&inner[i]))
+		}
+		if err == nil {
+			err = ifThere(outers.Delete(&outer[i]))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("end mappings whose rule changed: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// pathAge is how long the word of a router is believed that packets to a peer are too large,
+// as in the kernel: PATH_MTU_TICKS.
+const pathAge = 10 * time.Minute
+
+// maintain looks what routers have said of the ways to peers, and forgets what is old.
+func (o *overlay) maintain() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now, turned := nowTick(), false
+	for name, p := range o.peers {
+		var is kernelPeerPath
+		if p.index != 0 {
+			if err := o.d.maps[kernelMapLlPeerPath].Lookup(p.index, &is); err != nil {
+				return fmt.Errorf("path to peer %q: %w", name, err)
+			}
+		}
+		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= ticksOf(pathAge) {
+			is = kernelPeerPath{}
+			if err := o.d.maps[kernelMapLlPeerPath].Update(p.index, &is, ebpf.UpdateAny); err != nil {
+				return fmt.Errorf("path to peer %q: %w", name, err)
+			}
+		}
+		turned = turned || p.path != int(is.MtuBytes)
+		p.path = int(is.MtuBytes)
+	}
+	if turned {
+		o.d.signal()
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// tooBig is what a router says about a packet, of which it quotes so many bytes.
+func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
+	router := netip.MustParseAddr("198.51.100.99")
+	icmp := testpkt.ICMP{Type: 3, Code: code, Seq: mtu}
+	if to.Is6() {
+		router, icmp = netip.MustParseAddr("2001:db8:99::99"), testpkt.ICMP{V6: true, Type: 2, Code: code, Seq: mtu}
+	}
+	about = about[14:]
+	return testpkt.Build(r.out.arrives(), ipHeader(router, to, 60), icmp, testpkt.Payload(about[:min(quoted, len(about))]))
+}
+
+// TestUnderlayMTU: what routers say of packets to a peer is heeded if they can only have that from
+// one of ours.
+func TestUnderlayMTU(t *testing.T) {
+	const whole = 1 << 16
+	base := newRig(t)
+	for _, c := range tunnelCases() {
+		t.Run(c.name(), func(t *testing.T) {
+			r := base.fresh(t)
+			r.overlay(&c)
+			inner := packet(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.ProtoUDP, families[0].client, families[0].far, stageData, 63)
+			sent := func(c tunnelCase, from, to netip.Addr, port uint16) []byte {
+				return c.wrap(r.out.leaves(), from, to, port, 0, inner)
+			}
+			ours := sent(c, c.local, c.remote, 50001)
+			heard := func() (is kernelPeerPath) {
+				r.ok(r.maps[kernelMapLlPeerPath].Lookup(uint32(tunnelPeer), &is))
+				return is
+			}
+			say := func(what string, frame []byte, want uint32) {
+				t.Helper()
+				if action, _ := r.run(r.ingress, r.out, frame); action != actUnspec {
+					t.Errorf("%s: action %d: the kernel is to see it", what, action)
+				}
+				if got := heard(); got.MtuBytes != want {
+					t.Errorf("%s: MTU %d, want %d", what, got.MtuBytes, want)
+				}
+			}
+			code := map[bool]uint8{true: 4, false: 0}[c.local.Is4()]
+			say("another address of the node's", r.tooBig(c.local.Next(), 1400, code, ours, whole), 0)
+			say("not sent by us", r.tooBig(c.local, 1400, code, sent(c, c.local.Next(), c.remote, 50001), whole), 0)
+			say("to nobody who is a peer", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote.Next(), 50001), whole), 0)
+			say("too little to carry", r.tooBig(c.local, map[bool]uint16{true: 575, false: 1279}[c.local.Is4()], code, ours, whole), 0)
+			say("cut off", r.tooBig(c.local, 1400, code, ours, map[bool]int{true: 27, false: 47}[c.local.Is4()]), 0)
+			other := c
+			other.spec.Port++
+			other.header = append([]byte(nil), c.header...)
+			if len(other.header) == 8 {
+				other.header[5]++
+				say("of another network", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, 50001), whole), 0)
+			}
+			if c.spec.Type != datapath.TunnelGRE {
+				other.header = c.header
+				say("to another port", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, 50001), whole), 0)
+				say("from a port that is none of ours", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, 4001), whole), 0)
+			}
+			if c.local.Is4() {
+				say("of another kind", r.tooBig(c.local, 1400, 1, ours, whole), 0)
+			}
+			say("one of ours", r.tooBig(c.local, 1400, code, ours, whole), 1400)
+			say("more, while that holds", r.tooBig(c.local, 1450, code, ours, whole), 1400)
+			say("less", r.tooBig(c.local, 1300, code, ours, whole), 1300)
+			old := heard()
+			old.HeardTick -= ticksOf(pathAge)
+			r.put(kernelMapLlPeerPath, uint32(tunnelPeer), old)
+			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
+
+			// A pod sends by the link between switch and host.
+			var entry kernelPeer
+			r.ok(r.maps[kernelMapLlPeer].Lookup(uint32(tunnelPeer), &entry))
+			entry.ReturnIfindex = r.out.index
+			r.put(kernelMapLlPeer, uint32(tunnelPeer), entry)
+			say("from the switch", r.tooBig(c.local, 1300, code, ours, whole), 1350)
+		})
+	}
+}
+
+// TestUnderlayMTUEnds: what was heard is told, and forgotten in time.
+func TestUnderlayMTUEnds(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.d.overlay.peers["far"] = &peer{spec: datapath.Peer{Tunnel: "mesh"}, told: true, index: tunnelPeer}
+	told := func() int {
+		t.Helper()
+		n.ok(n.d.overlay.maintain())
+		s, ok := n.d.Telemetry().PeerState("far")
+		if !ok {
+			t.Fatal("no such peer")
+		}
+		return s.PathMTU
+	}
+	hear := func(tick uint32) {
+		n.ok(n.d.maps[kernelMapLlPeerPath].Put(uint32(tunnelPeer), kernelPeerPath{MtuBytes: 1400, HeardTick: tick}))
+	}
+	if mtu := told(); mtu != 0 {
+		t.Errorf("MTU %d of which nobody has said anything", mtu)
+	}
+	select {
+	case <-n.d.Telemetry().Changed():
+	default:
+	}
+	hear(nowTick())
+	if mtu := told(); mtu != 1400 {
+		t.Errorf("MTU %d, want 1400", mtu)
+	}
+	select {
+	case <-n.d.Telemetry().Changed():
+	default:
+		t.Error("nobody is told")
+	}
+	hear(nowTick() - ticksOf(pathAge) + 100)
+	if mtu := told(); mtu != 1400 {
+		t.Errorf("MTU %d shortly before the end", mtu)
+	}
+	hear(nowTick() - ticksOf(pathAge))
+	if mtu := told(); mtu != 0 {
+		t.Errorf("MTU %d for ever", mtu)
+	}
+	var is kernelPeerPath
+	n.ok(n.d.maps[kernelMapLlPeerPath].Lookup(uint32(tunnelPeer), &is))
+	if is != (kernelPeerPath{}) {
+		t.Errorf("%+v is left", is)
+	}
+}

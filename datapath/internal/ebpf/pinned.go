@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// pinnedLink is a program that is attached to a device by a link with a pin.
+type pinnedLink struct {
+	link  link.Link
+	index int // of the device; 0: it went
+	pin   string
+}
+
+// openLink opens a link of an earlier run.
+func openLink(pin string) (p pinnedLink, err error) {
+	p.pin = pin
+	if p.link, err = link.LoadPinnedLink(pin, nil); err != nil {
+		return p, err
+	}
+	info, err := p.link.Info()
+	if err != nil {
+		return p, errors.Join(err, p.link.Close())
+	}
+	p.index = deviceOf(info)
+	return p, nil
+}
+
+// deviceOf returns the index of the device that a link is attached to; 0: it is severed.
+func deviceOf(info *link.Info) int {
+	if x := info.TCX(); x != nil {
+		return int(x.Ifindex)
+	}
+	if x := info.XDP(); x != nil {
+		return int(x.Ifindex)
+	}
+	return 0
+}
+
+func (p *pinnedLink) update(program *ebpf.Program) error {
+	if p.index == 0 {
+		return nil // the device went: Update of the port attaches anew
+	}
+	if err := p.link.Update(program); !errors.Is(err, unix.ENOLINK) {
+		return err
+	}
+	return nil
+}
+
+func (p *pinnedLink) program() ebpf.ProgramID {
+	info, err := p.link.Info()
+	if err != nil {
+		return 0
+	}
+	return info.Program
+}
+
+// inPlace reports whether the link is where it was put, whether or not it has its pin.
+func (p *pinnedLink) inPlace() bool {
+	info, err := p.link.Info()
+	return err == nil && p.index != 0 && deviceOf(info) == p.index
+}
+
+func (p *pinnedLink) attached() bool {
+	_, err := os.Stat(p.pin)
+	return err == nil && p.inPlace()
+}
+
+func (p *pinnedLink) mend() error {
+	if !p.inPlace() {
+		return nil
+	}
+	if _, err := os.Stat(p.pin); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := p.link.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return p.link.Pin(p.pin)
+}
+
+func (p *pinnedLink) detach() error {
+	err := p.link.Unpin()
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, p.link.Close())
+}
+
+// moved takes note that the pin is in another folder now. The library knows a link by the
+// place of its pin, which may be another link's by the time it is to be removed.
+func (p *pinnedLink) moved(folder string) {
+	p.pin = filepath.Join(folder, filepath.Base(p.pin))
+	if known, err := link.LoadPinnedLink(p.pin, nil); err == nil {
+		p.link.Close() // a file descriptor
+		p.link = known
+	}
+}
+
+func (p *pinnedLink) close() { p.link.Close() } // a file descriptor

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// hookOf returns the kind of hook that both programs of a port are attached by.
+func (n *network) hookOf(port string) string {
+	n.t.Helper()
+	f, err := n.d.Telemetry().Features(context.Background())
+	n.ok(err)
+	if f.Fallbacks["tcx"] != "" && n.config.Attach != "tc" {
+		n.t.Errorf("fallback %q, though the kernel has tcx", f.Fallbacks["tcx"])
+	}
+	kinds := map[string]bool{}
+	for _, h := range f.Hooks {
+		if h.Device == port {
+			kinds[h.Hook] = true
+		}
+	}
+	for _, kind := range []string{"tcx", "tc"} {
+		if len(kinds) == 2 && kinds[kind+"-ingress"] && kinds[kind+"-egress"] {
+			return kind
+		}
+	}
+	n.t.Fatalf("hooks of %s: %v", port, kinds)
+	return ""
+}
+
+// TestEndpointsHaveFilters: a link would have the kernel wait with its lock held, once for each
+// hook. What is there stays, unless the configuration says what it is to be.
+func TestEndpointsHaveFilters(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	ctx := context.Background()
+	want := func(in, out string) {
+		t.Helper()
+		if gotIn, gotOut := n.hookOf("in0"), n.hookOf("out0"); gotIn != in || gotOut != out {
+			t.Errorf("attach: %q: the endpoint has %s, the other port %s, want %s and %s", n.config.Attach, gotIn, gotOut, in, out)
+		}
+	}
+	n.attach()
+	n.ok(n.d.Ports().Delete(ctx, "in0"))
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	want("tc", "tcx")
+	n.restart("")
+	want("tc", "tcx")
+	n.restart("tc")
+	want("tc", "tc")
+	n.restart("")
+	want("tc", "tcx")
+	n.config.Attach = "tcx"
+	n.ok(n.d.Close())
+	n.open()
+	want("tcx", "tcx")
+	n.restart("")
+	want("tcx", "tcx")
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	want("tcx", "tcx")
+	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
+		t.Errorf("verify: %t, %v", ok, err)
+	}
+	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
+	if left := n.hooked("in0"); len(left) > 0 {
+		t.Errorf("left on the device: %s", strings.Join(left, ", "))
+	}
+}
+
+// TestHookTakenOff: that a stranger takes the guard off a device is told at once, and what we
+// do ourselves is not.
+func TestHookTakenOff(t *testing.T) {
+	n := newNetwork(t)
+	ctx := context.Background()
+	told := func(patience time.Duration) bool {
+		select {
+		case <-n.d.Telemetry().Changed():
+			return true
+		case <-time.After(patience):
+			return false
+		}
+	}
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+	for told(500 * time.Millisecond) {
+	}
+	for _, stranger := range [][]string{
+		{"qdisc", "del", "dev", "in0", "clsact"}, {"filter", "del", "dev", "in0", "ingress"}, {"filter", "del", "dev", "in0", "egress"},
+	} {
+		n.node.Run(t, "tc", stranger...)
+		if !told(time.Second) {
+			t.Errorf("tc %v is not told of", stranger)
+		}
+		if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
+			t.Errorf("after tc %v it is as it was left: %t, %v", stranger, ok, err)
+		}
+		n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
+		for told(500 * time.Millisecond) {
+		}
+	}
+	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
+	if told(300 * time.Millisecond) {
+		t.Error("that we took the programs off ourselves is told of")
+	}
+}
+
+// TestFollowAllRests: what comes all the time is looked at now and then, and once it ends.
+func TestFollowAllRests(t *testing.T) {
+	const took = 2 * time.Millisecond
+	v := &devices{done: make(chan struct{})}
+	updates := make(chan int)
+	var handled, seen, last atomic.Int64
+	v.wg.Add(1)
+	go followAll(v, updates, func() { handled.Add(1); time.Sleep(took); seen.Store(last.Load()) })
+	begin := time.Now()
+	for i := int64(1); time.Since(begin) < 50*took; i++ {
+		last.Store(i)
+		updates <- 0
+	}
+	if n, most := handled.Load(), int64(time.Since(begin)/(4*took))+1; n == 0 || n > most {
+		t.Errorf("looked at %d times in %s, want 1 to %d times", n, time.Since(begin), most)
+	}
+	testnet.Eventually(t, 5*time.Second, "the last is seen", func() bool { return seen.Load() == last.Load() })
+	close(v.done)
+	close(updates)
+	v.wg.Wait()
+}

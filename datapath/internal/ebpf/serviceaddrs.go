@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+const announcedByServices announcers = "Service"
+
+// The flags of ll_service_addr.
+var otherPorts = [...]uint32{datapath.OtherPortsPass: 0, datapath.OtherPortsReject: 0x2, datapath.OtherPortsDrop: 0x1}
+
+// addrUse is what a service wants for the addresses of its frontends.
+type addrUse struct {
+	other    datapath.OtherPorts
+	announce bool
+}
+
+// serviceAddrs are the addresses of frontends of which a service wants something, with who
+// does; and what the kernel holds for them.
+type serviceAddrs struct {
+	users   map[netip.Addr]map[datapath.ServiceName]addrUse
+	byName  map[datapath.ServiceName]map[netip.Addr]bool
+	written map[netip.Addr]datapath.OtherPorts
+}
+
+func newServiceAddrs() serviceAddrs {
+	return serviceAddrs{
+		users: make(map[netip.Addr]map[datapath.ServiceName]addrUse), byName: make(map[datapath.ServiceName]map[netip.Addr]bool),
+		written: make(map[netip.Addr]datapath.OtherPorts),
+	}
+}
+
+// take notes what a service wants for addresses, instead of what it wanted before, and
+// returns those of which something has changed.
+func (a *serviceAddrs) take(name datapath.ServiceName, addrs map[netip.Addr]bool, use addrUse) (changed []netip.Addr) {
+	if use == (addrUse{}) {
+		addrs = nil
+	}
+	for addr := range a.byName[name] {
+		if !addrs[addr] {
+			if delete(a.users[addr], name); len(a.users[addr]) == 0 {
+				delete(a.users, addr)
+			}
+			changed = append(changed, addr)
+		}
+	}
+	for addr := range addrs {
+		if a.users[addr][name] == use {
+			continue
+		}
+		if a.users[addr] == nil {
+			a.users[addr] = make(map[datapath.ServiceName]addrUse)
+		}
+		a.users[addr][name] = use
+		changed = append(changed, addr)
+	}
+	if delete(a.byName, name); len(addrs) > 0 {
+		a.byName[name] = addrs
+	}
+	return changed
+}
+
+// of returns what is wanted of an address: the most that any service wants.
+func (a *serviceAddrs) of(addr netip.Addr) (use addrUse) {
+	for _, u := range a.users[addr] {
+		use.other = max(use.other, u.other)
+		use.announce = use.announce || u.announce
+	}
+	return use
+}
+
+// announced returns what is to be announced.
+func (a *serviceAddrs) announced() (list []announcement) {
+	for addr := range a.users {
+		if a.of(addr).announce {
+			list = append(list, announcement{prefix: netip.PrefixFrom(addr, addr.BitLen()), uplinks: true})
+		}
+	}
+	slices.SortFunc(list, func(x, y announcement) int { return x.prefix.Compare(y.prefix) })
+	return list
+}
+
+func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
+	addrs := make(map[netip.Addr]bool)
+	for _, f := range frontends {
+		addrs[f.Addr.Addr()] = true
+	}
+	return addrs
+}
+
+// writeAddrs brings what is wanted of the addresses of v's frontends in force.
+func (s *services) writeAddrs(v *service, value *datapath.Service) error {
+	before := make(map[netip.Addr]bool)
+	for addr := range s.addrs.byName[v.name] {
+		before[addr] = s.addrs.of(addr).announce
+	}
+	changed := s.addrs.take(v.name, frontendAddrs(value.Frontends), addrUse{value.OtherPorts, value.Announce})
+	announce := false
+	for _, addr := range changed {
+		announce = announce || before[addr] != s.addrs.of(addr).announce
+	}
+	var errs error
+	for _, addr := range changed {
+		errs = errors.Join(errs, s.writeAddr(addr))
+	}
+	if v.suspect {
+		for addr := range s.addrs.byName[v.name] {
+			delete(s.addrs.written, addr)
+			errs = errors.Join(errs, s.writeAddr(addr))
+		}
+	}
+	if announce {
+		errs = errors.Join(errs, s.d.announcer.set(announcedByServices, s.addrs.announced()))
+	}
+	v.suspect = v.suspect || errs != nil
+	return errs
+}
+
+// writeAddr enters what becomes of packets to addr that are for no service.
+func (s *services) writeAddr(addr netip.Addr) error {
+	other, key := s.addrs.of(addr).other, addrOf(addr)
+	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
+		return nil
+	}
+	table := s.d.maps[kernelMapLlServiceAddr]
+	if other == datapath.OtherPortsPass {
+		delete(s.addrs.written, addr)
+		return ifThere(table.Delete(&key))
+	}
+	if err := table.Update(&key, otherPorts[other], ebpf.UpdateAny); err != nil {
+		return tableError("services", err)
+	}
+	s.addrs.written[addr] = other
+	return nil
+}
+
+// adoptAddrs takes over what an earlier run wanted of the addresses of services: until its
+// service is told anew each wants what is in force.
+func (s *services) adoptAddrs() error {
+	err := batches(s.d.maps[kernelMapLlServiceAddr], func(keys []kernelAddr, values []uint32) error {
+		for i := range keys {
+			s.addrs.written[keys[i].addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	announced := s.d.announcer.byServices()
+	for _, v := range s.byID {
+		addrs := make(map[netip.Addr]bool)
+		var use addrUse
+		for addr := range frontendAddrs(v.frontends) {
+			other, known := s.addrs.written[addr]
+			if known || announced[addr] {
+				addrs[addr] = true
+				use = addrUse{max(use.other, other), use.announce || announced[addr]}
+			}
+		}
+		s.addrs.take(v.name, addrs, use)
+	}
+	for addr := range maps.Clone(s.addrs.written) {
+		if s.addrs.users[addr] == nil {
+			err = errors.Join(err, s.writeAddr(addr))
+		}
+	}
+	s.d.announcer.seed(announcedByServices, s.addrs.announced())
+	return err
+}
+
+// verifyAddrs reports whether the kernel holds what was written of the addresses of v.
+func (s *services) verifyAddrs(v *service) (bool, error) {
+	for addr := range s.addrs.byName[v.name] {
+		other, written := s.addrs.written[addr]
+		key := addrOf(addr)
+		var have uint32
+		if ok, err := lookup(s.d.maps[kernelMapLlServiceAddr], &key, &have); err != nil || ok != written || have != otherPorts[other] {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// placeOnUplinks notes which addresses of services are in the network of an uplink.
+func placeOnUplinks(list []announcement, networks []onLink) {
+	for i := range list {
+		list[i].elsewhere = slices.ContainsFunc(networks, func(n onLink) bool {
+			return n.role != roleOther && n.prefix.Contains(list[i].prefix.Addr())
+		})
+	}
+}

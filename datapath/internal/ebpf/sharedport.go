@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// sharer returns the port that has a device which another one chooses by an address; empty:
+// nobody has it, and that one may.
+func (p *ports) sharer(zone uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
+	other := p.holder(zone, index)
+	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || isInner(other) {
+		return ""
+	}
+	return other
+}
+
+// share notes that a port, chosen by an address, is on a device that another one has: the
+// programs are that one's. Of a node with two addresses it is not known beforehand whether
+// they are on one device.
+func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *datapath.Port) error {
+	if o := p.byName[other]; o.device != "" {
+		if role := z.devices.role(index); role != roleOf(value.Role) || o.mode != value.XDP {
+			return fmt.Errorf("device %q, which has %s, is the device of %s already, with another role or xdp: one of them has to go", value.Device, value.Address, describe(other))
+		}
+	}
+	if err := p.letGo(name); err != nil {
+		return err
+	}
+	p.byName[name] = &port{zone: z.id, device: value.Device, address: value.Address, of: other}
+	return nil
+}
+
+// letGo takes the programs of a port off its device, unless another port is on that as well:
+// then they are that one's from now on.
+func (p *ports) letGo(name datapath.PortName) error {
+	t := p.byName[name]
+	if t == nil {
+		return nil
+	}
+	var heir datapath.PortName
+	for _, other := range slices.Sorted(maps.Keys(p.byName)) {
+		switch o := p.byName[other]; {
+		case o.of != name:
+		case heir == "":
+			heir = other
+		default:
+			o.of = heir
+		}
+	}
+	if heir == "" || len(t.hooks) == 0 {
+		if err := p.detach(name, t); err != nil {
+			return err
+		}
+		delete(p.byName, name)
+		return nil
+	}
+	device, address := p.byName[heir].device, p.byName[heir].address
+	if err := p.rename(name, heir); err != nil {
+		return err
+	}
+	t.device, t.address = device, address
+	return nil
+}
+
+// sharesStill says whether a port is on the device of the one that has it.
+func (p *ports) sharesStill(z *zone, t *port) bool {
+	o := p.byName[t.of]
+	if o == nil || o.of != "" || o.zone != t.zone || !z.attached(o) {
+		return false
+	}
+	link := z.devices.byName(t.device)
+	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
+}
+
+// withHooks returns a port with the programs that are on its device, whosever they are.
+func (p *ports) withHooks(t *port) port {
+	is := *t
+	if o := p.byName[t.of]; t.of != "" && o != nil {
+		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
+	}
+	return is
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// takers are the devices that packets can be sent by in XDP, while any is to be.
+//
+// A driver takes frames only where it says so: what is redirected to any other is lost, and
+// nobody is told. A veth says so while its other end has NAPI, which GRO or a program in XDP
+// there gives it. It is the kernel that tells, from 6.3 on.
+type takers struct {
+	wanted  bool // somebody asks
+	bounded map[int]bool
+	frames  map[int]bool // nil: the kernel does not tell
+}
+
+// flags returns those of a device.
+func (t *takers) flags(a *netlink.LinkAttrs) (flags uint32) {
+	if !t.wanted || t.bounded[a.Index] || a.Flags&unix.IFF_UP == 0 {
+		return 0
+	}
+	if t.frames[a.Index] {
+		flags |= deviceFrames
+	}
+	return flags | deviceUnqueued
+}
+
+// findTakers brings v.takers up to date. v.mu is held.
+func (v *devices) findTakers() (err error) {
+	v.takers = takers{wanted: len(v.xdp) > 0}
+	if !v.takers.wanted {
+		return nil
+	}
+	if v.takers.bounded, err = v.zone.bounded(); err != nil {
+		return err
+	}
+	v.takers.frames, err = v.zone.frameTakers()
+	return err
+}
+
+// whyNotXDP says why packets that come in by a port in native XDP take the way of tc, as far
+// as it is for where they are to go; empty: nothing keeps them.
+func (v *devices) whyNotXDP() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if native := slices.Contains(slices.Collect(maps.Values(v.xdp)), datapath.XDPNative); !native || !v.takers.wanted {
+		return ""
+	}
+	if v.takers.frames == nil {
+		return "this kernel does not tell which devices take frames (it is in 6.3 and later): in native XDP packets leave only by the device that they came in by, others take the way of tc"
+	}
+	var names []string
+	for index := range v.ports {
+		if l := v.links[index]; l != nil && v.takers.flags(l.Attrs())&deviceFrames == 0 {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	const shown = 4
+	more := ""
+	if len(names) > shown {
+		names, more = names[:shown], fmt.Sprintf(" and %d others", len(names)-shown)
+	}
+	return fmt.Sprintf("packets that leave by %s%s take the way of tc: the driver takes no frames of XDP (of a veth it does while GRO is on at the other end: ethtool -K DEVICE gro on), or the device is down, or has a qdisc that bounds what leaves",
+		strings.Join(names, ", "), more)
+}
+
+// setXDP notes how our program is in XDP on a device.
+func (v *devices) setXDP(index int, mode datapath.XDPMode) {
+	v.mu.Lock()
+	first := mode != datapath.XDPOff && !v.listening
+	if mode != datapath.XDPOff {
+		v.xdp[index] = mode
+	} else {
+		delete(v.xdp, index)
+	}
+	v.listening = v.listening || first
+	v.mu.Unlock()
+	if first {
+		v.report(v.followTakers())
+	}
+}
+
+// The kernel's generic netlink family for devices: linux/netdev.h.
+const (
+	netdevFamily   = "netdev"
+	netdevGroup    = "mgmt"
+	netdevGet      = 1 // NETDEV_CMD_DEV_GET
+	netdevIfindex  = 1 // NETDEV_A_DEV_IFINDEX
+	netdevFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
+	netdevXmit     = 4 // NETDEV_XDP_ACT_NDO_XMIT
+)
+
+// genericHeader is struct genlmsghdr: command, version, and two bytes that the kernel wants
+// to be zero, which those of the library are not.
+type genericHeader [nl.SizeofGenlmsg]byte
+
+func (h genericHeader) Len() int          { return len(h) }
+func (h genericHeader) Serialize() []byte { return h[:] }
+
+// netdev returns the family; nil where the kernel has none.
+func (z *zone) netdev() (*netlink.GenlFamily, error) {
+	h, err := netlink.NewHandleAt(z.ns, unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, fmt.Errorf("generic netlink: %w", err)
+	}
+	defer h.Close()
+	family, err := h.GenlFamilyGet(netdevFamily)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return family, err
+}
+
+// frameTakers returns the devices whose drivers take frames of XDP; nil where the kernel does
+// not tell.
+func (z *zone) frameTakers() (map[int]bool, error) {
+	family, err := z.netdev()
+	if family == nil || err != nil {
+		return nil, err
+	}
+	found := map[int]bool{}
+	err = z.do(func() error {
+		s, err := nl.Subscribe(unix.NETLINK_GENERIC) // to nothing
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := s.SetReceiveTimeout(&unix.Timeval{Sec: 5}); err != nil {
+			return err
+		}
+		req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_DUMP)
+		req.AddData(genericHeader{netdevGet, 1})
+		if err := s.Send(req); err != nil {
+			return err
+		}
+		// Not by the library, which takes the first message for the last: it has no NLM_F_MULTI.
+		for {
+			messages, _, err := s.Receive()
+			if err != nil {
+				return err
+			}
+			for _, m := range messages {
+				if m.Header.Type == unix.NLMSG_DONE {
+					return nil
+				}
+				if err := addTaker(found, &m, req.Seq); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask which devices take frames of XDP: %w", err)
+	}
+	return found, nil
+}
+
+// addTaker reads one message of an answer.
+func addTaker(found map[int]bool, m *syscall.NetlinkMessage, seq uint32) error {
+	if m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4 {
+		return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+	}
+	if m.Header.Seq != seq || len(m.Data) < nl.SizeofGenlmsg {
+		return nil
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[nl.SizeofGenlmsg:])
+	if err != nil {
+		return err
+	}
+	index, features := 0, uint64(0)
+	for _, a := range attrs {
+		switch {
+		case a.Attr.Type == netdevIfindex && len(a.Value) == 4:
+			index = int(binary.NativeEndian.Uint32(a.Value))
+		case a.Attr.Type == netdevFeatures && len(a.Value) == 8:
+			features = binary.NativeEndian.Uint64(a.Value)
+		}
+	}
+	found[index] = features&netdevXmit != 0
+	return nil
+}
+
+// followTakers looks at the devices again when the kernel tells that what they can has
+// changed, until v.done.
+func (v *devices) followTakers() error {
+	family, err := v.zone.netdev()
+	if family == nil || err != nil {
+		return err
+	}
+	var s *nl.NetlinkSocket
+	err = v.zone.do(func() (err error) {
+		s, err = nl.Subscribe(unix.NETLINK_GENERIC)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
+	}
+	for _, g := range family.Groups {
+		if g.Name == netdevGroup {
+			err = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g.ID))
+		}
+	}
+	if err != nil {
+		s.Close()
+		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
+	}
+	news := make(chan struct{}, 1) // what comes while the last is looked at is one
+	v.wg.Go(func() {
+		for {
+			select {
+			case <-news:
+				v.refresh()
+			case <-v.done:
+				return
+			}
+		}
+	})
+	tell := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
+	v.listen(s, "follow which devices take frames of XDP", tell, func([]syscall.NetlinkMessage) { tell() })
+	return nil
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// xdp is the program in XDP on a device: the tracked path, and nothing else. Packets that
+// it has not got take the way of the other hooks, so that it may come and go.
+type xdp struct {
+	pinnedLink
+	zone *zone
+	mode datapath.XDPMode
+	made xdpConstants // of this run's program; zero: of an earlier one's
+}
+
+// xdpConstants are what a device's own copy of the program has for constants.
+type xdpConstants struct {
+	ifindex       uint32
+	macHigh       uint32
+	macLow        uint16
+	leave         uint32 // flag of next hops that packets can be sent to
+	turn, generic uint8
+	pieces        uint8 // frames may be in several buffers
+}
+
+// inPieces has those frames taken whose MTU is too large for one buffer. It costs a little, and
+// the kernel knows it from 5.18 on: so it is tried last.
+func (c xdpConstants) inPieces() xdpConstants {
+	c.pieces = 1
+	return c
+}
+
+// xdpPin is the name of the pin, which tells the mode.
+func xdpPin(mode datapath.XDPMode) string { return "xdp_" + mode.String() }
+
+// xdpModes are those that have a program.
+var xdpModes = []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative}
+
+// openXDP finds what is pinned for XDP in a folder: one, or in between two modes none.
+func openXDP(z *zone, folder string, pins []fs.DirEntry) (found []*xdp, err error) {
+	for _, mode := range xdpModes {
+		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
+			continue
+		}
+		p, err := openLink(filepath.Join(folder, xdpPin(mode)))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, &xdp{pinnedLink: p, zone: z, mode: mode})
+	}
+	return found, nil
+}
+
+// xdp returns the hook in XDP, or nil.
+func (t *port) xdp() *xdp {
+	for _, h := range t.hooks {
+		if x, ok := h.(*xdp); ok {
+			return x
+		}
+	}
+	return nil
+}
+
+// fitXDP brings the program in XDP to the mode that is wanted, and to the device as it is.
+func (p *ports) fitXDP(z *zone, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
+	t.mode = mode
+	x := t.xdp()
+	if x != nil && (x.mode != mode || !x.attached()) {
+		if err := x.detach(); err != nil {
+			return fmt.Errorf("device %q: take %s off: %w", t.device, x.name(), err)
+		}
+		t.hooks = slices.DeleteFunc(t.hooks, func(h hook) bool { return h == x })
+		x = nil
+	}
+	z.devices.setXDP(t.ifindex, mode)
+	if mode == datapath.XDPOff {
+		return nil
+	}
+	want, err := z.xdpConstants(l, mode)
+	if err != nil || x != nil && x.isMade(want) {
+		return err
+	}
+	if x != nil {
+		return x.exchange(want)
+	}
+	made, err := z.installXDP(want, func(program *ebpf.Program) (err error) {
+		x, err = z.attachXDP(l, mode, program, p.folder(z.id, name))
+		return err
+	})
+	if err != nil {
+		return z.refusedXDP(l.Attrs(), mode, err)
+	}
+	x.made = made
+	t.hooks = append(t.hooks, x)
+	return nil
+}
+
+// isMade reports whether the program is one with these constants.
+func (x *xdp) isMade(want xdpConstants) bool {
+	want.pieces = x.made.pieces
+	return x.made == want
+}
+
+// installXDP loads the program with constants, and has it put where it belongs; where it is
+// refused there, the one that takes frames in several buffers.
+func (z *zone) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
+	err := z.putXDP(want, put)
+	if err == nil || want.generic != 0 || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
+		return want, err
+	}
+	want = want.inPieces()
+	if z.putXDP(want, put) == nil {
+		return want, nil
+	}
+	return want, err // of the first
+}
+
+func (z *zone) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
+	program, err := z.loadXDP(c)
+	if err != nil {
+		return err
+	}
+	defer program.Close() // what it is attached to holds it
+	return put(program)
+}
+
+// exchange puts a program with other constants in the place of the one that is there.
+func (x *xdp) exchange(want xdpConstants) error {
+	made, err := x.zone.installXDP(want, x.update)
+	if err == nil {
+		x.made = made
+	}
+	return err
+}
+
+// fitsXDP reports whether what fitXDP does is done.
+func (z *zone) fitsXDP(t *port, l netlink.Link) bool {
+	x := t.xdp()
+	if x == nil || t.mode == datapath.XDPOff {
+		return x == nil && t.mode == datapath.XDPOff
+	}
+	want, err := z.xdpConstants(l, t.mode)
+	return err == nil && x.mode == t.mode && x.attached() && x.isMade(want)
+}
+
+func (z *zone) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstants, err error) {
+	bounded, err := z.bounded()
+	if err != nil {
+		return c, err
+	}
+	a := l.Attrs()
+	c.ifindex = uint32(a.Index)
+	if mac := a.HardwareAddr; len(mac) == 6 {
+		c.macHigh, c.macLow = binary.NativeEndian.Uint32(mac), binary.NativeEndian.Uint16(mac[4:])
+	}
+	c.leave = nexthopFrames
+	if mode == datapath.XDPGeneric {
+		c.leave, c.generic = nexthopUnqueued, 1
+	}
+	// All drivers with XDP send back, but a veth only where its other end can take frames.
+	if l.Type() != "veth" && !bounded[a.Index] {
+		c.turn = 1
+	}
+	return c, nil
+}
+
+// loadXDP loads the program for a device.
+func (z *zone) loadXDP(c xdpConstants) (*ebpf.Program, error) {
+	load := func() (*ebpf.CollectionSpec, error) {
+		s, err := loadShortest()
+		if err != nil {
+			return nil, err
+		}
+		for name, value := range map[string]any{
+			shortestVarConfigIfindex: c.ifindex, shortestVarConfigMacHigh: c.macHigh, shortestVarConfigMacLow: c.macLow,
+			shortestVarConfigLeave: c.leave, shortestVarConfigTurn: c.turn, shortestVarConfigGeneric: c.generic, shortestVarConfigPieces: c.pieces,
+		} {
+			if err := s.Variables[name].Set(value); err != nil {
+				return nil, err
+			}
+		}
+		if c.pieces != 0 {
+			s.Programs[shortestProgLlXdp].Flags |= unix.BPF_F_XDP_HAS_FRAGS
+		}
+		return s, nil
+	}
+	program, err := loadProgram(copyOf{load, shortestProgLlXdp, z.id, false}, z.maps, 0)
+	if err != nil {
+		return nil, refusedProgram(shortestProgLlXdp, z.id, err)
+	}
+	return program, nil
+}
+
+// attachXDP attaches the program where nobody else has one, and pins it.
+func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*xdp, error) {
+	a := l.Attrs()
+	flags := link.XDPDriverMode
+	if mode == datapath.XDPGeneric {
+		flags = link.XDPGenericMode
+	}
+	var raw link.Link
+	err := z.do(func() (err error) {
+		raw, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: a.Index, Flags: flags})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	x := &xdp{pinnedLink: pinnedLink{raw, a.Index, filepath.Join(folder, xdpPin(mode))}, zone: z, mode: mode}
+	if err := raw.Pin(x.pin); err != nil {
+		return nil, errors.Join(err, raw.Close())
+	}
+	return x, nil
+}
+
+// refusedXDP says why the program is not attached, and what to do.
+func (z *zone) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
+	told := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
+	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
+		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId != 0 {
+			return fmt.Errorf("%s: it has the XDP program %s (id %d), which is not ours, and takes one only: take that off (ip link set dev %s xdp off, or whoever put it there), or set spec.xdp to off: %w",
+				told, programNameOf(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
+		}
+	}
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("%s: %w: %w", told, err, datapath.ErrAbsent) // it went meanwhile
+	case mode == datapath.XDPNative:
+		return fmt.Errorf("%s: its driver refuses, and packets take the way of tc: perhaps its MTU of %d is too large for it, an offload is in the way (ethtool -k %s; the kernel's log may tell), or it has no native XDP: set generic or off then: %w",
+			told, a.MTU, a.Name, err)
+	}
+	return fmt.Errorf("%s: the kernel refuses, and packets take the way of tc: %w", told, err)
+}
+
+func (x *xdp) name() string { return "xdp-" + x.mode.String() }
+
+// precede has nothing to do: what an earlier run's program knows it goes on with, and what
+// it does not goes up, to those that precede.
+func (x *xdp) precede() error { return nil }
+func (x *xdp) settle() error  { return nil }
+
+// replace exchanges the program for one for the device as it is.
+func (x *xdp) replace() error {
+	if !x.inPlace() {
+		return nil
+	}
+	l, err := x.zone.nl.LinkByIndex(x.index)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want, err := x.zone.xdpConstants(l, x.mode)
+	if err != nil {
+		return err
+	}
+	return x.exchange(want)
+}

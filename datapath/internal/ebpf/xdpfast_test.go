@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// What XDP programs return.
+const (
+	xdpPass     = 2
+	xdpTX       = 3
+	xdpRedirect = 4
+)
+
+// loadXDP loads the program in XDP for the device that packets come in by.
+func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
+	f.t.Helper()
+	spec, err := loadShortest()
+	f.ok(err)
+	leave, generic := uint32(nexthopFrames), uint8(0)
+	if mode == datapath.XDPGeneric {
+		leave, generic = nexthopUnqueued, 1
+	}
+	for name, value := range map[string]any{
+		shortestVarConfigIfindex: f.in.index,
+		shortestVarConfigMacHigh: binary.NativeEndian.Uint32(f.in.mac[:]), shortestVarConfigMacLow: binary.NativeEndian.Uint16(f.in.mac[4:]),
+		shortestVarConfigLeave: leave, shortestVarConfigGeneric: generic, shortestVarConfigTurn: generic,
+	} {
+		f.ok(spec.Variables[name].Set(value))
+	}
+	return f.loadOn(spec, shortestProgLlXdp)
+}
+
+// xdpChanges are of what only the programs in XDP ask about.
+var xdpChanges = []fastChange{
+	{name: "an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 0) }},
+	{name: "nearly an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 1) }},
+	{name: "nearly an unfinished checksum, below", do: func(c *fastCase) { unfinish(c.frame, 0xfffe) }},
+	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopFrames }),
+	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopFrames | nexthopUnqueued }),
+	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
+	{name: "back to where a queue is", do: func(c *fastCase) {
+		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(nexthopFrames|nexthopUnqueued)
+	}},
+}
+
+// l4Sum returns where the checksum of layer 4 is in a frame of TCP or UDP, and what it would
+// be of the pseudo header alone, not complemented; 0: the frame is too short, or no such.
+func l4Sum(frame []byte) (at int, pseudo uint16) {
+	if len(frame) < 42 || frame[14]>>4 == 6 && len(frame) < 62 {
+		return 0, 0
+	}
+	words, proto := frame[26:34], frame[23]
+	size := int(binary.BigEndian.Uint16(frame[16:])) - 20
+	if frame[14]>>4 == 6 {
+		words, proto = frame[22:54], frame[20]
+		size = int(binary.BigEndian.Uint16(frame[18:]))
+	}
+	at = l4(frame)
+	switch proto {
+	case testpkt.ProtoTCP:
+		at += 16
+	case testpkt.ProtoUDP:
+		at += 6
+	default:
+		return 0, 0
+	}
+	if at+2 > len(frame) {
+		return 0, 0
+	}
+	sum := uint32(proto) + uint32(uint16(size))
+	for ; len(words) > 0; words = words[2:] {
+		sum += uint32(binary.BigEndian.Uint16(words))
+	}
+	for sum>>16 != 0 {
+		sum = sum>>16 + sum&0xffff
+	}
+	return at, uint16(sum)
+}
+
+// unfinish gives a frame a checksum as the kernel leaves it to a device, and more.
+func unfinish(frame []byte, more uint16) {
+	if at, pseudo := l4Sum(frame); at != 0 {
+		binary.BigEndian.PutUint16(frame[at:], pseudo+more)
+	}
+}
+
+// leftByXDP says whether programs in XDP are to leave a packet to tc that fast.h has there.
+func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
+	wanted := uint32(nexthopFrames)
+	if generic {
+		wanted = nexthopUnqueued
+	}
+	// The test lets the generic program send back whatever the next hop is like.
+	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {
+		return true
+	}
+	at, pseudo := l4Sum(c.frame)
+	sum := binary.BigEndian.Uint16(c.frame[at:])
+	if sum == 0 && at == l4(c.frame)+6 {
+		return generic
+	}
+	return sum%0xffff == pseudo%0xffff
+}
+
+// inXDP runs c by the programs in XDP, which make of it what fast.h makes of it on the hook
+// of tc, or leave it untouched.
+func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
+	t.Helper()
+	x := *c
+	x.gso, x.mark, x.frame = 0, 0, slices.Clone(c.frame) // which are of the kernel's packets
+	f.runs++
+	for p, generic := range map[*ebpf.Program]bool{f.native: false, f.generic: true} {
+		if generic && f.runs%3 != 0 {
+			continue // what is its own it shows all the same, in less time
+		}
+		want := func() fastResult {
+			want := f.outcome(f.alone, &x)
+			switch {
+			case want.action == fastNot || x.leftByXDP(f.in.index, generic):
+				want = fastResult{action: xdpPass, frame: x.frame, entry: x.value(t), nexthop: x.next, counted: map[string]uint64{}}
+			case x.next.Ifindex == f.in.index:
+				want.action = xdpTX
+			default:
+				want.action = xdpRedirect
+			}
+			return want
+		}
+		// What goes by the clock may change between two runs.
+		if got, w := f.outcome(p, &x), want(); got.action != w.action || !bytes.Equal(got.frame, w.frame) || !bytes.Equal(got.entry, w.entry) {
+			f.outcome(p, &x).diff(t, x.what+", in XDP", want())
+		} else {
+			got.diff(t, x.what+", in XDP", w)
+			if !generic && got.action != xdpPass {
+				f.taken++
+			}
+		}
+	}
+}

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// xdpNetwork is a network with programs in XDP on both ports of the node, where the machines
+// around it are as if behind NICs: they finish checksums, and take frames.
+type xdpNetwork struct {
+	*network
+	mode datapath.XDPMode
+}
+
+func newXDPNetwork(t *testing.T, mode datapath.XDPMode) *xdpNetwork {
+	t.Helper()
+	n := &xdpNetwork{newNetwork(t), mode}
+	for _, ns := range []*testnet.NS{n.client, n.backends} {
+		ns.Offload(t, "eth0", false, testnet.TSO, testnet.GSO, testnet.TxChecksum)
+		ns.Offload(t, "eth0", true, testnet.GRO)
+	}
+	n.update(mode)
+	// Every run is counted from now on.
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	n.ok(err)
+	t.Cleanup(func() { stats.Close() })
+	return n
+}
+
+func (n *xdpNetwork) update(mode datapath.XDPMode) {
+	n.t.Helper()
+	for _, device := range []string{"in0", "out0"} {
+		n.ok(n.d.Ports().Update(context.Background(), datapath.PortName(device), datapath.Port{Device: device, XDP: mode}))
+	}
+}
+
+// runs returns how often programs ran on the ingress hooks of tc, and in XDP.
+func (n *xdpNetwork) runs() (tc, inXDP uint64) {
+	n.t.Helper()
+	n.ok(n.d.ports.each(func(_ *port, h hook) error {
+		if strings.HasSuffix(h.name(), "egress") {
+			return nil
+		}
+		p, err := ebpf.NewProgramFromID(h.program())
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		s, err := p.Stats()
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(h.name(), "xdp-") {
+			inXDP += s.RunCount
+		} else {
+			tc += s.RunCount
+		}
+		return nil
+	}))
+	return tc, inXDP
+}
+
+// wantXDP has words exchanged until one and its answer go by XDP alone, or where it is not
+// to be, some that do not.
+func (n *xdpNetwork) wantXDP(what string, wanted bool, exchange func(word string)) {
+	n.t.Helper()
+	alone := 0
+	tries := 40
+	for try := range tries {
+		tc, inXDP := n.runs()
+		exchange(fmt.Sprint(what, " ", try))
+		nowTC, nowXDP := n.runs()
+		if nowTC == tc && nowXDP >= inXDP+2 {
+			if alone++; alone == 3 {
+				break
+			}
+		}
+		if !wanted && try == 10 {
+			break
+		}
+	}
+	if (alone > 0) != wanted {
+		tc, inXDP := n.runs()
+		tracked, slow := n.verdicts()
+		list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{}, "", 10)
+		n.t.Errorf("%s: %d words by XDP alone, wanted any: %v; %d runs at tc, %d in XDP, %d tracked, %d slow; %+v %v", what, alone, wanted, tc, inXDP, tracked, slow, list, err)
+	}
+}
+
+func (n *network) dialUDP(addr string) net.Conn {
+	n.t.Helper()
+	c, err := n.client.Dial("udp", "", addr, time.Second)
+	n.ok(err)
+	n.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestXDPForwards: what XDP sends on arrives, of both families and protocols, routed and
+// through a service, with the checksums that it should have.
+//
+//	client ─ eth0 ══ in0 (XDP) node (XDP) out0 ══ eth0 ─ backends
+func TestXDPForwards(t *testing.T) {
+	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
+		for _, x := range []struct{ name, server, target string }{
+			{"routed", "10.0.1.11:8080", "10.0.1.11:8080"},
+			{"routed", "[2001:db8:2::11]:8080", "[2001:db8:2::11]:8080"},
+			{"service", "10.0.1.11:8080", "198.51.100.10:80"},
+			{"service", "[2001:db8:2::11]:8080", "[2001:db8:53::10]:80"},
+		} {
+			t.Run(fmt.Sprint(mode, " ", x.name, " ", x.target), func(t *testing.T) {
+				n := newXDPNetwork(t, mode)
+				if mode == datapath.XDPNative {
+					n.requireTakers()
+				}
+				n.backends.ServeTCP(t, x.server, "tcp")
+				n.backends.ServeUDP(t, x.server, "udp")
+				if x.name == "service" {
+					n.ok(n.d.Services().Update(context.Background(), "web", datapath.Service{
+						Frontends:   []datapath.Frontend{frontend(x.target, datapath.TCP), frontend(x.target, datapath.UDP)},
+						Backends:    backendAddrs(8080, netip.MustParseAddrPort(x.server).Addr().String()),
+						IdleTimeout: datapath.DefaultIdleTimeout(),
+					}))
+				}
+				tcp := n.dial(x.target)
+				n.wantXDP("TCP", true, func(word string) { tcp.echo(t, word) })
+				udp := n.dialUDP(x.target)
+				n.wantXDP("UDP", true, func(word string) {
+					if _, err := testtraffic.ExchangeUDP(udp, []byte(word)); err != nil {
+						t.Errorf("%q: %v", word, err)
+					}
+				})
+				// Larger than a packet, and an odd number of bytes.
+				tcp.echo(t, strings.Repeat("abcdefg", 9999))
+				n.noDrops()
+			})
+		}
+	}
+}
+
+func (n *network) noDrops() {
+	n.t.Helper()
+	c, err := n.d.Telemetry().NodeCounters(context.Background())
+	n.ok(err)
+	for reason, count := range c.Drops {
+		if count != 0 {
+			n.t.Errorf("%d packets dropped: %s", count, reason)
+		}
+	}
+}
+
+// requireTakers skips the test on kernels that do not tell which devices take frames.
+func (n *xdpNetwork) requireTakers() {
+	n.t.Helper()
+	z, err := n.d.zone(zoneHost)
+	n.ok(err)
+	takers, err := z.frameTakers()
+	n.ok(err)
+	if takers == nil {
+		n.t.Skip("which devices take frames of XDP the kernel tells from 6.3 on")
+	}
+}
+
+// TestXDPLeavesUnfinishedChecksums: packets of sockets behind a veth have checksums that
+// somebody is to finish; they go by tc, and arrive.
+func TestXDPLeavesUnfinishedChecksums(t *testing.T) {
+	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
+		t.Run(mode.String(), func(t *testing.T) {
+			n := newXDPNetwork(t, mode)
+			for _, ns := range []*testnet.NS{n.client, n.backends} {
+				ns.Offload(t, "eth0", true, testnet.TxChecksum)
+			}
+			n.serve()
+			n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
+			tcp := n.dial("198.51.100.10:80")
+			n.wantXDP("TCP", false, func(word string) { tcp.echo(t, word) })
+			tcp.echo(t, strings.Repeat("abcdefg", 9999))
+			udp := n.dialUDP("198.51.100.10:80")
+			n.wantXDP("UDP", false, func(word string) {
+				if _, err := testtraffic.ExchangeUDP(udp, []byte(word)); err != nil {
+					t.Errorf("%q: %v", word, err)
+				}
+			})
+			n.noDrops()
+		})
+	}
+}
+
+// TestXDPKnowsWhoTakesFrames: to a veth whose other end takes no frames nothing is sent in
+// XDP, where it would be lost, but by tc; nor past a queue that bounds what leaves.
+func TestXDPKnowsWhoTakesFrames(t *testing.T) {
+	n := newXDPNetwork(t, datapath.XDPNative)
+	n.serve()
+	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
+	c := n.dial("198.51.100.10:80")
+	word := func(word string) { c.echo(t, word) }
+	takers := func(wanted bool) {
+		t.Helper()
+		testnet.Eventually(t, 5*time.Second, fmt.Sprint("the devices take frames: ", wanted), func() bool {
+			return n.flagsOf("in0")&n.flagsOf("out0")&deviceFrames != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&deviceFrames != 0 == wanted
+		})
+	}
+	z, err := n.d.zone(zoneHost)
+	n.ok(err)
+	if found, err := z.frameTakers(); found == nil {
+		n.ok(err)
+		n.wantXDP("on a kernel that does not tell", false, word)
+		n.wantFallback("does not tell")
+		return
+	}
+	takers(true)
+	n.wantXDP("with GRO", true, word)
+	n.wantFallback("")
+	// Both have NAPI by the program at their own other end only; now not even that.
+	for _, ns := range []*testnet.NS{n.client, n.backends} {
+		ns.Offload(t, "eth0", false, testnet.GRO)
+	}
+	takers(false)
+	n.wantXDP("without GRO", false, word)
+	n.wantFallback("packets that leave by in0, out0 take the way of tc")
+	for _, ns := range []*testnet.NS{n.client, n.backends} {
+		ns.Offload(t, "eth0", true, testnet.GRO)
+	}
+	takers(true)
+	n.wantXDP("with GRO again", true, word)
+	for _, device := range []string{"in0", "out0"} {
+		if !n.bound(device) {
+			t.Log("this kernel has no qdisc tbf")
+			return
+		}
+	}
+	n.ok(z.devices.scan()) // which it does every 30 s
+	takers(false)
+	n.wantXDP("with a bound", false, word)
+	n.noDrops()
+}
+
+// wantFallback compares what status says of XDP.
+func (n *network) wantFallback(want string) {
+	n.t.Helper()
+	f, err := n.d.Telemetry().Features(context.Background())
+	if got := f.Fallbacks["xdp host"]; err != nil || (got == "") != (want == "") || !strings.Contains(got, want) {
+		n.t.Errorf("the fallback of XDP is %q, %v; want %q", got, err, want)
+	}
+}
+
+// bound gives a device of the node a qdisc that bounds what leaves by it.
+func (n *network) bound(device string) bool {
+	n.t.Helper()
+	return n.node.Try(func() error {
+		l, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscReplace(&netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			Rate:       1 << 27, Limit: 1 << 20, Buffer: 1 << 20,
+		})
+	}) == nil
+}
+
+// flagsOf returns those of a device of the node.
+func (n *network) flagsOf(device string) uint32 {
+	n.t.Helper()
+	z, err := n.d.zone(zoneHost)
+	n.ok(err)
+	l := z.devices.byName(device)
+	if l == nil {
+		return 0
+	}
+	var d kernelDevice
+	if err := n.d.maps[kernelMapLlDevice].Lookup(z.devices.key(l), &d); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		n.t.Fatal(err)
+	}
+	return d.Flags
+}
+
+// TestXDPComesAndGoes: modes change, the daemon starts anew and ends, devices change their
+// address, and a connection goes on; in the end nothing is left.
+func TestXDPComesAndGoes(t *testing.T) {
+	n := newXDPNetwork(t, datapath.XDPGeneric)
+	n.serve()
+	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
+	c := n.dial("198.51.100.10:80")
+	word := func(word string) { c.echo(t, word) }
+	n.wantXDP("generic", true, word)
+	n.wantMode("generic", "in0", "out0")
+	native := true
+	if z, err := n.d.zone(zoneHost); err == nil {
+		takers, err := z.frameTakers()
+		n.ok(err)
+		native = takers != nil
+	}
+	n.update(datapath.XDPNative)
+	n.wantXDP("native", native, word)
+	n.wantMode("native", "in0", "out0")
+	program := n.d.ports.byName["in0"].xdp().program()
+
+	n.ok(n.d.Close())
+	c.echo(t, "without a daemon")
+	n.open()
+	n.wantMode("native", "in0", "out0")
+	if now := n.d.ports.byName["in0"].xdp().program(); now == program {
+		t.Error("the program of before is in its place")
+	}
+	c.echo(t, "after a start")
+	n.wantXDP("after a start, before it is asked for", native, word)
+	program = n.d.ports.byName["in0"].xdp().program()
+	n.update(datapath.XDPNative)
+	if now := n.d.ports.byName["in0"].xdp().program(); now != program {
+		t.Error("the program was replaced by one that is the same")
+	}
+	n.wantXDP("after the first round", native, word)
+
+	n.update(datapath.XDPOff)
+	n.wantXDP("off", false, word)
+	n.wantMode("", "in0", "out0")
+	n.update(datapath.XDPGeneric)
+	n.wantXDP("generic again", true, word)
+	n.move("in0")
+	testnet.Eventually(t, 5*time.Second, "the program does not fit any more", func() bool {
+		fits, err := n.d.Ports().Verify(context.Background(), "in0")
+		return err == nil && !fits
+	})
+	n.update(datapath.XDPGeneric)
+	n.wantXDP("after a change of the address", true, word)
+
+	n.ok(n.d.Close())
+	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
+	n.d = nil
+	n.wantMode("", "in0", "out0")
+	if _, err := os.Stat(n.config.PinDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("pins are left: %v", err)
+	}
+}
+
+// move gives a device of the node another address, of which its neighbour hears.
+func (n *network) move(device string) {
+	n.t.Helper()
+	n.node.Do(n.t, func() error {
+		l, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0x5e, 0x10, 9, 9})
+	})
+	n.client.Do(n.t, func() error { return flushNeighbours("eth0") })
+}
+
+// wantMode compares what the kernel says of XDP on devices of the node.
+func (n *network) wantMode(want string, devices ...string) {
+	n.t.Helper()
+	for _, device := range devices {
+		n.node.Do(n.t, func() error {
+			l, err := netlink.LinkByName(device)
+			if err != nil {
+				return err
+			}
+			got := ""
+			if x := l.Attrs().Xdp; x != nil && x.Attached {
+				got = map[uint32]string{1: "native", 2: "generic"}[x.AttachMode]
+			}
+			if got != want {
+				n.t.Errorf("%s has XDP %q, want %q", device, got, want)
+			}
+			return nil
+		})
+		if n.d == nil {
+			continue
+		}
+		p := n.d.ports.byName[datapath.PortName(device)]
+		var hooks []string
+		for _, h := range p.hooks {
+			hooks = append(hooks, h.name())
+		}
+		if got := slices.Contains(hooks, "xdp-"+want); got != (want != "") {
+			n.t.Errorf("hooks of %s: %v, want %s", device, hooks, want)
+		}
+	}
+}

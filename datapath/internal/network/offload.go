@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// sctpSegmentation is that the kernel leaves it to a device to cut SCTP into packets.
+const sctpSegmentation = "tx-sctp-segmentation"
+
+// cutSCTP has the kernel cut SCTP before it gives it to the device of a tunnel: no program can
+// encapsulate what is still to be cut, but TCP and UDP. A kernel that cannot be told so by
+// netlink stays as it is.
+func (s *space) cutSCTP(device string) error {
+	handle, err := netlink.NewHandleAt(s.ns, unix.NETLINK_GENERIC)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	family, err := handle.GenlFamilyGet("ethtool")
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("netlink of ethtool: %w", err)
+	}
+	socket, err := nl.GetNetlinkSocketAt(s.ns, netns.None(), unix.NETLINK_GENERIC)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	r := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
+	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: {Socket: socket}}
+	r.AddData(&nl.Genlmsg{Command: unix.ETHTOOL_MSG_FEATURES_SET, Version: 1})
+	header := nl.NewRtAttr(unix.ETHTOOL_A_FEATURES_HEADER|unix.NLA_F_NESTED, nil)
+	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_NAME, nl.ZeroTerminated(device))
+	header.AddRtAttr(unix.ETHTOOL_A_HEADER_FLAGS, nl.Uint32Attr(unix.ETHTOOL_FLAG_OMIT_REPLY))
+	r.AddData(header)
+	wanted := nl.NewRtAttr(unix.ETHTOOL_A_FEATURES_WANTED|unix.NLA_F_NESTED, nil)
+	bit := wanted.AddRtAttr(unix.ETHTOOL_A_BITSET_BITS|unix.NLA_F_NESTED, nil).AddRtAttr(unix.ETHTOOL_A_BITSET_BITS_BIT|unix.NLA_F_NESTED, nil)
+	bit.AddRtAttr(unix.ETHTOOL_A_BITSET_BIT_NAME, nl.ZeroTerminated(sctpSegmentation)) // without a value: off
+	r.AddData(wanted)
+	if _, err := r.Execute(unix.NETLINK_GENERIC, 0); err != nil {
+		return fmt.Errorf("switch off %s: %w", sctpSegmentation, err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// routeOwner is what has routes that are no Route's: a peer or an endpoint. The names of
+// its routes begin with it.
+type routeOwner string
+
+const (
+	peerMark     = "peer "
+	endpointMark = "endpoint "
+)
+
+func peerOwner(name datapath.PeerName) routeOwner { return routeOwner(peerMark + string(name)) }
+func endpointOwner(name datapath.EndpointName) routeOwner {
+	return routeOwner(endpointMark + string(name))
+}
+
+// route is what a route of the owner is called.
+func (o routeOwner) route(what string) datapath.RouteName {
+	return datapath.RouteName(string(o) + " " + what)
+}
+
+// ownerOf returns who has a route; empty: it is a Route's.
+func ownerOf(route string) routeOwner {
+	for _, mark := range []string{peerMark, endpointMark} {
+		if rest, ok := strings.CutPrefix(route, mark); ok {
+			name, _, _ := strings.Cut(rest, " ")
+			return routeOwner(mark + name)
+		}
+	}
+	return ""
+}
+
+// routeOwners returns the names of the owners of a kind that the journal knows routes of.
+func (j *journal) routeOwners(mark string) map[string]bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := map[string]bool{}
+	for route := range j.held.Routes {
+		if name, ok := strings.CutPrefix(string(ownerOf(route)), mark); ok {
+			all[name] = true
+		}
+	}
+	return all
+}
+
+// removeBut removes the routes of an owner that are not among those to be kept.
+func (r *routes) removeBut(ctx context.Context, owner routeOwner, keep map[datapath.RouteName]datapath.Route) error {
+	gone := map[datapath.RouteName]bool{}
+	r.n.journal.mu.Lock()
+	for route := range r.n.journal.held.Routes {
+		if route = strings.TrimSuffix(route, before("")); ownerOf(route) == owner {
+			gone[datapath.RouteName(route)] = true
+		}
+	}
+	r.n.journal.mu.Unlock()
+	for route := range r.wantedOf(owner) {
+		gone[route] = true
+	}
+	var err error
+	for route := range gone {
+		if _, kept := keep[route]; !kept {
+			err = errors.Join(err, r.Delete(ctx, route))
+		}
+	}
+	return err
+}
+
+// wantOfOwner notes that a route is wanted, or not any more, if it is no Route's. r.mu is held.
+func (r *routes) wantOfOwner(name datapath.RouteName, wanted bool) {
+	owner := ownerOf(string(name))
+	switch {
+	case owner == "":
+	case !wanted:
+		if delete(r.owned[owner], name); len(r.owned[owner]) == 0 {
+			delete(r.owned, owner)
+		}
+	case r.owned[owner] == nil:
+		r.owned[owner] = map[datapath.RouteName]bool{name: true}
+	default:
+		r.owned[owner][name] = true
+	}
+}
+
+// wantedOf returns the routes of an owner that Update was told.
+func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.owned[owner])
+}

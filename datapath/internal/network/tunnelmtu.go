@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+const (
+	defaultMTU = 1500 // of an underlay that is not known yet
+	keepMTU    = time.Second
+)
+
+// adopt has the device of an earlier run keep its MTU until the peers are told, one after the
+// other: each that is not known yet would have it be another for a moment, and whoever sends
+// then would be told so.
+func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error {
+	outer, inner, err := s.ends(device)
+	if err != nil || outer == nil || inner == nil || !isOurs(t.n.cfg, outer) {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mtus[name] == 0 {
+		t.mtus[name], t.keep[name] = outer.Attrs().MTU, time.Now().Add(keepMTU)
+		time.AfterFunc(keepMTU+signalPause, t.n.signals.raise)
+	}
+	return nil
+}
+
+// isKept says whether the MTU of a device stays as it is for now.
+func (t *tunnels) isKept(name datapath.TunnelName) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Now().Before(t.keep[name])
+}
+
+// setMTU sets the MTU of the device, or says whether it is as it should be; where it is
+// as it was set, and only the way to the peers has changed, by [datapath.ErrOutdated].
+func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
+	mtu, err := t.mtu(name, value)
+	if err != nil || t.isKept(name) {
+		return err == nil, err
+	}
+	outer, inner, err := s.ends(value.Device)
+	if err != nil || outer == nil || inner == nil {
+		return false, errors.Join(err, absent("device %q", value.Device))
+	}
+	for _, end := range []netlink.Link{inner, outer} {
+		if end.Attrs().MTU == mtu {
+			continue
+		}
+		if dry && end.Attrs().MTU == t.setLast(name) {
+			return false, fmt.Errorf("the way to its peers has another MTU: %w", datapath.ErrOutdated)
+		}
+		if dry {
+			return false, nil
+		}
+		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
+			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
+		}
+	}
+	t.mu.Lock()
+	t.mtus[name] = mtu
+	t.mu.Unlock()
+	return true, nil
+}
+
+func (t *tunnels) setLast(name datapath.TunnelName) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mtus[name]
+}
+
+// mtu returns what fits the underlay, encapsulated: the least of the ways to all peers. One that
+// was told, and is more, would lose what is larger, and nobody would know.
+func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, error) {
+	host, err := t.n.space(false)
+	if err != nil {
+		return 0, err
+	}
+	defer t.n.done(host)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.n.signals.count.Load(); t.seen != now {
+		clear(t.fits)
+		t.seen = now
+	}
+	w := underlay{host: host, links: map[int]netlink.Link{}}
+	least := 0
+	for peer, p := range t.peers {
+		if p.Tunnel != name {
+			continue
+		}
+		if _, known := t.fits[peer]; !known {
+			t.fits[peer] = w.fits(&value, p.Underlay...)
+		}
+		if mtu := t.fits[peer]; mtu != 0 && (least == 0 || mtu < least) {
+			least = mtu
+		}
+	}
+	for _, l := range w.links {
+		t.outs[l.Attrs().Name] = true
+	}
+	switch {
+	case value.MTU != 0 && (least == 0 || value.MTU <= least):
+		return value.MTU, nil
+	case least != 0:
+		return least, nil
+	}
+	// As by a default route.
+	if mtu := w.fits(&value, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")); mtu != 0 {
+		return mtu, nil
+	}
+	return defaultMTU - value.Overhead(true), nil
+}
+
+// fits returns the MTU of what can be sent to the first of remotes that is reached,
+// encapsulated; 0: none is.
+func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
+	for _, remote := range remotes {
+		if t.Local.IsValid() && t.Local.Is4() != remote.Is4() {
+			continue
+		}
+		if mtu := u.mtuTo(remote); mtu != 0 {
+			return mtu - t.Overhead(remote.Is6())
+		}
+	}
+	return 0
+}
+
+// peerChanged has the MTU of a tunnel follow that its peers are others now.
+func (t *tunnels) peerChanged(name datapath.TunnelName) error {
+	value, ok := t.get(name)
+	record := t.n.journal.tunnel(string(name))
+	if !ok || record == nil {
+		return nil // when it comes, it knows
+	}
+	s, err := t.n.present(record.Space)
+	if err != nil || s == nil {
+		return err
+	}
+	defer t.n.done(s)
+	_, err = t.setMTU(s, name, value, false)
+	return err
+}
+
+// underlay tells MTUs of ways in the host's namespace.
+type underlay struct {
+	host  *space
+	links map[int]netlink.Link // as they were seen
+}
+
+// mtuTo returns the MTU of the way to remote; 0: there is none.
+func (u *underlay) mtuTo(remote netip.Addr) int {
+	routes, err := u.host.nl.RouteGet(remote.AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return 0
+	}
+	l := u.links[routes[0].LinkIndex]
+	if l == nil {
+		if l, err = u.host.nl.LinkByIndex(routes[0].LinkIndex); err != nil {
+			return 0
+		}
+		u.links[routes[0].LinkIndex] = l
+	}
+	if mtu := u.routeMTU(remote); mtu != 0 && mtu < l.Attrs().MTU {
+		return mtu
+	}
+	return l.Attrs().MTU
+}
+
+// routeMTU returns the MTU that the route to remote was given; 0: none. What the kernel has learnt from ICMP
+// errors does not count: it may be about pods behind remote, whose source it translates.
+func (u *underlay) routeMTU(remote netip.Addr) int {
+	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil || len(routes) == 0 {
+		return 0
+	}
+	return routes[0].MTU
+}

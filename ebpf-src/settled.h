@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* settled.h - what is asked about each packet of a connection that takes the tracked path,
+ * on whichever hook it comes in.
+ */
+#pragma once
+
+#include "maps.h"
+#include "pkt.h"
+
+/* Whether a device may have a guard; if not, it has none. */
+static __always_inline int guard_may_be_on(__u32 ifindex)
+{
+	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
+	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
+
+	return bits && *bits >> (low & 63) & 1;
+}
+
+/* Whether a device may be a port of a bridge; if not, it is none. */
+static __always_inline int domain_may_bridge(__u32 ifindex)
+{
+	__u32 low = ifindex & 0xffff, word = config_zone * BRIDGED_WORDS + (low >> 6);
+	__u64 *bits = bpf_map_lookup_elem(&ll_bridged, &word);
+
+	return bits && *bits >> (low & 63) & 1;
+}
+
+static __always_inline struct station *domain_station(__u32 ifindex, __u16 vid)
+{
+	struct station_key key = { .ifindex = ifindex, .vid = vid, .zone = config_zone };
+
+	return bpf_map_lookup_elem(&ll_station, &key);
+}
+
+/* The device that a next hop leads out by; 0: it is not valid. Whoever decides by it
+ * reads it once: it may become 0 at any moment. All else of a next hop stays what it is
+ * for as long as an entry refers to it.
+ */
+static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
+{
+	return *(const volatile __u32 *)&nexthop->ifindex;
+}
+
+/* Whether the rules have changed since a direction of a connection was last seen, or do not
+ * allow it since they did.
+ */
+static __always_inline int firewall_has_changed(const struct ct_meta *meta)
+{
+	__u32 zero = 0;
+	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &zero);
+
+	if (meta->flags & CT_F_DENIED)
+		return 1;
+	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
+}
+
+/* Whether a packet comes by another port than before: of what is not translated the kernel
+ * decides anew, and what comes or came in by a port with a guard is looked at.
+ */
+static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
+{
+	if (meta->in_port == (__u16)ifindex)
+		return 0;
+	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || guard_may_be_on(ifindex) ||
+	       guard_may_be_on(meta->in_port);
+}
+
+/* Ticks (8.6 s) in which the kernel's bridge sees one packet of each connection at
+ * least: it forgets stations that it does not hear.
+ */
+#define BRIDGE_SEES_SHIFT 6

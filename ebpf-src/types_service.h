@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* types_service.h - services: keys and values of maps. */
+#pragma once
+
+#include "types.h"
+
+struct service_key {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct service_key) == 20, "layout is pinned");
+
+enum algorithm {
+	ALG_MAGLEV,
+	ALG_RANDOM,
+	ALG_ROUND_ROBIN,
+	ALG_LEAST_CONNECTIONS,
+	ALG_SOURCE_HASH,
+};
+
+enum source_mode {
+	SOURCE_AUTO,
+	SOURCE_KEEP,
+	SOURCE_SNAT,
+};
+
+struct service {
+	__u32 id;
+	__u32 table_id;	      /* of the selection table */
+	__u32 slot_count;     /* of the selection table; 0: no usable backend */
+	__u32 affinity_ticks; /* client affinity; 0 turns it off */
+	enum algorithm algorithm;
+	enum source_mode source;
+	__u32 range_set_id;  /* only clients in these source ranges; 0: all */
+	__u32 divert_set_id; /* of clients that another service serves; 0: none */
+	__u32 flags;	     /* SERVICE_F_ */
+};
+_Static_assert(sizeof(struct service) == 36, "layout is pinned");
+
+#define SERVICE_F_SILENT 0x1 /* without a backend new connections are dropped, not refused */
+
+/* A service that others divert clients to, found by its id. */
+struct service_id_key {
+	__u32 id;
+	__u32 family; /* 4 or 6 */
+};
+
+/* What becomes of packets to an address of a frontend that are for no service. */
+#define SERVICE_ADDR_DROP   0x1
+#define SERVICE_ADDR_REJECT 0x2
+
+#define SLOTS_PER_CHUNK 64
+
+struct slot_key {
+	__u32 table_id;
+	__u32 chunk;
+};
+
+struct slot_chunk {
+	__u32 backend_id[SLOTS_PER_CHUNK];
+};
+
+#define BACKEND_F_USABLE 0x1 /* may get new connections by affinity */
+
+struct backend {
+	struct addr addr;
+	__be16 port;
+	__u16 flags;	  /* BACKEND_F_ */
+	__u32 service_id; /* 0: no backend here */
+	__u32 weight;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct backend) == 32, "layout is pinned");
+
+struct affinity_key {
+	struct addr client;
+	__u32 service_id;
+};
+
+struct affinity {
+	__u32 backend_id;
+	__u32 used_tick;
+};
+
+struct source_range_key {
+	__u32 prefix_len; /* bits, 32 of set_id included */
+	__u32 set_id;
+	struct addr addr;
+};
+
+/* Which service serves clients that are diverted to it. */
+struct divert {
+	__u32 service_id;
+	__u32 family; /* of the clients: 4 or 6, ::/0 is about no IPv4 client */
+};
+
+/* Counters of a service, per CPU, for what is no packet of a tracked connection. */
+struct service_stats {
+	__u64 connection_count;
+	__u64 drop_count[4]; /* by enum service_drop */
+};
+
+enum service_drop {
+	SERVICE_DROP_NO_BACKEND,
+	SERVICE_DROP_SOURCE_RANGE,
+	SERVICE_DROP_NO_PORT,
+	SERVICE_DROP_OTHER,
+};
+
+/* What connections carried that are gone; both directions. */
+struct traffic {
+	__u64 packet_count;
+	__u64 byte_count; /* of whole frames */
+};
+
+#define SERVICE_NAME_MAX 256
+
+/* For loxilightd, which finds its services again by it. */
+struct service_name {
+	char name[SERVICE_NAME_MAX]; /* padded with zeros */
+};

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"regexp"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// podDevice matches the names that links of pods get. Devices that somebody brings may have
+// them, too: pods take others then.
+var podDevice = regexp.MustCompile("^" + datapath.PodDevicePrefix + "[0-9]+$")
+
+// notReserved refuses an object by which a device is made that has a name of what the daemon
+// makes of itself.
+func (s *Server) notReserved(o *state.Object) *api.Error {
+	field, device := "spec.device", ""
+	switch v := o.Value.(type) {
+	case *state.Bridge:
+		device = v.Device
+	case *state.Tunnel:
+		device = v.Device
+	case *state.PodNetwork:
+		field, device = "spec.bridge", v.Bridge
+	default:
+		return nil
+	}
+	refused := func(format string, args ...any) *api.Error {
+		return api.Errorf(api.ReasonInvalid, format, args...).At(o.Key.String(), field)
+	}
+	switch {
+	case podDevice.MatchString(device):
+		return refused("%s is a name of a pod's device: take one that is not %s and a number", device, datapath.PodDevicePrefix)
+	case device != "" && device == s.SwitchDevice:
+		return refused("%s is the switch's end of the link to the host (switch.switchDevice): take another name", device)
+	}
+	return nil
+}

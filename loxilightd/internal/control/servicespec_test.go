@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// TestClusterServiceMeans: what a service says of its addresses, of clients of others, and of
+// connections without a backend.
+func TestClusterServiceMeans(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	type meaning struct {
+		Silent, Announce bool
+		OtherPorts       datapath.OtherPorts
+		Diverts          []datapath.Divert
+	}
+	for spec, want := range map[string]meaning{
+		``: {}, `, "noBackend": "reject", "otherPorts": "pass"`: {},
+		`, "noBackend": "drop", "otherPorts": "drop"`: {Silent: true, OtherPorts: datapath.OtherPortsDrop},
+		`, "announce": true`:                          {Announce: true, OtherPorts: datapath.OtherPortsReject},
+		`, "announce": true, "otherPorts": "pass"`:    {Announce: true},
+		`, "divert": [{"sources": ["10.0.0.0/8", "::/0"], "service": "shop/web:http"}, {"sources": ["10.1.0.0/16"], "service": "a"}]`: {Diverts: []datapath.Divert{
+			{Sources: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Service: "shop/web:http"}, {Sources: []netip.Prefix{prefix("10.1.0.0/16")}, Service: "a"},
+		}},
+	} {
+		v, err := Decode("Service", []byte(`{"frontends": ["198.51.100.10:80/tcp"]`+spec+`}`))
+		if err != nil {
+			t.Errorf("%s: %v", spec, err)
+			continue
+		}
+		s := v.(*state.Service)
+		got := meaning{s.Silent, s.Announce, s.OtherPorts, s.Diverts}
+		if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Prefix{})); d != "" {
+			t.Errorf("%s: %s", spec, d)
+		}
+		ranges := 0
+		for _, divert := range s.Diverts {
+			ranges += len(divert.Sources)
+		}
+		if got := s.Cost().Ranges; got != ranges {
+			t.Errorf("%s takes %d ranges, want %d", spec, got, ranges)
+		}
+	}
+}
+
+// TestBadClusterService: what is refused, and which field is at fault.
+func TestBadClusterService(t *testing.T) {
+	for spec, field := range map[string]string{
+		`"noBackend": "ignore"`: "spec.noBackend", `"otherPorts": "accept"`: "spec.otherPorts",
+		`"divert": [{"service": "a"}]`:                                                                                 "spec.divert[0].sources",
+		`"divert": [{"sources": ["10.0.0.0/8"]}]`:                                                                      "spec.divert[0].service",
+		`"divert": [{"sources": ["10.0.0.0/8"], "service": "No Name"}]`:                                                "spec.divert[0].service",
+		`"divert": [{"sources": ["10.0.0.1/8"], "service": "a"}]`:                                                      "spec.divert[0].sources[0]",
+		`"divert": [{"sources": ["10.0.0.0/8"], "service": "a"}, {"sources": ["::/0", "10.0.0.0/8"], "service": "b"}]`: "spec.divert[1].sources[1]",
+	} {
+		_, _, err := kindSpecs["Service"].parse([]byte(`{"frontends": ["198.51.100.10:80/tcp"], ` + spec + `}`))
+		if err == nil || err.Data == nil || err.Data.Field != field {
+			t.Errorf("%s: %+v, want a fault of %s", spec, err, field)
+		}
+	}
+	for spec, field := range map[string]string{
+		`{}`: "spec.device", `{"device": "eth0", "address": "192.0.2.1"}`: "spec.address", `{"address": "192.0.2.1/24"}`: "spec.address",
+		`{"address": "127.0.0.1"}`: "spec.address", `{"address": "fe80::1"}`: "spec.address", `{"address": "0.0.0.0"}`: "spec.address",
+	} {
+		_, _, err := kindSpecs["Interface"].parse([]byte(spec))
+		if err == nil || err.Data == nil || err.Data.Field != field {
+			t.Errorf("%s: %+v, want a fault of %s", spec, err, field)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// pathMTU is how long a packet to a Peer may be before it is encapsulated, as routers of the
+// underlay have said; 0: nobody has said less than what the tunnel allows.
+func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelName) int {
+	telemetry := n.opts.Plane.Telemetry()
+	is, ok := telemetry.PeerState(datapath.PeerName(name))
+	o, there := s.Get(state.Key{Kind: state.KindTunnel, Name: string(tunnel)})
+	if !ok || is.PathMTU == 0 || !there {
+		return 0
+	}
+	t := o.Value.(*state.Tunnel).Tunnel
+	mtu := is.PathMTU - t.Overhead(is.Underlay.Is6())
+	if device, ok := telemetry.TunnelState(tunnel); ok && mtu >= device.MTU {
+		return 0
+	}
+	return mtu
+}
+
+// pathsTurned takes over how long packets to Peers may be, and returns those for which that is
+// not what it was.
+func (n *Node) pathsTurned(s *state.Snapshot) (changed []state.Key) {
+	now := map[string]int{}
+	for o := range s.After(state.KindPeer, "") {
+		tunnel := o.Value.(*state.Peer).Tunnel
+		if tunnel == "" {
+			continue
+		}
+		mtu := n.pathMTU(s, o.Name, tunnel)
+		if mtu != 0 {
+			now[o.Name] = mtu
+		}
+		if mtu != n.paths[o.Name] {
+			changed = append(changed, o.Key)
+		}
+	}
+	n.paths = now
+	return changed
+}
+
+// peer is what is wanted of a Peer.
+func (n *Node) peer(o *state.Object) datapath.Peer {
+	p := n.behind.peers[o.Name]
+	p.MTU = n.paths[o.Name]
+	return p
+}

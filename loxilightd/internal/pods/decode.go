@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// decode reads JSON that somebody else wrote; at is the field of the configuration that it
+// stands in, empty for all of it.
+func decode(at string, text []byte, v any) *api.Error {
+	err := json.Unmarshal(text, v)
+	if err == nil {
+		return nil
+	}
+	field, what := explain(err)
+	field = cmp.Or(strings.Trim(at+"."+field, "."), "config")
+	return coded(api.ReasonInvalid, api.CNIDecodingFailed, "%s", what).At("", field)
+}
+
+// explain says in which field what is wrong, in words of JSON; the field may be empty.
+func explain(err error) (field, what string) {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		is := map[string]string{"object": "an object", "array": "a list", "string": "a string", "number": "a number", "bool": "true or false"}[wrong.Value]
+		if is == "" {
+			is = wrong.Value // with the number
+		}
+		return wrong.Field, fmt.Sprintf("want %s, not %s", wantedBy(wrong.Type), is)
+	}
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return "", fmt.Sprintf("is no JSON: %v, at byte %d", syntax, syntax.Offset)
+	}
+	// As net/netip says it: ParseAddr("x"): why.
+	head, _, _ := strings.Cut(err.Error(), "): ")
+	if call, value, ok := strings.Cut(head, "("); ok {
+		switch strings.TrimPrefix(call, "netip.") {
+		case "ParseAddr":
+			return "", value + " is no address"
+		case "ParsePrefix":
+			return "", value + " is no address with a length, such as 10.244.3.0/24"
+		}
+	}
+	return "", err.Error()
+}
+
+var readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+// wantedBy says what of JSON a Go type is read from.
+func wantedBy(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(readsText) {
+		return "a string"
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint64:
+		return "a whole number that is not negative"
+	case reflect.Int:
+		return "a whole number"
+	}
+	return "an object"
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// uselessToDel are configurations that ADD refuses.
+var uselessToDel = map[string]map[string]any{
+	"mtu":           {"mtu": 3},
+	"mtu, no int":   {"mtu": "x"},
+	"routes":        {"ipam": map[string]any{"routes": []map[string]any{{"dst": "nowhere"}}}},
+	"portMappings":  {"runtimeConfig": map[string]any{"portMappings": "x"}},
+	"bandwidth":     {"runtimeConfig": map[string]any{"bandwidth": map[string]any{"ingressRate": -1}}},
+	"network":       {"network": 7},
+	"other network": {"network": "nowhere"},
+	"no plugin":     {"ipam": map[string]any{"type": "gone"}},
+	"path":          {"ipam": map[string]any{"type": "../gone"}},
+	"ipam":          {"ipam": "x"},
+	"version":       {"cniVersion": "9.9.9"},
+	"name":          {"name": ""},
+	"prevResult":    {"prevResult": 3},
+}
+
+// TestDelWhateverTheConfiguration: DEL is not refused for what it does not need, now and
+// where it was queued.
+func TestDelWhateverTheConfiguration(t *testing.T) {
+	n := newNode(t)
+	for name, more := range uselessToDel {
+		n.mustAdd("c1", nil)
+		for _, container := range []string{"c1", "gone"} {
+			if err := n.command(api.CNIDel, container, more); err != nil {
+				t.Errorf("%s: DEL of %s: %v", name, container, err)
+			}
+		}
+		n.wantOnly()
+		n.mustAdd("c1", nil)
+		path := n.enqueue("c1", more)
+		n.drain(t.Context())
+		n.wantOnly()
+		if _, err := os.Stat(path + asideSuffix); err == nil {
+			t.Errorf("%s: it was set aside", name)
+		}
+	}
+	p := n.params(api.CNIDel, "c1", nil)
+	n.mustAdd("c1", nil)
+	p.Config = json.RawMessage(`{"cniVersion`)
+	if _, err := n.Handle(t.Context(), p); err != nil {
+		t.Errorf("no JSON: %v", err)
+	}
+	n.wantOnly()
+}
+
+// TestQueueCutShort: an entry whose name says whose it is is carried out; of another one
+// people are told.
+func TestQueueCutShort(t *testing.T) {
+	n := newNode(t)
+	n.mustAdd("known", nil)
+	n.mustAdd("stays", nil)
+	for container, size := range map[string]int64{"known": 20, "never": 40, "named": 220} {
+		if err := os.Truncate(n.enqueue(container, nil), size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.drain(t.Context())
+	n.wantOnly("stays")
+	if p := n.Problems(); len(p) > 0 {
+		t.Errorf("problems: %q", p)
+	}
+	path := n.enqueue("nobody", nil)
+	if err := os.Truncate(path, 20); err != nil {
+		t.Fatal(err)
+	}
+	n.drain(t.Context())
+	n.wantProblem(path + asideSuffix)
+	if err := os.Remove(path + asideSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if p := n.Problems(); len(p) > 0 {
+		t.Errorf("it is gone, and still: %q", p)
+	}
+}
+
+// TestDelOfUnknownByPlugin: routes that a plugin could not read are not its business in DEL.
+func TestDelOfUnknownByPlugin(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "other"), []byte("#!/bin/sh\ncat > "+dir+"/config\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := n.params(api.CNIDel, "c1", map[string]any{"ipam": map[string]any{"type": "other", "routes": "x", "key": "kept"}})
+	p.Path = dir
+	if _, err := n.Handle(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	config, err := os.ReadFile(filepath.Join(dir, "config"))
+	if err != nil || strings.Contains(string(config), "routes") || !strings.Contains(string(config), `"key":"kept"`) {
+		t.Errorf("it was told %s, %v", config, err)
+	}
+}
+
+// TestGCRefusesHalfEntries: an entry that is not whole does not have a live pod removed.
+func TestGCRefusesHalfEntries(t *testing.T) {
+	n := newNode(t)
+	n.mustAdd("c1", nil)
+	for _, entry := range []map[string]string{{"containerID": "c1"}, {"ifname": "eth0"}, {}} {
+		err := n.command(api.CNIGC, "", map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "c2", "ifname": "eth0"}, entry}})
+		if err == nil || err.Data.CNICode != api.CNIConfigInvalid || err.Data.Field != "cni.dev/valid-attachments[1]" {
+			t.Errorf("%v: %v", entry, err)
+		}
+	}
+	n.wantOnly("c1")
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
+)
+
+// What is remembered of pods may be lost, and the pods run all the same: then as much as
+// can be is taken from their Endpoints, leases and links, and no link is removed.
+
+// asideSuffix ends the names of records that cannot be read, until the DEL of what they
+// were about.
+const asideSuffix = ".damaged"
+
+// keptSuffix ends the names of files that say that a link is kept of which nothing is known.
+const keptSuffix = ".kept"
+
+func (s *Server) asidePath(o ipam.Owner) string { return s.recordPath(o) + asideSuffix }
+
+// isAside says whether the record of an interface could not be read.
+func (s *Server) isAside(o ipam.Owner) bool {
+	_, err := os.Lstat(s.asidePath(o))
+	return err == nil
+}
+
+// settle forgets that a record could not be read: what it was about is gone.
+func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // most have none
+
+// aside are the records that could not be read of which no interface is known.
+func (s *Server) aside() (paths []string) {
+	all, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*.json"+asideSuffix)) // the pattern is well formed
+	known := map[string]bool{}
+	for _, r := range s.all() {
+		known[s.asidePath(r.owner())] = true
+	}
+	return slices.DeleteFunc(all, func(path string) bool { return known[path] })
+}
+
+// rebuild takes over links of which nothing is remembered. lost says that there was not
+// even the folder of the records.
+func (s *Server) rebuild(devices map[string]string, lost bool) error {
+	guards := map[string]guard{} // by device
+	for _, o := range s.Objects.Owned(kindEndpoint) {
+		g := guard{name: o.Name}
+		if json.Unmarshal(o.Spec, &g.EndpointSpec) == nil { // it was understood before
+			guards[g.Device] = g
+		}
+	}
+	s.sweepMarks(devices)
+	var unknown []string
+	for _, device := range slices.Sorted(maps.Keys(devices)) {
+		s.mu.Lock()
+		_, known := s.names[device]
+		s.mu.Unlock()
+		if known {
+			continue
+		}
+		r := s.rebuilt(device, devices[device], guards[device], lost)
+		if r == nil {
+			unknown = append(unknown, device)
+			continue
+		}
+		if err := s.save(r); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.pods[r.owner()], s.names[device] = r, r.owner()
+		s.mu.Unlock()
+		s.Log.Error("what was remembered of a pod was lost; it goes on by what else there is of it", slog.String("object", r.Object),
+			slog.String("container", r.ContainerID), slog.String("interface", r.IfName), slog.String("device", device))
+	}
+	lost = lost || len(s.aside()) > 0
+	for _, device := range unknown {
+		if err := s.keep(device, devices[device], lost); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// guard is the Endpoint of a device; without a name there is none.
+type guard struct {
+	name string
+	api.EndpointSpec
+}
+
+// rebuilt is what can be said of the interface behind a device; nil where that is too
+// little, or it seems to be of nobody.
+func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
+	o, ok := ownerIn(label)
+	if !ok {
+		o, ok = guessOwner(g.name, g.ContainerID)
+	}
+	s.mu.Lock()
+	_, twice := s.pods[o]
+	s.mu.Unlock()
+	if !ok || twice {
+		return nil
+	}
+	leases := s.Addresses.Leases()
+	at := slices.IndexFunc(leases, func(l ipam.Lease) bool { return l.Owner == o })
+	if g.name == "" && (at < 0 || !lost && !s.isAside(o)) {
+		return nil
+	}
+	r := &record{
+		ContainerID: o.ContainerID, IfName: o.IfName, Network: g.Network, Netns: g.Netns, Boot: s.Addresses.Boot(),
+		Pod: g.Pod, Namespace: g.Namespace, Device: device, Object: g.name, MAC: g.MAC, Done: true, Rebuilt: true,
+	}
+	if at >= 0 {
+		r.takeLease(&leases[at])
+	}
+	if r.Network == "" {
+		r.Network = "default"
+	}
+	n, _ := s.Network(r.Network)
+	r.Bridge, r.MTU, r.RouteMTU = n.Bridge, g.MTU, n.RouteMTU
+	r.takeAddresses(g.Addresses, n.Subnets)
+	r.Routes = defaults(&n, r)
+	if r.MAC == "" {
+		r.MAC = macOf(r).String()
+	}
+	if r.Object == "" {
+		r.Object = objectName(o, r.Namespace, r.Pod)
+	}
+	r.Ports = s.portsOf(r.Object)
+	return r
+}
+
+// ownerIn finds the owner in the label of a link, as record.link makes it.
+func ownerIn(label string) (o ipam.Owner, ok bool) {
+	container, ifName, ok := strings.Cut(label[strings.LastIndex(label, " ")+1:], "/")
+	return ipam.Owner{ContainerID: container, IfName: ifName}, ok && container != "" && ifName != ""
+}
+
+// guessOwner finds the interface by the usual names of such and the name of its Endpoint.
+func guessOwner(object, container string) (ipam.Owner, bool) {
+	for _, o := range usualOwners(container) {
+		if container != "" && strings.HasSuffix(object, objectName(o, "", "")) {
+			return o, true
+		}
+	}
+	return ipam.Owner{}, false
+}
+
+// usualOwners are the interfaces of a container by the names that such have as a rule.
+func usualOwners(container string) (list []ipam.Owner) {
+	for i := range 16 {
+		for _, kind := range []string{"eth", "net"} {
+			list = append(list, ipam.Owner{ContainerID: container, IfName: kind + strconv.Itoa(i)})
+		}
+	}
+	return list
+}
+
+// takeLease takes over what a lease tells and the Endpoint did not.
+func (r *record) takeLease(l *ipam.Lease) {
+	r.Addresses = slices.Clone(l.Addresses)
+	if r.Network == "" {
+		r.Network = l.Network
+	}
+	if r.Netns == "" {
+		r.Netns = l.Netns
+	}
+	if space, pod, ok := strings.Cut(l.Pod, "/"); ok && r.Pod == "" {
+		r.Namespace, r.Pod = space, pod
+	}
+}
+
+// takeAddresses takes over the addresses of the Endpoint that no lease tells, and finds
+// the gateways.
+func (r *record) takeAddresses(texts []string, subnets []netip.Prefix) {
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		if err != nil || slices.ContainsFunc(r.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
+			continue
+		}
+		p := netip.PrefixFrom(a, a.BitLen())
+		if i := slices.IndexFunc(subnets, func(subnet netip.Prefix) bool { return subnet.Contains(a) }); i >= 0 {
+			p = netip.PrefixFrom(a, subnets[i].Bits())
+		}
+		r.Addresses = append(r.Addresses, p)
+	}
+	for _, p := range r.Addresses {
+		gw := netip.Addr{}
+		if slices.Contains(subnets, p.Masked()) {
+			gw = ipam.Gateway(p)
+		}
+		r.Gateways = append(r.Gateways, gw)
+	}
+}
+
+// portsOf are the ports of the node that lead to the pod of an Endpoint, by their rules.
+func (s *Server) portsOf(object string) (list []portMapping) {
+	for _, o := range s.Objects.Owned(api.KindNAT) {
+		var spec api.NATSpec
+		if !strings.HasPrefix(o.Name, object+"/") || json.Unmarshal(o.Spec, &spec) != nil || spec.Match == nil || spec.To == nil {
+			continue
+		}
+		if len(spec.Match.Ports) != 1 || len(spec.To.Ports) != 1 || len(spec.Match.Protocol) != 1 || len(spec.Match.Destination) != 1 {
+			continue // hostPorts makes none of these
+		}
+		m := portMapping{Protocol: string(spec.Match.Protocol[0])}
+		m.HostPort, _ = strconv.Atoi(string(spec.Match.Ports[0]))
+		m.ContainerPort, _ = strconv.Atoi(string(spec.To.Ports[0]))
+		if to := string(spec.Match.Destination[0]); !strings.HasPrefix(to, "group:") {
+			m.HostIP = to
+		}
+		if m.check() == nil && !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// keep has a link stay of which too little is known, where that may be because it was lost.
+func (s *Server) keep(device, label string, lost bool) error {
+	path := filepath.Join(s.StateDir, recordDir, device+keptSuffix)
+	if _, err := os.Lstat(path); err != nil && !lost {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the link %s of a pod: %w", device, err)
+	}
+	o, _ := ownerIn(label)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept[device], s.names[device] = o, o
+	s.Log.Error("the link of a pod is kept of which nothing is known, since what was remembered of pods was damaged or lost",
+		slog.String("device", device), slog.String("label", label))
+	return nil
+}
+
+// unkeep forgets about a link that is gone.
+func (s *Server) unkeep(device string) {
+	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix)) // without the link it says nothing
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.kept, device)
+	delete(s.names, device)
+}
+
+// sweepMarks removes what says that links are kept that are gone.
+func (s *Server) sweepMarks(devices map[string]string) {
+	marks, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*"+keptSuffix)) // the pattern is well formed
+	for _, path := range marks {
+		if _, there := devices[strings.TrimSuffix(filepath.Base(path), keptSuffix)]; !there {
+			_ = os.Remove(path) // the next time
+		}
+	}
+}
+
+// deleteKept removes the link of an interface of which only that is known.
+func (s *Server) deleteKept(ctx context.Context, o ipam.Owner) error {
+	s.mu.Lock()
+	all := maps.Clone(s.kept)
+	s.mu.Unlock()
+	for device, owner := range all {
+		if owner != o {
+			continue
+		}
+		if err := s.Links.Delete(ctx, device); err != nil {
+			return err
+		}
+		s.unkeep(device)
+	}
+	return nil
+}
+
+// sweepKept forgets about links that are gone with their pods.
+func (s *Server) sweepKept(devices map[string]string) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.kept))
+	s.mu.Unlock()
+	for _, device := range all {
+		if _, there := devices[device]; !there {
+			s.unkeep(device)
+		}
+	}
+}
+
+// maxNamed is how many of a kind a problem names.
+const maxNamed = 5
+
+// Problems says what of what is remembered of pods was damaged or lost, for people, until
+// the pods that it was about are gone.
+func (s *Server) Problems() (list []string) {
+	var rebuilt []string
+	for _, r := range s.all() {
+		if name := podOf(r); r.Rebuilt && name != "" {
+			rebuilt = append(rebuilt, fmt.Sprintf("pod %s (%s, %s)", name, r.owner(), r.Device))
+		} else if r.Rebuilt {
+			rebuilt = append(rebuilt, fmt.Sprintf("%s (%s)", r.owner(), r.Device))
+		}
+	}
+	if len(rebuilt) > 0 {
+		list = append(list, "what was remembered in "+filepath.Join(s.StateDir, recordDir)+" was damaged or lost of "+some(rebuilt)+
+			": they go on by their Endpoints and leases; make them anew when it suits")
+	}
+	s.mu.Lock()
+	kept := slices.Collect(maps.Keys(s.kept))
+	s.mu.Unlock()
+	if len(kept) > 0 {
+		list = append(list, "what was remembered of pods was damaged or lost, and whose these links are is not known, so they are kept: "+some(kept)+
+			": make their pods anew")
+	}
+	if aside := s.aside(); len(aside) > 0 {
+		list = append(list, "records of pods that cannot be read were set aside, and of which pods is not known: "+some(aside)+
+			": see that all pods work, then remove them")
+	}
+	if aside := s.queueAside(); len(aside) > 0 {
+		list = append(list, "DEL commands that were queued cannot be read and were set aside, and of which pods is not known: "+some(aside)+
+			": have the container runtime collect its garbage, then remove them")
+	}
+	return list
+}
+
+// some names the first of many.
+func some(list []string) string {
+	slices.Sort(list)
+	text := strings.Join(list[:min(len(list), maxNamed)], ", ")
+	if more := len(list) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// knowPlugin has the configuration of a DEL tell which plugin gave the addresses of an
+// interface of which that was lost.
+func (s *Server) knowPlugin(r *record, p *api.CNIParams, c *conf) {
+	leased := slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == r.owner() })
+	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {
+		n, _ := s.Network(c.Network)
+		g := s.newPlugin(p, c, &n)
+		if _, err := g.find(); err == nil {
+			g.Config = without(g.Config, "ipam", "routes")
+			r.Plugin = g
+		}
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// slow is a table that takes its time to look at a row.
+type slow struct {
+	*table
+	verify time.Duration
+}
+
+func (s slow) Verify(ctx context.Context, key string) (bool, error) {
+	time.Sleep(s.verify)
+	return s.table.Verify(ctx, key)
+}
+
+// TestVerificationMakesWay: a changed row waits for one that is being looked at, not for all.
+func TestVerificationMakesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		r := startWith(t, f, Options[string, int]{})
+		var many []Change[string, int]
+		for i := range 100 {
+			many = append(many, put(fmt.Sprint("row ", i), i))
+		}
+		r.Apply(1, many)
+		synctest.Wait()
+		// The reconciler is idle: nobody reads this now.
+		r.opts.Table = slow{f, 10 * time.Millisecond}
+		r.Kick()
+		time.Sleep(15 * time.Millisecond) // in the middle of the second one
+		begin := time.Now()
+		r.Apply(2, []Change[string, int]{put("new", 1)})
+		time.Sleep(5 * time.Second)
+		if took := f.updated["new"].Sub(begin); took > 10*time.Millisecond || f.updated["new"].IsZero() {
+			t.Errorf("a changed row waited for %s", took)
+		}
+		f.set(func() { delete(f.rows, "row 7") })
+		time.Sleep(time.Minute)
+		if content := f.content(); len(content) != 101 {
+			t.Errorf("%d rows, want 101: the round was not finished", len(content))
+		}
+	})
+}
+
+// TestLook: whoever asks hears what is so now, though no round of verification is due.
+func TestLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		r := startWith(t, f, Options[string, int]{VerifyInterval: time.Hour, MinBackoff: time.Minute})
+		r.Apply(1, []Change[string, int]{put("pod", 1)})
+		synctest.Wait()
+		look := func(key string) State {
+			t.Helper()
+			begin := time.Now()
+			if err := r.Look(t.Context(), key); err != nil || time.Since(begin) > 0 {
+				t.Errorf("look: %v after %s", err, time.Since(begin))
+			}
+			s, _ := r.Status(key)
+			return s.State
+		}
+		if got := look("pod"); got != Realised {
+			t.Errorf("as it was left: %v", got)
+		}
+		f.set(func() { delete(f.rows, "pod"); f.fail["pod"] = errInjected })
+		if got := look("pod"); got == Realised {
+			t.Error("a stranger deleted it, and it is as it was left")
+		}
+		f.set(func() { delete(f.fail, "pod") })
+		time.Sleep(2 * time.Minute)
+		if got := look("pod"); got != Realised {
+			t.Errorf("mended: %v", got)
+		}
+		if err := r.Look(t.Context(), "nobody's"); err != nil {
+			t.Error(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		idle := New(Options[string, int]{Table: f})
+		if err := idle.Look(ended, "pod"); !errors.Is(err, context.Canceled) {
+			t.Errorf("nobody looks: %v", err)
+		}
+	})
+}
+
+// TestOutdated: what is as it was left, for a node that is not what it was, is made anew, and
+// no stranger blamed for it.
+func TestOutdated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		var log bytes.Buffer
+		r := New(Options[string, int]{Table: f, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.Run(ctx)
+		r.Apply(1, []Change[string, int]{put("tunnel", 1)})
+		synctest.Wait()
+		f.set(func() { f.fail["verify tunnel"] = fmt.Errorf("other addresses: %w", datapath.ErrOutdated) })
+		r.Kick()
+		synctest.Wait()
+		f.set(func() { delete(f.fail, "verify tunnel") })
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if f.calls["tunnel"] < 2 {
+			t.Errorf("applied %d times, want it made anew", f.calls["tunnel"])
+		}
+		if text := log.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "level=INFO msg=\"made anew\"") || !strings.Contains(text, "other addresses") {
+			t.Errorf("logged:\n%s", text)
+		}
+		if s, _ := r.Status("tunnel"); s.State != Realised || r.Repairs() != 0 {
+			t.Errorf("status %+v, %d repairs, want none", s, r.Repairs())
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import "github.com/loxilight/loxilight/datapath"
+
+// checkTunnelled refuses a plan in which the bridge of a pod network has the name of a
+// Tunnel's device.
+func (p *plan) checkTunnelled() error {
+	for _, o := range p.puts {
+		switch v := o.Value.(type) {
+		case *Tunnel:
+			for n := range p.each(KindPodNetwork) {
+				if device := n.Value.(*PodNetwork).Bridge; v.makes(device) {
+					return refuse(Conflict, o.Key, "spec.device", "%s is the bridge of %s: give this one another name", device, n.Key)
+				}
+			}
+		case *PodNetwork:
+			for t := range p.each(KindTunnel) {
+				if t.Value.(*Tunnel).makes(v.Bridge) {
+					return refuse(Conflict, o.Key, "spec.bridge", "%s belongs to %s already: name another device", v.Bridge, t.Key)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// makes says whether a device is one end of a Tunnel's.
+func (t *Tunnel) makes(device string) bool {
+	return device == t.Device || device == t.Device+datapath.TunnelEndSuffix
+}
+
+// NamesDevice says whether an object speaks of a device of that name as one that is there, or
+// is to be made. Those of the owner but do not count.
+func (s *Snapshot) NamesDevice(device, but string) bool {
+	found := false
+	for _, kind := range []string{KindInterface, KindBridge, KindTunnel, KindEndpoint, KindPodNetwork} {
+		for o := range s.After(kind, "") {
+			if o.Owner == but {
+				continue
+			}
+			if v, ok := o.Value.(*PodNetwork); ok && v.Bridge == device {
+				return true
+			}
+			o.Value.claims(func(c claim, _ func() string) {
+				switch c.what {
+				case claimInterface, claimBridged, claimTunnel, claimEndpoint:
+					found = found || c.device == device
+				}
+			})
+			if found {
+				return true
+			}
+		}
+	}
+	return false
+}

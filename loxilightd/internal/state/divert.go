@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"fmt"
+	"iter"
+)
+
+// refersTo yields the objects that a value cannot be without, each with the field that
+// names it.
+func refersTo(v Value) iter.Seq2[Key, string] {
+	return func(yield func(Key, string) bool) {
+		for group, field := range groupsOf(v) {
+			if !yield(Key{KindAddressGroup, string(group)}, field) {
+				return
+			}
+		}
+		s, ok := v.(*Service)
+		if !ok {
+			return
+		}
+		for i := range s.Diverts {
+			if !yield(Key{KindService, string(s.Diverts[i].Service)}, fmt.Sprintf("spec.divert[%d].service", i)) {
+				return
+			}
+		}
+	}
+}
+
+// checkDiverts refuses a plan in which a service diverts clients to one that is not there.
+func (p *plan) checkDiverts() error {
+	gone := map[Key]struct{}{}
+	for _, o := range p.dropped {
+		if o.Kind == KindService && p.edit.get(o.Key) == nil {
+			gone[o.Key] = struct{}{}
+		}
+	}
+	for _, o := range p.puts {
+		if o.Kind != KindService {
+			continue
+		}
+		for k, field := range refersTo(o.Value) {
+			if _, isDropped := gone[k]; isDropped || !p.has(k) {
+				return refuse(Invalid, o.Key, field, "there is no %s: make it first, or in the same change", k)
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	for o := range p.each(KindService) {
+		for k, field := range refersTo(o.Value) {
+			if _, ok := gone[k]; ok {
+				return refuse(Conflict, k, "", "%s diverts clients to it in %s: change or delete that first, or in the same change", o.Key, field)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// checkSubnets refuses a plan in which a pod network of this node is reached through a
+// Peer, or goes, or gives up addresses, while pods have them.
+func (p *plan) checkSubnets() error {
+	for _, o := range p.puts {
+		for prefix, field := range behindPeer(o) {
+			for n := range p.each(KindPodNetwork) {
+				for i, subnet := range n.Value.(*PodNetwork).Subnets {
+					if why := notBehind(prefix, subnet, fmt.Sprintf("spec.subnets[%d] of %s", i, n.Key)); why != "" {
+						return refuse(Conflict, o.Key, field, "%s: this node's own pods are not reached through another node: take it out, or change that first", why)
+					}
+				}
+			}
+		}
+		if o.Kind != KindPodNetwork {
+			continue
+		}
+		if err := p.checkBehind(o); err != nil {
+			return err
+		}
+	}
+	for _, o := range p.gone {
+		if o.Kind != KindPodNetwork {
+			continue
+		}
+		if err := p.checkInhabited(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// behindPeer yields the prefixes by which an object leads to another node, with their fields.
+func behindPeer(o *Object) func(func(netip.Prefix, string) bool) {
+	return func(yield func(netip.Prefix, string) bool) {
+		switch v := o.Value.(type) {
+		case *Peer:
+			for i, prefix := range v.Prefixes {
+				if !yield(prefix, fmt.Sprintf("spec.prefixes[%d]", i)) {
+					return
+				}
+			}
+		case *Route:
+			if v.Peer != "" {
+				yield(v.Prefix, "spec.prefix")
+			}
+		}
+	}
+}
+
+// notBehind says why a prefix cannot be behind a Peer beside a subnet of this node's pods;
+// empty: it can. A wider one can, since the longest wins, and so can an address of a pod that moved there.
+func notBehind(prefix, subnet netip.Prefix, of string) string {
+	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
+		return ""
+	}
+	a, gateway := prefix.Addr(), subnet.Masked().Addr().Next()
+	switch {
+	case prefix == subnet:
+		return fmt.Sprintf("%s is %s", prefix, of)
+	case !prefix.IsSingleIP():
+		return fmt.Sprintf("%s is part of %s, %s", prefix, subnet, of)
+	case a == gateway || a == gateway.Next():
+		return fmt.Sprintf("%s is the switch's or the node's own in %s, %s", prefix, subnet, of)
+	}
+	return ""
+}
+
+// checkBehind refuses a pod network of which a part is reached through a Peer.
+func (p *plan) checkBehind(network *Object) error {
+	for _, kind := range []string{KindPeer, KindRoute} {
+		for o := range p.each(kind) {
+			for prefix, field := range behindPeer(o) {
+				for i, subnet := range network.Value.(*PodNetwork).Subnets {
+					if notBehind(prefix, subnet, "") == "" {
+						continue
+					}
+					what := fmt.Sprintf("%s is %s of %s", subnet, field, o.Key)
+					if prefix != subnet {
+						what = fmt.Sprintf("%s, %s of %s, is part of %s", prefix, field, o.Key, subnet)
+					}
+					return refuse(Conflict, network.Key, fmt.Sprintf("spec.subnets[%d]", i),
+						"%s: this node's own pods are not reached through another node: take it out there first, or give this node another subnet", what)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkInhabited refuses that a pod network goes, or has other subnets, while there are
+// Endpoints for which that is the end of what they are.
+func (p *plan) checkInhabited(was *Object) error {
+	before := was.Value.(*PodNetwork)
+	within := func(list []netip.Prefix, a netip.Addr) bool {
+		return slices.ContainsFunc(list, func(subnet netip.Prefix) bool { return subnet.Contains(a) })
+	}
+	var after []netip.Prefix
+	o := p.edit.get(was.Key)
+	if o != nil {
+		after = o.Value.(*PodNetwork).Subnets
+	}
+	count, first := 0, ""
+	for e := range p.each(KindEndpoint) {
+		v := e.Value.(*Endpoint)
+		i := slices.IndexFunc(v.Addresses, func(a netip.Addr) bool { return within(before.Subnets, a) && !within(after, a) })
+		named := o == nil && v.Network == was.Name
+		if !named && (i < 0 || v.Network != "" && v.Network != was.Name) {
+			continue
+		}
+		if count++; count == 1 {
+			first = e.Key.String()
+			if o != nil {
+				first += " with " + v.Addresses[i].String()
+			}
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	field, one, many := "spec.subnets", "has an address that is in none of them any more", "have addresses that are in none of them any more"
+	todo := "remove these pods first, or leave what they are in"
+	if o == nil {
+		field, one, many, todo = "", "is in it", "are in it", "remove these pods first"
+	}
+	if count == 1 {
+		return refuse(Conflict, was.Key, field, "1 Endpoint %s, %s: %s", one, first, todo)
+	}
+	return refuse(Conflict, was.Key, field, "%d Endpoints %s, the first is %s: %s", count, many, first, todo)
+}
