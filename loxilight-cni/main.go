@@ -26,13 +26,14 @@ var version = "dev"
 const maxConfig = api.MaxRequest - 16<<10
 
 // How long the daemon may take. A DEL that takes longer is queued, as one is that
-// nobody answers: the runtime waits for it.
+// nobody answers: the runtime waits for it. A kubelet gives up an ADD after two minutes at
+// the least, and calls its runtime dead that does not answer STATUS for 30 s.
 var timeouts = map[string]time.Duration{
 	api.CNIAdd:    60 * time.Second,
 	api.CNIDel:    700 * time.Millisecond,
 	api.CNICheck:  20 * time.Second,
 	api.CNIGC:     60 * time.Second,
-	api.CNIStatus: 5 * time.Second,
+	api.CNIStatus: 10 * time.Second,
 }
 
 // config is what the plugin itself wants to know of the configuration.
@@ -97,7 +98,7 @@ func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failur
 		return nil, cfg, fail(api.CNIFailedIO, "the configuration is longer than %d bytes", maxConfig)
 	}
 	if err := json.Unmarshal(text, cfg); err != nil {
-		return nil, cfg, fail(api.CNIDecodingFailed, "the configuration is not valid: %v", err)
+		return nil, cfg, fail(api.CNIDecodingFailed, "%s", explain(err))
 	}
 	command := env("CNI_COMMAND")
 	if command == "VERSION" {
@@ -109,6 +110,25 @@ func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failur
 	}
 	result, f := call(cfg, p)
 	return result, cfg, f
+}
+
+// explain says what of the configuration cannot be read. All of it that counts here is strings.
+func explain(err error) string {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok:
+		return fmt.Sprintf("the configuration is not valid JSON: %v", err)
+	case wrong.Field == "":
+		return fmt.Sprintf("the configuration is not valid: want an object, not %s %s", article(wrong.Value), wrong.Value)
+	}
+	return fmt.Sprintf("%s: want a string, not %s %s", wrong.Field, article(wrong.Value), wrong.Value)
+}
+
+func article(word string) string {
+	if word == "array" || word == "object" {
+		return "an"
+	}
+	return "a"
 }
 
 // versions answers VERSION.
@@ -137,6 +157,13 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	}
 	var result json.RawMessage
 	err = c.Change(ctx, api.MethodCNI, "", 0, p, &result)
+	for p.Command == api.CNIStatus && restarts(ctx, err) {
+		next := c.Change(ctx, api.MethodCNI, "", 0, p, &result)
+		if next != nil && ctx.Err() != nil {
+			break // it was cut short, and says less than the one before
+		}
+		err = next
+	}
 	var refused *api.Error
 	switch {
 	case err == nil && p.Command == api.CNIAdd:
@@ -158,6 +185,20 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 		return nil, fail(api.CNINotAvailable, "%v", err)
 	default: // the daemon undoes what it made for who does not wait for it
 		return nil, fail(api.CNITryAgain, "%v", err)
+	}
+}
+
+// restarts waits a moment where there may be no daemon for a moment only, as while it is
+// upgraded: a runtime that is told so calls the node not ready, and its pods go on.
+func restarts(ctx context.Context, err error) bool {
+	if err == nil || errors.As(err, new(*api.Error)) || errors.Is(err, client.ErrTooLong) {
+		return false
+	}
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -54,6 +54,8 @@ func TestVersion(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	defer func(before time.Duration) { timeouts[api.CNIStatus] = before }(timeouts[api.CNIStatus])
+	timeouts[api.CNIStatus] = time.Second
 	const good = `{"cniVersion":"1.1.0","name":"pods","type":"loxilight-cni","socket":"/nonexistent/control.sock"}`
 	for _, c := range []struct {
 		vars, config string
@@ -61,6 +63,9 @@ func TestRefusals(t *testing.T) {
 		says         string
 	}{
 		{"CNI_COMMAND=ADD " + env, `{"cniVersion":`, 6, "not valid"},
+		{"CNI_COMMAND=ADD " + env, `[1]`, 6, "want an object, not an array"},
+		{"CNI_COMMAND=ADD " + env, `{"cniVersion":1,"name":"pods"}`, 6, "cniVersion: want a string, not a number"},
+		{"CNI_COMMAND=ADD " + env, `{"cniVersion":"1.0.0","name":"pods","socket":{}}`, 6, "socket: want a string, not an object"},
 		{"CNI_COMMAND=ADD " + env, `{"cniVersion":"0.2.0","name":"pods"}`, 1, `"0.2.0"`},
 		{"CNI_COMMAND=ADD " + env, `{"name":"pods"}`, 1, "cniVersion"},
 		{"CNI_COMMAND=CHECK " + env, `{"cniVersion":"0.3.1","name":"pods"}`, 1, "0.4.0"},
@@ -72,6 +77,9 @@ func TestRefusals(t *testing.T) {
 		{"CNI_COMMAND=ADD", good, 4, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME"},
 		{"CNI_COMMAND=DEL CNI_CONTAINERID=c1", good, 4, "CNI_IFNAME"},
 		{"CNI_COMMAND=ADD " + env + " CNI_CONTAINERID=../x", good, 4, "CNI_CONTAINERID"},
+		{"CNI_COMMAND=ADD " + env + " CNI_CONTAINERID=" + strings.Repeat("c", 300), good, 4, "CNI_CONTAINERID: has 300 bytes, at most 253"},
+		{"CNI_COMMAND=CHECK " + env + " CNI_CONTAINERID=" + strings.Repeat("c", 254), good, 4, "CNI_CONTAINERID: has 254 bytes"},
+		{"CNI_COMMAND=ADD " + env + " CNI_CONTAINERID=" + strings.Repeat("c", 253), good, 11, "not running"},
 		{"CNI_COMMAND=ADD " + env + " CNI_IFNAME=a/b", good, 4, "CNI_IFNAME"},
 		{"CNI_COMMAND=ADD " + env + " CNI_IFNAME=sixteencharacter", good, 4, "CNI_IFNAME"},
 		{"CNI_COMMAND=ADD " + env, good, 11, "not running"},

@@ -13,6 +13,9 @@ import (
 // since are the versions of the specification that commands came with.
 var since = map[string]string{api.CNICheck: "0.4.0", api.CNIGC: "1.1.0", api.CNIStatus: "1.1.0"}
 
+// maxID is how long the id of a container is at most.
+const maxID = 253
+
 // of which command each variable is needed.
 var needed = []struct {
 	name     string
@@ -56,6 +59,8 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	switch {
 	case !isWord(p.ContainerID):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is no id: letters, digits, and after the first of them _ . -", p.ContainerID)
+	case len(p.ContainerID) > maxID && command != api.CNIDel: // of which nothing was ever made
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: has %d bytes, at most %d", len(p.ContainerID), maxID)
 	case !isDevice(p.IfName):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is no name of a device: at most 15 characters, none of them a space, / or :", p.IfName)
 	}

@@ -30,11 +30,15 @@ func enqueue(dir string, p *api.CNIParams) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	sum := sha256.Sum256([]byte(p.ContainerID + "/" + p.IfName))
+	path := filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")
+	if isQueued(path, p) {
+		return syncDir(dir)
+	}
 	text, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256([]byte(p.ContainerID + "/" + p.IfName))
 	f, err := os.CreateTemp(dir, ".new-*")
 	if err != nil {
 		return err
@@ -48,9 +52,21 @@ func enqueue(dir string, p *api.CNIParams) (err error) {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")); err != nil {
+	if err = os.Rename(f.Name(), path); err != nil {
 		return err
 	}
+	return syncDir(dir)
+}
+
+// isQueued says whether the same DEL is queued already, whole: it stays, since one that is
+// repeated may come with less.
+func isQueued(path string, p *api.CNIParams) bool {
+	text, err := os.ReadFile(path)
+	was := &api.CNIParams{}
+	return err == nil && json.Unmarshal(text, was) == nil && was.ContainerID == p.ContainerID && was.IfName == p.IfName
+}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

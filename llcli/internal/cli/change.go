@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -237,7 +238,23 @@ func locate(err error, docs []document) error {
 			return &located{fmt.Sprintf("%s:%d", d.file, d.lineOf(e.Data.Field)), err}
 		}
 	}
+	if d := nameless(e, docs); d != nil {
+		_, field, _ := strings.Cut(e.Data.Field, ".")
+		return &located{fmt.Sprintf("%s:%d", d.file, d.lineOf(field)), err}
+	}
 	return err
+}
+
+// nameless returns the document that an error is about of which kind or name say nothing.
+func nameless(e *api.Error, docs []document) *document {
+	var i int
+	if _, err := fmt.Sscanf(e.Data.Field, "objects[%d].kind", &i); err != nil || i < 0 || i >= len(docs) {
+		return nil
+	}
+	if d := &docs[i]; strings.Contains(e.Message, strconv.Quote(d.object.Kind)) {
+		return d
+	}
+	return nil
 }
 
 func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -20,13 +19,33 @@ import (
 // pluginName is what the plugin is called in configurations and folders.
 const pluginName = "loxilight-cni"
 
+// usualConfDir is where container runtimes read configurations from.
+const usualConfDir = "/etc/cni/net.d"
+
 // cniOptions are where a configuration for container runtimes goes, and what is in it.
 type cniOptions struct{ dir, network, file string }
 
-func (o *cniOptions) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.dir, "dir", "/etc/cni/net.d", "the `FOLDER` that the runtime reads configurations from")
+func (o *cniOptions) bind(a *app, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.dir, "dir", usualConfDir, "the `FOLDER` that the runtime reads configurations from")
 	cmd.Flags().StringVar(&o.network, "network", "default", "the PodNetwork `NAME` that pods are in")
 	must(cmd.MarkFlagDirname("dir"))
+	must(cmd.RegisterFlagCompletionFunc("network", a.completeNames(api.KindPodNetwork)))
+}
+
+// mayMake refuses a folder that is not the usual one, and is in none that is there: a typing
+// error is not made.
+func mayMake(flag, folder, usual string) error {
+	parent := filepath.Dir(filepath.Clean(folder))
+	if folder == usual {
+		return nil
+	}
+	info, err := os.Stat(parent)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir():
+		return usagef("--%s %s: there is no folder %s: see whether it is written right, or make it first", flag, folder, parent)
+	default:
+		return err
+	}
 }
 
 func (o *cniOptions) path() string { return filepath.Join(o.dir, "10-loxilight.conflist") }
@@ -39,13 +58,13 @@ func (a *app) cniCommand() *cobra.Command {
 and take a node for ready as soon as there is one.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unexpected %q; llcli cni install, uninstall or status", args[0])
+				return usagef("unexpected %q; llcli cni install, install-plugin, keep, uninstall or status", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.cniInstall(), a.cniUninstall(), a.cniStatus())
+	cmd.AddCommand(a.cniInstall(), a.cniInstallPlugin(), a.cniKeep(), a.cniUninstall(), a.cniStatus())
 	return cmd
 }
 
@@ -58,11 +77,21 @@ func (a *app) cniInstall() *cobra.Command {
 		Long: `Wait, as long as --timeout says, until the daemon can attach pods, and then put the
 configuration 10-loxilight.conflist in its place, whole, by one rename. One that is
 there and says something else stays, unless --force is given: it may have been
-adapted. --file installs a configuration of your own instead.`,
+adapted. --file installs a configuration of your own instead.
+
+Where the daemon is not the usual one, the configuration names its socket and its
+state directory, which the daemon tells.`,
 		Example: "  llcli cni install --timeout 1m\n  llcli cni install --file /usr/share/loxilight/10-loxilight.conflist",
 		Args:    noWords("install takes flags only"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			text, err := a.conflist(&o)
+			if err := mayMake("dir", o.dir, usualConfDir); err != nil {
+				return err
+			}
+			target := a.target(ctx, d)
+			if o.file == "" {
+				target.complete(a, o.path())
+			}
+			text, err := a.conflist(&o, &target)
 			if err != nil {
 				return err
 			}
@@ -76,72 +105,22 @@ adapted. --file installs a configuration of your own instead.`,
 			if err := a.awaitPods(ctx, d, &o); err != nil {
 				return fmt.Errorf("not installed: %w", err)
 			}
-			if err := replaceFile(o.path(), text); err != nil {
+			if err := replaceFile(o.path(), text, 0o644); err != nil {
 				return err
 			}
 			a.printf("%s\n", o.path())
+			if p, _ := readPlugin(text); p.strays(&target) != "" {
+				a.note("%s: %s", o.path(), p.strays(&target))
+			}
 			a.warnOfOthers(o.dir, o.path())
 			return nil
 		}),
 	}
-	o.bind(cmd)
+	o.bind(a, cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "replace a configuration that says something else")
 	cmd.Flags().StringVar(&o.file, "file", "", "install this `FILE` rather than the usual configuration")
 	must(cmd.MarkFlagFilename("file", "conflist"))
 	return cmd
-}
-
-// conflist is the configuration that is installed.
-func (a *app) conflist(o *cniOptions) ([]byte, error) {
-	if o.file != "" {
-		text, err := os.ReadFile(o.file)
-		if err == nil && !names(text) {
-			err = fmt.Errorf("%s: no list of plugins in JSON with one of type %s", o.file, pluginName)
-		}
-		return text, err
-	}
-	more := ""
-	if url := a.controlURL(); url != api.ControlSocket {
-		socket, _ := json.Marshal(strings.TrimPrefix(url, "ipc://"))
-		more = fmt.Sprintf("            \"socket\": %s,\n", socket)
-		if instance, ok := strings.CutPrefix(filepath.Base(filepath.Dir(url)), "loxilight-"); ok {
-			more += fmt.Sprintf("            \"stateDir\": \"/var/lib/loxilight-%s\",\n", instance)
-		}
-	}
-	network, err := json.Marshal(o.network)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, usualConflist, network, more), nil
-}
-
-const usualConflist = `{
-    "cniVersion": "1.0.0",
-    "name": "loxilight",
-    "plugins": [
-        {
-            "type": "loxilight-cni",
-            "network": %s,
-%s            "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}
-        }
-    ]
-}
-`
-
-// names says whether a configuration is a list of plugins that has ours.
-func names(text []byte) bool {
-	var list struct {
-		Plugins []struct{ Type string }
-	}
-	if json.Unmarshal(text, &list) != nil {
-		return false
-	}
-	for _, p := range list.Plugins {
-		if p.Type == pluginName {
-			return true
-		}
-	}
-	return false
 }
 
 // status asks whether pods can be attached.
@@ -172,7 +151,7 @@ func (a *app) awaitPods(ctx context.Context, d Daemon, o *cniOptions) error {
 }
 
 // replaceFile puts a file in its place by one rename: nobody ever sees a part of it.
-func replaceFile(path string, text []byte) error {
+func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -181,7 +160,7 @@ func replaceFile(path string, text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
@@ -231,6 +210,6 @@ pods away first.`,
 			return os.Remove(o.path())
 		}),
 	}
-	o.bind(cmd)
+	o.bind(a, cmd)
 	return cmd
 }

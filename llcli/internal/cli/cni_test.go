@@ -3,12 +3,16 @@
 package cli
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 func TestCNIInstall(t *testing.T) {
@@ -55,6 +59,7 @@ func TestCNIInstall(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "05-other.conf"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	s.daemon.stateDir = "/var/lib/loxilight-two"
 	code, _, errs = s.run(t.Context(), "cni", "install", "--dir", dir, "--network", "blue", "--force", "--instance", "two")
 	if code != ExitDone || !strings.Contains(errs, "05-other.conf comes before it") {
 		t.Errorf("with force: exit code %d: %s", code, errs)
@@ -82,23 +87,184 @@ func TestCNIInstall(t *testing.T) {
 	}
 }
 
-func TestCNIStatus(t *testing.T) {
+// TestCNIInstallMakesNoTypingError: a folder in one that is not there is refused, and not made.
+func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
-	dir := t.TempDir()
-	code, out, _ := s.run(t.Context(), "cni", "status", "--dir", dir)
-	if code != ExitDone || !strings.Contains(out, "ready") || !strings.Contains(out, "llcli cni install") {
-		t.Errorf("exit code %d: %s", code, out)
+	away := filepath.Join(t.TempDir(), "ect")
+	file := filepath.Join(t.TempDir(), "plugin")
+	if err := os.WriteFile(file, []byte("plugin"), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	if code, _, errs := s.run(t.Context(), "cni", "install", "--dir", dir); code != ExitDone {
-		t.Fatal(errs)
+	for _, args := range [][]string{
+		{"install", "--dir", filepath.Join(away, "net.d")}, {"keep", "--dir", filepath.Join(away, "net.d") + "/"},
+		{"install-plugin", "--from", file, "--to", filepath.Join(away, "bin")}, {"install", "--dir", filepath.Join(file, "net.d")},
+	} {
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		code, out, errs := s.run(ctx, append([]string{"cni"}, args...)...)
+		stop()
+		if code != ExitUsage || out != "" || !strings.Contains(errs, "there is no folder "+filepath.Dir(filepath.Clean(args[len(args)-1]))) {
+			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
+		}
 	}
-	s.daemon.fail[api.MethodCNI] = api.Errorf(api.ReasonUnavailable, "PodNetwork/default: there is none")
-	code, out, _ = s.run(t.Context(), "cni", "status", "--dir", dir, "-o", "json")
-	if code != ExitFailed || !strings.Contains(out, `"reason": "PodNetwork/default: there is none"`) || !strings.Contains(out, `"ours": true`) {
-		t.Errorf("exit code %d: %s", code, out)
+	if _, err := os.Stat(away); err == nil {
+		t.Errorf("%s was made", away)
 	}
-	s.daemon.fail[api.MethodCNI] = api.Errorf(api.ReasonDenied, "not root")
-	if code, _, errs := s.run(t.Context(), "cni", "status", "--dir", dir); code != ExitFailed || !strings.Contains(errs, "not root") {
-		t.Errorf("not root: exit code %d: %s", code, errs)
+}
+
+// TestCNIInstallTellsTheStateDir: the plugin queues a DEL where the daemon looks, in whatever
+// way that was named.
+func TestCNIInstallTellsTheStateDir(t *testing.T) {
+	const guess, unknown = "is taken for it", "put it into"
+	for _, tt := range []struct {
+		name     string
+		stateDir string // that the daemon tells
+		args     []string
+		want     []string // in the file
+		not      string
+		note     string
+	}{
+		{"by its socket", "/srv/blue/state", []string{"--socket", "/srv/blue/control.sock"}, []string{`"socket": "/srv/blue/control.sock",`, `"stateDir": "/srv/blue/state",`}, "", ""},
+		{"by a URL", "/srv/blue/state", []string{"--socket", "ipc:///srv/blue/control.sock"}, []string{`"socket": "/srv/blue/control.sock",`, `"stateDir": "/srv/blue/state",`}, "", ""},
+		{"the usual socket", "/data/state", nil, []string{`"stateDir": "/data/state",`}, "socket", ""},
+		{"another instance, elsewhere", "/data/two", []string{"--instance", "two"}, []string{`"socket": "/run/loxilight-two/control.sock",`, `"stateDir": "/data/two",`}, "", ""},
+		{"the usual folder", "/var/lib/loxilight", []string{"--socket", "/srv/control.sock"}, []string{`"socket": "/srv/control.sock",`}, "stateDir", ""},
+		{"an older daemon", "", []string{"--socket", "/srv/control.sock"}, []string{`"socket": "/srv/control.sock",`}, "stateDir", unknown},
+		{"an older daemon of an instance", "", []string{"--instance", "two"}, []string{`"stateDir": "/var/lib/loxilight-two",`}, "", guess},
+		{"an older daemon where all is usual", "", nil, nil, "stateDir", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+			s.daemon.stateDir = tt.stateDir
+			dir := t.TempDir()
+			code, _, errs := s.run(t.Context(), append([]string{"cni", "install", "--dir", dir}, tt.args...)...)
+			text, err := os.ReadFile(filepath.Join(dir, "10-loxilight.conflist"))
+			if code != ExitDone || err != nil {
+				t.Fatalf("exit code %d: %s, %v", code, errs, err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(string(text), want) {
+					t.Errorf("no %s in %s", want, text)
+				}
+			}
+			if tt.not != "" && strings.Contains(string(text), tt.not) {
+				t.Errorf("%s in %s", tt.not, text)
+			}
+			if tt.note == "" && errs != "" || !strings.Contains(errs, tt.note) {
+				t.Errorf("it says %q, want %q in it", errs, tt.note)
+			}
+		})
+	}
+}
+
+// TestCNIInstallOfAFile warns where the file names the folder of another daemon.
+func TestCNIInstallOfAFile(t *testing.T) {
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	s.daemon.stateDir = "/srv/blue/state"
+	file := filepath.Join(t.TempDir(), "mine.conflist")
+	for text, want := range map[string]string{
+		`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock","stateDir":"/srv/blue/state"}]}`: "",
+		`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock"}]}`:                              `stateDir is /var/lib/loxilight, and the daemon's is /srv/blue/state`,
+		`{"plugins":[{"type":"loxilight-cni","stateDir":"/srv/blue/state"}]}`:                                   `socket is /run/loxilight/control.sock, and the daemon's is /srv/blue/control.sock`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := s.run(t.Context(), "cni", "install", "--dir", t.TempDir(), "--file", file, "--socket", "/srv/blue/control.sock")
+		if code != ExitDone || want == "" && errs != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d: %q, want %q", text, code, errs, want)
+		}
+	}
+}
+
+// TestCNIKeep has the configuration come when pods can be attached, come back, follow
+// its source and stay at the end.
+func TestCNIKeep(t *testing.T) {
+	d := newTestDaemon(t)
+	d.fail[api.MethodCNI] = api.Errorf(api.ReasonUnavailable, "PodNetwork/default: there is none")
+	s := &session{daemon: d, env: map[string]string{}}
+	dir, source := t.TempDir(), filepath.Join(t.TempDir(), "mine.conflist")
+	path := filepath.Join(dir, "10-loxilight.conflist")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(source, `{"plugins":[{"type":"loxilight-cni"}]}`)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan string)
+	go func() {
+		code, out, errs := s.run(ctx, "cni", "keep", "--dir", dir, "--file", source, "--timeout", "10ms")
+		done <- fmt.Sprint(code, out, errs)
+	}()
+	is := func(what, want string) {
+		t.Helper()
+		testnet.Eventually(t, 20*time.Second, what+": the file is "+want, func() bool {
+			text, err := os.ReadFile(path)
+			return err == nil && string(text) == want
+		})
+	}
+	testnet.Eventually(t, 20*time.Second, "it asks again", func() bool { return d.called(api.MethodCNI) >= 3 })
+	if _, err := os.Stat(path); err == nil {
+		t.Error("it is installed although no pod can be attached")
+	}
+	d.mu.Lock()
+	delete(d.fail, api.MethodCNI)
+	d.mu.Unlock()
+	is("ready", `{"plugins":[{"type":"loxilight-cni"}]}`)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	is("removed", `{"plugins":[{"type":"loxilight-cni"}]}`)
+	write(source, `{"name":"other","plugins":[{"type":"loxilight-cni"}]}`)
+	is("another source", `{"name":"other","plugins":[{"type":"loxilight-cni"}]}`)
+	stop()
+	if got := <-done; !strings.HasPrefix(got, "0") || strings.Count(got, "not installed yet: PodNetwork/default") != 1 || strings.Count(got, "installed "+path) != 3 {
+		t.Errorf("it ended with %s", got)
+	}
+	is("ended", `{"name":"other","plugins":[{"type":"loxilight-cni"}]}`)
+}
+
+// TestCNIKeepOfAnotherDaemon warns of a source that leads elsewhere.
+func TestCNIKeepOfAnotherDaemon(t *testing.T) {
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	s.daemon.stateDir = "/srv/blue/state"
+	dir, source := t.TempDir(), filepath.Join(t.TempDir(), "mine.conflist")
+	if err := os.WriteFile(source, []byte(`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock"}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan string)
+	go func() {
+		_, _, errs := s.run(ctx, "cni", "keep", "--dir", dir, "--file", source, "--socket", "/srv/blue/control.sock")
+		done <- errs
+	}()
+	testnet.Eventually(t, 20*time.Second, "it is installed", func() bool { return isFile(filepath.Join(dir, "10-loxilight.conflist")) })
+	stop()
+	if errs := <-done; !strings.Contains(errs, "mine.conflist: its stateDir is /var/lib/loxilight, and the daemon's is /srv/blue/state") {
+		t.Errorf("it says %q", errs)
+	}
+}
+
+func TestCNIInstallPlugin(t *testing.T) {
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	from, to := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "bin")
+	if code, _, errs := s.run(t.Context(), "cni", "install-plugin", "--from", from, "--to", to); code != ExitFailed || !strings.Contains(errs, "--from") {
+		t.Errorf("without a plugin: exit code %d: %s", code, errs)
+	}
+	for _, text := range []string{"one", "another"} {
+		if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := s.run(t.Context(), "cni", "install-plugin", "--from", from, "--to", to)
+		path := filepath.Join(to, "loxilight-cni")
+		if code != ExitDone || out != path+"\n" {
+			t.Errorf("exit code %d: %s%s", code, out, errs)
+		}
+		got, err := os.ReadFile(path)
+		info, statErr := os.Stat(path)
+		if err != nil || statErr != nil || string(got) != text || info.Mode().Perm() != 0o755 {
+			t.Errorf("%q, %v, %v, %v", got, err, statErr, info)
+		}
 	}
 }

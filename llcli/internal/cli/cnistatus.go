@@ -3,12 +3,16 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
@@ -16,99 +20,285 @@ import (
 
 // cniState is how it stands with container runtimes.
 type cniState struct {
-	Ready         bool     `json:"ready"` // pods can be attached
-	Reason        string   `json:"reason,omitempty"`
-	Configuration string   `json:"configuration,omitempty"` // the first one, which runtimes take
-	Ours          bool     `json:"ours"`                    // it names our plugin
-	Plugins       []string `json:"plugins"`                 // files of the plugin
+	Ready         bool             `json:"ready"` // pods can be attached, and runtimes find how
+	Reasons       []string         `json:"reasons,omitempty"`
+	Daemon        *cniDaemon       `json:"daemon,omitempty"`        // nil: it does not answer
+	Configuration *cniConf         `json:"configuration,omitempty"` // the first one, which runtimes take
+	Plugins       []cniPluginState `json:"plugins,omitempty"`
+}
+
+type cniDaemon struct {
+	Ready    bool   `json:"ready"` // it can attach pods
+	Version  string `json:"version"`
+	Instance string `json:"instance"`
+	Socket   string `json:"socket"`
+	StateDir string `json:"stateDir,omitempty"`
+}
+
+type cniConf struct {
+	Path     string `json:"path"`
+	Ours     bool   `json:"ours"`              // it names our plugin, or leads to a configuration that does
+	Adapted  bool   `json:"adapted,omitempty"` // it says something else than llcli cni install writes
+	Network  string `json:"network,omitempty"`
+	Socket   string `json:"socket,omitempty"`
+	StateDir string `json:"stateDir,omitempty"`
+}
+
+type cniPluginState struct {
+	Path    string `json:"path"`
+	Version string `json:"version,omitempty"`
 }
 
 // pluginDirs are where container runtimes look for plugins.
 var pluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 
+// cniStatus looks at what is there.
+type cniStatus struct {
+	*app
+	cniOptions
+	alone   bool // the daemon's part only
+	named   bool // the network
+	plugins []string
+
+	cniState
+	conf   *ourPlugin // that runtimes take; nil: none
+	text   []byte     // of its file
+	target cniTarget
+}
+
 func (a *app) cniStatus() *cobra.Command {
-	var o cniOptions
+	s := &cniStatus{app: a}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether pods can be attached, with the exit code",
-		Long: `Say whether the daemon can attach pods, which configuration container runtimes take,
-and where the plugin is. The exit code is 0 if the daemon can, 1 if it cannot, and 3
-if it does not answer. Needs root.`,
+		Long: `Say whether the daemon can attach pods, whether the configuration that container
+runtimes take leads to it, and whether the plugin is where they look; and if not, what
+is to be done. The exit code is 0 if pods can be attached, 1 if they cannot, and 3 if
+the daemon does not answer. Needs root.
+
+The daemon is asked about the configuration that runtimes take, or with --network
+about that PodNetwork. With --daemon nothing else counts, as for probes of the daemon.`,
 		Args: noWords("status takes flags only"),
-		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			state := cniState{Plugins: []string{}}
-			err := d.Call(ctx, api.MethodCNI, o.status(), new(json.RawMessage))
-			var refused *api.Error
-			switch {
-			case err == nil:
-				state.Ready = true
-			case errors.As(err, &refused) && refused.Reason() == api.ReasonUnavailable:
-				state.Reason = refused.Message
-			default:
-				return err
-			}
-			state.Configuration, state.Ours = firstConfiguration(o.dir)
-			for _, dir := range pluginDirs {
-				if path := filepath.Join(dir, pluginName); isFile(path) {
-					state.Plugins = append(state.Plugins, path)
-				}
-			}
-			return a.printCNI(&o, &state)
-		}),
 	}
-	o.bind(cmd)
+	cmd.RunE = a.runLocal(func(ctx context.Context, _ []string) error {
+		s.named = cmd.Flags().Changed("network")
+		return s.run(ctx)
+	})
+	s.bind(a, cmd)
+	cmd.Flags().BoolVar(&s.alone, "daemon", false, "only say whether the daemon can attach pods")
+	cmd.Flags().StringSliceVar(&s.plugins, "plugin-dir", pluginDirs, "the `FOLDER` that the runtime has plugins in; may be repeated")
+	must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
 }
 
 // errNotReady is the end of a status that is not ready.
 var errNotReady = errors.New("pods cannot be attached")
 
-func (a *app) printCNI(o *cniOptions, s *cniState) (err error) {
-	if !s.Ready {
+func (s *cniStatus) run(ctx context.Context) error {
+	if !s.alone {
+		s.findConfiguration()
+	}
+	d, err := s.dial(ctx)
+	if err == nil {
+		err = errors.Join(s.ask(ctx, d), d.Close())
+		if err != nil {
+			return err
+		}
+	} else if s.alone || !isUnreachable(err) {
+		return err
+	} else {
+		s.missing("the daemon does not answer: %v", err)
+	}
+	if !s.alone {
+		s.findPlugins(ctx)
+	}
+	s.Ready = len(s.Reasons) == 0
+	if !s.Ready && err == nil {
 		err = errNotReady
 	}
-	if !a.isTable() {
-		return firstError(a.printValue(s), err)
+	if !s.isTable() {
+		return firstError(s.printValue(s.cniState), err)
 	}
-	state, color := "ready", green
-	if !s.Ready {
-		state, color = "not ready: "+s.Reason, red
-	}
-	a.printf("%-15s%s\n", "daemon", a.painter().paint(color, clean(state)))
-	switch {
-	case s.Configuration == "":
-		a.printf("%-15snone in %s (llcli cni install)\n", "configuration", clean(o.dir))
-	case s.Ours:
-		a.printf("%-15s%s\n", "configuration", clean(s.Configuration))
-	default:
-		a.printf("%-15s%s, which does not name %s\n", "configuration", clean(s.Configuration), pluginName)
-	}
-	where := strings.Join(s.Plugins, ", ")
-	if where == "" {
-		where = "neither in " + strings.Join(pluginDirs, " nor in ")
-	}
-	a.printf("%-15s%s\n", "plugin", where)
+	s.print()
 	return err
 }
 
-// firstConfiguration returns the configuration that runtimes take, and whether it names
-// our plugin.
-func firstConfiguration(dir string) (path string, ours bool) {
-	entries, err := os.ReadDir(dir) // in the order of names
-	if err != nil {
-		return "", false
-	}
+func (s *cniStatus) missing(format string, args ...any) {
+	s.Reasons = append(s.Reasons, fmt.Sprintf(format, args...))
+}
+
+// findConfiguration looks at the configuration that runtimes take, which is the first by name.
+func (s *cniStatus) findConfiguration() {
+	entries, _ := os.ReadDir(s.dir) // in the order of names; a folder that is not there has none
+	var first []byte
+	later := ""
 	for _, e := range entries {
 		switch filepath.Ext(e.Name()) {
 		case ".conflist", ".conf", ".json":
 		default:
 			continue
 		}
-		path = filepath.Join(dir, e.Name())
+		path := filepath.Join(s.dir, e.Name())
 		text, err := os.ReadFile(path)
-		return path, err == nil && names(text)
+		if s.Configuration == nil {
+			s.Configuration, first = &cniConf{Path: path}, text
+		}
+		if p, ok := readPlugin(text); err == nil && ok {
+			later, s.conf, s.text = path, &p, text
+			break
+		}
 	}
-	return "", false
+	switch c := s.Configuration; {
+	case c == nil:
+		s.missing("no configuration in %s: llcli cni install", s.dir)
+		return
+	case s.conf == nil && c.Path == s.path():
+		s.missing("%s is no list of plugins with one of type %s: llcli cni install --force", c.Path, pluginName)
+		return
+	case s.conf == nil:
+		s.missing("%s, which runtimes take, does not name %s: llcli cni install, and rename or remove what comes before", c.Path, pluginName)
+		return
+	case later != c.Path && !bytes.Contains(first, []byte(filepath.Base(later))) && !bytes.Contains(first, []byte(pluginName)):
+		s.missing("%s comes before %s, and runtimes take the first one: rename it, or remove it", c.Path, later)
+		return
+	}
+	s.Configuration.Ours = true
+	s.Configuration.Network, s.Configuration.Socket, s.Configuration.StateDir = s.conf.Network, s.conf.Socket, s.conf.StateDir
+}
+
+// ask asks the daemon whether it can attach pods.
+func (s *cniStatus) ask(ctx context.Context, d Daemon) error {
+	var version api.VersionResult
+	if err := d.Call(ctx, api.MethodVersion, nil, &version); err != nil {
+		return err
+	}
+	var status api.StatusResult
+	if err := d.Call(ctx, api.MethodStatus, nil, &status); err != nil {
+		return err
+	}
+	s.target = s.app.targetBy(&status, nil)
+	s.Daemon = &cniDaemon{Version: version.Version, Instance: status.Instance, Socket: s.target.socket, StateDir: s.target.stateDir}
+	params, about := s.question()
+	err := d.Call(ctx, api.MethodCNI, params, new(json.RawMessage))
+	var refused *api.Error
+	switch {
+	case err == nil:
+		s.Daemon.Ready = true
+	case !errors.As(err, &refused):
+		return err
+	case refused.Reason() == api.ReasonUnavailable:
+		s.missing("the daemon cannot yet: %s", refused.Message)
+	case about != "" && (refused.Reason() == api.ReasonInvalid || refused.Reason() == api.ReasonUnsupported):
+		s.missing("%s: %s", about, refused.Message)
+	default:
+		return err
+	}
+	if c := s.Configuration; c != nil && c.Ours {
+		usual, err := s.conflist(&cniOptions{network: c.Network}, &s.target)
+		c.Adapted = err == nil && !bytes.Equal(usual, s.text)
+		if strays := s.conf.strays(&s.target); strays != "" {
+			s.missing("%s: %s; llcli cni install --force", c.Path, strays)
+		}
+	}
+	return nil
+}
+
+// question is what the daemon is asked, and the configuration that it is about.
+func (s *cniStatus) question() (p api.CNIParams, about string) {
+	if s.named || s.conf == nil {
+		return s.status(), ""
+	}
+	config := map[string]json.RawMessage{}
+	must(json.Unmarshal(s.conf.whole, &config)) // it was read before
+	config["cniVersion"], config["name"] = json.RawMessage(`"1.1.0"`), json.RawMessage(quote(s.conf.list))
+	raw, err := json.Marshal(config)
+	must(err)
+	return api.CNIParams{Command: api.CNIStatus, Config: raw}, s.Configuration.Path
+}
+
+// pluginVersion is how the plugin says its version when nobody asks it for anything.
+var pluginVersion = regexp.MustCompile(`(?m)^` + pluginName + ` ([^\s:]+)`)
+
+// findPlugins looks for the plugin, and asks each which version it is.
+func (s *cniStatus) findPlugins(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, min(s.timeout, 5*time.Second))
+	defer cancel()
+	for _, dir := range s.plugins {
+		path := filepath.Join(dir, pluginName)
+		if !isFile(path) {
+			continue
+		}
+		p := cniPluginState{Path: path}
+		var out bytes.Buffer
+		_, err := s.Exec(ctx, &out, &out, path)
+		if m := pluginVersion.FindSubmatch(out.Bytes()); m != nil {
+			p.Version = string(m[1])
+		} else {
+			s.missing("%s says no version%s: llcli cni install-plugin --to %s", path, prefixed(": ", errorText(err)), dir)
+		}
+		s.Plugins = append(s.Plugins, p)
+	}
+	switch {
+	case len(s.Plugins) > 0:
+	case len(s.plugins) == 1:
+		s.missing("%s is not in %s: install the package loxilight, or llcli cni install-plugin --from FILE --to %[2]s", pluginName, s.plugins[0])
+	default:
+		s.missing("%s is neither in %s: install the package loxilight, or llcli cni install-plugin --from FILE", pluginName, strings.Join(s.plugins, " nor in "))
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (s *cniStatus) print() {
+	line := func(title, text string) { s.printf("%-15s%s\n", title, text) }
+	word := func(ready bool) string {
+		if ready {
+			return s.painter().paint(green, "ready")
+		}
+		return s.painter().paint(red, "not ready")
+	}
+	line("pods", word(s.Ready))
+	for _, reason := range s.Reasons {
+		line("", clean(reason))
+	}
+	if d := s.Daemon; d != nil {
+		where := prefixed(", state in ", d.StateDir)
+		line("daemon", fmt.Sprintf("%s, %s, instance %s, at %s%s", word(d.Ready), clean(d.Version), clean(d.Instance), clean(d.Socket), clean(where)))
+	} else {
+		line("daemon", s.painter().paint(red, "does not answer"))
+	}
+	if s.alone {
+		return
+	}
+	switch c := s.Configuration; {
+	case c == nil:
+		line("configuration", "none")
+	case c.Ours:
+		adapted := ""
+		if c.Adapted {
+			adapted = ", not as llcli cni install writes it"
+		}
+		line("configuration", clean(c.Path+", PodNetwork "+c.Network+adapted))
+	default:
+		line("configuration", clean(c.Path)+", which does not lead to "+pluginName)
+	}
+	title := "plugin"
+	for _, p := range s.Plugins {
+		text := p.Path + ", " + or(p.Version, "of no version")
+		if s.Daemon != nil && p.Version != "" && p.Version != s.Daemon.Version {
+			text += fmt.Sprintf("; the daemon is %s: llcli cni install-plugin", s.Daemon.Version)
+		}
+		line(title, clean(text))
+		title = ""
+	}
+	if len(s.Plugins) == 0 {
+		line(title, "none")
+	}
 }
 
 func isFile(path string) bool {

@@ -111,7 +111,7 @@ func hint(o *api.Object) string {
 	case api.KindInterface:
 		var spec api.InterfaceSpec
 		decode(o, &spec, &struct{}{})
-		return or(spec.Role, "uplink") + " " + spec.Device
+		return or(spec.Role, "uplink") + " " + or(spec.Device, spec.Address)
 	}
 	k := findKind(o.Kind)
 	if k == nil {

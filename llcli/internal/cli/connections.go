@@ -18,9 +18,9 @@ func (a *app) bindFilter(cmd *cobra.Command, f *api.ConnectionFilter) {
 	flags.StringVar(&f.Destination, "destination", "", "to this `ADDRESS`, prefix or address:port, as the client knows it")
 	flags.StringVar(&f.Protocol, "protocol", "", "of this `PROTOCOL`: tcp, udp, sctp, icmp or icmpv6")
 	flags.StringVar(&f.State, "state", "", "in this `STATE`, such as established")
-	flags.StringVar(&f.Service, "service", "", "of the Service of this `NAME`")
+	flags.StringVar(&f.Service, "service", "", "of the Service of this `NAME`, or of NAMESPACE/NAME of Kubernetes: all its ports and addresses")
 	flags.StringVar(&f.Backend, "backend", "", "to this `BACKEND`: an address or address:port")
-	flags.StringVar(&f.Endpoint, "endpoint", "", "of the Endpoint of this `NAME`")
+	flags.StringVar(&f.Endpoint, "endpoint", "", "of the Endpoint of this `NAME`, or of a pod NAMESPACE/NAME")
 	fixed := func(flag string, values ...string) {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 	}
@@ -42,7 +42,7 @@ func (a *app) connectionsCommand() *cobra.Command {
 
 // connectionsList is the verb of connections that may be left out.
 func (a *app) connectionsList() *cobra.Command {
-	var params api.ConnectionsListParams
+	var filter api.ConnectionFilter
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -60,56 +60,109 @@ direction which device its packets leave by, or why they are slow.`,
 			if limit < 0 {
 				return usagef("--limit %d: want 0 (all) or more", limit)
 			}
-			return a.repeat(ctx, func() error { return a.connections(ctx, d, params, limit) })
+			return a.repeat(ctx, func() error { return a.connections(ctx, d, filter, limit) })
 		}),
 	}
-	a.bindFilter(cmd, &params.Filter)
+	a.bindFilter(cmd, &filter)
 	a.bindWatch(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 0, "show at most `N`, and say so if there are more; 0: all")
 	return cmd
 }
 
+// eachFilter returns a filter for each of the Services and Endpoints that the names in one
+// stand for.
+func (a *app) eachFilter(ctx context.Context, d Daemon, f api.ConnectionFilter) ([]api.ConnectionFilter, error) {
+	services, endpoints := []string{""}, []string{""}
+	var err error
+	if f.Service != "" {
+		services, err = a.objectsOf(ctx, d, f.Service)
+	}
+	if f.Endpoint != "" && err == nil {
+		endpoints, err = a.endpointsOf(ctx, d, f.Endpoint)
+	}
+	var filters []api.ConnectionFilter
+	for _, service := range services {
+		for _, endpoint := range endpoints {
+			one := f
+			one.Service, one.Endpoint = service, endpoint
+			filters = append(filters, one)
+		}
+	}
+	return filters, err
+}
+
 // connections shows connections page by page, as they come: there may be millions.
-func (a *app) connections(ctx context.Context, d Daemon, params api.ConnectionsListParams, limit int) error {
-	t := a.connectionTable()
-	list := listWriter{app: a}
-	shown, more := 0, false
+func (a *app) connections(ctx context.Context, d Daemon, filter api.ConnectionFilter, limit int) error {
+	filters, err := a.eachFilter(ctx, d, filter)
+	if err != nil {
+		return err
+	}
+	w := connectionWriter{app: a, table: a.connectionTable(), list: listWriter{app: a}, limit: limit}
+	for i := 0; i < len(filters) && !w.more; i++ {
+		if err := w.addAll(ctx, d, api.ConnectionsListParams{Filter: filters[i]}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !a.isTable():
+		w.list.end()
+	case w.shown == 0:
+		a.note("there are none")
+	}
+	if w.more {
+		a.note("there are more than %d; --limit 0 shows all", w.shown)
+	}
+	return nil
+}
+
+// connectionWriter writes connections as they come.
+type connectionWriter struct {
+	app   *app
+	table *table
+	list  listWriter
+	limit int // 0: none
+	shown int
+	more  bool // there are some beyond the limit
+}
+
+// addAll writes the connections of one filter.
+func (w *connectionWriter) addAll(ctx context.Context, d Daemon, params api.ConnectionsListParams) error {
 	for {
 		var page api.ConnectionsListResult
 		if err := d.Call(ctx, api.MethodConnectionsList, params, &page); err != nil {
 			return err
 		}
-		if limit > 0 && shown+len(page.Items) > limit {
-			page.Items, more = page.Items[:limit-shown], true
+		if w.limit > 0 && w.shown+len(page.Items) > w.limit {
+			page.Items, w.more = page.Items[:w.limit-w.shown], true
 		}
-		shown += len(page.Items)
-		for i := range page.Items {
-			if a.isTable() {
-				t.add(a.connectionRow(&page.Items[i])...)
-			} else if err := list.add(page.Items[i]); err != nil {
-				return err
-			}
+		if err := w.add(page.Items); err != nil {
+			return err
 		}
-		if a.isTable() && shown > 0 {
-			t.flush()
+		if page.Continue == "" || w.more {
+			return nil
 		}
-		if page.Continue == "" || (limit > 0 && shown >= limit) {
-			more = more || page.Continue != ""
-			break
+		if w.limit > 0 && w.shown >= w.limit {
+			w.more = true
+			return nil
 		}
-		if err := a.out.Flush(); err != nil {
+		if err := w.app.out.Flush(); err != nil {
 			return err
 		}
 		params.Continue = page.Continue
 	}
-	switch {
-	case !a.isTable():
-		list.end()
-	case shown == 0:
-		a.note("there are none")
+}
+
+func (w *connectionWriter) add(items []api.Connection) error {
+	w.shown += len(items)
+	for i := range items {
+		if w.app.isTable() {
+			w.table.add(w.app.connectionRow(&items[i])...)
+		} else if err := w.list.add(items[i]); err != nil {
+			return err
+		}
 	}
-	if more {
-		a.note("there are more than %d; --limit 0 shows all", shown)
+	if w.app.isTable() && w.shown > 0 {
+		w.table.flush()
 	}
 	return nil
 }
@@ -198,9 +251,17 @@ where the endpoints still keep a TCP connection that a Service translated, it en
 			if filter.All && filter != (api.ConnectionFilter{All: true}) {
 				return usagef("--all and other flags do not go together")
 			}
-			var result api.ConnectionsFlushResult
-			if err := d.Change(ctx, api.MethodConnectionsFlush, "", 0, api.ConnectionsFlushParams{Filter: filter}, &result); err != nil {
+			filters, err := a.eachFilter(ctx, d, filter)
+			if err != nil {
 				return err
+			}
+			var result api.ConnectionsFlushResult
+			for _, f := range filters {
+				var part api.ConnectionsFlushResult
+				if err := d.Change(ctx, api.MethodConnectionsFlush, "", 0, api.ConnectionsFlushParams{Filter: f}, &part); err != nil {
+					return err
+				}
+				result.Flushed += part.Flushed
 			}
 			if !a.isTable() {
 				return a.printValue(result)

@@ -4,6 +4,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -13,40 +15,184 @@ import (
 
 func (a *app) countersCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "counters [KIND NAME]",
-		Short: "Show packets, bytes and drops by reason, of an object or of the node",
+		Use:   "counters [KIND [NAME…]]",
+		Short: "Show packets, bytes and drops by reason, of objects or of the node",
 		Long: `Show the packets, bytes, connections and drops of an object, or without one of the
-node. Reasons that never happened are left out; -o wide shows them too. llcli explain
-tells what to do about a reason.`,
-		Example: "  llcli counters\n  llcli counters service web --watch",
+node. Of several objects, or all of a kind, the figures are shown one object a line.
+Reasons that never happened are left out; -o wide shows them too. llcli explain tells
+what to do about a reason.
+
+A service NAMESPACE/NAME of Kubernetes is the sum of all its ports and addresses, a pod
+NAMESPACE/NAME that of all its interfaces.`,
+		Example: "  llcli counters\n  llcli counters service web --watch\n  llcli counters peers\n  llcli counters pod shop/web-1",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			kind, name := "", ""
+			kind, names := "", []string{""}
 			if len(args) > 0 {
-				k, names, err := refArgs(args)
-				if err != nil {
+				var err error
+				if kind, names, err = refArgs(args); err != nil {
 					return err
 				}
-				if len(names) != 1 {
-					return usagef("want KIND and one NAME, or neither for the node")
-				}
-				kind, name = k, names[0]
 			}
 			return a.repeat(ctx, func() error {
-				counters, err := a.counters(ctx, d, kind, name)
+				if len(names) != 1 {
+					return a.eachCounters(ctx, d, kind, names)
+				}
+				counters, err := a.allCounters(ctx, d, kind, names[0])
 				if err != nil {
 					return err
 				}
 				if !a.isTable() {
 					return a.printSample(counters)
 				}
-				a.printCounters(counters)
+				a.printCounters(kind, counters)
 				return nil
 			})
 		}),
-		ValidArgsFunction: a.completeRefs(1),
+		ValidArgsFunction: a.completeRefs(0),
 	}
 	a.bindWatch(cmd)
 	return cmd
+}
+
+// namedCounters are those of one of several objects.
+type namedCounters struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	*api.CountersResult
+}
+
+// eachCounters shows those of several objects; without names of all of the kind.
+func (a *app) eachCounters(ctx context.Context, d Daemon, kind string, names []string) error {
+	given := len(names) > 0
+	if !given {
+		_, err := a.list(ctx, d, api.ListParams{Kind: kind}, func(objects []api.Object) error {
+			for i := range objects {
+				names = append(names, objects[i].Name)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(names) > maxTop {
+		return fmt.Errorf("there are %s objects of kind %s, and counters looks at %s at most: name those that matter", count(uint64(len(names))), kind, count(maxTop))
+	}
+	figures := a.allCounters
+	if !given {
+		figures = a.counters // a listed object is that one
+	}
+	all := make([]namedCounters, 0, len(names))
+	for _, name := range names {
+		c, err := figures(ctx, d, kind, name)
+		refused, _ := errors.AsType[*api.Error](err)
+		switch {
+		case err == nil:
+		case isNotFound(err) && !given:
+			continue // deleted since it was listed
+		case kind == api.KindPeer && refused != nil && refused.Reason() == api.ReasonUnsupported:
+			c = nil // the underlay routes it
+		default:
+			return err
+		}
+		all = append(all, namedCounters{kind, name, c})
+	}
+	if !a.isTable() {
+		return a.printSample(all)
+	}
+	if len(all) == 0 {
+		a.note("there are none")
+	}
+	a.printEach(kind, all)
+	return nil
+}
+
+// printEach shows counters one object a line.
+func (a *app) printEach(kind string, all []namedCounters) {
+	columns := []column{{title: "NAME", flexible: true}}
+	titles, figures := []string{"PACKETS", "BYTES", "CONNECTIONS", "DROPS"}, func(c *api.CountersResult) []string {
+		return []string{count(c.Packets), size(c.Bytes), count(c.Connections), count(total(c.Drops))}
+	}
+	switch kind {
+	case api.KindTunnel, api.KindPeer:
+		titles, figures = []string{"TX-PACKETS", "TX-BYTES", "RX-PACKETS", "RX-BYTES", "DROPS"}, func(c *api.CountersResult) []string {
+			sent, received := orNothing(c.Sent), orNothing(c.Received)
+			return []string{count(sent.Packets), size(sent.Bytes), count(received.Packets), size(received.Bytes), count(c.Dropped)}
+		}
+	case api.KindInterface, api.KindEndpoint: // devices have no connections
+		titles, figures = []string{"PACKETS", "BYTES", "DROPS"}, func(c *api.CountersResult) []string {
+			return []string{count(c.Packets), size(c.Bytes), count(total(c.Drops))}
+		}
+	}
+	for _, title := range titles {
+		columns = append(columns, column{title: title, right: true})
+	}
+	t := a.table(columns...)
+	for _, one := range all {
+		cells := []cell{{text: one.Name}}
+		if one.CountersResult == nil {
+			cells = append(cells, slices.Repeat([]cell{{text: "-"}}, len(titles))...)
+		} else {
+			for _, text := range figures(one.CountersResult) {
+				cells = append(cells, cell{text: text})
+			}
+		}
+		t.add(cells...)
+	}
+	t.flush()
+}
+
+func orNothing(t *api.Traffic) api.Traffic {
+	if t == nil {
+		return api.Traffic{}
+	}
+	return *t
+}
+
+// allCounters are those of an object, or the sum of those of a service or pod of Kubernetes.
+func (a *app) allCounters(ctx context.Context, d Daemon, kind, name string) (*api.CountersResult, error) {
+	names, err := []string{name}, error(nil)
+	switch kind {
+	case api.KindService:
+		names, err = a.objectsOf(ctx, d, name)
+	case api.KindEndpoint:
+		names, err = a.endpointsOf(ctx, d, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sum, err := a.counters(ctx, d, kind, names[0])
+	for _, next := range names[1:] {
+		if err != nil {
+			return nil, err
+		}
+		var c *api.CountersResult
+		if c, err = a.counters(ctx, d, kind, next); err == nil {
+			addCounters(sum, c)
+		}
+	}
+	return sum, err
+}
+
+// addCounters adds those of another object; backends of the same address are one.
+func addCounters(to, c *api.CountersResult) {
+	to.Packets, to.Bytes, to.Connections = to.Packets+c.Packets, to.Bytes+c.Bytes, to.Connections+c.Connections
+	if to.Drops == nil {
+		to.Drops = map[string]uint64{}
+	}
+	for reason, n := range c.Drops {
+		to.Drops[reason] += n
+	}
+	for _, b := range c.Backends {
+		i := slices.IndexFunc(to.Backends, func(have api.BackendCounters) bool { return have.Address == b.Address })
+		if i < 0 {
+			to.Backends = append(to.Backends, b)
+			continue
+		}
+		have := &to.Backends[i]
+		have.Connections, have.Active = have.Connections+b.Connections, have.Active+b.Active
+		have.Packets, have.Bytes = have.Packets+b.Packets, have.Bytes+b.Bytes
+	}
 }
 
 // printSample writes a value that is shown once, or again and again.
@@ -57,9 +203,18 @@ func (a *app) printSample(v any) error {
 	return a.printValue(v)
 }
 
-func (a *app) printCounters(c *api.CountersResult) {
-	t := a.table(column{title: "PACKETS", right: true}, column{title: "BYTES", right: true}, column{title: "CONNECTIONS", right: true})
-	t.add(cell{text: count(c.Packets)}, cell{text: size(c.Bytes)}, cell{text: count(c.Connections)})
+func (a *app) printCounters(kind string, c *api.CountersResult) {
+	if c.Sent != nil || c.Received != nil {
+		a.printBothWays(c)
+		return
+	}
+	columns := []column{{title: "PACKETS", right: true}, {title: "BYTES", right: true}}
+	cells := []cell{{text: count(c.Packets)}, {text: size(c.Bytes)}}
+	if kind != api.KindInterface && kind != api.KindEndpoint { // devices have none
+		columns, cells = append(columns, column{title: "CONNECTIONS", right: true}), append(cells, cell{text: count(c.Connections)})
+	}
+	t := a.table(columns...)
+	t.add(cells...)
 	t.flush()
 	if len(c.Backends) > 0 {
 		t := a.table(column{title: "BACKEND"}, column{title: "ACTIVE", right: true}, column{title: "CONNECTIONS", right: true},
@@ -71,6 +226,19 @@ func (a *app) printCounters(c *api.CountersResult) {
 	}
 	a.section(a.reasonTable(&verdictWords, c.Verdicts))
 	a.section(a.reasonTable(&dropWords, c.Drops))
+}
+
+// printBothWays shows the counters of a tunnel or peer.
+func (a *app) printBothWays(c *api.CountersResult) {
+	t := a.table(column{title: "DIRECTION"}, column{title: "PACKETS", right: true}, column{title: "BYTES", right: true})
+	sent, received := orNothing(c.Sent), orNothing(c.Received)
+	t.add(cell{text: "sent"}, cell{text: count(sent.Packets)}, cell{text: size(sent.Bytes)})
+	t.add(cell{text: "received"}, cell{text: count(received.Packets)}, cell{text: size(received.Bytes)})
+	t.add(cell{text: "dropped"}, cell{text: count(c.Dropped)}, cell{text: "-"})
+	t.flush()
+	if c.Dropped > 0 {
+		a.note("the reasons are among those of the node (llcli counters); llcli events drops shows such packets")
+	}
 }
 
 // reasonTable shows counts by name, those of none only with -o wide.

@@ -37,11 +37,13 @@ type testDaemon struct {
 	past        []pastRevision
 	restored    uint64 // by the last rollback
 	waits       *api.PendingConfirm
+	asked       string // configuration of the last command for containers
+	stateDir    string // that status tells; empty: the daemon is older than that
 }
 
 func newTestDaemon(t *testing.T) *testDaemon {
 	t.Helper()
-	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), events: testEvents(t), fail: map[string]*api.Error{}}
+	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), events: testEvents(t), fail: map[string]*api.Error{}, stateDir: "/var/lib/loxilight"}
 }
 
 func (d *testDaemon) dial(context.Context, string, time.Duration) (Daemon, error) {
@@ -120,7 +122,7 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 	case api.MethodStatus:
 		return d.status(), nil
 	case api.MethodCNI:
-		return with(params, func(api.CNIParams) (any, *api.Error) { return struct{}{}, nil })
+		return with(params, func(p api.CNIParams) (any, *api.Error) { d.asked = string(p.Config); return struct{}{}, nil })
 	default:
 		return nil, &api.Error{Code: api.CodeMethodNotFound, Message: fmt.Sprintf("unknown method %q", method)}
 	}
@@ -138,10 +140,10 @@ func with[P any](raw json.RawMessage, f func(P) (any, *api.Error)) (any, *api.Er
 }
 
 // check looks at an object as the daemon would.
-func check(o *api.Object) *api.Error {
+func check(o *api.Object, i int) *api.Error {
 	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}.String()
 	if !slices.Contains(api.Kinds, o.Kind) {
-		return api.Errorf(api.ReasonInvalid, "unknown kind %q", o.Kind).At(ref, "kind")
+		return api.Errorf(api.ReasonInvalid, "unknown kind %q", o.Kind).At("", fmt.Sprintf("objects[%d].kind", i))
 	}
 	if o.Kind != api.KindService {
 		return nil
@@ -164,8 +166,8 @@ func (d *testDaemon) apply(p api.ApplyParams) (any, *api.Error) {
 	result := &api.ChangeResult{Revision: d.revision, Summary: map[string]int{}}
 	after := maps.Clone(d.objects)
 	var stuck []api.NotReady
-	for _, o := range p.Objects {
-		if err := check(&o); err != nil {
+	for i, o := range p.Objects {
+		if err := check(&o, i); err != nil {
 			return nil, err
 		}
 		ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
@@ -294,6 +296,9 @@ func statusOf(o *api.Object) json.RawMessage {
 		state = api.Status{State: api.StatePending, Message: "device eth9 is not there"}
 	}
 	var status any = state
+	if strings.HasSuffix(o.Name, "/0a1b2c3d4e") {
+		status = api.EndpointStatus{Status: state, IngressRate: 10_000_000}
+	}
 	if o.Kind == api.KindInterface {
 		status = api.InterfaceStatus{Status: state, Index: 3, MAC: "02:00:5e:10:20:30", MTU: 1500,
 			Addresses: []string{"192.0.2.7/24", "2001:db8:7::1/64"}, Hooks: []string{"tcx-ingress", "tcx-egress"}}
@@ -333,7 +338,7 @@ func (d *testDaemon) list(p api.ListParams) (any, *api.Error) {
 	result := api.ListResult{Revision: d.revision, Items: []api.Object{}}
 	for _, ref := range slices.SortedFunc(maps.Keys(d.objects), func(a, b api.ObjectRef) int { return cmp.Compare(a.Name, b.Name) }) {
 		o := d.objects[ref]
-		if o.Kind != p.Kind || o.Name <= p.Continue || (p.Owner != "" && o.Owner != p.Owner) {
+		if o.Kind != p.Kind || o.Name <= p.Continue || (p.Owner != "" && o.Owner != p.Owner) || !hasLabels(&o, p.Labels) {
 			continue
 		}
 		if len(result.Items) == 2 {
@@ -347,7 +352,7 @@ func (d *testDaemon) list(p api.ListParams) (any, *api.Error) {
 
 func (d *testDaemon) status() api.StatusResult {
 	s := api.StatusResult{
-		Instance: "default", PID: 4711, Uptime: api.Duration(26*3600e9 + 180e9), Revision: d.revision,
+		Instance: "default", PID: 4711, Uptime: api.Duration(26*3600e9 + 180e9), Revision: d.revision, StateDir: d.stateDir,
 		Datapath: api.DatapathStatus{
 			Kernel: "6.1.0-37-amd64", Layout: 1,
 			Hooks: []api.Hook{
@@ -377,4 +382,16 @@ func (d *testDaemon) status() api.StatusResult {
 		}
 	}
 	return s
+}
+
+// called says how often a method was called.
+func (d *testDaemon) called(method string) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.calls {
+		if c == method {
+			n++
+		}
+	}
+	return n
 }

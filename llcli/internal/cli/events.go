@@ -44,7 +44,7 @@ func (a *app) eventsCommand() *cobra.Command {
   connections  connections that began and ended (a sample)
 
 Events that were lost are told of. JSON output has one event a line.`,
-		Example:   "  llcli events\n  llcli events drops --of service/web\n  llcli events changes -o json",
+		Example:   "  llcli events\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
 		Args:      topicsOnly,
 		ValidArgs: api.Topics,
 		RunE: a.run(func(ctx context.Context, d Daemon, topics []string) error {
@@ -58,7 +58,7 @@ Events that were lost are told of. JSON output has one event a line.`,
 		}),
 	}
 	cmd.Flags().IntVar(&options.count, "count", 0, "end after `N` events; 0: when interrupted")
-	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`")
+	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`; of a pod or a service of Kubernetes KIND/NAMESPACE/NAME")
 	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))
 	return cmd
@@ -104,12 +104,16 @@ func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options
 	}
 	out.over()
 	defer events.Close()
+	of, err := a.eventsOf(ctx, d, options.of)
+	if err != nil {
+		return err
+	}
 	for {
 		event, err := events.Next(ctx)
 		if err != nil {
 			return &brokenError{err}
 		}
-		if !concerns(&event, options.of) {
+		if event.Data != nil && !of.concerns(ctx, &event) {
 			event.Data = nil
 		}
 		if event.Lost == 0 && event.Data == nil {
@@ -141,30 +145,6 @@ func isBroken(err error) bool {
 	return ok
 }
 
-// concerns says whether an event is one of the object that is named KIND/NAME,
-// or of any.
-func concerns(e *client.Event, of string) bool {
-	if of == "" || e.Data == nil {
-		return true
-	}
-	var about struct {
-		Kind, Name, Service, Endpoint string
-		From, To                      api.ConnectionSide
-	}
-	if err := e.Decode(&about); err != nil {
-		return true // better one too many
-	}
-	word, name, _ := strings.Cut(of, "/")
-	switch kind := kindOf(word); {
-	case kind == api.KindService && about.Service != "":
-		return about.Service == name
-	case kind == api.KindEndpoint && about.Kind == "":
-		return name == about.Endpoint || name == about.From.Endpoint || name == about.To.Endpoint
-	default:
-		return about.Service == "" && about.Kind == kind && about.Name == name
-	}
-}
-
 func (a *app) printEvent(e *client.Event) error {
 	now := a.Now()
 	if !a.isTable() {
@@ -184,6 +164,18 @@ func (a *app) printEvent(e *client.Event) error {
 	}
 	a.printf("%s  %-11s  %s\n", at, e.Topic, paint.paint(color, clean(text)))
 	return nil
+}
+
+// packetText writes what a packet is, as far as it was looked into.
+func packetText(p *api.Packet) string {
+	switch p.Protocol {
+	case "":
+		return "a frame"
+	case "arp":
+		return fmt.Sprintf("ARP of %s for %s", p.Source, p.Destination)
+	default:
+		return fmt.Sprintf("%s %s > %s", p.Protocol, p.Source, p.Destination)
+	}
 }
 
 // eventText writes an event for people.
@@ -207,8 +199,7 @@ func eventText(e *client.Event) (text, color string, err error) {
 	case api.TopicDrops:
 		var v api.DropEvent
 		err = e.Decode(&v)
-		return fmt.Sprintf("%s: %s %s > %s, %d bytes, %s of %s%s", v.Reason, v.Protocol, v.Source, v.Destination,
-			v.Length, v.Hook, v.Device, prefixed(", endpoint ", v.Endpoint)+prefixed(", service ", v.Service)+prefixed(", rule ", v.Rule)), "", err
+		return fmt.Sprintf("%s: %s, %d bytes, %s of %s%s", v.Reason, packetText(&v.Packet), v.Length, v.Hook, v.Device, prefixed(", endpoint ", v.Endpoint)+prefixed(", service ", v.Service)+prefixed(", rule ", v.Rule)), "", err
 	case api.TopicFirewall:
 		var v api.FirewallEvent
 		err = e.Decode(&v)

@@ -62,6 +62,10 @@ func flagError(_ *cobra.Command, err error) error {
 		want = "a number"
 	case "uint64":
 		want = "a number, 0 or more"
+	case "bool":
+		want = "true or false"
+	case "stringSlice":
+		want = "values, with commas between them, without quotes"
 	case "stringToString":
 		want = "KEY=VALUE,..."
 	default:
@@ -76,6 +80,8 @@ func oneName(command, what string) cobra.PositionalArgs {
 		switch {
 		case len(args) == 0:
 			return usagef("%s is missing: llcli %s %s", what, command, what)
+		case args[0] == "":
+			return usagef("%s is empty: llcli %s %s", what, command, what)
 		case len(args) > 1:
 			return usagef("unexpected %q: llcli %s takes one %s", args[1], command, what)
 		}
@@ -129,9 +135,16 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	if err == nil || silent || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
+	text := err.Error()
+	e, ok := errors.AsType[*api.Error](err)
+	listed := ok && e.Data != nil && len(e.Data.NotReady) > 0
+	if listed { // it says of the first what the list says
+		first := e.Data.NotReady[0]
+		text, _, _ = strings.Cut(text, fmt.Sprintf("; %s: %s", first.Object, first.State))
+	}
 	// There is nowhere to tell of an error of writing this.
-	_, _ = fmt.Fprintf(a.Err, "llcli: %v\n", err)
-	if e, ok := errors.AsType[*api.Error](err); ok && e.Data != nil {
+	_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", text)
+	if listed {
 		for _, object := range e.Data.NotReady {
 			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, prefixed(": ", object.Message))
 		}

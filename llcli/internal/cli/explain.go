@@ -76,6 +76,12 @@ var (
 			"who sends it? Peers are to route IP through the Tunnel, not to bridge frames"},
 		{"tunnel_ecn", "it met congestion on its way, and its sender does not understand such marks (RFC 6040)",
 			"nothing: that is how the sender learns of congestion"},
+		{"no_backend_silent", "the Service has no backend that takes new connections, and noBackend: drop; nobody is told",
+			"the same as for no_backend"},
+		{"no_service", "for an address of Services that says by otherPorts that it is only for them, and none of them has the port",
+			"llcli events drops shows the port: is a frontend missing?"},
+		{"no_service_limited", "as no_service, refused, but its sender was not told: too many were in this second",
+			"the same as for no_service"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},

@@ -24,6 +24,7 @@ const (
 	formNumber      // a whole number
 	formTruth       // true or false
 	formTime        // a duration
+	formPairs       // KEY=VALUE…
 	formMeans       // a switch that gives the field one value
 )
 
@@ -34,6 +35,7 @@ type specField struct {
 	usage      string
 	values     []string                    // that completion offers
 	groups     bool                        // completion offers groups of addresses
+	kind       string                      // completion offers the names of its objects
 	means      any                         // formMeans
 	item       func(string) (any, error)   // formItems: reads one
 	key        func(map[string]any) string // formItems: what an item is known by
@@ -62,8 +64,11 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 			names = append(names, add, remove)
 		}
 		complete := cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)
-		if field.groups {
+		switch {
+		case field.groups:
 			complete = f.app.completeGroups
+		case field.kind != "":
+			complete = f.app.completeNames(field.kind)
 		}
 		for _, name := range names {
 			must(cmd.RegisterFlagCompletionFunc(name, complete))
@@ -103,6 +108,9 @@ func (f *specField) bind(flags *pflag.FlagSet, name, usage string) {
 		hideDefault(flags, name)
 	case formTruth, formMeans:
 		flags.Bool(name, false, usage)
+	case formPairs:
+		flags.StringToString(name, nil, usage)
+		hideDefault(flags, name)
 	case formTime:
 		flags.Duration(name, 0, usage)
 		hideDefault(flags, name)
@@ -166,6 +174,11 @@ func (f *specField) value(flags *pflag.FlagSet, name string) (value any, err err
 		var d time.Duration
 		if d, err = flags.GetDuration(name); d != 0 {
 			value = api.Duration(d)
+		}
+	case formPairs:
+		var pairs map[string]string
+		if pairs, err = flags.GetStringToString(name); len(pairs) > 0 {
+			value = pairs
 		}
 	case formMeans:
 		var on bool

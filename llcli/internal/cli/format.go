@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,6 +78,19 @@ func count(n uint64) string {
 		out.WriteRune(d)
 	}
 	return out.String()
+}
+
+// room writes how much there is room for: 65,536, and of what nobody counts the power of two
+// (2^48), with a + where there may be more than the daemon tells.
+func room(n uint64) string {
+	switch {
+	case n >= 1<<53:
+		return "2^53+"
+	case n >= 1<<40:
+		return "2^" + strconv.Itoa(int(math.Round(math.Log2(float64(n)))))
+	default:
+		return count(n)
+	}
 }
 
 // labels writes labels in order: a=1,b=2.

@@ -48,6 +48,23 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// TestRoom: what nobody counts is told as a power of two.
+func TestRoom(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0", 253: "253", 1048576: "1,048,576", 1<<32 - 3: "4,294,967,293", 1<<48 - 3: "2^48", 1 << 53: "2^53+"} {
+		if got := room(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestHeading(t *testing.T) {
+	for title, want := range map[string]string{"ADDRESSES": "Addresses", "PATH MTU": "Path MTU", "VNI": "VNI", "TX-PACKETS": "TX-packets", "MAC": "MAC", "BY VLAN": "By VLAN"} {
+		if got := heading(title); got != want {
+			t.Errorf("%s: %s, want %s", title, got, want)
+		}
+	}
+}
+
 // TestDiffLines compares with what comes of taking the lines one by one: the
 // lines without + are the text before, those without - the text after.
 func TestDiffLines(t *testing.T) {

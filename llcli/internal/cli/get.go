@@ -4,6 +4,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +47,10 @@ be alive any more.`,
 		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get routes --netns switch",
 		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			if strings.EqualFold(args[0], addressesWord) && len(args) == 1 {
+			if isAddresses(args[0]) {
+				if len(args) > 1 {
+					return usagef("unexpected %q; llcli get %s shows all of them", args[1], addressesWord)
+				}
 				return a.repeat(ctx, func() error { return a.getAddresses(ctx, d) })
 			}
 			view := findView(args[0])
@@ -59,7 +64,7 @@ be alive any more.`,
 			if err != nil {
 				return err
 			}
-			return a.get(ctx, d, kind, names, options)
+			return alsoViews(a.get(ctx, d, kind, names, options))
 		}),
 		ValidArgsFunction: a.completeGet,
 	}
@@ -68,6 +73,21 @@ be alive any more.`,
 	must(cmd.RegisterFlagCompletionFunc("netns", cobra.FixedCompletions([]string{"host", "switch"}, cobra.ShellCompDirectiveNoFileComp)))
 	a.bindWatch(cmd)
 	return cmd
+}
+
+// alsoViews adds to the error about a kind that is not known what get shows besides kinds.
+func alsoViews(err error) error {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok || refused.Data == nil || refused.Data.Field != "kind" || refused.Reason() != api.ReasonInvalid {
+		return err
+	}
+	words := []string{addressesWord}
+	for i := range kernelViews {
+		if findKind(kernelViews[i].words[0]) == nil {
+			words = append(words, kernelViews[i].words[0])
+		}
+	}
+	return fmt.Errorf("%w; get shows besides: %s", err, strings.Join(words, ", "))
 }
 
 // completeGet offers kinds, what comes from the kernel, and names.
@@ -150,6 +170,10 @@ func (a *app) getInOrder(ctx context.Context, d Daemon, params api.ListParams, k
 
 // getNames shows the objects of a kind that are named.
 func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []string) error {
+	names, err := a.allInterfaces(ctx, d, kind, names)
+	if err != nil {
+		return err
+	}
 	w := a.objectWriter(kind, len(names) == 1)
 	for _, name := range names {
 		object, err := a.object(ctx, d, kind, name)

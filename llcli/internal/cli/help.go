@@ -27,7 +27,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		{"objects", "What is wanted:", objects},
 		{"state", "What is:", []*cobra.Command{
 			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
-			a.statusCommand(), a.healthCommand(), a.waitCommand(),
+			a.statusCommand(), a.healthCommand(), a.waitCommand(), a.k8sCommand(),
 		}},
 		{"machine", "This machine:", []*cobra.Command{
 			a.doctorCommand(), a.bundleCommand(), a.preflightCommand(), a.detachCommand(), a.cniCommand(),

@@ -130,44 +130,18 @@ func (a *app) getView(ctx context.Context, d Daemon, v *kernelView, netns string
 	if v.objects {
 		columns = append(columns, column{title: "OBJECT", flexible: true, optional: 2})
 	}
-	t := a.table(columns...)
-	list := listWriter{app: a}
 	params := api.NetworkListParams{What: v.words[0], Netns: netns}
-	shown := 0
-	for {
+	next := func(after string) ([]api.NetworkEntry, string, error) {
 		var page api.NetworkListResult
-		if err := d.Call(ctx, api.MethodNetworkList, params, &page); err != nil {
-			return err
-		}
-		shown += len(page.Items)
-		for i := range page.Items {
-			e := &page.Items[i]
-			if a.isTable() {
-				cells := append(v.cells(e, wide), cell{text: e.Netns}, cell{text: e.Origin})
-				if v.objects {
-					cells = append(cells, cell{text: or(e.Object, "-")})
-				}
-				t.add(cells...)
-			} else if err := list.add(e); err != nil {
-				return err
-			}
-		}
-		if a.isTable() && len(page.Items) > 0 {
-			t.flush()
-		}
-		if page.Continue == "" {
-			break
-		}
-		if err := a.out.Flush(); err != nil {
-			return err
-		}
-		params.Continue = page.Continue
+		params.Continue = after
+		err := d.Call(ctx, api.MethodNetworkList, params, &page)
+		return page.Items, page.Continue, err
 	}
-	switch {
-	case !a.isTable():
-		list.end()
-	case shown == 0:
-		a.note("there are none")
-	}
-	return nil
+	return showPages(a, a.table(columns...), next, func(e *api.NetworkEntry) []cell {
+		cells := append(v.cells(e, wide), cell{text: e.Netns}, cell{text: e.Origin})
+		if v.objects {
+			cells = append(cells, cell{text: or(e.Object, "-")})
+		}
+		return cells
+	})
 }

@@ -101,12 +101,20 @@ func findKind(word string) *kind {
 	return nil
 }
 
+// interfaceDevice names the device: of one that is chosen by its address that which has it.
+func interfaceDevice(spec *api.InterfaceSpec, status *api.InterfaceStatus) string {
+	if spec.Address == "" {
+		return spec.Device
+	}
+	return or(status.Device, "of "+spec.Address)
+}
+
 func interfaceCells(o *api.Object, wide bool) []cell {
 	var spec api.InterfaceSpec
 	var status api.InterfaceStatus
 	decode(o, &spec, &status)
 	cells := []cell{
-		{text: spec.Device}, {text: or(spec.Netns, "host")}, {text: or(spec.Role, "uplink")}, {text: or(spec.XDP, "off")},
+		{text: interfaceDevice(&spec, &status)}, {text: or(spec.Netns, "host")}, {text: or(spec.Role, "uplink")}, {text: or(spec.XDP, "off")},
 	}
 	if wide {
 		cells = append(cells,

@@ -2,13 +2,20 @@
 
 package cli
 
-import "github.com/loxilight/loxilight/api"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
 
 func init() { schemas[api.KindEndpoint] = endpointSchema }
 
 var endpointKind = kind{
 	name:    api.KindEndpoint,
-	words:   []string{"endpoint", "endpoints", "ep"},
+	words:   []string{"endpoint", "endpoints", "ep", "pod", "pods"},
 	meaning: "a pod, a container or a VM behind a device of the switch",
 	columns: []column{
 		{title: "POD", flexible: true}, {title: "ADDRESSES", flexible: true}, {title: "MAC", optional: 2}, {title: "DEVICE", optional: 1},
@@ -40,6 +47,91 @@ func endpointCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
+// endpointsOf returns the names of the Endpoints that a name stands for: that one, or else
+// those of all interfaces of the pod that is called NAMESPACE/NAME.
+func (a *app) endpointsOf(ctx context.Context, d Daemon, name string) ([]string, error) {
+	namespace, pod, ok := strings.Cut(name, "/")
+	if !ok || strings.Contains(pod, "/") {
+		return []string{name}, nil
+	}
+	if _, err := a.object(ctx, d, api.KindEndpoint, name); !isNotFound(err) {
+		return []string{name}, err
+	}
+	var names []string
+	_, err := a.list(ctx, d, api.ListParams{Kind: api.KindEndpoint}, func(objects []api.Object) error {
+		for i := range objects {
+			var spec api.EndpointSpec
+			decode(&objects[i], &spec, &struct{}{})
+			if spec.Namespace == namespace && spec.Pod == pod {
+				names = append(names, objects[i].Name)
+			}
+		}
+		return nil
+	})
+	if len(names) == 0 {
+		names = []string{name} // whose absence the daemon tells
+	}
+	return names, err
+}
+
+// allInterfaces puts the Endpoints of pods in the place of the pods' names.
+func (a *app) allInterfaces(ctx context.Context, d Daemon, kind string, names []string) ([]string, error) {
+	if kind != api.KindEndpoint {
+		return names, nil
+	}
+	var all []string
+	for _, name := range names {
+		found, err := a.endpointsOf(ctx, d, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// showHostPorts shows how fast a pod may be, and which ports of the node lead to it.
+func (a *app) showHostPorts(ctx context.Context, d Daemon, o *api.Object) {
+	var status api.EndpointStatus
+	decode(o, &struct{}{}, &status)
+	for _, way := range []struct {
+		title string
+		rate  uint64
+	}{{"To the pod", status.IngressRate}, {"From the pod", status.EgressRate}} {
+		if way.rate > 0 {
+			a.field(way.title, "at most "+bits(float64(way.rate))+"bit/s")
+		}
+	}
+	var ports []string
+	_, err := a.list(ctx, d, api.ListParams{Kind: api.KindNAT, Owner: ownerCNI}, func(objects []api.Object) error {
+		for i := range objects {
+			if strings.HasPrefix(objects[i].Name, o.Name+"/") {
+				ports = append(ports, hostPort(&objects[i]))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		a.note("the ports of the node that lead to %s: %v", o.Name, err)
+	}
+	slices.Sort(ports)
+	a.lines("Host ports", slices.Compact(ports))
+}
+
+// hostPort writes what a NAT leads to a pod: 8080/tcp to port 80 of 10.244.3.5.
+func hostPort(o *api.Object) string {
+	var spec api.NATSpec
+	decode(o, &spec, &struct{}{})
+	if spec.Match == nil || spec.To == nil {
+		return o.Name
+	}
+	port := join(spec.Match.Ports.Strings()) + "/" + join(spec.Match.Protocol.Strings())
+	if at := join(spec.Match.Destination.Strings()); !strings.HasPrefix(at, "group:") {
+		port += " at " + at
+	}
+	return fmt.Sprintf("%s to port %s of %s", port, join(spec.To.Ports.Strings()), join(spec.To.Addresses.Strings()))
+}
+
 const endpointSchema = `kind: Endpoint
 name: shop/web-1              # a-z, 0-9 and - . / : inside; unique among Endpoints
 labels: {node: n1}            # for llcli get -l; they mean nothing to the daemon
@@ -49,6 +141,7 @@ spec:
     - 10.244.3.5              # link-local one of the MAC is among them by itself
     - 2001:db8:3::5
   mac: 0a:58:0a:f4:03:05      # of the pod's end, and of no other
+  mtu: 1450                   # of the device; default: as it is
   labels: {app: web}          # for the members of AddressGroups
   namespace: shop             # of the pod, as its orchestrator has it
   pod: web-1

@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 )
@@ -44,45 +45,84 @@ func podNetworkCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
+var podNetworkFields = []specField{
+	{flag: "subnet", path: "subnets", form: formWords, usage: "`PREFIX` that this node's pods are in, one of each family; may be repeated"},
+	{flag: "bridge", path: "bridge", usage: "the name of the pods' bridge `DEVICE`, which is made (default hsvlan110)"},
+	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the pods in `BYTES` (default: what uplinks and tunnels carry)"},
+	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "have who is no pod see the node's address"},
+	{flag: "except", path: "masquerade.except", form: formWords, usage: "`PREFIX` that sees the pods' own addresses; may be repeated"},
+}
+
+var endpointFields = []specField{
+	{flag: "device", path: "device", usage: "the switch's end of its link, a `DEVICE` in the switch's namespace"},
+	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS` that it may send from; may be repeated"},
+	{flag: "mac", path: "mac", usage: "its hardware `ADDRESS`"},
+	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: as it is)"},
+	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of the PodNetwork or Bridge that it is in (default: the one that there is)"},
+	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod, as its orchestrator has it"},
+	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
+	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups, `KEY=VALUE`; may be repeated"},
+	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; only told"},
+	{flag: "container-id", path: "containerID", usage: "`ID` of the container; only told"},
+}
+
+// podNouns are the words for pods and their networks.
+func podNouns() []noun {
+	return []noun{
+		{
+			kind: findKind(api.KindPodNetwork), fields: podNetworkFields,
+			complete: func(_ string, spec map[string]any) error {
+				if spec["subnets"] == nil {
+					return usagef("which addresses have this node's pods? say --subnet PREFIX, such as 10.244.3.0/24")
+				}
+				return nil
+			},
+			add: "  llcli podnetwork add default --subnet 10.244.3.0/24 --subnet 2001:db8:3::/64 --masquerade",
+			set: "  llcli podnetwork set default --add-except 10.0.0.0/8 --mtu 1400",
+		},
+		{
+			kind: findKind(api.KindEndpoint), fields: endpointFields,
+			complete: func(_ string, spec map[string]any) error {
+				for _, need := range []struct{ field, text string }{
+					{"device", "behind which device of the switch is it? say --device DEVICE"},
+					{"addresses", "which addresses does it have? say --address ADDRESS"},
+					{"mac", "which hardware address does it have? say --mac ADDRESS"},
+				} {
+					if spec[need.field] == nil {
+						return usagef("%s", need.text)
+					}
+				}
+				return nil
+			},
+			add: "  llcli endpoint add shop/web-1 --device hs3 --mac 0a:58:0a:f4:03:05 --address 10.244.3.5 --address 2001:db8:3::5",
+			set: "  llcli endpoint set shop/web-1 --add-address 10.244.3.100\n  llcli endpoint set shop/web-1 --pod-label app=web",
+		},
+	}
+}
+
 // addressesWord is what get shows of the leases of addresses.
 const addressesWord = "addresses"
+
+// isAddresses says whether a word means those.
+func isAddresses(word string) bool {
+	return strings.EqualFold(word, addressesWord) || strings.EqualFold(word, "address")
+}
 
 // getAddresses shows whose the addresses of pods are, page by page.
 func (a *app) getAddresses(ctx context.Context, d Daemon) error {
 	t := a.table(column{title: "ADDRESSES", flexible: true}, column{title: "POD"}, column{title: "CONTAINER", flexible: true, optional: 2},
 		column{title: "INTERFACE", optional: 3}, column{title: "NETWORK", optional: 1}, column{title: "SINCE", optional: 4}, column{title: "GONE", flexible: true})
-	list := listWriter{app: a}
-	var params api.AddressesListParams
-	shown := 0
-	for {
+	next := func(after string) ([]api.AddressLease, string, error) {
 		var page api.AddressesListResult
-		if err := d.Call(ctx, api.MethodAddressesList, params, &page); err != nil {
-			return err
-		}
-		shown += len(page.Items)
-		for i := range page.Items {
-			l := &page.Items[i]
-			if a.isTable() {
-				t.add(cell{text: join(l.Addresses)}, cell{text: or(l.Pod, "-")}, cell{text: l.ContainerID}, cell{text: l.IfName},
-					cell{text: l.Network}, cell{text: l.Since}, cell{text: or(l.Gone, "-")})
-			} else if err := list.add(l); err != nil {
-				return err
-			}
-		}
-		if a.isTable() && len(page.Items) > 0 {
-			t.flush()
-		}
-		if params.Continue = page.Continue; page.Continue == "" {
-			break
-		}
+		err := d.Call(ctx, api.MethodAddressesList, api.AddressesListParams{Continue: after}, &page)
+		return page.Items, page.Continue, err
 	}
-	switch {
-	case !a.isTable():
-		list.end()
-	case shown == 0:
-		a.note("there are none")
-	}
-	return nil
+	return showPages(a, t, next, func(l *api.AddressLease) []cell {
+		return []cell{
+			{text: join(l.Addresses)}, {text: or(l.Pod, "-")}, {text: l.ContainerID}, {text: l.IfName},
+			{text: l.Network}, {text: l.Since}, {text: or(l.Gone, "-")},
+		}
+	})
 }
 
 const podNetworkSchema = `kind: PodNetwork

@@ -24,7 +24,7 @@ var (
 		words:   []string{"peer", "peers"},
 		meaning: "another node, and what is reached through it",
 		columns: []column{{title: "UNDERLAY", flexible: true}, {title: "PREFIXES", flexible: true}, {title: "TUNNEL"}},
-		wide:    append([]column{{title: "LOCAL", optional: 3}, {title: "DEVICE", optional: 3}}, trafficColumns...),
+		wide:    append([]column{{title: "LOCAL", optional: 3}, {title: "DEVICE", optional: 3}, {title: "PATH MTU", right: true, optional: 2}}, trafficColumns...),
 		cells:   peerCells, spec: func() any { return &api.PeerSpec{} },
 	}
 	trafficColumns = []column{
@@ -60,7 +60,7 @@ func peerCells(o *api.Object, wide bool) []cell {
 	decode(o, &spec, &status)
 	cells := []cell{{text: join(spec.Underlay.Strings())}, {text: join(spec.Prefixes.Strings())}, {text: or(spec.Tunnel, "none")}}
 	if wide {
-		cells = append(cells, cell{text: or(status.Local, "-")}, cell{text: or(status.Device, "-")})
+		cells = append(cells, cell{text: or(status.Local, "-")}, cell{text: or(status.Device, "-")}, cell{text: number(status.PathMTU)})
 		cells = append(cells, trafficCells(o, status.Counters)...)
 	}
 	return cells
@@ -89,7 +89,7 @@ var tunnelFields = []specField{
 var peerFields = []specField{
 	{flag: "underlay", path: "underlay", form: formWords, usage: "`ADDRESS` of the node; may be repeated"},
 	{flag: "prefix", path: "prefixes", form: formWords, usage: "`PREFIX` reached through it; may be repeated"},
-	{flag: "tunnel", path: "tunnel", usage: "`NAME` of the Tunnel (default: none, the underlay routes)"},
+	{flag: "tunnel", path: "tunnel", kind: api.KindTunnel, usage: "`NAME` of the Tunnel (default: none, the underlay routes)"},
 }
 
 // overlayNouns are the words for tunnels and peers.

@@ -153,20 +153,23 @@ type interfaceFlags struct{ api.InterfaceSpec }
 
 func (f *interfaceFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to (default of add: NAME)")
+	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to (default of add: NAME, without --address)")
+	flags.StringVar(&f.Address, "address", "", "instead of a device the `ADDRESS` that it has")
 	flags.StringVar(&f.Netns, "netns", "", "the `NAMESPACE` that it is in: host (default) or switch")
 	flags.StringVar(&f.Role, "role", "", "its `ROLE`: uplink (default), port, host or tunnel")
 	flags.StringVar(&f.XDP, "xdp", "", "the `MODE` of XDP: off (default), generic or native")
 	for flag, values := range map[string][]string{
-		"device": nil, "netns": {"host", "switch"}, "role": {"uplink", "port", "host", "tunnel"}, "xdp": {"off", "generic", "native"},
+		"device": nil, "address": nil, "netns": {"host", "switch"}, "role": {"uplink", "port", "host", "tunnel"}, "xdp": {"off", "generic", "native"},
 	} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 	}
 }
 
-// spec takes the name for the device, unless another is said.
+// spec takes the name for the device, unless another is said, or its address.
 func (f *interfaceFlags) spec(name string) (any, error) {
 	spec := f.InterfaceSpec
-	spec.Device = or(spec.Device, name)
+	if spec.Address == "" {
+		spec.Device = or(spec.Device, name)
+	}
 	return spec, nil
 }

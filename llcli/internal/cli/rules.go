@@ -27,7 +27,7 @@ func (a *app) fieldsCommand(n noun) *cobra.Command {
 
 // nouns are the words for those kinds.
 func nouns() []noun {
-	return append(overlayNouns(), []noun{
+	return append(append(podNouns(), overlayNouns()...), []noun{
 		{
 			kind: findKind(api.KindBridge), fields: bridgeFields,
 			complete: func(name string, spec map[string]any) error {
@@ -112,6 +112,7 @@ var routeFields = []specField{
 	{flag: "prefix", path: "prefix", usage: "`ADDRESS/LENGTH` that it leads to (default of add: NAME)"},
 	{flag: "via", path: "via", usage: "`ADDRESS` of the router"},
 	{flag: "device", path: "device", usage: "`DEVICE` that leads to it"},
+	{flag: "peer", path: "peer", kind: api.KindPeer, usage: "`NAME` of the Peer that it leads to, which says all the rest"},
 	{
 		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several ways: `ADDRESS` of the router, with ,device=D and ,weight=N if need be; may be repeated",
 		item: itemOf("via", map[string]form{"via": formText, "device": formText, "weight": formNumber}),

@@ -38,6 +38,13 @@ spec:
     tcp: 2h
     udp: 30s
     sctp: 2h
+  noBackend: reject           # what new connections meet without a backend; or drop
+  divert:                     # clients that are served as another Service's
+    - sources: [10.0.0.0/8]
+      service: web-internal
+  announce: true              # answer neighbours, by the uplinks, for the frontends' addresses
+  otherPorts: pass            # what becomes of packets to these addresses that are no
+                              # Service's: or reject (default with announce), drop
 `,
 	api.KindInterface: `kind: Interface
 name: eth0                    # a-z, 0-9 and - . / : inside; unique among Interfaces
@@ -47,5 +54,10 @@ spec:
   netns: host                 # where it is: host, or switch: the switch's namespace
   role: uplink                # or port, host, tunnel
   xdp: off                    # or generic, native
+---
+kind: Interface
+name: uplink
+spec:
+  address: 192.0.2.7          # instead of device: the one that has this address
 `,
 }

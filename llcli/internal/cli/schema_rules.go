@@ -58,6 +58,12 @@ spec:
       weight: 3               # 1 (default) to 256
     - via: fe80::1
       device: eth1
+---
+kind: Route
+name: behind-node2
+spec:
+  prefix: 10.99.2.0/24
+  peer: node2                 # one more prefix of that Peer; says all the rest
 `
 
 const groupSchema = `kind: AddressGroup

@@ -32,6 +32,10 @@ type serviceFlags struct {
 	health              api.HealthCheck
 	interval, timeout   time.Duration
 	idle                map[string]string
+	diverts             []string
+	noBackend           string
+	otherPorts          string
+	announce            bool
 }
 
 func (f *serviceFlags) bind(cmd *cobra.Command) {
@@ -51,10 +55,15 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 	flags.IntVar(&f.health.Unhealthy, "health-unhealthy", 0, "`N` failures in a row make it unhealthy (default 3)")
 	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,...`; defaults: tcp=2h,udp=30s,sctp=2h")
 	hideDefault(flags, "idle-timeout")
+	flags.StringVar(&f.noBackend, "no-backend", "", "`WHAT` new connections meet while there is no backend for them: reject (default) or drop")
+	flags.StringArrayVar(&f.diverts, "divert", nil, "`SERVICE=PREFIX[,PREFIX…]`: balance connections of these clients as those of that Service; may be repeated")
+	flags.BoolVar(&f.announce, "announce", false, "answer the neighbours, by the uplinks, for the frontends' addresses")
+	flags.StringVar(&f.otherPorts, "other-ports", "", "`WHAT` becomes of packets to the frontends' addresses that are no Service's: pass (default), reject (default with --announce) or drop")
 	fixed := map[string][]string{
-		"algorithm": {"maglev", "random", "round-robin", "least-connections", "source-hash"},
-		"source":    {"keep", "snat", "auto"},
-		"health":    {"tcp", "http", "https", "ping"},
+		"algorithm":  {"maglev", "random", "round-robin", "least-connections", "source-hash"},
+		"source":     {"keep", "snat", "auto"},
+		"health":     {"tcp", "http", "https", "ping"},
+		"no-backend": {"reject", "drop"}, "other-ports": {"pass", "reject", "drop"},
 	}
 	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
 		if flag.Name != "help" {
@@ -77,7 +86,17 @@ func (f *serviceFlags) spec(string) (any, error) {
 
 // fields returns the fields that the flags say.
 func (f *serviceFlags) fields() (*api.ServiceSpec, error) {
-	spec := &api.ServiceSpec{Frontends: f.frontends, Algorithm: f.algorithm, Source: f.source, SourceRanges: f.sourceRanges}
+	spec := &api.ServiceSpec{
+		Frontends: f.frontends, Algorithm: f.algorithm, Source: f.source, SourceRanges: f.sourceRanges,
+		NoBackend: f.noBackend, Announce: f.announce, OtherPorts: f.otherPorts,
+	}
+	for _, text := range f.diverts {
+		if service, sources, ok := strings.Cut(text, "="); ok {
+			spec.Divert = append(spec.Divert, api.Divert{Sources: strings.Split(sources, ","), Service: service})
+		} else if text != "" {
+			return nil, usagef("--divert %s: want SERVICE=PREFIX, such as web=10.0.0.0/8", text)
+		}
+	}
 	for _, text := range f.backends {
 		b, err := parseBackend(text)
 		if err != nil {

@@ -31,6 +31,12 @@ func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 	if given.Changed("source-range") && len(f.sourceRanges) == 0 {
 		delete(spec, "sourceRanges")
 	}
+	if given.Changed("divert") && len(said.Divert) == 0 {
+		delete(spec, "divert")
+	}
+	if given.Changed("announce") && !f.announce {
+		delete(spec, "announce")
+	}
 	if _, has := spec["health"]; !has && said.Health != nil && said.Health.Type == "" {
 		return usagef("it has no health check; say --health tcp, http, https or ping")
 	}
@@ -76,14 +82,20 @@ func mergeFields(spec map[string]any, part any) error {
 }
 
 func (f *interfaceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
-	if given.Changed("device") && f.Device == "" {
-		return usagef("--device: which device?")
-	}
 	said := map[string]any{}
-	for name, value := range map[string]string{"device": f.Device, "netns": f.Netns, "role": f.Role, "xdp": f.XDP} {
+	for name, value := range map[string]string{"device": f.Device, "address": f.Address, "netns": f.Netns, "role": f.Role, "xdp": f.XDP} {
 		if given.Changed(name) {
 			said[name] = value
 		}
+	}
+	for name, other := range map[string]string{"device": "address", "address": "device"} {
+		if !given.Changed(name) {
+			continue
+		}
+		if said[name] == "" {
+			return usagef("--%s: which %s?", name, name)
+		}
+		delete(spec, other)
 	}
 	return mergeFields(spec, said)
 }

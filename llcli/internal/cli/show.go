@@ -41,6 +41,10 @@ func (a *app) show(ctx context.Context, d Daemon, kind string, names []string) e
 	if !a.isTable() {
 		return a.getNames(ctx, d, kind, names)
 	}
+	names, err := a.allInterfaces(ctx, d, kind, names)
+	if err != nil {
+		return err
+	}
 	for i, name := range names {
 		object, err := a.object(ctx, d, kind, name)
 		if err != nil {
@@ -93,7 +97,8 @@ func (a *app) showInterface(o *api.Object) {
 	var spec api.InterfaceSpec
 	var status api.InterfaceStatus
 	decode(o, &spec, &status)
-	a.field("Device", spec.Device+" in namespace "+or(spec.Netns, "host"))
+	a.field("Device", interfaceDevice(&spec, &status)+" in namespace "+or(spec.Netns, "host"))
+	a.field("Chosen by", spec.Address)
 	a.field("Role", or(spec.Role, "uplink"))
 	a.field("XDP", or(spec.XDP, "off"))
 	a.field("Index", number(status.Index))
@@ -122,6 +127,16 @@ func (a *app) showService(ctx context.Context, d Daemon, o *api.Object) error {
 	}
 	a.field("Source", or(spec.Source, "auto"))
 	a.lines("Source ranges", spec.SourceRanges)
+	for _, divert := range spec.Divert {
+		a.field("Diverted", join(divert.Sources)+" to "+divert.Service)
+	}
+	if spec.NoBackend == "drop" {
+		a.field("No backend", "dropped")
+	}
+	if spec.Announce {
+		a.field("Announced", "by the uplinks")
+	}
+	a.field("Other ports", spec.OtherPorts)
 	a.field("Health check", describeHealth(spec.Health))
 	a.field("Idle timeout", describeIdle(spec.IdleTimeout))
 

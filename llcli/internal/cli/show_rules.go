@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,22 +18,39 @@ func (a *app) showFields(ctx context.Context, d Daemon, k *kind, o *api.Object) 
 	for i, c := range append(append([]column(nil), k.columns...), k.wide...) {
 		switch title := c.title; title {
 		case "LABELS", "FIRST": // shown elsewhere
-		case "MTU":
-			a.field(title, cells[i].text)
 		case "VLANS":
 			a.field("By VLAN", cells[i].text)
 		default:
-			a.field(title[:1]+strings.ToLower(title[1:]), cells[i].text)
+			a.field(heading(title), cells[i].text)
 		}
 	}
 	switch o.Kind {
 	case api.KindBridge:
 		a.showPorts(o)
+	case api.KindEndpoint:
+		a.showHostPorts(ctx, d, o)
 	case api.KindAddressGroup:
 		a.showMembers(o)
 	case api.KindNAT, api.KindFirewallRule:
 		a.showHits(ctx, d, o)
 	}
+}
+
+// heading is the title of a column as that of a line: PATH MTU is Path MTU.
+func heading(title string) string {
+	words := strings.Split(title, " ")
+	for i, word := range words {
+		switch {
+		case slices.Contains([]string{"MTU", "MAC", "VNI", "NAT", "VLAN"}, word):
+		case strings.HasPrefix(word, "TX-"), strings.HasPrefix(word, "RX-"):
+			words[i] = word[:3] + strings.ToLower(word[3:])
+		case i == 0:
+			words[i] = word[:1] + strings.ToLower(word[1:])
+		default:
+			words[i] = strings.ToLower(word)
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // showPorts shows the ports of a Bridge, one a line.

@@ -146,7 +146,7 @@ func (a *app) capacityTable(capacity map[string]api.Usage) *table {
 		case u.Used*100 >= u.Size*80:
 			color = yellow
 		}
-		t.add(cell{text: name}, cell{text: count(u.Used)}, cell{text: count(u.Size)}, cell{text: percent(u.Used, u.Size), color: color})
+		t.add(cell{text: name}, cell{text: count(u.Used)}, cell{text: room(u.Size)}, cell{text: percent(u.Used, u.Size), color: color})
 	}
 	return t
 }

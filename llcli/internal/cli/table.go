@@ -46,6 +46,44 @@ func (a *app) table(columns ...column) *table {
 
 func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
 
+// showPages shows what next returns, the page behind after and what stands behind that, as it
+// comes: there may be very much. In a table each item is a row.
+func showPages[T any](a *app, t *table, next func(after string) (items []T, more string, err error), row func(*T) []cell) error {
+	list := listWriter{app: a}
+	shown := 0
+	for after := ""; ; {
+		items, more, err := next(after)
+		if err != nil {
+			return err
+		}
+		shown += len(items)
+		for i := range items {
+			if a.isTable() {
+				t.add(row(&items[i])...)
+			} else if err := list.add(&items[i]); err != nil {
+				return err
+			}
+		}
+		if a.isTable() && len(items) > 0 {
+			t.flush()
+		}
+		if more == "" {
+			break
+		}
+		if err := a.out.Flush(); err != nil {
+			return err
+		}
+		after = more
+	}
+	switch {
+	case !a.isTable():
+		list.end()
+	case shown == 0:
+		a.note("there are none")
+	}
+	return nil
+}
+
 // flush writes the rows that were added, and the titles before the first ones.
 func (t *table) flush() {
 	if !t.begun {

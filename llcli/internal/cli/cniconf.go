@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// Where the plugin looks for the daemon, unless its configuration says otherwise.
+const (
+	usualSocket   = "/run/loxilight/control.sock"
+	usualStateDir = "/var/lib/loxilight"
+)
+
+// cniTarget is the daemon that a configuration leads to.
+type cniTarget struct {
+	socket   string
+	stateDir string // empty: not known
+	why      string // it is not known
+}
+
+// target asks the daemon where the plugin finds it, and where it looks for what was
+// queued while it was down.
+func (a *app) target(ctx context.Context, d Daemon) cniTarget {
+	var status api.StatusResult
+	err := d.Call(ctx, api.MethodStatus, nil, &status)
+	return a.targetBy(&status, err)
+}
+
+// targetBy is target by a status, or why there is none.
+func (a *app) targetBy(status *api.StatusResult, err error) cniTarget {
+	t := cniTarget{socket: strings.TrimPrefix(a.controlURL(), "ipc://")}
+	if abs, err := filepath.Abs(t.socket); err == nil && !strings.Contains(t.socket, "://") {
+		t.socket = abs // the plugin runs in another folder
+	}
+	switch t.stateDir = status.StateDir; {
+	case err != nil:
+		t.why = err.Error()
+	case t.stateDir == "":
+		t.why = "it is older than this llcli"
+	}
+	return t
+}
+
+// complete fills in what the daemon did not tell and is usual, and tells of it.
+func (t *cniTarget) complete(a *app, path string) {
+	if t.stateDir != "" || t.socket == usualSocket {
+		return
+	}
+	instance, ok := strings.CutPrefix(filepath.Base(filepath.Dir(t.socket)), "loxilight-")
+	if !ok {
+		a.note("the daemon does not tell its state directory (%s): put it into %s as stateDir, else nobody finds a DEL that is queued while the daemon is down", t.why, path)
+		return
+	}
+	t.stateDir = usualStateDir + "-" + instance
+	a.note("the daemon does not tell its state directory (%s): %s is taken for it, as is usual for its instance; if its configuration has another stateDir, put that into %s", t.why, t.stateDir, path)
+}
+
+// conflist is the configuration that is installed: a file of the user's, or the usual one.
+func (a *app) conflist(o *cniOptions, t *cniTarget) ([]byte, error) {
+	if o.file != "" {
+		text, err := os.ReadFile(o.file)
+		if err == nil && !names(text) {
+			err = fmt.Errorf("%s: no list of plugins in JSON with one of type %s", o.file, pluginName)
+		}
+		return text, err
+	}
+	keys := []string{`"network": ` + quote(o.network)}
+	if t.socket != usualSocket {
+		keys = append(keys, `"socket": `+quote(t.socket))
+	}
+	if t.stateDir != "" && t.stateDir != usualStateDir {
+		keys = append(keys, `"stateDir": `+quote(t.stateDir))
+	}
+	return fmt.Appendf(nil, usualConflist, strings.Join(keys, ",\n            ")), nil
+}
+
+func quote(text string) string {
+	quoted, err := json.Marshal(text)
+	must(err) // strings have a form in JSON
+	return string(quoted)
+}
+
+const usualConflist = `{
+    "cniVersion": "1.0.0",
+    "cniVersions": ["1.0.0", "1.1.0"],
+    "name": "loxilight",
+    "plugins": [
+        {
+            "type": "loxilight-cni",
+            %s,
+            "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}
+        }
+    ]
+}
+`
+
+// ourPlugin is what a configuration says to our plugin.
+type ourPlugin struct {
+	Socket, StateDir, Network string
+	list                      string // name of it
+	whole                     json.RawMessage
+}
+
+// readPlugin returns what a list of plugins says to ours; false: it has none.
+func readPlugin(text []byte) (p ourPlugin, ok bool) {
+	var list struct {
+		Name    string
+		Plugins []json.RawMessage
+	}
+	if json.Unmarshal(text, &list) != nil {
+		return p, false
+	}
+	for _, raw := range list.Plugins {
+		var kind struct{ Type string }
+		if json.Unmarshal(raw, &kind) != nil || kind.Type != pluginName {
+			continue
+		}
+		if json.Unmarshal(raw, &p) != nil {
+			continue
+		}
+		p.list, p.whole = list.Name, raw
+		p.Socket, p.StateDir, p.Network = cmp.Or(p.Socket, usualSocket), cmp.Or(p.StateDir, usualStateDir), cmp.Or(p.Network, "default")
+		return p, true
+	}
+	return p, false
+}
+
+// names says whether a configuration is a list of plugins that has ours.
+func names(text []byte) bool {
+	_, ok := readPlugin(text)
+	return ok
+}
+
+// strays says where a configuration leads instead of to the daemon; empty: to it.
+func (p *ourPlugin) strays(t *cniTarget) string {
+	switch {
+	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):
+		return fmt.Sprintf("its socket is %s, and the daemon's is %s: pods are another daemon's", p.Socket, t.socket)
+	case t.stateDir != "" && p.StateDir != t.stateDir && !sameFile(p.StateDir, t.stateDir):
+		return fmt.Sprintf("its stateDir is %s, and the daemon's is %s: nobody finds a DEL that is queued while the daemon is down", p.StateDir, t.stateDir)
+	}
+	return ""
+}
+
+// sameFile says whether two paths lead to the same.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}

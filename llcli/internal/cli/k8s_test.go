@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// TestConnectionsOfKubernetes: a service of Kubernetes is all of its objects, and none
+// that is called alike.
+func TestConnectionsOfKubernetes(t *testing.T) {
+	d := newTestDaemon(t)
+	d.connections = nil
+	for i, name := range []string{"shop/web:http", "shop/web:http/nodeport", "shop/webshop", "shop/web:admin", "shop/web:http"} {
+		service := "web"
+		if name == "shop/webshop" {
+			service = "webshop"
+		}
+		o := api.Object{Kind: api.KindService, Name: name, Owner: "k8s", Labels: map[string]string{"namespace": "shop", "service": service}, Spec: json.RawMessage(`{}`)}
+		d.objects[api.ObjectRef{Kind: o.Kind, Name: o.Name}] = o
+		d.connections = append(d.connections, api.Connection{Protocol: "tcp", Service: name, Original: api.Tuple{Source: "203.0.113.5:4011" + string(rune('0'+i))}})
+	}
+	s := &session{daemon: d, env: map[string]string{}}
+	sources := func(args ...string) string {
+		t.Helper()
+		code, out, errs := s.run(t.Context(), append([]string{"connections", "-o", "json"}, args...)...)
+		var list []api.Connection
+		if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 {
+			t.Fatalf("%d %s %v\n%s", code, errs, err, out)
+		}
+		found := ""
+		for i := range list {
+			found += list[i].Original.Source[len(list[i].Original.Source)-1:]
+		}
+		return found + strings.TrimSpace(errs)
+	}
+	for _, c := range []struct{ want, args string }{
+		{"01234", ""},
+		{"3041", "--service shop/web"}, // in the order of the objects' names
+		{"04", "--service shop/web:http"},
+		{"2", "--service shop/webshop"},
+		{"", "--service shop/none"},
+		{"30llcli: there are more than 2; --limit 0 shows all", "--service shop/web --limit 2"},
+		{"3llcli: there are more than 1; --limit 0 shows all", "--service shop/web --limit 1"},
+		{"3041", "--service shop/web --limit 4"},
+	} {
+		if got := sources(strings.Fields(c.args)...); got != c.want {
+			t.Errorf("%s: %q, want %q", c.args, got, c.want)
+		}
+	}
+	if code, out, errs := s.run(t.Context(), "connections", "flush", "--service", "shop/web"); code != 0 || out != "4 connections flushed\n" {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+	if got := sources(); got != "2" {
+		t.Errorf("left after the flush: %q", got)
+	}
+}
+
+// hasLabels says whether the test daemon lists an object for its labels.
+func hasLabels(o *api.Object, want map[string]string) bool {
+	for k, v := range want {
+		if o.Labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
