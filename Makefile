@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build demo bench generate test test-unit lint fmt check-generated setup test-kernels test-package parity model matrix deb check-deb
+.PHONY: help build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -9,7 +9,7 @@ GO ?= go
 BINARIES := $(patsubst %/main.go,./%,$(wildcard loxilightd/main.go llcli/main.go loxilight-cni/main.go loxilight-agent/main.go))
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "%-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "%-18s %s\n", $$1, $$2}'
 
 setup: ## install what the tests need (root, Debian 12)
 	.ci/setup test
@@ -19,6 +19,11 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 build: ## static binaries in bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ $(BINARIES)
+
+image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+image: build ## the container image with all programs, in bin/loxilight-image.tar (for docker load, ctr images import)
+	$(GO) run ./internal/image/make -bin bin -o bin/loxilight-image.tar -version '$(VERSION)' \
+		-revision "$$(git rev-parse HEAD 2>/dev/null)" $(notdir $(BINARIES))
 
 demo: ## watch traffic being balanced, on a network made for it alone (root, Debian 12)
 	.ci/setup build
@@ -30,8 +35,8 @@ test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 30m ./... # go does not know that the end-to-end tests build the programs
 
-matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel (root; sets the size of neighbour tables meanwhile)
-	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run TestMatrix ./tests/cni
+matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel, and a pod that moves (root; sets the size of neighbour tables meanwhile)
+	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
 
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
@@ -39,6 +44,16 @@ test-unit: ## the tests that need neither root, network nor clang
 bench: build ## measure beside kernel routing and nftables; BENCH="udp tcp" measures these parts only (root)
 	.ci/setup bench
 	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
+
+KERNEL ?= 6.12
+
+bench-kernels: ## plain traffic beside nftables' flowtable on a Debian kernel, emulated, into docs/benchmarks-qemu.md; BENCH=routed shows this part only (root; downloads)
+	.ci/setup bench
+	.ci/setup kernels
+	VERSION='$(VERSION)' tests/kernels/bench $(KERNEL) $(BENCH)
+
+manifests: ## configs/kubernetes/*.yaml from the chart beside them
+	$(GO) test ./internal/chart -count=1 -run TestManifests -update
 
 deb: ## the Debian package, built from source, in dist/ (root, Debian 12)
 	.ci/setup package
@@ -58,6 +73,20 @@ MACHINES ?= here 6.1 6.12
 test-package: deb ## the package with a real systemd, here and on Debian's kernels: MACHINES=here RUN=TestUnderTraffic choose (root; downloads)
 	.ci/setup machines
 	tests/package/run $(MACHINES)
+
+TEST_K8S = $(GO) test ./tests/k8s -count=1 -timeout 60m -v
+# What is tried with one family of addresses as well.
+ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|Source|APIServer|NodePort|External|Local|LocalBalancer|HostPort|HostPortsApart|Hairpin|NoServers|RollingUpdate|Leaving)$$
+
+test-k8s: setup ## a real Kubernetes cluster with loxilight as its only network, no kube-proxy: all tests with both families of addresses, then some with each alone; RUN=TestClusterIP or FAMILY=ipv6 chooses (root; builds Kubernetes the first time, and keeps it in the cache folder)
+	LOXILIGHT_K8S=$(or $(FAMILY),1) $(TEST_K8S) $(if $(RUN),-run '$(RUN)')
+ifeq ($(FAMILY)$(RUN),)
+	LOXILIGHT_K8S=ipv4 $(TEST_K8S) -run '$(ONE_FAMILY)'
+	LOXILIGHT_K8S=ipv6 $(TEST_K8S) -run '$(ONE_FAMILY)'
+endif
+
+scale-k8s: setup ## thousands of Services in a real API server: how fast the agent follows, beside kube-proxy, into docs/benchmarks.md; SERVICES=5000 NODES=500 (root; builds Kubernetes the first time)
+	LOXILIGHT_K8S_SCALE=1 LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./tests/k8s/scale -count=1 -timeout 60m -v
 
 PARITY_ROUNDS ?= 100
 
@@ -90,7 +119,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	clang-format-19 --dry-run -Werror $(C_FILES)
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	shellcheck -x .ci/run .ci/setup debian/build debian/check debian/check-copyright debian/loxilight.p* tests/kernels/run tests/kernels/init tests/kernels/lib.sh tests/package/run tests/package/machine tests/package/rootfs tests/package/init
+	shellcheck -x .ci/run .ci/setup debian/build debian/check debian/check-copyright configs/kubernetes/clean-node.sh debian/loxilight.p* tests/kernels/run tests/kernels/bench tests/kernels/init tests/kernels/lib.sh tests/package/run tests/package/machine tests/package/rootfs tests/package/init internal/testk8s/node.sh
 
 .PHONY: man completion install
 # Manual pages have the date of the commit, so that they are the same each time.

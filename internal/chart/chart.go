@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chart renders our Helm chart, as far as Helm's language is used in it: the
+// manifests in configs/kubernetes are made from it, and tests render it with values of
+// their own. It is not Helm: what the chart does not use is not there.
+package chart
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/template"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Release is what Helm calls an installation of a chart.
+type Release struct{ Name, Namespace string }
+
+// Render returns all objects of the chart in dir, as one file for kubectl apply -f.
+// values are merged into those of the chart.
+func Render(dir string, release Release, values map[string]any) (string, error) {
+	var all, about map[string]any
+	if err := read(filepath.Join(dir, "values.yaml"), &all); err != nil {
+		return "", err
+	}
+	if err := read(filepath.Join(dir, "Chart.yaml"), &about); err != nil {
+		return "", err
+	}
+	merge(all, values)
+	files, err := filepath.Glob(filepath.Join(dir, "templates", "*"))
+	if err != nil || len(files) == 0 {
+		return "", fmt.Errorf("%s/templates: no files, %v", dir, err)
+	}
+	t := template.New("chart").Option("missingkey=error")
+	t.Funcs(functions(t))
+	slices.Sort(files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		if _, err := t.New(filepath.Base(file)).Parse(string(text)); err != nil {
+			return "", err
+		}
+	}
+	data := map[string]any{"Values": all, "Release": release, "Chart": chartOf(about)}
+	var out strings.Builder
+	for _, file := range []string{"rbac.yaml", "config.yaml", "daemonset.yaml"} {
+		var b bytes.Buffer
+		if err := t.ExecuteTemplate(&b, file, data); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&out, "---\n%s\n", strings.TrimSpace(b.String()))
+	}
+	return out.String(), nil
+}
+
+// chartOf is what templates see of Chart.yaml: its keys begin with capitals.
+func chartOf(about map[string]any) map[string]any {
+	seen := map[string]any{}
+	for key, value := range about {
+		seen[strings.ToUpper(key[:1])+key[1:]] = value
+	}
+	return seen
+}
+
+// functions are those of Helm that the chart uses.
+func functions(t *template.Template) template.FuncMap {
+	indent := func(by int, text string) string {
+		pad := strings.Repeat(" ", by)
+		return pad + strings.ReplaceAll(text, "\n", "\n"+pad)
+	}
+	return template.FuncMap{
+		"include": func(name string, data any) (string, error) {
+			var b bytes.Buffer
+			err := t.ExecuteTemplate(&b, name, data)
+			return b.String(), err
+		},
+		"nindent": func(by int, text string) string { return "\n" + indent(by, text) },
+		"toYaml": func(value any) (string, error) {
+			var b bytes.Buffer
+			e := yaml.NewEncoder(&b)
+			e.SetIndent(2)
+			err := e.Encode(value)
+			return strings.TrimSuffix(b.String(), "\n"), err
+		},
+		"toPrettyJson": func(value any) (string, error) {
+			text, err := json.MarshalIndent(value, "", "  ")
+			return string(text), err
+		},
+		"default": func(otherwise, value any) any {
+			if value == nil || value == "" {
+				return otherwise
+			}
+			return value
+		},
+	}
+}
+
+func read(file string, into any) error {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
+}
+
+// merge puts more into values, as Helm does: maps key by key, all else whole.
+func merge(values, more map[string]any) {
+	for key, value := range more {
+		below, isMap := value.(map[string]any)
+		there, wasMap := values[key].(map[string]any)
+		if isMap && wasMap {
+			merge(there, below)
+		} else {
+			values[key] = value
+		}
+	}
+}

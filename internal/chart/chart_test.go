@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+)
+
+const (
+	configs = "../../configs/kubernetes"
+	note    = "# Made from chart/ by make manifests: change it there.\n# kubectl apply -f %s; see docs/kubernetes.md.\n"
+)
+
+var update = flag.Bool("update", false, "write the manifests")
+
+var variants = []struct {
+	file   string
+	name   string
+	values map[string]any
+}{
+	{"loxilight.yaml", "loxilight", nil},
+	{"loxilight-agent.yaml", "loxilight", map[string]any{"daemon": map[string]any{"enabled": false}}},
+}
+
+// TestManifests: the manifests are what the chart says.
+func TestManifests(t *testing.T) {
+	for _, v := range variants {
+		text, err := Render(filepath.Join(configs, "chart"), Release{v.name, "kube-system"}, v.values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.ReplaceAll(note, "%s", v.file) + text
+		path := filepath.Join(configs, v.file)
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if is, err := os.ReadFile(path); err != nil || string(is) != want {
+			t.Errorf("%s is not what the chart makes: make manifests (%v)", v.file, err)
+		}
+		for _, o := range objects(t, text) {
+			if o["apiVersion"] == nil || o["kind"] == nil || o["metadata"] == nil {
+				t.Errorf("%s: no object: %v", v.file, o)
+			}
+		}
+	}
+}
+
+func objects(t *testing.T, text string) (all []map[string]any) {
+	t.Helper()
+	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var o map[string]any
+		err := d.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		all = append(all, o)
+	}
+}
+
+// at walks into an object.
+func at(t *testing.T, o any, path ...any) any {
+	t.Helper()
+	for i, step := range path {
+		var ok bool
+		switch step := step.(type) {
+		case string:
+			var m map[string]any
+			if m, ok = o.(map[string]any); ok {
+				o, ok = m[step]
+			}
+		case int:
+			var l []any
+			if l, ok = o.([]any); ok && step < len(l) {
+				o = l[step]
+			}
+		}
+		if !ok {
+			t.Fatalf("no %v in %v", path[:i+1], o)
+		}
+	}
+	return o
+}
+
+// TestValues: values reach where they belong.
+func TestValues(t *testing.T) {
+	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
+		"image":          map[string]any{"repository": "registry.example:5000/loxilight", "tag": "1.2"},
+		"daemon":         map[string]any{"config": map[string]any{"switch": map[string]any{"namespace": "host"}}},
+		"agent":          map[string]any{"config": map[string]any{"apiServer": "https://192.0.2.1:6443"}},
+		"cni":            map[string]any{"binDir": "/usr/lib/cni"},
+		"podAnnotations": map[string]any{"a": "b"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKind := map[string]map[string]any{}
+	for _, o := range objects(t, text) {
+		byKind[o["kind"].(string)] = o
+		if ns := at(t, o, "metadata").(map[string]any)["namespace"]; ns != nil && ns != "net" {
+			t.Errorf("%s is in namespace %v", o["kind"], ns)
+		}
+	}
+	config := at(t, byKind["ConfigMap"], "data").(map[string]any)
+	for key, want := range map[string]string{
+		"loxilightd.yaml": "namespace: host", "agent.yaml": "apiServer: https://192.0.2.1:6443", "10-loxilight.conflist": `"type": "loxilight-cni"`,
+	} {
+		if text, _ := config[key].(string); !strings.Contains(text, want) {
+			t.Errorf("%s is %q, want %q in it", key, text, want)
+		}
+	}
+	pod := at(t, byKind["DaemonSet"], "spec", "template", "spec")
+	if got := at(t, pod, "containers", 0, "image"); got != "registry.example:5000/loxilight:1.2" {
+		t.Errorf("image %v", got)
+	}
+	if got := at(t, byKind["DaemonSet"], "spec", "template", "metadata", "annotations", "a"); got != "b" {
+		t.Errorf("annotation %v", got)
+	}
+	if !strings.Contains(text, "path: /usr/lib/cni,") {
+		t.Error("the folder of plugins is another one")
+	}
+	for _, c := range at(t, pod, "containers").([]any) {
+		if at(t, c, "securityContext", "readOnlyRootFilesystem") != true {
+			t.Errorf("%v can write to its root", at(t, c, "name"))
+		}
+	}
+}

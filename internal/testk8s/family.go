@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testk8s
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Family is what a cluster has of one family of addresses. None leads anywhere outside
+// the namespaces.
+type Family struct {
+	Name       string
+	Six        bool
+	Loopback   netip.Addr
+	Outside    netip.Addr // the machine behind the nodes' router
+	APIService netip.Addr // the first one of services
+
+	router, outsideRouter netip.Prefix // as the nodes know it, and as the machine outside does
+	firstNode, dnsService netip.Addr
+	pods, services        string
+}
+
+// IPv4 and IPv6 are the families that there are.
+var (
+	IPv4 = &Family{
+		Name: "ipv4", Loopback: netip.MustParseAddr("127.0.0.1"), Outside: netip.MustParseAddr("192.0.2.10"), APIService: netip.MustParseAddr("10.96.0.1"),
+		router: netip.MustParsePrefix("10.222.0.1/24"), outsideRouter: netip.MustParsePrefix("192.0.2.1/24"),
+		firstNode: netip.MustParseAddr("10.222.0.11"), dnsService: netip.MustParseAddr("10.96.0.10"),
+		pods: "10.244.0.0/16", services: "10.96.0.0/16",
+	}
+	IPv6 = &Family{
+		Name: "ipv6", Six: true, Loopback: netip.IPv6Loopback(), Outside: netip.MustParseAddr("2001:db8:2::10"), APIService: netip.MustParseAddr("fd00:96::1"),
+		router: netip.MustParsePrefix("fd00:222::1/64"), outsideRouter: netip.MustParsePrefix("2001:db8:2::1/64"),
+		firstNode: netip.MustParseAddr("fd00:222::11"), dnsService: netip.MustParseAddr("fd00:96::a"),
+		pods: "fd00:244::/56", services: "fd00:96::/112",
+	}
+)
+
+// Families reads those of a cluster, as in "ipv6" or "ipv4,ipv6": the first one named is
+// the one that Services have where nobody says anything.
+func Families(text string) (all []*Family, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		switch word {
+		case IPv4.Name:
+			all = append(all, IPv4)
+		case IPv6.Name:
+			all = append(all, IPv6)
+		default:
+			return nil, fmt.Errorf("family %q: want ipv4, ipv6, or both with a comma", word)
+		}
+	}
+	if len(all) > 2 || len(all) == 2 && all[0] == all[1] {
+		return nil, fmt.Errorf("families %q: each can be named once", text)
+	}
+	return all, nil
+}
+
+// node is the address of a node, the first one being 0.
+func (f *Family) node(index int) netip.Addr {
+	addr := f.firstNode
+	for range index {
+		addr = addr.Next()
+	}
+	return addr
+}
+
+// with is an address with the length of the prefix of the router's network.
+func with(addr netip.Addr, router netip.Prefix) string {
+	return netip.PrefixFrom(addr, router.Bits()).String()
+}
+
+// Has says whether a cluster has addresses of a family.
+func (c *Cluster) Has(f *Family) bool { return slices.Contains(c.Families, f) }
+
+// Outsides are the addresses of the machine outside, those of the first family first.
+func (c *Cluster) Outsides() (all []netip.Addr) {
+	for _, f := range c.Families {
+		all = append(all, f.Outside)
+	}
+	return all
+}
+
+// APIServer is where clients find the API server, on the first node.
+func (c *Cluster) APIServer() string {
+	return "https://" + net.JoinHostPort(c.Nodes[0].IP().String(), "6443")
+}
+
+// joined is something of every family, as flags of Kubernetes want it.
+func (c *Cluster) joined(of func(*Family) string) string {
+	var words []string
+	for _, f := range c.Families {
+		words = append(words, of(f))
+	}
+	return strings.Join(words, ",")
+}
+
+// serviceRange is a flag for the programs of the control plane.
+func (c *Cluster) serviceRange() string {
+	return "--service-cluster-ip-range=" + c.joined(func(f *Family) string { return f.services })
+}
+
+// everywhere is the address of those that listen on all: on :: for both families.
+func (c *Cluster) everywhere() string {
+	if c.Has(IPv6) {
+		return "::"
+	}
+	return "0.0.0.0"
+}
+
+// IP is the node's address of the cluster's first family.
+func (n *Node) IP() netip.Addr { return n.IPs[0] }
+
+// IPLike is the node's address of the family that another address has.
+func (n *Node) IPLike(other netip.Addr) netip.Addr {
+	for _, ip := range n.IPs {
+		if ip.Is4() == other.Is4() {
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+// hosts are all of the node's addresses.
+func (n *Node) hosts() (all []string) {
+	for _, ip := range n.IPs {
+		all = append(all, ip.String())
+	}
+	return all
+}

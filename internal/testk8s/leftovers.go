@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testk8s
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Leftovers is what the cluster leaves on the machine when it has ended, which has to be
+// nothing: files, mounts, namespaces, cgroups and processes. What just ends has so long.
+func (c *Cluster) Leftovers(within time.Duration) (left []string) {
+	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
+		clearCgroups() // one that had processes could not be removed
+		if left = c.leftovers(); len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+	}
+}
+
+func (c *Cluster) leftovers() (left []string) {
+	patterns := []string{filepath.Join(os.TempDir(), cgroupName()+"-*"), c.Switch.Path(), c.Outside.Path()}
+	for _, n := range c.Nodes {
+		patterns = append(patterns, n.NS.Path())
+	}
+	dirs, _ := hierarchies()
+	for _, dir := range dirs {
+		patterns = append(patterns, filepath.Join(dir, cgroupName()))
+	}
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // the pattern is sound
+		left = append(left, found...)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return append(left, err.Error())
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, cgroupName()+"-") {
+			left = append(left, "mount "+strings.TrimSpace(line))
+		}
+	}
+	return append(left, processesLeft()...)
+}
+
+// processesLeft are those in our cgroups, and those that name a folder of ours.
+func processesLeft() (left []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is sound
+	for _, proc := range all {
+		words, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // it may end meanwhile
+		cgroup, _ := os.ReadFile(filepath.Join(proc, "cgroup"))
+		if strings.Contains(string(words), cgroupName()+"-") || strings.Contains(string(cgroup), "/"+cgroupName()+"/") {
+			left = append(left, "process "+filepath.Base(proc)+" "+strings.ReplaceAll(string(words), "\x00", " "))
+		}
+	}
+	return left
+}

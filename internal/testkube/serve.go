@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testkube
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+)
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case len(path) >= 2 && path[0] == "api":
+		path = path[2:]
+	case len(path) >= 3 && path[0] == "apis":
+		path = path[3:]
+	default:
+		fail(w, http.StatusNotFound, "NotFound", "no such path")
+		return
+	}
+	namespace := ""
+	if len(path) > 2 && path[0] == "namespaces" {
+		namespace, path = path[1], path[2:]
+	}
+	verb := strings.ToLower(r.Method)
+	if watch := r.URL.Query().Get("watch"); watch == "true" || watch == "1" {
+		verb = "watch"
+	} else if r.Method == http.MethodGet && len(path) == 1 {
+		verb = "list"
+	}
+	s.mu.Lock()
+	s.calls[verb+" "+path[0]]++
+	fault, down := s.fault, s.down
+	s.mu.Unlock()
+	if down {
+		panic(http.ErrAbortHandler)
+	}
+	if fault != nil && fault(w, r) {
+		return
+	}
+	k := s.kinds[path[0]]
+	switch {
+	case path[0] == "events" && verb == "post":
+		s.postEvent(w, r)
+	case k == nil:
+		fail(w, http.StatusNotFound, "NotFound", "no such resource")
+	case verb == "list":
+		s.list(w, r, k)
+	case verb == "watch":
+		s.watch(w, r, k)
+	case verb == "post":
+		s.write(w, r, k, namespace, "")
+	case verb == "get":
+		s.read(w, k, namespace+"/"+path[1])
+	case verb == "put":
+		s.write(w, r, k, namespace, path[1])
+	case verb == "patch" && len(path) == 3 && path[2] == "status":
+		s.patchStatus(w, r, k, namespace+"/"+path[1])
+	default:
+		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method+" "+r.URL.Path)
+	}
+}
+
+func fail(w http.ResponseWriter, code int, reason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(status(code, reason, message)) // a client that is gone does not want it
+}
+
+func status(code int, reason, message string) []byte {
+	raw, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(reason), Message: message,
+	})
+	if err != nil {
+		panic(err) // plain data
+	}
+	return raw
+}
+
+// selector returns which objects a request is about.
+func selector(r *http.Request) func(metav1.Object) bool {
+	chosen, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		return func(metav1.Object) bool { return false }
+	}
+	return func(o metav1.Object) bool { return chosen.Matches(labels.Set(o.GetLabels())) }
+}
+
+// list answers a list, in pages where that is asked for. A page after the first is told
+// as things are now: what changed in between shows, unlike with a real server.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
+	q := r.URL.Query()
+	limit, _ := strconv.Atoi(q.Get("limit")) // absent: 0
+	var rv uint64
+	begin := 0
+	s.mu.Lock()
+	rv = s.rv
+	if next := q.Get("continue"); next != "" {
+		if n, _ := fmt.Sscanf(next, "%d.%d", &rv, &begin); n != 2 || rv < k.forgotten {
+			s.mu.Unlock()
+			fail(w, http.StatusGone, "Expired", "the provided continue parameter is too old")
+			return
+		}
+	}
+	all := k.sorted(selector(r))
+	s.mu.Unlock()
+	end := len(all)
+	if limit > 0 {
+		end = min(end, begin+limit)
+	}
+	var body bytes.Buffer
+	fmt.Fprintf(&body, `{"kind":"%sList","apiVersion":%q,"metadata":{"resourceVersion":"%d"`, k.name, k.apiVersion, rv)
+	if end < len(all) {
+		fmt.Fprintf(&body, `,"continue":"%d.%d"`, rv, end)
+	}
+	body.WriteString(`},"items":[`)
+	for i, record := range all[min(begin, end):end] {
+		if i > 0 {
+			body.WriteByte(',')
+		}
+		body.Write(record.raw)
+	}
+	body.WriteString(`]}`)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = body.WriteTo(w) // a client that is gone does not want it
+}
+
+// watch tells what happened since a revision, and what happens from now on.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
+	q := r.URL.Query()
+	since, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
+	stream := q.Get("sendInitialEvents") == "true"
+	chosen := selector(r)
+	s.mu.Lock()
+	if stream && s.noStreams {
+		s.mu.Unlock()
+		fail(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden for watch")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	flush := http.NewResponseController(w).Flush
+	send := func(action string, raw []byte) bool {
+		_, err := fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", action, raw)
+		return err == nil
+	}
+	tooOld := since < k.forgotten && since != 0
+	var initial []*record
+	if stream {
+		tooOld, since, initial = false, s.rv, k.sorted(chosen)
+	} else if since == 0 {
+		since, initial = s.rv, k.sorted(chosen)
+	}
+	cut, down := s.cut, s.down
+	s.mu.Unlock()
+	if down {
+		panic(http.ErrAbortHandler)
+	}
+	if tooOld {
+		send("ERROR", status(http.StatusGone, "Expired", fmt.Sprintf("too old resource version: %d", since)))
+		return
+	}
+	for _, record := range initial {
+		if !send("ADDED", record.raw) {
+			return
+		}
+	}
+	if stream {
+		send("BOOKMARK", fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":"%d","annotations":{"k8s.io/initial-events-end":"true"}}}`, k.name, k.apiVersion, since))
+	}
+	if flush() != nil {
+		return
+	}
+	s.follow(r, k, since, chosen, cut, func(e entry) bool {
+		return send(e.action, e.record.raw) && flush() == nil
+	})
+}
+
+// follow calls tell with each change after a revision, until the client goes or is cut off.
+func (s *Server) follow(r *http.Request, k *kind, since uint64, chosen func(metav1.Object) bool, cut chan struct{}, tell func(entry) bool) {
+	for {
+		s.mu.Lock()
+		change := s.change
+		var news []entry
+		for _, e := range k.history {
+			if e.rv > since && chosen(e.record.object) {
+				news = append(news, e)
+			}
+		}
+		since = s.rv
+		s.mu.Unlock()
+		for _, e := range news {
+			if !tell(e) {
+				return
+			}
+		}
+		select {
+		case <-change:
+		case <-cut:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *Server) postEvent(w http.ResponseWriter, r *http.Request) {
+	var e corev1.Event
+	if err := readObject(r, &e); err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+		return
+	}
+	s.mu.Lock()
+	s.events = append(s.events, e)
+	s.mu.Unlock()
+	answer(w, http.StatusCreated, encode(&kind{name: "Event", apiVersion: "v1"}, &e))
+}
+
+func answer(w http.ResponseWriter, code int, raw []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(raw) // a client that is gone does not want it
+}
+
+func (s *Server) read(w http.ResponseWriter, k *kind, key string) {
+	s.mu.Lock()
+	record := k.items[key]
+	s.mu.Unlock()
+	if record == nil {
+		fail(w, http.StatusNotFound, "NotFound", key+" not found")
+		return
+	}
+	answer(w, http.StatusOK, record.raw)
+}
+
+// write creates a lease, or updates one that nobody has changed since.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, namespace, name string) {
+	var l coordinationv1.Lease
+	if err := readObject(r, &l); err != nil || k.name != "Lease" {
+		fail(w, http.StatusBadRequest, "BadRequest", fmt.Sprint(k.name, err))
+		return
+	}
+	l.Namespace = namespace
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := k.items[namespace+"/"+l.Name]
+	switch {
+	case name == "" && old != nil:
+		fail(w, http.StatusConflict, "AlreadyExists", l.Name)
+		return
+	case name != "" && (old == nil || l.ResourceVersion != "" && l.ResourceVersion != old.object.GetResourceVersion()):
+		fail(w, http.StatusConflict, "Conflict", l.Name)
+		return
+	}
+	s.set(&l)
+	s.tell()
+	answer(w, http.StatusOK, k.items[namespace+"/"+l.Name].raw)
+}
+
+// patchStatus merges conditions of nodes by their type, and sets the load balancer of
+// services.
+func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := k.items[key]
+	if record == nil {
+		fail(w, http.StatusNotFound, "NotFound", key)
+		return
+	}
+	var err error
+	switch o := record.object.(type) {
+	case *corev1.Node:
+		var patch corev1.Node
+		if err = readJSON(r, &patch); err == nil {
+			node := o.DeepCopy()
+			for _, c := range patch.Status.Conditions {
+				mergeCondition(node, c)
+			}
+			s.set(node)
+		}
+	case *corev1.Service:
+		var patch corev1.Service
+		if err = readJSON(r, &patch); err == nil {
+			if patch.ResourceVersion != "" && patch.ResourceVersion != o.ResourceVersion {
+				fail(w, http.StatusConflict, "Conflict", key)
+				return
+			}
+			service := o.DeepCopy()
+			service.Status.LoadBalancer = patch.Status.LoadBalancer
+			s.set(service)
+		}
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+		return
+	}
+	s.tell()
+	answer(w, http.StatusOK, k.items[key].raw)
+}
+
+func mergeCondition(node *corev1.Node, c corev1.NodeCondition) {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == c.Type {
+			node.Status.Conditions[i] = c
+			return
+		}
+	}
+	node.Status.Conditions = append(node.Status.Conditions, c)
+}
+
+func readJSON(r *http.Request, into any) error {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// decoder reads JSON and protobuf.
+var decoder = func() runtime.Decoder {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(coordinationv1.AddToScheme(scheme))
+	return serializer.NewCodecFactory(scheme).UniversalDeserializer()
+}()
+
+// readObject reads an object of the API, however it is encoded.
+func readObject(r *http.Request, into runtime.Object) error {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	_, _, err = decoder.Decode(raw, nil, into)
+	return err
+}

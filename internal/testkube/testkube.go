@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testkube is an API server for tests: over real HTTP it lists, pages, watches,
+// streams lists and forgets as one does, and it fails as it is told. It validates nothing.
+package testkube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// T is what a test lends.
+type T interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Server is an API server with nothing in it. Its methods are safe for concurrent use.
+type Server struct {
+	URL string
+
+	t      T
+	server *httptest.Server
+	mu     sync.Mutex
+	kinds  map[string]*kind // by resource
+	rv     uint64
+	change chan struct{} // closed with each change
+	cut    chan struct{} // closed when watches are cut
+	fault  func(http.ResponseWriter, *http.Request) bool
+	calls  map[string]int // requests by verb and resource
+	events []corev1.Event
+	down   bool // each request is hung up on
+	// noStreams refuses streamed lists, as servers before 1.32 do.
+	noStreams bool
+}
+
+// kind is what there is of one resource.
+type kind struct {
+	name, apiVersion string
+	items            map[string]*record // by namespace/name
+	history          []entry
+	forgotten        uint64 // what happened up to it cannot be told any more
+}
+
+type record struct {
+	object metav1.Object
+	raw    []byte
+	rv     uint64
+}
+
+// entry is a change of the past.
+type entry struct {
+	rv     uint64
+	action string // ADDED, MODIFIED, DELETED
+	record *record
+}
+
+// Resources are the names that the server knows.
+const (
+	Nodes          = "nodes"
+	Services       = "services"
+	EndpointSlices = "endpointslices"
+	Leases         = "leases"
+)
+
+// New starts a server, which ends with the test.
+func New(t T) *Server {
+	t.Helper()
+	s := &Server{t: t, rv: 100, change: make(chan struct{}), cut: make(chan struct{}), calls: map[string]int{}, kinds: map[string]*kind{
+		Nodes: {name: "Node", apiVersion: "v1"}, Services: {name: "Service", apiVersion: "v1"},
+		EndpointSlices: {name: "EndpointSlice", apiVersion: "discovery.k8s.io/v1"},
+		Leases:         {name: "Lease", apiVersion: "coordination.k8s.io/v1"},
+	}}
+	for _, k := range s.kinds {
+		k.items = map[string]*record{}
+	}
+	s.server = httptest.NewUnstartedServer(s)
+	s.server.Start()
+	s.URL = s.server.URL
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Stop ends the server as a crash does: connections break, and new ones are refused.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.down = true
+	s.mu.Unlock()
+	s.CutWatches()
+	s.server.CloseClientConnections()
+	s.server.Close()
+}
+
+// Start starts a stopped server at the same address, with what it had.
+func (s *Server) Start() {
+	s.t.Helper()
+	listener, err := net.Listen("tcp", strings.TrimPrefix(s.URL, "http://"))
+	if err != nil {
+		s.t.Fatalf("start the API server again: %v", err)
+	}
+	s.mu.Lock()
+	s.down = false
+	s.mu.Unlock()
+	s.server = httptest.NewUnstartedServer(s)
+	_ = s.server.Listener.Close() // nobody has connected to it
+	s.server.Listener = listener
+	s.server.Start()
+}
+
+// Fault has f look at each request first: where it says true, it has answered, or hung
+// up. nil: none.
+func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+// NoStreams has the server refuse streamed lists, or not.
+func (s *Server) NoStreams(no bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noStreams = no
+}
+
+// CutWatches ends all watches that there are.
+func (s *Server) CutWatches() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.cut)
+	s.cut = make(chan struct{})
+}
+
+// Forget makes all that happened so far be too old to be told: 410 Gone.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.kinds {
+		k.history, k.forgotten = nil, s.rv
+	}
+}
+
+// Calls says how many requests there were, such as "list nodes" or "patch nodes".
+func (s *Server) Calls(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[what]
+}
+
+// Events returns the events that were written.
+func (s *Server) Events() []corev1.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// Set creates or updates objects.
+func (s *Server) Set(objects ...metav1.Object) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range objects {
+		s.set(o)
+	}
+	s.tell()
+}
+
+func (s *Server) set(o metav1.Object) {
+	k := s.kindOf(o)
+	s.rv++
+	o.SetResourceVersion(strconv.FormatUint(s.rv, 10))
+	key := o.GetNamespace() + "/" + o.GetName()
+	action := "MODIFIED"
+	if k.items[key] == nil {
+		action = "ADDED"
+	}
+	r := &record{object: o, raw: encode(k, o), rv: s.rv}
+	k.items[key] = r
+	k.history = append(k.history, entry{s.rv, action, r})
+}
+
+// Delete deletes the objects of these names.
+func (s *Server) Delete(objects ...metav1.Object) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range objects {
+		k := s.kindOf(o)
+		key := o.GetNamespace() + "/" + o.GetName()
+		old := k.items[key]
+		if old == nil {
+			continue
+		}
+		delete(k.items, key)
+		s.rv++
+		old.object.SetResourceVersion(strconv.FormatUint(s.rv, 10))
+		k.history = append(k.history, entry{s.rv, "DELETED", &record{old.object, encode(k, old.object), s.rv}})
+	}
+	s.tell()
+}
+
+// Node, Service, Slice and Lease return copies of what there is; nil: nothing.
+
+// Node returns a node.
+func (s *Server) Node(name string) *corev1.Node { return get[corev1.Node](s, Nodes, "/"+name) }
+
+// Service returns a service.
+func (s *Server) Service(namespace, name string) *corev1.Service {
+	return get[corev1.Service](s, Services, namespace+"/"+name)
+}
+
+// Lease returns a lease.
+func (s *Server) Lease(namespace, name string) *coordinationv1.Lease {
+	return get[coordinationv1.Lease](s, Leases, namespace+"/"+name)
+}
+
+func get[T any](s *Server, resource, key string) *T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.kinds[resource].items[key]
+	if r == nil {
+		return nil
+	}
+	t := new(T)
+	if err := json.Unmarshal(r.raw, t); err != nil {
+		panic(err) // it was encoded here
+	}
+	return t
+}
+
+func (s *Server) kindOf(o metav1.Object) *kind {
+	switch o.(type) {
+	case *corev1.Node:
+		return s.kinds[Nodes]
+	case *corev1.Service:
+		return s.kinds[Services]
+	case *discoveryv1.EndpointSlice:
+		return s.kinds[EndpointSlices]
+	case *coordinationv1.Lease:
+		return s.kinds[Leases]
+	}
+	panic(fmt.Sprintf("testkube does not know %T", o))
+}
+
+func (s *Server) tell() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
+// encode returns an object as it is sent: with its kind.
+func encode(k *kind, o metav1.Object) []byte {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return append(fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, k.name, k.apiVersion), raw[1:]...)
+}
+
+// sorted returns the records of a kind that a selector chooses, by their keys.
+func (k *kind) sorted(chosen func(metav1.Object) bool) []*record {
+	var list []*record
+	for _, key := range slices.Sorted(maps.Keys(k.items)) {
+		if r := k.items[key]; chosen(r.object) {
+			list = append(list, r)
+		}
+	}
+	return list
+}

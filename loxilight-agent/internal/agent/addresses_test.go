@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
+)
+
+func balancer(name, clusterIP string) *corev1.Service {
+	s := service("shop", name, clusterIP)
+	s.Spec.Type = corev1.ServiceTypeLoadBalancer
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	return s
+}
+
+func (w *world) ingress(name string) string {
+	w.t.Helper()
+	var words []string
+	for _, a := range pools.Ingress(w.kube.Service("shop", name)) {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// TestAddressesFromPools: one of two agents gives them out; when it goes, the other one does.
+func TestAddressesFromPools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.LoadBalancer.Pools = []config.Pool{{Name: "lan", Addresses: []string{"203.0.113.16/30"}}}
+	other := &world{t: t, kube: w.kube, daemon: newDaemon(t), config: w.config, log: w.log, name: "n2"}
+	w.kube.Set(balancer("a", "10.96.0.7"))
+	_, stop := w.agent()
+	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })
+	other.agent()
+	spec := func(d *daemon, name, address string) string {
+		return d.has()["Service/shop/"+name+"/loadbalancer/"+address]
+	}
+	announced := func(name, address string) (by string) {
+		for node, d := range map[string]*daemon{"n1": w.daemon, "n2": other.daemon} {
+			if strings.Contains(spec(d, name, address), `"announce":true`) {
+				by += node
+			}
+		}
+		return by
+	}
+	want := pools.Announcer(netip.MustParseAddr("203.0.113.16"), []string{"n1", "n2"})
+	eventually(t, "both daemons have it, and one announces it", func() bool {
+		return spec(w.daemon, "a", "203.0.113.16") != "" && spec(other.daemon, "a", "203.0.113.16") != "" && announced("a", "203.0.113.16") == want
+	})
+	down := w.kube.Node(want)
+	down.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	w.kube.Set(down)
+	rest := map[string]string{"n1": "n2", "n2": "n1"}[want]
+	eventually(t, "the other node announces it", func() bool { return announced("a", "203.0.113.16") == rest })
+	stop()
+	w.kube.Set(balancer("b", "10.96.0.8"))
+	eventually(t, "b has an address, from the other agent", func() bool { return w.ingress("b") == "203.0.113.17" })
+	greedy := balancer("c", "10.96.0.9")
+	greedy.Spec.LoadBalancerIP = "192.0.2.77"
+	w.kube.Set(greedy)
+	eventually(t, "an event says why c has none", func() bool {
+		for _, e := range w.kube.Events() {
+			if e.Reason == reasonAddresses && e.InvolvedObject.Name == "c" && strings.Contains(e.Message, "192.0.2.77") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestLocalAddressIsAnnouncedWhereEndpointsAre, and by nobody where there are none.
+func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.LoadBalancer.Pools = []config.Pool{{Name: "lan", Addresses: []string{"203.0.113.16/30"}}}
+	s := balancer("a", "10.96.0.7")
+	s.Spec.ExternalTrafficPolicy, s.Spec.LoadBalancerIP = corev1.ServiceExternalTrafficPolicyLocal, "203.0.113.18"
+	w.kube.Set(s)
+	w.agent()
+	local := func(node string) {
+		of := slice("shop", "a", "a-1", "10.244.1.5")
+		of.Endpoints[0].NodeName = &node
+		w.kube.Set(of)
+	}
+	announced := func() bool {
+		return strings.Contains(w.daemon.has()["Service/shop/a/loadbalancer/203.0.113.18"], `"announce":true`)
+	}
+	local("n1")
+	eventually(t, "announced here", announced)
+	local("n2")
+	eventually(t, "not announced here", func() bool { return !announced() && w.ingress("a") == "203.0.113.18" })
+	local("n1")
+	eventually(t, "announced here again", announced)
+	w.kube.Delete(slice("shop", "a", "a-1"))
+	eventually(t, "announced by nobody", func() bool { return !announced() })
+}
+
+// TestAddressesWaitForTheAPIServer: what could not be written is tried again.
+func TestAddressesWaitForTheAPIServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.LoadBalancer.Pools = []config.Pool{{Name: "lan", Addresses: []string{"203.0.113.16/30"}}}
+	w.kube.Fault(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPatch && !strings.Contains(r.URL.Path, "/leases") {
+			return false
+		}
+		rw.WriteHeader(http.StatusInternalServerError)
+		return true
+	})
+	w.kube.Set(balancer("a", "10.96.0.7"))
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/a")
+	eventually(t, "the lease was asked for", func() bool { return w.kube.Calls("get leases") > 0 })
+	w.kube.Fault(nil)
+	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the agent without its command line: what the API server says is
+// translated and kept in step with the daemon, and what becomes of it is told.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/keeper"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/servicehealth"
+)
+
+// Options of an [Agent].
+type Options struct {
+	Config   *config.Config
+	NodeName string
+	Kube     *kube.Client
+	Daemon   *client.Client
+	Log      *slog.Logger
+	Version  string
+}
+
+// Kinds are those that the agent holds objects of. What else the owner has is left alone.
+var Kinds = []string{api.KindInterface, api.KindTunnel, api.KindPeer, api.KindPodNetwork, api.KindService}
+
+// Agent is one agent. Make it with [New] and let it [Agent.Run].
+type Agent struct {
+	o        Options
+	log      *slog.Logger
+	nodes    *kube.Store[corev1.Node]
+	services *kube.Store[corev1.Service]
+	slices   *kube.Store[packed]
+	queue    *queue
+	state    *state
+	events   *kube.Recorder
+	figures  *figures
+	health   *servicehealth.Server // of Services whose load balancers ask for local endpoints
+
+	known     atomic.Pointer[[]string] // addresses of the API servers; nil: the cluster has not told any
+	before    func() []string          // the same, as an agent of before knew them
+	pools     *pools.Pools             // nil: there are none
+	balancers chan struct{}            // a Service of type LoadBalancer has changed
+
+	// Of the goroutine of Run.
+	keeper     *keeper.Keeper
+	translator *translator // nil: this node is not known yet
+}
+
+// New makes an agent, which does not do anything yet.
+func New(o Options) *Agent {
+	a := &Agent{o: o, log: o.Log, queue: newQueue(), state: newState(), balancers: make(chan struct{}, 1)}
+	if configured := o.Config.LoadBalancer.Pools; len(configured) > 0 {
+		var err error
+		if a.pools, err = pools.New(configured); err != nil {
+			panic(err) // the configuration was checked
+		}
+	}
+	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
+	proxy := o.Config.ServiceProxyName
+	a.services = kube.NewStore(kube.StoreOptions[corev1.Service]{
+		Trim: trimService, Check: neverEmpty[corev1.Service](proxy, "Services"), Changed: a.serviceChanged,
+	})
+	a.slices = kube.NewStore(kube.StoreOptions[packed]{
+		Convert: pack, Check: neverEmpty[packed](proxy, "EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
+	})
+	a.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-agent", o.NodeName)
+	a.keeper = keeper.New(keeper.Options{
+		Client: o.Daemon, Owner: nodes.Owner, Kinds: Kinds, Log: o.Log, All: a.translateAll,
+		Refused: a.refused, Told: a.told, Sent: a.sent,
+	})
+	a.before = onceIn(time.Second, a.askBefore)
+	o.Kube.SetServers(a.servers)
+	a.figures = a.newFigures()
+	a.health = servicehealth.New(a.Healthy, a.healthPortFailed, o.Log)
+	return a
+}
+
+// Run works until ctx ends. What is in force stays then.
+func (a *Agent) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer a.health.Close()
+	watcher := &kube.Watcher{Log: a.log, Failed: func(resource string, _ error) { a.figures.apiFailures.Add(1, resource) }}
+	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })
+	all.Go(func() { health.Serve(ctx, a.log, "metrics", a.o.Config.Metrics.Listen, metricsHandler(a.Metrics())) })
+	all.Go(func() { watcher.Nodes(ctx, a.o.Kube, a.nodes) })
+	chosen := selectorOf(a.o.Config.ServiceProxyName)
+	all.Go(func() { watcher.Services(ctx, a.o.Kube, chosen, a.services) })
+	all.Go(func() { kube.EndpointSlices(ctx, watcher, a.o.Kube, chosen, a.slices) })
+	all.Go(func() { a.events.Run(ctx) })
+	all.Go(func() { a.tellCondition(ctx) })
+	all.Go(func() { a.giveOut(ctx) })
+	if !a.awaitLists(ctx) {
+		return
+	}
+	a.logCounts()
+	a.keepInStep(ctx)
+}
+
+// awaitLists waits until the API server has told everything once: before that nothing is
+// said to the daemon, and so nothing is taken away.
+func (a *Agent) awaitLists(ctx context.Context) bool {
+	for _, l := range a.lists() {
+		select {
+		case <-l.synced:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// list is what the API server tells of one resource.
+type list struct {
+	resource string
+	synced   <-chan struct{}
+}
+
+func (a *Agent) lists() []list {
+	return []list{{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()}}
+}
+
+// missing names what the API server has not told yet.
+func (a *Agent) missing() (resources []string) {
+	for _, l := range a.lists() {
+		select {
+		case <-l.synced:
+		default:
+			resources = append(resources, l.resource)
+		}
+	}
+	return resources
+}
+
+// checkNodes refuses a list without this node: either the API server is not well, or the
+// node was taken out of the cluster, and then what it carries goes on.
+func (a *Agent) checkNodes(list []*corev1.Node) error {
+	for _, n := range list {
+		if n.Name == a.o.NodeName {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %d nodes, and this one, %s, is not among them: is it registered by that name?", kube.ErrImplausible, len(list), a.o.NodeName)
+}
+
+// self returns this node as the API server tells it; nil: it does not.
+func (a *Agent) self() *corev1.Node { return a.nodes.Get(a.o.NodeName) }

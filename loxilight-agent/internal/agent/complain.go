@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
+)
+
+// Reasons of events.
+const (
+	reasonInvalid = "LoxilightInvalid" // what the object says cannot be translated
+	reasonRefused = "LoxilightRefused" // the daemon does not take it
+	reasonFailing = "LoxilightFailing" // the data plane cannot do it
+)
+
+// nodeOf names a node in an event as kubelets do.
+func nodeOf(name string) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
+}
+
+// about returns what of the cluster an object of ours stands for.
+func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
+	switch ref.Kind {
+	case api.KindPeer:
+		return nodeOf(ref.Name)
+	case api.KindService:
+		if s := a.serviceNamed(ref.Name); s != nil {
+			return aboutService(s)
+		}
+	}
+	return nodeOf(a.o.NodeName)
+}
+
+// complain tells people that something of the cluster is not in force.
+func (a *Agent) complain(about corev1.ObjectReference, reason string, err error) {
+	a.log.Warn("not in force", slog.String("kind", about.Kind), slog.String("namespace", about.Namespace), slog.String("name", about.Name), slog.Any("error", err))
+	a.events.Warn(about, reason, err.Error())
+}
+
+// refused is called when the daemon does not take an object.
+func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
+	a.figures.refusals.Add(1, ref.Kind)
+	a.events.Warn(a.about(ref), reasonRefused, err.Message)
+}
+
+// failing is called when the data plane cannot do what an object says.
+func (a *Agent) failing(ref api.ObjectRef, message string) {
+	a.log.Warn("the data plane does not carry out an object", slog.String("object", ref.String()), slog.String("message", message))
+	a.events.Warn(a.about(ref), reasonFailing, ref.String()+": "+message)
+}
+
+// healthPortFailed is called when the port of a Service's health check cannot be opened.
+func (a *Agent) healthPortFailed(key services.Key, err error) {
+	if s := a.services.Get(key.String()); s != nil {
+		a.complain(aboutService(s), reasonFailing, err)
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// Reasons of the node's condition NetworkUnavailable.
+const (
+	reasonReady    = "LoxilightReady"
+	reasonNotReady = "LoxilightNotReady"
+	reasonNoDaemon = "LoxilightDaemonUnavailable"
+)
+
+// How long pods cannot be carried before the node says so: a device that comes back at
+// once, or a daemon that is restarted, is no reason to send pods elsewhere.
+const (
+	podsGrace   = 10 * time.Second
+	daemonGrace = time.Minute
+)
+
+// tellCondition keeps the node's condition NetworkUnavailable true to what is.
+func (a *Agent) tellCondition(ctx context.Context) {
+	const again = 5 * time.Second // after one that could not be written, and to notice the end of a grace
+	for {
+		if condition := a.condition(time.Now()); condition != nil {
+			if err := a.o.Kube.PatchNodeCondition(ctx, a.o.NodeName, *condition); err != nil && ctx.Err() == nil {
+				a.log.Debug("the condition of the node could not be written", slog.Any("error", err))
+			} else if err == nil {
+				a.log.Info("the node's condition is written", slog.String("condition", string(condition.Type)),
+					slog.String("status", string(condition.Status)), slog.String("reason", condition.Reason), slog.String("message", condition.Message))
+				if !sleep(ctx, time.Second) { // until the API server tells of it
+					return
+				}
+			}
+		}
+		select {
+		case <-a.state.changed:
+		case <-time.After(again):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// condition returns what the node is to say; nil: it says so already, or it is not known.
+func (a *Agent) condition(now time.Time) *corev1.NodeCondition {
+	node := a.self()
+	if node == nil {
+		return nil
+	}
+	status, reason, message := a.state.condition(now)
+	if status == corev1.ConditionUnknown {
+		return nil
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == status && c.Reason == reason && c.Message == message {
+			return nil
+		}
+	}
+	at := metav1.NewTime(now)
+	return &corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, Message: message,
+		LastHeartbeatTime: at, LastTransitionTime: at,
+	}
+}
+
+// condition returns the status of NetworkUnavailable; unknown: it stays as it is.
+func (s *state) condition(now time.Time) (status corev1.ConditionStatus, reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.daemon && now.Sub(s.since) < daemonGrace:
+		return corev1.ConditionUnknown, "", ""
+	case !s.daemon:
+		return corev1.ConditionTrue, reasonNoDaemon, "the agent is out of step with loxilightd; what is in force goes on"
+	case s.pods == api.StateReady:
+		return corev1.ConditionFalse, reasonReady, "pods are carried"
+	case now.Sub(s.podsSince) < podsGrace:
+		return corev1.ConditionUnknown, "", ""
+	}
+	return corev1.ConditionTrue, reasonNotReady, "PodNetwork/default is " + s.pods + ": " + s.podsMessage
+}

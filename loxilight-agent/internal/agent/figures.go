@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/metrics"
+)
+
+// figures are the metrics of an agent.
+type figures struct {
+	registry    metrics.Registry
+	latency     metrics.Histogram
+	calls       metrics.Histogram
+	errors      metrics.Counter
+	apiFailures metrics.Counter
+	refusals    metrics.Counter
+	repairs     metrics.Counter
+}
+
+func (a *Agent) newFigures() *figures {
+	f := &figures{}
+	r := &f.registry
+	f.latency = r.Histogram("loxilight_agent_endpoints_latency_seconds",
+		"From the change of a pod, as its EndpointSlice tells it, to the daemon's answer.",
+		[]float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300})
+	f.calls = r.Histogram("loxilight_agent_daemon_call_seconds", "How long a change took the daemon.",
+		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}, "method")
+	f.errors = r.Counter("loxilight_agent_daemon_errors_total", "Changes that the daemon did not make.", "method", "reason")
+	f.apiFailures = r.Counter("loxilight_agent_api_server_errors_total", "Requests that the API server did not answer as it should.", "resource")
+	f.refusals = r.Counter("loxilight_agent_refusals_total", "Objects that the daemon refused.", "kind")
+	f.repairs = r.Counter("loxilight_agent_repairs_total", "How often objects were put right that somebody else had changed.")
+	r.Gauge("loxilight_agent_objects", "Objects that the daemon is to have.", func() float64 { return float64(a.state.numbers().objects) })
+	r.Gauge("loxilight_agent_refused_objects", "Objects of them that the daemon does not take.", func() float64 { return float64(a.state.numbers().refused) })
+	r.Gauge("loxilight_agent_queue", "What has changed in the cluster and was not told to the daemon.", func() float64 {
+		waiting, _ := a.queue.waiting()
+		return float64(waiting)
+	})
+	r.Gauge("loxilight_agent_nodes", "Nodes of the cluster.", func() float64 { return float64(a.nodes.Len()) })
+	r.Gauge("loxilight_agent_services", "Services of the cluster.", func() float64 { return float64(a.services.Len()) })
+	r.Gauge("loxilight_agent_endpoint_slices", "EndpointSlices of the cluster.", func() float64 { return float64(a.slices.Len()) })
+	r.Gauge("loxilight_agent_in_step", "1: the daemon has what the API server says.", func() float64 { return bit(a.state.numbers().daemon) })
+	r.Gauge("loxilight_agent_ready", "1: the node can carry pods.", func() float64 { ready, _ := a.Readiness(); return bit(ready) })
+	return f
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// told is called when the daemon has what changed at a time.
+func (a *Agent) told(_ string, since time.Time) {
+	a.figures.latency.Observe(time.Since(since).Seconds())
+}
+
+// sent is called after each change that was asked for.
+func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
+	a.figures.calls.Observe(took.Seconds(), method)
+	if err == nil {
+		return
+	}
+	reason := "unreachable"
+	if refused, ok := errors.AsType[*api.Error](err); ok {
+		reason = string(refused.Reason())
+	}
+	a.figures.errors.Add(1, method, reason)
+}
+
+// Metrics returns the figures, to be served.
+func (a *Agent) Metrics() *metrics.Registry { return &a.figures.registry }
+
+// metricsHandler serves them where Prometheus looks; and who serves Services, where others
+// ask a node's kube-proxy.
+func metricsHandler(r *metrics.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", r)
+	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "loxilight") // nobody is left to hear of it
+	})
+	return mux
+}
+
+// stuckAfter is for how long a change may wait before the agent is not well.
+const stuckAfter = 2 * time.Minute
+
+// Alive implements health.Checks.
+func (a *Agent) Alive() (alive bool, updated time.Time) {
+	_, oldest := a.queue.waiting()
+	n := a.state.numbers()
+	now := time.Now()
+	switch {
+	case !n.synced: // the API server may take its time
+		return true, n.updated
+	case !n.daemon:
+		return now.Sub(n.since) < stuckAfter, n.updated
+	}
+	return oldest.IsZero() || now.Sub(oldest) < stuckAfter, now
+}
+
+// Live implements health.Checks: that a daemon is not there is not the agent's fault.
+func (a *Agent) Live() bool {
+	_, oldest := a.queue.waiting()
+	n := a.state.numbers()
+	return !n.daemon || oldest.IsZero() || time.Since(oldest) < stuckAfter || time.Since(n.updated) < stuckAfter
+}
+
+// taintRemoval is on nodes that the cluster autoscaler is about to take away.
+const taintRemoval = "ToBeDeletedByClusterAutoscaler"
+
+// Eligible implements health.Checks.
+func (a *Agent) Eligible() bool {
+	node := a.self()
+	if node == nil || node.DeletionTimestamp != nil {
+		return false
+	}
+	for _, t := range node.Spec.Taints {
+		if t.Key == taintRemoval {
+			return false
+		}
+	}
+	return true
+}
+
+// Healthy says whether services of this node are served, for load balancers that ask for
+// one of them.
+func (a *Agent) Healthy() bool {
+	alive, _ := a.Alive()
+	return alive && a.Eligible()
+}

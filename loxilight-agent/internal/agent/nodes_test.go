@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testkube"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+)
+
+func TestNodesComeChangeAndGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, _ := w.agent()
+	w.inStep(api.KindPeer, "n2")
+	got := w.daemon.has()
+	for ref, want := range map[string]string{
+		"PodNetwork/default": `"subnets":["10.244.1.0/24"]`,
+		"Tunnel/overlay":     `"device":"hsvxlan100"`,
+		"Peer/n2":            `"prefixes":["10.244.2.0/24"]`,
+	} {
+		if !strings.Contains(got[ref], want) {
+			t.Errorf("%s is %q, want %s in it", ref, got[ref], want)
+		}
+	}
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"), node("n4", "192.0.2.4"))
+	w.inStep(api.KindPeer, "n2 n3")
+	w.kube.Set(node("n2", "192.0.2.22", "10.244.2.0/24"))
+	eventually(t, "n2 has its new address", func() bool { return strings.Contains(w.daemon.has()["Peer/n2"], "192.0.2.22") })
+	w.kube.Delete(node("n2", ""))
+	w.inStep(api.KindPeer, "n3")
+	eventually(t, "the agent is ready", func() bool { ready, _ := a.Readiness(); return ready })
+}
+
+// TestAddressMovesToAnotherNode: what one object gives up another one has in the same
+// transaction, or the daemon would refuse it.
+func TestAddressMovesToAnotherNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	w.kube.Set(node("n2b", "192.0.2.2", "10.244.2.0/24"))
+	eventually(t, "the daemon has refused it", func() bool { return strings.Contains(w.log.String(), "refuses an object") })
+	w.kube.Delete(node("n2", ""))
+	w.inStep(api.KindPeer, "n2b")
+}
+
+// TestThisNodeIsNotTakenAway: what carries pods stays where the node's object is deleted.
+func TestThisNodeIsNotTakenAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPodNetwork, nodes.Network)
+	w.kube.Delete(node("n1", ""))
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
+	w.inStep(api.KindPeer, "n2 n3")
+	w.inStep(api.KindPodNetwork, nodes.Network)
+	w.kube.Set(node("n1", "192.0.2.1", "10.244.1.0/24"))
+	w.kube.Delete(node("n3", ""))
+	w.inStep(api.KindPeer, "n2")
+}
+
+func TestConditionOfTheNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	condition := func() (c corev1.NodeCondition) {
+		for _, c := range w.kube.Node("n1").Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				return c
+			}
+		}
+		return c
+	}
+	eventually(t, "the condition is told", func() bool { return condition().Status == corev1.ConditionFalse })
+	if c := condition(); c.Reason != reasonReady || c.LastTransitionTime.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	patches := w.kube.Calls("patch nodes")
+	n := w.kube.Node("n1")
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NodeInitialization"}}
+	w.kube.Set(n)
+	eventually(t, "the condition is told again", func() bool { return condition().Status == corev1.ConditionFalse })
+	if now := w.kube.Calls("patch nodes"); now > patches+2 {
+		t.Errorf("%d patches for one change", now-patches)
+	}
+}
+
+// TestNetworkIsReadyWithoutAnEvent: the agent asked while the network of pods was being made
+// anew. That it is as before then is no news to the daemon.
+func TestNetworkIsReadyWithoutAnEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, _ := w.agent()
+	ready := func() bool { is, _ := a.Readiness(); return is }
+	eventually(t, "ready", ready)
+	for range 3 { // an event that comes late may help once
+		a.state.network(api.StatePending, "not applied yet")
+		a.queue.poke() // as the event did that had it ask
+		eventually(t, "ready again", ready)
+	}
+}
+
+// TestNodeGetsItsSubnetsLater: a node joins the cluster before it has podCIDRs.
+func TestNodeGetsItsSubnetsLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.kube.Set(node("n1", "192.0.2.1"))
+	a, _ := w.agent()
+	w.inStep(api.KindService, "default/kubernetes")
+	eventually(t, "the agent says what is missing", func() bool {
+		ready, why := a.Readiness()
+		return !ready && strings.Contains(why, "podCIDRs")
+	})
+	if got := w.daemon.names(api.KindPodNetwork); got != "" {
+		t.Errorf("there is a PodNetwork, %s, without subnets", got)
+	}
+	status, reason, _ := a.state.condition(time.Now().Add(podsGrace))
+	if status != corev1.ConditionTrue || reason != reasonNotReady {
+		t.Errorf("condition %s %s", status, reason)
+	}
+	w.kube.Set(node("n1", "192.0.2.1", "10.244.1.0/24"))
+	eventually(t, "the agent is ready", func() bool { ready, _ := a.Readiness(); return ready })
+	w.inStep(api.KindPodNetwork, nodes.Network)
+}
+
+func TestWrongAnnotationIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bad := node("n3", "192.0.2.3", "10.244.3.0/24")
+	bad.Annotations = map[string]string{nodes.AnnotationUnderlay: "nowhere"}
+	w.kube.Set(bad)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	eventually(t, "an event tells of it", func() bool {
+		for _, e := range w.kube.Events() {
+			if e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == "n3" && strings.Contains(e.Message, nodes.AnnotationUnderlay) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// leftover is what an agent of before has told the daemon.
+func (w *world) leftover(name string) {
+	w.t.Helper()
+	_, err := w.daemon.Apply(w.t.Context(), api.ApplyParams{Objects: []api.Object{{
+		Kind: api.KindPeer, Name: name, Owner: nodes.Owner, Spec: raw(w.t, api.PeerSpec{Underlay: api.Words{"192.0.2.99"}, Prefixes: api.Words{"10.244.99.0/24"}}),
+	}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestNothingIsTakenAwayBeforeListsAreWhole: an API server that is not well is no reason
+// to take anything away.
+func TestNothingIsTakenAwayBeforeListsAreWhole(t *testing.T) {
+	t.Parallel()
+	answer := func(code int, body string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(body)) // a client that is gone does not want it
+			return true
+		}
+	}
+	for name, fault := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"error":      answer(http.StatusInternalServerError, `{}`),
+		"empty list": answer(http.StatusOK, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`),
+		"no JSON":    answer(http.StatusOK, `{"kind":"NodeL`),
+		"gone":       answer(http.StatusGone, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`),
+		"hang up":    func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.leftover("old")
+			w.kube.NoStreams(true)
+			w.kube.Fault(func(rw http.ResponseWriter, r *http.Request) bool {
+				return strings.HasSuffix(r.URL.Path, "/"+testkube.Nodes) && fault(rw, r)
+			})
+			a, _ := w.agent()
+			eventually(t, "the nodes were asked for six times", func() bool {
+				return w.kube.Calls("list nodes")+w.kube.Calls("watch nodes") >= 6
+			})
+			if got := w.daemon.names(api.KindPeer); got != "old" {
+				t.Errorf("the daemon has %q, want old", got)
+			}
+			eventually(t, "the agent says what it waits for", func() bool {
+				ready, why := a.Readiness()
+				return !ready && why == "the API server has not told all nodes yet"
+			})
+			w.kube.Fault(nil)
+			w.inStep(api.KindPeer, "n2")
+		})
+	}
+}
+
+func TestDaemonIsKilledAndForgets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	w.daemon.kill()
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
+	w.kube.Delete(node("n2", ""))
+	w.daemon.start()
+	w.inStep(api.KindPeer, "n3")
+}
+
+// TestSomebodyElseDeletes: what is ours is put right when others change it.
+func TestSomebodyElseDeletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindPeer, Name: "n2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.inStep(api.KindPeer, "n2")
+}
+
+func TestWatchIsTooOld(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	w.kube.Fault(func(rw http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) })
+	w.kube.CutWatches()
+	w.kube.Delete(node("n2", ""))
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
+	w.kube.Forget()
+	w.kube.Fault(nil)
+	w.inStep(api.KindPeer, "n3")
+}
+
+// TestLostEvents: what somebody else does is seen although the events that told of it did
+// not fit the daemon's queue.
+func TestLostEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindPeer, "n2")
+	flood := func(value int) {
+		t.Helper()
+		var objects []api.Object
+		for i := range 6000 {
+			objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: fmt.Sprintf("g%d", i), Spec: raw(t, map[string]any{"members": []string{fmt.Sprintf("192.0.2.%d", value)}})})
+		}
+		if _, err := w.daemon.Apply(t.Context(), api.ApplyParams{Objects: objects}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := 0
+	for i := 0; lost == 0 && i < 10; i++ {
+		sub, err := w.daemon.Subscribe(t.Context(), api.TopicChanges) // one that reads as late as the agent may
+		if err != nil {
+			t.Fatal(err)
+		}
+		flood(2*i + 1)
+		if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindPeer, Name: "n2"}}}); err != nil {
+			t.Fatal(err)
+		}
+		flood(2*i + 2)
+		for seen := 0; seen < 12001 && lost == 0; seen++ {
+			e, err := sub.Next(t.Context())
+			if err != nil {
+				break // hung up on
+			}
+			lost += int(e.Lost)
+		}
+		sub.Close()
+		w.inStep(api.KindPeer, "n2")
+	}
+	if lost == 0 {
+		t.Error("no event was lost: the test shows nothing")
+	}
+}

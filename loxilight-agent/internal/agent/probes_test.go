@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
+)
+
+func TestProbesAndFigures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, _ := w.agent()
+	probe := httptest.NewServer(health.Handler(a))
+	defer probe.Close()
+	ask := func(path string) (int, string) {
+		t.Helper()
+		r, err := http.Get(probe.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		var body strings.Builder
+		if err := r.Write(&body); err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, body.String()
+	}
+	served := httptest.NewServer(metricsHandler(a.Metrics()))
+	defer served.Close()
+	for path, want := range map[string]string{"/metrics": "loxilight_agent_", "/proxyMode": "loxilight"} {
+		if r, err := http.Get(served.URL + path); err != nil {
+			t.Error(err)
+		} else if body, err := io.ReadAll(r.Body); err != nil || r.Body.Close() != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %s, %v, %q", path, r.Status, err, body)
+		}
+	}
+	w.inStep(api.KindService, "default/kubernetes")
+	eventually(t, "ready", func() bool { code, _ := ask("/readyz"); return code == http.StatusOK })
+	if code, body := ask("/healthz"); code != http.StatusOK || !strings.Contains(body, `"nodeEligible":true`) {
+		t.Errorf("healthz: %d %s", code, body)
+	}
+	doomed := w.kube.Node("n1")
+	doomed.Spec.Taints = []corev1.Taint{{Key: taintRemoval, Effect: corev1.TaintEffectNoSchedule}}
+	w.kube.Set(doomed)
+	eventually(t, "not eligible", func() bool { code, _ := ask("/healthz"); return code == http.StatusServiceUnavailable })
+	if code, _ := ask("/livez"); code != http.StatusOK {
+		t.Errorf("livez: %d, but the agent is well", code)
+	}
+	s := slice("default", "kubernetes", "kubernetes", "192.0.2.100", "192.0.2.101")
+	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(-time.Second).Format(time.RFC3339Nano)}
+	w.kube.Set(s)
+	eventually(t, "two backends", func() bool { return backends(w.daemon.has()["Service/default/kubernetes"]) == 2 })
+	var figures strings.Builder
+	eventually(t, "the latency is counted", func() bool {
+		figures.Reset()
+		if err := a.Metrics().Write(&figures); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(figures.String(), "loxilight_agent_endpoints_latency_seconds_count 1\n")
+	})
+	for _, want := range []string{
+		`loxilight_agent_endpoints_latency_seconds_bucket{le="0.5"} 0`, "loxilight_agent_in_step 1", "loxilight_agent_ready 1",
+		"loxilight_agent_nodes 2", "loxilight_agent_objects 5",
+	} {
+		if !strings.Contains(figures.String(), want+"\n") {
+			t.Errorf("no %q in\n%s", want, figures.String())
+		}
+	}
+	w.daemon.kill()
+	eventually(t, "not ready", func() bool { code, _ := ask("/readyz"); return code == http.StatusServiceUnavailable })
+	if code, _ := ask("/livez"); code != http.StatusOK {
+		t.Errorf("livez: %d right after the daemon was killed", code)
+	}
+}

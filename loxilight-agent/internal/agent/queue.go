@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"sync"
+	"time"
+)
+
+// queue is what has changed in the cluster and was not translated yet: each thing once,
+// with when it changed first.
+type queue struct {
+	mu     sync.Mutex
+	items  map[item]time.Time
+	oldest time.Time // when the first of the items was put
+	wake   chan struct{}
+}
+
+// item is a thing to translate.
+type item struct {
+	kind itemKind
+	key  string
+}
+
+type itemKind int
+
+const (
+	itemNode     itemKind = iota // by name
+	itemService                  // by namespace/name
+	itemAll                      // everything: this node has changed
+	itemAnnounce                 // addresses of load balancers: the nodes that share them have changed
+)
+
+func newQueue() *queue { return &queue{items: map[item]time.Time{}, wake: make(chan struct{}, 1)} }
+
+// put adds an item that changed at a time; zero: that is not known.
+func (q *queue) put(i item, since time.Time) {
+	q.mu.Lock()
+	if before, there := q.items[i]; !there || before.IsZero() || !since.IsZero() && since.Before(before) {
+		q.items[i] = since
+	}
+	if q.oldest.IsZero() {
+		q.oldest = time.Now()
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
+// poke wakes whoever waits for items.
+func (q *queue) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all items, and leaves none.
+func (q *queue) take() map[item]time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items, q.oldest = map[item]time.Time{}, time.Time{}
+	return items
+}
+
+// waiting says how many items there are, and since when.
+func (q *queue) waiting() (count int, oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items), q.oldest
+}

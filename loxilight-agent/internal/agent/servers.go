@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+)
+
+// apiService is the Service of the API servers, as each cluster has it.
+const apiService = "default/kubernetes"
+
+// servers returns the addresses of the API servers themselves: as the cluster says, or
+// before it has said anything, as the daemon was told by an agent before this one.
+func (a *Agent) servers() []string {
+	if known := a.known.Load(); known != nil {
+		return slices.Clone(*known)
+	}
+	return slices.Clone(a.before())
+}
+
+// noteServers takes over what the cluster says of its API servers. One that takes itself
+// out before it stops may be the only one: those that were there last are remembered then.
+func (a *Agent) noteServers() {
+	var addresses []string
+	for _, slice := range unpack(a.slices.By(apiService)) {
+		for _, p := range slice.Ports {
+			if p.Port == nil {
+				continue
+			}
+			for i := range slice.Endpoints {
+				e := &slice.Endpoints[i]
+				if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
+					addresses = append(addresses, net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*p.Port))))
+				}
+			}
+		}
+	}
+	if len(addresses) > 0 {
+		a.known.Store(&addresses)
+	}
+}
+
+// askBefore asks the daemon where the API servers were when it was told last.
+func (a *Agent) askBefore() []string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var addresses []string
+	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner, Labels: map[string]string{"namespace": "default", "service": "kubernetes"}}) {
+		if err != nil {
+			return nil
+		}
+		var spec api.ServiceSpec
+		if strings.Count(o.Name, "/") != 1 || decode(o.Spec, &spec) != nil { // those of its cluster IP
+			continue
+		}
+		for _, b := range spec.Backends {
+			addresses = append(addresses, b.Address)
+		}
+	}
+	return addresses
+}
+
+// onceIn returns f, which is not called again before so long has passed.
+func onceIn(pause time.Duration, f func() []string) func() []string {
+	var mu sync.Mutex
+	var last []string
+	var at time.Time
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); at.IsZero() || now.Sub(at) > pause {
+			last, at = f(), now
+		}
+		return last
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
+)
+
+// translator is what the translation of Services remembers. It is of the goroutine that
+// speaks to the daemon.
+type translator struct {
+	node     *services.Node
+	claims   *services.Claims
+	prefixes []netip.Prefix    // of node ports
+	problems map[string]string // of services, by namespace/name: what was told last
+
+	announcers []string            // nodes that share the addresses of load balancers
+	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
+}
+
+// selectorOf chooses the Services and EndpointSlices that are ours to look at.
+func selectorOf(proxyName string) labels.Selector {
+	must := func(name string, op selection.Operator, values ...string) labels.Requirement {
+		r, err := labels.NewRequirement(name, op, values)
+		if err != nil {
+			panic(err) // the names are constants, and the value was checked
+		}
+		return *r
+	}
+	proxy := must(labelProxyName, selection.DoesNotExist)
+	if proxyName != "" {
+		proxy = must(labelProxyName, selection.Equals, proxyName)
+	}
+	return labels.NewSelector().Add(proxy, must(corev1.IsHeadlessService, selection.DoesNotExist))
+}
+
+// neverEmpty refuses an empty list of what each cluster has: the API server itself has a
+// Service and an EndpointSlice. Other proxies' names choose what there need not be.
+func neverEmpty[T any](proxyName, resource string) func([]*T) error {
+	if proxyName != "" {
+		return nil
+	}
+	return func(list []*T) error {
+		if len(list) == 0 {
+			return fmt.Errorf("%w: no %s at all, not even those of the API server itself", kube.ErrImplausible, resource)
+		}
+		return nil
+	}
+}
+
+// serviceOf returns namespace/name of the service of a slice; empty: it has none.
+func serviceOf(s *packed) string {
+	if name := s.Labels[discoveryv1.LabelServiceName]; name != "" {
+		return kube.Key(s.Namespace, name)
+	}
+	return ""
+}
+
+// serviceChanged is called for each change of a Service.
+func (a *Agent) serviceChanged(old, now *corev1.Service) {
+	s := either(now, old)
+	a.queue.put(item{itemService, kube.Key(s.Namespace, s.Name)}, time.Time{})
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer || old != nil && old.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		select {
+		case a.balancers <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// sliceChanged is called for each change of an EndpointSlice.
+func (a *Agent) sliceChanged(old, now *packed) {
+	var before, after string
+	if old != nil {
+		before = serviceOf(old)
+	}
+	if now != nil {
+		after = serviceOf(now)
+	}
+	if before == apiService || after == apiService {
+		a.noteServers()
+	}
+	if before != "" && before != after {
+		a.queue.put(item{itemService, before}, time.Time{})
+	}
+	if after != "" {
+		a.queue.put(item{itemService, after}, triggered(old, now))
+	}
+}
+
+// triggered returns when the pods changed that made a slice change, as the controller that
+// wrote it says; zero: it does not, or did before.
+func triggered(old, now *packed) time.Time {
+	text := now.Annotations[corev1.EndpointsLastChangeTriggerTime]
+	if text == "" || old != nil && old.Annotations[corev1.EndpointsLastChangeTriggerTime] == text {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || old == nil && time.Since(at) > time.Hour { // told of at the start
+		return time.Time{}
+	}
+	return at
+}
+
+// newTranslator begins anew with what this node is.
+func (a *Agent) newTranslator(node *corev1.Node) *translator {
+	t := &translator{claims: &services.Claims{}, problems: map[string]string{}, here: map[netip.Addr]bool{}}
+	for _, text := range a.o.Config.NodePorts.Addresses {
+		if p, err := netip.ParsePrefix(text); err == nil { // checked before
+			t.prefixes = append(t.prefixes, p)
+		}
+	}
+	t.node = services.NewNode(node, t.prefixes)
+	if len(t.prefixes) > 0 {
+		a.health.SetAddresses(t.node.NodePorts)
+	}
+	t.node.ProxyName = a.o.Config.ServiceProxyName
+	if a.pools != nil && a.o.Config.LoadBalancer.Announce {
+		t.announcers = a.announcers()
+		t.node.Pool = func(ip netip.Addr) (ours, here bool) { return a.pools.Has(ip), t.here[ip] }
+	}
+	if a.translator != nil {
+		t.problems = a.translator.problems
+	}
+	return t
+}
+
+// translateServices translates all services, as this node is now; since says of some when
+// they changed.
+func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
+	a.translator = a.newTranslator(node)
+	all := a.services.All()
+	for _, s := range all {
+		a.translator.claims.Set(a.translator.node, s)
+	}
+	there := make(map[string]bool, len(all))
+	for _, s := range all {
+		key := kube.Key(s.Namespace, s.Name)
+		there[key] = true
+		a.tellService(key, s, since[item{itemService, key}])
+	}
+	for _, group := range a.keeper.Groups() {
+		if key, ok := strings.CutPrefix(group, groupService); ok && !there[key] {
+			a.forgetService(key, time.Time{})
+		}
+	}
+}
+
+// translateService translates one service, and those that win or lose something by it.
+func (a *Agent) translateService(key string, since time.Time) {
+	if a.translator == nil {
+		return // this node is not known yet: then all are translated
+	}
+	var affected []services.Key
+	if s := a.services.Get(key); s != nil {
+		affected = a.translator.claims.Set(a.translator.node, s)
+		a.tellService(key, s, since)
+	} else {
+		namespace, name, _ := strings.Cut(key, "/")
+		affected = a.translator.claims.Delete(services.Key{Namespace: namespace, Name: name})
+		a.forgetService(key, since)
+	}
+	for _, other := range affected {
+		if s := a.services.Get(other.String()); s != nil {
+			a.tellService(other.String(), s, since)
+		}
+	}
+}
+
+func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
+	a.translator.announce(a, key, s)
+	t := services.TranslateService(a.translator.node, s, unpack(a.slices.By(key)), a.translator.claims)
+	a.keeper.Set(groupService+key, t.Objects, since)
+	a.health.Set(services.Key{Namespace: s.Namespace, Name: s.Name}, t.Health)
+	problems := strings.Join(t.Problems, "; ")
+	if problems != "" && problems != a.translator.problems[key] {
+		a.complain(aboutService(s), reasonInvalid, errors.New(problems))
+	}
+	if problems == "" {
+		delete(a.translator.problems, key)
+	} else {
+		a.translator.problems[key] = problems
+	}
+}
+
+func (a *Agent) forgetService(key string, since time.Time) {
+	a.keeper.Set(groupService+key, nil, since)
+	namespace, name, _ := strings.Cut(key, "/")
+	a.health.Set(services.Key{Namespace: namespace, Name: name}, nil)
+	delete(a.translator.problems, key)
+}
+
+func aboutService(s *corev1.Service) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+}
+
+// serviceNamed returns the Service that an object of ours is of, by its name; nil: none.
+func (a *Agent) serviceNamed(object string) *corev1.Service {
+	namespace, rest, _ := strings.Cut(object, "/")
+	if end := strings.IndexAny(rest, ":/"); end >= 0 {
+		rest = rest[:end]
+	}
+	return a.services.Get(kube.Key(namespace, rest))
+}
+
+// logCounts tells how much of the cluster there is.
+func (a *Agent) logCounts() {
+	a.log.Info("the cluster is known", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()))
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testkube"
+)
+
+// service is one of type ClusterIP with one port, 80.
+func service(namespace, name, clusterIP string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u-1", CreationTimestamp: metav1.Unix(1700000000, 0)},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// slice is one of a service, with endpoints that are ready at port 8080.
+func slice(namespace, service, name string, addresses ...string) *discoveryv1.EndpointSlice {
+	ready, port, protocol, unnamed := true, int32(8080), corev1.ProtocolTCP, ""
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &unnamed, Port: &port, Protocol: &protocol}},
+	}
+	for _, a := range addresses {
+		node := "n2"
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	return s
+}
+
+// apiServer is what each cluster has: the Service of the API server.
+func apiServer(k *testkube.Server) {
+	s := slice("default", "kubernetes", "kubernetes", "192.0.2.100")
+	k.Set(service("default", "kubernetes", "10.96.0.1"), s)
+}
+
+func backends(spec string) int { return strings.Count(spec, `"address":`) }
+
+func TestServicesComeChangeAndGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes")
+	w.kube.Set(service("shop", "web", "10.96.0.7"))
+	w.inStep(api.KindService, "default/kubernetes shop/web")
+	if spec := w.daemon.has()["Service/shop/web"]; backends(spec) != 0 || !strings.Contains(spec, `"10.96.0.7:80/tcp"`) {
+		t.Errorf("without endpoints: %s", spec)
+	}
+	w.kube.Set(slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6"), slice("shop", "web", "web-b", "10.244.2.7"))
+	eventually(t, "three backends", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 3 })
+	w.kube.Set(slice("shop", "other", "web-a", "10.244.2.5")) // the slice is another service's now
+	eventually(t, "one backend", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 1 })
+	w.kube.Delete(service("shop", "web", ""))
+	w.inStep(api.KindService, "default/kubernetes")
+}
+
+// TestPortIsRenamed: the frontend moves from one object to another, by one transaction.
+func TestPortIsRenamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := service("shop", "web", "10.96.0.7")
+	s.Spec.Ports[0].Name = "http"
+	w.kube.Set(s)
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/web:http")
+	before, err := w.daemon.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = service("shop", "web", "10.96.0.7")
+	s.Spec.Ports[0].Name = "www"
+	w.kube.Set(s)
+	w.inStep(api.KindService, "default/kubernetes shop/web:www")
+	changes, err := w.daemon.Changes(t.Context(), before.Revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(changes.Changes) != 2 || changes.Changes[0].Revision != changes.Changes[1].Revision {
+		t.Errorf("not one transaction: %+v", changes.Changes)
+	}
+}
+
+// TestBurstIsFewTransactions: what changes at once is told at once.
+func TestBurstIsFewTransactions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes")
+	before, err := w.daemon.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count = 300
+	for i := range count {
+		name := fmt.Sprintf("s%d", i)
+		w.kube.Set(service("shop", name, fmt.Sprintf("10.96.%d.%d", 1+i/200, 1+i%200)), slice("shop", name, name, fmt.Sprintf("10.244.2.%d", 1+i%200)))
+	}
+	eventually(t, "all services", func() bool { return len(strings.Fields(w.daemon.names(api.KindService))) == count+1 })
+	eventually(t, "all backends", func() bool {
+		for ref, spec := range w.daemon.has() {
+			if strings.HasPrefix(ref, "Service/") && backends(spec) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	after, err := w.daemon.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := after.Revision - before.Revision; n > 60 {
+		t.Errorf("%d transactions for %d services", n, count)
+	} else {
+		t.Logf("%d transactions for %d services", n, count)
+	}
+}
+
+// TestRefusedServiceDoesNotHoldUpOthers, and is told to people.
+func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes")
+	if _, err := w.daemon.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{{
+		Kind: api.KindService, Name: "by-hand", Spec: raw(t, api.ServiceSpec{Frontends: []string{"10.96.0.7:80/tcp"}}),
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.kube.Set(service("shop", "taken", "10.96.0.7"), service("shop", "web", "10.96.0.8"))
+	w.inStep(api.KindService, "default/kubernetes shop/web")
+	eventually(t, "an event tells of it", func() bool {
+		for _, e := range w.kube.Events() {
+			if e.InvolvedObject.Kind == "Service" && e.InvolvedObject.Name == "taken" && e.InvolvedObject.UID == "u-1" && strings.Contains(e.Message, "by-hand") {
+				return true
+			}
+		}
+		return false
+	})
+	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindService, Name: "by-hand"}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is tried again by itself
+}
+
+// TestRefusedChangeLeavesWhatIsThere: a service stays as it was where the daemon does not
+// take the change, over restarts of both.
+func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.kube.Set(service("shop", "web", "10.96.0.7"), slice("shop", "web", "a", "10.244.2.5"))
+	_, stop := w.agent()
+	eventually(t, "the backend", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 1 })
+	if _, err := w.daemon.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{{
+		Kind: api.KindService, Name: "by-hand", Spec: raw(t, api.ServiceSpec{Frontends: []string{"10.96.0.9:80/tcp"}}),
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.kube.Set(service("shop", "web", "10.96.0.9"))
+	eventually(t, "it is refused", func() bool { return strings.Contains(w.log.String(), "refuses an object") })
+	there := func() bool { return strings.Contains(w.daemon.has()["Service/shop/web"], "10.96.0.7:80/tcp") }
+	if !there() {
+		t.Error("the service is not as it was")
+	}
+	w.daemon.kill()
+	w.daemon.start()
+	w.kube.Set(service("shop", "new", "10.96.0.10"))
+	eventually(t, "another service", func() bool { return w.daemon.has()["Service/shop/new"] != "" })
+	if !there() {
+		t.Error("the service is not as it was after the daemon was killed")
+	}
+	stop()
+	w.agent()
+	w.kube.Delete(service("shop", "new", ""))
+	w.inStep(api.KindService, "default/kubernetes shop/web")
+	if !there() {
+		t.Error("the service is not as it was for another agent")
+	}
+}
+
+// TestTriggered: latency is measured from when pods changed, not from when the agent heard of it.
+func TestTriggered(t *testing.T) {
+	at := time.Now().Add(-3 * time.Second).UTC()
+	plain, annotated := slice("a", "b", "c"), slice("a", "b", "c")
+	annotated.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: at.Format(time.RFC3339Nano)}
+	old, _ := pack(plain)
+	now, _ := pack(annotated)
+	if got := triggered(old, now); !got.Equal(at) {
+		t.Errorf("%s, want %s", got, at)
+	}
+	if got := triggered(now, now); !got.IsZero() {
+		t.Errorf("told before: %s", got)
+	}
+	if got := triggered(nil, old); !got.IsZero() {
+		t.Errorf("not told: %s", got)
+	}
+}
+
+func TestPackedSliceIsTheSame(t *testing.T) {
+	ready, no, node := true, false, "n2"
+	s := slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6")
+	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &ready, Terminating: &ready}
+	s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}, ForNodes: []discoveryv1.ForNode{{Name: node}}}
+	p, ok := pack(s.DeepCopy())
+	if !ok {
+		t.Fatal("not packed")
+	}
+	if again, ok := pack(p); !ok || again != p {
+		t.Error("packed twice")
+	}
+	if got := p.slice(); !reflect.DeepEqual(got, s) {
+		t.Errorf("got %+v\nwant %+v", got, s)
+	}
+}

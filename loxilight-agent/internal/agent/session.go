@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+)
+
+// The pauses before a daemon that is not there, or not well, is tried again.
+const sessionPauseMin, sessionPauseMax = 100 * time.Millisecond, 5 * time.Second
+
+// A burst of changes is one transaction: the first one waits that long for others, and
+// after large transactions longer, so that the daemon has time for other things.
+const gatherMin, gatherMax = 20 * time.Millisecond, time.Second
+
+// keepInStep keeps the daemon in step, one session after the other, until ctx ends.
+func (a *Agent) keepInStep(ctx context.Context) {
+	last := ""
+	for pause := sessionPauseMin; ctx.Err() == nil; pause = min(2*pause, sessionPauseMax) {
+		begin := time.Now()
+		inStep, err := a.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.state.lost(err)
+		if inStep && time.Since(begin) > sessionPauseMax {
+			pause = sessionPauseMin
+		}
+		level := slog.LevelWarn
+		if text := err.Error(); !inStep && text == last { // said already
+			level = slog.LevelDebug
+		} else {
+			last = text
+		}
+		a.log.Log(ctx, level, "out of step with the daemon; it is tried again", slog.Any("error", err), slog.Duration("pause", pause))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// lookAgain is how often a network of pods that is not Ready is looked at: what it waits
+// for may be put right without an outcome that is new, and so without an event.
+const lookAgain = time.Second
+
+// session is one connection to the daemon's events: everything is replaced, and kept in
+// step until the connection ends.
+func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
+	sub, err := a.o.Daemon.Subscribe(ctx, api.TopicChanges, api.TopicStatus)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer cancel(nil)
+	defer sub.Close()
+	news := &news{}
+	reader.Go(func() { cancel(news.read(ctx, sub, a.queue.poke)) })
+	if err := a.replace(ctx); err != nil {
+		return false, ended(ctx, err)
+	}
+	for {
+		if err := a.step(ctx, news); err != nil {
+			return true, ended(ctx, err)
+		}
+	}
+}
+
+// ended returns why a session did: of an error that comes with the end of the connection,
+// that end.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// step waits for something to do, and does it.
+func (a *Agent) step(ctx context.Context, news *news) error {
+	var retry <-chan time.Time
+	if next := a.keeper.Next(); !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		retry = timer.C
+	}
+	var look <-chan time.Time
+	if next := a.state.nextLook(); !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		look = timer.C
+	}
+	select {
+	case <-a.queue.wake:
+	case <-retry:
+	case <-look:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(a.state.gather):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	a.translate()
+	begin := time.Now()
+	foreign, err := a.digest(ctx, news)
+	switch {
+	case err != nil:
+	case foreign:
+		err = a.repair(ctx)
+	default:
+		err = a.keeper.Flush(ctx)
+	}
+	a.state.gather = min(max(2*time.Since(begin), gatherMin), gatherMax)
+	if err == nil {
+		a.state.count(a.keeper.Len(), a.keeper.Refused())
+	}
+	return err
+}
+
+// replace makes everything in the daemon as it is wanted.
+func (a *Agent) replace(ctx context.Context) error {
+	if err := a.keeper.Replace(ctx); err != nil {
+		return err
+	}
+	a.state.inStep()
+	debug.FreeOSMemory() // what it took to translate and send everything is not needed again soon
+	a.state.count(a.keeper.Len(), a.keeper.Refused())
+	return a.lookAtNetwork(ctx)
+}
+
+// repair is replace because somebody else has changed what is ours: not more often than
+// every second, and less where that goes on.
+func (a *Agent) repair(ctx context.Context) error {
+	pause := a.state.repairPause()
+	a.figures.repairs.Add(1)
+	a.log.Warn("somebody else has changed objects of the cluster; they are put right", slog.Duration("pause", pause))
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return a.replace(ctx)
+}
+
+// digest looks at what the daemon's events have told. foreign is set where they mean that
+// it does not have what is wanted.
+func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error) {
+	changes, statuses, lost := news.take()
+	var seen uint64
+	for _, c := range changes {
+		foreign = foreign || a.keeper.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
+		seen = max(seen, c.Revision)
+	}
+	if !lost { // otherwise something before it may have been missed
+		a.keeper.Seen(seen)
+	}
+	next := a.state.nextLook()
+	look := lost || !next.IsZero() && !time.Now().Before(next)
+	for _, s := range statuses {
+		look = look || s.Kind == api.KindPodNetwork && s.Name == nodes.Network
+		if s.State == api.StateError && s.Backend == "" && slices.Contains(Kinds, s.Kind) {
+			a.failing(api.ObjectRef{Kind: s.Kind, Name: s.Name}, s.Message)
+		}
+	}
+	if lost && !foreign {
+		if foreign, err = a.keeper.CatchUp(ctx); err != nil {
+			return false, err
+		}
+	}
+	if look {
+		err = a.lookAtNetwork(ctx)
+	}
+	return foreign, err
+}
+
+// lookAtNetwork asks the daemon how the network of pods is.
+func (a *Agent) lookAtNetwork(ctx context.Context) error {
+	o, err := a.o.Daemon.Get(ctx, api.KindPodNetwork, nodes.Network)
+	if none, ok := errors.AsType[*api.Error](err); ok && none.Reason() == api.ReasonNotFound {
+		why := "the node has no podCIDRs yet: does the controller manager allocate them (--allocate-node-cidrs)?"
+		if node := a.self(); node != nil {
+			if cidrs, err := nodes.PodCIDRs(node); err != nil || len(cidrs) > 0 {
+				why = "the daemon does not take it: see the events of the node"
+			}
+		}
+		a.state.network(api.StatePending, why)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var status api.PodNetworkStatus
+	if err := decode(o.Status, &status); err != nil {
+		return err
+	}
+	a.state.network(status.State, status.Message)
+	return nil
+}
+
+// news is what the daemon's events have told, and was not looked at yet.
+type news struct {
+	mu       sync.Mutex
+	changes  []api.ChangeEvent
+	statuses []api.StatusEvent
+	lost     bool
+}
+
+// newsMax is how many events are kept: with more, the daemon is asked.
+const newsMax = 10000
+
+// read reads events until there are none any more.
+func (n *news) read(ctx context.Context, sub *client.Subscription, wake func()) error {
+	for {
+		e, err := sub.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if err := n.add(&e); err != nil {
+			return err
+		}
+		wake()
+	}
+}
+
+func (n *news) add(e *client.Event) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e.Lost > 0 || len(n.changes)+len(n.statuses) > newsMax {
+		n.lost = true
+	}
+	if e.Data == nil || n.lost {
+		return nil
+	}
+	if e.Topic == api.TopicStatus {
+		var s api.StatusEvent
+		if err := e.Decode(&s); err != nil {
+			return err
+		}
+		n.statuses = append(n.statuses, s)
+		return nil
+	}
+	var c api.ChangeEvent
+	if err := e.Decode(&c); err != nil {
+		return err
+	}
+	n.changes = append(n.changes, c)
+	return nil
+}
+
+func (n *news) take() ([]api.ChangeEvent, []api.StatusEvent, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changes, statuses, lost := n.changes, n.statuses, n.lost
+	n.changes, n.statuses, n.lost = nil, nil, false
+	return changes, statuses, lost
+}

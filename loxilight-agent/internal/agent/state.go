@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// state is how the agent and its daemon are, for those who ask: probes, the condition of
+// the node, metrics.
+type state struct {
+	mu          sync.Mutex
+	synced      bool      // the daemon has had everything once
+	daemon      bool      // it is in step now
+	since       time.Time // since when it is, or is not
+	pods        string    // state of the PodNetwork; empty: nobody knows yet
+	podsMessage string
+	podsSince   time.Time
+	podsLooked  time.Time // when the daemon was asked
+	failure     string    // why the daemon is not in step
+	objects     int       // that the daemon is to have
+	refused     int       // that it does not take
+	updated     time.Time // when it last had everything
+	changed     chan struct{}
+
+	// Of the goroutine that speaks to the daemon.
+	gather     time.Duration
+	lastRepair time.Time
+	repairs    time.Duration // the last pause before a repair
+}
+
+func newState() *state {
+	now := time.Now()
+	return &state{since: now, podsSince: now, changed: make(chan struct{}, 1), gather: gatherMin}
+}
+
+// poke wakes the one that tells the node's condition.
+func (s *state) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *state) inStep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.daemon {
+		s.since = time.Now()
+	}
+	s.synced, s.daemon, s.failure = true, true, ""
+	s.poke()
+}
+
+// lost notes that the daemon is not in step.
+func (s *state) lost(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.daemon {
+		s.since = time.Now()
+	}
+	s.daemon, s.failure = false, err.Error()
+	s.poke()
+}
+
+// numbers is what figures and probes are made of.
+type numbers struct {
+	synced, daemon   bool
+	since, updated   time.Time
+	objects, refused int
+}
+
+func (s *state) numbers() numbers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return numbers{s.synced, s.daemon, s.since, s.updated, s.objects, s.refused}
+}
+
+// count notes what the daemon has and does not have.
+func (s *state) count(objects, refused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects, s.refused, s.updated = objects, refused, time.Now()
+}
+
+func (s *state) network(state, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.pods == api.StateReady) != (state == api.StateReady) {
+		s.podsSince = time.Now()
+	}
+	s.pods, s.podsMessage, s.podsLooked = state, message, time.Now()
+	s.poke()
+}
+
+// nextLook is when the daemon is asked again how the network of pods is, whether it tells
+// of it or not; zero: it was Ready.
+func (s *state) nextLook() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pods == api.StateReady {
+		return time.Time{}
+	}
+	return s.podsLooked.Add(lookAgain)
+}
+
+// Readiness says whether the node can carry pods, and if not, why.
+func (a *Agent) Readiness() (ready bool, why string) {
+	s := a.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.synced && s.failure != "":
+		return false, "not in step with the daemon yet: " + s.failure
+	case !s.synced:
+		if missing := a.missing(); len(missing) > 0 {
+			return false, "the API server has not told all " + strings.Join(missing, ", ") + " yet"
+		}
+		return false, "the daemon is being told"
+	case !s.daemon:
+		return false, "out of step with the daemon: " + s.failure
+	case s.pods != api.StateReady:
+		return false, "PodNetwork/default is " + s.pods + ": " + s.podsMessage
+	}
+	return true, ""
+}
+
+// The pauses before what somebody else has changed is put right.
+const (
+	repairMin  = time.Second
+	repairMax  = time.Minute
+	repairOver = 10 * time.Minute // without one, the next is put right at once
+)
+
+func (s *state) repairPause() time.Duration {
+	now := time.Now()
+	switch quiet := now.Sub(s.lastRepair); {
+	case s.lastRepair.IsZero() || quiet > repairOver:
+		s.repairs = 0
+	case s.repairs == 0:
+		s.repairs = repairMin
+	default:
+		s.repairs = min(2*s.repairs, repairMax)
+	}
+	s.lastRepair = now
+	return s.repairs
+}
+
+func decode(raw json.RawMessage, into any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	return json.Unmarshal(raw, into)
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"log/slog"
+	"reflect"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+)
+
+// Groups of objects: what one thing of the cluster becomes.
+const (
+	groupSelf    = "self"
+	groupNode    = "node/"
+	groupService = "service/"
+)
+
+// nodeChanged is called for each change of a node.
+func (a *Agent) nodeChanged(old, now *corev1.Node) {
+	if same(old, now) {
+		return
+	}
+	if announces(old) != announces(now) && a.pools != nil {
+		a.queue.put(item{kind: itemAnnounce}, time.Time{})
+	}
+	name := either(old, now).Name
+	if name == a.o.NodeName {
+		a.queue.put(item{kind: itemAll}, time.Time{})
+		a.state.poke()
+		return
+	}
+	a.queue.put(item{itemNode, name}, time.Time{})
+}
+
+func either[T any](a, b *T) *T {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// same says whether two versions of a node are the same to us.
+func same(old, now *corev1.Node) bool {
+	if old == nil || now == nil {
+		return old == now
+	}
+	a, b := *old, *now
+	a.ResourceVersion, b.ResourceVersion = "", ""
+	return reflect.DeepEqual(&a, &b)
+}
+
+// translate takes what has changed in the cluster over into what is wanted.
+func (a *Agent) translate() {
+	items := a.queue.take()
+	if _, ok := items[item{kind: itemAll}]; ok {
+		a.translateSelf()
+		if node := a.self(); node != nil {
+			a.translateServices(node, items)
+		}
+	}
+	for i, since := range items {
+		switch i.kind {
+		case itemNode:
+			a.translateNode(i.key, since)
+		case itemService:
+			a.translateService(i.key, since)
+		case itemAnnounce:
+			a.announceAnew()
+		}
+	}
+}
+
+// translateAll does so with everything there is.
+func (a *Agent) translateAll() {
+	items := a.queue.take()
+	a.translateSelf()
+	for _, group := range a.keeper.Groups() {
+		if name, ok := strings.CutPrefix(group, groupNode); ok && a.nodes.Get(name) == nil {
+			a.translateNode(name, time.Time{})
+		}
+	}
+	for _, n := range a.nodes.All() {
+		if n.Name != a.o.NodeName {
+			a.translateNode(n.Name, time.Time{})
+		}
+	}
+	if node := a.self(); node != nil {
+		a.translateServices(node, items)
+	}
+}
+
+// translateSelf keeps what is in force where the node is not in the cluster any more.
+func (a *Agent) translateSelf() {
+	node := a.self()
+	if node == nil {
+		a.log.Warn("this node is not in the cluster any more; what is in force goes on", slog.String("node", a.o.NodeName))
+		return
+	}
+	objects, err := nodes.Self(a.o.Config, node)
+	if err != nil {
+		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
+		if objects == nil {
+			return
+		}
+	}
+	a.keeper.Set(groupSelf, objects, time.Time{})
+}
+
+func (a *Agent) translateNode(name string, since time.Time) {
+	node := a.nodes.Get(name)
+	if node == nil || name == a.o.NodeName {
+		a.keeper.Set(groupNode+name, nil, since)
+		return
+	}
+	peer, err := nodes.Peer(a.o.Config, node)
+	switch {
+	case err != nil: // what is in force goes on
+		a.complain(nodeOf(name), reasonInvalid, err)
+	case peer == nil:
+		a.keeper.Set(groupNode+name, nil, since)
+	default:
+		a.keeper.Set(groupNode+name, []api.Object{*peer}, since)
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config reads the configuration of the agent. Every key has a default, and a
+// key that does not exist is an error. It neither dials nor looks at the node.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+)
+
+// DefaultFile is where the configuration is when nobody says.
+const DefaultFile = "/etc/loxilight/agent.yaml"
+
+// Config is the configuration of one agent. [Default] makes a valid one.
+type Config struct {
+	// APIServer is the URL of the API server. Empty: as the kubeconfig says, or the
+	// environment of a pod, whose address has to be reached without our own services.
+	APIServer        string       `yaml:"apiServer"`
+	Tunnel           Tunnel       `yaml:"tunnel"`
+	Masquerade       Masquerade   `yaml:"masquerade"`
+	NodePorts        NodePorts    `yaml:"nodePorts"`
+	LoadBalancer     LoadBalancer `yaml:"loadBalancer"`
+	ServiceProxyName string       `yaml:"serviceProxyName"` // label service.kubernetes.io/service-proxy-name of the Services that are ours
+	Health           Listen       `yaml:"health"`
+	Metrics          Listen       `yaml:"metrics"`
+	Log              Log          `yaml:"log"`
+}
+
+// Tunnel says how pods of different nodes reach each other.
+type Tunnel struct {
+	Type   string `yaml:"type"`   // vxlan, geneve, gre; none: the underlay routes pods
+	VNI    uint32 `yaml:"vni"`    // of gre the key
+	Port   int    `yaml:"port"`   // of UDP; 0: the type's own
+	MTU    int    `yaml:"mtu"`    // of the device, bytes; 0: what fits the underlay
+	Device string `yaml:"device"` // its name; empty: by type and VNI
+}
+
+// Masquerade says whose address pods have outside.
+type Masquerade struct {
+	Enabled bool     `yaml:"enabled"`
+	Except  []string `yaml:"except"` // destinations that see the pods' own: addresses, prefixes
+}
+
+// NodePorts says at which of the node's addresses they are.
+type NodePorts struct {
+	Addresses []string `yaml:"addresses"` // prefixes; empty: the node's InternalIPs and ExternalIPs
+}
+
+// LoadBalancer gives out addresses to Services of that type.
+type LoadBalancer struct {
+	Pools    []Pool `yaml:"pools"`
+	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
+}
+
+// Pool is a set of addresses to be given out.
+type Pool struct {
+	Name      string   `yaml:"name"`
+	Addresses []string `yaml:"addresses"` // addresses, prefixes, ranges
+}
+
+// Listen is an address to listen on.
+type Listen struct {
+	Listen string `yaml:"listen"` // host:port; empty: nowhere
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  slog.Level `yaml:"level"`
+	Format string     `yaml:"format"` // text, json
+}
+
+// Default returns the configuration of an agent that is told nothing.
+func Default() *Config {
+	return &Config{
+		Tunnel:       Tunnel{Type: "vxlan", VNI: 100},
+		Masquerade:   Masquerade{Enabled: true},
+		LoadBalancer: LoadBalancer{Announce: true},
+		Health:       Listen{":10256"},
+		Metrics:      Listen{"127.0.0.1:10249"},
+		Log:          Log{Level: slog.LevelInfo, Format: "text"},
+	}
+}
+
+// Load reads the configuration from path. A file that is not there is the default
+// configuration if path is [DefaultFile], and an error anywhere else.
+func Load(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && path == DefaultFile {
+		return Default(), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads the configuration from data; name is for errors.
+func Parse(name string, data []byte) (*Config, error) {
+	c := Default()
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := dec.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: one document only", name)
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}
+
+var devicePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,12}$`)
+
+func (c *Config) check() error {
+	if u, err := url.Parse(c.APIServer); c.APIServer != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+		return fmt.Errorf("apiServer: %q is no URL, want https://ADDRESS:PORT", c.APIServer)
+	}
+	if err := c.Tunnel.check(); err != nil {
+		return fmt.Errorf("tunnel.%w", err)
+	}
+	for i, e := range c.Masquerade.Except {
+		if !isPrefix(e) && !isAddress(e) {
+			return fmt.Errorf("masquerade.except[%d]: %q is neither an address nor a prefix", i, e)
+		}
+	}
+	for i, a := range c.NodePorts.Addresses {
+		if !isPrefix(a) {
+			return fmt.Errorf("nodePorts.addresses[%d]: %q is no prefix, such as 192.0.2.0/24", i, a)
+		}
+	}
+	if err := c.LoadBalancer.check(); err != nil {
+		return fmt.Errorf("loadBalancer.%w", err)
+	}
+	for key, listen := range map[string]string{"health.listen": c.Health.Listen, "metrics.listen": c.Metrics.Listen} {
+		if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
+			return fmt.Errorf("%s: %q is no host:port", key, listen)
+		}
+	}
+	if c.Log.Format != "text" && c.Log.Format != "json" {
+		return fmt.Errorf("log.format: %q is none of text, json", c.Log.Format)
+	}
+	return nil
+}
+
+func (t *Tunnel) check() error {
+	if !slices.Contains([]string{"vxlan", "geneve", "gre", "none"}, t.Type) {
+		return fmt.Errorf("type: %q is none of vxlan, geneve, gre, none", t.Type)
+	}
+	if t.Type != "gre" && t.VNI > 1<<24-1 {
+		return fmt.Errorf("vni: %d is larger than %d", t.VNI, 1<<24-1)
+	}
+	if t.Port < 0 || t.Port > 65535 {
+		return fmt.Errorf("port: %d is not between 0 and 65535", t.Port)
+	}
+	if t.MTU < 0 || t.MTU > 65535 {
+		return fmt.Errorf("mtu: %d is not between 0 and 65535", t.MTU)
+	}
+	if t.Device != "" && !devicePattern.MatchString(t.Device) {
+		return fmt.Errorf("device: %q is no name of a device: at most 13 characters", t.Device)
+	}
+	return nil
+}
+
+func (l *LoadBalancer) check() error {
+	seen := map[string]bool{}
+	for i, p := range l.Pools {
+		if p.Name == "" || seen[p.Name] {
+			return fmt.Errorf("pools[%d].name: %q is missing, or there twice", i, p.Name)
+		}
+		seen[p.Name] = true
+		if len(p.Addresses) == 0 {
+			return fmt.Errorf("pools[%d].addresses: are missing", i)
+		}
+		for j, a := range p.Addresses {
+			if _, err := ParseRange(a); err != nil {
+				return fmt.Errorf("pools[%d].addresses[%d]: %w", i, j, err)
+			}
+		}
+	}
+	return nil
+}
+
+func isPrefix(s string) bool { _, err := netip.ParsePrefix(s); return err == nil }
+
+func isAddress(s string) bool { _, err := netip.ParseAddr(s); return err == nil }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health answers probes by HTTP: those of cloud load balancers and of kubelets. It
+// judges nothing itself.
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Checks say how the agent is.
+type Checks interface {
+	// Live says whether the agent works: where it does not, a new one may help.
+	Live() bool
+	// Alive says whether what changes reaches the daemon; updated is when it last had all.
+	Alive() (alive bool, updated time.Time)
+	// Eligible says whether load balancers may send to this node: it stays in the cluster.
+	Eligible() bool
+	// Readiness says whether the node can carry pods, and if not, why.
+	Readiness() (ready bool, why string)
+}
+
+// Handler answers at /healthz and /livez as load balancers and probes know it from
+// kube-proxy, and at /readyz.
+func Handler(c Checks) http.Handler {
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, good bool, body map[string]any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if !good {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(body) // a client that is gone does not want it
+	}
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		alive, updated := c.Alive()
+		eligible := c.Eligible()
+		answer(w, alive && eligible, map[string]any{"lastUpdated": updated.UTC().String(), "currentTime": time.Now().UTC().String(), "nodeEligible": eligible})
+	})
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		_, updated := c.Alive()
+		answer(w, c.Live(), map[string]any{"lastUpdated": updated.UTC().String(), "currentTime": time.Now().UTC().String()})
+	})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		ready, why := c.Readiness()
+		body := map[string]any{"ready": ready}
+		if why != "" {
+			body["message"] = why
+		}
+		answer(w, ready, body)
+	})
+	return mux
+}
+
+// Bounds of a request, and the pause before an address that is taken is tried again: by a
+// kube-proxy that is about to go, say.
+const (
+	requestTimeout = 5 * time.Second
+	idleTimeout    = time.Minute
+	maxHeader      = 16 << 10
+	retryAfter     = 5 * time.Second
+)
+
+// Serve listens on an address until ctx ends; empty: it does not. An address that is taken
+// is tried again.
+func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.Handler) {
+	if address == "" {
+		return
+	}
+	for told := false; ; {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err == nil {
+			err = serve(ctx, listener, h)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !told {
+			told = true
+			log.Error("nobody can ask; it is tried again", slog.String("server", name), slog.String("address", address), slog.Any("error", err))
+		}
+		select {
+		case <-time.After(retryAfter):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
+	server := &http.Server{
+		Handler: h, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who asks now gets no answer
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	return nil
+}

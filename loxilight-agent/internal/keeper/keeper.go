@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keeper keeps what the daemon holds of one owner exactly as it is wanted: by one
+// replace at the start of each session, and by small transactions from then on. It knows
+// neither Kubernetes nor where the objects come from.
+package keeper
+
+import (
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/client"
+)
+
+// Options of a [Keeper].
+type Options struct {
+	Client *client.Client
+	Owner  string
+	Kinds  []string // what the owner holds of other kinds is left alone
+	Log    *slog.Logger
+	// All calls Set with each group there is: the keeper does not remember what the daemon
+	// has, only that it has it.
+	All func()
+	// Refused is called when the daemon refuses an object, and again when it refuses another
+	// version of it or for another reason. Accepted is called when it takes one that it had
+	// refused. They may be nil.
+	Refused  func(api.ObjectRef, *api.Error)
+	Accepted func(api.ObjectRef)
+	// Told is called when the daemon has what a group became at a time; it may be nil.
+	Told func(group string, since time.Time)
+	// Sent is called after each transaction with what became of it; it may be nil.
+	Sent func(method string, objects int, took time.Duration, err error)
+}
+
+// Keeper keeps objects. It is for one goroutine.
+type Keeper struct {
+	o    Options
+	seed maphash.Seed
+
+	want   map[api.ObjectRef]*entry
+	groups map[string][]api.ObjectRef
+	dirty  map[api.ObjectRef]bool // in want, and perhaps not as the daemon has it
+	gone   map[api.ObjectRef]bool // the daemon has it, and nobody wants it
+	since  map[string]time.Time   // of groups that are not told yet: when they became so
+
+	// stuck is what the daemon has of ours, and refuses to give up.
+	stuck     map[api.ObjectRef]api.Object
+	stuckNext time.Time // when it is tried again
+
+	replacing bool            // objects are kept until the daemon has all of them
+	own       map[uint64]bool // revisions that are ours
+	revision  uint64          // what happened up to it is known
+}
+
+// entry is one object that is wanted.
+type entry struct {
+	object *api.Object // nil: the daemon has it
+	group  string
+	sum    uint64      // of object
+	told   uint64      // of the object, where the daemon has it; 0: it does not
+	there  bool        // the daemon has one of ours by that name, in whatever version
+	last   *api.Object // what the daemon has in place of a refused object; nil: nothing, or it was not asked
+	// refusal is why the daemon does not have object; nil: it has not refused it. before is
+	// the one that a session before had.
+	refusal, before *refusal
+}
+
+type refusal struct {
+	sum   uint64 // of the object that it is about
+	err   *api.Error
+	next  time.Time // when it is tried again
+	pause time.Duration
+	// looked: the daemon was asked what it has in its place.
+	looked bool
+}
+
+// New makes a keeper that wants nothing.
+func New(o Options) *Keeper {
+	return &Keeper{
+		o: o, seed: maphash.MakeSeed(),
+		want: map[api.ObjectRef]*entry{}, groups: map[string][]api.ObjectRef{}, since: map[string]time.Time{},
+		dirty: map[api.ObjectRef]bool{}, gone: map[api.ObjectRef]bool{}, own: map[uint64]bool{},
+		stuck: map[api.ObjectRef]api.Object{},
+	}
+}
+
+// Set makes the objects of a group be these; without any there is no such group. since is
+// when they became so, for [Options.Told]; zero: nobody wants to know.
+func (k *Keeper) Set(group string, objects []api.Object, since time.Time) {
+	changed := false
+	refs := make([]api.ObjectRef, 0, len(objects))
+	for _, o := range objects {
+		ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
+		refs = append(refs, ref)
+		changed = k.put(ref, group, o) || changed
+	}
+	for _, ref := range k.groups[group] {
+		if e := k.want[ref]; e != nil && e.group == group && !slices.Contains(refs, ref) {
+			k.drop(ref, e)
+			changed = true
+		}
+	}
+	if k.groups[group] = refs; len(refs) == 0 {
+		delete(k.groups, group)
+	}
+	if before, ok := k.since[group]; changed && !since.IsZero() && (!ok || since.Before(before)) {
+		k.since[group] = since
+	}
+}
+
+func (k *Keeper) put(ref api.ObjectRef, group string, o api.Object) (changed bool) {
+	o.Owner = k.o.Owner
+	sum := k.sum(&o)
+	e := k.want[ref]
+	if e == nil {
+		e = &entry{}
+		k.want[ref] = e
+		e.there = k.gone[ref]
+		delete(k.gone, ref)
+	}
+	e.group = group
+	if e.sum == sum {
+		if e.told != sum || k.replacing {
+			e.object = &o
+		}
+		return false
+	}
+	e.object, e.sum = &o, sum
+	k.dirty[ref] = true
+	return true
+}
+
+func (k *Keeper) drop(ref api.ObjectRef, e *entry) {
+	delete(k.want, ref)
+	delete(k.dirty, ref)
+	if e.there { // otherwise what has that name, if anything, is somebody else's
+		k.gone[ref] = true
+	}
+	if e.refused() && k.o.Accepted != nil {
+		k.o.Accepted(ref)
+	}
+}
+
+// refused says whether somebody was told that the daemon does not take the object.
+func (e *entry) refused() bool { return e.refusal != nil || e.before != nil }
+
+// sum tells versions of an object apart. It is never 0.
+func (k *Keeper) sum(o *api.Object) uint64 {
+	var h maphash.Hash
+	h.SetSeed(k.seed)
+	_, _ = h.Write(o.Spec) // never fails
+	var labels uint64
+	for name, value := range o.Labels {
+		labels += maphash.String(k.seed, name+"\x00"+value) // in any order
+	}
+	return (h.Sum64() ^ labels) | 1
+}
+
+// Groups returns the names of all groups.
+func (k *Keeper) Groups() []string {
+	names := make([]string, 0, len(k.groups))
+	for name := range k.groups {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Len counts the objects that are wanted, Refused those that the daemon does not have.
+func (k *Keeper) Len() int { return len(k.want) }
+
+// Refused counts the objects that the daemon has refused.
+func (k *Keeper) Refused() (n int) {
+	for _, e := range k.want {
+		if e.refusal != nil && e.refusal.sum == e.sum {
+			n++
+		}
+	}
+	return n
+}
+
+// Next returns when something that was refused is to be tried again; zero: there is none.
+func (k *Keeper) Next() (next time.Time) {
+	if len(k.stuck) > 0 {
+		next = k.stuckNext
+	}
+	for _, e := range k.want {
+		if r := e.refusal; r != nil && r.sum == e.sum && (next.IsZero() || r.next.Before(next)) {
+			next = r.next
+		}
+	}
+	return next
+}
+
+// Foreign says whether a change that an event tells of is somebody else's, and about an
+// object of ours: then the daemon does not have what is wanted.
+func (k *Keeper) Foreign(revision uint64, ref api.ObjectRef) bool {
+	return !k.own[revision] && revision > k.revision && k.want[ref] != nil
+}
+
+// note remembers the revision of a change of ours; one that changed nothing has somebody
+// else's.
+func (k *Keeper) note(result *api.ChangeResult) {
+	revision := result.Revision
+	if result.Summary[api.ActionCreated]+result.Summary[api.ActionUpdated]+result.Summary[api.ActionDeleted] == 0 {
+		return
+	}
+	k.own[revision] = true
+}
+
+// Seen notes that what happened up to a revision is known: its events have come.
+func (k *Keeper) Seen(revision uint64) {
+	k.revision = max(k.revision, revision)
+	for r := range k.own {
+		if r <= k.revision {
+			delete(k.own, r)
+		}
+	}
+}

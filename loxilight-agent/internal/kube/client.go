@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube talks to the API server: it keeps what is there of a few kinds, trimmed
+// to what the agent needs, and writes the little that the agent has to say. It knows
+// nothing of the daemon.
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Options say where the API server is and who asks.
+type Options struct {
+	Kubeconfig string // file; empty: that of KUBECONFIG, or that of a pod
+	APIServer  string // URL in place of what that says; empty: as it says
+	UserAgent  string
+}
+
+// Client asks one API server.
+type Client struct {
+	Host string // URL
+
+	core, discovery, coordination *rest.RESTClient
+
+	dialer *dialer
+}
+
+const protobuf = "application/vnd.kubernetes.protobuf"
+
+// New makes a client without connecting.
+func New(o Options) (*Client, error) {
+	cfg, err := load(o)
+	if err != nil {
+		return nil, err
+	}
+	// A connection that is dead without a word (the server's machine is gone) is found out
+	// within 15 s, where nobody says otherwise.
+	for name, value := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+		if os.Getenv(name) == "" {
+			if err := os.Setenv(name, value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, coordinationv1.AddToScheme} {
+		utilruntime.Must(add(scheme))
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.ContentType, cfg.AcceptContentTypes = protobuf, protobuf+",application/json"
+	cfg.UserAgent = o.UserAgent
+	cfg.QPS, cfg.Burst = 20, 50
+	c := &Client{Host: cfg.Host, dialer: newDialer(o.APIServer != "" || file(o) != "")}
+	cfg.Dial = c.dialer.dial
+	shared, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	for _, part := range []struct {
+		client **rest.RESTClient
+		gv     schema.GroupVersion
+	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.coordination, coordinationv1.SchemeGroupVersion}} {
+		if *part.client, err = clientFor(*cfg, part.gv, shared); err != nil {
+			return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+		}
+	}
+	return c, nil
+}
+
+func clientFor(cfg rest.Config, gv schema.GroupVersion, shared *http.Client) (*rest.RESTClient, error) {
+	cfg.GroupVersion, cfg.APIPath = &gv, "/apis"
+	if gv.Group == "" {
+		cfg.APIPath = "/api"
+	}
+	return rest.RESTClientForConfigAndClient(&cfg, shared)
+}
+
+// file returns the kubeconfig; empty: there is none.
+func file(o Options) string { return cmp.Or(o.Kubeconfig, os.Getenv("KUBECONFIG")) }
+
+func load(o Options) (*rest.Config, error) {
+	if path := file(o); path != "" {
+		cfg, err := clientcmd.BuildConfigFromFlags(o.APIServer, path)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+		}
+		return cfg, nil
+	}
+	cfg, err := inCluster(o.APIServer)
+	if err != nil {
+		return nil, fmt.Errorf("no kubeconfig is given, and as a pod: %w", err)
+	}
+	return cfg, nil
+}
+
+// inCluster is rest.InClusterConfig for pods that may lack the service's address, too.
+func inCluster(server string) (*rest.Config, error) {
+	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if server == "" && (host == "" || port == "") {
+		return nil, errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: set apiServer in the configuration")
+	}
+	token, err := os.ReadFile(dir + "token")
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:            cmp.Or(server, "https://"+net.JoinHostPort(host, port)),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: dir + "ca.crt"},
+		BearerToken:     string(token),
+		BearerTokenFile: dir + "token",
+	}, nil
+}
+
+// PatchNodeCondition sets one condition of a node.
+func (c *Client) PatchNodeCondition(ctx context.Context, node string, condition corev1.NodeCondition) error {
+	patch, err := conditionPatch(condition)
+	if err != nil {
+		return err
+	}
+	return c.core.Patch("application/strategic-merge-patch+json").Resource("nodes").Name(node).SubResource("status").Body(patch).Do(ctx).Error()
+}
+
+// CreateEvent writes an event, which people see in kubectl describe.
+func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	return c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}

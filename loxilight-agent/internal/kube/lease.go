@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Lease is held by one of several who want it, as long as it says so now and then. It is
+// for one goroutine.
+type Lease struct {
+	Client          *Client
+	Namespace, Name string
+	Holder          string        // who we are
+	Duration        time.Duration // without a word of its holder for so long, somebody else takes it
+
+	renewed  time.Time // when we said so last; zero: it is not ours
+	since    time.Time // since when it is
+	observed string    // who held it last, and when he said so, as it stands there
+	seen     time.Time // when we saw that first
+}
+
+// Held says since when the lease is ours; zero: it is not.
+func (l *Lease) Held() time.Time {
+	if l.renewed.IsZero() || time.Since(l.renewed) > l.Duration*2/3 { // the others' clocks may be faster
+		return time.Time{}
+	}
+	return l.since
+}
+
+// Try takes the lease, or says again that it is ours, where a third of its time has gone.
+func (l *Lease) Try(ctx context.Context) error {
+	if !l.renewed.IsZero() && time.Since(l.renewed) < l.Duration/3 {
+		return nil
+	}
+	var there coordinationv1.Lease
+	err := l.Client.coordination.Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there)
+	begin := time.Now()
+	switch {
+	case apierrors.IsNotFound(err):
+		there = coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
+		l.fill(&there, begin)
+		err = l.Client.coordination.Post().Namespace(l.Namespace).Resource("leases").Body(&there).Do(ctx).Error()
+	case err != nil:
+		return err
+	case !l.free(&there, begin):
+		l.renewed, l.since = time.Time{}, time.Time{}
+		return nil
+	default:
+		l.fill(&there, begin)
+		err = l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) { // somebody else was faster
+		l.renewed, l.since = time.Time{}, time.Time{}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if l.since.IsZero() {
+		l.since = begin
+	}
+	l.renewed = begin
+	return nil
+}
+
+// free says whether a lease can be ours: it is, or its holder has not said a word for so
+// long, by our clock.
+func (l *Lease) free(there *coordinationv1.Lease, now time.Time) bool {
+	holder := there.Spec.HolderIdentity
+	if holder == nil || *holder == "" || *holder == l.Holder {
+		return true
+	}
+	word := *holder
+	if there.Spec.RenewTime != nil {
+		word += " " + there.Spec.RenewTime.String()
+	}
+	if word != l.observed {
+		l.observed, l.seen = word, now
+	}
+	return now.Sub(l.seen) > l.Duration
+}
+
+func (l *Lease) fill(there *coordinationv1.Lease, now time.Time) {
+	at, seconds := metav1.NewMicroTime(now), int32(l.Duration/time.Second)
+	if h := there.Spec.HolderIdentity; h == nil || *h != l.Holder {
+		var transitions int32
+		if there.Spec.LeaseTransitions != nil {
+			transitions = *there.Spec.LeaseTransitions + 1
+		}
+		there.Spec.AcquireTime, there.Spec.LeaseTransitions = &at, &transitions
+	}
+	there.Spec.HolderIdentity, there.Spec.LeaseDurationSeconds, there.Spec.RenewTime = &l.Holder, &seconds, &at
+}
+
+// Release gives the lease up, so that nobody has to wait for its end.
+func (l *Lease) Release(ctx context.Context) error {
+	if l.Held().IsZero() {
+		return nil
+	}
+	l.renewed, l.since = time.Time{}, time.Time{}
+	var there coordinationv1.Lease
+	if err := l.Client.coordination.Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there); err != nil {
+		return err
+	}
+	if h := there.Spec.HolderIdentity; h == nil || *h != l.Holder {
+		return nil
+	}
+	nobody := ""
+	there.Spec.HolderIdentity = &nobody
+	return l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
+}
+
+// PatchServiceAddresses sets the load balancer's addresses of a Service, unless somebody
+// has changed it since.
+func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, addresses []netip.Addr) error {
+	var ingress []corev1.LoadBalancerIngress // nil: null, which takes away what is there
+	vip := corev1.LoadBalancerIPModeVIP
+	for _, a := range addresses {
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &vip})
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": s.ResourceVersion},
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
+	})
+	if err != nil {
+		return err
+	}
+	return c.core.Patch("application/merge-patch+json").Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").Body(patch).Do(ctx).Error()
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// ErrImplausible is why a list is not taken over that cannot be what there is. The API
+// server is asked again after a pause.
+var ErrImplausible = errors.New("implausible list")
+
+// Store has the objects of one kind as the API server told them last. T is a type of the API, or one made of it: it has its ObjectMeta. It is what a
+// reflector fills. Objects in it are shared: nobody changes them.
+type Store[T any] struct {
+	convert func(any) (*T, bool)
+	key     func(*T) string
+	index   func(*T) string // a second key, that several objects may have; nil: none
+	check   func(list []*T) error
+	changed func(old, now *T) // one of them is nil where it was made or is gone
+
+	implausible func(error) // is told what check says; nil: nobody is
+
+	mu      sync.RWMutex
+	items   map[string]*T
+	indexed map[string]map[string]*T
+	synced  chan struct{} // closed with the first whole list
+	once    sync.Once
+	lists   int // taken over so far
+}
+
+// StoreOptions make a [Store]. Trim may be nil, and so may Index and Check.
+type StoreOptions[T any] struct {
+	// Trim takes away what nobody needs; it is called more than once for an object.
+	Trim func(*T)
+	// Convert makes what is kept of what the API server sends, where that is another type:
+	// it is called with the one and with the other. nil: it is the same.
+	Convert func(any) (*T, bool)
+	// Index is a second key; objects are found by it with [Store.By].
+	Index func(*T) string
+	// Check says whether a list can be true.
+	Check func(list []*T) error
+	// Changed is called for each object that came, changed or went, one after the other.
+	Changed func(old, now *T)
+}
+
+// NewStore makes an empty store, which is not synced.
+func NewStore[T any](o StoreOptions[T]) *Store[T] {
+	if o.Convert == nil {
+		o.Convert = func(obj any) (*T, bool) {
+			t, ok := obj.(*T)
+			if ok && o.Trim != nil {
+				o.Trim(t)
+			}
+			return t, ok
+		}
+	}
+	return &Store[T]{
+		convert: o.Convert, index: o.Index, check: o.Check, changed: o.Changed,
+		key: func(t *T) string {
+			m := any(t).(metav1.Object) // it has an ObjectMeta
+			return Key(m.GetNamespace(), m.GetName())
+		},
+		items: map[string]*T{}, indexed: map[string]map[string]*T{}, synced: make(chan struct{}),
+	}
+}
+
+// Key is namespace/name, or the name of what is in no namespace.
+func Key(namespace, name string) string {
+	if namespace == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// Synced is closed when the store has had a whole list.
+func (s *Store[T]) Synced() <-chan struct{} { return s.synced }
+
+// Get returns the object of a key; nil: there is none.
+func (s *Store[T]) Get(key string) *T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.items[key]
+}
+
+// All returns all objects in no order.
+func (s *Store[T]) All() []*T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return values(s.items)
+}
+
+// By returns the objects that have a second key.
+func (s *Store[T]) By(index string) []*T {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return values(s.indexed[index])
+}
+
+// Len counts the objects.
+func (s *Store[T]) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.items)
+}
+
+func values[T any](m map[string]*T) []*T {
+	all := make([]*T, 0, len(m))
+	for _, t := range m {
+		all = append(all, t)
+	}
+	return all
+}
+
+// What follows is cache.ReflectorStore.
+
+// Add implements [cache.ReflectorStore].
+func (s *Store[T]) Add(obj any) error { return s.put(obj) }
+
+// Update implements [cache.ReflectorStore].
+func (s *Store[T]) Update(obj any) error { return s.put(obj) }
+
+// Resync implements [cache.ReflectorStore].
+func (s *Store[T]) Resync() error { return nil }
+
+// Delete implements [cache.ReflectorStore].
+func (s *Store[T]) Delete(obj any) error {
+	t, err := s.cast(obj)
+	if err != nil {
+		return err
+	}
+	s.set(s.key(t), nil)
+	return nil
+}
+
+// Replace implements [cache.ReflectorStore].
+func (s *Store[T]) Replace(list []any, _ string) error {
+	all := make([]*T, len(list))
+	for i, obj := range list {
+		var err error
+		if all[i], err = s.cast(obj); err != nil {
+			return err
+		}
+	}
+	if s.check != nil {
+		if err := s.check(all); err != nil {
+			if s.implausible != nil {
+				s.implausible(err)
+			}
+			return err
+		}
+	}
+	there := make(map[string]bool, len(all))
+	for _, t := range all {
+		key := s.key(t)
+		there[key] = true
+		s.set(key, t)
+	}
+	s.mu.RLock()
+	var gone []string
+	for key := range s.items {
+		if !there[key] {
+			gone = append(gone, key)
+		}
+	}
+	s.mu.RUnlock()
+	for _, key := range gone {
+		s.set(key, nil)
+	}
+	s.mu.Lock()
+	s.lists++
+	s.mu.Unlock()
+	s.once.Do(func() { close(s.synced) })
+	return nil
+}
+
+// Transformer implements [cache.TransformingStore].
+func (s *Store[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		t, err := s.cast(obj)
+		return t, err
+	}
+}
+
+func (s *Store[T]) put(obj any) error {
+	t, err := s.cast(obj)
+	if err != nil {
+		return err
+	}
+	s.set(s.key(t), t)
+	return nil
+}
+
+func (s *Store[T]) cast(obj any) (*T, error) {
+	t, ok := s.convert(obj)
+	if !ok {
+		return nil, fmt.Errorf("the API server sent a %T in place of a %T", obj, t)
+	}
+	return t, nil
+}
+
+// set puts an object, or takes it away, and tells so.
+func (s *Store[T]) set(key string, now *T) {
+	s.mu.Lock()
+	old := s.items[key]
+	if old != nil && s.index != nil {
+		i := s.index(old)
+		delete(s.indexed[i], key)
+		if len(s.indexed[i]) == 0 {
+			delete(s.indexed, i)
+		}
+	}
+	if now == nil {
+		delete(s.items, key)
+	} else {
+		s.items[key] = now
+		if s.index != nil {
+			i := s.index(now)
+			if s.indexed[i] == nil {
+				s.indexed[i] = map[string]*T{}
+			}
+			s.indexed[i][key] = now
+		}
+	}
+	s.mu.Unlock()
+	if s.changed != nil && (old != nil || now != nil) {
+		s.changed(old, now)
+	}
+}

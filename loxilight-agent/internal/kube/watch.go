@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Watcher keeps stores in step with the API server, whatever that does.
+type Watcher struct {
+	Log *slog.Logger
+	// Failed is called with each request for a resource that the API server did not answer
+	// as it should; nil: nobody is told.
+	Failed func(resource string, err error)
+
+	mu   sync.Mutex
+	told map[string]time.Time // when it was complained about a resource last
+}
+
+// Nodes fills a store with all nodes, until ctx ends.
+func (w *Watcher) Nodes(ctx context.Context, c *Client, s *Store[corev1.Node]) {
+	run(ctx, w, c.core, "nodes", nil, &corev1.Node{}, s)
+}
+
+// Services fills a store with the Services that a selector of labels chooses, nil: with all.
+func (w *Watcher) Services(ctx context.Context, c *Client, selector labels.Selector, s *Store[corev1.Service]) {
+	run(ctx, w, c.core, "services", selector, &corev1.Service{}, s)
+}
+
+// EndpointSlices fills a store with what is made of the EndpointSlices that a selector
+// chooses.
+func EndpointSlices[T any](ctx context.Context, w *Watcher, c *Client, selector labels.Selector, s *Store[T]) {
+	run(ctx, w, c.discovery, "endpointslices", selector, &discoveryv1.EndpointSlice{}, s)
+}
+
+// The pauses before an API server that does not answer is asked again. The agents of a
+// large cluster come back one after the other: the pauses vary by as much again.
+const pauseMin, pauseMax = 500 * time.Millisecond, 8 * time.Second
+
+func run[T any](ctx context.Context, w *Watcher, c *rest.RESTClient, resource string, selector labels.Selector, sample runtime.Object, s *Store[T]) {
+	lw := &source{client: c, resource: resource, selector: selector, failed: w.failed}
+	s.implausible = func(err error) { w.failed(resource, err) }
+	backoff := &wait.Backoff{Duration: pauseMin, Cap: pauseMax, Steps: 8, Factor: 2, Jitter: 1}
+	r := cache.NewReflectorWithOptions(lw, sample, s, cache.ReflectorOptions{Name: resource, TypeDescription: resource, Backoff: backoff})
+	r.RunWithContext(ctx)
+}
+
+// source lists and watches one resource, and tells what went wrong.
+type source struct {
+	client   *rest.RESTClient
+	resource string
+	selector labels.Selector
+	failed   func(resource string, err error)
+	pause    time.Duration // of the reflector's goroutine
+}
+
+func (s *source) request(o metav1.ListOptions) *rest.Request {
+	if s.selector != nil {
+		o.LabelSelector = s.selector.String()
+	}
+	return s.client.Get().Resource(s.resource).VersionedParams(&o, metav1.ParameterCodec)
+}
+
+func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
+	return s.ListWithContext(context.Background(), o)
+}
+
+// listTimeout bounds one page of a list: a server that sends nothing more is asked again.
+const listTimeout = 60 * time.Second
+
+func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	list, err := s.request(o).Do(ctx).Get()
+	s.tell(ctx, err)
+	return list, err
+}
+
+func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return s.WatchWithContext(context.Background(), o)
+}
+
+func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	w, err := s.request(o).Watch(ctx)
+	s.tell(ctx, err)
+	return w, err
+}
+
+// The pauses after requests that failed one after the other: the reflector asks again at
+// once after some errors, 410 Gone among them.
+const failedMin, failedMax = 50 * time.Millisecond, 2 * time.Second
+
+// tell tells of an error, and holds up who asks too often.
+func (s *source) tell(ctx context.Context, err error) {
+	if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(ctx.Err(), context.Canceled) { // those two: it cannot stream lists
+		s.pause = 0
+		return
+	}
+	s.failed(s.resource, err)
+	select {
+	case <-time.After(s.pause):
+	case <-ctx.Done():
+	}
+	s.pause = min(max(2*s.pause, failedMin), failedMax)
+}
+
+// quiet is how long the same complaint is not repeated.
+const quiet = time.Minute
+
+func (w *Watcher) failed(resource string, err error) {
+	if w.Failed != nil {
+		w.Failed(resource, err)
+	}
+	now := time.Now()
+	w.mu.Lock()
+	last, told := w.told[resource]
+	again := told && now.Sub(last) < quiet
+	if !again {
+		if w.told == nil {
+			w.told = map[string]time.Time{}
+		}
+		w.told[resource] = now
+	}
+	w.mu.Unlock()
+	if again {
+		w.Log.Debug("the API server does not answer as it should", slog.String("resource", resource), slog.Any("error", err))
+		return
+	}
+	w.Log.Warn("the API server does not answer as it should; what is in force goes on, it is asked again", slog.String("resource", resource), slog.Any("error", err))
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodes says what a node of a cluster is to the daemon: its network of pods, its
+// uplink, its tunnel, and the other nodes. It is a pure translation, and neither watches
+// nor sends.
+package nodes
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+)
+
+// Annotations of nodes.
+const (
+	// AnnotationUplink names the devices by which the node reaches the others, with commas
+	// between them; default: those that have the first InternalIP of
+	// each family.
+	AnnotationUplink = "loxilight.io/uplink"
+	// AnnotationUnderlay are the addresses at which the others reach the node; default: its
+	// InternalIPs.
+	AnnotationUnderlay = "loxilight.io/underlay"
+)
+
+// Names of the objects that there is one of on each node.
+const (
+	Network = "default" // PodNetwork
+	Overlay = "overlay" // Tunnel
+	Uplink  = "uplink"  // Interface; with 4 or 6 behind it where another family may have another one
+)
+
+// Owner is who holds all objects of the agent.
+const Owner = "k8s"
+
+// Self returns what the node itself is to its daemon: without podCIDRs, which it is given
+// some time after it has joined the cluster, it has no network of pods yet.
+func Self(cfg *config.Config, node *corev1.Node) ([]api.Object, error) {
+	objects, err := uplinks(node)
+	if err != nil {
+		return nil, err
+	}
+	if t := tunnel(cfg); t != nil {
+		objects = append(objects, object(api.KindTunnel, Overlay, t))
+	}
+	cidrs, err := PodCIDRs(node)
+	if err != nil {
+		return objects, err
+	}
+	if len(cidrs) == 0 {
+		return objects, nil
+	}
+	spec := api.PodNetworkSpec{Subnets: cidrs}
+	if cfg.Masquerade.Enabled {
+		spec.Masquerade = &api.PodMasquerade{Enabled: true, Except: cfg.Masquerade.Except}
+	}
+	return append(objects, object(api.KindPodNetwork, Network, spec)), nil
+}
+
+// Peer returns what another node is; nil: it has no pods yet.
+func Peer(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
+	cidrs, err := PodCIDRs(node)
+	if err != nil || len(cidrs) == 0 {
+		return nil, err
+	}
+	underlay, err := Underlay(node)
+	if err != nil || len(underlay) == 0 {
+		return nil, err
+	}
+	spec := api.PeerSpec{Underlay: words(underlay), Prefixes: words(cidrs)}
+	if tunnel(cfg) != nil {
+		spec.Tunnel = Overlay
+	}
+	o := object(api.KindPeer, node.Name, spec)
+	return &o, nil
+}
+
+// PodCIDRs returns the subnets of a node's pods, each as its own network's address.
+func PodCIDRs(node *corev1.Node) ([]string, error) {
+	list := node.Spec.PodCIDRs
+	if len(list) == 0 && node.Spec.PodCIDR != "" {
+		list = []string{node.Spec.PodCIDR}
+	}
+	cidrs := make([]string, 0, len(list))
+	for i, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: spec.podCIDRs[%d]: %q is no prefix", ref(node), i, text)
+		}
+		cidrs = append(cidrs, p.Masked().String())
+	}
+	return cidrs, nil
+}
+
+// ref names a node in an error.
+func ref(node *corev1.Node) string { return "Node/" + node.Name }
+
+// InternalIPs returns the addresses of a node within the cluster, as it tells them.
+func InternalIPs(node *corev1.Node) (addresses []string) {
+	for _, a := range node.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil {
+			addresses = append(addresses, ip.Unmap().String())
+		}
+	}
+	return addresses
+}
+
+// Underlay returns the addresses at which other nodes reach one.
+func Underlay(node *corev1.Node) ([]string, error) {
+	text, ok := node.Annotations[AnnotationUnderlay]
+	if !ok {
+		return InternalIPs(node), nil
+	}
+	var addresses []string
+	for _, word := range list(text) {
+		ip, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, fmt.Errorf("%s: annotation %s: %q is no address", ref(node), AnnotationUnderlay, word)
+		}
+		addresses = append(addresses, ip.Unmap().String())
+	}
+	return addresses, nil
+}
+
+func uplinks(node *corev1.Node) ([]api.Object, error) {
+	if text, ok := node.Annotations[AnnotationUplink]; ok {
+		devices := list(text)
+		if len(devices) == 0 {
+			return nil, fmt.Errorf("%s: annotation %s names no device: take it away, or name some", ref(node), AnnotationUplink)
+		}
+		var objects []api.Object
+		for i, device := range devices {
+			name := Uplink
+			if i > 0 {
+				name = fmt.Sprintf("%s-%d", Uplink, i+1)
+			}
+			objects = append(objects, object(api.KindInterface, name, api.InterfaceSpec{Device: device, Role: "uplink"}))
+		}
+		return objects, nil
+	}
+	return uplinksByAddress(InternalIPs(node)), nil
+}
+
+// uplinksByAddress returns one for the first address, and one for the first of the other
+// family, which may be on another device: the daemon knows.
+func uplinksByAddress(addresses []string) (objects []api.Object) {
+	first := ""
+	for _, a := range addresses {
+		name := Uplink
+		if is6 := strings.Contains(a, ":"); first != "" {
+			if is6 == strings.Contains(first, ":") {
+				continue
+			}
+			name += map[bool]string{true: "6", false: "4"}[is6]
+		}
+		objects = append(objects, object(api.KindInterface, name, api.InterfaceSpec{Address: a, Role: "uplink"}))
+		if first != "" {
+			break
+		}
+		first = a
+	}
+	return objects
+}
+
+// tunnel returns how packets to other nodes are encapsulated; nil: they are not.
+func tunnel(cfg *config.Config) *api.TunnelSpec {
+	t := cfg.Tunnel
+	if t.Type == "none" {
+		return nil
+	}
+	device := t.Device
+	if device == "" {
+		const longest = 13
+		if device = fmt.Sprintf("hs%s%d", t.Type, t.VNI); len(device) > longest {
+			device = "hs" + t.Type
+		}
+	}
+	return &api.TunnelSpec{Device: device, Type: t.Type, VNI: t.VNI, Port: t.Port, MTU: t.MTU}
+}
+
+// list returns the words of a text that has commas or blanks between them.
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func words(s []string) api.Words {
+	w := make(api.Words, len(s))
+	for i := range s {
+		w[i] = api.Word(s[i])
+	}
+	return w
+}
+
+func object(kind, name string, spec any) api.Object {
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // specs are plain data
+	}
+	return api.Object{Kind: kind, Name: name, Owner: Owner, Spec: raw}
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package servicehealth answers load balancers that ask a node whether it has endpoints
+// of a service, each service at its healthCheckNodePort. It counts nothing itself.
+package servicehealth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
+)
+
+// Bounds of a request, which comes from outside, and when a port that could not be
+// opened is tried again.
+const (
+	requestTimeout = 5 * time.Second
+	idleTimeout    = time.Minute
+	maxHeader      = 8 << 10
+	retryAfter     = 5 * time.Second
+)
+
+// Server has the ports of all services open. Safe for concurrent use.
+type Server struct {
+	healthy func() bool
+	failed  func(services.Key, error)
+	log     *slog.Logger
+
+	mu        sync.Mutex
+	addresses []netip.Addr // that it listens on; none: all
+	services  map[services.Key]*service
+	retry     *time.Timer
+	closed    bool
+}
+
+// service is one that is asked about.
+type service struct {
+	health services.Health
+	server *http.Server // nil: its port could not be opened
+}
+
+// New makes a server without services. healthy says whether the node forwards what
+// services get. failed is told, without a lock held, of a port that cannot be opened; it
+// is tried again by itself.
+func New(healthy func() bool, failed func(services.Key, error), log *slog.Logger) *Server {
+	return &Server{healthy: healthy, failed: failed, log: log, services: map[services.Key]*service{}}
+}
+
+// SetAddresses says which addresses of the node to listen on; none: all. Ports are
+// opened anew where that is a change.
+func (s *Server) SetAddresses(addresses []netip.Addr) {
+	s.change(func() {
+		if slices.Equal(addresses, s.addresses) {
+			return
+		}
+		s.addresses = slices.Clone(addresses)
+		for _, sv := range s.services {
+			s.shut(sv)
+		}
+	})
+}
+
+// Set says how a service is; nil: it is not asked about any more.
+func (s *Server) Set(key services.Key, h *services.Health) {
+	s.change(func() {
+		sv := s.services[key]
+		if h == nil || sv != nil && sv.health.Port != h.Port {
+			s.shut(sv)
+			delete(s.services, key)
+			sv = nil
+		}
+		switch {
+		case h == nil:
+		case sv == nil:
+			s.services[key] = &service{health: *h}
+		default:
+			sv.health = *h
+		}
+	})
+}
+
+// Close shuts all ports.
+func (s *Server) Close() {
+	s.change(func() {
+		s.closed = true
+		for _, sv := range s.services {
+			s.shut(sv)
+		}
+	})
+}
+
+// change carries out a change under the lock, and then opens what is to be open.
+func (s *Server) change(f func()) {
+	s.mu.Lock()
+	f()
+	problems := s.open()
+	s.mu.Unlock()
+	for key, err := range problems {
+		s.failed(key, err)
+	}
+}
+
+// open opens the ports that are not open, and has what failed be tried again.
+func (s *Server) open() map[services.Key]error {
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	if s.closed {
+		return nil
+	}
+	problems := map[services.Key]error{}
+	for key, sv := range s.services {
+		if sv.server != nil {
+			continue
+		}
+		if err := s.listen(key, sv); err != nil {
+			problems[key] = fmt.Errorf("health check port %d: %w", sv.health.Port, err)
+		}
+	}
+	if len(problems) > 0 {
+		s.retry = time.AfterFunc(retryAfter, func() { s.change(func() {}) })
+	}
+	return problems
+}
+
+// listen opens the port of a service on all addresses, or on none.
+func (s *Server) listen(key services.Key, sv *service) error {
+	hosts := []string{""}
+	if len(s.addresses) > 0 {
+		hosts = hosts[:0]
+		for _, a := range s.addresses {
+			hosts = append(hosts, a.String())
+		}
+	}
+	var listeners []net.Listener
+	for _, host := range hosts {
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(int(sv.health.Port))))
+		if err != nil {
+			for _, open := range listeners {
+				_ = open.Close() // nobody has been told of it
+			}
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	sv.server = &http.Server{
+		Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }),
+		ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	for _, l := range listeners {
+		go func(server *http.Server) {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				s.log.Warn("health check of a service ended", "service", key.String(), "error", err)
+			}
+		}(sv.server)
+	}
+	return nil
+}
+
+// shut closes the port of a service; nil: there is none.
+func (s *Server) shut(sv *service) {
+	if sv == nil || sv.server == nil {
+		return
+	}
+	_ = sv.server.Close() // listeners that are closed already
+	sv.server = nil
+}
+
+// answerBody is what a load balancer is told.
+type answerBody struct {
+	Service struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"service"`
+	LocalEndpoints      int  `json:"localEndpoints"`
+	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
+}
+
+func (s *Server) answer(w http.ResponseWriter, key services.Key) {
+	var body answerBody
+	body.Service.Namespace, body.Service.Name = key.Namespace, key.Name
+	s.mu.Lock()
+	if sv := s.services[key]; sv != nil {
+		body.LocalEndpoints = sv.health.Local
+	}
+	s.mu.Unlock()
+	body.ServiceProxyHealthy = s.healthy()
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(body.LocalEndpoints))
+	if body.LocalEndpoints == 0 || !body.ServiceProxyHealthy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(&body) // the client may be gone
+}

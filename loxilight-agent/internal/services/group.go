@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/api"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// group is one port of a service on its way: its objects share endpoints.
+type group struct {
+	*translator
+	name      string // of the object of the cluster IPs
+	labels    map[string]string
+	endpoints []endpoint // IPv4 first
+	first     int        // of IPv6
+	chosen    [2]chosen
+	everybody []api.Backend // as clients have them that any endpoint may serve
+	nearby    []api.Backend // as those have them that only endpoints of this node serve
+	diverted  bool          // an object sends clients to all endpoints
+	hasAll    bool          // the object of the cluster IPs has all endpoints
+}
+
+// split separates the families, which are chosen each for itself.
+func (g *group) split() {
+	for g.first < len(g.endpoints) && g.endpoints[g.first].addr.Addr().Is4() {
+		g.first++
+	}
+	for f := range g.chosen {
+		g.chosen[f] = choose(g.node, g.of(f))
+	}
+}
+
+func (g *group) of(family int) []endpoint {
+	if family == 0 {
+		return g.endpoints[:g.first]
+	}
+	return g.endpoints[g.first:]
+}
+
+// all returns the endpoints for clients that any of them may serve.
+func (g *group) all() []api.Backend {
+	if g.everybody == nil {
+		g.everybody = make([]api.Backend, 0, len(g.endpoints))
+		for f := range g.chosen {
+			g.everybody = backends(g.everybody, g.of(f), g.chosen[f].cluster, g.chosen[f].any, nil)
+		}
+	}
+	return g.everybody
+}
+
+// local returns those of this node.
+func (g *group) local() []api.Backend {
+	if g.nearby == nil {
+		g.nearby = []api.Backend{}
+		for f := range g.chosen {
+			g.nearby = backends(g.nearby, g.of(f), g.chosen[f].local, g.chosen[f].here, func(e *endpoint) bool { return !e.local })
+		}
+	}
+	return g.nearby
+}
+
+// policy sets backends by whether only those of this node may serve. Where other nodes
+// have some, whoever sent the packet here will soon know better: it is dropped, so that
+// the client tries again. A family of the frontends that has them decides for both.
+func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
+	if !local {
+		spec.Backends = g.all()
+		return
+	}
+	spec.Backends = g.local()
+	for _, w := range list {
+		if c := &g.chosen[family(w.addr.Addr())]; c.any && !c.here {
+			spec.NoBackend = "drop"
+		}
+	}
+}
+
+// cluster makes the object of the cluster IPs. They are nobody else's: what is for other
+// ports of them would go round between the node and its router.
+func (g *group) cluster(list []wanted) {
+	spec := &api.ServiceSpec{Frontends: texts(list), OtherPorts: "reject"}
+	g.policy(spec, g.rules.internalLocal, list)
+	g.hasAll = !g.rules.internalLocal
+	g.object(g.name, g.labels, spec)
+}
+
+// balancer makes the objects of a load balancer's addresses: one for each that is from
+// our pools, since another node may announce each, and one for the others.
+func (g *group) balancer(list []wanted) {
+	var rest []wanted
+	for i, w := range list {
+		if g.rules.closed[family(w.addr.Addr())] {
+			continue
+		}
+		if ours, here := g.node.pool(w.addr.Addr()); ours {
+			g.external(suffixBalancer+"/"+w.addr.Addr().StringExpanded(), list[i:i+1], true, here)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	if len(rest) > 0 {
+		g.external(suffixBalancer, rest, true, false)
+	}
+}
+
+// external makes an object of frontends that clients from outside the cluster use.
+func (g *group) external(suffix string, list []wanted, ranged, announce bool) {
+	spec := &api.ServiceSpec{Frontends: texts(list), Source: "snat", Announce: announce}
+	if ranged {
+		spec.SourceRanges = g.sourceRanges(list)
+	}
+	g.policy(spec, g.rules.externalLocal, list)
+	if g.rules.externalLocal {
+		spec.Source = "keep"
+		if len(g.rules.divertSources) > 0 {
+			target := g.name
+			if !g.hasAll {
+				target += suffixInside
+			}
+			spec.Divert = []api.Divert{{Sources: g.rules.divertSources, Service: target}}
+			g.diverted = true
+		}
+	}
+	g.object(g.name+suffix, g.labels, spec)
+}
+
+// inside makes the object that clients are sent to where that of the cluster IPs does
+// not have all endpoints.
+func (g *group) inside() {
+	if !g.diverted || g.hasAll {
+		return
+	}
+	name := g.name + suffixInside
+	g.object(name, g.labels, &api.ServiceSpec{Frontends: nowhere(name), Backends: g.all()})
+}
+
+// nowhere returns a frontend of each family that is the name's alone, and that no packet
+// is for: an object has one at least. RFC 6890 has 0.0.0.0/8 be no destination, RFC 6666
+// has 100::/64 dropped everywhere.
+func nowhere(name string) []string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	sum := h.Sum64()
+	a4, a6 := [4]byte{1: byte(sum), 2: byte(sum >> 8), 3: 1 | byte(sum>>16)}, [16]byte{0: 0x01}
+	binary.BigEndian.PutUint64(a6[8:], sum)
+	port := uint16(sum>>24) | 1
+	return []string{
+		frontend{netip.AddrPortFrom(netip.AddrFrom4(a4), port), corev1.ProtocolTCP}.String(),
+		frontend{netip.AddrPortFrom(netip.AddrFrom16(a6), port), corev1.ProtocolTCP}.String(),
+	}
+}
+
+// sourceRanges returns the prefixes of clients that the frontends are for: of a family
+// without bounds all, where the other one has some.
+func (g *group) sourceRanges(list []wanted) []string {
+	var has [2]bool
+	for _, w := range list {
+		has[family(w.addr.Addr())] = true
+	}
+	var ranges []string
+	bounded := false
+	for f, everything := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		switch {
+		case !has[f]:
+		case g.rules.ranges[f] == nil:
+			ranges = append(ranges, everything.String())
+		default:
+			bounded = true
+			for _, p := range g.rules.ranges[f] {
+				ranges = append(ranges, p.String())
+			}
+		}
+	}
+	if !bounded {
+		return nil
+	}
+	return ranges
+}
+
+func texts(list []wanted) []string {
+	out := make([]string, len(list))
+	for i, w := range list {
+		out[i] = w.frontend.String()
+	}
+	return out
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package services says what the Services of Kubernetes mean for one node, in the
+// daemon's words: Service and EndpointSlice objects in, objects of kind Service out.
+// It is arithmetic: it talks to nobody, and the same input gives the same output.
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Owner is whose objects these are.
+const Owner = "k8s"
+
+// Labels of services that say who takes care of them.
+const (
+	labelProxyName = "service.kubernetes.io/service-proxy-name"
+	labelHeadless  = corev1.IsHeadlessService
+)
+
+// Key names a Service of Kubernetes.
+type Key = types.NamespacedName
+
+// Node is what the translation knows of the node that it is for. It is not changed
+// once it is in use: another one takes its place.
+type Node struct {
+	Name string
+	Zone string // empty: not known
+	// NodePorts are the addresses that answer at the ports of nodes.
+	NodePorts []netip.Addr
+	// Own are all of the node's own addresses.
+	Own []netip.Addr
+	// Inside are the clients that reach every endpoint by external addresses as well,
+	// also where only endpoints of this node serve clients from outside: the node's pods,
+	// and the node itself.
+	Inside []netip.Prefix
+	// ProxyName is the label of the services that are ours; empty: those without it.
+	ProxyName string
+	// Pool says whether a load balancer's address was given out by us, and whether this
+	// node is to announce it now. nil: none was.
+	Pool func(netip.Addr) (ours, here bool)
+}
+
+// NewNode reads a Node. nodePorts are prefixes that the addresses for node ports are
+// chosen by; where there are none of a family, all of the node's addresses of it are.
+// Addresses that the node's object does not tell of may be given as more.
+func NewNode(n *corev1.Node, nodePorts []netip.Prefix, more ...netip.Addr) *Node {
+	node := &Node{Name: n.Name, Zone: n.Labels[corev1.LabelTopologyZone]}
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if addr, ok := parseAddr(a.Address); ok {
+			node.Own = append(node.Own, addr)
+		}
+	}
+	node.Own = sortedAddrs(append(node.Own, more...))
+	node.NodePorts = chooseAddrs(node.Own, nodePorts)
+	for _, text := range podCIDRs(n) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			node.Inside = append(node.Inside, p.Masked())
+		}
+	}
+	for _, a := range node.Own {
+		node.Inside = append(node.Inside, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return node
+}
+
+func podCIDRs(n *corev1.Node) []string {
+	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+		return []string{n.Spec.PodCIDR}
+	}
+	return n.Spec.PodCIDRs
+}
+
+// chooseAddrs returns those of addrs that are in the prefixes of their family.
+func chooseAddrs(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
+	var chosen []netip.Addr
+	for _, a := range addrs {
+		told, in := false, false
+		for _, p := range prefixes {
+			told = told || p.Addr().Is4() == a.Is4()
+			in = in || p.Contains(a)
+		}
+		if in || !told {
+			chosen = append(chosen, a)
+		}
+	}
+	return chosen
+}
+
+func sortedAddrs(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// isOwn says whether a prefix has an address of the node in it.
+func (n *Node) isOwn(p netip.Prefix) bool { return slices.ContainsFunc(n.Own, p.Contains) }
+
+// pool asks whether a load balancer's address was given out by us.
+func (n *Node) pool(a netip.Addr) (ours, here bool) {
+	if n.Pool == nil {
+		return false, false
+	}
+	return n.Pool(a)
+}
+
+// Concerns says whether a service is one to translate: it has an address of its own
+// that clients connect to, and its labels leave it to us.
+func (n *Node) Concerns(s *corev1.Service) bool {
+	name, told := s.Labels[labelProxyName]
+	if told != (n.ProxyName != "") || name != n.ProxyName {
+		return false
+	}
+	if _, headless := s.Labels[labelHeadless]; headless {
+		return false
+	}
+	return s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
+}
+
+// parseAddr reads an address as the API server may have taken it years ago: with
+// leading zeros, or IPv4 in IPv6 clothes.
+func parseAddr(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		a, err = netip.ParseAddr(withoutZeros(text))
+	}
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+// parsePrefix reads a prefix as leniently, and takes off the bits behind its length.
+func parsePrefix(text string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		p, err = netip.ParsePrefix(withoutZeros(text))
+	}
+	if err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, false
+	}
+	return p.Masked(), true
+}
+
+// withoutZeros takes off the leading zeros of the numbers of an IPv4 address.
+func withoutZeros(text string) string {
+	parts := strings.Split(text, ".")
+	for i, p := range parts {
+		for len(p) > 1 && p[0] == '0' && p[1] >= '0' && p[1] <= '9' {
+			p = p[1:]
+		}
+		parts[i] = p
+	}
+	return strings.Join(parts, ".")
+}
+
+// isStation says whether an address can be that of one station elsewhere.
+func isStation(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}

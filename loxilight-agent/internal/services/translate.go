@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Names of the objects of a port of a service: that of its cluster IPs is the name of
+// the service, with :NAME of the port where it has one, and these come behind it.
+const (
+	suffixInside   = "/inside"       // all endpoints, for clients of the cluster that are sent here
+	suffixNodePort = "/nodeport"     //
+	suffixBalancer = "/loadbalancer" // of addresses of our pools followed by / and the address
+	suffixExternal = "/external"     // external IPs
+)
+
+// Translation is what one service means on a node.
+type Translation struct {
+	// Objects are those of the service, in the order of their names. A change of them
+	// belongs into one transaction, since a frontend may move from one to another.
+	Objects []api.Object
+	// Health is the health check of the service on this node; nil: it has none.
+	Health *Health
+	// Problems are what of the service is not done, and why: for an event.
+	Problems []string
+}
+
+// Health is what load balancers ask a node for about a service.
+type Health struct {
+	Port  uint16
+	Local int // endpoints of this node that are ready
+}
+
+// TranslateService returns what a service with its slices means on a node. claims
+// tells frontends that are another service's; nil: none is. Nothing of what is
+// handed in is changed.
+func TranslateService(n *Node, s *corev1.Service, slices []*discoveryv1.EndpointSlice, claims *Claims) Translation {
+	if !n.Concerns(s) {
+		return Translation{}
+	}
+	t := &translator{node: n, service: s, slices: sortedSlices(slices), addresses: addressesOf(n, s)}
+	t.bad = t.addresses.bad
+	t.readRules()
+	list := t.won(t.addresses.frontends(s), claims)
+	for i := range s.Spec.Ports {
+		t.port(&s.Spec.Ports[i], ofPort(list, i))
+	}
+	t.sortObjects()
+	if len(t.bad) > 0 {
+		t.problems = append(t.problems, "left out, since they are no valid addresses: "+strings.Join(t.bad, ", "))
+	}
+	return Translation{Objects: t.objects, Health: t.health(), Problems: t.problems}
+}
+
+func sortedSlices(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
+	if slices.IsSortedFunc(list, byName) {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, byName)
+	return list
+}
+
+// translator is a translation on its way.
+type translator struct {
+	node      *Node
+	service   *corev1.Service
+	slices    []*discoveryv1.EndpointSlice
+	addresses *addresses
+	rules     rules
+	objects   []api.Object
+	problems  []string
+	bad       []string
+}
+
+// rules are those that hold for all ports of a service.
+type rules struct {
+	affinity                     *api.Affinity
+	internalLocal, externalLocal bool
+	ranges                       [2][]netip.Prefix
+	closed                       [2]bool
+	divertSources                []string
+}
+
+// Bounds of an affinity's timeout, and what it is where it is not said.
+const (
+	minAffinity     = time.Second
+	maxAffinity     = 24 * time.Hour
+	defaultAffinity = 3 * time.Hour
+)
+
+func (t *translator) readRules() {
+	s := t.service
+	r := &t.rules
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		timeout := defaultAffinity
+		if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+			timeout = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
+		}
+		r.affinity = &api.Affinity{Timeout: api.Duration(min(max(timeout, minAffinity), maxAffinity))}
+	}
+	r.internalLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	r.externalLocal = s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	if len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		var bad []string
+		r.ranges, r.closed, bad = sourceRanges(t.node, s, t.addresses.balancer)
+		t.bad = append(t.bad, bad...)
+	}
+	if r.externalLocal {
+		for _, p := range t.node.Inside {
+			r.divertSources = append(r.divertSources, p.String())
+		}
+	}
+}
+
+// won leaves out the frontends that other services have.
+func (t *translator) won(list []wanted, claims *Claims) []wanted {
+	if claims == nil {
+		return list
+	}
+	key := Key{Namespace: t.service.Namespace, Name: t.service.Name}
+	return slices.DeleteFunc(list, func(w wanted) bool {
+		holder, ok := claims.Holder(w.addr, w.proto)
+		if !ok || holder == key {
+			return false
+		}
+		t.problems = append(t.problems, fmt.Sprintf("%s belongs to service %s", w.frontend, holder))
+		return true
+	})
+}
+
+func ofPort(list []wanted, port int) []wanted {
+	first := slices.IndexFunc(list, func(w wanted) bool { return w.port == port })
+	if first < 0 {
+		return nil
+	}
+	end := first
+	for end < len(list) && list[end].port == port {
+		end++
+	}
+	return list[first:end]
+}
+
+// port makes the objects of one port.
+func (t *translator) port(p *corev1.ServicePort, list []wanted) {
+	if len(list) == 0 {
+		return
+	}
+	g := &group{translator: t, name: t.service.Namespace + "/" + t.service.Name, endpoints: collect(t.node, p, t.slices, t.badEndpoint)}
+	label := strconv.Itoa(int(p.Port))
+	if p.Name != "" {
+		g.name += ":" + p.Name
+		label = p.Name
+	}
+	g.labels = map[string]string{"namespace": t.service.Namespace, "service": t.service.Name, "port": label}
+	g.split()
+	for _, role := range []role{roleCluster, roleNodePort, roleLoadBalancer, roleExternal} {
+		of := slices.Clone(list)
+		of = slices.DeleteFunc(of, func(w wanted) bool { return w.role != role })
+		if len(of) == 0 {
+			continue
+		}
+		switch role {
+		case roleCluster:
+			g.cluster(of)
+		case roleNodePort:
+			g.external(suffixNodePort, of, false, false)
+		case roleLoadBalancer:
+			g.balancer(of)
+		case roleExternal:
+			g.external(suffixExternal, of, false, false)
+		}
+	}
+	g.inside()
+}
+
+func (t *translator) badEndpoint(text string) {
+	if len(t.bad) < maxTold && !slices.Contains(t.bad, text) {
+		t.bad = append(t.bad, text)
+	}
+}
+
+// maxTold bounds what one event tells.
+const maxTold = 10
+
+func (t *translator) sortObjects() {
+	slices.SortFunc(t.objects, func(a, b api.Object) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// health counts the endpoints of this node that are ready, each of its addresses once,
+// whatever ports it has.
+func (t *translator) health() *Health {
+	s := t.service
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || !t.rules.externalLocal || s.Spec.HealthCheckNodePort < 1 || s.Spec.HealthCheckNodePort > 65535 {
+		return nil
+	}
+	var seen [2][]netip.Addr
+	for _, slice := range t.slices {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.NodeName == nil || *e.NodeName != t.node.Name || !told(e.Conditions.Ready, true) || len(e.Addresses) == 0 {
+				continue
+			}
+			if a, ok := parseAddr(e.Addresses[0]); ok && isStation(a) {
+				seen[family(a)] = append(seen[family(a)], a)
+			}
+		}
+	}
+	return &Health{Port: uint16(s.Spec.HealthCheckNodePort), Local: max(len(sortedAddrs(seen[0])), len(sortedAddrs(seen[1])))}
+}
+
+// object adds one object to the translation.
+func (t *translator) object(name string, labels map[string]string, spec *api.ServiceSpec) {
+	spec.Affinity = t.rules.affinity
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // strings and numbers can always be marshalled
+	}
+	t.objects = append(t.objects, api.Object{Kind: api.KindService, Name: name, Owner: Owner, Labels: labels, Spec: text})
+}
