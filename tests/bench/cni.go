@@ -24,8 +24,11 @@ const (
 	pathPlugin    = "bridge"
 )
 
-// cniPods are how many pods are added, one after the other and at once.
-const cniPods = 50
+// How many pods are added, one after the other and at once, and how many when a node starts.
+const (
+	cniPods = 50
+	cniMany = 200
+)
 
 // attacher adds pods by one plugin.
 type attacher struct {
@@ -128,15 +131,16 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 			pod.close() // and its link is gone
 		}
 	}()
-	count := min(cniPods, max(10, b.rounds*10))
+	count, many := min(cniPods, max(10, b.rounds*10)), min(cniMany, max(20, b.rounds*40))
 	s := b.report.section("Pods",
-		fmt.Sprintf("ADD of the CNI plugins by %d namespaces that are there, from the start of the plugin to its end, in ms: loxilight-cni with\n"+
-			"its daemon, and Debian's `bridge` with `host-local`, which has no policy, and no guard against other addresses, to put in force.", count),
+		"ADD of the CNI plugins by namespaces that are there, from the start of the plugin to its end, in ms: loxilight-cni with\n"+
+			"its daemon, and Debian's `bridge` with `host-local`, which has no policy, and no guard against other addresses, to put in force.",
 		"what", pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	for _, c := range []struct {
-		name   string
-		atOnce int
-	}{{"one after the other", 1}, {"all at once", count}} {
+		name          string
+		count, atOnce int
+	}{{"one after the other", count, 1}, {"at once", count, count}, {"at once", many, many}} {
+		count := c.count
 		a, err := ours.add(ctx, count, c.atOnce)
 		if err != nil {
 			return err
@@ -150,7 +154,7 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 			at   int
 		}{{"half within", count / 2}, {"99 % within", count * 99 / 100}} {
 			ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-			s.row(c.name+", "+q.name, fmt.Sprintf("%.1f", ms(t[q.at])), fmt.Sprintf("%.1f", ms(a[q.at])), fmt.Sprintf("%.2f", ms(a[q.at])/ms(t[q.at])))
+			s.row(fmt.Sprintf("%d %s, %s", count, c.name, q.name), fmt.Sprintf("%.1f", ms(t[q.at])), fmt.Sprintf("%.1f", ms(a[q.at])), fmt.Sprintf("%.2f", ms(a[q.at])/ms(t[q.at])))
 		}
 		if c.atOnce == 1 {
 			b.report.atMost("99 % of ADD, one after the other", float64(a[count*99/100])/float64(time.Millisecond), 100, "ms")

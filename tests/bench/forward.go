@@ -13,6 +13,7 @@ import (
 // measured is plain traffic of the client with the backends themselves.
 type forwarding struct {
 	title   string
+	about   string   // said besides
 	base    string   // the path that the others are compared to
 	paths   []string // beside it
 	bridged bool
@@ -31,8 +32,8 @@ func (b *bench) routed(ctx context.Context) error {
 // bridged measures a bridge.
 func (b *bench) bridged(ctx context.Context) error {
 	return b.forward(ctx, forwarding{
-		title: "Bridged",
-		base:  pathBridge, paths: []string{pathBare, pathOther, pathOurs}, bridged: true,
+		title: "Bridged", about: bridgeFlowtable(),
+		base: pathBridge, paths: []string{pathBare, pathOther, pathOurs}, bridged: true,
 	})
 }
 
@@ -45,12 +46,19 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 	columns := b.available(append([]string{f.base}, f.paths...))
 	f.paths = columns[1:]
 	l := lineup{paths: columns, bridged: f.bridged, direct: true}
+	withXDP, text := l, f.about
+	if !f.bridged { // what is bridged takes the way of tc
+		withXDP, text = b.withXDP(l), xdpText
+	}
+	if slices.Contains(columns, pathFlowtable) {
+		text += flowtableText
+	}
 	packets := b.report.section(f.title+": small UDP packets", forwardText+"\n"+
-		"Millions of 64-byte packets a second of one core, which does it all; each belongs to another connection than\nthe one before it.",
-		append([]string{"to", "connections"}, columns...)...)
+		"Millions of 64-byte packets a second of one core, which does it all; each belongs to another connection than\nthe one before it."+text,
+		f.header(withXDP.paths, "to", "connections")...)
 	for _, p := range places {
-		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
-			return b.forwardPackets(ctx, rigs, p, f, packets)
+		err := b.withRigs(ctx, withXDP, b.connectionsMax, func(rigs []*rig) error {
+			return b.forwardPackets(ctx, rigs, p, f, withXDP.paths[1:], packets)
 		})
 		if err != nil {
 			return err
@@ -67,7 +75,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 // forwardConnections are how many connections the small packets belong to.
 var forwardConnections = []int{1024, 65536, 1_000_000}
 
-func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forwarding, s *section) error {
+func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forwarding, paths []string, s *section) error {
 	for _, r := range rigs {
 		if err := r.aimBare(p); err != nil {
 			return err
@@ -77,24 +85,39 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 		if connections > b.connectionsMax {
 			continue
 		}
-		before, err := trackedBy(ctx, rigs)
+		before, err := shortcutsOf(ctx, rigs)
 		if err != nil {
 			return err
 		}
 		measured := b.as(connections)
 		c, err := measured.packets(ctx, rigs, p, connections, 1)
 		if err == nil {
-			err = measured.wantTracked(ctx, rigs, before, connections)
+			err = measured.wantTaken(ctx, rigs, before, connections, f.trackedShare(connections))
+		}
+		if err == nil {
+			err = wantOffloaded(rigs, connections)
 		}
 		if err != nil {
 			return fmt.Errorf("%s, %d connections: %w", p, connections, err)
 		}
-		s.row(append([]string{string(p), grouped(connections)}, c.cellsTo(f.base, 1e6, "%.2f", f.paths...)...)...)
+		s.row(f.cells(c, paths, 1e6, "%.2f", string(p), grouped(connections))...)
 		if want := f.want[p]; want != 0 && connections == 1024 {
-			b.report.atLeast(fmt.Sprintf("%s, small packets, 1,024 connections, backends %s", f.title, p), c, pathOurs, f.base, want)
+			what := fmt.Sprintf("%s, small packets, 1,024 connections, backends %s", f.title, p)
+			b.report.atLeast(what, c, pathOurs, f.base, want)
+			b.report.atLeast(what+", in XDP", c, pathXDP, f.base, want)
 		}
 	}
 	return nil
+}
+
+// trackedShare is how many of the packets take our short cut at least. A bridge is shown a
+// packet of each connection every few seconds, which is about as often as each of a million
+// has one.
+func (f *forwarding) trackedShare(connections int) float64 {
+	if f.bridged && connections >= 1_000_000 {
+		return 0.5
+	}
+	return trackedShare
 }
 
 // as returns b as it measures packets of so many connections: not longer than need be.
@@ -108,33 +131,15 @@ func (b *bench) as(connections int) *bench {
 	return &brief
 }
 
-// trackedBy returns how many packets took our short cut so far.
-func trackedBy(ctx context.Context, rigs []*rig) (count uint64, err error) {
-	for _, r := range rigs {
-		if d, ok := r.balancer.(*loxilight); ok && r.name == pathOurs {
-			verdicts, err := d.verdicts(ctx)
-			return verdicts["tracked"], err
-		}
-	}
-	return 0, nil
-}
-
-// wantTracked fails where packets that were measured did not take our short cut, but for
-// the few that show the kernel who is there: it would be the kernel that was measured.
-func (b *bench) wantTracked(ctx context.Context, rigs []*rig, before uint64, connections int) error {
-	now, err := trackedBy(ctx, rigs)
-	want := uint64(b.rounds*max(b.packetCount, connections)) * 9 / 10 // and one round to warm up
-	if err == nil && b.measures(pathOurs) && now-before < want {
-		err = fmt.Errorf("%d packets took the short cut, of at least %d", now-before, want)
-	}
-	return err
-}
-
 func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
 	s := b.report.section(f.title+": TCP requests",
 		fmt.Sprintf("Thousands a second of one core that is client, node and server, on %d connections that stay; %d bytes each way.", tcpBatch, requestSize),
-		append([]string{"to"}, columns...)...)
+		f.header(columns, "to")...)
 	for _, p := range places {
+		before, err := shortcutsOf(ctx, rigs)
+		if err != nil {
+			return err
+		}
 		c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
 			if err := r.aimBare(p); err != nil {
 				return 0, err
@@ -143,10 +148,13 @@ func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, 
 			cpu, err := tcpRun(ctx, r, p, target, port, b.tcpRequests, true)
 			return float64(b.tcpRequests) / cpu.Seconds(), err
 		})
+		if err == nil {
+			err = before.wantShare(ctx, rigs, tcpBatch*(b.rounds+1))
+		}
 		if err != nil {
 			return fmt.Errorf("requests to backends %s: %w", p, err)
 		}
-		s.row(append([]string{string(p)}, c.cellsTo(f.base, 1e3, "%.1f", f.paths...)...)...)
+		s.row(f.cells(c, f.paths, 1e3, "%.1f", string(p))...)
 	}
 	return nil
 }
@@ -158,9 +166,9 @@ const forwardRounds = 5
 func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
 	s := b.report.section(f.title+": bulk TCP",
 		"Gbit/s, all cores. Without segmentation offload packets cross the node as they do behind a plain NIC.",
-		append([]string{"to", "offload", "streams"}, columns...)...)
+		f.header(columns, "to", "offload", "streams")...)
 	for _, p := range places {
-		for _, offload := range []bool{true, false} {
+		for _, offload := range b.bulkOffloads {
 			var errs []error
 			for _, r := range rigs {
 				errs = append(errs, r.aimBare(p), r.segmentation(offload))
@@ -168,19 +176,46 @@ func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, colu
 			if err := errors.Join(errs...); err != nil {
 				return err
 			}
-			for _, streams := range []int{1, 4} {
-				c, err := compare(ctx, rigs, min(b.rounds, forwardRounds), func(r *rig) (float64, error) {
+			for _, streams := range b.bulkStreams {
+				before, err := shortcutsOf(ctx, rigs)
+				if err != nil {
+					return err
+				}
+				rounds := min(b.rounds, forwardRounds)
+				c, err := compare(ctx, rigs, rounds, func(r *rig) (float64, error) {
 					target, port := r.tcpTarget(p)
 					return bulkRun(r, p, target, port, streams, b.bulkTime)
 				})
+				if err == nil {
+					err = before.wantShare(ctx, rigs, streams*(rounds+1))
+				}
 				if err != nil {
 					return fmt.Errorf("%d streams to backends %s: %w", streams, p, err)
 				}
-				s.row(append([]string{string(p), onOff(offload), fmt.Sprint(streams)}, c.cellsTo(f.base, 1e9/8, "%.1f", f.paths...)...)...)
+				s.row(f.cells(c, f.paths, 1e9/8, "%.1f", string(p), onOff(offload), fmt.Sprint(streams))...)
 			}
 		}
 	}
 	return nil
+}
+
+// header returns the columns of a table: what a row is about, paths, and ours to the
+// kernel's own short cut.
+func (f *forwarding) header(paths []string, about ...string) []string {
+	columns := append(about, paths...)
+	if slices.Contains(paths, pathFlowtable) && slices.Contains(paths, pathOurs) {
+		columns = append(columns, pathOurs+" to "+pathFlowtable)
+	}
+	return columns
+}
+
+// cells returns the row under such a header.
+func (f *forwarding) cells(c comparison, paths []string, unit float64, format string, about ...string) []string {
+	cells := append(about, c.cellsTo(f.base, unit, format, paths...)...)
+	if slices.Contains(paths, pathFlowtable) && slices.Contains(paths, pathOurs) {
+		cells = append(cells, c.cell(pathOurs, pathFlowtable))
+	}
+	return cells
 }
 
 // available returns those of paths that can be measured here.
@@ -192,37 +227,8 @@ func (b *bench) available(paths []string) []string {
 		case pathOther:
 			return b.other == ""
 		case pathFlowtable:
-			return !b.flowtable()
+			return !flowtableIn("inet")
 		}
 		return false
 	})
-}
-
-// flowtableRules let the kernel's short cut carry what its connection tracking knows.
-const flowtableRules = `
-table inet bench {
-	flowtable f { hook ingress priority 0; devices = { %s }; }
-	chain forward {
-		type filter hook forward priority 0;
-		meta l4proto { tcp, udp } ct state established flow add @f
-	}
-}
-`
-
-// attachFlowtable gives the node a flowtable.
-func (r *rig) attachFlowtable() error {
-	if err := (&nftables{rig: r}).keepUDP(); err != nil {
-		return err
-	}
-	return r.node.run(fmt.Sprintf(flowtableRules, "up0, up1, pod0"), "nft", "-f", "-")
-}
-
-// flowtable says whether this kernel has them.
-func (b *bench) flowtable() bool {
-	ns, err := newNamespace()
-	if err != nil {
-		return false
-	}
-	defer ns.close()
-	return ns.run(fmt.Sprintf(flowtableRules, "lo"), "nft", "-f", "-") == nil
 }

@@ -37,8 +37,8 @@ const tempPrefix = "loxilight-bench-"
 const daemonPatience = time.Minute
 
 // startLoxilight starts a daemon with room for so many connections and attaches it
-// to devices of a node, each by its role.
-func startLoxilight(ctx context.Context, node *namespace, devices map[string]string, binary string, connections int) (*loxilight, error) {
+// to devices of a node.
+func startLoxilight(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary string, connections int) (*loxilight, error) {
 	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func startLoxilight(ctx context.Context, node *namespace, devices map[string]str
 
 func (d *loxilight) path(name string) string { return filepath.Join(d.dir, name) }
 
-func (d *loxilight) start(ctx context.Context, node *namespace, devices map[string]string, binary string, connections int) error {
+func (d *loxilight) start(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary string, connections int) error {
 	config := fmt.Sprintf(`instance: bench
 runDir: %s
 stateDir: %s
@@ -77,12 +77,12 @@ tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
 		return err
 	}
 	var objects []api.Object
-	for device, role := range devices {
-		spec, err := json.Marshal(api.InterfaceSpec{Device: device, Role: role})
+	for _, device := range devices {
+		spec, err := json.Marshal(device)
 		if err != nil {
 			return err
 		}
-		objects = append(objects, api.Object{Kind: api.KindInterface, Name: device, Owner: "bench", Spec: spec})
+		objects = append(objects, api.Object{Kind: api.KindInterface, Name: device.Device, Owner: "bench", Spec: spec})
 	}
 	return d.change(ctx, api.MethodApply, api.ApplyParams{Objects: objects, Change: waiting()})
 }

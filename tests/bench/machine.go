@@ -5,38 +5,9 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
-
-// machineOf says in a line what the figures were measured on.
-func machineOf() (string, error) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return "", fmt.Errorf("name of the kernel: %w", err)
-	}
-	model := runtime.GOARCH
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
-			model = strings.TrimSpace(value)
-			break
-		}
-	}
-	load, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "", err
-	}
-	minute, _, _ := strings.Cut(string(load), " ")
-	return fmt.Sprintf("Linux %s, %d CPUs (%s), load average %s when it began",
-		unix.ByteSliceToString(name.Release[:]), runtime.NumCPU(), model, minute), nil
-}
 
 // conntrackMax is the limit of the kernel's connection tracking, for all namespaces.
 const conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"

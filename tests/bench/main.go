@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -20,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/loxilight/loxilight/internal/testreport"
 )
 
 // groups are the parts of a run, in their order.
@@ -56,6 +59,7 @@ func command() error {
 	other := flag.String("other", "", "path of another build of loxilightd, to measure plain traffic beside")
 	output := flag.String("o", "", "file to write the report to; without it, standard output")
 	short := flag.Bool("short", false, "only show that all works; the figures mean little")
+	emulated := flag.Bool("emulated", false, "the machine is one of make bench-kernels; measures less, and reports so")
 	limit := flag.Duration("limit", 20*time.Minute, "longest time the run may take")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: bench [flags] [%s]...\n", strings.Join(names, "|"))
@@ -85,6 +89,7 @@ func command() error {
 	b := &bench{
 		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
 		serviceCount: 10_000, rulesMax: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 200 * time.Millisecond,
+		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}
 	if *daemon == "" {
@@ -92,6 +97,9 @@ func command() error {
 	}
 	if *short {
 		b.shorten()
+	}
+	if *emulated {
+		b.emulate()
 	}
 	err = b.all(ctx, flag.Args())
 	if ctx.Err() != nil && *output != "" {
@@ -112,7 +120,7 @@ func sweep() error {
 // all runs the groups that are asked for, by default every one. One that fails
 // stops no other.
 func (b *bench) all(ctx context.Context, names []string) (err error) {
-	if b.report.machine, err = machineOf(); err != nil {
+	if b.report.machine, err = testreport.Machine(); err != nil {
 		return err
 	}
 	b.report.rounds = b.rounds
@@ -143,9 +151,32 @@ func (b *bench) write(path string) error {
 		_, err := io.WriteString(os.Stdout, text.String())
 		return err
 	}
-	if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+	whole, err := carryParts(path, text.String())
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, []byte(whole), 0o644); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%s is written; %d of %d targets missed\n", path, b.report.missed, len(b.report.targets))
 	return nil
+}
+
+// carryParts returns a report with the parts that others wrote into the one of before.
+func carryParts(path, report string) (string, error) {
+	old, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return report, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	part, err := testreport.Part(string(old), testreport.Kubernetes)
+	if err == nil {
+		report, err = testreport.Put(report, testreport.Kubernetes, part)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s stays as it was: %w", path, err)
+	}
+	return report, nil
 }

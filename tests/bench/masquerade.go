@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // outside is where the connections go that are masqueraded: beyond a station, to so many
@@ -36,18 +37,21 @@ func (r *rig) attachMasquerade() error {
 	return r.node.run(masqueradeRules, "nft", "-f", "-")
 }
 
+// translators are the paths beside plain routing.
+var translators = []string{pathMasquerade, pathBare, pathOther, pathOurs}
+
 // translation measures masquerading: what the node does for the client's connections
 // by the other ports.
 func (b *bench) translation(ctx context.Context) error {
-	l := lineup{paths: b.available([]string{pathKernel, pathMasquerade, pathBare, pathOurs}), direct: true}
+	l := b.withXDP(lineup{paths: b.available(append([]string{pathKernel}, translators...)), direct: true})
 	s := b.report.section("Masquerading",
 		"The client's connections leave with the address of the port that they leave by: one that leads into a namespace\n"+
 			"of the node (*on the node*; what is rewritten on the way there is as much as of an answer to a masqueraded\n"+
 			"client in it), or the other port. **Kernel routing** and the **bare redirect**, a program that sends all packets\n"+
 			"of a port the same way, translate nothing. Packets: millions of 64-byte UDP packets a second of one core, each\n"+
 			"of another connection than the one before. New connections: thousands a second; UDP: the first packet and its\n"+
-			"answer, TCP: a request and its answer, too, and the end, with client and server on the same core.",
-		"what", "to", pathKernel, pathMasquerade, pathBare, pathOurs, pathOurs+" to "+pathMasquerade)
+			"answer, TCP: a request and its answer, too, and the end, with client and server on the same core."+xdpText,
+		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), []string{pathXDP, pathOurs + " to " + pathMasquerade})...)
 	for _, p := range places {
 		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
 			if err := masqueradeBy(ctx, rigs, p); err != nil {
@@ -56,6 +60,8 @@ func (b *bench) translation(ctx context.Context) error {
 			if err := b.translatedPackets(ctx, rigs, p, s); err != nil || p == onNode {
 				return err
 			}
+			// New connections are not for XDP.
+			rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.name == pathXDP })
 			return b.translatedConnections(ctx, rigs, p, s)
 		})
 		if err != nil {
@@ -82,9 +88,10 @@ func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 
 // translatedRow enters a row, and how it stands to twice what nftables does.
 func (b *bench) translatedRow(s *section, what string, p place, c comparison, unit float64, format string) {
-	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, pathMasquerade, pathBare, pathOurs)...)
+	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, append(b.available(translators), pathXDP)...)...)
 	s.row(append(cells, c.cell(pathOurs, pathMasquerade))...)
 	b.report.atLeast(fmt.Sprintf("masquerading, %s, %s", what, p), c, pathOurs, pathMasquerade, 2)
+	b.report.atLeast(fmt.Sprintf("masquerading, %s, %s, in XDP", what, p), c, pathXDP, pathMasquerade, 2)
 }
 
 func (b *bench) translatedPackets(ctx context.Context, rigs []*rig, p place, s *section) error {
@@ -93,13 +100,13 @@ func (b *bench) translatedPackets(ctx context.Context, rigs []*rig, p place, s *
 			continue
 		}
 		f := flows{connections: connections, target: outsides[p].first, targets: outsideCount, port: backendPort}
-		before, err := trackedBy(ctx, rigs)
+		before, err := shortcutsOf(ctx, rigs)
 		if err != nil {
 			return err
 		}
 		c, err := b.packetsOf(ctx, rigs, p, func(*rig) flows { return f })
 		if err == nil {
-			err = b.wantTracked(ctx, rigs, before, connections)
+			err = b.wantTaken(ctx, rigs, before, connections, trackedShare)
 		}
 		if err != nil {
 			return fmt.Errorf("%s, %d connections: %w", p, connections, err)

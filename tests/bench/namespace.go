@@ -36,7 +36,7 @@ func newNamespace() (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ns.links, err = netlink.NewHandleAt(ns.handle); err != nil {
+	if ns.links, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("netlink socket in namespace: %w", err)
 	}
 	// Nothing here is about IPv6, whose addresses become valid while packets are measured.
@@ -74,16 +74,22 @@ func onThread(fn func() error) error {
 
 // run runs a command inside the namespace and returns its output as an error if it fails.
 func (ns *namespace) run(stdin string, name string, args ...string) error {
-	return ns.do(func() error {
+	_, err := ns.output(stdin, name, args...)
+	return err
+}
+
+// output runs a command inside the namespace and returns its output, as an error if it fails.
+func (ns *namespace) output(stdin string, name string, args ...string) (out []byte, err error) {
+	err = ns.do(func() error {
 		cmd := exec.Command(name, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
+		if out, err = cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, firstLines(out))
 		}
 		return nil
 	})
+	return out, err
 }
 
 func firstLines(out []byte) string {

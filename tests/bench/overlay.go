@@ -109,7 +109,7 @@ neighbour add %s lladdr %s dev vx0 nud permanent
 // attachSide starts a daemon of ours on a node, with another one as its peer, behind a
 // tunnel of that type if one is given.
 func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, connections int) (balancer, error) {
-	devices := map[string]string{s.port: "port", overlayUplink: "uplink"}
+	devices := []api.InterfaceSpec{{Device: s.port, Role: "port"}, {Device: overlayUplink}}
 	d, err := startLoxilight(ctx, s.node, devices, b.daemon, connections)
 	if err != nil {
 		return nil, fmt.Errorf("start of loxilight: %w", err)

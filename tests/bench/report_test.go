@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +91,36 @@ func TestReport(t *testing.T) {
 	}
 	if r.missed != 2 {
 		t.Errorf("%d targets missed, want 2", r.missed)
+	}
+}
+
+// TestReportCarriesParts: what make scale-k8s wrote stays when the rest is written anew.
+func TestReportCarriesParts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "benchmarks.md")
+	const part = "<!-- part kubernetes -->\n## Kubernetes at scale\n| 37 ms |\n<!-- end of part kubernetes -->\n"
+	b := &bench{report: &report{machine: "here", at: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)}}
+	for _, old := range []string{"", "# Benchmarks\n\n## Gone\n\n" + part + "\n## Review notes\n"} {
+		if old != "" {
+			if err := os.WriteFile(path, []byte(old), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.write(path); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), "on 2026-11-21: here") || strings.Contains(string(text), "Gone") {
+			t.Errorf("%v:\n%s", err, text)
+		}
+		if strings.Contains(string(text), part+reportTail) != (old != "") {
+			t.Errorf("the part is not carried along:\n%s", text)
+		}
+	}
+	if err := os.WriteFile(path, []byte("<!-- part kubernetes -->\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.write(path); err == nil || !strings.Contains(err.Error(), "stays as it was") {
+		t.Errorf("a part that was damaged is overwritten: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // tcpTarget returns where the rig's client connects to.
@@ -18,11 +19,15 @@ func (r *rig) tcpTarget(p place) (string, int) {
 
 // tcp measures connections and requests.
 func (b *bench) tcp(ctx context.Context) error {
+	l := lineup{paths: append(slices.Clone(b.paths), b.available([]string{pathBare, pathOther})...)}
+	others := slices.DeleteFunc(slices.Clone(l.paths[1:]), func(path string) bool { return path == pathNftables || path == pathOurs })
+	others = append(append([]string{pathNftables}, others...), pathOurs)
 	s := b.report.section("TCP connections and requests",
 		fmt.Sprintf("Thousands a second of one core that is client, node and server, %d at a time; %d bytes each way.\n"+
-			"A connection carries one request; requests follow each other on connections that stay.", tcpBatch, requestSize),
-		"backends", "what", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
-	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
+			"A connection carries one request; requests follow each other on connections that stay. **Bare redirect** is a\n"+
+			"program that sends all packets of a port the same way and looks at nothing: no program can be faster.", tcpBatch, requestSize),
+		slices.Concat([]string{"backends", "what", pathKernel}, others, []string{pathOurs + " to nftables"})...)
+	return b.withRigs(ctx, l, 0, func(rigs []*rig) error {
 		for _, p := range places {
 			if err := setAll(ctx, rigs, servicesFor(p, 1, backendCount, "tcp")); err != nil {
 				return err
@@ -33,6 +38,9 @@ func (b *bench) tcp(ctx context.Context) error {
 					what, count = "requests", b.tcpRequests
 				}
 				c, err := compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
+					if err := r.aimBare(p); err != nil {
+						return 0, err
+					}
 					target, port := r.tcpTarget(p)
 					cpu, err := tcpRun(ctx, r, p, target, port, count, keep)
 					return float64(count) / cpu.Seconds(), err
@@ -40,7 +48,8 @@ func (b *bench) tcp(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("%s to backends %s: %w", what, p, err)
 				}
-				s.row(append([]string{string(p), what}, c.cells(1e3, "%.1f")...)...)
+				cells := append(c.cellsTo(pathKernel, 1e3, "%.1f", others...), c.cell(pathOurs, pathNftables))
+				s.row(append([]string{string(p), what}, cells...)...)
 				if !keep {
 					b.report.atLeast(fmt.Sprintf("TCP connections, backends %s", p), c, pathOurs, pathNftables, 1.3)
 				}

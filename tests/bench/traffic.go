@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -156,6 +157,7 @@ type xdpContext struct {
 // sends them back. What is not UDP goes up.
 type receiver struct {
 	objects trafficObjects
+	inXDP   link.Link // before the program that swallows packets; nil: none
 }
 
 func newReceiver(ns *namespace, device string) (*receiver, error) {
@@ -170,16 +172,19 @@ func newReceiver(ns *namespace, device string) (*receiver, error) {
 }
 
 func (rcv *receiver) close() {
+	if rcv.inXDP != nil {
+		rcv.inXDP.Close() // as below
+	}
 	rcv.objects.Close() // harmless if it fails: the process is about to end
 }
 
 // attach puts a program on the ingress hook of a device, by cls_bpf: every kernel has it.
 func attach(ns *namespace, device string, program *ebpf.Program) error {
-	link, err := ns.links.LinkByName(device)
+	dev, err := ns.links.LinkByName(device)
 	if err != nil {
 		return err
 	}
-	index := link.Attrs().Index
+	index := dev.Attrs().Index
 	err = ns.links.QdiscAdd(&netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
 		QdiscType:  "clsact",

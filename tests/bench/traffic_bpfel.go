@@ -48,15 +48,16 @@ type trafficWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	trafficMapFlows     = "flows"
-	trafficMapMeasured  = "measured"
-	trafficMapSinks     = "sinks"
-	trafficMapWays      = "ways"
-	trafficProgBare     = "bare"
-	trafficProgGenerate = "generate"
-	trafficProgIdle     = "idle"
-	trafficProgReplay   = "replay"
-	trafficProgSwallow  = "swallow"
+	trafficMapFlows         = "flows"
+	trafficMapMeasured      = "measured"
+	trafficMapSinks         = "sinks"
+	trafficMapWays          = "ways"
+	trafficProgBare         = "bare"
+	trafficProgGenerate     = "generate"
+	trafficProgIdle         = "idle"
+	trafficProgReplay       = "replay"
+	trafficProgSwallow      = "swallow"
+	trafficProgSwallowFrame = "swallow_frame"
 )
 
 // loadTraffic returns the embedded CollectionSpec for traffic.
@@ -101,11 +102,12 @@ type trafficSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type trafficProgramSpecs struct {
-	Bare     *ebpf.ProgramSpec `ebpf:"bare"`
-	Generate *ebpf.ProgramSpec `ebpf:"generate"`
-	Idle     *ebpf.ProgramSpec `ebpf:"idle"`
-	Replay   *ebpf.ProgramSpec `ebpf:"replay"`
-	Swallow  *ebpf.ProgramSpec `ebpf:"swallow"`
+	Bare         *ebpf.ProgramSpec `ebpf:"bare"`
+	Generate     *ebpf.ProgramSpec `ebpf:"generate"`
+	Idle         *ebpf.ProgramSpec `ebpf:"idle"`
+	Replay       *ebpf.ProgramSpec `ebpf:"replay"`
+	Swallow      *ebpf.ProgramSpec `ebpf:"swallow"`
+	SwallowFrame *ebpf.ProgramSpec `ebpf:"swallow_frame"`
 }
 
 // trafficMapSpecs contains maps before they are loaded into the kernel.
@@ -169,11 +171,12 @@ type trafficVariables struct {
 //
 // It can be passed to loadTrafficObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trafficPrograms struct {
-	Bare     *ebpf.Program `ebpf:"bare"`
-	Generate *ebpf.Program `ebpf:"generate"`
-	Idle     *ebpf.Program `ebpf:"idle"`
-	Replay   *ebpf.Program `ebpf:"replay"`
-	Swallow  *ebpf.Program `ebpf:"swallow"`
+	Bare         *ebpf.Program `ebpf:"bare"`
+	Generate     *ebpf.Program `ebpf:"generate"`
+	Idle         *ebpf.Program `ebpf:"idle"`
+	Replay       *ebpf.Program `ebpf:"replay"`
+	Swallow      *ebpf.Program `ebpf:"swallow"`
+	SwallowFrame *ebpf.Program `ebpf:"swallow_frame"`
 }
 
 func (p *trafficPrograms) Close() error {
@@ -183,6 +186,7 @@ func (p *trafficPrograms) Close() error {
 		p.Idle,
 		p.Replay,
 		p.Swallow,
+		p.SwallowFrame,
 	)
 }
 

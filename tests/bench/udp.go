@@ -95,10 +95,10 @@ func (b *bench) udp(ctx context.Context) error {
 		"Millions of 64-byte packets a second of one core, through one service with ten backends. Every\n"+
 			"packet belongs to another connection than the one before it. The core does it all: it makes the\n"+
 			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it. The last row\n"+
-			"is without a node, swallowed where it begins: no path can be faster.",
-		"backends", "connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
+			"is without a node, swallowed where it begins: no path can be faster."+xdpText,
+		"backends", "connections", pathKernel, pathNftables, pathOurs, pathXDP, pathOurs+" to nftables")
 	for _, p := range places {
-		err := b.withRigs(ctx, b.services(), b.connectionsMax, func(rigs []*rig) error {
+		err := b.withRigs(ctx, b.withXDP(b.services()), b.connectionsMax, func(rigs []*rig) error {
 			services := servicesFor(p, 1, backendCount, "udp")
 			for _, r := range rigs {
 				if err := r.set(ctx, services); err != nil {
@@ -113,10 +113,12 @@ func (b *bench) udp(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("%s, %d connections: %w", p, pc.connections, err)
 				}
-				s.row(append([]string{string(p), grouped(pc.connections)}, c.cells(1e6, "%.2f")...)...)
+				cells := append([]string{string(p), grouped(pc.connections)}, c.cellsTo(pathKernel, 1e6, "%.2f", pathNftables, pathOurs, pathXDP)...)
+				s.row(append(cells, c.cell(pathOurs, pathNftables))...)
 				what := fmt.Sprintf("small packets, %s connections, backends %s", grouped(pc.connections), p)
 				if want := pc.want[p]; want != 0 {
 					b.report.atLeast(what, c, pathOurs, pathKernel, want)
+					b.report.atLeast(what+", in XDP", c, pathXDP, pathKernel, want)
 				}
 			}
 			return b.memory(ctx, rigs, p)
@@ -126,7 +128,7 @@ func (b *bench) udp(ctx context.Context) error {
 		}
 	}
 	ceiling, err := b.ceiling(ctx)
-	s.row("none", "1", fmt.Sprintf("%.2f", ceiling/1e6), "–", "–", "–")
+	s.row("none", "1", fmt.Sprintf("%.2f", ceiling/1e6), "–", "–", "–", "–")
 	return err
 }
 
@@ -165,6 +167,11 @@ func (b *bench) packetsOf(ctx context.Context, rigs []*rig, p place, of func(*ri
 		packets = max(packets, f.connections)
 		if err := establish(r, p, f); err != nil {
 			return comparison{}, err
+		}
+	}
+	for _, r := range rigs {
+		if err := wantXDP(ctx, r); err != nil {
+			return comparison{}, fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
 	return compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) { return packetRate(r, p, packets) })

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,6 +60,56 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// TestShippedConfiguration: of the installed configuration newer runtimes take the version with
+// STATUS and GC; a restart of the daemon is no reason for STATUS to call the node not ready.
+func TestShippedConfiguration(t *testing.T) {
+	s := newSite(t)
+	list, err := libcni.NetworkConfFromBytes(s.shipped())
+	if err != nil || list.CNIVersion != "1.1.0" {
+		t.Fatalf("%v: version %s", err, list.CNIVersion)
+	}
+	p := s.addPod(list, "c1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.check(list, p); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	s.Stop()
+	s.Launch()
+	for range 3 {
+		if err := s.cni.GetStatusNetworkList(ctx, list); err != nil {
+			t.Errorf("STATUS while the daemon starts: %v", err)
+		}
+	}
+	p.reaches(t, gateways[0])
+	if err := s.cni.GCNetworkList(ctx, list, &libcni.GCArgs{}); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	s.wantPods(0)
+}
+
+// TestDeviceNamesOfOthers: a device of the switch that is not ours, and one that an object
+// names, keep pods from their names, and from nothing else.
+func TestDeviceNamesOfOthers(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.1.0", nil)
+	t.Run("look", func(t *testing.T) { // which holds the namespace as long as it takes
+		testnet.Named(t, s.name).Run(t, "ip", "link", "add", "hs1", "type", "bridge")
+	})
+	s.LLCLI("apply", "-f", s.File("kind: Bridge\nname: lan\nspec: {device: br0, ports: [{device: hs2}]}"))
+	for i, want := range []string{"hs3", "hs4"} {
+		p := s.addPod(list, fmt.Sprint("c", i))
+		if got := p.result.Interfaces[0].Name; got != want {
+			t.Errorf("device %s, want %s", got, want)
+		}
+		p.reaches(t, gateways[0])
+		if err := s.check(list, p); err != nil {
+			t.Error(err)
+		}
+	}
+	s.wantPods(2)
+}
+
 // TestManyAtOnce adds 200 pods at once, as after the start of a node.
 func TestManyAtOnce(t *testing.T) {
 	s := newSite(t)
@@ -95,6 +146,15 @@ func TestManyAtOnce(t *testing.T) {
 			seen[a] = p.rt.ContainerID
 		}
 	}
+	s.wantPods(len(pods))
+	s.Stop()
+	begin = time.Now()
+	s.Start()
+	testnet.Eventually(t, 30*time.Second, "all is taken over", func() bool {
+		status, err := s.Client.Status(t.Context())
+		return err == nil && len(status.NotReady) == 0
+	})
+	t.Logf("a start with them takes %s", time.Since(begin).Round(time.Millisecond))
 	s.wantPods(len(pods))
 	pods[0].reaches(t, pods[199].address(true))
 	pods[199].reaches(t, pods[0].address(false))
@@ -259,13 +319,13 @@ func TestHungDaemon(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
 	p := s.addPod(list, "c1")
-	s.Process().Signal(stop)
+	s.Process().Stop(t)
 	begin := time.Now()
 	s.del(list, p)
 	if took := time.Since(begin); took > 1200*time.Millisecond {
 		t.Errorf("DEL took %s, want about a second at most", took)
 	}
-	s.Process().Signal(goOn)
+	s.Process().Signal(syscall.SIGCONT)
 	testnet.Eventually(t, 20*time.Second, "the DEL is done", func() bool { return len(s.devices()) == 0 })
 	testnet.Eventually(t, 20*time.Second, "the queue is empty", func() bool {
 		files, err := os.ReadDir(filepath.Join(s.StateDir(), "cni-queue"))

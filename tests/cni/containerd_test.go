@@ -76,7 +76,7 @@ func TestContainerd(t *testing.T) {
 		}
 	}
 	for name, text := range map[string][]byte{
-		"rootfs/bin/busybox": binary, "config.toml": []byte(fill(containerdConfig)), "10-loxilight.conflist": s.list("1.0.0", nil).Bytes,
+		"rootfs/bin/busybox": binary, "config.toml": []byte(fill(containerdConfig)), "10-loxilight.conflist": s.shipped(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o755); err != nil {
 			t.Fatal(err)

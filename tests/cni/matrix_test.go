@@ -121,7 +121,7 @@ func (c *cluster) newNode(i int, lan *testnet.NS) *site {
 		s.name = "host"
 	}
 	s.Daemon = testdaemon.New(c.t, s.node, programs, "switch: {namespace: "+s.name+"}",
-		"tables: {connections: 65536, halfOpen: 16384, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")
+		"tables: {connections: 65536, halfOpen: 16384, services: 512, backends: 256, slots: 4096, affinity: 64, ranges: 64}")
 	c.t.Cleanup(func() {
 		if !c.merged && s.hasSwitch() {
 			testnet.DeleteNamed(c.t, s.name)
@@ -131,10 +131,18 @@ func (c *cluster) newNode(i int, lan *testnet.NS) *site {
 	return s
 }
 
+// uplink is that of node i: by its address where the underlay is IPv6, else by its name.
+func (c *cluster) uplink(i int) string {
+	if c.over6 {
+		return fmt.Sprintf("kind: Interface\nname: eth0\nspec: {address: \"2001:db8:2::%d\"}", i)
+	}
+	return "kind: Interface\nname: eth0\nspec: {device: eth0}"
+}
+
 // objects are what node i is told.
 func (c *cluster) objects(i int) string {
 	docs := []string{
-		"kind: Interface\nname: eth0\nspec: {device: eth0}",
+		c.uplink(i),
 		fmt.Sprintf("kind: PodNetwork\nname: default\nspec: {subnets: [10.76.%d.0/24, \"fd76:%d::/64\"], masquerade: {enabled: true}}", i, i),
 	}
 	tunnel := ""

@@ -18,9 +18,14 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 const matrixPort = 4660
+
+// atMatrix is where a station answers.
+func atMatrix(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, matrixPort) }
 
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
 
@@ -28,11 +33,11 @@ func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set))
 // that it was spoken to from.
 func (c *cluster) serve(s *station) {
 	c.t.Helper()
-	for _, addr := range s.addr {
+	for family, addr := range s.addr {
 		at := netip.AddrPortFrom(addr, matrixPort).String()
 		l := s.Listen(c.t, at)
 		u := s.ListenUDP(c.t, at)
-		raw := c.listenSCTP(s, addr)
+		raw := c.listenSCTP(s, family, addr.String())
 		c.t.Cleanup(func() { _ = errors.Join(l.Close(), u.Close(), raw.Close()) }) // nobody is left to care
 		go serveTCP(l)
 		go serveUDP(u)
@@ -79,7 +84,7 @@ func (c *cluster) talkAll() *matrix {
 	turns := make(chan struct{}, 8)
 	for i, from := range c.stations {
 		for family := range from.addr {
-			sctp, icmp := c.listenSCTP(from, netip.Addr{}, family), c.listenICMP(from, family)
+			sctp, icmp := c.listenSCTP(from, family, ""), c.listenICMP(from, family)
 			wg.Go(func() {
 				turns <- struct{}{}
 				defer func() { <-turns }()
@@ -91,8 +96,11 @@ func (c *cluster) talkAll() *matrix {
 					}
 					number := i*len(c.stations) + k
 					for protocol, talk := range map[string]func(*station, netip.Addr) (netip.Addr, error){
-						"TCP": talkTCP, "UDP": talkUDP,
-						"SCTP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkSCTP(sctp, a, uint16(10000+number)) },
+						"TCP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkTCP(from, atMatrix(a)) },
+						"UDP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkUDP(from, atMatrix(a)) },
+						"SCTP": func(_ *station, a netip.Addr) (netip.Addr, error) {
+							return talkSCTP(sctp, atMatrix(a), uint16(10000+number))
+						},
 						"ICMP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkICMP(icmp, a, uint16(number)) },
 					} {
 						seen, err := talk(from, to.addr[family])
@@ -141,8 +149,8 @@ func (c *cluster) talkMuch() {
 	}
 }
 
-func talkUDP(from *station, to netip.Addr) (netip.Addr, error) {
-	conn, err := from.Dial("udp", "", netip.AddrPortFrom(to, matrixPort).String(), time.Second)
+func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
+	conn, err := from.Dial("udp", "", to.String(), time.Second)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -190,17 +198,17 @@ func ask(from *station, to netip.Addr, size, times int) error {
 	return err
 }
 
-func talkTCP(from *station, to netip.Addr) (netip.Addr, error) {
+func talkTCP(from *station, to netip.AddrPort) (netip.Addr, error) {
 	return stream(from, to, []byte("a few bytes"))
 }
 
 func bulk(from *station, to netip.Addr, size int) error {
-	_, err := stream(from, to, bytes.Repeat([]byte("sixteen bytes ok"), size/16))
+	_, err := stream(from, atMatrix(to), bytes.Repeat([]byte("sixteen bytes ok"), size/16))
 	return err
 }
 
-func stream(from *station, to netip.Addr, data []byte) (seen netip.Addr, err error) {
-	conn, err := from.Dial("tcp", "", netip.AddrPortFrom(to, matrixPort).String(), 5*time.Second)
+func stream(from *station, to netip.AddrPort, data []byte) (seen netip.Addr, err error) {
+	conn, err := from.Dial("tcp", "", to.String(), 5*time.Second)
 	if err != nil {
 		return seen, err
 	}
@@ -238,17 +246,7 @@ const (
 
 // sctpPacket is one with one chunk.
 func sctpPacket(source, destination uint16, tag uint32, kind byte, value []byte) []byte {
-	b := binary.BigEndian.AppendUint16(nil, source)
-	b = binary.BigEndian.AppendUint16(b, destination)
-	b = binary.BigEndian.AppendUint32(b, tag)
-	b = append(b, 0, 0, 0, 0, kind, 3)
-	b = binary.BigEndian.AppendUint16(b, uint16(4+len(value)))
-	b = append(b, value...)
-	for len(b)%4 != 0 {
-		b = append(b, 0)
-	}
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
-	return b
+	return testpkt.Build(testpkt.SCTP{Source: source, Destination: destination, Tag: tag, Chunks: []testpkt.Chunk{{Type: kind, Flags: 3, Value: value}}})
 }
 
 // sctpInit is what INIT and INIT ACK say.
@@ -268,24 +266,19 @@ func sctpSound(b []byte) bool {
 }
 
 // listenSCTP opens a raw socket: the kernel may have no SCTP of its own.
-func (c *cluster) listenSCTP(s *station, addr netip.Addr, family ...int) net.PacketConn {
-	is4 := addr.Is4()
-	if len(family) > 0 {
-		is4 = family[0] == 0
-	}
-	return c.listenRaw(s, map[bool]string{true: "ip4:132", false: "ip6:132"}[is4], addr)
+func (c *cluster) listenSCTP(s *station, family int, at string) net.PacketConn {
+	c.t.Helper()
+	return c.listenRaw(s, []string{"ip4:132", "ip6:132"}[family], at)
 }
 
 func (c *cluster) listenICMP(s *station, family int) net.PacketConn {
-	return c.listenRaw(s, []string{"ip4:1", "ip6:58"}[family], netip.Addr{})
+	c.t.Helper()
+	return c.listenRaw(s, []string{"ip4:1", "ip6:58"}[family], "")
 }
 
-func (c *cluster) listenRaw(s *station, network string, addr netip.Addr) (conn net.PacketConn) {
+// listenRaw opens a raw socket at an address; empty: any.
+func (c *cluster) listenRaw(s *station, network, at string) (conn net.PacketConn) {
 	c.t.Helper()
-	at := ""
-	if addr.IsValid() {
-		at = addr.String()
-	}
 	s.Do(c.t, func() (err error) {
 		conn, err = (&net.ListenConfig{}).ListenPacket(context.Background(), network, at)
 		return err
@@ -319,7 +312,7 @@ func serveSCTP(raw net.PacketConn) {
 	}
 }
 
-func talkSCTP(raw net.PacketConn, to netip.Addr, port uint16) (seen netip.Addr, err error) {
+func talkSCTP(raw net.PacketConn, to netip.AddrPort, port uint16) (seen netip.Addr, err error) {
 	for _, step := range []struct {
 		tag          uint32
 		kind, answer byte
@@ -330,8 +323,8 @@ func talkSCTP(raw net.PacketConn, to netip.Addr, port uint16) (seen netip.Addr, 
 		{serverTag, chunkData, chunkData, make([]byte, 13)},
 		{serverTag, chunkData, chunkData, make([]byte, 14)},
 	} {
-		value, err := exchangeRaw(raw, to, sctpPacket(port, matrixPort, step.tag, step.kind, step.value), func(b []byte) bool {
-			return sctpSound(b) && binary.BigEndian.Uint16(b) == matrixPort && binary.BigEndian.Uint16(b[2:]) == port && b[12] == step.answer
+		value, err := exchangeRaw(raw, to.Addr(), sctpPacket(port, to.Port(), step.tag, step.kind, step.value), func(b []byte) bool {
+			return sctpSound(b) && binary.BigEndian.Uint16(b) == to.Port() && binary.BigEndian.Uint16(b[2:]) == port && b[12] == step.answer
 		})
 		if err != nil {
 			return seen, fmt.Errorf("chunk %d: %w", step.kind, err)
@@ -353,18 +346,8 @@ func talkICMP(raw net.PacketConn, to netip.Addr, id uint16) (netip.Addr, error) 
 		request, reply = 128, 129
 	}
 	for seq := range uint16(3) {
-		b := []byte{request, 0, 0, 0}
-		b = binary.BigEndian.AppendUint16(b, id)
-		b = binary.BigEndian.AppendUint16(b, seq)
-		b = append(b, "ping"...)
-		if to.Is4() { // else the kernel does it
-			sum := uint32(0)
-			for i := 0; i < len(b); i += 2 {
-				sum += uint32(binary.BigEndian.Uint16(b[i:]))
-			}
-			sum = sum>>16 + sum&0xffff
-			binary.BigEndian.PutUint16(b[2:], ^uint16(sum>>16+sum))
-		}
+		// The kernel writes the checksum of ICMPv6.
+		b := testpkt.Build(testpkt.ICMP{Type: request, ID: id, Seq: seq}, testpkt.Payload("ping"))
 		if _, err := exchangeRaw(raw, to, b, func(got []byte) bool {
 			return len(got) >= 12 && got[0] == reply && bytes.Equal(got[4:12], b[4:12])
 		}); err != nil {

@@ -3,16 +3,19 @@
 package cni
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestHostPorts reaches pods by ports of the node: from outside, and from pods
+// TestHostPorts reaches pods by ports of the node: from outside, from the node, and from pods
 // themselves, the very one included.
 func TestHostPorts(t *testing.T) {
 	s := newSite(t)
@@ -30,7 +33,7 @@ func TestHostPorts(t *testing.T) {
 	for _, from := range []struct {
 		name string
 		ns   *testnet.NS
-	}{{"outside", s.outside}, {"another pod", client.NS}, {"the pod itself", p.NS}} {
+	}{{"outside", s.outside}, {"another pod", client.NS}, {"the pod itself", p.NS}, {"the node itself", s.node}} {
 		for _, node := range []string{"192.0.2.1", "2001:db8:2::1"} {
 			if got, err := testtraffic.TalkTCP(from.ns, "", net.JoinHostPort(node, "8080"), []byte("hello")); err != nil || got != "server" {
 				t.Errorf("TCP from %s to %s: %q, %v", from.name, node, got, err)
@@ -46,6 +49,99 @@ func TestHostPorts(t *testing.T) {
 	}
 	if out := s.LLCLI("get", "nats", "-o", "json"); strings.Contains(out, "8080") {
 		t.Errorf("after DEL: %s", out)
+	}
+}
+
+// TestHostPortOfAnother: the second pod that wants a port of the node does not get it, not even
+// by restarts, and gets it when the first is gone.
+func TestHostPortOfAnother(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.1.0", nil)
+	ports := map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	first, second := s.newPod("first"), s.newPod("a-second") // of which NAT's names come earlier
+	first.rt.CapabilityArgs, second.rt.CapabilityArgs = ports, ports
+	if err := s.tryAdd(list, first); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var told *types.Error
+		if err := s.tryAdd(list, second); !errors.As(err, &told) || told.Code != types.ErrTryAgainLater || !strings.Contains(err.Error(), "hostPort 8080/tcp belongs to eth0 of pod shop/first") {
+			t.Errorf("a second one: %v", err)
+		}
+		s.del(list, second) // as runtimes do after an ADD that failed
+		s.Stop()
+		s.Start()
+	}
+	first.ServeTCP(t, ":80", "first")
+	reaches := func(want string) {
+		t.Helper()
+		for _, node := range []string{"192.0.2.1", "2001:db8:2::1"} {
+			if got, err := testtraffic.TalkTCP(s.outside, "", net.JoinHostPort(node, "8080"), []byte("hello")); err != nil || got != want {
+				t.Errorf("%s: %q, %v; want %q", node, got, err, want)
+			}
+		}
+	}
+	reaches("first")
+	s.del(list, first)
+	if err := s.tryAdd(list, second); err != nil {
+		t.Fatal(err)
+	}
+	second.ServeTCP(t, ":80", "second")
+	reaches("second")
+}
+
+// TestHostPortOfAnAddress: of a port that a pod has at all addresses, and at one of them for
+// another of its ports, the one counts there.
+func TestHostPortOfAnAddress(t *testing.T) {
+	s := newSite(t)
+	p := s.newPod("server")
+	p.rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{
+		{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"hostIP": "192.0.2.1", "hostPort": 8080, "containerPort": 81, "protocol": "tcp"},
+	}}
+	if err := s.tryAdd(s.list("1.0.0", nil), p); err != nil {
+		t.Fatal(err)
+	}
+	p.ServeTCP(t, ":80", "all")
+	p.ServeTCP(t, ":81", "one")
+	for node, want := range map[string]string{"192.0.2.1": "one", "2001:db8:2::1": "all"} {
+		if got, err := testtraffic.TalkTCP(s.outside, "", net.JoinHostPort(node, "8080"), []byte("hello")); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", node, got, err, want)
+		}
+	}
+}
+
+// TestHostPortsOfTheLoopback reaches a pod by ports that only the node itself has, at addresses
+// of the loopback, while another pod has the same ports at the node's other addresses.
+func TestHostPortsOfTheLoopback(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.0.0", nil)
+	nodes := []string{"192.0.2.1", "2001:db8:2::1"}
+	for _, of := range []struct {
+		name  string
+		hosts []string
+	}{{"inner", []string{"127.0.0.1", "::1"}}, {"outer", nodes}} {
+		p := s.newPod(of.name)
+		var ports []map[string]any
+		for _, host := range of.hosts {
+			ports = append(ports, map[string]any{"hostIP": host, "hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+				map[string]any{"hostIP": host, "hostPort": 5353, "containerPort": 53, "protocol": "udp"})
+		}
+		p.rt.CapabilityArgs = map[string]any{"portMappings": ports}
+		if err := s.tryAdd(list, p); err != nil {
+			t.Fatal(err)
+		}
+		p.ServeTCP(t, ":80", of.name)
+		p.ServeUDP(t, ":53", of.name)
+	}
+	for i, loopback := range []string{"127.0.0.1", "::1"} {
+		for _, to := range []struct{ host, want string }{{loopback, "inner"}, {nodes[i], "outer"}} {
+			if got, err := testtraffic.TalkTCP(s.node, net.JoinHostPort(nodes[i], "0"), net.JoinHostPort(to.host, "8080"), []byte("hello")); err != nil || got != to.want {
+				t.Errorf("TCP from %s to %s: %q, %v", nodes[i], to.host, got, err)
+			}
+			if got, err := testtraffic.TalkUDP(s.node, net.JoinHostPort(nodes[i], "0"), net.JoinHostPort(to.host, "5353"), []byte("hello")); err != nil || got != to.want {
+				t.Errorf("UDP from %s to %s: %q, %v", nodes[i], to.host, got, err)
+			}
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ package cni
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -23,6 +22,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testdaemon"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // debianPlugins is where Debian has those of containernetworking-plugins.
@@ -121,6 +121,20 @@ func (s *site) list(version string, more map[string]any, others ...map[string]an
 		s.t.Fatal(err)
 	}
 	return list
+}
+
+// shipped is the configuration that is installed, for this daemon.
+func (s *site) shipped() []byte {
+	s.t.Helper()
+	text, err := os.ReadFile("../../configs/10-loxilight.conflist")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	const before = `"network": "default",`
+	if !bytes.Contains(text, []byte(before)) {
+		s.t.Fatalf("no %s in\n%s", before, text)
+	}
+	return bytes.Replace(text, []byte(before), fmt.Appendf(nil, "%s %q: %q, %q: %q,", before, "socket", s.Socket, "stateDir", s.StateDir()), 1)
 }
 
 // pod is one pod: its namespace, and what it was given.
@@ -247,14 +261,8 @@ func (p *pod) ping(a netip.Addr) error {
 		return err
 	}
 	defer c.Close() // has done what it is for
-	b := []byte{request, 0, 0, 0, 0x4c, 0x17, 0, 1, 'p', 'i', 'n', 'g'}
-	if a.Is4() { // else the kernel does it
-		sum := uint32(0)
-		for i := 0; i < len(b); i += 2 {
-			sum += uint32(binary.BigEndian.Uint16(b[i:]))
-		}
-		binary.BigEndian.PutUint16(b[2:], ^uint16(sum>>16+sum&0xffff))
-	}
+	// The kernel writes the checksum of ICMPv6.
+	b := testpkt.Build(testpkt.ICMP{Type: request, ID: 0x4c17, Seq: 1}, testpkt.Payload("ping"))
 	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return err
 	}
@@ -275,12 +283,6 @@ func (p *pod) ping(a netip.Addr) error {
 		}
 	}
 }
-
-// Signals that stop a process where it is, and let it go on.
-const (
-	stop = unix.SIGSTOP
-	goOn = unix.SIGCONT
-)
 
 // endpoints are the objects that guard pods.
 func (s *site) endpoints() (names []string) {

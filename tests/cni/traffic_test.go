@@ -4,9 +4,7 @@ package cni
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -15,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/internal/testpkt"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
@@ -101,11 +100,9 @@ func sctp(from, to *pod, a netip.Addr) error {
 		return err
 	}
 	defer out.Close() // likewise
-	b := make([]byte, 32)
-	binary.BigEndian.PutUint16(b, 4662)
-	binary.BigEndian.PutUint16(b[2:], 4663)
-	copy(b[12:], []byte{1, 0, 0, 20, 0x12, 0x34, 0x56, 0x78, 0, 1, 0, 0, 0, 1, 0, 1, 0x9a, 0xbc, 0xde, 0xf0})
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	b := testpkt.Build(testpkt.SCTP{Source: 4662, Destination: 4663, Chunks: []testpkt.Chunk{
+		{Type: chunkInit, Value: []byte{0x12, 0x34, 0x56, 0x78, 0, 1, 0, 0, 0, 1, 0, 1, 0x9a, 0xbc, 0xde, 0xf0}},
+	}})
 	if _, err := out.Write(b); err != nil {
 		return err
 	}
@@ -171,14 +168,9 @@ func lie(stop chan struct{}, sent *atomic.Uint64) error {
 		return err
 	}
 	defer unix.Close(fd)
-	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02, 0x66, 0x66, 0x66, 0x66, 0x66, 0x08, 0x00},
-		0x45, 0, 0, byte(28+len(lieText)), 0, 1, 0, 0, 64, 17, 0, 0, 10, 73, 3, 250, 10, 73, 3, 255, 0x12, 0x34, 0x56, 0x78, 0, byte(8+len(lieText)), 0, 0)
-	sum := uint32(0)
-	for i := 14; i < 34; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(frame[i:]))
-	}
-	binary.BigEndian.PutUint16(frame[24:], ^uint16(sum>>16+sum&0xffff))
-	frame = append(frame, lieText...)
+	frame := testpkt.Build(testpkt.Ethernet{Destination: [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+		testpkt.IPv4{Source: netip.MustParseAddr("10.73.3.250"), Destination: netip.MustParseAddr("10.73.3.255")},
+		testpkt.UDP{Source: 0x1234, Destination: 0x5678}, testpkt.Payload(lieText))
 	for {
 		select {
 		case <-stop:

@@ -41,6 +41,39 @@ func indexOf(t *testing.T, name string) int {
 	return i - 1
 }
 
+// asker is a client that keeps its UDP port.
+type asker struct {
+	t     *testing.T
+	conn  net.Conn
+	first string // who answered first
+}
+
+// asker asks a service for the first time.
+func (s *site) asker(front string) *asker {
+	s.t.Helper()
+	conn, err := s.client.Dial("udp", "", front, patience)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	c := &asker{t: s.t, conn: conn}
+	if c.first, err = c.ask(); err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+func (c *asker) ask() (string, error) { return exchangeUDP(c.conn, []byte("query")) }
+
+// leaves waits until another than the first answers.
+func (c *asker) leaves() {
+	c.t.Helper()
+	testnet.Eventually(c.t, time.Second, "another backend than "+c.first+" answers", func() bool {
+		name, err := c.ask()
+		return err == nil && name != c.first
+	})
+}
+
 // TestUDPBackendGoes is T09: a client that keeps its port goes on with another
 // backend within a second; without the service it is served no more, and with it
 // again it is.
@@ -49,34 +82,23 @@ func TestUDPBackendGoes(t *testing.T) {
 		s, backends := site3(t, family)
 		front := vip + ":9000"
 		s.Apply(serviceYAML("dns", []string{front + "/udp"}, backends))
-		c, err := s.client.Dial("udp", "", front, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		ask := func() (string, error) { return exchangeUDP(c, []byte("query")) }
-		first, err := ask()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := s.asker(front)
+		first := c.first
 		for range 10 {
-			if name, err := ask(); name != first || err != nil {
+			if name, err := c.ask(); name != first || err != nil {
 				t.Fatalf("%q answered, then %q, %v", first, name, err)
 			}
 		}
 		gone := indexOf(t, first)
 		s.LLCLI("service", "backend", "remove", "dns", backends[gone], "--wait", "5s")
-		testnet.Eventually(t, time.Second, "another backend than "+first+" answers", func() bool {
-			second, err := ask()
-			return err == nil && second != first
-		})
+		c.leaves()
 		s.LLCLI("delete", "Service", "dns", "--wait", "5s")
 		testnet.Eventually(t, time.Second, "nobody answers without the service", func() bool {
-			_, err := s.quickUDP(c)
+			_, err := s.quickUDP(c.conn)
 			return err != nil
 		})
 		s.Apply(serviceYAML("dns", []string{front + "/udp"}, backends[gone:gone+1]))
-		if name, err := ask(); name != first || err != nil {
+		if name, err := c.ask(); name != first || err != nil {
 			t.Errorf("with the service again: %q answered, %v; want %q", name, err, first)
 		}
 	})

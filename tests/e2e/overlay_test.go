@@ -241,10 +241,18 @@ func (m *mesh) counted() {
 		if m.tunnel == "" {
 			continue
 		}
-		if out := n.LLCLI("connections", "-o", "wide"); !strings.Contains(out, "mesh to node") {
-			m.t.Errorf("%s: node %d: connections do not tell of the tunnel:\n%s", m, n.id, out)
-		}
-		out := n.LLCLI("get", "peers", "-o", "json")
+		// A neighbour that was found meanwhile has the ways of all connections asked again,
+		// with the next packet of each.
+		var out string
+		testnet.Eventually(m.t, patience, fmt.Sprintf("%s: connections of node %d tell of the tunnel", m, n.id), func() bool {
+			if out = n.LLCLI("connections", "-o", "wide"); strings.Contains(out, "mesh to node") {
+				return true
+			}
+			m.t.Logf("%s: node %d: connections do not tell of the tunnel:\n%s", m, n.id, out)
+			m.allPairs()
+			return false
+		})
+		out = n.LLCLI("get", "peers", "-o", "json")
 		for _, want := range []string{`"sentPackets"`, `"receivedPackets"`} {
 			if !strings.Contains(out, want) || strings.Contains(out, want+": 0,") {
 				m.t.Errorf("%s: node %d: no %s in\n%s", m, n.id, want, out)

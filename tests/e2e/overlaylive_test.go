@@ -190,6 +190,27 @@ func TestOverlayRestart(t *testing.T) {
 	}
 }
 
+// whoAnswers returns the name of the server that answers a datagram of the node's pod, or
+// why none does.
+func (n *meshNode) whoAnswers(target string) string {
+	c, err := n.pod.Dial("udp", "", target, time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // cannot fail
+	answer := make([]byte, 64)
+	if _, err = c.Write([]byte("where are you?")); err != nil {
+		return err.Error()
+	}
+	k, err := c.Read(answer)
+	if err != nil {
+		return err.Error()
+	}
+	name, _, _ := strings.Cut(string(answer[:k]), " ")
+	return name
+}
+
 // TestOverlayMove: an address that moves to another node is reached there within a second.
 func TestOverlayMove(t *testing.T) {
 	testnet.RequireRoot(t)
@@ -200,24 +221,7 @@ func TestOverlayMove(t *testing.T) {
 		n.LLCLI("apply", "-f", n.File(fmt.Sprintf("kind: Route\nname: moving\nspec: {prefix: %s/32, netns: switch, via: %s}", moving, n.pod4())))
 		n.pod.ServeUDP(t, moving+":4661", fmt.Sprintf("pod%d", n.id))
 	}
-	ask := func() string {
-		c, err := m.nodes[0].pod.Dial("udp", "", moving+":4661", time.Second)
-		if err != nil {
-			return err.Error()
-		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // cannot fail
-		answer := make([]byte, 64)
-		if _, err = c.Write([]byte("where are you?")); err != nil {
-			return err.Error()
-		}
-		n, err := c.Read(answer)
-		if err != nil {
-			return err.Error()
-		}
-		name, _, _ := strings.Cut(string(answer[:n]), " ")
-		return name
-	}
+	ask := func() string { return m.nodes[0].whoAnswers(moving + ":4661") }
 	testnet.Eventually(t, patience, "the address is reached where it is at first", func() bool { return ask() == "pod2" })
 	first := m.nodes[0]
 	first.Apply(`kind: Peer
@@ -275,11 +279,11 @@ func TestOverlayKernel(t *testing.T) {
 		t.Errorf("from the kernel's: %s %v", name, err)
 	}
 	// Whoever is no peer, or sends from elsewhere than its prefixes, is dropped.
-	first.LLCLI("peer", "set", "kernel", "--remove-prefix", "10.74.9.0/24")
+	first.LLCLI("peer", "set", "kernel", "--remove-prefix", "10.74.9.0/24", "--wait", "10s")
 	if name, err := testtraffic.TalkTCP(other, "", first.pod4()+":4660", nil); err == nil {
 		t.Errorf("a source that is not the peer's is let in: %s", name)
 	}
-	first.LLCLI("peer", "delete", "kernel")
+	first.LLCLI("peer", "delete", "kernel", "--wait", "10s")
 	if name, err := testtraffic.TalkUDP(other, "", "["+first.pod6()+"]:4660", nil); err == nil {
 		t.Errorf("one who is no peer is let in: %s", name)
 	}

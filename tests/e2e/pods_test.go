@@ -185,6 +185,10 @@ func TestPodNetwork(t *testing.T) {
 		_, err := s.node.TryRun("ip", "-n", s.name, "link", "show", "hsvlan110")
 		return err == nil
 	})
+	testnet.Eventually(t, 5*time.Second, "and the host's addresses", func() bool {
+		addrs, _ := s.node.TryRun("ip", "addr", "show", "loxi_test") // it may not be there yet
+		return strings.Contains(addrs, "10.73.3.2/") && strings.Contains(addrs, "2001:db8:73::2/")
+	})
 	s.LLCLI("delete", "interface", "hs1")
 	s.plugIn()
 	s.everyWay()

@@ -248,7 +248,7 @@ func TestDaemonAwayAndBack(t *testing.T) {
 		return strings.Contains(watch.Output(), `"web"`) && strings.Contains(events.Output(), "Service/web updated")
 	})
 
-	s.Process().Signal(syscall.SIGSTOP)
+	s.Process().Stop(t)
 	s.refuse(3, "status --timeout 300ms", "loxilightd is not answering")
 	s.refuse(3, "service add hung --frontend 198.51.100.13:80/tcp --timeout 300ms", "loxilightd is not answering")
 	s.Process().Signal(syscall.SIGCONT)

@@ -73,9 +73,9 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 				return judged, "", fmt.Errorf("%s\nconfigure: %w", b.String(), err)
 			}
 			o.told(op.config)
-			if op.config.asksFlags() {
-				// Connections of the moment of a change are asked again as if they had
-				// begun with a SYN, those that did not included.
+			if op.config.asksPackets() {
+				// Connections of the moment of a change are asked again by their next
+				// packet, as if that, a SYN, had begun them.
 				time.Sleep(200 * time.Millisecond)
 			}
 			continue
@@ -91,6 +91,9 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 		judged++
 		fmt.Fprintf(&b, "%4d. into %s: %s\n        model: %s\n", i, device(port), p, v.why)
 		out, told := s.send(port, p.frame(mac, nodeMAC(port)), p, v)
+		for range told {
+			s.refusals = append(s.refusals, time.Now())
+		}
 		fmt.Fprintf(&b, "        came out: %s\n", describe(out, told))
 		if err := s.compare(o, p, port, v, out, told, op, &last[op.flow]); err != nil {
 			return judged, fmt.Sprintf("%s        BUT: %v\n", b.String(), err), nil
@@ -287,7 +290,6 @@ func (s *site) rated() answer {
 	for len(s.refusals) > 0 && now.Sub(s.refusals[0]) > 300*time.Millisecond {
 		s.refusals = s.refusals[1:]
 	}
-	s.refusals = append(s.refusals, now)
 	if len(s.refusals) > 100 {
 		return perhapsTold
 	}

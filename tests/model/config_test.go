@@ -210,9 +210,9 @@ func (c *config) String() string {
 	return b.String()
 }
 
-// asksFlags reports whether a rule asks for TCP flags.
-func (c *config) asksFlags() bool {
-	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.match.flagMask != 0 })
+// asksPackets reports whether a rule asks for what packets of one connection differ in.
+func (c *config) asksPackets() bool {
+	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.match.flagMask != 0 || len(r.match.dscp) > 0 })
 }
 
 // without returns the configuration without its i-th object; nil: there is none.

@@ -12,6 +12,14 @@ func TestModel(t *testing.T) {
 	s := newSite(t)
 	oneCPU(t)
 	judged, scenarios := 0, 0
+	defer func() {
+		t.Logf("%d packets of %d configurations judged, %d by the short cut", judged, scenarios, s.daemon.Counters("", "").Verdicts["tracked"])
+		for reason, n := range s.daemon.Counters("", "").Drops {
+			if n != 0 {
+				t.Logf("dropped, %s: %d", reason, n)
+			}
+		}
+	}()
 	for begin := time.Now(); judged < *casesFlag && time.Since(begin) < *boundFlag; scenarios++ {
 		seed := *seedFlag
 		switch {
@@ -39,12 +47,6 @@ func TestModel(t *testing.T) {
 	}
 	if s.refused > 1+scenarios/5 {
 		t.Errorf("%d of %d configurations were refused", s.refused, scenarios)
-	}
-	t.Logf("%d packets of %d configurations judged, %d by the short cut", judged, scenarios, s.daemon.Counters("", "").Verdicts["tracked"])
-	for reason, n := range s.daemon.Counters("", "").Drops {
-		if n != 0 {
-			t.Logf("dropped, %s: %d", reason, n)
-		}
 	}
 }
 

@@ -52,9 +52,17 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 				o.ghosts[p.tuple], o.ghosts[p.turned()] = true, true
 				return verdict{why: "perhaps by a mapping", silent: true, accept: func(int, tuple) error { return nil }}
 			}
+			if !inner.IsValid() {
+				return o.perhapsByMapping(in, p, o.translateSource(in, p, plain))
+			}
 			return o.byMapping(in, p, inner)
 		}
 	}
+	return o.translateSource(in, p, plain)
+}
+
+// translateSource decides about a packet whose destination stays.
+func (o *oracle) translateSource(in int, p *pkt, plain func() verdict) verdict {
 	out, _, local := route(p.dst.Addr())
 	if local {
 		return plain()
@@ -249,6 +257,22 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 	}
 	o.blocks[block] = p.src.Addr()
 	return nil
+}
+
+// perhapsByMapping is the first packet of a stranger to a mapping of which it is not known
+// whether its rule is still there and lets strangers in; else it is as otherwise.
+func (o *oracle) perhapsByMapping(in int, p *pkt, otherwise verdict) verdict {
+	mapped := o.byMapping(in, p, netip.AddrPort{})
+	return verdict{why: "perhaps by a mapping, otherwise " + otherwise.why, silent: true, accept: func(out int, got tuple) error {
+		if otherwise.accept == nil {
+			return mapped.accept(out, got)
+		}
+		err := otherwise.accept(out, got)
+		if err == nil || mapped.accept(out, got) == nil {
+			return nil
+		}
+		return err
+	}}
 }
 
 // byMapping is the first packet of a stranger to a mapping that is open to all.

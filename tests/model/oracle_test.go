@@ -102,7 +102,7 @@ func (o *oracle) told(c *config) {
 func (o *oracle) judge(in int, p *pkt) verdict {
 	v := o.way(in, p)
 	if v.accept != nil && p.ttl <= 1 {
-		told := surelyTold
+		told := ratedTold
 		if v.silent {
 			told = perhapsTold
 		}

@@ -58,7 +58,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 		if err := o.sameAgain(p, s, got.dst, eligible); err != nil {
 			return err
 		}
-		if err := o.source(in, out, p, s, got); err != nil {
+		if err := o.sourceOrRule(in, out, p, s, got); err != nil {
 			return err
 		}
 		o.enter(in, p, got, &conn{service: s.name, backend: got.dst})
@@ -93,6 +93,19 @@ func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []ne
 	}
 	o.sticky[key] = got
 	return nil
+}
+
+// sourceOrRule is source where rules of NAT may translate it, too: where the service leaves
+// it open, as the connection goes on to the backend.
+func (o *oracle) sourceOrRule(in, out int, p *pkt, s *service, got tuple) error {
+	if s.source == "auto" && in != out {
+		toBackend := *p
+		toBackend.dst = got.dst
+		if r := o.config.natRule(in, out, &toBackend, "snat", "masquerade"); r != nil && r.hasFamily(p) {
+			return o.outer(out, p, r, got)
+		}
+	}
+	return o.source(in, out, p, s, got)
 }
 
 // source checks the source that a backend sees.

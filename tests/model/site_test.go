@@ -71,7 +71,7 @@ type site struct {
 	taps   [portCount]*testnet.Tap
 	late   map[string]bool // marks of packets that must not come out
 	marks  int             // given so far
-	// refusals are when the node was to refuse packets lately.
+	// refusals are when the node told a sender of its packet lately.
 	refusals []time.Time
 	// carries says which kinds the daemon does carry, of those that the model knows.
 	carries map[string]bool
@@ -128,7 +128,8 @@ func newSite(t *testing.T) *site {
 		"tables: {connections: 65536, halfOpen: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
 	s.daemon.Start()
 	for p := range portCount {
-		s.daemon.Apply(fmt.Sprintf("kind: Interface\nname: %s\nspec: {device: %s}\n", device(p), device(p)))
+		xdp := [2]string{"off", "generic"}[p%2] // every other one has the tracked path in XDP
+		s.daemon.Apply(fmt.Sprintf("kind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", device(p), device(p), xdp))
 	}
 	s.probe()
 	return s

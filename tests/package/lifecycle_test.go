@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -149,9 +148,7 @@ func TestWatchdog(t *testing.T) {
 	run(t, "systemctl", "daemon-reload")
 	apply(t)
 	pid := mainPID(t)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	testnet.Stop(t, pid)
 	begin := time.Now()
 	out := refused(t, "llcli", "--timeout", "500ms", "status")
 	if took := time.Since(begin); took > 3*time.Second || !strings.Contains(out, "answer") {

@@ -151,8 +151,9 @@ func (r *rig) start() {
 		"tables: {connections: 65536, halfOpen: 16384, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
 	r.daemon.Start()
 	var objects strings.Builder
-	for _, p := range r.ports {
-		fmt.Fprintf(&objects, "---\nkind: Interface\nname: %s\nspec: {device: %s}\n", p, p)
+	for i, p := range r.ports {
+		xdp := [2]string{"off", "generic"}[i%2] // every other one has the tracked path in XDP
+		fmt.Fprintf(&objects, "---\nkind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", p, p, xdp)
 	}
 	r.daemon.Apply(objects.String())
 	r.drain()

@@ -176,6 +176,23 @@ int swallow(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* In XDP of a receiver on a wire: the same, of frames that nobody has made packets of, as those
+ * are that leave by a NIC. What is to be sent back goes up, to the program above.
+ */
+SEC("xdp")
+int swallow_frame(struct xdp_md *ctx)
+{
+	struct frame *frame = (void *)(long)ctx->data;
+	__u32 zero = 0;
+	struct sink *sink = bpf_map_lookup_elem(&sinks, &zero);
+
+	if (!sink || sink->echo || (void *)(frame + 1) > (void *)(long)ctx->data_end ||
+	    frame->eth.h_proto != bpf_htons(ETH_P_IP) || frame->ip.protocol != IPPROTO_UDP)
+		return XDP_PASS;
+	sink->packet_count++;
+	return XDP_DROP;
+}
+
 /* Where all IPv4 packets of a port go, by the program below. */
 struct way {
 	__u32 ifindex; /* 0: the program leaves them alone */

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// flowtableRules let the kernel's short cut carry what its connection tracking knows; the
+// packets that do not take it are counted.
+const flowtableRules = `
+table inet bench {
+	counter slow { }
+	flowtable f { hook ingress priority 0; devices = { up0, up1, pod0 }; }
+	chain forward {
+		type filter hook forward priority 0;
+		counter name slow
+		meta l4proto { tcp, udp } ct state established flow add @f
+	}
+}
+`
+
+// flowtableText says what it is.
+const flowtableText = "\n**nftables flowtable** is kernel routing with connection tracking, and a flowtable on all ports of the node that takes\n" +
+	"every connection once it is established. In the run all were listed as `[OFFLOAD]` by conntrack, and the chain `forward`\n" +
+	"counted none of the packets measured but the first and last ones of TCP connections."
+
+// attachFlowtable gives the node a flowtable.
+func (r *rig) attachFlowtable() error {
+	if err := (&nftables{rig: r}).keepUDP(); err != nil {
+		return err
+	}
+	if err := r.node.sysctl("netfilter/nf_flowtable_udp_timeout", "3600"); err != nil {
+		return err
+	}
+	return r.node.run(flowtableRules, "nft", "-f", "-")
+}
+
+// flowtableIn says whether this kernel has flowtables in a family of nftables.
+func flowtableIn(family string) bool {
+	ns, err := newNamespace()
+	if err != nil {
+		return false
+	}
+	defer ns.close()
+	rules := fmt.Sprintf("table %s bench {\n\tflowtable f { hook ingress priority 0; devices = { lo }; }\n}\n", family)
+	return ns.run(rules, "nft", "-f", "-") == nil
+}
+
+// bridgeFlowtable says why a bridge has none, on a kernel where a router has.
+func bridgeFlowtable() string {
+	if !flowtableIn("inet") || flowtableIn("bridge") {
+		return ""
+	}
+	return "\nThere is no flowtable here: this kernel refuses one in the family `bridge`, and one in the family `inet` forwards by\n" +
+		"routes, which a bridge does not have."
+}
+
+// slowPackets returns how many packets took the way that the flowtable cuts short.
+func (r *rig) slowPackets() (uint64, error) {
+	out, err := r.node.output("", "nft", "-j", "list", "counter", "inet", "bench", "slow")
+	if err != nil {
+		return 0, err
+	}
+	var list struct {
+		Nftables []struct {
+			Counter *struct{ Packets uint64 }
+		}
+	}
+	if err := json.Unmarshal(out, &list); err != nil {
+		return 0, fmt.Errorf("counter of the flowtable's chain: %w", err)
+	}
+	for _, entry := range list.Nftables {
+		if entry.Counter != nil {
+			return entry.Counter.Packets, nil
+		}
+	}
+	return 0, errors.New("the counter of the flowtable's chain is not listed")
+}
+
+// wantOffloaded fails where the flowtable does not have so many connections.
+func wantOffloaded(rigs []*rig, connections int) error {
+	for _, r := range rigs {
+		if r.name != pathFlowtable {
+			continue
+		}
+		var listed []byte
+		err := r.node.do(func() (err error) {
+			listed, err = os.ReadFile("/proc/thread-self/net/nf_conntrack")
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("what is offloaded: %w", err)
+		}
+		if has := bytes.Count(listed, []byte("[OFFLOAD]")); has < connections {
+			return fmt.Errorf("%s: it has %d connections of %d", r.name, has, connections)
+		}
+	}
+	return nil
+}

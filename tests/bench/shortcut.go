@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// shortcut is how many packets the ports of a node got so far, and how many of them took
+// the short cut that is to be measured.
+type shortcut struct{ all, taken uint64 }
+
+// shortcuts are those of the rigs that have one, by name.
+type shortcuts map[string]shortcut
+
+// trackedShare is that of all packets but the few that show the kernel who is there.
+const trackedShare = 0.9
+
+func shortcutsOf(ctx context.Context, rigs []*rig) (shortcuts, error) {
+	list := shortcuts{}
+	for _, r := range rigs {
+		var cut shortcut
+		var err error
+		if cut.all, err = r.received(); err != nil {
+			return nil, err
+		}
+		d, ours := r.balancer.(*loxilight)
+		switch {
+		case ours && r.name == pathOurs:
+			var verdicts map[string]uint64
+			verdicts, err = d.verdicts(ctx)
+			cut.taken = verdicts["tracked"]
+		case r.name == pathFlowtable:
+			var slow uint64
+			slow, err = r.slowPackets()
+			cut.taken = cut.all - slow
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		list[r.name] = cut
+	}
+	return list, nil
+}
+
+// received returns how many packets came in by the ports of the rig's node.
+func (r *rig) received() (count uint64, err error) {
+	for _, port := range []string{"up0", "up1", "pod0"} {
+		link, err := r.node.links.LinkByName(port)
+		if err != nil {
+			return 0, fmt.Errorf("device %s: %w", port, err)
+		}
+		count += link.Attrs().Statistics.RxPackets
+	}
+	return count, nil
+}
+
+// wantTaken fails where less than a share of the packets by which so many connections were
+// measured took the short cut since before: it would be the kernel's other way that was
+// measured. A flowtable has to have taken all, those of the round that warms up as well.
+func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, connections int, share float64) error {
+	now, err := shortcutsOf(ctx, rigs)
+	if err != nil {
+		return err
+	}
+	round := uint64(max(b.packetCount, connections))
+	for name, was := range before {
+		want := uint64(share * float64(uint64(b.rounds)*round))
+		if name == pathFlowtable {
+			want = uint64(b.rounds+1) * round
+		}
+		if taken := now[name].taken - was.taken; taken < want {
+			return fmt.Errorf("%s: %d packets took the short cut, of at least %d", name, taken, want)
+		}
+	}
+	return nil
+}
+
+// handshakePackets is how many packets of a TCP connection no short cut takes, at most: of
+// its beginning and of its end.
+const handshakePackets = 8
+
+// wantShare fails where less than trackedShare of all packets took it since before, or of a
+// flowtable not all, but for those that begin and end so many connections.
+func (before shortcuts) wantShare(ctx context.Context, rigs []*rig, connections int) error {
+	now, err := shortcutsOf(ctx, rigs)
+	if err != nil {
+		return err
+	}
+	for name, was := range before {
+		share := trackedShare
+		if name == pathFlowtable {
+			share = 1
+		}
+		all, taken := now[name].all-was.all, now[name].taken-was.taken
+		if want := share * (float64(all) - float64(handshakePackets*connections)); float64(taken) < want {
+			return fmt.Errorf("%s: %d packets of %d took the short cut, of at least %.0f", name, taken, all, want)
+		}
+	}
+	return nil
+}

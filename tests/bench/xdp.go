@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// withXDP is l with our programs in XDP beside the others.
+func (b *bench) withXDP(l lineup) lineup {
+	if b.daemon != "" {
+		l.paths = append(l.paths[:len(l.paths):len(l.paths)], pathXDP)
+	}
+	return l
+}
+
+// xdpText says what our programs in XDP are measured on.
+const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. There alone the pod has GRO switched on, without which its\n" +
+	"end of the veth takes no frames; and packets to another port are swallowed in XDP on the wire, since what leaves by\n" +
+	"a NIC in XDP is a frame that nobody has made a packet of."
+
+// takeFrames makes the receivers of packets take frames that the node sends in XDP. A pod makes
+// packets of them; a wire swallows them as they are, as a NIC would send them.
+func (r *rig) takeFrames() error {
+	if err := r.pod.offload("eth0", offloadGRO, true); err != nil {
+		return err
+	}
+	wire, err := r.node.links.LinkByName(serverWire)
+	if err != nil {
+		return err
+	}
+	rcv := r.receivers[elsewhere]
+	return r.node.do(func() (err error) {
+		rcv.inXDP, err = link.AttachXDP(link.XDPOptions{Program: rcv.objects.SwallowFrame, Interface: wire.Attrs().Index, Flags: link.XDPDriverMode})
+		return err
+	})
+}
+
+// xdpProbe is how many packets show which way they go.
+const xdpProbe = 10_000
+
+// wantXDP fails where packets of the generator, which is aimed, do not go by our program in
+// XDP: it would be another one that is measured.
+func wantXDP(ctx context.Context, r *rig) error {
+	d, ok := r.balancer.(*loxilight)
+	if !ok || r.name != pathXDP {
+		return nil
+	}
+	ids, err := d.hooks(ctx, "up0")
+	if err != nil {
+		return err
+	}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(ids["ingress"]))
+	if err != nil {
+		return fmt.Errorf("program on the ingress hook of up0: %w", err)
+	}
+	defer program.Close() // the daemon has it too
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		return err
+	}
+	defer stats.Close() // only counts
+	before, err := program.Stats()
+	if err != nil {
+		return err
+	}
+	if _, err := r.generator.send(xdpProbe); err != nil {
+		return err
+	}
+	after, err := program.Stats()
+	if err == nil && after.RunCount-before.RunCount > xdpProbe/10 {
+		err = errors.New("packets do not go by XDP")
+	}
+	return err
+}

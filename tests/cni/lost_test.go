@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestStateLost takes the desired state away while pods run. As soon as their network is
+// told again, more can be attached, those with ports of the node among them.
+func TestStateLost(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.0.0", nil)
+	withPort := func(id string, port int) *pod {
+		p := s.newPod(id)
+		p.rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": port, "containerPort": 80, "protocol": "tcp"}}}
+		return p
+	}
+	server := withPort("server", 8080)
+	if err := s.tryAdd(list, server); err != nil {
+		t.Fatal(err)
+	}
+	server.ServeTCP(t, ":80", "server")
+	s.outside.ServeTCP(t, "192.0.2.77:80", "outside")
+	s.outside.Run(t, "ip", "route", "del", "10.73.3.0/24") // who is not masqueraded gets no answer
+
+	lose := func(paths ...string) {
+		t.Helper()
+		s.Kill()
+		for _, p := range paths {
+			if err := os.RemoveAll(filepath.Join(s.StateDir(), p)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Start()
+		s.Apply(siteObjects)
+		s.LLCLI("wait", "PodNetwork", "default")
+	}
+	attached := func(p *pod) {
+		t.Helper()
+		if err := s.tryAdd(list, p); err != nil {
+			t.Fatalf("ADD %s: %v", p.rt.ContainerID, err)
+		}
+		if got, err := testtraffic.TalkTCP(p.NS, "", "192.0.2.77:80", []byte("hello")); err != nil || got != "outside" {
+			t.Errorf("%s to the outside: %q, %v", p.rt.ContainerID, got, err)
+		}
+	}
+	lose("state.db") // the pods are known, and with them their ports
+	attached(withPort("second", 8082))
+	if got, err := testtraffic.TalkTCP(s.outside, "", "192.0.2.1:8080", []byte("hello")); err != nil || got != "server" {
+		t.Errorf("the port of the first pod: %q, %v", got, err)
+	}
+	lose("state.db", "pods", "addresses") // rules of their ports stay, since nobody tells them again
+	attached(s.newPod("third"))
+}
+
+// TestRecordsTorn cuts off what is remembered of pods while the daemon is down. They go on,
+// with their ports of the node, the next one gets another address, and the status tells.
+func TestRecordsTorn(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.0.0", nil)
+	server := s.newPod("server")
+	server.rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	if err := s.tryAdd(list, server); err != nil {
+		t.Fatal(err)
+	}
+	server.ServeTCP(t, ":80", "server")
+	s.Kill()
+	records, err := filepath.Glob(filepath.Join(s.StateDir(), "pods", "*.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("records %q, %v", records, err)
+	}
+	if err := os.Truncate(records[0], 100); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if err := s.tryAdd(list, s.newPod("second")); err != nil { // after what there was is taken over
+		t.Fatal(err)
+	}
+	if got, err := testtraffic.TalkTCP(s.outside, "", "192.0.2.1:8080", []byte("hello")); err != nil || got != "server" {
+		t.Errorf("the port of the pod: %q, %v", got, err)
+	}
+	if out := s.LLCLI("status"); !strings.Contains(out, "was damaged or lost of") || !strings.Contains(out, "server/eth0") {
+		t.Errorf("the status tells nothing of it:\n%s", out)
+	}
+	s.del(list, server)
+	if out := s.LLCLI("status"); strings.Contains(out, "damaged") {
+		t.Errorf("it is gone, and the status tells of it still:\n%s", out)
+	}
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// moveAddrs are those of the pod that moves, in the subnets of node 2.
+var moveAddrs = [2]netip.Addr{netip.MustParseAddr("10.76.2.100"), netip.MustParseAddr("fd76:2::100")}
+
+// movePatience is how long it may take until all reach a pod that has moved: a second, and
+// what a busy machine takes besides.
+const movePatience = 1500 * time.Millisecond
+
+// mover is a pod that moves between the nodes of a cluster with its addresses.
+type mover struct {
+	*cluster
+	pod   *pod // nil: it is nowhere
+	list  *libcni.NetworkConfigList
+	on    int // number of its node
+	count int // of pods that there were
+	asked map[*station]*[2]net.Conn
+}
+
+// TestMove: a pod moves to another node with its addresses, and back. Whoever reached it
+// before, pods that know its hardware address among them, reaches it soon after the last step,
+// whatever the order of the steps.
+func TestMove(t *testing.T) {
+	testnet.RequireRoot(t)
+	debian(t, "static")
+	kinds := map[clusterKind]bool{{tunnel: "vxlan", pods: 1}: false, {tunnel: "geneve", over6: true, pods: 1}: true}
+	if os.Getenv("LOXILIGHT_PODS") != "" { // make matrix: the others take long
+		kinds[clusterKind{pods: 1}] = false
+		kinds[clusterKind{tunnel: "vxlan", merged: true, pods: 1}] = true
+	}
+	for kind, prefixesFirst := range kinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			m := &mover{cluster: newCluster(t, kind), asked: map[*station]*[2]net.Conn{}}
+			for _, n := range m.nodes {
+				if kind.merged { // else the kernel sends pods past the switch to the one that is a guest
+					n.node.Sysctl(t, "net.ipv4.conf.all.send_redirects", "0")
+					n.node.Sysctl(t, "net.ipv4.conf.hsvlan110.send_redirects", "0")
+				}
+			}
+			for _, s := range m.stations {
+				m.asked[s] = m.connect(s)
+			}
+			m.settle()
+			m.attach(2)
+			m.reached("at first")
+			for round := range 2 {
+				if prefixesFirst {
+					m.peers("--add-prefix")
+					m.detach()
+					m.attach(3)
+				} else {
+					m.detach()
+					m.attach(3)
+					m.peers("--add-prefix")
+				}
+				m.reached(fmt.Sprintf("moved, %d", round))
+				m.detach()
+				if prefixesFirst {
+					m.peers("--remove-prefix")
+				}
+				m.attach(2)
+				if !prefixesFirst {
+					m.peers("--remove-prefix")
+				}
+				m.reached(fmt.Sprintf("back, %d", round))
+			}
+			m.detach()
+			m.nothingLeft()
+		})
+	}
+}
+
+// settle waits until addresses that the nodes have just got are theirs, and they ask by them.
+func (m *mover) settle() {
+	m.t.Helper()
+	for _, to := range m.stations {
+		if to.kind != aPod {
+			continue
+		}
+		for _, a := range to.addr {
+			at := netip.AddrPortFrom(a, matrixPort).String()
+			to.ServeUDP(m.t, at, to.name)
+			for _, from := range m.stations {
+				c, err := from.Dial("udp", "", at, time.Second)
+				if err != nil {
+					m.t.Fatal(err)
+				}
+				if _, last := until(c, to.name, time.Now()); strings.HasPrefix(last, "never") {
+					m.t.Fatalf("%s does not reach %s: %s", from.name, at, last)
+				}
+				_ = c.Close() // has done what it is for
+			}
+		}
+	}
+}
+
+// attach adds the pod to a node as a user does.
+func (m *mover) attach(node int) {
+	m.t.Helper()
+	m.count++
+	m.outside(node)
+	s := m.nodes[node-1]
+	m.on, m.pod = node, s.newPod(fmt.Sprintf("mover-%d", m.count))
+	if node == 2 {
+		m.list = s.list("1.0.0", nil)
+		m.pod.rt.CapabilityArgs = map[string]any{"ips": []string{moveAddrs[0].String(), moveAddrs[1].String()}}
+	} else {
+		via := [2]string{fmt.Sprintf("10.76.%d.1", node), fmt.Sprintf("fd76:%d::1", node)}
+		m.list = s.list("1.0.0", map[string]any{"ipam": map[string]any{
+			"type":      "static",
+			"addresses": []map[string]any{{"address": moveAddrs[0].String() + "/32"}, {"address": moveAddrs[1].String() + "/128"}},
+			"routes": []map[string]any{
+				{"dst": via[0] + "/32", "scope": 253}, {"dst": "0.0.0.0/0", "gw": via[0]},
+				{"dst": via[1] + "/128", "scope": 253}, {"dst": "::/0", "gw": via[1]},
+			},
+		}})
+	}
+	if err := s.tryAdd(m.list, m.pod); err != nil {
+		m.t.Fatalf("ADD on node %d: %v", node, err)
+	}
+	for _, a := range moveAddrs {
+		m.pod.ServeUDP(m.t, netip.AddrPortFrom(a, matrixPort).String(), m.name())
+	}
+}
+
+// outside has the machine outside send to the node that the pod is on. Through a tunnel
+// nobody is let in who is no pod or node.
+func (m *mover) outside(node int) {
+	m.t.Helper()
+	for _, s := range m.stations {
+		if s.kind == outside {
+			s.Run(m.t, "ip", "route", "replace", moveAddrs[0].String(), "via", fmt.Sprintf("192.0.2.%d", node))
+			s.Run(m.t, "ip", "-6", "route", "replace", moveAddrs[1].String(), "via", fmt.Sprintf("2001:db8:2::%d", node))
+		}
+	}
+}
+
+func (m *mover) name() string { return fmt.Sprintf("mover-%d", m.count) }
+
+func (m *mover) detach() {
+	m.t.Helper()
+	m.nodes[m.on-1].del(m.list, m.pod)
+	m.pod = nil
+}
+
+// peers says on the other nodes that the addresses are on node 3, or not any more.
+func (m *mover) peers(flag string) {
+	m.t.Helper()
+	for _, n := range m.nodes[:2] {
+		n.LLCLI("peer", "set", "node3", flag, moveAddrs[0].String()+"/32", flag, moveAddrs[1].String()+"/128")
+	}
+}
+
+// connect makes the sockets by which a station asks all the time.
+func (m *mover) connect(s *station) *[2]net.Conn {
+	m.t.Helper()
+	var conns [2]net.Conn
+	for family, a := range moveAddrs {
+		c, err := s.Dial("udp", "", netip.AddrPortFrom(a, matrixPort).String(), time.Second)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.t.Cleanup(func() { _ = c.Close() }) // nobody is left to care
+		conns[family] = c
+	}
+	return &conns
+}
+
+// reached wants everybody to reach the pod where it is now, by a socket of before and by a
+// new one.
+func (m *mover) reached(what string) {
+	m.t.Helper()
+	begin := time.Now()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	longest := time.Duration(0)
+	for _, s := range m.stations {
+		fresh := m.connect(s)
+		for family := range moveAddrs {
+			for how, c := range map[string]net.Conn{"an old socket": m.asked[s][family], "a new socket": fresh[family]} {
+				wg.Go(func() {
+					took, last := until(c, m.name(), begin)
+					mu.Lock()
+					defer mu.Unlock()
+					if longest = max(longest, took); took > movePatience {
+						m.t.Errorf("%s: %s reaches %s by %s after %s; %s", what, s.name, moveAddrs[family], how, took.Round(time.Millisecond), last)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	m.t.Logf("%s: %d stations reach it after %s", what, len(m.stations), longest.Round(time.Millisecond))
+}
+
+// until asks until the one that is named answers, and returns when that was, after begin,
+// and what came of asking before.
+func until(c net.Conn, name string, begin time.Time) (took time.Duration, last string) {
+	answer := make([]byte, 256)
+	last = "at once"
+	for took < 15*time.Second {
+		_ = c.SetDeadline(time.Now().Add(50 * time.Millisecond)) // cannot fail
+		_, err := c.Write([]byte("where are you?"))
+		n := 0
+		for err == nil {
+			if n, err = c.Read(answer); err == nil && strings.HasPrefix(string(answer[:n]), name+" ") {
+				return time.Since(begin), last
+			}
+		}
+		last = fmt.Sprintf("before: %v %q", err, answer[:n])
+		if took = time.Since(begin); !strings.Contains(err.Error(), "timeout") {
+			time.Sleep(5 * time.Millisecond) // refused, or no way: asks again
+		}
+	}
+	return took, "never: " + last
+}
+
+// nothingLeft wants nothing of the pod to be left on any node, and nobody to answer for it.
+func (m *mover) nothingLeft() {
+	m.t.Helper()
+	for i, n := range m.nodes {
+		m.t.Run("look", func(t *testing.T) { // which holds the namespace as long as it takes
+			spaces := []*testnet.NS{n.node}
+			if !m.merged {
+				spaces = append(spaces, testnet.Named(t, n.name))
+			}
+			for _, ns := range spaces {
+				for _, family := range []string{"-4", "-6"} {
+					if out := ns.Run(t, "ip", family, "route", "show"); strings.Contains(out, "10.76.2.100") || strings.Contains(out, "fd76:2::100") {
+						t.Errorf("node %d has routes left:\n%s", i+1, out)
+					}
+				}
+			}
+		})
+	}
+	for _, s := range m.stations {
+		if s.kind != aPod || s.node != 2 {
+			continue
+		}
+		c := m.connect(s)
+		for family := range moveAddrs {
+			_, _ = c[family].Write([]byte("anybody there?")) // the neighbours tell
+		}
+		m.t.Cleanup(func() {
+			if m.t.Failed() {
+				m.t.Log(s.Run(m.t, "ip", "-s", "neigh", "show"))
+			}
+		})
+		testnet.Eventually(m.t, 30*time.Second, "nobody answers for the addresses", func() bool {
+			for line := range strings.Lines(s.Run(m.t, "ip", "neigh", "show")) {
+				if (strings.HasPrefix(line, moveAddrs[0].String()+" ") || strings.HasPrefix(line, moveAddrs[1].String()+" ")) && strings.Contains(line, "lladdr") {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}

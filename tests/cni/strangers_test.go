@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestNoStranger: pods come and go by the dozen, and nobody is blamed for what is our own work.
+func TestNoStranger(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.1.0", nil)
+	for range 3 {
+		var pods []*pod
+		for i := range 30 {
+			pods = append(pods, s.newPod(fmt.Sprint("c", i)))
+		}
+		for _, do := range []func(*pod) error{
+			func(p *pod) error { return s.tryAdd(list, p) }, func(p *pod) error { return s.tryDel(list, p) },
+		} {
+			var all sync.WaitGroup
+			for _, p := range pods {
+				all.Go(func() {
+					if err := do(p); err != nil {
+						t.Errorf("%s: %v", p.rt.ContainerID, err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		s.wantPods(0)
+	}
+	if out := s.Process().Output(); strings.Contains(out, "a stranger changed it") {
+		t.Errorf("a stranger is blamed:\n%s", out)
+	}
+	if out := s.LLCLI("status", "-o", "json"); strings.Contains(out, `"repairs"`) && !strings.Contains(out, `"repairs": 0`) {
+		t.Errorf("repairs were counted:\n%s", out)
+	}
+}
+
+// TestStrangersAtADevice: what a stranger changes at the switch's end of a pod's link is
+// found by CHECK from then on until it is mended, which is at once.
+func TestStrangersAtADevice(t *testing.T) {
+	s := newSite(t)
+	list := s.list("1.1.0", nil)
+	p := s.addPod(list, "c1")
+	for _, tt := range []struct{ name, stranger, look, want string }{
+		{"down", "ip link set hs1 down", "ip -o link show hs1", ",UP"},
+		{"MTU", "ip link set hs1 mtu 1000", "ip -o link show hs1", "mtu 1500 "},
+		{"guard", "tc qdisc del dev hs1 clsact", "tc filter show dev hs1 ingress", "bpf"},
+		{"filter", "tc filter del dev hs1 ingress", "tc filter show dev hs1 ingress", "bpf"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sw := testnet.Named(t, s.name)
+			mended := func() bool {
+				words := strings.Fields(tt.look)
+				out, err := sw.TryRun(words[0], words[1:]...)
+				return err == nil && strings.Contains(out, tt.want)
+			}
+			if !mended() {
+				t.Fatal("it is not as it should be before that")
+			}
+			for range 5 {
+				words := strings.Fields(tt.stranger)
+				sw.Run(t, words[0], words[1:]...)
+				if err := s.check(list, p); err == nil && !mended() {
+					t.Error("CHECK is content, and it is not mended")
+				}
+				testnet.Eventually(t, time.Second, "it is mended", mended)
+			}
+			testnet.Eventually(t, 5*time.Second, "CHECK is content", func() bool { return s.check(list, p) == nil })
+			for _, a := range gateways {
+				testnet.Eventually(t, 5*time.Second, "the pod reaches "+a.String(), func() bool { return p.ping(a) == nil })
+			}
+		})
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestPathBetweenNodes: between two nodes is a router behind which packets may be less long
+// than the nodes' devices allow. Pods are told, as if no tunnel were there.
+//
+//	node1 ─ lan ─ router (then no more than 1400) ─ lan ─ node2
+func TestPathBetweenNodes(t *testing.T) {
+	testnet.RequireRoot(t)
+	for _, kind := range []meshKind{
+		{tunnel: "vxlan", split: true}, {tunnel: "geneve", over6: true}, {tunnel: "gre", over6: true, split: true}, {tunnel: "gre"},
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			m := newMesh(t, 2, kind)
+			m.allPairs()
+			one, two := m.nodes[0], m.nodes[1]
+			one.ns.Addr(t, "eth0", "192.0.2.101/24")
+			testnet.Eventually(t, patience, "the tunnel is known by another address, too", func() bool {
+				return strings.Contains(one.Process().Output(), "msg=\"made anew\" kind=Tunnel object=mesh cause=\"the host has other addresses")
+			})
+			if strings.Contains(one.Process().Output(), "a stranger changed it") {
+				t.Error("a stranger is blamed for it")
+			}
+			m.router(1400)
+			mtu := 1400 - map[string]int{"vxlan": 50, "geneve": 50, "gre": 28}[kind.tunnel]
+			if kind.over6 {
+				mtu -= 20
+			}
+			data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<14)
+			for _, addr := range []string{two.pod4(), "[" + two.pod6() + "]"} {
+				if _, err := testtraffic.TalkTCP(one.pod, "", addr+":4660", data); err != nil {
+					t.Errorf("%s: %v", addr, err)
+				}
+			}
+			out := one.LLCLI("get", "peer", "node2", "-o", "json")
+			if !strings.Contains(out, `"pathMTU": 1400`) {
+				t.Errorf("node 1 does not know the path:\n%s", out)
+			}
+			if out := one.LLCLI("get", "peers", "-o", "wide"); !strings.Contains(out, "1400") {
+				t.Errorf("llcli does not tell it:\n%s", out)
+			}
+			// The pod knows, by ICMP.
+			for addr, want := range map[string]int{two.pod4(): mtu, two.pod6(): max(mtu, 1280)} {
+				if out := one.pod.Run(t, "ip", "route", "get", addr); !strings.Contains(out, fmt.Sprintf("mtu %d", want)) {
+					t.Errorf("to %s the pod knows no MTU of %d:\n%s", addr, want, out)
+				}
+			}
+			m.allPairs()
+			if out := two.LLCLI("get", "peer", "node1", "-o", "json"); strings.Contains(out, "pathMTU") {
+				t.Errorf("node 2 has heard of something:\n%s", out)
+			}
+		})
+	}
+}
+
+// TestTunnelToldTooMuch: a Tunnel was told an MTU that the underlay does not carry. It says so,
+// and nothing is lost without a word: pods are told, as if no tunnel were there.
+func TestTunnelToldTooMuch(t *testing.T) {
+	testnet.RequireRoot(t)
+	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})
+	for _, n := range m.nodes {
+		n.LLCLI("tunnel", "set", "mesh", "--mtu", "9000", "--wait", "10s")
+		const want = "mtu 9000 does not fit the way to its Peers, encapsulated: the device has 1450"
+		for _, words := range [][]string{{"get", "tunnel", "mesh", "-o", "yaml"}, {"status"}} {
+			if out := n.LLCLI(words...); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+				t.Errorf("llcli %v does not say it:\n%s", words, out)
+			}
+		}
+	}
+	one, two := m.nodes[0], m.nodes[1]
+	data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<14)
+	for _, addr := range []string{two.pod4(), "[" + two.pod6() + "]"} {
+		if _, err := testtraffic.TalkTCP(one.pod, "", addr+":4660", data); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	for _, addr := range []string{two.pod4(), two.pod6()} {
+		if out := one.pod.Run(t, "ip", "route", "get", addr); !strings.Contains(out, "mtu 1450") {
+			t.Errorf("to %s the pod was told no MTU:\n%s", addr, out)
+		}
+	}
+	m.allPairs()
+}
+
+// router has what the first node sends to the second go by a router that sends on nothing
+// larger than mtu.
+func (m *mesh) router(mtu int) {
+	m.t.Helper()
+	router := testnet.New(m.t, "router")
+	testnet.Veth(m.t, testnet.Port{NS: m.lan, Name: "r"}, testnet.Port{NS: router, Name: "eth0", Addrs: []string{"192.0.2.77/24", "2001:db8:74::77/64"}})
+	m.lan.Run(m.t, "ip", "link", "set", "r", "master", "br0")
+	router.Forward(m.t)
+	for _, key := range []string{"net.ipv4.conf.all.send_redirects", "net.ipv4.conf.eth0.send_redirects"} {
+		router.Sysctl(m.t, key, "0")
+	}
+	for target, via := range map[string]string{"192.0.2.2/32": "192.0.2.77", "2001:db8:74::2/128": "2001:db8:74::77"} {
+		router.Run(m.t, "ip", "route", "add", target, "dev", "eth0", "mtu", "lock", fmt.Sprint(mtu))
+		m.nodes[0].ns.Run(m.t, "ip", "route", "add", target, "via", via)
+	}
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testk8s"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// loads are requests from a pod and a node to a Service, and from outside by node ports.
+func (p *space) loads(svc *testk8s.Object, from *testk8s.Object) []*load {
+	p.t.Helper()
+	var doors []netip.AddrPort
+	for _, n := range p.Nodes {
+		doors = append(doors, nodePort(n, svc, 0))
+	}
+	for _, door := range doors {
+		serves(p.t, p.outside(), door, 2)
+	}
+	inside := p.inside(from)
+	serves(p.t, inside, clusterIP(svc, 0), 2)
+	return []*load{startLoad(inside, clusterIP(svc, 0)), startLoad(on(p.Nodes[1]), clusterIP(svc, 0)), startLoad(p.outside(), doors...)}
+}
+
+func endAll(t *testing.T, loads []*load) {
+	t.Helper()
+	for _, l := range loads {
+		l.end(t)
+	}
+}
+
+// more waits until every load has made so many further requests.
+func more(t *testing.T, loads []*load, requests int) {
+	t.Helper()
+	for _, l := range loads {
+		want := l.count() + requests
+		testnet.Eventually(t, time.Minute, "requests go on", func() bool { return l.count() >= want })
+	}
+}
+
+// TestRollingUpdate: all servers are exchanged, and no request is lost.
+func TestRollingUpdate(t *testing.T) {
+	p := newSpace(t)
+	before := p.web("web", 3, "")
+	svc := p.service("web", "type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http}]")
+	from := p.pod("client", "node3", "role: client", "")
+	loads := p.loads(svc, from)
+	if _, err := p.Kubectl("", "-n", p.name, "rollout", "restart", "deployment/web"); err != nil {
+		t.Fatal(err)
+	}
+	p.rolledOut(t, p.name, "deployment/web")
+	more(t, loads, 50)
+	endAll(t, loads)
+	old := map[string]bool{}
+	for _, o := range before {
+		old[o.Metadata.Name] = true
+	}
+	for _, o := range p.ReadyPods(t, p.name, "app%3Dweb", 3) {
+		if old[o.Metadata.Name] {
+			t.Errorf("%s was not exchanged", o.Metadata.Name)
+		}
+	}
+}
+
+// longLived is a connection that asks over and over again.
+type longLived struct {
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+func openLongLived(t *testing.T, c client, server netip.AddrPort) *longLived {
+	t.Helper()
+	conn, err := c.connect(server)
+	if err != nil {
+		t.Fatalf("%s: %v", c.name, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // it may be closed already
+	return &longLived{conn, bufio.NewReader(conn)}
+}
+
+// ask returns which server answers.
+func (l *longLived) ask() (string, error) {
+	if err := l.conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprint(l.conn, "GET /hostname HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return "", err
+	}
+	length := 0
+	for {
+		line, err := l.r.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		if line = strings.TrimSpace(line); line == "" {
+			break
+		}
+		_, _ = fmt.Sscanf(line, "Content-Length: %d", &length) // of another line: nothing
+	}
+	b := make([]byte, length)
+	for n := 0; n < length; {
+		m, err := l.r.Read(b[n:])
+		if err != nil {
+			return "", err
+		}
+		n += m
+	}
+	return string(b), nil
+}
+
+// disturb runs load and a connection that lasts while something happens to the cluster.
+func disturb(t *testing.T, happens func(p *space)) {
+	p := newSpace(t)
+	p.web("web", 3, "")
+	svc := p.service("web", "type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http}]")
+	from := p.pod("client", "node3", "role: client", "")
+	loads := p.loads(svc, from)
+	kept := []*longLived{openLongLived(t, p.inside(from), clusterIP(svc, 0)), openLongLived(t, p.outside(), nodePort(p.Nodes[0], svc, 0))}
+	names := make([]string, len(kept))
+	for i, l := range kept {
+		var err error
+		if names[i], err = l.ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	happens(p)
+	more(t, loads, 50)
+	endAll(t, loads)
+	for i, l := range kept {
+		if name, err := l.ask(); err != nil || name != names[i] {
+			t.Errorf("a connection of before: %q, %v; want %s", name, err, names[i])
+		}
+	}
+	// It works: what changes now counts.
+	p.pod("later", "node1", "app: later", "")
+	later := p.service("later", "selector: {app: later}, ports: [{port: 80, targetPort: 8080}]")
+	serves(t, p.inside(from), clusterIP(later, 0), 1)
+}
+
+// processes are those of a program on a node, as it numbers them.
+func (s *site) processes(t *testing.T, n *testk8s.Node, program string) (pids []int) {
+	t.Helper()
+	out, err := n.Run("sh", "-c", fmt.Sprintf(`for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = %s ] && echo ${p#/proc/}; done; true`, program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for word := range strings.FieldsSeq(out) {
+		var pid int
+		if _, err := fmt.Sscan(word, &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// kill ends a program on nodes as kill -9 does, and waits until others run.
+func (s *site) kill(t *testing.T, program string, nodes ...*testk8s.Node) {
+	t.Helper()
+	for _, n := range nodes {
+		pids := s.processes(t, n, program)
+		if len(pids) != 1 {
+			t.Fatalf("%s: processes %v of %s, want one", n.Name, pids, program)
+		}
+		n.MustRun(t, "kill", "-9", fmt.Sprint(pids[0]))
+		testnet.Eventually(t, time.Minute, n.Name+" has another "+program, func() bool {
+			again := s.processes(t, n, program)
+			return len(again) == 1 && again[0] != pids[0]
+		})
+	}
+}
+
+func TestDaemonKilled(t *testing.T) {
+	disturb(t, func(p *space) { p.kill(t, "/usr/sbin/loxilightd", p.Nodes...) })
+	need(t).rolledOut(t, "kube-system", "daemonset/loxilight")
+}
+
+func TestAgentKilled(t *testing.T) {
+	disturb(t, func(p *space) { p.kill(t, "/usr/sbin/loxilight-agent", p.Nodes...) })
+}
+
+// TestUpgrade exchanges all of loxilight, node by node.
+func TestUpgrade(t *testing.T) {
+	disturb(t, func(p *space) {
+		if _, err := p.Kubectl("", "-n", "kube-system", "rollout", "restart", "daemonset/loxilight"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Kubectl("", "-n", "kube-system", "rollout", "status", "daemonset/loxilight", "--timeout=115s"); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestAPIServerRestarts: it is away, and comes again; agents follow within 30 s.
+func TestAPIServerRestarts(t *testing.T) {
+	disturb(t, func(p *space) {
+		p.Kill("kube-apiserver")
+		time.Sleep(5 * time.Second) // it is away for so long
+		p.StartAPIServer(t)
+	})
+}
+
+// TestNodeDrained: its pods go elsewhere, and no request is lost.
+func TestNodeDrained(t *testing.T) {
+	p := newSpace(t)
+	p.web("web", 3, "")
+	p.apply("{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: web}, spec: {minAvailable: 2, selector: {matchLabels: {app: web}}}}")
+	svc := p.service("web", "type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http}]")
+	from := p.pod("client", "node3", "role: client", "")
+	loads := p.loads(svc, from)
+	if out, err := p.Kubectl("", "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=100s", "--pod-selector=app=web"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	defer func() {
+		if _, err := p.Kubectl("", "uncordon", "node1"); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, o := range p.ReadyPods(t, p.name, "app%3Dweb", 3) {
+		if o.Spec.NodeName == "node1" {
+			t.Errorf("%s is on the drained node", o.Metadata.Name)
+		}
+	}
+	more(t, loads, 50)
+	endAll(t, loads)
+}
+
+// TestTerminating: a server that is about to go keeps its connections, gets no new ones
+// as long as there is another, and serves where it is the last.
+func TestTerminating(t *testing.T) {
+	p := newSpace(t)
+	slow := "  terminationGracePeriodSeconds: 30\n"
+	for _, name := range []string{"first", "second"} {
+		p.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {name: %[1]s, app: web}}
+spec:
+  nodeName: node2
+%[3]s  containers:
+    - {name: web, image: %[2]s, imagePullPolicy: Never, args: [netexec, --delay-shutdown=25], readinessProbe: {httpGet: {path: /hostname, port: 8080}, periodSeconds: 1}}`, name, testk8s.Agnhost, slow))
+	}
+	p.ReadyPods(t, p.name, "app%3Dweb", 2)
+	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
+	c := on(p.Nodes[0])
+	serves(t, c, clusterIP(svc, 0), 2)
+	var kept *longLived
+	soon(t, "a connection to the first one", func() bool {
+		kept = openLongLived(t, c, clusterIP(svc, 0))
+		name, err := kept.ask()
+		return err == nil && name == "first"
+	})
+	for _, name := range []string{"first", "second"} {
+		if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", name, "--wait=false"); err != nil {
+			t.Fatal(err)
+		}
+		if name == "first" {
+			soon(t, "new connections go to the second one", func() bool {
+				seen := c.names(t, clusterIP(svc, 0), 10)
+				return seen["second"] == 10
+			})
+			if name, err := kept.ask(); err != nil || name != "first" {
+				t.Errorf("the connection of before: %q, %v", name, err)
+			}
+		}
+	}
+	soon(t, "both are about to go", func() bool {
+		all, err := p.List("/api/v1/namespaces/" + p.name + "/pods?labelSelector=app%3Dweb")
+		return err == nil && len(all) == 2 && all[0].Metadata.DeletionTimestamp != "" && all[1].Metadata.DeletionTimestamp != ""
+	})
+	serves(t, c, clusterIP(svc, 0), 2) // nobody else is there: both serve
+	for _, name := range []string{"first", "second"} {
+		if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", name, "--wait=false", "--force", "--grace-period=0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestConfigurationStays: without loxilight's pod a node keeps its network, its
+// configuration for the runtime, and lets pods go (C05).
+func TestConfigurationStays(t *testing.T) {
+	p := newSpace(t)
+	victim := p.pod("victim", "node2", "role: victim", "")
+	server := p.pod("server", "node2", "app: web", "")
+	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
+	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
+	p.without("node2")
+	if out, err := p.Nodes[1].Run("cat", "/etc/cni/net.d/10-loxilight.conflist"); err != nil || !strings.Contains(out, "loxilight-cni") {
+		t.Errorf("the configuration is %q, %v", out, err)
+	}
+	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
+	if name, err := on(p.Nodes[2]).get(netip.AddrPortFrom(server.Status.PodIP, 8080), "/hostname"); err != nil || name != "server" {
+		t.Errorf("the pod: %q, %v", name, err)
+	}
+	begin := time.Now()
+	if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", victim.Metadata.Name, "--timeout=30s"); err != nil {
+		t.Errorf("a pod does not go without the daemon: %v", err)
+	}
+	t.Logf("a pod went in %s", time.Since(begin))
+}
+
+// TestRights: the agent may do what it does, and nothing else.
+func TestRights(t *testing.T) {
+	s := need(t)
+	may := func(verb, what string, more ...string) bool {
+		out, _ := s.Kubectl("", append([]string{"auth", "can-i", verb, what, "--as=system:serviceaccount:kube-system:loxilight"}, more...)...)
+		return strings.HasPrefix(out, "yes")
+	}
+	for _, ok := range []string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events"} {
+		if verb, what, _ := strings.Cut(ok, " "); !may(verb, what) {
+			t.Errorf("it may not %s", ok)
+		}
+	}
+	for _, not := range []string{"get secrets", "get nodes", "list pods", "get configmaps", "update nodes", "patch nodes", "delete nodes", "update services", "create pods", "list namespaces", "get leases"} {
+		if verb, what, _ := strings.Cut(not, " "); may(verb, what) {
+			t.Errorf("it may %s", not)
+		}
+	}
+	if _, err := os.Stat("../../configs/kubernetes/loxilight.yaml"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/chart"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// The tests of this file take loxilight away, and put it back: they come last.
+
+// without takes the DaemonSet's pod away from a node until the end of the test.
+func (p *space) without(node string) {
+	p.t.Helper()
+	const set = "/apis/apps/v1/namespaces/kube-system/daemonsets/loxilight"
+	patch := `{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"test/without","operator":"DoesNotExist"}]}]}}}}}}}`
+	if err := p.API.Patch(set, patch); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.API.Patch("/api/v1/nodes/"+node, `{"metadata":{"labels":{"test/without":"yes"}}}`); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		if err := p.API.Patch("/api/v1/nodes/"+node, `{"metadata":{"labels":{"test/without":null}}}`); err != nil {
+			p.t.Error(err)
+		}
+		if err := p.API.Patch(set, `{"spec":{"template":{"spec":{"affinity":null}}}}`); err != nil {
+			p.t.Error(err)
+		}
+		p.rolledOut(p.t, "kube-system", "daemonset/loxilight")
+	})
+	testnet.Eventually(p.t, time.Minute, "the daemon is gone", func() bool {
+		return len(p.processes(p.t, p.Node(node), "/usr/sbin/loxilightd")) == 0
+	})
+}
+
+// TestAgentAlone: on a node that has the daemon by itself, as the Debian package brings
+// it, loxilight-agent.yaml is all that the cluster needs.
+func TestAgentAlone(t *testing.T) {
+	p := newSpace(t)
+	n := p.Nodes[2]
+	server := p.pod("web", n.Name, "app: web", "")
+	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
+	p.without(n.Name)
+	text, err := chart.Render("../../configs/kubernetes/chart", chart.Release{Name: "alone", Namespace: "kube-system"}, map[string]any{
+		"daemon":       map[string]any{"enabled": false},
+		"agent":        map[string]any{"config": map[string]any{"apiServer": p.APIServer()}},
+		"nodeSelector": map[string]any{"test/without": "yes"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(p.programs, "alone.yaml")
+	if err := os.WriteFile(config, []byte("tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 16384, slots: 1048576, rules: 4096, prefixes: 65536}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Run("sh", "-c", "setsid "+filepath.Join(p.programs, "loxilightd")+" --config "+config+" > /run/alone.log 2>&1 < /dev/null & echo $! > /run/alone.pid"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := p.Kubectl(text, "delete", "-f", "-"); err != nil {
+			t.Error(err)
+		}
+		if _, err := n.Run("sh", "-c", "kill $(cat /run/alone.pid)"); err != nil {
+			t.Error(err)
+		}
+		soon(t, "the daemon has ended", func() bool {
+			return len(p.processes(t, n, filepath.Join(p.programs, "loxilightd"))) == 0
+		})
+	})
+	p.Apply(t, text)
+	p.rolledOut(t, "kube-system", "daemonset/loxilight-agent")
+	later := p.pod("later", n.Name, "app: web", "")
+	for _, c := range []client{on(p.Nodes[0]), p.inside(later)} {
+		serves(t, c, clusterIP(svc, 0), 2)
+	}
+	if name, err := p.inside(later).get(netip.AddrPortFrom(server.Status.PodIP, 8080), "/hostname"); err != nil || name != "web" {
+		t.Errorf("the pod of before: %q, %v", name, err)
+	}
+}
+
+// TestStateLost: a node whose daemon has lost its desired state forwards as before, is told
+// all again, and attaches pods. It deletes nothing for ten minutes then, so it comes late.
+func TestStateLost(t *testing.T) {
+	disturb(t, func(p *space) {
+		n := p.Nodes[1]
+		n.MustRun(t, "sh", "-c", "rm /var/lib/loxilight/state.db*")
+		p.kill(t, "/usr/sbin/loxilightd", n)
+		begin := time.Now()
+		after := p.pod("after", n.Name, "app: after", "")
+		t.Logf("a pod is Ready %s after the daemon's state was lost", time.Since(begin).Round(100*time.Millisecond))
+		for _, c := range []client{p.inside(after), on(n)} {
+			serves(t, c, clusterIP(p.getService("web"), 0), 3)
+		}
+		for _, ip := range after.Status.PodIPs {
+			if name, err := on(p.Nodes[0]).get(netip.AddrPortFrom(ip.IP, 8080), "/hostname"); err != nil || name != "after" {
+				t.Errorf("node1 asks the new pod at %s: %q, %v", ip.IP, name, err)
+			}
+		}
+	})
+}
+
+// TestLeaving: the pods of loxilight go and nothing is forwarded less; then a node is
+// cleaned up, and nothing of ours is left on it; then all comes again.
+func TestLeaving(t *testing.T) {
+	p := newSpace(t)
+	server := p.pod("web", "node2", "app: web", "")
+	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
+	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
+	manifest := p.manifest(t)
+	if _, err := p.Kubectl(manifest, "delete", "-f", "-", "--timeout=60s"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Apply(t, manifest)
+		p.rolledOut(t, "kube-system", "daemonset/loxilight")
+		p.nodesReady(t)
+	})
+	for _, n := range p.Nodes {
+		testnet.Eventually(t, time.Minute, "no daemon is left on "+n.Name, func() bool { return len(p.processes(t, n, "/usr/sbin/loxilightd")) == 0 })
+	}
+	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
+	if name, err := on(p.Nodes[0]).get(netip.AddrPortFrom(server.Status.PodIP, 8080), "/hostname"); err != nil || name != "web" {
+		t.Errorf("the pod: %q, %v", name, err)
+	}
+
+	n := p.Nodes[2]
+	n.MustRun(t, filepath.Join(p.programs, "loxilightd"), "--detach")
+	n.MustRun(t, filepath.Join(p.programs, "llcli"), "cni", "uninstall")
+	// The kernel itself has maps.debug and progs.debug in each BPF file system.
+	left := n.MustRun(t, "sh", "-c", "ls -A /sys/fs/bpf /etc/cni/net.d | grep -v debug$; ls /run/netns | grep -v ^cni-; ip -br link | grep -v -e ^lo -e ^eth0; { ip route; ip -6 route; } | grep -v -e ^default -e ^10.222 -e ^fd00:222 -e ^fe80; true")
+	for line := range strings.Lines(left) {
+		if word := strings.TrimSpace(line); word != "" && !strings.HasSuffix(word, ":") {
+			t.Errorf("left on the node: %q\nof\n%s", word, left)
+		}
+	}
+}
