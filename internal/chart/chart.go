@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -93,6 +94,15 @@ func functions(t *template.Template) template.FuncMap {
 			text, err := json.MarshalIndent(value, "", "  ")
 			return string(text), err
 		},
+		"toJson": func(value any) (string, error) {
+			text, err := json.Marshal(value)
+			return string(text), err
+		},
+		"dig":     dig,
+		"trimAll": func(cut, text string) string { return strings.Trim(text, cut) },
+		"regexReplaceAll": func(pattern, text, by string) string {
+			return regexp.MustCompile(pattern).ReplaceAllString(text, by)
+		},
 		"default": func(otherwise, value any) any {
 			if value == nil || value == "" {
 				return otherwise
@@ -100,6 +110,26 @@ func functions(t *template.Template) template.FuncMap {
 			return value
 		},
 	}
+}
+
+// dig returns what is in a map below some keys, or else the argument before the map.
+func dig(args ...any) (any, error) {
+	if len(args) < 3 {
+		return nil, fmt.Errorf("dig: %d arguments, want keys, a default and a map", len(args))
+	}
+	value, otherwise := args[len(args)-1], args[len(args)-2]
+	for _, key := range args[:len(args)-2] {
+		m, isMap := value.(map[string]any)
+		name, isName := key.(string)
+		if !isMap || !isName {
+			return nil, fmt.Errorf("dig %v: %v is no map, or the key no string", key, value)
+		}
+		var there bool
+		if value, there = m[name]; !there {
+			return otherwise, nil
+		}
+	}
+	return value, nil
 }
 
 func read(file string, into any) error {

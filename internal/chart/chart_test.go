@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -134,6 +136,48 @@ func TestValues(t *testing.T) {
 	for _, c := range at(t, pod, "containers").([]any) {
 		if at(t, c, "securityContext", "readOnlyRootFilesystem") != true {
 			t.Errorf("%v can write to its root", at(t, c, "name"))
+		}
+	}
+}
+
+// TestProbesFollowTheConfiguration: the kubelet asks where the agent listens, and not at all
+// where it listens nowhere.
+func TestProbesFollowTheConfiguration(t *testing.T) {
+	type asked = map[string]any
+	for _, tt := range []struct {
+		listen any // nil: not said
+		want   asked
+	}{
+		{nil, asked{"port": 10256}}, {":10256", asked{"port": 10256}}, {"0.0.0.0:1256", asked{"port": 1256}}, {"[::]:1256", asked{"port": 1256}},
+		{"127.0.0.1:1256", asked{"port": 1256, "host": "127.0.0.1"}}, {"[::1]:1256", asked{"port": 1256, "host": "::1"}},
+		{"localhost:1256", asked{"port": 1256, "host": "localhost"}}, {"", nil},
+	} {
+		health := map[string]any{}
+		if tt.listen != nil {
+			health["listen"] = tt.listen
+		}
+		text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{"agent": map[string]any{"config": map[string]any{"health": health}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects(t, text) {
+			if o["kind"] != "DaemonSet" {
+				continue
+			}
+			agent := at(t, o, "spec", "template", "spec", "containers", 1).(map[string]any)
+			for probe, path := range map[string]string{"livenessProbe": "/livez", "readinessProbe": "/readyz"} {
+				if tt.want == nil {
+					if agent[probe] != nil {
+						t.Errorf("listen %q: %s is %v, want none", tt.listen, probe, agent[probe])
+					}
+					continue
+				}
+				want := maps.Clone(tt.want)
+				want["path"] = path
+				if got := at(t, agent, probe, "httpGet"); !reflect.DeepEqual(got, any(want)) {
+					t.Errorf("listen %v: %s asks %v, want %v", tt.listen, probe, got, want)
+				}
+			}
 		}
 	}
 }
