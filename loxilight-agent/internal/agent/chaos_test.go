@@ -259,6 +259,7 @@ func (c *chaos) differs() string {
 		put(*peer)
 	}
 	this, claims := services.NewNode(c.nodes["n1"], nil), &services.Claims{}
+	this.IdleTimeout = api.IdleTimeout{TCP: api.Duration(24 * time.Hour), UDP: api.Duration(2 * time.Minute), SCTP: api.Duration(2 * time.Hour)}
 	for _, s := range c.services {
 		claims.Set(this, s)
 	}

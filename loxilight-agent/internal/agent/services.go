@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
@@ -128,6 +129,8 @@ func (a *Agent) newTranslator(node *corev1.Node) *translator {
 		a.health.SetAddresses(t.node.NodePorts)
 	}
 	t.node.ProxyName = a.o.Config.ServiceProxyName
+	idle := a.o.Config.IdleTimeout
+	t.node.IdleTimeout = api.IdleTimeout{TCP: api.Duration(idle.TCP), UDP: api.Duration(idle.UDP), SCTP: api.Duration(idle.SCTP)}
 	if a.pools != nil && a.o.Config.LoadBalancer.Announce {
 		t.announcers = a.announcers()
 		t.node.Pool = func(ip netip.Addr) (ours, here bool) { return a.pools.Has(ip), t.here[ip] }

@@ -59,6 +59,8 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes shop/web")
 	if spec := w.daemon.has()["Service/shop/web"]; backends(spec) != 0 || !strings.Contains(spec, `"10.96.0.7:80/tcp"`) {
 		t.Errorf("without endpoints: %s", spec)
+	} else if !strings.Contains(spec, `"idleTimeout":{"tcp":"24h0m0s"}`) {
+		t.Errorf("connections end otherwise than with kube-proxy: %s", spec)
 	}
 	w.kube.Set(slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6"), slice("shop", "web", "web-b", "10.244.2.7"))
 	eventually(t, "three backends", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 3 })

@@ -17,6 +17,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -33,6 +34,7 @@ type Config struct {
 	Masquerade       Masquerade   `yaml:"masquerade"`
 	NodePorts        NodePorts    `yaml:"nodePorts"`
 	LoadBalancer     LoadBalancer `yaml:"loadBalancer"`
+	IdleTimeout      IdleTimeout  `yaml:"idleTimeout"`
 	ServiceProxyName string       `yaml:"serviceProxyName"` // label service.kubernetes.io/service-proxy-name of the Services that are ours
 	Health           Listen       `yaml:"health"`
 	Metrics          Listen       `yaml:"metrics"`
@@ -65,6 +67,13 @@ type LoadBalancer struct {
 	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
 }
 
+// IdleTimeout is after how long connections to Services end that carried nothing.
+type IdleTimeout struct {
+	TCP  time.Duration `yaml:"tcp"`
+	UDP  time.Duration `yaml:"udp"`
+	SCTP time.Duration `yaml:"sctp"`
+}
+
 // Pool is a set of addresses to be given out.
 type Pool struct {
 	Name      string   `yaml:"name"`
@@ -88,6 +97,7 @@ func Default() *Config {
 		Tunnel:       Tunnel{Type: "vxlan", VNI: 100},
 		Masquerade:   Masquerade{Enabled: true},
 		LoadBalancer: LoadBalancer{Announce: true},
+		IdleTimeout:  IdleTimeout{TCP: 24 * time.Hour, UDP: 2 * time.Minute, SCTP: 2 * time.Hour},
 		Health:       Listen{":10256"},
 		Metrics:      Listen{"127.0.0.1:10249"},
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
@@ -146,6 +156,9 @@ func (c *Config) check() error {
 	if err := c.LoadBalancer.check(); err != nil {
 		return fmt.Errorf("loadBalancer.%w", err)
 	}
+	if err := c.IdleTimeout.check(); err != nil {
+		return fmt.Errorf("idleTimeout.%w", err)
+	}
 	for key, listen := range map[string]string{"health.listen": c.Health.Listen, "metrics.listen": c.Metrics.Listen} {
 		if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
 			return fmt.Errorf("%s: %q is no host:port", key, listen)
@@ -172,6 +185,24 @@ func (t *Tunnel) check() error {
 	}
 	if t.Device != "" && !devicePattern.MatchString(t.Device) {
 		return fmt.Errorf("device: %q is no name of a device: at most 13 characters", t.Device)
+	}
+	return nil
+}
+
+// Bounds of an idle timeout: the daemon's.
+const (
+	minIdle = time.Second
+	maxIdle = 7 * 24 * time.Hour
+)
+
+func (i *IdleTimeout) check() error {
+	for _, t := range []struct {
+		key   string
+		value time.Duration
+	}{{"tcp", i.TCP}, {"udp", i.UDP}, {"sctp", i.SCTP}} {
+		if t.value < minIdle || t.value > maxIdle {
+			return fmt.Errorf("%s: %v is not between 1s and 168h", t.key, t.value)
+		}
 	}
 	return nil
 }

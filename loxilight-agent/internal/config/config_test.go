@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestEmptyIsTheDefault(t *testing.T) {
@@ -29,6 +30,7 @@ tunnel: {type: geneve, vni: 7, port: 6082, mtu: 1400, device: hsg}
 masquerade: {enabled: false, except: [10.0.0.0/8, 192.0.2.9]}
 nodePorts: {addresses: [192.0.2.0/24, "2001:db8::/64"]}
 loadBalancer: {pools: [{name: lan, addresses: [198.51.100.16/28, 203.0.113.5-203.0.113.9]}], announce: false}
+idleTimeout: {tcp: 90m, udp: 45s, sctp: 1h}
 serviceProxyName: edge
 health: {listen: "127.0.0.1:1256"}
 metrics: {listen: ""}
@@ -43,6 +45,7 @@ log: {level: debug, format: json}
 		Masquerade:   Masquerade{Except: []string{"10.0.0.0/8", "192.0.2.9"}},
 		NodePorts:    NodePorts{Addresses: []string{"192.0.2.0/24", "2001:db8::/64"}},
 		LoadBalancer: LoadBalancer{Pools: []Pool{{Name: "lan", Addresses: []string{"198.51.100.16/28", "203.0.113.5-203.0.113.9"}}}},
+		IdleTimeout:  IdleTimeout{TCP: 90 * time.Minute, UDP: 45 * time.Second, SCTP: time.Hour},
 
 		ServiceProxyName: "edge",
 		Health:           Listen{"127.0.0.1:1256"},
@@ -64,10 +67,14 @@ func TestWrongConfiguration(t *testing.T) {
 		"nodePorts: {addresses: [192.0.2.1]}": "nodePorts.addresses[0]",
 		"loadBalancer: {pools: [{name: a, addresses: [10.0.0.9-10.0.0.1]}]}": "loadBalancer.pools[0].addresses[0]",
 		"loadBalancer: {pools: [{addresses: [10.0.0.1]}]}":                   "loadBalancer.pools[0].name",
-		"health: {listen: 10256}":                                            "health.listen",
-		"log: {format: xml}":                                                 "log.format",
-		"log: {level: loud}":                                                 "loud",
-		"apiServer: a\n---\nb: c\n":                                          "one document only",
+		"idleTimeout: {tcp: 0s}":      "idleTimeout.tcp: 0s",
+		"idleTimeout: {udp: 999ms}":   "idleTimeout.udp",
+		"idleTimeout: {sctp: 169h}":   "idleTimeout.sctp",
+		"idleTimeout: {tcp: forever}": "forever",
+		"health: {listen: 10256}":     "health.listen",
+		"log: {format: xml}":          "log.format",
+		"log: {level: loud}":          "loud",
+		"apiServer: a\n---\nb: c\n":   "one document only",
 	} {
 		if _, err := Parse("t.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "t.yaml") {
 			t.Errorf("%q: %v, want %q", text, err, want)

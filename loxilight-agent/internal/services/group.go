@@ -4,6 +4,7 @@ package services
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"hash/fnv"
 	"net/netip"
 
@@ -16,6 +17,7 @@ type group struct {
 	*translator
 	name      string // of the object of the cluster IPs
 	labels    map[string]string
+	idle      *api.IdleTimeout
 	endpoints []endpoint // IPv4 first
 	first     int        // of IPv6
 	chosen    [2]chosen
@@ -86,7 +88,7 @@ func (g *group) cluster(list []wanted) {
 	spec := &api.ServiceSpec{Frontends: texts(list), OtherPorts: "reject"}
 	g.policy(spec, g.rules.internalLocal, list)
 	g.hasAll = !g.rules.internalLocal
-	g.object(g.name, g.labels, spec)
+	g.object(g.name, spec)
 }
 
 // balancer makes the objects of a load balancer's addresses: one for each that is from
@@ -126,7 +128,7 @@ func (g *group) external(suffix string, list []wanted, ranged, announce bool) {
 			g.diverted = true
 		}
 	}
-	g.object(g.name+suffix, g.labels, spec)
+	g.object(g.name+suffix, spec)
 }
 
 // inside makes the object that clients are sent to where that of the cluster IPs does
@@ -136,7 +138,17 @@ func (g *group) inside() {
 		return
 	}
 	name := g.name + suffixInside
-	g.object(name, g.labels, &api.ServiceSpec{Frontends: nowhere(name), Backends: g.all()})
+	g.object(name, &api.ServiceSpec{Frontends: nowhere(name), Backends: g.all()})
+}
+
+// object adds one object to the translation.
+func (g *group) object(name string, spec *api.ServiceSpec) {
+	spec.Affinity, spec.IdleTimeout = g.rules.affinity, g.idle
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // strings and numbers can always be marshalled
+	}
+	g.objects = append(g.objects, api.Object{Kind: api.KindService, Name: name, Owner: Owner, Labels: g.labels, Spec: text})
 }
 
 // nowhere returns a frontend of each family that is the name's alone, and that no packet

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/loxilight/loxilight/api"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -41,6 +42,9 @@ type Node struct {
 	Inside []netip.Prefix
 	// ProxyName is the label of the services that are ours; empty: those without it.
 	ProxyName string
+	// IdleTimeout is after how long connections end that carried nothing; zero: as the
+	// daemon does it without being told.
+	IdleTimeout api.IdleTimeout
 	// Pool says whether a load balancer's address was given out by us, and whether this
 	// node is to announce it now. nil: none was.
 	Pool func(netip.Addr) (ours, here bool)

@@ -4,7 +4,6 @@ package services
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -159,7 +158,10 @@ func (t *translator) port(p *corev1.ServicePort, list []wanted) {
 	if len(list) == 0 {
 		return
 	}
-	g := &group{translator: t, name: t.service.Namespace + "/" + t.service.Name, endpoints: collect(t.node, p, t.slices, t.badEndpoint)}
+	g := &group{
+		translator: t, name: t.service.Namespace + "/" + t.service.Name,
+		endpoints: collect(t.node, p, t.slices, t.badEndpoint), idle: t.node.idleTimeout(p.Protocol),
+	}
 	label := strconv.Itoa(int(p.Port))
 	if p.Name != "" {
 		g.name += ":" + p.Name
@@ -222,12 +224,20 @@ func (t *translator) health() *Health {
 	return &Health{Port: uint16(s.Spec.HealthCheckNodePort), Local: max(len(sortedAddrs(seen[0])), len(sortedAddrs(seen[1])))}
 }
 
-// object adds one object to the translation.
-func (t *translator) object(name string, labels map[string]string, spec *api.ServiceSpec) {
-	spec.Affinity = t.rules.affinity
-	text, err := json.Marshal(spec)
-	if err != nil {
-		panic(err) // strings and numbers can always be marshalled
+// idleTimeout is that of a port: what it says of other protocols than the port's would be
+// about nothing.
+func (n *Node) idleTimeout(p corev1.Protocol) *api.IdleTimeout {
+	var i api.IdleTimeout
+	switch protocol(p) {
+	case corev1.ProtocolUDP:
+		i.UDP = n.IdleTimeout.UDP
+	case corev1.ProtocolSCTP:
+		i.SCTP = n.IdleTimeout.SCTP
+	default:
+		i.TCP = n.IdleTimeout.TCP
 	}
-	t.objects = append(t.objects, api.Object{Kind: api.KindService, Name: name, Owner: Owner, Labels: labels, Spec: text})
+	if i == (api.IdleTimeout{}) {
+		return nil
+	}
+	return &i
 }

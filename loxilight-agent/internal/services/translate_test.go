@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/loxilight/loxilight/api"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
@@ -171,6 +173,31 @@ func TestPorts(t *testing.T) {
 	`)
 	if got := got.Objects[0].Labels["port"]; got != "assoc" {
 		t.Errorf("label port %q", got)
+	}
+}
+
+// TestIdleTimeouts has each object tell that of its protocol, those without frontends as
+// well: what is diverted to them goes by theirs.
+func TestIdleTimeouts(t *testing.T) {
+	service := change(clusterIP(), externalIPs("203.0.113.9"), externalLocal, internalLocal, func(s *corev1.Service) {
+		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 53}, {Name: "b", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "c", Protocol: corev1.ProtocolSCTP, Port: 53}}
+	})
+	n := thisNode()
+	for _, o := range TranslateService(n, service, nil, nil).Objects {
+		if spec := specOf(t, &o); spec.IdleTimeout != nil {
+			t.Errorf("%s was told %+v", o.Name, *spec.IdleTimeout)
+		}
+	}
+	n.IdleTimeout = api.IdleTimeout{TCP: api.Duration(7 * time.Hour), UDP: api.Duration(8 * time.Minute), SCTP: api.Duration(9 * time.Hour)}
+	objects := TranslateService(n, service, nil, nil).Objects
+	for _, o := range objects {
+		want := map[string]api.IdleTimeout{"a": {TCP: n.IdleTimeout.TCP}, "b": {UDP: n.IdleTimeout.UDP}, "c": {SCTP: n.IdleTimeout.SCTP}}[o.Labels["port"]]
+		if spec := specOf(t, &o); spec.IdleTimeout == nil || *spec.IdleTimeout != want {
+			t.Errorf("%s has %+v, want %+v", o.Name, spec.IdleTimeout, want)
+		}
+	}
+	if len(objects) != 9 {
+		t.Errorf("%d objects, want those of the cluster IP, external ones and inside of each port", len(objects))
 	}
 }
 
