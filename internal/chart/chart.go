@@ -22,9 +22,12 @@ import (
 // Release is what Helm calls an installation of a chart.
 type Release struct{ Name, Namespace string }
 
-// Render returns all objects of the chart in dir, as one file for kubectl apply -f.
-// values are merged into those of the chart.
-func Render(dir string, release Release, values map[string]any) (string, error) {
+// templates are those of the chart that make objects, in the order of the manifests.
+var templates = []string{"rbac.yaml", "config.yaml", "daemonset.yaml", "leave.yaml"}
+
+// Render returns all objects of the chart in dir, as one file for kubectl apply -f, or
+// those of some templates alone. values are merged into those of the chart.
+func Render(dir string, release Release, values map[string]any, only ...string) (string, error) {
 	var all, about map[string]any
 	if err := read(filepath.Join(dir, "values.yaml"), &all); err != nil {
 		return "", err
@@ -51,12 +54,17 @@ func Render(dir string, release Release, values map[string]any) (string, error) 
 	}
 	data := map[string]any{"Values": all, "Release": release, "Chart": chartOf(about)}
 	var out strings.Builder
-	for _, file := range []string{"rbac.yaml", "config.yaml", "daemonset.yaml"} {
+	for _, file := range templates {
+		if len(only) > 0 && !slices.Contains(only, file) {
+			continue
+		}
 		var b bytes.Buffer
 		if err := t.ExecuteTemplate(&b, file, data); err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&out, "---\n%s\n", strings.TrimSpace(b.String()))
+		if text := strings.TrimSpace(b.String()); text != "" {
+			fmt.Fprintf(&out, "---\n%s\n", text)
+		}
 	}
 	return out.String(), nil
 }

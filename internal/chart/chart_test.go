@@ -18,28 +18,30 @@ import (
 
 const (
 	configs = "../../configs/kubernetes"
-	note    = "# Made from chart/ by make manifests: change it there.\n# kubectl apply -f %s; see docs/kubernetes.md.\n"
+	note    = "# Made from chart/ by make manifests: change it there.\n# %s; see docs/kubernetes.md.\n"
 )
 
 var update = flag.Bool("update", false, "write the manifests")
 
 var variants = []struct {
 	file   string
-	name   string
+	use    string
 	values map[string]any
+	only   []string // templates
 }{
-	{"loxilight.yaml", "loxilight", nil},
-	{"loxilight-agent.yaml", "loxilight", map[string]any{"daemon": map[string]any{"enabled": false}}},
+	{"loxilight.yaml", "kubectl apply -f loxilight.yaml", nil, nil},
+	{"loxilight-agent.yaml", "kubectl apply -f loxilight-agent.yaml", map[string]any{"daemon": map[string]any{"enabled": false}}, nil},
+	{"loxilight-leave.yaml", "sed s/NODE/node1/ loxilight-leave.yaml | kubectl apply -f -", map[string]any{"leave": "NODE"}, []string{"leave.yaml"}},
 }
 
 // TestManifests: the manifests are what the chart says.
 func TestManifests(t *testing.T) {
 	for _, v := range variants {
-		text, err := Render(filepath.Join(configs, "chart"), Release{v.name, "kube-system"}, v.values)
+		text, err := Render(filepath.Join(configs, "chart"), Release{"loxilight", "kube-system"}, v.values, v.only...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := strings.ReplaceAll(note, "%s", v.file) + text
+		want := strings.ReplaceAll(note, "%s", v.use) + text
 		path := filepath.Join(configs, v.file)
 		if *update {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -179,5 +181,64 @@ func TestProbesFollowTheConfiguration(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLeaving: what takes loxilight off a node sees of it what the DaemonSet's containers
+// see, and comes where none of these is any more.
+func TestLeaving(t *testing.T) {
+	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
+		"leave": "n1", "cni": map[string]any{"binDir": "/usr/lib/cni", "confDir": "/etc/rke2/net.d"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left, stays any
+	for _, o := range objects(t, text) {
+		switch o["kind"] {
+		case "Pod":
+			left = at(t, o, "spec")
+		case "DaemonSet":
+			stays = at(t, o, "spec", "template", "spec")
+		}
+	}
+	if got := at(t, left, "nodeName"); got != "n1" {
+		t.Errorf("it is on node %v", got)
+	}
+	terms := at(t, stays, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", 0, "matchExpressions", 0)
+	if at(t, terms, "key") != "loxilight.io/leave" || at(t, terms, "operator") != "DoesNotExist" {
+		t.Errorf("the daemon stays: %v", terms)
+	}
+	volumes := func(spec any) map[any]any {
+		all := map[any]any{}
+		for _, v := range at(t, spec, "volumes").([]any) {
+			all[at(t, v, "name")] = v
+		}
+		return all
+	}
+	mine, theirs := volumes(left), volumes(stays)
+	for name, volume := range mine {
+		if !reflect.DeepEqual(volume, theirs[name]) {
+			t.Errorf("volume %v, the daemon's is %v", volume, theirs[name])
+		}
+	}
+	mounts := func(containers ...any) map[any]map[string]any {
+		all := map[any]map[string]any{}
+		for _, c := range containers {
+			for _, m := range at(t, c, "volumeMounts").([]any) {
+				all[at(t, m, "mountPath")] = m.(map[string]any)
+			}
+		}
+		return all
+	}
+	detach, uninstall := at(t, left, "initContainers", 0), at(t, left, "containers", 0)
+	of := mounts(at(t, stays, "containers", 0), at(t, stays, "containers", 2), at(t, stays, "initContainers", 0)) // the last one may write
+	for path, m := range mounts(detach, uninstall) {
+		if !reflect.DeepEqual(m, of[path]) {
+			t.Errorf("mount %v, the daemon's is %v", m, of[path])
+		}
+	}
+	if at(t, detach, "securityContext", "privileged") != true || at(t, left, "hostNetwork") != true {
+		t.Error("it may not take anything off")
 	}
 }

@@ -11,27 +11,26 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/internal/chart"
+	"github.com/loxilight/loxilight/internal/testk8s"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // The tests of this file take loxilight away, and put it back: they come last.
 
+// leaving is the label of nodes that loxilight leaves.
+const leaving = "loxilight.io/leave"
+
 // without takes the DaemonSet's pod away from a node until the end of the test.
 func (p *space) without(node string) {
 	p.t.Helper()
-	const set = "/apis/apps/v1/namespaces/kube-system/daemonsets/loxilight"
-	patch := `{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"test/without","operator":"DoesNotExist"}]}]}}}}}}}`
-	if err := p.API.Patch(set, patch); err != nil {
-		p.t.Fatal(err)
+	label := func(value string) error {
+		return p.API.Patch("/api/v1/nodes/"+node, `{"metadata":{"labels":{"`+leaving+`":`+value+`}}}`)
 	}
-	if err := p.API.Patch("/api/v1/nodes/"+node, `{"metadata":{"labels":{"test/without":"yes"}}}`); err != nil {
+	if err := label(`"yes"`); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() {
-		if err := p.API.Patch("/api/v1/nodes/"+node, `{"metadata":{"labels":{"test/without":null}}}`); err != nil {
-			p.t.Error(err)
-		}
-		if err := p.API.Patch(set, `{"spec":{"template":{"spec":{"affinity":null}}}}`); err != nil {
+		if err := label("null"); err != nil {
 			p.t.Error(err)
 		}
 		p.rolledOut(p.t, "kube-system", "daemonset/loxilight")
@@ -52,7 +51,7 @@ func TestAgentAlone(t *testing.T) {
 	text, err := chart.Render("../../configs/kubernetes/chart", chart.Release{Name: "alone", Namespace: "kube-system"}, map[string]any{
 		"daemon":       map[string]any{"enabled": false},
 		"agent":        map[string]any{"config": map[string]any{"apiServer": p.APIServer()}},
-		"nodeSelector": map[string]any{"test/without": "yes"},
+		"nodeSelector": map[string]any{leaving: "yes"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -107,22 +106,21 @@ func TestStateLost(t *testing.T) {
 	})
 }
 
-// TestLeaving: the pods of loxilight go and nothing is forwarded less; then a node is
-// cleaned up, and nothing of ours is left on it; then all comes again.
+// TestLeaving: a node is left, and nothing of ours is left on it; then the pods of loxilight
+// go everywhere and nothing is forwarded less; then all comes again.
 func TestLeaving(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node2", "app: web", "")
 	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
 	manifest := p.manifest(t)
+	t.Cleanup(func() { p.nodesReady(t) })
+	p.leave(p.Nodes[2])
+
 	if _, err := p.Kubectl(manifest, "delete", "-f", "-", "--timeout=60s"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		p.Apply(t, manifest)
-		p.rolledOut(t, "kube-system", "daemonset/loxilight")
-		p.nodesReady(t)
-	})
+	t.Cleanup(func() { p.Apply(t, manifest) })
 	for _, n := range p.Nodes {
 		testnet.Eventually(t, time.Minute, "no daemon is left on "+n.Name, func() bool { return len(p.processes(t, n, "/usr/sbin/loxilightd")) == 0 })
 	}
@@ -130,12 +128,29 @@ func TestLeaving(t *testing.T) {
 	if name, err := on(p.Nodes[0]).get(netip.AddrPortFrom(server.Status.PodIP, 8080), "/hostname"); err != nil || name != "web" {
 		t.Errorf("the pod: %q, %v", name, err)
 	}
+}
 
-	n := p.Nodes[2]
-	n.MustRun(t, filepath.Join(p.programs, "loxilightd"), "--detach")
-	n.MustRun(t, filepath.Join(p.programs, "llcli"), "cni", "uninstall")
+// leave has loxilight leave a node until the end of the test, as the documentation says.
+func (p *space) leave(n *testk8s.Node) {
+	t := p.t
+	t.Helper()
+	p.without(n.Name)
+	text, err := os.ReadFile("../../configs/kubernetes/loxilight-leave.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := strings.ReplaceAll(string(text), "NODE", n.Name)
+	p.Apply(t, pod)
+	t.Cleanup(func() {
+		if _, err := p.Kubectl(pod, "delete", "-f", "-", "--timeout=60s"); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := p.Kubectl("", "-n", "kube-system", "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/loxilight-leave-"+n.Name, "--timeout=110s"); err != nil {
+		t.Fatal(err)
+	}
 	// The kernel itself has maps.debug and progs.debug in each BPF file system.
-	left := n.MustRun(t, "sh", "-c", "ls -A /sys/fs/bpf /etc/cni/net.d | grep -v debug$; ls /run/netns | grep -v ^cni-; ip -br link | grep -v -e ^lo -e ^eth0; { ip route; ip -6 route; } | grep -v -e ^default -e ^10.222 -e ^fd00:222 -e ^fe80; true")
+	left := n.MustRun(t, "sh", "-c", "ls -A /sys/fs/bpf /etc/cni/net.d | grep -v debug$; ls /opt/cni/bin | grep loxilight; ls /run/netns | grep -v ^cni-; ip -br link | grep -v -e ^lo -e ^eth0; { ip route; ip -6 route; } | grep -v -e ^default -e ^10.222 -e ^fd00:222 -e ^fe80; true")
 	for line := range strings.Lines(left) {
 		if word := strings.TrimSpace(line); word != "" && !strings.HasSuffix(word, ":") {
 			t.Errorf("left on the node: %q\nof\n%s", word, left)

@@ -189,27 +189,40 @@ func (a *app) warnOfOthers(dir, ours string) {
 
 func (a *app) cniUninstall() *cobra.Command {
 	var o cniOptions
+	var plugins string
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take the configuration for container runtimes away",
-		Long: `Take the configuration 10-loxilight.conflist away. Pods that are attached stay so;
-runtimes can then neither attach others nor, most of them, remove those: move the
-pods away first.`,
+		Long: `Take the configuration 10-loxilight.conflist away, and with --plugin-dir the program
+loxilight-cni in that folder, too. Pods that are attached stay so; runtimes can then
+neither attach others nor, most of them, remove those: move the pods away first.`,
 		Args: noWords("uninstall takes flags only"),
 		RunE: a.runLocal(func(context.Context, []string) error {
 			text, err := os.ReadFile(o.path())
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				a.note("%s is not there", o.path())
-				return nil
-			case err != nil:
-				return err
-			case !names(text):
+			if err == nil && !names(text) {
 				return fmt.Errorf("%s has no plugin of type %s: it is somebody else's", o.path(), pluginName)
 			}
-			return os.Remove(o.path())
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if err := a.takeAway(o.path()); err != nil || plugins == "" {
+				return err
+			}
+			return a.takeAway(filepath.Join(plugins, pluginName))
 		}),
 	}
 	o.bind(a, cmd)
+	cmd.Flags().StringVar(&plugins, "plugin-dir", "", "take the plugin away, too, which is in this `FOLDER`")
+	must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
+}
+
+// takeAway removes a file; one that is not there is told.
+func (a *app) takeAway(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		a.note("%s is not there", path)
+		return nil
+	}
+	return err
 }

@@ -87,6 +87,30 @@ func TestCNIInstall(t *testing.T) {
 	}
 }
 
+// TestCNIUninstallWithThePlugin: both go, whichever is there, and nothing else.
+func TestCNIUninstallWithThePlugin(t *testing.T) {
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	conf, bin := t.TempDir(), t.TempDir()
+	for path, text := range map[string]string{
+		filepath.Join(conf, "10-loxilight.conflist"): `{"plugins":[{"type":"loxilight-cni"}]}`,
+		filepath.Join(bin, "loxilight-cni"):          "plugin", filepath.Join(bin, "loopback"): "other",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"", filepath.Join(bin, "loxilight-cni") + " is not there"} {
+		code, out, errs := s.run(t.Context(), "cni", "uninstall", "--dir", conf, "--plugin-dir", bin)
+		if code != ExitDone || out != "" || want == "" && errs != "" || !strings.Contains(errs, want) {
+			t.Errorf("exit code %d: %s%s", code, out, errs)
+		}
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(conf), "*", "*"))
+		if err != nil || len(left) != 1 || filepath.Base(left[0]) != "loopback" {
+			t.Errorf("left: %q, %v", left, err)
+		}
+	}
+}
+
 // TestCNIInstallMakesNoTypingError: a folder in one that is not there is refused, and not made.
 func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
