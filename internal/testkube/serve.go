@@ -272,7 +272,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, namespac
 }
 
 // patchStatus merges conditions of nodes by their type, and sets the load balancer of
-// services.
+// services, with its field manager.
 func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,6 +301,12 @@ func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, ke
 			}
 			service := o.DeepCopy()
 			service.Status.LoadBalancer = patch.Status.LoadBalancer
+			if manager := r.URL.Query().Get("fieldManager"); manager != "" {
+				service.ManagedFields = []metav1.ManagedFieldsEntry{{
+					Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: "status",
+					FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)},
+				}}
+			}
 			s.set(service)
 		}
 	}

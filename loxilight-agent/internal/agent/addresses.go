@@ -89,7 +89,7 @@ func (a *Agent) assign(ctx context.Context, told map[string]string) {
 		if !as.Changed() {
 			continue
 		}
-		err := a.o.Kube.PatchServiceAddresses(ctx, s, as.Addresses)
+		err := a.o.Kube.PatchServiceAddresses(ctx, s, as.Addresses, pools.Manager)
 		switch {
 		case err == nil:
 			a.log.Info("a service has its addresses", slog.String("service", key), slog.Any("addresses", as.Addresses))

@@ -67,14 +67,41 @@ func TestAddressesFromPools(t *testing.T) {
 	greedy := balancer("c", "10.96.0.9")
 	greedy.Spec.LoadBalancerIP = "192.0.2.77"
 	w.kube.Set(greedy)
-	eventually(t, "an event says why c has none", func() bool {
-		for _, e := range w.kube.Events() {
-			if e.Reason == reasonAddresses && e.InvolvedObject.Name == "c" && strings.Contains(e.Message, "192.0.2.77") {
-				return true
-			}
+	eventually(t, "an event says why c has none", func() bool { return w.told("c", "192.0.2.77") })
+}
+
+// told says whether an event of addresses of a Service has a text in it.
+func (w *world) told(name, text string) bool {
+	for _, e := range w.kube.Events() {
+		if e.Reason == reasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
+			return true
 		}
-		return false
-	})
+	}
+	return false
+}
+
+// TestPoolMadeSmaller: what was given out from it is told, what others have given is not.
+func TestPoolMadeSmaller(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.LoadBalancer.Pools = []config.Pool{{Name: "lan", Addresses: []string{"203.0.113.16/30"}}}
+	foreign := balancer("cloud", "10.96.0.8")
+	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.77"}}
+	w.kube.Set(balancer("a", "10.96.0.7"), foreign)
+	_, stop := w.agent()
+	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })
+	stop()
+	w.config.LoadBalancer.Pools[0].Addresses = []string{"203.0.113.18-203.0.113.19"}
+	w.agent()
+	eventually(t, "an event says that nobody announces it", func() bool { return w.told("a", "203.0.113.16 belongs to no pool any more") })
+	w.kube.Set(balancer("b", "10.96.0.9"))
+	eventually(t, "b has an address", func() bool { return w.ingress("b") == "203.0.113.18" })
+	if got := w.ingress("a"); got != "203.0.113.16" {
+		t.Errorf("a has %q", got)
+	}
+	if w.told("cloud", "") || w.ingress("cloud") != "192.0.2.77" {
+		t.Errorf("an address of somebody else was spoken of, or changed: %q", w.ingress("cloud"))
+	}
 }
 
 // TestLocalAddressIsAnnouncedWhereEndpointsAre, and by nobody where there are none.

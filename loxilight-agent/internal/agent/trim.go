@@ -3,12 +3,15 @@
 package agent
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
 // What the agent keeps of the cluster's objects is what it uses: there are thousands.
@@ -59,13 +62,29 @@ func trimNode(n *corev1.Node) {
 }
 
 func trimService(s *corev1.Service) {
+	given := givenHere(s)
 	trimMeta(&s.ObjectMeta, func(name string) bool {
 		return name == labelProxyName || name == corev1.IsHeadlessService
 	}, func(name string) bool {
 		return ours(name) || name == corev1.AnnotationTopologyMode
 	})
+	s.ManagedFields = given
 	s.Spec.Selector = nil
 	s.Status.Conditions = nil
+}
+
+// written is what is kept of an agent's fields. It is read only.
+var written = &metav1.FieldsV1{Raw: []byte(`{"f:ingress":{}}`)}
+
+// givenHere returns what says that the addresses in the status of a Service were written by
+// an agent; nil: nothing does.
+func givenHere(s *corev1.Service) []metav1.ManagedFieldsEntry {
+	for _, f := range s.ManagedFields {
+		if f.Manager == pools.Manager && f.Subresource == "status" && f.FieldsV1 != nil && bytes.Contains(f.FieldsV1.Raw, []byte(`"f:ingress":`)) {
+			return []metav1.ManagedFieldsEntry{{Manager: f.Manager, Subresource: f.Subresource, FieldsV1: written}}
+		}
+	}
+	return nil
 }
 
 const labelProxyName = "service.kubernetes.io/service-proxy-name"

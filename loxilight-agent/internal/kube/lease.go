@@ -120,8 +120,8 @@ func (l *Lease) Release(ctx context.Context) error {
 }
 
 // PatchServiceAddresses sets the load balancer's addresses of a Service, unless somebody
-// has changed it since.
-func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, addresses []netip.Addr) error {
+// has changed it since. The Service says afterwards that they are of that field manager.
+func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, addresses []netip.Addr, manager string) error {
 	var ingress []corev1.LoadBalancerIngress // nil: null, which takes away what is there
 	vip := corev1.LoadBalancerIPModeVIP
 	for _, a := range addresses {
@@ -134,5 +134,5 @@ func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, a
 	if err != nil {
 		return err
 	}
-	return c.core.Patch("application/merge-patch+json").Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").Body(patch).Do(ctx).Error()
+	return c.core.Patch("application/merge-patch+json").Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").Param("fieldManager", manager).Body(patch).Do(ctx).Error()
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
 )
@@ -29,6 +30,10 @@ const (
 	// AnnotationPool names the pool that its addresses come from.
 	AnnotationPool = "loxilight.io/pool"
 )
+
+// Manager is the field manager that addresses are written as: whoever finds it in a Service
+// knows that they were given out here.
+const Manager = "loxilight-agent"
 
 // Pools are sets of addresses. They do not change.
 type Pools struct{ pools []pool }
@@ -90,31 +95,69 @@ func Ingress(s *corev1.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
-// Assign says for each Service that is ours which addresses it has. What it has stays as
-// far as that may be; two that want the same are served in the order of their age.
+// Assign says for each Service that is ours which addresses it has, and of which others
+// there is something to tell. What a Service has stays as far as that may be, and nobody
+// else gets it, not even in the round that takes it away; two that want the same are served
+// in the order of their age.
 func (p *Pools) Assign(services []*corev1.Service) []Assignment {
-	var all []Assignment
+	var all, rest []Assignment
+	taken := map[netip.Addr]*corev1.Service{}
 	for _, s := range services {
 		if p.ours(s) {
 			all = append(all, Assignment{Service: s})
+		} else if lost := p.lost(s); len(lost) > 0 {
+			rest = append(rest, Assignment{Service: s, Addresses: Ingress(s),
+				Problem: join(lost) + " belongs to no pool any more: no node announces it, and the service keeps it until it is taken out of its status"})
 		}
 	}
 	slices.SortFunc(all, func(a, b Assignment) int {
 		x, y := a.Service, b.Service
 		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
 	})
-	taken := map[netip.Addr]*corev1.Service{}
 	wants := make([]want, len(all))
-	for i := range all { // what they have, and what they ask for by its address
+	for i := range all {
 		wants[i] = p.read(all[i].Service)
 		wants[i].hold(p, taken)
+	}
+	for _, s := range services { // those in deletion, and what others have given out
+		hold(s, taken)
+	}
+	for i := range all {
+		wants[i].ask(taken)
 	}
 	for i := range all {
 		w := &wants[i]
 		w.fill(p, taken)
 		all[i].Addresses, all[i].Problem = w.addresses(), w.problem
 	}
-	return all
+	return append(all, rest...)
+}
+
+// hold has a Service keep to itself what its status says, unless another one has it.
+func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
+	for _, a := range Ingress(s) {
+		if taken[a] == nil {
+			taken[a] = s
+		}
+	}
+}
+
+// lost returns the addresses that a Service without class has from a pool that has them no
+// more. They may be its clients' for long, and so they are not changed for it.
+func (p *Pools) lost(s *corev1.Service) []netip.Addr {
+	given := slices.ContainsFunc(s.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == Manager })
+	if !given || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
+		return nil
+	}
+	return slices.DeleteFunc(Ingress(s), p.Has)
+}
+
+func join(addresses []netip.Addr) string {
+	texts := make([]string, len(addresses))
+	for i, a := range addresses {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
 }
 
 // ours says whether a Service gets its addresses from here. One that somebody else has
@@ -140,17 +183,23 @@ type want struct {
 	families []bool // of each address: whether it is IPv4
 	asked    map[bool]netip.Addr
 	pool     string
-	has      map[bool]netip.Addr // by family
+	current  map[bool]netip.Addr // by family: what it has now
+	lost     []netip.Addr        // what it has, and no pool
+	has      map[bool]netip.Addr // by family: what it is to have
+	wrong    bool                // what it asks for cannot be read, or cannot be had from any pool
 	problem  string
 }
 
 func (p *Pools) read(s *corev1.Service) want {
-	w := want{service: s, asked: map[bool]netip.Addr{}, has: map[bool]netip.Addr{}, pool: s.Annotations[AnnotationPool]}
+	w := want{service: s, asked: map[bool]netip.Addr{}, current: map[bool]netip.Addr{}, has: map[bool]netip.Addr{}, pool: s.Annotations[AnnotationPool]}
 	for _, f := range s.Spec.IPFamilies {
 		w.families = append(w.families, f == corev1.IPv4Protocol)
 	}
 	if len(w.families) == 0 {
 		w.families = []bool{!strings.Contains(s.Spec.ClusterIP, ":")}
+	}
+	if w.pool != "" && !slices.ContainsFunc(p.pools, func(one pool) bool { return one.name == w.pool }) {
+		w.tell("there is no pool %q", w.pool)
 	}
 	text := s.Annotations[AnnotationAddresses]
 	if text == "" {
@@ -171,6 +220,7 @@ func (p *Pools) read(s *corev1.Service) want {
 			w.asked[a.Is4()] = a
 		}
 	}
+	w.wrong = w.problem != ""
 	return w
 }
 
@@ -181,42 +231,64 @@ func (w *want) tell(format string, args ...any) {
 	w.problem += fmt.Sprintf(format, args...)
 }
 
-// hold takes what the Service has already, and what it asks for.
+// hold takes what the Service has already.
 func (w *want) hold(p *Pools, taken map[netip.Addr]*corev1.Service) {
-	for _, is4 := range w.families {
-		if a := w.asked[is4]; a.IsValid() {
-			if holder := taken[a]; holder != nil {
-				w.tell("%s belongs to Service %s/%s", a, holder.Namespace, holder.Name)
-				continue
-			}
-			w.has[is4], taken[a] = a, w.service
-		}
-	}
-	if w.problem != "" { // it does not get another one in place of what it asks for
-		return
-	}
 	for _, a := range Ingress(w.service) {
-		if slices.Contains(w.families, a.Is4()) && !w.has[a.Is4()].IsValid() && p.poolOf(a, w.pool) && taken[a] == nil {
-			w.has[a.Is4()], taken[a] = a, w.service
+		switch {
+		case !p.Has(a):
+			w.lost = append(w.lost, a)
+		case slices.Contains(w.families, a.Is4()) && !w.current[a.Is4()].IsValid() && taken[a] == nil:
+			w.current[a.Is4()] = a
 		}
 	}
+	hold(w.service, taken)
 }
 
-// fill takes the first free addresses for what is missing.
-func (w *want) fill(p *Pools, taken map[netip.Addr]*corev1.Service) {
-	if w.problem != "" {
-		return
-	}
+// ask takes what the Service asks for. Where that is wrong in part, it is not certain that
+// the rest is meant: then it is no reason to take away what the Service has.
+func (w *want) ask(taken map[netip.Addr]*corev1.Service) {
 	for _, is4 := range w.families {
-		if w.has[is4].IsValid() {
+		a := w.asked[is4]
+		if !a.IsValid() || w.wrong && w.current[is4].IsValid() {
 			continue
 		}
-		a, ok := p.free(is4, w.pool, taken)
-		if !ok {
-			w.tell("no pool has a free address of %s", map[bool]string{true: "IPv4", false: "IPv6"}[is4])
+		if holder := taken[a]; holder != nil && holder != w.service {
+			w.tell("%s belongs to Service %s/%s", a, holder.Namespace, holder.Name)
 			continue
 		}
 		w.has[is4], taken[a] = a, w.service
+	}
+}
+
+// fill keeps what is there for what is missing, or takes the first free addresses. A
+// Service does not get another one in place of what it asks for.
+func (w *want) fill(p *Pools, taken map[netip.Addr]*corev1.Service) {
+	refused := w.problem != ""
+	var kept []netip.Addr
+	for _, is4 := range w.families {
+		now := w.current[is4]
+		switch {
+		case w.has[is4].IsValid():
+			continue
+		case !refused && now.IsValid() && p.poolOf(now, w.pool):
+			w.has[is4] = now
+			continue
+		case !refused:
+			if a, ok := p.free(is4, w.pool, taken); ok {
+				w.has[is4], taken[a] = a, w.service
+				continue
+			}
+			w.tell("no pool has a free address of %s", map[bool]string{true: "IPv4", false: "IPv6"}[is4])
+		}
+		if now.IsValid() {
+			w.has[is4], kept = now, append(kept, now)
+		}
+	}
+	if len(w.lost) > 0 {
+		w.tell("%s belongs to no pool any more", join(w.lost))
+	}
+	if len(kept) > 0 {
+		w.tell("the service keeps %s", join(kept))
 	}
 }
 

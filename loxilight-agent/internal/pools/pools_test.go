@@ -65,6 +65,13 @@ func hostname(s *corev1.Service) {
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "lb.example"}}
 }
 
+func deleted(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{} }
+
+// given marks what was given out here, and not by somebody else.
+func given(s *corev1.Service) {
+	s.ManagedFields = append(s.ManagedFields, metav1.ManagedFieldsEntry{Manager: Manager})
+}
+
 func plain(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
 
 // assignments are what Services say, and the addresses that they get.
@@ -106,14 +113,65 @@ var assignments = map[string]struct {
 	},
 	"two ask for the same": {
 		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17"), has("203.0.113.17")), balancer("b", 1, asks("203.0.113.17"))},
+		"b - 203.0.113.17 belongs to Service shop/a, a 203.0.113.17",
+	},
+	"two ask for the same, and nobody has it": {
+		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17")), balancer("b", 1, asks("203.0.113.17"))},
 		"b 203.0.113.17, a - 203.0.113.17 belongs to Service shop/b",
+	},
+	"a wrong wish takes nothing away": {
+		[]*corev1.Service{
+			balancer("a", 1, annotated(AnnotationAddresses, "203.0.113.1"), has("203.0.113.18")),
+			balancer("b", 2, annotated(AnnotationAddresses, "203.0.113,19"), asks("203.0.113.17"), has("203.0.113.17")),
+			balancer("c", 3, asks("nowhere"), has("203.0.113.16")),
+			balancer("d", 4, annotated(AnnotationPool, "dmv"), has("203.0.113.19")),
+			balancer("e", 5, annotated(AnnotationPool, "dmv"), dual),
+		},
+		`a 203.0.113.18 - 203.0.113.1 belongs to no pool that the service may have it from; the service keeps 203.0.113.18, ` +
+			`b 203.0.113.17 - "203.0.113" is no address; "19" is no address; the service keeps 203.0.113.17, c 203.0.113.16 - "nowhere" is no address; the service keeps 203.0.113.16, ` +
+			`d 203.0.113.19 - there is no pool "dmv"; the service keeps 203.0.113.19, e - there is no pool "dmv"`,
+	},
+	"a wish that is wrong in part": {
+		[]*corev1.Service{
+			balancer("a", 1, dual4, annotated(AnnotationAddresses, "203.0.113.19,2001:db8:113::zz"), has("203.0.113.18", "2001:db8:113::10")),
+			balancer("b", 2, dual4, annotated(AnnotationAddresses, "203.0.113.16,2001:db8:113::zz"), has("2001:db8:113::11")),
+		},
+		`a 203.0.113.18 2001:db8:113::10 - "2001:db8:113::zz" is no address; the service keeps 203.0.113.18, 2001:db8:113::10, b 203.0.113.16 2001:db8:113::11 - "2001:db8:113::zz" is no address; the service keeps 2001:db8:113::11`,
+	},
+	"asks for what another one has": {
+		[]*corev1.Service{balancer("a", 1, asks("203.0.113.17"), has("203.0.113.16")), balancer("b", 2, has("203.0.113.17"))},
+		"a 203.0.113.16 - 203.0.113.17 belongs to Service shop/b; the service keeps 203.0.113.16, b 203.0.113.17",
+	},
+	"what is left is free when it is left": {
+		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17"), has("203.0.113.16")), balancer("b", 1)},
+		"b 203.0.113.18, a 203.0.113.17",
+	},
+	"another pool": {
+		[]*corev1.Service{balancer("a", 1, annotated(AnnotationPool, "dmz"), has("203.0.113.16")), balancer("b", 2, annotated(AnnotationPool, "dmz"), has("203.0.113.17"))},
+		"a 198.51.100.7, b 203.0.113.17 - no pool has a free address of IPv4; the service keeps 203.0.113.17",
+	},
+	"what one in deletion has": {
+		[]*corev1.Service{balancer("old", 1, has("203.0.113.16"), deleted), balancer("a", 2), balancer("b", 3, asks("203.0.113.16"))},
+		"a 203.0.113.17, b - 203.0.113.16 belongs to Service shop/old",
+	},
+	"what others have given out": {
+		[]*corev1.Service{balancer("class", 3, class("example.com/lb"), has("203.0.113.16")), balancer("cloud", 3, has("192.0.2.1", "203.0.113.17")), balancer("a", 2)},
+		"a 203.0.113.18",
+	},
+	"what others have given out as well": {
+		[]*corev1.Service{balancer("class", 1, class("example.com/lb"), has("203.0.113.16")), balancer("a", 2, has("203.0.113.16"))},
+		"a 203.0.113.16",
+	},
+	"a pool made smaller": {
+		[]*corev1.Service{balancer("a", 1, given, dual4, has("192.0.2.1", "2001:db8:113::10")), balancer("b", 2, given, deleted, has("192.0.2.2"))},
+		"a 192.0.2.1 2001:db8:113::10 - 192.0.2.1 belongs to no pool any more: no node announces it, and the service keeps it until it is taken out of its status",
 	},
 	"two have the same": {
 		[]*corev1.Service{balancer("a", 2, has("203.0.113.16")), balancer("b", 1, has("203.0.113.16"))},
 		"b 203.0.113.16, a 203.0.113.17",
 	},
 	"the pool is gone": {
-		[]*corev1.Service{balancer("a", 1, has("192.0.2.1"), class(Class))}, "a 203.0.113.16",
+		[]*corev1.Service{balancer("a", 1, has("192.0.2.1"), class(Class))}, "a 203.0.113.16 - 192.0.2.1 belongs to no pool any more",
 	},
 	"not ours": {
 		[]*corev1.Service{balancer("cloud", 1, has("192.0.2.1")), balancer("dns", 2, hostname), balancer("class", 3, class("example.com/lb")), balancer("plain", 4, plain)}, "",
