@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
@@ -144,27 +145,55 @@ func (a *Agent) pooled(s *corev1.Service) []netip.Addr {
 }
 
 // announce notes which addresses of a Service this node announces: with external traffic
-// policy Local only nodes with endpoints that are ready come into question.
+// policy Local only nodes with endpoints of the address's family come into question.
 func (t *translator) announce(a *Agent, key string, s *corev1.Service) {
 	addresses := a.pooled(s)
 	if len(addresses) == 0 {
 		return
 	}
-	candidates := t.announcers
-	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		with := map[string]bool{}
-		for _, slice := range unpack(a.slices.By(key)) {
-			for i := range slice.Endpoints {
-				if e := &slice.Endpoints[i]; e.NodeName != nil && (e.Conditions.Ready == nil || *e.Conditions.Ready) {
-					with[*e.NodeName] = true
-				}
-			}
-		}
-		candidates = slices.DeleteFunc(slices.Clone(candidates), func(name string) bool { return !with[name] })
+	var endpoints []*discoveryv1.EndpointSlice
+	local := s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	if local {
+		endpoints = unpack(a.slices.By(key))
 	}
 	for _, ip := range addresses {
+		candidates := t.announcers
+		if local {
+			candidates = serving(candidates, endpoints, ip.Is4())
+		}
 		t.here[ip] = pools.Announcer(ip, candidates) == a.o.NodeName
 	}
+}
+
+// serving returns those of the nodes that have endpoints of a family: ready ones, or where
+// none of the nodes has any, those that serve until they are gone.
+func serving(nodes []string, list []*discoveryv1.EndpointSlice, is4 bool) []string {
+	ready, retiring := map[string]bool{}, map[string]bool{}
+	for _, slice := range list {
+		if (slice.AddressType == discoveryv1.AddressTypeIPv4) != is4 {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			holds := func(condition *bool, otherwise bool) bool {
+				return condition == nil && otherwise || condition != nil && *condition
+			}
+			switch {
+			case e.NodeName == nil:
+			case holds(e.Conditions.Ready, true):
+				ready[*e.NodeName] = true
+			case holds(e.Conditions.Serving, true) && holds(e.Conditions.Terminating, false):
+				retiring[*e.NodeName] = true
+			}
+		}
+	}
+	with := func(have map[string]bool) []string {
+		return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !have[name] })
+	}
+	if chosen := with(ready); len(chosen) > 0 {
+		return chosen
+	}
+	return with(retiring)
 }
 
 // announceAnew translates the services whose addresses another node may announce now.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
@@ -104,7 +105,8 @@ func TestPoolMadeSmaller(t *testing.T) {
 	}
 }
 
-// TestLocalAddressIsAnnouncedWhereEndpointsAre, and by nobody where there are none.
+// TestLocalAddressIsAnnouncedWhereEndpointsAre: those that are ready, or else those that
+// still serve; and by nobody where there are none.
 func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,6 +129,25 @@ func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	eventually(t, "not announced here", func() bool { return !announced() && w.ingress("a") == "203.0.113.18" })
 	local("n1")
 	eventually(t, "announced here again", announced)
+	state := func(node string, ready, serving bool, address string) (e discoveryv1.Endpoint) {
+		terminating := !ready
+		e.NodeName, e.Addresses = &node, []string{address}
+		e.Conditions = discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}
+		return e
+	}
+	set := func(endpoints ...discoveryv1.Endpoint) {
+		of := slice("shop", "a", "a-1")
+		of.Endpoints = endpoints
+		w.kube.Set(of)
+	}
+	set(state("n1", false, true, "10.244.1.5"), state("n2", true, true, "10.244.2.5"))
+	eventually(t, "another one is ready, not announced here", func() bool { return !announced() })
+	set(state("n1", false, true, "10.244.1.5"), state("n2", false, false, "10.244.2.5"))
+	eventually(t, "the only one that still serves is here", announced)
+	set(state("n1", false, false, "10.244.1.5"), state("n2", false, true, "10.244.2.5"))
+	eventually(t, "the only one that still serves is elsewhere", func() bool { return !announced() })
+	set(state("n1", false, true, "10.244.1.5"), state("n3", true, true, "10.244.3.5"))
+	eventually(t, "the one that is ready is of a node that announces nothing", announced)
 	w.kube.Delete(slice("shop", "a", "a-1"))
 	eventually(t, "announced by nobody", func() bool { return !announced() })
 }
