@@ -67,14 +67,14 @@ func TestWrongConfiguration(t *testing.T) {
 		"nodePorts: {addresses: [192.0.2.1]}": "nodePorts.addresses[0]",
 		"loadBalancer: {pools: [{name: a, addresses: [10.0.0.9-10.0.0.1]}]}": "loadBalancer.pools[0].addresses[0]",
 		"loadBalancer: {pools: [{addresses: [10.0.0.1]}]}":                   "loadBalancer.pools[0].name",
-		"idleTimeout: {tcp: 0s}":      "idleTimeout.tcp: 0s",
-		"idleTimeout: {udp: 999ms}":   "idleTimeout.udp",
-		"idleTimeout: {sctp: 169h}":   "idleTimeout.sctp",
-		"idleTimeout: {tcp: forever}": "forever",
-		"health: {listen: 10256}":     "health.listen",
-		"log: {format: xml}":          "log.format",
-		"log: {level: loud}":          "loud",
-		"apiServer: a\n---\nb: c\n":   "one document only",
+		"idleTimeout: {tcp: 0s}":                                             "idleTimeout.tcp: 0s",
+		"idleTimeout: {udp: 999ms}":                                          "idleTimeout.udp",
+		"idleTimeout: {sctp: 169h}":                                          "idleTimeout.sctp",
+		"idleTimeout: {tcp: forever}":                                        "forever",
+		"health: {listen: 10256}":                                            "health.listen",
+		"log: {format: xml}":                                                 "log.format",
+		"log: {level: loud}":                                                 "loud",
+		"apiServer: a\n---\nb: c\n":                                          "one document only",
 	} {
 		if _, err := Parse("t.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "t.yaml") {
 			t.Errorf("%q: %v, want %q", text, err, want)
