@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,6 +58,22 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 	}
 	if got := sources(); got != "2" {
 		t.Errorf("left after the flush: %q", got)
+	}
+}
+
+// TestEndpointsOfPolicies: an endpoint that some of a service's frontends have for the
+// connections that are there only is shown as those have it that lead to it.
+func TestEndpointsOfPolicies(t *testing.T) {
+	d := newTestDaemon(t)
+	for name, state := range map[string]string{"shop/web": "draining", "shop/web/inside": "active"} {
+		o := api.Object{Kind: api.KindService, Name: name, Owner: "k8s", Labels: map[string]string{"namespace": "shop", "service": "web", "port": "80"}}
+		o.Spec = json.RawMessage(`{"frontends":["10.96.0.7:80/tcp"],"backends":[{"address":"10.244.3.5:8080"},{"address":"10.244.4.6:8080","state":"` + state + `"}]}`)
+		d.objects[api.ObjectRef{Kind: o.Kind, Name: o.Name}] = o
+	}
+	s := &session{daemon: d, env: map[string]string{}}
+	code, out, errs := s.run(t.Context(), "k8s", "services", "shop/web")
+	if code != 0 || !regexp.MustCompile(`80 +10\.244\.4\.6:8080 +ready`).MatchString(out) {
+		t.Errorf("%d %s\n%s", code, errs, out)
 	}
 }
 

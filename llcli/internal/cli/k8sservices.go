@@ -47,7 +47,8 @@ func (a *app) k8sServices() *cobra.Command {
 		Long: `Show the services that the agent told the daemon of: a line for each port and type of
 frontends. READY endpoints get new connections, those that are DRAINING keep theirs, and
 LOCAL ones are those of the ready that are on this node. A named service is shown with its
-endpoints.
+endpoints. Where a policy leaves new connections to endpoints of this node, those of other
+nodes are draining, or down while none of this node serves.
 
 The type inside has no frontends: clients of the cluster have all endpoints by it, where
 policies leave others those of this node only.`,
@@ -149,13 +150,14 @@ func (a *app) serviceTable(services []k8sService) *table {
 }
 
 // endpointTable shows each endpoint of the services once for each port: as those have it
-// that have most.
+// that have most, and of these most that are ready, since some are for endpoints of this
+// node only.
 func (a *app) endpointTable(services []k8sService) *table {
 	t := a.table(column{title: "PORT"}, column{title: "ENDPOINT"}, column{title: "STATE"}, column{title: "NODE", optional: 1}, column{title: "POD", flexible: true, optional: 1})
 	for len(services) > 0 {
 		end, most := 0, 0
 		for end < len(services) && services[end].Namespace == services[0].Namespace && services[end].Port == services[0].Port {
-			if len(services[end].Endpoints) > len(services[most].Endpoints) {
+			if s, m := &services[end], &services[most]; cmp.Or(cmp.Compare(len(s.Endpoints), len(m.Endpoints)), cmp.Compare(s.Ready, m.Ready)) > 0 {
 				most = end
 			}
 			end++

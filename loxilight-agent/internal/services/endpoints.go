@@ -180,12 +180,9 @@ func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 // backends returns endpoints as the daemon has them. Those that get no new connections
 // keep the ones that they have: the daemon ends connections to what it does not know.
 // Without a usable one none may be draining, since the daemon then goes back to those.
-func backends(to []api.Backend, all []endpoint, usable []bool, some bool, leave func(*endpoint) bool) []api.Backend {
+func backends(to []api.Backend, all []endpoint, usable []bool, some bool) []api.Backend {
 	for i := range all {
 		e := &all[i]
-		if leave != nil && leave(e) {
-			continue
-		}
 		b := api.Backend{Address: e.addr.String()}
 		switch {
 		case usable[i]:

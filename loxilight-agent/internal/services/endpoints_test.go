@@ -51,30 +51,30 @@ var endpointCases = []struct {
 		`},
 	{"external policy", fs(externalLocal), one(here, there), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080
-			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 source=keep ` + divertTo + `shop/web
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining) source=keep ` + divertTo + `shop/web
 		`},
 	{"external policy, elsewhere only", fs(externalLocal), one(there), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.4.6:8080
-			shop/web/external: 203.0.113.9:80/tcp -> source=keep noBackend=drop ` + divertTo + `shop/web
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.4.6:8080(down) source=keep noBackend=drop ` + divertTo + `shop/web
 		`},
 	{"external policy, none that serves", fs(externalLocal), one(there + " unready"), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.4.6:8080(down)
-			shop/web/external: 203.0.113.9:80/tcp -> source=keep ` + divertTo + `shop/web
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.4.6:8080(down) source=keep ` + divertTo + `shop/web
 		`},
 	{"external policy, here on its way out", fs(externalLocal), one(here+" unready serving terminating", there), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080(draining) 10.244.4.6:8080
-			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 source=keep ` + divertTo + `shop/web
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining) source=keep ` + divertTo + `shop/web
 		`},
 	{"external policy, one here on its way out", fs(externalLocal), one(here+" unready serving terminating", "10.244.3.7 @n3"), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080(draining) 10.244.3.7:8080
 			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080(draining) 10.244.3.7:8080 source=keep ` + divertTo + `shop/web
 		`},
 	{"internal policy", fs(internalLocal), one(here, there), `
-			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080
+			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining)
 			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080 source=snat
 		`},
 	{"internal policy, elsewhere only", fs(internalLocal), one(there), `
-			shop/web: 10.96.0.7:80/tcp -> noBackend=drop
+			shop/web: 10.96.0.7:80/tcp -> 10.244.4.6:8080(down) noBackend=drop
 			shop/web/external: 203.0.113.9:80/tcp -> 10.244.4.6:8080 source=snat
 		`},
 	{"internal policy, none", fs(internalLocal), one(), `
@@ -82,8 +82,8 @@ var endpointCases = []struct {
 			shop/web/external: 203.0.113.9:80/tcp -> source=snat
 		`},
 	{"both policies: clients of the cluster have all by external addresses", fs(internalLocal, externalLocal), one(here, there), `
-			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080
-			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 source=keep ` + divertTo + `shop/web/inside
+			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining)
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining) source=keep ` + divertTo + `shop/web/inside
 			shop/web/inside: -> 10.244.3.5:8080 10.244.4.6:8080
 		`},
 	{"hints for zones", nil, one(here+" zone=east", there+" zone=north zone=east", "10.244.5.7 zone=north"), `
@@ -116,7 +116,7 @@ var endpointCases = []struct {
 		`},
 	{"hints mean nothing to local policies", fs(externalLocal), one(here+" zone=north", there+" zone=east"), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080(draining) 10.244.4.6:8080
-			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 source=keep ` + divertTo + `shop/web
+			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining) source=keep ` + divertTo + `shop/web
 		`},
 	{"in two slices: the one that stays", nil, []*discoveryv1.EndpointSlice{
 		slice("web-a", here+" unready serving terminating", there+" unready", "10.244.5.7 ready"),

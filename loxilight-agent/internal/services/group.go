@@ -49,18 +49,19 @@ func (g *group) all() []api.Backend {
 	if g.everybody == nil {
 		g.everybody = make([]api.Backend, 0, len(g.endpoints))
 		for f := range g.chosen {
-			g.everybody = backends(g.everybody, g.of(f), g.chosen[f].cluster, g.chosen[f].any, nil)
+			g.everybody = backends(g.everybody, g.of(f), g.chosen[f].cluster, g.chosen[f].any)
 		}
 	}
 	return g.everybody
 }
 
-// local returns those of this node.
+// local returns them for clients that only those of this node may serve. The others stay
+// known: connections that were there before a policy said so go on.
 func (g *group) local() []api.Backend {
 	if g.nearby == nil {
-		g.nearby = []api.Backend{}
+		g.nearby = make([]api.Backend, 0, len(g.endpoints))
 		for f := range g.chosen {
-			g.nearby = backends(g.nearby, g.of(f), g.chosen[f].local, g.chosen[f].here, func(e *endpoint) bool { return !e.local })
+			g.nearby = backends(g.nearby, g.of(f), g.chosen[f].local, g.chosen[f].here)
 		}
 	}
 	return g.nearby

@@ -173,8 +173,8 @@ func questions(s *corev1.Service) (list []question) {
 	return list
 }
 
-// checkKept has connections go on as long as an endpoint is known, and those of UDP end
-// where it does not serve any more.
+// checkKept has connections go on as long as an endpoint is known, whatever policies say of
+// new ones, and those of UDP end where it does not serve any more.
 func checkKept(d drawer, w *world, name string, spec *api.ServiceSpec) {
 	states := map[string]string{}
 	for _, b := range spec.Backends {
@@ -183,13 +183,6 @@ func checkKept(d drawer, w *world, name string, spec *api.ServiceSpec) {
 		}
 		states[b.Address] = b.State
 	}
-	local := w.externalLocal
-	switch base := strings.Count(name, "/") == 1; {
-	case base:
-		local = w.internalLocal
-	case strings.HasSuffix(name, "/inside"):
-		local = false
-	}
 	for i := range w.service.Spec.Ports {
 		p := &w.service.Spec.Ports[i]
 		if !strings.HasPrefix(name+"/", "shop/web:"+p.Name+"/") {
@@ -197,9 +190,6 @@ func checkKept(d drawer, w *world, name string, spec *api.ServiceSpec) {
 		}
 		known := 0
 		for _, s := range w.servers(p) {
-			if local && s.node != "n3" {
-				continue
-			}
 			known++
 			state, ok := states[s.address]
 			if !ok {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"regexp"
@@ -182,7 +183,8 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// serve tells each client the server's address and the client's own, as it is seen.
+// serve tells each client the server's address and the client's own, as it is seen, and
+// then what the client says, until that has said all.
 func serve(l net.Listener, name string) {
 	go func() {
 		for {
@@ -190,8 +192,11 @@ func serve(l net.Listener, name string) {
 			if err != nil {
 				return // the test is over
 			}
-			_, _ = fmt.Fprintln(c, name, c.RemoteAddr()) // the client's affair
-			_ = c.Close()
+			go func() {
+				_, _ = fmt.Fprintln(c, name, c.RemoteAddr()) // the client's affair
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
 		}
 	}()
 }
@@ -307,9 +312,9 @@ func TestReachAfterRestart(t *testing.T) {
 func (p *place) byName(t *testing.T) {
 	shown := p.n3.LLCLI("k8s", "services", "shop/web")
 	for _, want := range []string{
-		`shop +web +80 +cluster +10\.96\.0\.7:80/tcp,\[2001:db8:96::7\]:80/tcp +2 +0 +2 +Ready`,
+		`shop +web +80 +cluster +10\.96\.0\.7:80/tcp,\[2001:db8:96::7\]:80/tcp +2 +2 +2 +Ready`,
 		`shop +web +80 +inside +- +4 +0 +2 +Ready`,
-		`shop +web +80 +loadbalancer +203\.0\.113\.20:80/tcp,\S+ +2 +0 +2 +Ready`,
+		`shop +web +80 +loadbalancer +203\.0\.113\.20:80/tcp,\S+ +2 +2 +2 +Ready`,
 		`80 +10\.244\.3\.5:8080 +ready +this`, `80 +10\.244\.4\.6:8080 +ready +other`,
 	} {
 		if !regexp.MustCompile(want).MatchString(shown) {
