@@ -70,15 +70,22 @@ func (a *Agent) condition(now time.Time) *corev1.NodeCondition {
 	if status == corev1.ConditionUnknown {
 		return nil
 	}
+	at := metav1.NewTime(now)
+	changed := at // the status, not the reason or the message
 	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable && c.Status == status && c.Reason == reason && c.Message == message {
+		if c.Type != corev1.NodeNetworkUnavailable || c.Status != status {
+			continue
+		}
+		if c.Reason == reason && c.Message == message {
 			return nil
 		}
+		if !c.LastTransitionTime.IsZero() {
+			changed = c.LastTransitionTime
+		}
 	}
-	at := metav1.NewTime(now)
 	return &corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, Message: message,
-		LastHeartbeatTime: at, LastTransitionTime: at,
+		LastHeartbeatTime: at, LastTransitionTime: changed,
 	}
 }
 

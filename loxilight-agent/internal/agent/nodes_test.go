@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testkube"
@@ -86,11 +87,24 @@ func TestConditionOfTheNode(t *testing.T) {
 	}
 	patches := w.kube.Calls("patch nodes")
 	n := w.kube.Node("n1")
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NodeInitialization"}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NodeInitialization",
+		LastTransitionTime: metav1.NewTime(time.Now().Add(-48 * time.Hour))}}
 	w.kube.Set(n)
 	eventually(t, "the condition is told again", func() bool { return condition().Status == corev1.ConditionFalse })
 	if now := w.kube.Calls("patch nodes"); now > patches+2 {
 		t.Errorf("%d patches for one change", now-patches)
+	}
+	if at := condition().LastTransitionTime; time.Since(at.Time) > time.Hour {
+		t.Errorf("the status changed at %s", at)
+	}
+
+	long := metav1.NewTime(time.Now().Add(-48 * time.Hour).Truncate(time.Second))
+	n = w.kube.Node("n1")
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", LastTransitionTime: long}}
+	w.kube.Set(n)
+	eventually(t, "the reason is told", func() bool { return condition().Reason == reasonReady })
+	if at := condition().LastTransitionTime; !at.Equal(&long) {
+		t.Errorf("another reason for the same status changed the time from %s to %s", long, at)
 	}
 }
 

@@ -50,12 +50,12 @@ func trimNode(n *corev1.Node) {
 	conditions := n.Status.Conditions[:0:0]
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady || c.Type == corev1.NodeNetworkUnavailable {
-			conditions = append(conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+			conditions = append(conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
 		}
 	}
 	for i := range conditions {
 		if conditions[i].Type == corev1.NodeReady {
-			conditions[i].Reason, conditions[i].Message = "", ""
+			conditions[i].Reason, conditions[i].Message, conditions[i].LastTransitionTime = "", "", metav1.Time{}
 		}
 	}
 	n.Status = corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: conditions}
