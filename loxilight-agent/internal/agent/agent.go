@@ -71,12 +71,13 @@ func New(o Options) *Agent {
 		}
 	}
 	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
-	proxy := o.Config.ServiceProxyName
-	a.services = kube.NewStore(kube.StoreOptions[corev1.Service]{
-		Trim: trimService, Check: neverEmpty[corev1.Service](proxy, "Services"), Changed: a.serviceChanged,
-	})
+	services := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
+	if o.Config.ServiceProxyName == "" { // of those of another name there need not be any
+		services.Check = neverEmpty[corev1.Service]("Services")
+	}
+	a.services = kube.NewStore(services)
 	a.slices = kube.NewStore(kube.StoreOptions[packed]{
-		Convert: pack, Check: neverEmpty[packed](proxy, "EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
+		Convert: pack, Check: neverEmpty[packed]("EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
 	})
 	a.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-agent", o.NodeName)
 	a.keeper = keeper.New(keeper.Options{
@@ -99,9 +100,9 @@ func (a *Agent) Run(ctx context.Context) {
 	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })
 	all.Go(func() { health.Serve(ctx, a.log, "metrics", a.o.Config.Metrics.Listen, metricsHandler(a.Metrics())) })
 	all.Go(func() { watcher.Nodes(ctx, a.o.Kube, a.nodes) })
-	chosen := selectorOf(a.o.Config.ServiceProxyName)
-	all.Go(func() { watcher.Services(ctx, a.o.Kube, chosen, a.services) })
-	all.Go(func() { kube.EndpointSlices(ctx, watcher, a.o.Kube, chosen, a.slices) })
+	services, endpoints := selectorsOf(a.o.Config.ServiceProxyName)
+	all.Go(func() { watcher.Services(ctx, a.o.Kube, services, a.services) })
+	all.Go(func() { kube.EndpointSlices(ctx, watcher, a.o.Kube, endpoints, a.slices) })
 	all.Go(func() { a.events.Run(ctx) })
 	all.Go(func() { a.tellCondition(ctx) })
 	all.Go(func() { a.giveOut(ctx) })

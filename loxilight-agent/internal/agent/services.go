@@ -32,8 +32,11 @@ type translator struct {
 	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
 }
 
-// selectorOf chooses the Services and EndpointSlices that are ours to look at.
-func selectorOf(proxyName string) labels.Selector {
+// selectorsOf choose the Services and EndpointSlices that are ours to look at. Whose a
+// Service is its own label says: that of slices is a copy, which those lack that were not
+// made for a Service's selector. Without a name it is as with kube-proxy, which leaves out
+// slices that have the label.
+func selectorsOf(proxyName string) (services, slices labels.Selector) {
 	must := func(name string, op selection.Operator, values ...string) labels.Requirement {
 		r, err := labels.NewRequirement(name, op, values)
 		if err != nil {
@@ -41,19 +44,17 @@ func selectorOf(proxyName string) labels.Selector {
 		}
 		return *r
 	}
-	proxy := must(labelProxyName, selection.DoesNotExist)
-	if proxyName != "" {
-		proxy = must(labelProxyName, selection.Equals, proxyName)
+	all := labels.NewSelector().Add(must(corev1.IsHeadlessService, selection.DoesNotExist))
+	if proxyName == "" {
+		unnamed := all.Add(must(labelProxyName, selection.DoesNotExist))
+		return unnamed, unnamed
 	}
-	return labels.NewSelector().Add(proxy, must(corev1.IsHeadlessService, selection.DoesNotExist))
+	return all.Add(must(labelProxyName, selection.Equals, proxyName)), all
 }
 
 // neverEmpty refuses an empty list of what each cluster has: the API server itself has a
-// Service and an EndpointSlice. Other proxies' names choose what there need not be.
-func neverEmpty[T any](proxyName, resource string) func([]*T) error {
-	if proxyName != "" {
-		return nil
-	}
+// Service and an EndpointSlice.
+func neverEmpty[T any](resource string) func([]*T) error {
 	return func(list []*T) error {
 		if len(list) == 0 {
 			return fmt.Errorf("%w: no %s at all, not even those of the API server itself", kube.ErrImplausible, resource)

@@ -70,6 +70,29 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes")
 }
 
+// TestProxyNameIsOfServices: which Services are ours their own label says. Slices that
+// people or other controllers make need not have it.
+func TestProxyNameIsOfServices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.ServiceProxyName = "edge"
+	ours := service("shop", "web", "10.96.0.7")
+	ours.Labels = map[string]string{labelProxyName: "edge"}
+	mirrored := slice("shop", "web", "web-a", "10.244.2.6")
+	mirrored.Labels[labelProxyName] = "edge"
+	w.kube.Set(ours, mirrored, slice("shop", "web", "by-hand", "10.244.2.5"))
+	w.kube.Set(service("shop", "other", "10.96.0.8"), slice("shop", "other", "other-a", "10.244.2.7"))
+	a, _ := w.agent()
+	w.inStep(api.KindService, "shop/web")
+	eventually(t, "both endpoints", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 2 })
+	w.kube.Set(slice("shop", "other", "other-a", "10.244.2.8"), slice("shop", "web", "by-hand", "10.244.2.5", "10.244.2.9"))
+	eventually(t, "one more", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 3 })
+	w.inStep(api.KindService, "shop/web")
+	if servers := a.servers(); len(servers) != 1 || servers[0] != "192.0.2.100:8080" {
+		t.Errorf("the API servers are at %q", servers)
+	}
+}
+
 // TestPortIsRenamed: the frontend moves from one object to another, by one transaction.
 func TestPortIsRenamed(t *testing.T) {
 	t.Parallel()
