@@ -17,3 +17,9 @@ volatile const __u32 config_confirm_ticks = 37;
  * it alone, and leaves to the other what only that may know.
  */
 volatile const __u8 config_first = 0;
+
+/* Of all instructions of the program: one in the kernel that has the same, and the same
+ * other constants and maps, is this program, and need not be loaded again. Nothing here
+ * reads it.
+ */
+volatile const __u64 config_build = 0;

@@ -89,6 +89,7 @@ const (
 	answererMapLlVerdicts         = "ll_verdicts"
 	answererMapLlWork             = "ll_work"
 	answererProgLlAnswerTest      = "ll_answer_test"
+	answererVarConfigBuild        = "config_build"
 	answererVarConfigConfirmTicks = "config_confirm_ticks"
 	answererVarConfigEgress       = "config_egress"
 	answererVarConfigFirst        = "config_first"
@@ -225,6 +226,7 @@ type answererMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type answererVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
@@ -409,6 +411,7 @@ func (m *answererMaps) Close() error {
 //
 // It can be passed to loadAnswererObjects or ebpf.CollectionSpec.LoadAndAssign.
 type answererVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`

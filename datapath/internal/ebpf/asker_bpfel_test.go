@@ -131,6 +131,7 @@ const (
 	askerMapLlVerdicts         = "ll_verdicts"
 	askerMapTestKeys           = "test_keys"
 	askerProgTestClassify      = "test_classify"
+	askerVarConfigBuild        = "config_build"
 	askerVarConfigConfirmTicks = "config_confirm_ticks"
 	askerVarConfigFirst        = "config_first"
 	askerVarConfigZone         = "config_zone"
@@ -262,6 +263,7 @@ type askerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type askerVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
@@ -440,6 +442,7 @@ func (m *askerMaps) Close() error {
 //
 // It can be passed to loadAskerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type askerVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`

@@ -102,6 +102,7 @@ const (
 	egressMapLlVerdicts         = "ll_verdicts"
 	egressMapLlWork             = "ll_work"
 	egressProgLlTcEgress        = "ll_tc_egress"
+	egressVarConfigBuild        = "config_build"
 	egressVarConfigConfirmTicks = "config_confirm_ticks"
 	egressVarConfigFirst        = "config_first"
 	egressVarConfigZone         = "config_zone"
@@ -234,6 +235,7 @@ type egressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type egressVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
@@ -414,6 +416,7 @@ func (m *egressMaps) Close() error {
 //
 // It can be passed to loadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type egressVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`

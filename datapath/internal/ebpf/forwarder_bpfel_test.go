@@ -89,6 +89,7 @@ const (
 	forwarderMapLlVerdicts         = "ll_verdicts"
 	forwarderMapLlWork             = "ll_work"
 	forwarderProgLlFastTest        = "ll_fast_test"
+	forwarderVarConfigBuild        = "config_build"
 	forwarderVarConfigConfirmTicks = "config_confirm_ticks"
 	forwarderVarConfigFast         = "config_fast"
 	forwarderVarConfigFirst        = "config_first"
@@ -222,6 +223,7 @@ type forwarderMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type forwarderVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
@@ -403,6 +405,7 @@ func (m *forwarderMaps) Close() error {
 //
 // It can be passed to loadForwarderObjects or ebpf.CollectionSpec.LoadAndAssign.
 type forwarderVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`

@@ -620,6 +620,7 @@ const (
 	kernelMapLlVerdicts         = "ll_verdicts"
 	kernelMapLlWork             = "ll_work"
 	kernelProgLlTcIngress       = "ll_tc_ingress"
+	kernelVarConfigBuild        = "config_build"
 	kernelVarConfigConfirmTicks = "config_confirm_ticks"
 	kernelVarConfigFast         = "config_fast"
 	kernelVarConfigFirst        = "config_first"
@@ -753,6 +754,7 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
@@ -934,6 +936,7 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`

@@ -87,6 +87,7 @@ const (
 	shortestMapLlTurn             = "ll_turn"
 	shortestMapLlVerdicts         = "ll_verdicts"
 	shortestProgLlXdp             = "ll_xdp"
+	shortestVarConfigBuild        = "config_build"
 	shortestVarConfigConfirmTicks = "config_confirm_ticks"
 	shortestVarConfigFast         = "config_fast"
 	shortestVarConfigFirst        = "config_first"
@@ -225,6 +226,7 @@ type shortestMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type shortestVariableSpecs struct {
+	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
@@ -409,6 +411,7 @@ func (m *shortestMaps) Close() error {
 //
 // It can be passed to loadShortestObjects or ebpf.CollectionSpec.LoadAndAssign.
 type shortestVariables struct {
+	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`

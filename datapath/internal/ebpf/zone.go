@@ -173,6 +173,8 @@ type copyOf struct {
 	first bool // config_first
 }
 
+// loadProgram loads a program, or takes the one of an earlier run, where it is the same; log
+// asks for what the verifier says, and so for one that is loaded now.
 func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
 	s, err := p.load()
 	if err != nil {
@@ -187,11 +189,19 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 		}
 	}
 	replace := make(map[string]*ebpf.Map)
+	if err := s.Variables[kernelVarConfigBuild].Set(buildOf(s.Programs[p.name])); err != nil {
+		return nil, err
+	}
 	for n, m := range s.Maps {
 		m.Pinning = ebpf.PinNone
 		if shared := maps[n]; shared != nil {
 			replace[n] = shared
 			m.MaxEntries = shared.MaxEntries()
+		}
+	}
+	if log == 0 {
+		if running := runningProgram(s, p.name, replace); running != nil {
+			return running, nil
 		}
 	}
 	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{

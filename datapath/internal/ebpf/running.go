@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/fnv"
+	"io"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
+
+// A daemon that starts again has the kernel verify nothing that it has verified before: the
+// programs of the run before are on their hooks, and where they are the same as ours they
+// stay. That is what takes longest of a start.
+
+// rodata is the name of the map of a program's constants.
+const rodata = ".rodata"
+
+// buildOf returns what tells a program from one with other instructions: config_build.
+func buildOf(p *ebpf.ProgramSpec) uint64 {
+	h := fnv.New64a()
+	var b [16]byte
+	for i := range p.Instructions {
+		ins := &p.Instructions[i]
+		b[0], b[1], b[2], b[3] = byte(ins.OpCode), byte(ins.OpCode>>8), byte(ins.Dst), byte(ins.Src)
+		binary.LittleEndian.PutUint16(b[4:], uint16(ins.Offset))
+		binary.LittleEndian.PutUint64(b[8:], uint64(ins.Constant))
+		h.Write(b[:])
+		_, _ = io.WriteString(h, ins.Symbol()+"\x00"+ins.Reference()+"\x00") // never fails
+	}
+	binary.LittleEndian.PutUint32(b[:], p.Flags)
+	h.Write(b[:4])
+	return h.Sum64()
+}
+
+// runningProgram returns the program of a specification that is in the kernel already, with
+// the same instructions and constants, on these maps; nil: there is none, or it is not to be
+// found. What it has besides for itself alone, and for the length of a packet, it keeps.
+func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) *ebpf.Program {
+	shared := map[ebpf.MapID]bool{}
+	for _, m := range maps {
+		info, err := m.Info()
+		if err != nil {
+			return nil
+		}
+		id, ok := info.ID()
+		if !ok {
+			return nil
+		}
+		shared[id] = true
+	}
+	for id := ebpf.ProgramID(0); ; {
+		var err error
+		if id, err = ebpf.ProgramGetNextID(id); err != nil {
+			return nil // that was the last, or we may not
+		}
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // it went meanwhile
+		}
+		if isProgram(p, name, s, shared) {
+			return p
+		}
+		p.Close() // harmless: a file descriptor
+	}
+}
+
+// isProgram says whether a program has a name, and no maps but those that are shared and its
+// own of the specification, its constants among them.
+func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[ebpf.MapID]bool) bool {
+	info, err := p.Info()
+	if err != nil || info.Name != name {
+		return false
+	}
+	ids, _ := info.MapIDs()
+	same := false
+	for _, id := range ids {
+		if shared[id] {
+			continue
+		}
+		own, constants := isOwn(id, s)
+		if !own {
+			return false
+		}
+		same = same || constants
+	}
+	return same
+}
+
+// isOwn says whether a map is one of the specification, and whether it holds its constants,
+// which nobody can change; with others it is none.
+func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
+	m, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return false, false
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return false, false
+	}
+	spec := s.Maps[info.Name]
+	if spec == nil || m.Type() != spec.Type || m.ValueSize() != spec.ValueSize {
+		return false, false
+	}
+	if info.Name != rodata {
+		return true, false
+	}
+	value, err := m.LookupBytes(uint32(0))
+	same := err == nil && info.Frozen() && bytes.Equal(value, constantsOf(s))
+	return same, same
+}
+
+// constantsOf returns what a map of the constants of a specification holds.
+func constantsOf(s *ebpf.CollectionSpec) []byte {
+	contents := s.Maps[rodata].Contents
+	if len(contents) != 1 {
+		return nil
+	}
+	data, _ := contents[0].Value.([]byte)
+	data = slices.Clone(data)
+	for _, v := range s.Variables {
+		if v.SectionName == rodata && int(v.Offset) < len(data) {
+			copy(data[v.Offset:], v.Value)
+		}
+	}
+	return data
+}

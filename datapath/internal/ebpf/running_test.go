@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// TestRestartLoadsNothing: the programs of the run before stay on their hooks where they are
+// the same, and others come in their place.
+func TestRestartLoadsNothing(t *testing.T) {
+	testnet.RequireRoot(t)
+	n := newNetwork(t)
+	n.attach()
+	before := n.programs()
+	n.restart("")
+	if after := n.programs(); after != before {
+		t.Errorf("programs %v after a restart, %v before it", after, before)
+	}
+	build(t, 36, func() { n.restart("") })
+	if after := n.programs(); after[0] == before[0] || after[1] == before[1] {
+		t.Errorf("with other constants programs are %v as before", after)
+	}
+	before = n.programs()
+	altered(t, func() { n.restart("") })
+	if after := n.programs(); after[0] == before[0] || after[1] == before[1] {
+		t.Errorf("with other instructions programs are %v as before", after)
+	}
+}
+
+// altered makes this package have programs with one more instruction.
+func altered(t *testing.T, f func()) {
+	t.Helper()
+	restore := versionOf(t)
+	defer restore()
+	for i, p := range programs {
+		programs[i].load = func() (*ebpf.CollectionSpec, error) {
+			s, err := p.load()
+			if err != nil {
+				return nil, err
+			}
+			program := s.Programs[p.name]
+			first := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(program.Instructions[0].Metadata)
+			program.Instructions[0].Metadata = asm.Metadata{}
+			program.Instructions = append(asm.Instructions{first}, program.Instructions...)
+			return s, nil
+		}
+	}
+	f()
+}
+
+// programs returns those of the host's zone.
+func (n *network) programs() (ids [2]ebpf.ProgramID) {
+	n.t.Helper()
+	z, err := n.d.zone(zoneHost)
+	n.ok(err)
+	for i, p := range []*ebpf.Program{z.ingress, z.egress} {
+		info, err := p.Info()
+		n.ok(err)
+		ids[i], _ = info.ID()
+	}
+	return ids
+}
