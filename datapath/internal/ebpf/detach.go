@@ -120,5 +120,10 @@ func detachPort(z *zone, folder string) error {
 			}
 		}
 	}
+	if z != nil {
+		if err := refuseOwn(z, folder); err != nil {
+			return err
+		}
+	}
 	return os.RemoveAll(folder)
 }

@@ -4,8 +4,10 @@ package ebpf
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -79,7 +81,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 			return err
 		}
 	}
-	if err := acceptOwn(z); err != nil {
+	if err := acceptOwn(z, folder); err != nil {
 		return err
 	}
 	t = &port{zone: zoneHost, device: "lo", ifindex: loopbackIndex}
@@ -91,25 +93,75 @@ func (p *ports) holdLoopback(wanted bool) error {
 	return nil
 }
 
+// ownSettings are what the kernel takes packets on the loopback by that have an address of the
+// host for their source, or one of the loopback itself.
+var ownSettings = []struct {
+	name string
+	conf int // IPV4_DEVCONF_…
+}{{"accept_local", 23}, {"route_localnet", 26}}
+
 // acceptOwn has the kernel take packets with an address of the host for their source on the
 // loopback, one of the loopback itself included, as it does of itself with those that never
-// left it: answers of services to the host, by one of its own addresses.
-func acceptOwn(z *zone) error {
-	// IFLA_INET_CONF; IPV4_DEVCONF_ACCEPT_LOCAL, IPV4_DEVCONF_ROUTE_LOCALNET
-	const ifAFSpec, inetConf, acceptLocal, routeLocalnet = unix.IFLA_AF_SPEC, 1, 23, 26
+// left it: answers of services to the host, by one of its own addresses. What was not so
+// before is noted in folder.
+func acceptOwn(z *zone, folder string) error {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	for _, s := range ownSettings {
+		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
+		var before []byte
+		err := z.do(func() (err error) {
+			before, err = os.ReadFile(path)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(before)) != "0" {
+			continue
+		}
+		if err := pinClone(z.egress, filepath.Join(folder, s.name)); err != nil {
+			return err
+		}
+		if err := z.setOwn(s.name, s.conf, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseOwn makes the settings be again what acceptOwn found, by what it noted in folder.
+func refuseOwn(z *zone, folder string) error {
+	for _, s := range ownSettings {
+		pin := filepath.Join(folder, s.name)
+		if _, err := os.Lstat(pin); err != nil {
+			continue
+		}
+		if err := z.setOwn(s.name, s.conf, 0); err != nil {
+			return err
+		}
+		if err := remove(pin); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setOwn sets net.ipv4.conf.lo.NAME.
+func (z *zone) setOwn(name string, conf int, value uint32) error {
+	const ifAFSpec, inetConf = unix.IFLA_AF_SPEC, 1 // IFLA_INET_CONF
 	return z.do(func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		msg.Index = loopbackIndex
 		req.AddData(msg)
 		spec := nl.NewRtAttr(ifAFSpec|unix.NLA_F_NESTED, nil)
-		conf := spec.AddRtAttr(unix.AF_INET|unix.NLA_F_NESTED, nil).AddRtAttr(inetConf|unix.NLA_F_NESTED, nil)
-		for _, setting := range []int{acceptLocal, routeLocalnet} {
-			conf.AddRtAttr(setting, binary.NativeEndian.AppendUint32(nil, 1))
-		}
+		spec.AddRtAttr(unix.AF_INET|unix.NLA_F_NESTED, nil).AddRtAttr(inetConf|unix.NLA_F_NESTED, nil).
+			AddRtAttr(conf, binary.NativeEndian.AppendUint32(nil, value))
 		req.AddData(spec)
 		if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-			return errors.Join(errors.New("set net.ipv4.conf.lo.accept_local and route_localnet to 1"), err)
+			return fmt.Errorf("set net.ipv4.conf.lo.%s to %d: %w", name, value, err)
 		}
 		return nil
 	})

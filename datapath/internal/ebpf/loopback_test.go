@@ -4,7 +4,10 @@ package ebpf
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +15,20 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
+
+// expectOwn checks what the kernel takes on the loopback of the node.
+func (n *network) expectOwn(when, want string) {
+	n.t.Helper()
+	for _, s := range ownSettings {
+		n.node.Do(n.t, func() error {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/conf/lo/" + s.name)
+			if got := strings.TrimSpace(string(got)); got != want {
+				n.t.Errorf("%s: net.ipv4.conf.lo.%s is %q, want %q", when, s.name, got, want)
+			}
+			return err
+		})
+	}
+}
 
 // TestLoopback: the node reaches services, and what rules translate, at its own addresses, by
 // both kinds of hooks; what is nobody's is left alone, as is everything when they go.
@@ -63,16 +80,25 @@ func TestLoopback(t *testing.T) {
 			if hooks := n.hooked("lo"); len(hooks) != 0 {
 				t.Errorf("without anything for it the loopback has %v", hooks)
 			}
+			n.expectOwn("without anything for it", "0")
 			n.translate(map[datapath.NATName]datapath.NAT{"port": {
 				Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("192.0.2.1/32"), Protocols: []datapath.Protocol{datapath.TCP}, Ports: []datapath.PortRange{{First: 90, Last: 90}}},
 				Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.1.13/32")}, Ports: []datapath.PortRange{{First: 8080, Last: 8080}},
 			}})
 			answers("a rule", "192.0.2.1:90", "tcp-2")
+			n.expectOwn("with a rule", "1")
 			n.translate(nil)
 			testnet.Eventually(t, 3*time.Second, "it is taken off", func() bool {
 				n.ok(n.d.Maintain(ctx))
 				return len(n.hooked("lo")) == 0
 			})
+			n.put("web", s)
+			n.ok(n.d.Maintain(ctx))
+			n.expectOwn("with a service again", "1")
+			n.d.Close()
+			n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
+			n.d = nil
+			n.expectOwn("with everything taken off", "0")
 		})
 	}
 }
