@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +38,7 @@ type Server struct {
 	log     *slog.Logger
 
 	mu        sync.Mutex
-	addresses []netip.Addr // that it listens on; none: all
+	addresses []netip.Addr // that it listens on; everywhere: all
 	services  map[services.Key]*service
 	retry     *time.Timer
 	closed    bool
@@ -46,17 +47,23 @@ type Server struct {
 // service is one that is asked about.
 type service struct {
 	health services.Health
-	server *http.Server // nil: its port could not be opened
+	server *http.Server        // nil: its port is open on no address
+	open   map[netip.Addr]bool // addresses that its port is open on
+	told   string              // what could not be opened, as it was told last
 }
 
-// New makes a server without services. healthy says whether the node forwards what
-// services get. failed is told, without a lock held, of a port that cannot be opened; it
-// is tried again by itself.
+// everywhere is all addresses of the node, whatever they are.
+var everywhere = []netip.Addr{{}}
+
+// New makes a server without services, which listens on all addresses. healthy says whether
+// the node forwards what services get. failed is told, without a lock held, of a port that
+// cannot be opened on some addresses, once as long as it is the same; it is tried again by
+// itself.
 func New(healthy func() bool, failed func(services.Key, error), log *slog.Logger) *Server {
-	return &Server{healthy: healthy, failed: failed, log: log, services: map[services.Key]*service{}}
+	return &Server{healthy: healthy, failed: failed, log: log, addresses: everywhere, services: map[services.Key]*service{}}
 }
 
-// SetAddresses says which addresses of the node to listen on; none: all. Ports are
+// SetAddresses says which addresses of the node to listen on; none: on none. Ports are
 // opened anew where that is a change.
 func (s *Server) SetAddresses(addresses []netip.Addr) {
 	s.change(func() {
@@ -110,7 +117,8 @@ func (s *Server) change(f func()) {
 	}
 }
 
-// open opens the ports that are not open, and has what failed be tried again.
+// open opens the ports that are not open, and has what failed be tried again. It returns
+// what has to be told.
 func (s *Server) open() map[services.Key]error {
 	if s.retry != nil {
 		s.retry.Stop()
@@ -119,54 +127,60 @@ func (s *Server) open() map[services.Key]error {
 	if s.closed {
 		return nil
 	}
-	problems := map[services.Key]error{}
+	problems, again := map[services.Key]error{}, false
 	for key, sv := range s.services {
-		if sv.server != nil {
-			continue
+		problem := s.listen(key, sv)
+		again = again || problem != ""
+		if problem != "" && problem != sv.told {
+			problems[key] = fmt.Errorf("health check port %d: %s", sv.health.Port, problem)
 		}
-		if err := s.listen(key, sv); err != nil {
-			problems[key] = fmt.Errorf("health check port %d: %w", sv.health.Port, err)
-		}
+		sv.told = problem
 	}
-	if len(problems) > 0 {
+	if again {
 		s.retry = time.AfterFunc(retryAfter, func() { s.change(func() {}) })
 	}
 	return problems
 }
 
-// listen opens the port of a service on all addresses, or on none.
-func (s *Server) listen(key services.Key, sv *service) error {
-	hosts := []string{""}
-	if len(s.addresses) > 0 {
-		hosts = hosts[:0]
-		for _, a := range s.addresses {
-			hosts = append(hosts, a.String())
+// listen opens the port of a service on each address on which it can be, and says why it
+// cannot on others: an address that the node's object tells of need not be of one of its
+// devices.
+func (s *Server) listen(key services.Key, sv *service) (problem string) {
+	var problems []string
+	for _, a := range s.addresses {
+		if sv.open[a] {
+			continue
 		}
-	}
-	var listeners []net.Listener
-	for _, host := range hosts {
+		host := ""
+		if a.IsValid() {
+			host = a.String()
+		}
 		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(int(sv.health.Port))))
 		if err != nil {
-			for _, open := range listeners {
-				_ = open.Close() // nobody has been told of it
-			}
-			return err
+			problems = append(problems, err.Error())
+			continue
 		}
-		listeners = append(listeners, l)
+		s.serve(key, sv, l)
+		sv.open[a] = true
 	}
-	sv.server = &http.Server{
-		Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }),
-		ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	return strings.Join(problems, "; ")
+}
+
+// serve has a service answered at a listener.
+func (s *Server) serve(key services.Key, sv *service, l net.Listener) {
+	if sv.server == nil {
+		sv.open = map[netip.Addr]bool{}
+		sv.server = &http.Server{
+			Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }),
+			ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		}
 	}
-	for _, l := range listeners {
-		go func(server *http.Server) {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				s.log.Warn("health check of a service ended", "service", key.String(), "error", err)
-			}
-		}(sv.server)
-	}
-	return nil
+	go func(server *http.Server) {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Warn("health check of a service ended", "service", key.String(), "error", err)
+		}
+	}(sv.server)
 }
 
 // shut closes the port of a service; nil: there is none.
@@ -175,7 +189,7 @@ func (s *Server) shut(sv *service) {
 		return
 	}
 	_ = sv.server.Close() // listeners that are closed already
-	sv.server = nil
+	sv.server, sv.open = nil, nil
 }
 
 // answerBody is what a load balancer is told.

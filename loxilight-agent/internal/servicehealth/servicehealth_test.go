@@ -147,14 +147,60 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	s.SetAddresses(nil)
+	for _, host := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
+		shut(t, host, port)
+	}
+	s.SetAddresses([]netip.Addr{netip.MustParseAddr("127.0.0.1")})
+	expect(t, port, 200, "1", `{"service":{"namespace":"shop","name":"web"},"localEndpoints":1,"serviceProxyHealthy":true}`)
+	s.Close()
+	shut(t, "127.0.0.1", port)
+	if len(failures) > 0 {
+		t.Error(<-failures)
+	}
+}
+
+// TestNobodySaysWhere: a node whose addresses nobody chooses listens on all.
+func TestNobodySaysWhere(t *testing.T) {
+	s := New(func() bool { return true }, func(_ services.Key, err error) { t.Error(err) }, slog.New(slog.DiscardHandler))
+	t.Cleanup(s.Close)
+	port := freePort(t)
+	s.Set(web, &services.Health{Port: port, Local: 1})
 	for _, host := range []string{"127.0.0.1", "127.0.0.2"} {
 		if status, _, _, err := ask(host, port); err != nil || status != 200 {
 			t.Errorf("%s: %d, %v", host, status, err)
 		}
 	}
-	s.Close()
-	shut(t, "127.0.0.1", port)
+}
+
+// TestAddressOfNoDevice: a node behind NAT has addresses that it cannot listen on. It
+// answers on the others, says once what it cannot do, and listens there, too, when it can.
+func TestAddressOfNoDevice(t *testing.T) {
+	s, _, failures := start(t)
+	stranger := occupy(t, "127.0.0.2:0") // in place of an address that becomes one of the node
+	port := netip.MustParseAddrPort(stranger.Addr().String()).Port()
+	s.SetAddresses([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("198.51.100.77"), netip.MustParseAddr("127.0.0.3")})
+	s.Set(web, &services.Health{Port: port, Local: 1})
+	if f := <-failures; !strings.Contains(f, "127.0.0.2") || !strings.Contains(f, "198.51.100.77") || strings.Contains(f, "127.0.0.3") {
+		t.Errorf("told %q", f)
+	}
+	answers := func(host string) bool {
+		status, _, _, err := ask(host, port)
+		return err == nil && status == 200
+	}
+	if !answers("127.0.0.1") || !answers("127.0.0.3") {
+		t.Error("it does not answer where it can")
+	}
+	s.Set(web, &services.Health{Port: port, Local: 2})
 	if len(failures) > 0 {
-		t.Error(<-failures)
+		t.Errorf("told again: %q", <-failures)
+	}
+	_ = stranger.Close()
+	s.retry.Reset(0)
+	testnet.Eventually(t, 10*time.Second, "it answers there, too", func() bool { return answers("127.0.0.2") })
+	if f := <-failures; strings.Contains(f, "127.0.0.2") || !strings.Contains(f, "198.51.100.77") {
+		t.Errorf("told %q", f)
+	}
+	if !answers("127.0.0.1") {
+		t.Error("it does not answer any more")
 	}
 }
