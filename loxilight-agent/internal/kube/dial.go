@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -16,7 +17,8 @@ const dialTimeout = 4 * time.Second
 
 // dialer connects to the API server. The address that it is known by in a pod is that of a
 // Service, which leads where the node's own data plane says: so the API servers' own
-// addresses are tried as well, and before it, where nobody has configured an address.
+// addresses are tried as well, and before it, where nobody has configured an address. They
+// come in any order: otherwise all nodes would watch the same one of several.
 type dialer struct {
 	net.Dialer
 	configured bool
@@ -33,6 +35,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	addresses := []string{address}
 	if servers := d.servers.Load(); servers != nil {
 		known := slices.DeleteFunc((*servers)(), func(a string) bool { return a == address })
+		rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] })
 		if d.configured {
 			addresses = append(addresses, known...)
 		} else {
@@ -54,5 +57,5 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 }
 
 // SetServers says where else the API servers are: servers returns address:port of each. It
-// is asked for each connection, and answers at once.
+// is asked for each connection, and answers at once, with a slice that is nobody else's.
 func (c *Client) SetServers(servers func() []string) { c.dialer.servers.Store(&servers) }
