@@ -27,7 +27,10 @@ const (
 	maxPart     = 2 << 20  // bytes of one file in it
 	maxTotal    = 32 << 20 // of all, before they are packed
 	partTimeout = 10 * time.Second
-	timeout     = 90 * time.Second // of all parts
+	timeout     = 4 * time.Minute // of all parts
+	// ourTimes is how many times longer loxilightd may take: it has the kernel verify all
+	// programs, which takes seconds on a slow machine.
+	ourTimes = 6
 )
 
 // Options are what to gather, and by what.
@@ -48,7 +51,8 @@ type Options struct {
 	// Call asks the daemon; nil: it does not answer, and CallErr says why.
 	Call    func(ctx context.Context, method string, params, result any) error
 	CallErr error
-	// PartTimeout bounds the time for one part; 0: 10 s.
+	// PartTimeout bounds the time for one part; 0: 10 s. What loxilightd is run for may take
+	// six times as long.
 	PartTimeout time.Duration
 	// Exec runs a program to its end and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
@@ -83,6 +87,7 @@ type Missing struct {
 type part struct {
 	name, what string
 	json       bool
+	ours       bool // loxilightd is run for it
 	get        func(ctx context.Context) ([]byte, error)
 }
 
@@ -135,7 +140,11 @@ func (b *writer) add(ctx context.Context, p part) error {
 		b.missing(p.name, fmt.Errorf("the archive took too long, or is too large (%d MiB)", b.total>>20))
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, b.o.PartTimeout)
+	limit := b.o.PartTimeout
+	if p.ours {
+		limit *= ourTimes
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 	text, err := p.get(bounded)
 	cancel()
 	if err != nil {

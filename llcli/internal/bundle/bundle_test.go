@@ -171,6 +171,7 @@ func TestBounds(t *testing.T) {
 	m.o.PartTimeout = 50 * time.Millisecond
 	m.programs["journalctl"] = strings.Repeat("a line of the log that is like others\n", 200_000)
 	m.programs["systemctl cat"] = "hangs"
+	m.programs["/sbin/loxilightd --config"] = "hangs"
 	m.programs["nft"] = strings.Repeat("x", 3<<20) // one line
 	files, manifest := m.archive()
 	why := map[string]string{}
@@ -179,7 +180,7 @@ func TestBounds(t *testing.T) {
 		why[name] = x.Why
 	}
 	for name, want := range map[string]string{
-		"daemon/": "loxilightd is not running", "unit/cat.txt": "not done within 50ms", "network/link.txt": "ip is not here",
+		"daemon/": "loxilightd is not running", "unit/cat.txt": "not done within 50ms", "doctor.json": "not done within 300ms", "network/link.txt": "ip is not here",
 		"kernel/config.txt": "no such file", "goroutines of the daemon": "ends it", "unit/cgroup.txt": "systemctl is not here",
 	} {
 		if !strings.Contains(why[name], want) {

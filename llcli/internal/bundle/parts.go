@@ -123,8 +123,8 @@ func (b *writer) serviceCounters(ctx context.Context) ([]byte, error) {
 // programParts are what programs print.
 func (b *writer) programParts() []part {
 	parts := []part{
-		{name: "doctor.json", what: "findings of llcli doctor, and what is wanted, by the daemon or its store", json: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},
-		{name: "preflight.json", what: "llcli preflight", json: true, get: b.loxilightd("--config", b.o.Config, "--preflight", "--json")},
+		{name: "doctor.json", what: "findings of llcli doctor, and what is wanted, by the daemon or its store", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},
+		{name: "preflight.json", what: "llcli preflight", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--preflight", "--json")},
 		{name: "version.txt", what: "version of loxilightd as installed", get: b.loxilightd("--version")},
 		{name: "versions.txt", what: "version of llcli", get: func(context.Context) ([]byte, error) { return []byte("llcli " + b.o.Version + "\n"), nil }},
 	}
@@ -170,7 +170,7 @@ func (b *writer) output(words ...string) func(context.Context) ([]byte, error) {
 		var out, errs bytes.Buffer
 		code, err := b.o.Exec(ctx, limited{&out}, limited{&errs}, words[0], words[1:]...)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("not done within %s", b.o.PartTimeout)
+			err = context.Cause(ctx)
 		}
 		if err == nil && code != 0 && words[0] != b.o.Loxilightd {
 			err = fmt.Errorf("exit code %d: %s", code, strings.TrimSpace(errs.String()))
