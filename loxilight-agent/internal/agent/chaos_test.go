@@ -248,6 +248,11 @@ func (c *chaos) differs() string {
 		c.t.Fatal(err)
 	}
 	put(self...)
+	uplinks, err := nodes.Uplinks(c.nodes["n1"])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	put(uplinks...)
 	for name, n := range c.nodes {
 		if name == "n1" {
 			continue

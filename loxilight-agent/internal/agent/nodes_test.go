@@ -164,6 +164,56 @@ func TestWrongAnnotationIsTold(t *testing.T) {
 	})
 }
 
+// TestWhatNobodyCanSayStays: what a node was is what it is while its object cannot be
+// understood, or is gone for this node, for daemons and agents that start then as well.
+func TestWhatNobodyCanSayStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
+	_, stop := w.agent()
+	all := func(when string) {
+		t.Helper()
+		for kind, names := range map[string]string{
+			api.KindPeer: "n2 n3", api.KindInterface: nodes.Uplink, api.KindPodNetwork: nodes.Network, api.KindTunnel: nodes.Overlay,
+		} {
+			if got := w.daemon.names(kind); got != names {
+				t.Errorf("%s: %s: the daemon has %q, want %q", when, kind, got, names)
+			}
+		}
+	}
+	w.inStep(api.KindPeer, "n2 n3")
+	all("at first")
+	// A node that can be understood tells that the rest was looked at.
+	n := 3
+	told := func(when string) {
+		t.Helper()
+		n++
+		name := fmt.Sprintf("n%d", n)
+		w.kube.Set(node(name, fmt.Sprintf("192.0.2.%d", n), fmt.Sprintf("10.244.%d.0/24", n)))
+		w.inStep(api.KindPeer, "n2 n3 "+name)
+		w.kube.Delete(node(name, ""))
+		w.inStep(api.KindPeer, "n2 n3")
+		all(when)
+	}
+	n1, n2, n3 := node("n1", "192.0.2.1", "10.244.1.0/24"), node("n2", "192.0.2.2", "10.244.2.0/24"), node("n3", "", "10.244.3.0/24")
+	n1.Annotations = map[string]string{nodes.AnnotationUplink: ","}
+	n2.Annotations = map[string]string{nodes.AnnotationUnderlay: "garbage"}
+	n3.Status.Addresses = nil
+	w.kube.Set(n1, n2, n3)
+	told("with wrong annotations, and without addresses")
+	w.daemon.kill()
+	w.daemon.start()
+	told("to a daemon that has started")
+	stop()
+	_, stop = w.agent()
+	told("by an agent that has started")
+	w.kube.Delete(node("n1", ""))
+	told("without this node")
+	w.daemon.kill()
+	w.daemon.start()
+	told("without this node, to a daemon that has started")
+}
+
 // leftover is what an agent of before has told the daemon.
 func (w *world) leftover(name string) {
 	w.t.Helper()

@@ -17,6 +17,7 @@ import (
 // Groups of objects: what one thing of the cluster becomes.
 const (
 	groupSelf    = "self"
+	groupUplinks = "uplinks"
 	groupNode    = "node/"
 	groupService = "service/"
 )
@@ -98,16 +99,27 @@ func (a *Agent) translateAll() {
 // translateSelf keeps what is in force where the node is not in the cluster any more.
 func (a *Agent) translateSelf() {
 	node := a.self()
+	selfRefs, uplinkRefs := nodes.SelfRefs()
 	if node == nil {
+		a.keeper.Keep(groupSelf, selfRefs...)
+		a.keeper.Keep(groupUplinks, uplinkRefs...)
 		a.log.Warn("this node is not in the cluster any more; what is in force goes on", slog.String("node", a.o.NodeName))
 		return
+	}
+	uplinks, err := nodes.Uplinks(node)
+	if err != nil {
+		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
+	}
+	if len(uplinks) > 0 {
+		a.keeper.Set(groupUplinks, uplinks, time.Time{})
+	} else {
+		a.keeper.Keep(groupUplinks, uplinkRefs...)
 	}
 	objects, err := nodes.Self(a.o.Config, node)
 	if err != nil {
 		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
-		if objects == nil {
-			return
-		}
+		a.keeper.Keep(groupSelf, selfRefs...)
+		return
 	}
 	a.keeper.Set(groupSelf, objects, time.Time{})
 }
@@ -119,12 +131,12 @@ func (a *Agent) translateNode(name string, since time.Time) {
 		return
 	}
 	peer, err := nodes.Peer(a.o.Config, node)
-	switch {
-	case err != nil: // what is in force goes on
+	if err != nil {
 		a.complain(nodeOf(name), reasonInvalid, err)
-	case peer == nil:
-		a.keeper.Set(groupNode+name, nil, since)
-	default:
-		a.keeper.Set(groupNode+name, []api.Object{*peer}, since)
 	}
+	if peer == nil { // what is in force goes on
+		a.keeper.Keep(groupNode+name, api.ObjectRef{Kind: api.KindPeer, Name: name})
+		return
+	}
+	a.keeper.Set(groupNode+name, []api.Object{*peer}, since)
 }

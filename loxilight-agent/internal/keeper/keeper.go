@@ -21,8 +21,8 @@ type Options struct {
 	Owner  string
 	Kinds  []string // what the owner holds of other kinds is left alone
 	Log    *slog.Logger
-	// All calls Set with each group there is: the keeper does not remember what the daemon
-	// has, only that it has it.
+	// All calls Set, or Keep, with each group there is: the keeper does not remember what the
+	// daemon has, only that it has it.
 	All func()
 	// Refused is called when the daemon refuses an object, and again when it refuses another
 	// version of it or for another reason. Accepted is called when it takes one that it had
@@ -108,6 +108,21 @@ func (k *Keeper) Set(group string, objects []api.Object, since time.Time) {
 	}
 	if before, ok := k.since[group]; changed && !since.IsZero() && (!ok || since.Before(before)) {
 		k.since[group] = since
+	}
+}
+
+// Keep is for a group of which nobody can say at the moment what it is to be: what the daemon
+// has stays, be it from an agent of before.
+func (k *Keeper) Keep(group string, refs ...api.ObjectRef) {
+	if !k.replacing {
+		return // nothing is taken away
+	}
+	for _, ref := range refs {
+		if k.want[ref] == nil {
+			k.want[ref] = &entry{group: group}
+			k.groups[group] = append(k.groups[group], ref)
+			delete(k.gone, ref)
+		}
 	}
 }
 

@@ -38,6 +38,9 @@ func (k *Keeper) Replace(ctx context.Context) error {
 	k.replacing = true
 	defer k.forget()
 	k.o.All()
+	if err := k.recall(ctx); err != nil {
+		return err
+	}
 	for refused := 0; ; refused++ {
 		if refused == manyRefusals {
 			if err := k.probe(ctx); err != nil {
@@ -59,6 +62,27 @@ func (k *Keeper) Replace(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// recall asks the daemon what it has of what nobody has said again: that stays. What it does
+// not have nobody wants.
+func (k *Keeper) recall(ctx context.Context) error {
+	for ref, e := range k.want {
+		if e.object != nil {
+			continue
+		}
+		there, err := k.get(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if there == nil {
+			k.drop(ref, e)
+			k.groups[e.group] = slices.DeleteFunc(k.groups[e.group], func(r api.ObjectRef) bool { return r == ref })
+			continue
+		}
+		e.object, e.sum, e.there = there, k.sum(there), true
+	}
+	return nil
 }
 
 // standing returns what a replace sends, in the order of kinds and names: of what the

@@ -38,13 +38,21 @@ const (
 // Owner is who holds all objects of the agent.
 const Owner = "k8s"
 
-// Self returns what the node itself is to its daemon: without podCIDRs, which it is given
-// some time after it has joined the cluster, it has no network of pods yet.
-func Self(cfg *config.Config, node *corev1.Node) ([]api.Object, error) {
-	objects, err := uplinks(node)
-	if err != nil {
-		return nil, err
+// uplinksMax is how many uplinks there may be.
+const uplinksMax = 8
+
+// SelfRefs names all objects that Self and Uplinks may return.
+func SelfRefs() (self, uplinks []api.ObjectRef) {
+	uplinks = []api.ObjectRef{{Kind: api.KindInterface, Name: Uplink}, {Kind: api.KindInterface, Name: Uplink + "4"}, {Kind: api.KindInterface, Name: Uplink + "6"}}
+	for i := 2; i <= uplinksMax; i++ {
+		uplinks = append(uplinks, api.ObjectRef{Kind: api.KindInterface, Name: fmt.Sprintf("%s-%d", Uplink, i)})
 	}
+	return []api.ObjectRef{{Kind: api.KindTunnel, Name: Overlay}, {Kind: api.KindPodNetwork, Name: Network}}, uplinks
+}
+
+// Self returns what the node itself is to its daemon, besides its uplinks: without podCIDRs,
+// which it is given some time after it has joined the cluster, it has no network of pods yet.
+func Self(cfg *config.Config, node *corev1.Node) (objects []api.Object, err error) {
 	if t := tunnel(cfg); t != nil {
 		objects = append(objects, object(api.KindTunnel, Overlay, t))
 	}
@@ -62,7 +70,8 @@ func Self(cfg *config.Config, node *corev1.Node) ([]api.Object, error) {
 	return append(objects, object(api.KindPodNetwork, Network, spec)), nil
 }
 
-// Peer returns what another node is; nil: it has no pods yet.
+// Peer returns what another node is; nil: it does not tell yet where its pods are, or where it
+// is reached.
 func Peer(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {
@@ -127,11 +136,16 @@ func Underlay(node *corev1.Node) ([]string, error) {
 	return addresses, nil
 }
 
-func uplinks(node *corev1.Node) ([]api.Object, error) {
+// Uplinks returns the devices by which a node reaches the others; none: it does not tell, as
+// one that has no address yet.
+func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	if text, ok := node.Annotations[AnnotationUplink]; ok {
 		devices := list(text)
 		if len(devices) == 0 {
 			return nil, fmt.Errorf("%s: annotation %s names no device: take it away, or name some", ref(node), AnnotationUplink)
+		}
+		if len(devices) > uplinksMax {
+			return nil, fmt.Errorf("%s: annotation %s names %d devices: at most %d", ref(node), AnnotationUplink, len(devices), uplinksMax)
 		}
 		var objects []api.Object
 		for i, device := range devices {

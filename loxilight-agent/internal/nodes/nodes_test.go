@@ -54,7 +54,12 @@ Interface/uplink4 {"address":"192.0.2.7","role":"uplink"}
 PodNetwork/default {"subnets":["10.244.3.0/24"]}`},
 		{gre, node("n1", nil, nil), `Tunnel/overlay {"device":"hsgre","type":"gre","vni":4026531839,"mtu":1400}`},
 	} {
-		got, err := Self(test.cfg, test.node)
+		got, err := Uplinks(test.node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		self, err := Self(test.cfg, test.node)
+		got = append(got, self...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +106,11 @@ func TestWrongNodesAreNamed(t *testing.T) {
 			t.Errorf("%v, %v", o, err)
 		}
 	}
-	if _, err := Self(config.Default(), node("bad", map[string]string{AnnotationUplink: " , "}, nil)); err == nil || !strings.Contains(err.Error(), AnnotationUplink) {
+	if _, err := Uplinks(node("bad", map[string]string{AnnotationUplink: " , "}, nil)); err == nil || !strings.Contains(err.Error(), AnnotationUplink) {
+		t.Errorf("%v", err)
+	}
+	many := strings.Repeat("eth0,", uplinksMax+1)
+	if _, err := Uplinks(node("bad", map[string]string{AnnotationUplink: many}, nil)); err == nil || !strings.Contains(err.Error(), AnnotationUplink) {
 		t.Errorf("%v", err)
 	}
 }
