@@ -304,7 +304,7 @@ func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, ke
 			if manager := r.URL.Query().Get("fieldManager"); manager != "" {
 				service.ManagedFields = []metav1.ManagedFieldsEntry{{
 					Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Subresource: "status",
-					FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`)},
+					FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:loadBalancer":{"f:ingress":{}}}}`),
 				}}
 			}
 			s.set(service)

@@ -205,7 +205,7 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	w.daemon.start()
 	told("to a daemon that has started")
 	stop()
-	_, stop = w.agent()
+	w.agent()
 	told("by an agent that has started")
 	w.kube.Delete(node("n1", ""))
 	told("without this node")

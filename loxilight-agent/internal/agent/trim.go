@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 
@@ -74,13 +73,13 @@ func trimService(s *corev1.Service) {
 }
 
 // written is what is kept of an agent's fields. It is read only.
-var written = &metav1.FieldsV1{Raw: []byte(`{"f:ingress":{}}`)}
+var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
 
 // givenHere returns what says that the addresses in the status of a Service were written by
 // an agent; nil: nothing does.
 func givenHere(s *corev1.Service) []metav1.ManagedFieldsEntry {
 	for _, f := range s.ManagedFields {
-		if f.Manager == pools.Manager && f.Subresource == "status" && f.FieldsV1 != nil && bytes.Contains(f.FieldsV1.Raw, []byte(`"f:ingress":`)) {
+		if f.Manager == pools.Manager && f.Subresource == "status" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:ingress":`) {
 			return []metav1.ManagedFieldsEntry{{Manager: f.Manager, Subresource: f.Subresource, FieldsV1: written}}
 		}
 	}
