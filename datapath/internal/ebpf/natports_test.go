@@ -176,6 +176,25 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	}
 }
 
+// TestHalfClosedIdle: who has closed its side hears the other one for as long as the service
+// lets it, an hour at most; what is no service's ends sooner.
+func TestHalfClosedIdle(t *testing.T) {
+	idle := idleTimeouts{0: plainIdle, 1: {tcp: ticksOf(24 * time.Hour), sctp: ticksOf(10 * time.Minute)}, 2: {tcp: ticksOf(30 * time.Second)}}
+	for _, tt := range []struct {
+		service  uint32
+		protocol datapath.Protocol
+		want     uint32
+	}{
+		{0, datapath.TCP, finTimeout}, {1, datapath.TCP, ticksOf(time.Hour)}, {1, datapath.SCTP, ticksOf(10 * time.Minute)},
+		{2, datapath.TCP, finTimeout}, {3, datapath.TCP, finTimeout},
+	} {
+		m := &kernelCtMeta{State: uint8(kernelCtStateCT_FIN), ServiceId: tt.service}
+		if got := idle.idleFor(m, uint8(tt.protocol)); got != tt.want {
+			t.Errorf("%s of service %d ends after %s, want %s", tt.protocol, tt.service, durationOf(got), durationOf(tt.want))
+		}
+	}
+}
+
 // TestTranslatedIdle compares the timeouts with RFC 4787, 5382 and 5508.
 func TestTranslatedIdle(t *testing.T) {
 	idle := idleTimeouts{0: plainIdle}

@@ -22,6 +22,7 @@ var (
 	newTimeout      = ticksOf(30 * time.Second) // nothing answered
 	answeredTimeout = ticksOf(60 * time.Second) // handshake not finished
 	finTimeout      = ticksOf(120 * time.Second)
+	finLongest      = ticksOf(time.Hour) // of a service: its server may answer at length to who has closed
 	timeWaitTimeout = ticksOf(60 * time.Second)
 	closedTimeout   = ticksOf(10 * time.Second)
 	echoTimeout     = ticksOf(60 * time.Second) // ICMP (RFC 5508, section 3.2)
@@ -78,6 +79,20 @@ type pass struct {
 type idleTimeouts map[uint32]idleTicks
 
 type idleTicks struct{ tcp, udp, sctp uint32 }
+
+// of returns the one of a protocol.
+func (t idleTicks) of(protocol datapath.Protocol) uint32 {
+	switch protocol {
+	case datapath.ICMP, datapath.ICMPv6:
+		return echoTimeout
+	case datapath.TCP:
+		return t.tcp
+	case datapath.SCTP:
+		return t.sctp
+	default:
+		return t.udp
+	}
+}
 
 func newSweeper(d *DataPlane) *sweeper {
 	w := &sweeper{
@@ -282,7 +297,11 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	case kernelCtStateCT_ANSWERED:
 		return answeredTimeout
 	case kernelCtStateCT_FIN:
-		return finTimeout
+		t := idle[m.ServiceId]
+		if m.ServiceId == 0 {
+			return finTimeout
+		}
+		return max(finTimeout, min(finLongest, t.of(datapath.Protocol(proto))))
 	case kernelCtStateCT_TIME_WAIT:
 		return timeWaitTimeout
 	case kernelCtStateCT_CLOSED:
@@ -292,16 +311,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	if !ok {
 		return closedTimeout // of a service that is gone
 	}
-	switch datapath.Protocol(proto) {
-	case datapath.ICMP, datapath.ICMPv6:
-		return echoTimeout
-	case datapath.TCP:
-		return t.tcp
-	case datapath.SCTP:
-		return t.sctp
-	default:
-		return t.udp
-	}
+	return t.of(datapath.Protocol(proto))
 }
 
 // forSweep returns the idle timeouts of the services and the dead backends.
