@@ -258,8 +258,8 @@ func TestWhatCannotBeConverted(t *testing.T) {
 			if !errors.Is(err, datapath.ErrRefused) || !strings.Contains(err.Error(), tt.table) || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("error %v, want one that names %s and %s", err, tt.table, tt.why)
 			}
-			if r, err := Preflight(n.config); err != nil || r.OK || r.Pins.Action != datapath.PinsRefuse || !strings.Contains(fmt.Sprint(r.Pins.Maps), tt.why) {
-				t.Errorf("preflight: %v, %+v", err, r.Pins)
+			if p, err := preflightPins(n.config); err != nil || p.OK || p.Action != datapath.PinsRefuse || !strings.Contains(fmt.Sprint(p.Maps), tt.why) {
+				t.Errorf("preflight: %v, %+v", err, p)
 			}
 			if after := n.pinnedMaps(); after != before {
 				t.Errorf("pinned before:\n%sand after:\n%s", before, after)
