@@ -123,14 +123,14 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	talks := []*conversation{n.dial("198.51.100.10:80")}
 	for i, future := range []string{"", "mark", "other", "mark", ""} {
 		as(t, future, func() {
-			r, err := Preflight(n.config)
+			p, err := preflightPins(n.config)
 			n.ok(err)
 			want, previous := datapath.PinsConvert, fmt.Sprint("1.", i-1)
 			if i == 0 {
 				want, previous = datapath.PinsAdopt, "1.0"
 			}
-			if !r.OK || r.Pins.Action != want || r.Pins.Writer != previous {
-				t.Errorf("%q: preflight says %+v", future, r.Pins)
+			if !p.OK || p.Action != want || p.Writer != previous {
+				t.Errorf("%q: preflight says %+v", future, p)
 			}
 			n.config.Version = fmt.Sprint("1.", i)
 			n.restart("")
