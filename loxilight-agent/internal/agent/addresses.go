@@ -165,35 +165,24 @@ func (t *translator) announce(a *Agent, key string, s *corev1.Service) {
 	}
 }
 
-// serving returns those of the nodes that have endpoints of a family: ready ones, or where
-// none of the nodes has any, those that serve until they are gone.
+// serving returns those of the nodes that have endpoints of a family that serve: ready ones,
+// and those that end and serve until then. Where the address moved before they are gone, it
+// would leave their connections behind.
 func serving(nodes []string, list []*discoveryv1.EndpointSlice, is4 bool) []string {
-	ready, retiring := map[string]bool{}, map[string]bool{}
+	have := map[string]bool{}
 	for _, slice := range list {
 		if (slice.AddressType == discoveryv1.AddressTypeIPv4) != is4 {
 			continue
 		}
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			holds := func(condition *bool, otherwise bool) bool {
-				return condition == nil && otherwise || condition != nil && *condition
-			}
-			switch {
-			case e.NodeName == nil:
-			case holds(e.Conditions.Ready, true):
-				ready[*e.NodeName] = true
-			case holds(e.Conditions.Serving, true) && holds(e.Conditions.Terminating, false):
-				retiring[*e.NodeName] = true
+			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			if e.NodeName != nil && (ready || e.Conditions.Serving != nil && *e.Conditions.Serving) {
+				have[*e.NodeName] = true
 			}
 		}
 	}
-	with := func(have map[string]bool) []string {
-		return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !have[name] })
-	}
-	if chosen := with(ready); len(chosen) > 0 {
-		return chosen
-	}
-	return with(retiring)
+	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !have[name] })
 }
 
 // announceAnew translates the services whose addresses another node may announce now.

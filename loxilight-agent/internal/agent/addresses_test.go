@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -105,8 +106,8 @@ func TestPoolMadeSmaller(t *testing.T) {
 	}
 }
 
-// TestLocalAddressIsAnnouncedWhereEndpointsAre: those that are ready, or else those that
-// still serve; and by nobody where there are none.
+// TestLocalAddressIsAnnouncedWhereEndpointsAre: those that serve, until they are gone, so
+// that the address does not leave their connections; and by nobody where there are none.
 func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -140,10 +141,14 @@ func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 		of.Endpoints = endpoints
 		w.kube.Set(of)
 	}
-	set(state("n1", false, true, "10.244.1.5"), state("n2", true, true, "10.244.2.5"))
-	eventually(t, "another one is ready, not announced here", func() bool { return !announced() })
+	set(state("n1", true, true, "10.244.1.5"), state("n2", false, false, "10.244.2.5"))
+	eventually(t, "announced here as before", announced)
 	set(state("n1", false, true, "10.244.1.5"), state("n2", false, false, "10.244.2.5"))
-	eventually(t, "the only one that still serves is here", announced)
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if !announced() {
+			t.Fatal("it moves before the last one here is gone")
+		}
+	}
 	set(state("n1", false, false, "10.244.1.5"), state("n2", false, true, "10.244.2.5"))
 	eventually(t, "the only one that still serves is elsewhere", func() bool { return !announced() })
 	set(state("n1", false, true, "10.244.1.5"), state("n3", true, true, "10.244.3.5"))

@@ -95,6 +95,8 @@ func New(o Options) *Agent {
 func (a *Agent) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a panic is not to wait for those who wait for the end
 	defer a.health.Close()
 	watcher := &kube.Watcher{Log: a.log, Failed: func(resource string, _ error) { a.figures.apiFailures.Add(1, resource) }}
 	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })

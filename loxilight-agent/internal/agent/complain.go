@@ -47,6 +47,9 @@ func (a *Agent) complain(about corev1.ObjectReference, reason string, err error)
 func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 	a.figures.refusals.Add(1, ref.Kind)
 	a.events.Warn(a.about(ref), reasonRefused, err.Message)
+	if ref == podNetwork {
+		a.networkRefused(err)
+	}
 }
 
 // failing is called when the data plane cannot do what an object says.

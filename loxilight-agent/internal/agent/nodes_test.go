@@ -164,6 +164,41 @@ func TestWrongAnnotationIsTold(t *testing.T) {
 	})
 }
 
+// TestOtherSubnetsThanPodsHave: a node that was registered anew and has other podCIDRs gets no
+// pods while there are some in those of before.
+func TestOtherSubnetsThanPodsHave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, _ := w.agent()
+	ready := func() bool { ready, _ := a.Readiness(); return ready }
+	eventually(t, "the agent is ready", ready)
+	if _, err := w.daemon.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{{
+		Kind: api.KindEndpoint, Name: "pod", Spec: raw(t, map[string]any{"device": "hs7", "network": nodes.Network, "addresses": []string{"10.244.1.9"}, "mac": "0a:58:0a:f4:01:09"}),
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	w.kube.Set(node("n1", "192.0.2.1", "10.244.9.0/24"))
+	eventually(t, "not ready, and why", func() bool {
+		ready, why := a.Readiness()
+		return !ready && strings.Contains(why, "podCIDRs") && strings.Contains(why, "new pods")
+	})
+	eventually(t, "the node says so", func() bool {
+		for _, c := range w.kube.Node("n1").Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				return c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "podCIDRs")
+			}
+		}
+		return false
+	})
+	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindEndpoint, Name: "pod"}}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "without them it is ready", ready)
+	if got := w.daemon.has()["PodNetwork/default"]; !strings.Contains(got, "10.244.9.0/24") {
+		t.Errorf("PodNetwork/default is %s", got)
+	}
+}
+
 // TestWhatNobodyCanSayStays: what a node was is what it is while its object cannot be
 // understood, or is gone for this node, for daemons and agents that start then as well.
 func TestWhatNobodyCanSayStays(t *testing.T) {

@@ -202,12 +202,25 @@ func (a *Agent) lookAtNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if refused := a.keeper.Refusal(podNetwork); refused != nil {
+		a.networkRefused(refused)
+		return nil
+	}
 	var status api.PodNetworkStatus
 	if err := decode(o.Status, &status); err != nil {
 		return err
 	}
 	a.state.network(status.State, status.Message)
 	return nil
+}
+
+// podNetwork is the network of the node's pods.
+var podNetwork = api.ObjectRef{Kind: api.KindPodNetwork, Name: nodes.Network}
+
+// networkRefused notes that pods here are not in the subnets that the node has, as after it
+// was registered anew: other nodes do not reach those that begin now.
+func (a *Agent) networkRefused(err *api.Error) {
+	a.state.network(api.StateError, "the daemon does not take the network of the node's podCIDRs, and new pods would be in that of before: "+err.Message)
 }
 
 // news is what the daemon's events have told, and was not looked at yet.

@@ -196,6 +196,15 @@ func (k *Keeper) Refused() (n int) {
 	return n
 }
 
+// Refusal returns why the daemon does not take an object as it is wanted; nil: it does, or
+// was not asked.
+func (k *Keeper) Refusal(ref api.ObjectRef) *api.Error {
+	if e := k.want[ref]; e != nil && e.refusal != nil && e.refusal.sum == e.sum {
+		return e.refusal.err
+	}
+	return nil
+}
+
 // Next returns when something that was refused is to be tried again; zero: there is none.
 func (k *Keeper) Next() (next time.Time) {
 	if len(k.stuck) > 0 {

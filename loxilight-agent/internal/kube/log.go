@@ -24,6 +24,9 @@ func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
+	if !d.Handler.Enabled(ctx, r.Level) { // klog does not ask
+		return nil
+	}
 	return d.Handler.Handle(ctx, r)
 }
 
