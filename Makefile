@@ -33,7 +33,7 @@ demo: ## watch traffic being balanced, on a network made for it alone (root, Deb
 
 test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...
-	$(GO) test -count=1 -timeout 30m ./... # go does not know that the end-to-end tests build the programs
+	$(GO) test -count=1 -timeout 60m ./... # slow machines; go does not know that the end-to-end tests build the programs
 
 matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel, and a pod that moves (root; sets the size of neighbour tables meanwhile)
 	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
