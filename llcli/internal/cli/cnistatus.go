@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -195,12 +196,19 @@ func (s *cniStatus) ask(ctx context.Context, d Daemon) error {
 	}
 	if c := s.Configuration; c != nil && c.Ours {
 		usual, err := s.conflist(&cniOptions{network: c.Network}, &s.target)
-		c.Adapted = err == nil && !bytes.Equal(usual, s.text)
+		c.Adapted = err == nil && !saysTheSame(usual, s.text)
 		if strays := s.conf.strays(&s.target); strays != "" {
 			s.missing("%s: %s; llcli cni install --force", c.Path, strays)
 		}
 	}
 	return nil
+}
+
+// saysTheSame reports whether two texts are the same in JSON, however they are laid out: llcli
+// cni keep takes a ConfigMap's as it is.
+func saysTheSame(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // question is what the daemon is asked, and the configuration that it is about.

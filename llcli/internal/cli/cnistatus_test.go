@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,6 +119,22 @@ func TestCNIStatusNotReady(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCNIStatusOtherwiseWritten: what says the same as the usual configuration is the usual one,
+// as that which llcli cni keep takes from a ConfigMap, where the order is another one.
+func TestCNIStatusOtherwiseWritten(t *testing.T) {
+	n := newCNINode(t).installed()
+	const text = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"loxilight","plugins":[
+		{"capabilities":{"bandwidth":true,"ips":true,"mac":true,"portMappings":true},"network":"default","type":"loxilight-cni"%s}]}`
+	n.write(n.confs, "10-loxilight.conflist", fmt.Sprintf(text, ""))
+	if code, out := n.status(); code != ExitDone || strings.Contains(out, "not as") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	n.write(n.confs, "10-loxilight.conflist", fmt.Sprintf(text, `,"mtu":1400`))
+	if code, out := n.status(); code != ExitDone || !strings.Contains(out, "not as llcli cni install writes it") {
+		t.Errorf("exit code %d: %s", code, out)
 	}
 }
 
