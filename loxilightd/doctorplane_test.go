@@ -102,6 +102,8 @@ func (p *patient) pin(name string) string { return filepath.Join(p.pins, name) }
 func TestDoctorOfAHealthyNode(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		p := newPatient(t, attach)
+		shared := api.Object{Kind: api.KindInterface, Name: "uplink", Spec: []byte(`{"address":"192.0.2.1"}`)} // on eth0
+		p.apply(shared)
 		found, code := p.doctor()
 		for key, f := range found {
 			expected := f.ID == "files.group" || f.ID == "groups.missing" || f.ID == "kernel.btf" || attach == "tc" && f.ID == "kernel.tcx"

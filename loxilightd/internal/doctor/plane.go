@@ -293,6 +293,8 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			what: "wants the device " + i.Device + ", and there is none",
 			why:  "nothing is balanced by it", do: "make the device, or delete the object; a running daemon attaches within a second of its coming",
 		}, nil)
+	case device.Exists && port < 0 && x.shares(i, &device):
+		return // said of the Interface that has the programs
 	case device.Exists && port < 0 && !x.waits(o.Key.String()):
 		x.find("error", "hooks.missing", o.Key.String(), words{
 			what: "has no programs on the device " + i.Device,
@@ -304,6 +306,15 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			what: "is down", why: "no packet comes or goes by it", do: "ip link set " + i.Device + " up",
 		}, nil)
 	}
+}
+
+// shares reports whether a port that is chosen by its address is on a device where another
+// Interface has the programs, which are for both then.
+func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) bool {
+	return i.Address.IsValid() && slices.ContainsFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
+		_, guarded := p.Name.Endpoint()
+		return p.Current && !guarded && p.Index != 0 && p.Device == device.Name && p.Switch == device.Switch
+	})
 }
 
 // waits reports whether the daemon says that it waits for an object.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,44 @@ func TestWantedAndAttached(t *testing.T) {
 	}
 	if !strings.Contains(report.Daemon, "does not run") {
 		t.Errorf("the daemon %s", report.Daemon)
+	}
+}
+
+// TestSharedDevice: of two Interfaces whose addresses are on one device the first has the
+// programs, for both.
+func TestSharedDevice(t *testing.T) {
+	address := netip.MustParseAddr("2001:db8::7")
+	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
+	uplink := datapath.InspectedPort{Name: "uplink", Current: true, Index: 3, Device: "eth0", Hooks: hooks}
+	for _, tt := range []struct {
+		name  string
+		port  datapath.Port
+		there datapath.InspectedPort
+		want  string
+	}{
+		{"another Interface's programs", datapath.Port{Device: "eth0", Address: address}, uplink, ""},
+		{"on another device", datapath.Port{Device: "eth1", Address: address}, uplink, "hooks.missing"},
+		{"chosen by its name", datapath.Port{Device: "eth0"}, uplink, "hooks.missing"},
+		{"in the switch", datapath.Port{Device: "eth0", Address: address}, datapath.InspectedPort{Name: "uplink", Current: true, Index: 3, Device: "eth0", Switch: true}, "hooks.missing"},
+		{"of another layout", datapath.Port{Device: "eth0", Address: address}, datapath.InspectedPort{Name: "uplink", Index: 3, Device: "eth0"}, "hooks.missing"},
+		{"an endpoint's", datapath.Port{Device: "eth0", Address: address}, datapath.InspectedPort{Name: datapath.EndpointName("pod").Port(), Current: true, Index: 3, Device: "eth0"}, "hooks.missing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"
+			x := &examiner{Options: r.o, ctx: t.Context(), plane: &datapath.Inspection{
+				Layout: 1, Ports: []datapath.InspectedPort{tt.there},
+				Devices: []datapath.InspectedDevice{{Name: "eth0", Exists: true}, {Name: "eth1", Exists: true}},
+			}}
+			x.checkInterface(iface("uplink6", "", "host"), "uplink6", tt.port)
+			got := ""
+			for _, f := range x.findings {
+				got += f.ID
+			}
+			if got != tt.want {
+				t.Errorf("found %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 
