@@ -108,11 +108,18 @@ func (x *examiner) checkEntry(e entry) {
 		}, func(path string) error { return os.Chown(path, 0, -1) })
 	}
 	mode := info.Mode().Perm()
-	want, severity, why := mode&e.mode, "warning", e.why
-	if mode&^e.mode&0o022 != 0 {
+	want, severity, why := mode, "warning", e.why
+	excess := mode &^ e.mode
+	if excess&writable != 0 && readOnly(e.path, info) {
+		excess &^= writable
+	}
+	if excess&writable != 0 {
 		severity = "error"
 	}
-	if e.shared && mode&^e.mode == 0 {
+	switch {
+	case excess != 0:
+		want = mode & e.mode
+	case e.shared && mode&e.mode != e.mode:
 		want, why = e.mode, membersCannot
 	}
 	if want != mode {
@@ -127,6 +134,20 @@ func (x *examiner) checkEntry(e entry) {
 			why:  membersCannot, do: fmt.Sprintf("chgrp %s %s", group, e.path),
 		}, func(path string) error { return os.Chown(path, -1, gid) })
 	}
+}
+
+// writable are the modes by which others than the owner write.
+const writable = fs.FileMode(0o022)
+
+// readOnly reports whether a file or folder, or what a link of that name leads to, is on a
+// read-only mount, as volumes of Kubernetes are that are made of a ConfigMap: nobody writes to
+// it there, whatever its mode. To a socket everybody does.
+func readOnly(path string, info fs.FileInfo) bool {
+	var st unix.Statfs_t
+	if !info.Mode().IsRegular() && !info.IsDir() || unix.Statfs(path, &st) != nil {
+		return false
+	}
+	return st.Flags&unix.MS_RDONLY != 0 // ST_RDONLY has the same value
 }
 
 const membersCannot = "members of the group loxilight cannot speak with the daemon"

@@ -127,6 +127,24 @@ func TestGroupOfFiles(t *testing.T) {
 	}
 }
 
+// mounts runs a script in a mount namespace of its own, and returns the process that holds it
+// to the end of the test.
+func (r *rig) mounts(script string) (pid int) {
+	r.t.Helper()
+	cmd := exec.Command("sh", "-e", "-c", script+"\necho mounted\nexec cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	r.ok(err)
+	out, err := cmd.StdoutPipe()
+	r.ok(err)
+	r.ok(cmd.Start())
+	r.t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() }) // cat ends with its input
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "mounted\n" {
+		r.t.Fatalf("%q, %v", line, err)
+	}
+	return cmd.Process.Pid
+}
+
 // TestPrivateMount: the daemon sees another file system at the place of its pins.
 func TestPrivateMount(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -134,19 +152,9 @@ func TestPrivateMount(t *testing.T) {
 	}
 	r := newRig(t)
 	r.mkdir("pins", 0o700)
-	cmd := exec.Command("sh", "-c", "mount -t tmpfs none "+r.path("pins")+" && echo mounted && exec cat")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	r.ok(err)
-	out, err := cmd.StdoutPipe()
-	r.ok(err)
-	r.ok(cmd.Start())
-	defer func() { _ = in.Close(); _ = cmd.Wait() }() // cat ends with its input
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "mounted\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
+	pid := r.mounts("mount -t tmpfs none " + r.path("pins"))
 	r.o.Config.Backend = "ebpf"
-	x := &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: cmd.Process.Pid}}
+	x := &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: pid}}
 	x.checkMount()
 	if len(x.findings) != 1 || x.findings[0].ID != "bpffs.private" {
 		t.Errorf("found %+v", x.findings)
@@ -154,6 +162,57 @@ func TestPrivateMount(t *testing.T) {
 	x = &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: os.Getpid()}}
 	if x.checkMount(); len(x.findings) > 0 {
 		t.Errorf("with the same mount: found %+v", x.findings)
+	}
+}
+
+// TestReadOnlyMount: nobody writes to a volume of Kubernetes that is made of a ConfigMap, whatever
+// its modes say. What a link there leads to is judged by the mount that it is on.
+func TestReadOnlyMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SYS_ADMIN")
+	}
+	for _, options := range []string{"ro", "rw"} {
+		t.Run(options, func(t *testing.T) {
+			r := newRig(t)
+			r.write("elsewhere.yaml", "")
+			r.ok(os.Chmod(r.path("elsewhere.yaml"), 0o666))
+			pid := r.mounts(`umask 0
+				mount -t tmpfs -o mode=0777 none ` + r.path("loxilight") + `
+				cd ` + r.path("loxilight") + `
+				mkdir -p ..1/conf.d
+				touch ..1/loxilightd.yaml ..1/conf.d/web.yaml
+				ln -s ..1 ..data
+				ln -s ..data/loxilightd.yaml ..data/conf.d .
+				ln -s ` + fmt.Sprintf("/proc/%d/root", os.Getpid()) + r.path("elsewhere.yaml") + ` ..1/conf.d/away.yaml
+				mount -o remount,` + options + " " + r.path("loxilight"))
+			there := fmt.Sprintf("/proc/%d/root%s", pid, r.path("loxilight"))
+			r.o.ConfigFile, r.o.Config.ObjectDir = there+"/loxilightd.yaml", there+"/conf.d"
+			found := r.examine(true)
+			for name, writable := range map[string]bool{
+				"": options == "rw", "/loxilightd.yaml": options == "rw", "/conf.d": options == "rw", "/conf.d/web.yaml": options == "rw", "/conf.d/away.yaml": true,
+			} {
+				if f, ok := found["files.mode "+there+name]; ok != writable || ok && f.Severity != "error" {
+					t.Errorf("loxilight%s: found %+v", name, f)
+				}
+			}
+		})
+	}
+}
+
+// TestReadOnlyMountLetsRead: what others must not read they read there, too.
+func TestReadOnlyMountLetsRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SYS_ADMIN")
+	}
+	r := newRig(t)
+	pid := r.mounts("mount -t tmpfs -o ro,mode=0777 none " + r.path("state"))
+	r.o.Config.StateDir = fmt.Sprintf("/proc/%d/root%s", pid, r.path("state"))
+	pid = r.mounts("mount -t tmpfs -o ro,mode=0770 none " + r.path("run"))
+	r.o.Config.RunDir = fmt.Sprintf("/proc/%d/root%s", pid, r.path("run"))
+	found := r.examine(false)
+	r.expect(found, "warning", "files.mode "+r.o.Config.StateDir, "has mode 0777, want 0700")
+	if f, ok := found["files.mode "+r.o.Config.RunDir]; ok {
+		t.Errorf("found %+v", f)
 	}
 }
 
