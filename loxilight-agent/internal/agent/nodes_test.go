@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testkube"
+	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 )
 
@@ -190,10 +191,11 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 		}
 		return false
 	})
+	time.Sleep(7 * time.Second) // it is tried again 2, 6 and 14 s after the first time
 	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindEndpoint, Name: "pod"}}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "without them it is ready", ready)
+	testnet.Eventually(t, 5*time.Second, "without them it is ready", ready)
 	if got := w.daemon.has()["PodNetwork/default"]; !strings.Contains(got, "10.244.9.0/24") {
 		t.Errorf("PodNetwork/default is %s", got)
 	}

@@ -162,6 +162,9 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 	var seen uint64
 	for _, c := range changes {
 		foreign = foreign || a.keeper.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
+		if c.Kind == api.KindEndpoint && c.Action == api.ActionDeleted {
+			a.keeper.Retry(podNetwork) // it may have been the last one in the way
+		}
 		seen = max(seen, c.Revision)
 	}
 	if !lost { // otherwise something before it may have been missed

@@ -205,6 +205,13 @@ func (k *Keeper) Refusal(ref api.ObjectRef) *api.Error {
 	return nil
 }
 
+// Retry has what was refused tried again at once: what was in the way may be gone.
+func (k *Keeper) Retry(ref api.ObjectRef) {
+	if e := k.want[ref]; e != nil && e.refusal != nil {
+		e.refusal.next = time.Time{}
+	}
+}
+
 // Next returns when something that was refused is to be tried again; zero: there is none.
 func (k *Keeper) Next() (next time.Time) {
 	if len(k.stuck) > 0 {
