@@ -68,9 +68,9 @@ test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNE
 	.ci/setup kernels
 	tests/kernels/run $(KERNELS)
 
-MACHINES ?= here 6.1
+MACHINES ?= here
 
-test-package: deb ## the package with a real systemd, here and on a Debian kernel: MACHINES="here 6.1 6.12" RUN=TestUnderTraffic choose (root; downloads)
+test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" RUN=TestUnderTraffic choose, Debian's kernels emulated (root; downloads)
 	.ci/setup machines
 	tests/package/run $(MACHINES)
 
