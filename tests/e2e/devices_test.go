@@ -70,6 +70,7 @@ func TestDeviceComesAndGoes(t *testing.T) {
 			s.serve(s.backends[2], "10.0.3.2:8080", "b3")
 			s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.3.2:8080"}))
 			s.expectServed("at first")
+			s.followsItself()
 			all := s.pins()
 
 			setLink(t, s.node, "p3", netlink.LinkSetDown)

@@ -176,7 +176,17 @@ func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	s.ObjectFile("50-web.yaml", serviceYAML("web", all, backends, "idleTimeout: {udp: 10m}"))
 	s.Start()
 	s.ready()
+	s.followsItself()
 	return s, fronts
+}
+
+// followsItself waits until what the node sends to itself is followed, which no object waits
+// for.
+func (s *site) followsItself() {
+	s.t.Helper()
+	testnet.Eventually(s.t, patience, "the program is on the loopback", func() bool {
+		return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.Contains(path, "/tunnel link lo/") })
+	})
 }
 
 // ready waits until every object is Ready.
