@@ -108,7 +108,7 @@ func (m *mesh) plugIn(n *meshNode) {
 	m.t.Run(fmt.Sprintf("plug in pod %d", n.id), func(t *testing.T) { // which holds the namespace as long as it takes
 		ns := n.ns
 		if n.sw != "" {
-			testnet.Eventually(t, patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
+			testnet.Eventually(t, 4*patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
 			ns = testnet.Named(t, n.sw)
 			ns.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0") // or the gateway is silent for a second
 		}
@@ -174,7 +174,7 @@ func (m *mesh) ready(n *meshNode) {
 			m.t.Logf("node %d: %s", n.id, out)
 		}
 	}()
-	testnet.Eventually(m.t, patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
+	testnet.Eventually(m.t, 4*patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
 		var code int
 		out, code, _ = n.TryLLCLI("status", "-o", "json")
 		return code == 0 && (strings.Contains(out, `"notReady": []`) || !strings.Contains(out, `"notReady"`))
