@@ -298,12 +298,10 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.zone(t.zone); err == nil && name == loopbackPort {
+	if z, err := p.d.zone(t.zone); err == nil && t.ifindex != 0 {
 		if err := refuseOwn(z, p.folder(t.zone, name)); err != nil {
 			return err
 		}
-	}
-	if z, err := p.d.zone(t.zone); err == nil && t.ifindex != 0 {
 		if err := z.forgotten(name, t.ifindex); err != nil {
 			return err
 		}

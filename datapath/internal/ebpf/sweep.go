@@ -297,11 +297,10 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	case kernelCtStateCT_ANSWERED:
 		return answeredTimeout
 	case kernelCtStateCT_FIN:
-		t := idle[m.ServiceId]
 		if m.ServiceId == 0 {
 			return finTimeout
 		}
-		return max(finTimeout, min(finLongest, t.of(datapath.Protocol(proto))))
+		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(datapath.Protocol(proto))))
 	case kernelCtStateCT_TIME_WAIT:
 		return timeWaitTimeout
 	case kernelCtStateCT_CLOSED:
