@@ -4,6 +4,7 @@ package testnet
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ const runDir = "/run"
 func BPFFS(t T) string {
 	t.Helper()
 	RequireRoot(t)
-	leftovers.Do(func() { clearLeftovers(t) })
+	first.Do(func() { prepare(t) })
 	dir := filepath.Join(runDir, UniqueName("bpf"))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatalf("BPF file system: %v", err)
@@ -41,6 +42,19 @@ func unmount(dir string) error {
 		return err
 	}
 	return os.Remove(dir)
+}
+
+// prepare is done before anything is made. The first ip netns of a machine mounts the
+// folder of the names upon itself; done later, it would hide the names that are there
+// already, and nobody could remove them.
+func prepare(t T) {
+	clearLeftovers(t)
+	name := UniqueName("first")
+	for _, verb := range []string{"add", "delete"} {
+		if out, err := exec.Command("ip", "netns", verb, name).CombinedOutput(); err != nil {
+			t.Fatalf("ip netns %s %s: %v: %s", verb, name, err, out)
+		}
+	}
 }
 
 // clearLeftovers removes what test processes made that are no more.

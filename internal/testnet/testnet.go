@@ -43,9 +43,9 @@ const (
 )
 
 var (
-	counter   atomic.Uint32
-	leftovers sync.Once
-	home      = sync.OnceValues(netns.Get) // the namespace of the process
+	counter atomic.Uint32
+	first   sync.Once                    // see prepare
+	home    = sync.OnceValues(netns.Get) // the namespace of the process
 )
 
 // RequireRoot skips the test with -short and without the privileges that
@@ -70,7 +70,7 @@ func UniqueName(label string) string {
 func New(t T, label string) *NS {
 	t.Helper()
 	RequireRoot(t)
-	leftovers.Do(func() { clearLeftovers(t) })
+	first.Do(func() { prepare(t) })
 	if _, err := home(); err != nil {
 		t.Fatalf("namespace of this process: %v", err)
 	}
@@ -117,6 +117,7 @@ func Here(t T) *NS {
 // that are cleared away if the test does not.
 func MakeNamed(t T, name string) {
 	t.Helper()
+	first.Do(func() { prepare(t) })
 	err := onThread(func() error {
 		handle, err := netns.NewNamed(name)
 		if err == nil {

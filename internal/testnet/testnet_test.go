@@ -251,6 +251,34 @@ func TestClearLeftovers(t *testing.T) {
 	}
 }
 
+// What was made before anybody used ip netns goes when it should: in a machine that has
+// just been started, as far as /run is concerned.
+func TestBeforeTheFirstIPNetns(t *testing.T) {
+	const inside = "TESTNET_NEW_MACHINE"
+	RequireRoot(t)
+	if os.Getenv(inside) == "" {
+		cmd := exec.Command("unshare", "--mount", "sh", "-ec", `mount -t tmpfs tmpfs /run && exec "$0" "$@"`,
+			os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=yes")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	name := UniqueName("early")
+	MakeNamed(t, name)
+	for _, verb := range []string{"add", "delete"} {
+		if out, err := exec.Command("ip", "netns", verb, "somebody").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	DeleteNamed(t, name)
+	path := filepath.Join(netnsDir, name)
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", path, err)
+	}
+}
+
 func TestBridge(t *testing.T) {
 	lan := New(t, "lan")
 	var machines []*NS
