@@ -25,6 +25,8 @@ type Inspection struct {
 	Routes  map[netip.Addr]InspectedRoute
 	// NoSwitch is set where there is no network namespace of the switch.
 	NoSwitch bool
+	// ForwardDrops are the chains of netfilter that drop what the host forwards by their policy.
+	ForwardDrops []string
 	// Siblings are folders like PinDir beside it, of other instances.
 	Siblings []InspectedSibling
 	Unseen   map[string]string // what could not be looked at: why

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
 // inspector looks at what is in the kernel, and changes nothing.
@@ -70,6 +71,11 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 		x.out.Routes[t] = x.route(t)
 	}
 	x.siblings()
+	drops, err := netfilter.Drops()
+	if err != nil {
+		x.unseen("netfilter's chains", err)
+	}
+	x.out.ForwardDrops = drops
 	return x.out, nil
 }
 

@@ -61,20 +61,18 @@ func legacyTables() (found []finding, err error) {
 			return nil, err
 		}
 		for _, table := range strings.Fields(string(names)) {
-			whys, err := f.table(table)
+			in, err := f.table(table)
 			if err != nil {
 				return nil, fmt.Errorf("%s, table %s: %w", f.tool, table, err)
 			}
-			for _, why := range whys {
-				found = append(found, finding{routed: true, ip: true, why: f.tool + ": " + why})
-			}
+			found = append(found, in...)
 		}
 	}
 	return found, nil
 }
 
-// table says what of a table forwarded packets pass.
-func (f iptables) table(name string) (whys []string, err error) {
+// table finds what of a table forwarded packets pass.
+func (f iptables) table(name string) (found []finding, err error) {
 	fd, err := unix.Socket(f.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -94,10 +92,6 @@ func (f iptables) table(name string) (whys []string, err error) {
 		if t.ValidHooks&(1<<hook) == 0 {
 			continue
 		}
-		if t.HookEntry[hook] != t.Underflow[hook] {
-			whys = append(whys, fmt.Sprintf("chain %s of table %s has rules", chain, name))
-			continue
-		}
 		if entries == nil {
 			if entries, err = f.entries(fd, name, t.Size); err != nil {
 				return nil, err
@@ -107,11 +101,20 @@ func (f iptables) table(name string) (whys []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if verdict != verdictAccept {
-			whys = append(whys, fmt.Sprintf("chain %s of table %s has the policy DROP", chain, name))
+		what := "rules"
+		if t.HookEntry[hook] == t.Underflow[hook] {
+			if verdict == verdictAccept {
+				continue
+			}
+			what = "the policy DROP"
 		}
+		one := finding{routed: true, ip: true, why: fmt.Sprintf("%s: chain %s of table %s has %s", f.tool, chain, name, what)}
+		if hook == hookForward && verdict != verdictAccept {
+			one.drops = fmt.Sprintf("%s-legacy chain %s", f.tool, chain)
+		}
+		found = append(found, one)
 	}
-	return whys, nil
+	return found, nil
 }
 
 // entries reads a table whole.

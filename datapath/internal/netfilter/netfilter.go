@@ -30,6 +30,7 @@ type finding struct {
 	routed, bridged bool
 	ip              bool // bridged frames pass it as well where br_netfilter says so
 	why             string
+	drops           string // the chain, where its policy drops what no rule accepts of what is routed
 }
 
 // stateOf sums findings up.
@@ -46,6 +47,26 @@ func stateOf(found []finding, bridgesCall bool) (s State) {
 	}
 	s.Why = strings.Join(whys, "; ")
 	return s
+}
+
+// Drops returns the chains that drop what is routed through the namespace of the calling
+// thread by their policy, such as "nftables chain ip filter FORWARD". Docker and firewalls
+// of hosts make such ones.
+func Drops() (chains []string, err error) {
+	found, err := nftables()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	legacy, err := legacyTables()
+	if err != nil {
+		return nil, fmt.Errorf("iptables: %w", err)
+	}
+	for _, f := range append(found, legacy...) {
+		if f.drops != "" {
+			chains = append(chains, f.drops)
+		}
+	}
+	return chains, nil
 }
 
 // What nobody tells is looked for each second. After what is told there is a pause, longer

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -254,5 +255,37 @@ func TestStateOf(t *testing.T) {
 		if got := stateOf(tt.found, tt.call); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
 		}
+	}
+}
+
+// Chains that drop by their policy are told by name, whatever rules they have; those that
+// do not drop what is routed are not.
+func TestDrops(t *testing.T) {
+	ns := testnet.New(t, "drops")
+	ns.Run(t, "nft", `add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; };
+		add rule ip filter FORWARD tcp dport 22 accept;
+		add table inet mine; add chain inet mine f { type filter hook forward priority 5; policy drop; };
+		add chain inet mine in { type filter hook input priority 0; policy drop; };
+		add chain inet mine ok { type filter hook forward priority 6; policy accept; }; add rule inet mine ok drop;
+		add table bridge mine; add chain bridge mine f { type filter hook forward priority 0; policy drop; };`)
+	want := []string{"nftables chain inet mine f", "nftables chain ip filter FORWARD"}
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		if _, err := ns.TryRun(tool, "-P", "FORWARD", "DROP"); err != nil {
+			t.Logf("without %s: %v", tool, err)
+			continue
+		}
+		ns.Run(t, tool, "-A", "FORWARD", "-p", "tcp", "-j", "ACCEPT")
+		ns.Run(t, tool, "-P", "INPUT", "DROP")
+		want = append(want, tool+" chain FORWARD")
+	}
+	var got []string
+	ns.Do(t, func() (err error) {
+		got, err = Drops()
+		return err
+	})
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
 	}
 }

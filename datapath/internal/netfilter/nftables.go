@@ -80,7 +80,8 @@ func chain(m []byte) (*finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := family.hooks[number(hook[unix.NFTA_HOOK_HOOKNUM])]
+	num := number(hook[unix.NFTA_HOOK_HOOKNUM])
+	name := family.hooks[num]
 	rules := number(attrs[unix.NFTA_CHAIN_USE]) // nobody can jump to a base chain
 	drops := attrs[unix.NFTA_CHAIN_POLICY] != nil && number(attrs[unix.NFTA_CHAIN_POLICY]) == verdictDrop
 	if name == "" || rules == 0 && !drops {
@@ -91,8 +92,11 @@ func chain(m []byte) (*finding, error) {
 		what = "the policy drop"
 	}
 	f := family.found
-	f.why = fmt.Sprintf("nftables: chain %s %s %s (%s) has %s", family.name,
-		text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME]), name, what)
+	whole := fmt.Sprintf("%s %s %s", family.name, text(attrs[unix.NFTA_CHAIN_TABLE]), text(attrs[unix.NFTA_CHAIN_NAME]))
+	f.why = fmt.Sprintf("nftables: chain %s (%s) has %s", whole, name, what)
+	if drops && f.ip && num == hookForward {
+		f.drops = "nftables chain " + whole
+	}
 	return &f, nil
 }
 

@@ -33,37 +33,35 @@ type nftRule struct {
 // checkFirewall is about packets that take the kernel's path: those of tracked
 // connections do not meet it.
 func (x *examiner) checkFirewall() {
-	if !x.hasServices() {
+	if !x.forwards() {
 		return // nothing is forwarded for us
 	}
-	x.checkNFT()
-	for _, t := range []struct{ names, program string }{
-		{"/proc/net/ip_tables_names", "iptables-legacy"}, {"/proc/net/ip6_tables_names", "ip6tables-legacy"},
-	} {
-		if names, _ := x.read(t.names); !slices.Contains(strings.Fields(names), "filter") {
-			continue
-		}
-		out, err := x.command(t.program, "-w", "3", "-S", "FORWARD")
-		if err != nil {
-			x.hidden(t.program, err)
-		} else if slices.Contains(strings.Split(out, "\n"), "-P FORWARD DROP") {
-			x.findForward(t.program+" chain FORWARD", "has the policy DROP", t.program+" -P FORWARD ACCEPT, or rules that accept what goes to and from the backends")
-		}
+	for _, chain := range x.plane.ForwardDrops {
+		x.findForward(chain, "has the policy DROP")
 	}
+	x.checkNFT()
 }
 
-func (x *examiner) hasServices() bool {
-	found := false
-	x.services(func(string, *state.Service) { found = true })
-	return found
+// forwards reports whether there are objects for whose sake the host forwards.
+func (x *examiner) forwards() bool {
+	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool {
+		return o.Kind == state.KindService || o.Kind == state.KindPodNetwork || o.Kind == state.KindNAT
+	})
 }
 
-func (x *examiner) findForward(object, what, do string) {
-	x.find("warning", "firewall.forward", object, words{
+func (x *examiner) findForward(chain, what string) {
+	accept := "have what goes to and from the addresses of pods and backends accepted"
+	switch {
+	case strings.Contains(chain, "firewalld"):
+		accept = "firewall-cmd --permanent --zone=ZONE --add-forward for a zone that has the devices, or a policy between their zones; then firewall-cmd --reload"
+	case strings.HasSuffix(chain, " FORWARD"):
+		accept = "iptables -P FORWARD ACCEPT (and ip6tables), or rules that accept what goes to and from the addresses of pods and backends; Docker sets this policy at each start"
+	}
+	x.find("warning", "firewall.forward", chain, words{
 		what: what,
-		why: "the packets of services that take the kernel's path are dropped there: those to a neighbour that is not known yet, fragments, VLAN tags, " +
-			"answers whose way is not known; so connections fail now and then, or at their beginning",
-		do: do,
+		why: "what takes the kernel's path through the host is dropped there: the first packets between pods and the outside, and of services those to a neighbour " +
+			"that is not known yet, fragments, VLAN tags, answers whose way is not known; so connections fail at their beginning, or now and then",
+		do: accept,
 	}, nil)
 }
 
@@ -93,13 +91,8 @@ func (x *examiner) checkNFT() {
 		}
 		name := c.Family + " " + c.Table + " " + c.Name
 		switch {
-		case c.Hook == "forward" && c.Type == "filter" && (c.Policy == "drop" || endsInDrop(last[name])):
-			what := "drops what no rule of it accepts"
-			do := "rules that accept what goes to and from the backends"
-			if c.Table == "firewalld" {
-				do = "firewall-cmd --permanent --zone=ZONE --add-forward for a zone that has the devices, or a policy between their zones; then firewall-cmd --reload"
-			}
-			x.findForward("nftables chain "+name, what, do)
+		case c.Hook == "forward" && c.Type == "filter" && c.Policy != "drop" && endsInDrop(last[name]):
+			x.findForward("nftables chain "+name, "drops what no rule of it accepts")
 		case c.Family == "netdev" && x.isPort(string(c.Dev)):
 			x.find("note", "firewall.netdev", "nftables chain "+name, words{
 				what: "sees packets right at a device, after our programs",

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,16 +55,31 @@ func TestMemory(t *testing.T) {
 	r.expect(r.examine(false), "error", "memory.tables tables", "85 %")
 }
 
-func TestLegacyFirewall(t *testing.T) {
+// What drops what the host forwards matters where there are services or pods.
+func TestForwardDrops(t *testing.T) {
 	r := newRig(t)
-	r.machine("/proc/net/ip_tables_names", "nat\nfilter")
-	r.commands["iptables-legacy"] = "-P FORWARD DROP\n-A FORWARD -j DOCKER\n"
-	r.commands["nft"] = `{"nftables":[]}`
-	x := &examiner{Options: r.o, ctx: t.Context(), plane: &datapath.Inspection{}}
-	x.desired.objects = []*state.Object{{Key: state.Key{Kind: "Service", Name: "web"}, Value: &state.Service{}}}
-	x.checkFirewall()
-	if len(x.findings) != 1 || x.findings[0].ID != "firewall.forward" || x.findings[0].Object != "iptables-legacy chain FORWARD" {
-		t.Errorf("found %+v", x.findings)
+	r.commands["nft"] = `{"nftables":[
+		{"chain":{"family":"ip","table":"filter","name":"FORWARD","type":"filter","hook":"forward","policy":"drop"}},
+		{"chain":{"family":"inet","table":"firewalld","name":"filter_FORWARD","type":"filter","hook":"forward","policy":"accept"}},
+		{"rule":{"family":"inet","table":"firewalld","chain":"filter_FORWARD","expr":[{"reject":{}}]}}]}`
+	for kind, want := range map[string]int{"": 0, state.KindInterface: 0, state.KindService: 3, state.KindPodNetwork: 3, state.KindNAT: 3} {
+		x := &examiner{Options: r.o, ctx: t.Context(), plane: &datapath.Inspection{
+			ForwardDrops: []string{"iptables-legacy chain FORWARD", "nftables chain ip filter FORWARD"},
+		}}
+		if kind != "" {
+			x.desired.objects = []*state.Object{{Key: state.Key{Kind: kind, Name: "one"}}}
+		}
+		x.checkFirewall()
+		var objects []string
+		for _, f := range x.findings {
+			if f.ID != "firewall.forward" || f.Severity != "warning" {
+				t.Errorf("%s: found %+v", kind, f)
+			}
+			objects = append(objects, f.Object)
+		}
+		if len(objects) != want || want > 0 && !slices.Equal(objects, append(slices.Clone(x.plane.ForwardDrops), "nftables chain inet firewalld filter_FORWARD")) {
+			t.Errorf("%s: found %q", kind, objects)
+		}
 	}
 }
 
