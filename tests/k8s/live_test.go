@@ -4,11 +4,13 @@ package k8s
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -281,6 +283,45 @@ spec:
 		if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", name, "--wait=false", "--force", "--grace-period=0"); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestPodTakenOut: a pod that is no server of a Service any more, but lives, keeps the
+// connections that it has, also where nobody is left for new ones.
+func TestPodTakenOut(t *testing.T) {
+	p := newSpace(t)
+	for i, name := range []string{"first", "second"} {
+		p.pod(name, p.Nodes[i].Name, "app: web", "")
+	}
+	svc := p.service("web", "selector: {app: web}, ports: [{port: 80, targetPort: 8080}]")
+	c := on(p.Nodes[2])
+	serves(t, c, clusterIP(svc, 0), 2)
+	kept := openLongLived(t, c, clusterIP(svc, 0))
+	who, err := kept.ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"first": "second", "second": "first"}[who]
+	takeOut := func(pod string) {
+		if _, err := p.Kubectl("", "-n", p.name, "label", "pod", pod, "app-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	takeOut(who)
+	soon(t, "new connections go to the other one", func() bool { return c.names(t, clusterIP(svc, 0), 10)[other] == 10 })
+	if name, err := kept.ask(); err != nil || name != who {
+		t.Errorf("the connection of before: %q, %v, want %q", name, err, who)
+	}
+	takeOut(other)
+	soon(t, "nobody is left", func() bool {
+		conn, err := c.connect(clusterIP(svc, 0))
+		if err == nil {
+			conn.Close() // it was only tried
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+	if name, err := kept.ask(); err != nil || name != who {
+		t.Errorf("the connection of before, with nobody left: %q, %v, want %q", name, err, who)
 	}
 }
 

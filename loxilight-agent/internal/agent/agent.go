@@ -45,6 +45,7 @@ type Agent struct {
 	nodes    *kube.Store[corev1.Node]
 	services *kube.Store[corev1.Service]
 	slices   *kube.Store[packed]
+	departed *departed
 	queue    *queue
 	state    *state
 	events   *kube.Recorder
@@ -63,7 +64,7 @@ type Agent struct {
 
 // New makes an agent, which does not do anything yet.
 func New(o Options) *Agent {
-	a := &Agent{o: o, log: o.Log, queue: newQueue(), state: newState(), balancers: make(chan struct{}, 1)}
+	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState(), balancers: make(chan struct{}, 1)}
 	if configured := o.Config.LoadBalancer.Pools; len(configured) > 0 {
 		var err error
 		if a.pools, err = pools.New(configured); err != nil {

@@ -177,7 +177,8 @@ type world struct {
 	config *config.Config
 	log    *buffer
 	name   string
-	url    string // of the API server, as agents are told; empty: as it is
+	url    string        // of the API server, as agents are told; empty: as it is
+	stay   time.Duration // how long agents remember endpoints that have departed; 0: as long as they do
 }
 
 func newWorld(t *testing.T) *world {
@@ -205,6 +206,9 @@ func (w *world) agent() (*Agent, func()) {
 	}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	a := New(Options{Config: w.config, NodeName: w.name, Kube: k, Daemon: w.daemon.Client, Log: log, Version: "test"})
+	if w.stay != 0 {
+		a.departed.stay = w.stay
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); a.Run(ctx) }()

@@ -95,11 +95,24 @@ func (a *Agent) sliceChanged(old, now *packed) {
 	if before == apiService || after == apiService {
 		a.noteServers()
 	}
+	if before != "" {
+		a.noteDeparted(before, old, now, before == after)
+	}
 	if before != "" && before != after {
 		a.queue.put(item{itemService, before}, time.Time{})
 	}
 	if after != "" {
 		a.queue.put(item{itemService, after}, triggered(old, now))
+	}
+}
+
+// noteDeparted remembers who has left a slice of a service; stays: the slice is still one.
+func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
+	if !stays {
+		now = nil
+	}
+	if a.services.Get(service) != nil && a.departed.note(service, old, now) {
+		time.AfterFunc(a.departed.stay, func() { a.queue.put(item{itemService, service}, time.Time{}) })
 	}
 }
 
@@ -186,7 +199,8 @@ func (a *Agent) translateService(key string, since time.Time) {
 
 func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 	a.translator.announce(a, key, s)
-	t := services.TranslateService(a.translator.node, s, unpack(a.slices.By(key)), a.translator.claims)
+	slices := append(unpack(a.slices.By(key)), a.departed.slices(key)...)
+	t := services.TranslateService(a.translator.node, s, slices, a.translator.claims)
 	a.keeper.Set(groupService+key, t.Objects, since)
 	a.health.Set(services.Key{Namespace: s.Namespace, Name: s.Name}, t.Health)
 	problems := strings.Join(t.Problems, "; ")
@@ -201,6 +215,7 @@ func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 }
 
 func (a *Agent) forgetService(key string, since time.Time) {
+	a.departed.forget(key)
 	a.keeper.Set(groupService+key, nil, since)
 	namespace, name, _ := strings.Cut(key, "/")
 	a.health.Set(services.Key{Namespace: namespace, Name: name}, nil)

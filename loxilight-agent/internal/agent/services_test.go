@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +50,25 @@ func apiServer(k *testkube.Server) {
 	k.Set(service("default", "kubernetes", "10.96.0.1"), s)
 }
 
-func backends(spec string) int { return strings.Count(spec, `"address":`) }
+// backends counts those that are not down.
+func backends(spec string) int {
+	return strings.Count(spec, `"address":`) - strings.Count(spec, `"state":"down"`)
+}
+
+// down returns the addresses of those that are.
+func down(t *testing.T, spec string) (addresses []string) {
+	t.Helper()
+	var s api.ServiceSpec
+	if err := json.Unmarshal([]byte(spec), &s); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range s.Backends {
+		if b.State == "down" {
+			addresses = append(addresses, b.Address)
+		}
+	}
+	return addresses
+}
 
 func TestServicesComeChangeAndGo(t *testing.T) {
 	t.Parallel()
@@ -68,6 +88,97 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	eventually(t, "one backend", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 1 })
 	w.kube.Delete(service("shop", "web", ""))
 	w.inStep(api.KindService, "default/kubernetes")
+}
+
+// TestEndpointsDepart: an endpoint that leaves the slices although nobody said that it
+// ends keeps its connections for a time, and gets no new ones. One that was terminating,
+// or is one of UDP, is gone.
+func TestEndpointsDepart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := service("shop", "web", "10.96.0.7")
+	s.Spec.Ports[0].Name = "http"
+	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53})
+	with := func(name string, addresses ...string) *discoveryv1.EndpointSlice {
+		sl := slice("shop", "web", name, addresses...)
+		http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
+		sl.Ports[0].Name = &http
+		sl.Ports = append(sl.Ports, discoveryv1.EndpointPort{Name: &dns, Port: &port, Protocol: &udp})
+		return sl
+	}
+	w.kube.Set(s, with("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"))
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http")
+	expect := func(what string, all int, addresses ...string) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			has := w.daemon.has()
+			if spec := has["Service/shop/web:dns"]; backends(spec) != all || len(down(t, spec)) > 0 {
+				return false
+			}
+			return backends(has["Service/shop/web:http"]) == all && slices.Equal(down(t, has["Service/shop/web:http"]), addresses)
+		})
+	}
+	expect("three endpoints", 3)
+	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.6"))
+	expect("one has departed", 2, "10.244.2.7:8080")
+	w.kube.Set(with("web-b", "10.244.2.7"))
+	expect("it is back", 3)
+	ending := with("web-b", "10.244.2.7")
+	ending.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
+	w.kube.Set(ending)
+	eventually(t, "one is terminating", func() bool { return backends(w.daemon.has()["Service/shop/web:dns"]) == 2 })
+	w.kube.Delete(with("web-b"))
+	expect("it has ended", 2)
+	moved := with("web-a", "10.244.2.5", "10.244.2.6")
+	*moved.Ports[0].Port = 9090
+	w.kube.Set(moved)
+	expect("the target port was changed", 2, "10.244.2.5:8080", "10.244.2.6:8080")
+	w.kube.Delete(moved)
+	expect("all have departed", 0, "10.244.2.5:8080", "10.244.2.5:9090", "10.244.2.6:8080", "10.244.2.6:9090")
+	w.kube.Delete(service("shop", "web", ""))
+	w.inStep(api.KindService, "default/kubernetes")
+	w.kube.Set(s)
+	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http")
+	expect("nothing is left of those of a Service of before", 0)
+}
+
+// They are forgotten after a time.
+func TestDepartedAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stay = time.Second
+	w.kube.Set(service("shop", "web", "10.96.0.7"), slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6"))
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/web")
+	w.kube.Set(slice("shop", "web", "web-a", "10.244.2.5"))
+	eventually(t, "one is left, and none is remembered", func() bool {
+		spec := w.daemon.has()["Service/shop/web"]
+		return strings.Count(spec, `"address":`) == 1
+	})
+}
+
+// Those that leave all at once are bounded.
+func TestDepartedAreBounded(t *testing.T) {
+	d := newDeparted()
+	var addresses []string
+	for i := range departedMax - 1 {
+		addresses = append(addresses, fmt.Sprintf("10.244.%d.%d", i/250, i%250+1))
+	}
+	pack := func(addresses ...string) *packed {
+		p, _ := pack(slice("shop", "web", "web-a", addresses...))
+		return p
+	}
+	d.note("shop/web", pack(addresses...), nil)
+	d.note("shop/mail", pack("10.245.0.1", "10.245.0.2"), nil)
+	if web, mail := len(d.slices("shop/web")), len(d.slices("shop/mail")); web != departedMax-1 || mail != 1 {
+		t.Errorf("%d and %d", web, mail)
+	}
+	d.forget("shop/web")
+	d.note("shop/mail", pack("10.245.0.3", "10.245.0.2"), pack("10.245.0.2"))
+	if web, mail := len(d.slices("shop/web")), len(d.slices("shop/mail")); web != 0 || mail != 2 || d.count != 2 {
+		t.Errorf("%d and %d, %d in all", web, mail, d.count)
+	}
 }
 
 // TestProxyNameIsOfServices: which Services are ours their own label says. Slices that
