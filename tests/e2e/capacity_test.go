@@ -210,7 +210,10 @@ func (s *site) expectGeneration(t *testing.T, w, services, done int) (generation
 		for _, i := range []int{0, 1, services / 2, services - 1} {
 			target := fmt.Sprintf("203.0.113.%d:%d", w+1, 1000+i)
 			testnet.Eventually(t, 2*time.Second, target+" leads to generation "+fmt.Sprint(generation), func() bool {
-				name, _ := talkUDP(s.client, "", target, nil)
+				name, err := talkUDP(s.client, "", target, nil)
+				if err != nil {
+					t.Logf("%s: %v", target, err)
+				}
 				return name == fmt.Sprint(generation)
 			})
 		}

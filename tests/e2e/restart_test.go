@@ -185,7 +185,7 @@ func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 func (s *site) followsItself() {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, "the program is on the loopback", func() bool {
-		return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.Contains(path, "/tunnel link lo/") })
+		return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.HasSuffix(path, "/tunnel link lo/route_localnet") })
 	})
 }
 
@@ -357,6 +357,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	}
 	s.Start()
 	s.ready()
+	s.followsItself()
 	counts, err := s.hooks()
 	for hook, n := range counts {
 		if n != 1 || err != nil {

@@ -73,23 +73,29 @@ func (p *ports) holdLoopback(wanted bool) error {
 	}
 	folder := p.folder(zoneHost, loopbackPort)
 	if t != nil && z.attached(t) {
-		p.d.onLoopback.Store(true)
-		return z.mend(t, folder)
+		err = z.mend(t, folder)
+	} else {
+		err = p.attachLoopback(z, t, folder)
 	}
+	if err != nil {
+		return err
+	}
+	p.d.onLoopback.Store(true)
+	return acceptOwn(z, folder)
+}
+
+// attachLoopback attaches to the loopback; t is what is left of when that was done before.
+func (p *ports) attachLoopback(z *zone, t *port, folder string) (err error) {
 	if t != nil {
 		if err := p.detach(loopbackPort, t); err != nil {
 			return err
 		}
-	}
-	if err := acceptOwn(z, folder); err != nil {
-		return err
 	}
 	t = &port{zone: zoneHost, device: "lo", ifindex: loopbackIndex}
 	if t.hooks, err = attachHooks(z, p.d.config.Attach, folder, loopbackIndex); err != nil {
 		return err
 	}
 	p.byName[loopbackPort] = t
-	p.d.onLoopback.Store(true)
 	return nil
 }
 
@@ -105,9 +111,6 @@ var ownSettings = []struct {
 // left it: answers of services to the host, by one of its own addresses. What was not so
 // before is noted in folder.
 func acceptOwn(z *zone, folder string) error {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return err
-	}
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
 		var before []byte

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -101,4 +102,31 @@ func TestLoopback(t *testing.T) {
 			n.expectOwn("with everything taken off", "0")
 		})
 	}
+}
+
+// A run that was killed while it attached to the loopback leaves notes of what the kernel is
+// to do again, and no hook yet: the next one goes by them.
+func TestLoopbackKilledWhileAttaching(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.attach()
+	n.put("web", datapath.Service{Frontends: []datapath.Frontend{frontend("192.0.2.1:80", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.12")})
+	n.ok(n.d.Maintain(t.Context()))
+	n.expectOwn("with a service", "1")
+	folder := n.d.ports.folder(zoneHost, loopbackPort)
+	n.d.Close()
+	if err := os.Remove(filepath.Join(folder, "egress")); err != nil {
+		t.Fatal(err)
+	}
+	n.restart("tcx")
+	n.attach()
+	n.ok(n.d.Maintain(t.Context()))
+	if hooks := n.hooked("lo"); len(hooks) != 1 {
+		t.Errorf("the loopback has %v", hooks)
+	}
+	n.expectOwn("with the service of before", "1")
+	n.d.Close()
+	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
+	n.d = nil
+	n.expectOwn("with everything taken off", "0")
 }

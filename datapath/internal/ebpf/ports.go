@@ -298,11 +298,14 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.zone(t.zone); err == nil && t.ifindex != 0 {
+	if z, err := p.d.zone(t.zone); err == nil {
 		if err := refuseOwn(z, p.folder(t.zone, name)); err != nil {
 			return err
 		}
-		if err := z.forgotten(name, t.ifindex); err != nil {
+		if t.ifindex != 0 {
+			err = z.forgotten(name, t.ifindex)
+		}
+		if err != nil {
 			return err
 		}
 	}
