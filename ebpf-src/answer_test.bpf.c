@@ -6,6 +6,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "clock.h"
 #include "parse.h"
 #include "refuse.h"
 
@@ -30,7 +31,7 @@ int ll_answer_test(struct __sk_buff *skb)
 	if (!p.family || skb->len <= config_larger ||
 	    (config_port && p.dport != bpf_htons(config_port)))
 		return TC_ACT_UNSPEC;
-	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	p.now_tick = clock_tick();
 	p.refused = config_too_big ? DROP_TOO_BIG : DROP_NO_BACKEND;
 	p.mtu_bytes = config_too_big;
 	return refuse_or_finish(&p, LL_REFUSE);

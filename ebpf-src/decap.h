@@ -2,6 +2,7 @@
 /* decap.h - what comes out of tunnels: from whom, and where it goes on. */
 #pragma once
 
+#include "clock.h"
 #include "shortcut.h"
 
 #define GENEVE_CONTROL	0x80
@@ -247,7 +248,7 @@ static __always_inline int decap_inner(struct pkt *p)
 	if (p->early) {
 		if (p->skb->pkt_type != PACKET_HOST && bpf_skb_change_type(p->skb, PACKET_HOST))
 			return -DROP_REWRITE;
-		p->now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+		p->now_tick = clock_tick();
 		return LL_NEXT;
 	}
 	if (!p->family || tunnel_peer_of(&p->saddr) != index) {

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "clock.h"
 #include "csum.h"
 #include "parse.h"
 #include "settled.h"
@@ -85,6 +86,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	void *end = (void *)(long)f->data_end;
 	struct iphdr *ip = data + FAST_L3;
 	__u32 len, out, flags, old_ports, now_tick, check;
+	int begun;
 	struct nexthop *nexthop;
 	struct ct4_key key __attribute__((aligned(8)));
 	struct ct4_val *v;
@@ -102,7 +104,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	v = bpf_map_lookup_elem(&ll_ct4, &key);
 	if (!v)
 		return FAST_MISS;
-	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	now_tick = clock_tick();
 	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
@@ -120,6 +122,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 		ip->check = check + (check >= 0xffff); /* as of RFC 1141 */
 		return frame_send(f, len, flags, out);
 	}
+	begun = frame_csum_is_begun(f, data, proto, FAST_L44, len);
 	old_ports = *(__u32 *)(data + FAST_L44);
 	diff = csum_diff32(csum_diff32(0, ip->saddr, v->saddr), ip->daddr, v->daddr);
 	ip->check = csum_apply(ip->check, diff + (__u32)(__u16)~bpf_htons(0x0100));
@@ -127,7 +130,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	ip->daddr = v->daddr;
 	*(__u32 *)(data + FAST_L44) = v->sport | (__u32)v->dport << 16;
 	if (frame_l4_csum(f, data, proto, FAST_L44, diff,
-			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16)))
+			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16), begun))
 		return -DROP_REWRITE;
 	return frame_send(f, len, flags, out);
 }
@@ -138,6 +141,7 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	void *end = (void *)(long)f->data_end;
 	struct ipv6hdr *ip = data + FAST_L3;
 	__u32 len, old_ports, out, flags, now_tick;
+	int begun;
 	struct nexthop *nexthop;
 	struct ct6_key key __attribute__((aligned(8)));
 	struct ct6_val *v;
@@ -154,7 +158,7 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	v = bpf_map_lookup_elem(&ll_ct6, &key);
 	if (!v)
 		return FAST_MISS;
-	now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	now_tick = clock_tick();
 	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
 		return FAST_NOT;
@@ -169,22 +173,23 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	ip->hop_limit--;
 	if (!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT)))
 		return frame_send(f, len, flags, out);
+	begun = frame_csum_is_begun(f, data, proto, FAST_L46, len);
 	diff = csum_diff_addr(csum_diff_addr(0, &key.saddr, &v->saddr), &key.daddr, &v->daddr);
 	__builtin_memcpy(&ip->saddr, &v->saddr, sizeof(v->saddr));
 	__builtin_memcpy(&ip->daddr, &v->daddr, sizeof(v->daddr));
 	*(__u32 *)(data + FAST_L46) = v->sport | (__u32)v->dport << 16;
 	if (frame_l4_csum(f, data, proto, FAST_L46, diff,
-			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16)))
+			  fast_port_diff(old_ports, v->sport | (__u32)v->dport << 16), begun))
 		return -DROP_REWRITE;
 	return frame_send(f, len, flags, out);
 }
 
-static __noinline int fast_tcp4(FRAME *f, int bridge_port)
+static __always_inline int fast_tcp4(FRAME *f, int bridge_port)
 {
 	return fast_ipv4(f, IPPROTO_TCP, bridge_port);
 }
 
-static __noinline int fast_udp4(FRAME *f, int bridge_port)
+static __always_inline int fast_udp4(FRAME *f, int bridge_port)
 {
 	return fast_ipv4(f, IPPROTO_UDP, bridge_port);
 }

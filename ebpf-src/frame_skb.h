@@ -65,20 +65,38 @@ static __always_inline int frame_may_leave(FRAME *f, const struct nexthop *nexth
 	return 1;
 }
 
-/* The checksum of layer 4 follows what has changed, the ports written already; as
- * nat_l4_csum. data is not valid afterwards.
+/* Whether the checksum of layer 4 may be one that a device is to finish: asked while the
+ * addresses are what they were. That of segments may be without a length.
+ */
+static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto, __u32 l4_off,
+					       __u32 end)
+{
+	return f->gso_size || csum_may_be_begun(data, proto, l4_off, end);
+}
+
+/* The checksum of layer 4 follows what has changed, the ports written already. Where it may
+ * be begun, the kernel does it, as by nat_l4_csum: it knows, and data is not valid
+ * afterwards. Each of its helpers costs more than all else here.
  */
 static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32 l4_off,
-					 __u64 addr_diff, __u64 port_diff)
+					 __u64 addr_diff, __u64 port_diff, int begun)
 {
 	__u64 flags = proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 off = l4_off + (proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
-						   : offsetof(struct tcphdr, check));
+	__u32 off = csum_offset(proto, l4_off);
 
+	if (!begun) {
+		csum_change(data + off, proto, addr_diff + port_diff);
+		/* A device's checksum over the whole packet (CHECKSUM_COMPLETE): the header
+		 * of IPv6 has no checksum, and so makes up for this one.
+		 */
+		if (l4_off == sizeof(struct ethhdr) + sizeof(struct iphdr))
+			bpf_csum_update(f, ~csum_fold32(addr_diff));
+		return 0;
+	}
 	if (bpf_l4_csum_replace(f, off, 0, csum_fold32(addr_diff), flags | BPF_F_PSEUDO_HDR))
 		return -1;
 	if (l4_off == sizeof(struct ethhdr) + sizeof(struct ipv6hdr))
-		bpf_csum_update(f, ~csum_fold32(addr_diff));
+		bpf_csum_update(f, csum_fold32(addr_diff));
 	if (port_diff && bpf_l4_csum_replace(f, off, 0, csum_fold32(port_diff), flags))
 		return -1;
 	return 0;

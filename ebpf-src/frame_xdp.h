@@ -64,27 +64,19 @@ static __always_inline int frame_is_others(FRAME *f)
 static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __u32 end)
 {
 	void *data = (void *)(long)f->data;
-	__u32 off = l4_off + (proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
-						   : offsetof(struct tcphdr, check));
-	const __u32 *addr;
-	__u64 sum;
-	__be16 check;
+	__u32 off = csum_offset(proto, l4_off);
 
 	if (data + off + 2 > (void *)(long)f->data_end)
 		return 0;
-	check = *(__be16 *)(data + off);
-	if (proto == IPPROTO_UDP && !check)
+	if (proto == IPPROTO_UDP && !*(__be16 *)(data + off))
 		return !config_generic; /* of GRO, such packets cannot be told from one */
-	sum = bpf_htons(end - l4_off) + bpf_htons(proto) + (__u32)(__u16)~check;
-	if (l4_off == sizeof(struct ethhdr) + sizeof(struct iphdr)) {
-		addr = data + l4_off - 8;
-		sum += (__u64)addr[0] + addr[1];
-	} else {
-		addr = data + l4_off - 32;
-		for (int i = 0; i < 8; i++)
-			sum += addr[i];
-	}
-	return !csum_is_zero(sum);
+	return !csum_may_be_begun(data, proto, l4_off, end);
+}
+
+static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto, __u32 l4_off,
+					       __u32 end)
+{
+	return 0; /* it is whole */
 }
 
 static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u32 l3_len,
@@ -99,17 +91,9 @@ static __always_inline int frame_may_leave(FRAME *f, const struct nexthop *nexth
 }
 
 static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32 l4_off,
-					 __u64 addr_diff, __u64 port_diff)
+					 __u64 addr_diff, __u64 port_diff, int begun)
 {
-	__be16 *check = data + l4_off +
-			(proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
-					      : offsetof(struct tcphdr, check));
-
-	if (proto == IPPROTO_UDP && !*check)
-		return 0;
-	*check = csum_apply(*check, addr_diff + port_diff);
-	if (proto == IPPROTO_UDP && !*check)
-		*check = 0xffff;
+	csum_change(data + csum_offset(proto, l4_off), proto, addr_diff + port_diff);
 	return 0;
 }
 

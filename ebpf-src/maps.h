@@ -268,13 +268,14 @@ struct {
 /* One bucket for each kind of thing that is limited. Written here. */
 struct rate_bucket {
 	__u64 tick;
-	__u64 used;
+	__u64 used; /* of RATE_CLOCK: when tick was asked for, in jiffies */
 };
 enum rate_limit {
 	RATE_ICMP,
 	RATE_SAMPLE_DROP,
 	RATE_SAMPLE_OPENED,
 	RATE_RESET,
+	RATE_CLOCK, /* what time it is, see clock.h */
 	RATE_MAX,
 };
 MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0);

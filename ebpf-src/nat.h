@@ -33,10 +33,10 @@ static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 por
 		return -DROP_REWRITE;
 	/* The IPv6 header has no checksum to make up for the addresses, so a
 	 * device's checksum over the whole packet (CHECKSUM_COMPLETE) has not
-	 * changed: take back what the helper added to it.
+	 * changed: give back what the helper took from it.
 	 */
 	if (p->family == 6)
-		bpf_csum_update(p->skb, ~csum_fold32(addr_diff));
+		bpf_csum_update(p->skb, csum_fold32(addr_diff));
 	if (port_diff && bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(port_diff), flags))
 		return -DROP_REWRITE;
 	return LL_NEXT;
@@ -58,7 +58,7 @@ static __noinline int nat_echo(struct pkt *p, __u64 addr_diff, __be16 old_id, __
 	if (p->family == 6) {
 		if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(addr_diff), BPF_F_PSEUDO_HDR))
 			return -DROP_REWRITE;
-		bpf_csum_update(p->skb, ~csum_fold32(addr_diff));
+		bpf_csum_update(p->skb, csum_fold32(addr_diff));
 	}
 	if (old_id == new_id)
 		return LL_NEXT;

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "clock.h"
 #include "decap.h"
 #include "parse.h"
 #include "refuse.h"
@@ -118,7 +119,7 @@ __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 	path = bpf_map_lookup_elem(&ll_peer_path, index);
 	if (!path)
 		return 0;
-	now = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	now = clock_tick();
 	if (path->mtu_bytes && path->mtu_bytes < mtu &&
 	    ticks_since(now, path->heard_tick) < PATH_MTU_TICKS)
 		return 0; /* it does not grow before it is forgotten */

@@ -65,13 +65,13 @@ struct pkt {
 	__u8 early;	 /* out of a tunnel just now: for the tracked path, or its device */
 	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
 	__u8 loopback;	 /* on its way to the node itself */
-	__u8 pad[3];
+	__u8 action;	 /* for LL_REDIRECT: TC_ACT_ */
+	enum verdict_count verdict : 8;
+	__u8 pad;
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
 	__u32 nat_id;	  /* of the rule that translates it; 0: none */
-	int action;	  /* for LL_REDIRECT */
-	enum verdict_count verdict;
 };
 
 /* Ticks from then to now, around the wrap; 0 where another CPU, which began its

@@ -10,6 +10,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "clock.h"
 #include "parse.h"
 #include "late.h"
 #include "learn.h"
@@ -149,7 +150,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 	}
 	if (ret == LL_PASS)
 		return TC_ACT_UNSPEC;
-	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	p.now_tick = clock_tick();
 	w = work_get();
 	if (!w)
 		return TC_ACT_UNSPEC;

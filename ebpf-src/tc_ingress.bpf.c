@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "announce.h"
+#include "clock.h"
 #include "guard.h"
 #include "parse.h"
 #include "refuse.h"
@@ -71,7 +72,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		__builtin_memset(&p, 0, sizeof(p));
 		p.in_port = skb->ifindex;
 		p.skb = skb;
-		p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+		p.now_tick = clock_tick();
 		if (decap_crosses(&p, word)) {
 			ret = underlay_send(skb, &p, word & TC_INDEX_PEER);
 			p.skb = skb;
@@ -94,14 +95,14 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		if (ret < FAST_NOT) {
 			parse_packet(skb, &p);
 			p.skb = skb;
-			p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+			p.now_tick = clock_tick();
 			return finish(&p, ret);
 		}
 	}
 	/* To a group: for the kernel, if the rules allow it. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
 	p.skb = skb;
-	p.now_tick = bpf_ktime_get_coarse_ns() >> TICK_SHIFT;
+	p.now_tick = clock_tick();
 	if (p.to_group && !firewall_rules())
 		goto pass;
 	ret = parse_packet(skb, &p);

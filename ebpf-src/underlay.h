@@ -2,6 +2,7 @@
 /* underlay.h - encapsulated packets on their way to peers, by the host's namespace. */
 #pragma once
 
+#include "clock.h"
 #include "nexthop.h"
 #include "route.h"
 
@@ -78,6 +79,6 @@ __noinline int underlay_learn(struct __sk_buff *skb, __u32 index)
 	__builtin_memcpy(key.dmac, data, 6);
 	__builtin_memcpy(key.smac, data + 6, 6);
 	key.mtu_bytes = device->mtu_bytes;
-	*way = nexthop_enter(&key, device, bpf_ktime_get_coarse_ns() >> TICK_SHIFT);
+	*way = nexthop_enter(&key, device, clock_tick());
 	return 0;
 }

@@ -102,6 +102,9 @@ func TestChecksums(t *testing.T) {
 			t.Run(fmt.Sprintf("offload %t", offload), func(t *testing.T) {
 				s, backends := site3(t, family)
 				front := vip + ":9000"
+				for _, port := range []string{"p1", "in0"} { // with a queue nobody is handed a packet without a device
+					s.node.Run(t, "tc", "qdisc", "add", "dev", port, "root", "pfifo")
+				}
 				for _, source := range []string{"keep", "snat"} {
 					s.Apply(serviceYAML(source, []string{front + "/tcp", front + "/udp"}, backends[:1], "source: "+source))
 					for _, ns := range []*testnet.NS{s.client, s.backends[0]} {
@@ -118,6 +121,7 @@ func TestChecksums(t *testing.T) {
 							}
 						}
 					}
+					talkOn(t, s, source, front)
 					if !offload {
 						checkFrames(t, there, netip.MustParseAddrPort(backends[0]))
 						checkFrames(t, back, netip.MustParseAddrPort(front))
@@ -127,6 +131,36 @@ func TestChecksums(t *testing.T) {
 			})
 		}
 	})
+}
+
+// talkOn talks more on connections that are there, which takes the tracked path.
+func talkOn(t *testing.T, s *site, source, front string) {
+	t.Helper()
+	for protocol, greeting := range map[string]string{"tcp": "b1\n", "udp": ""} {
+		c, err := s.client.Dial(protocol, "", front, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience)) // the next read tells
+		if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
+			t.Errorf("%s %s, its greeting: %v", source, protocol, err)
+		}
+		for i := range 20 {
+			want := bytes.Repeat([]byte{'a' + byte(i)}, 100+i)
+			if _, err := c.Write(want); err != nil {
+				t.Errorf("%s %s: %v", source, protocol, err)
+			}
+			if protocol == "udp" {
+				want = append([]byte("b1 "), want...)
+			}
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s %s, exchange %d: %q, %v", source, protocol, i, got, err)
+				break
+			}
+		}
+	}
 }
 
 // TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend does not

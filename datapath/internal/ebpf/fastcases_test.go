@@ -296,6 +296,9 @@ func layer4Changes() []fastChange {
 	all := []fastChange{
 		at("another source port", -1, 1, 2), at("another destination port", -3, 1, 2),
 		at("checksum of UDP 0", -7, 0, 0), at("checksum of UDP 65535", -7, 255, 255), at("length of UDP 0", -5, 0, 0), at("window 0", -15, 0, 0), at("acknowledgement", -9, 0xff, 0xfe, 0xfd, 0xfc),
+		{name: "an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 0) }},
+		{name: "nearly an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 1) }},
+		{name: "nearly an unfinished checksum, below", do: func(c *fastCase) { unfinish(c.frame, 0xfffe) }},
 	}
 	for doff := range byte(16) {
 		all = append(all, at("data offset", -13, doff<<4))

@@ -42,9 +42,6 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 
 // xdpChanges are of what only the programs in XDP ask about.
 var xdpChanges = []fastChange{
-	{name: "an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 0) }},
-	{name: "nearly an unfinished checksum", do: func(c *fastCase) { unfinish(c.frame, 1) }},
-	{name: "nearly an unfinished checksum, below", do: func(c *fastCase) { unfinish(c.frame, 0xfffe) }},
 	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopFrames }),
 	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopFrames | nexthopUnqueued }),
 	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
