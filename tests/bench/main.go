@@ -60,7 +60,7 @@ func command() error {
 	output := flag.String("o", "", "file to write the report to; without it, standard output")
 	short := flag.Bool("short", false, "only show that all works; the figures mean little")
 	emulated := flag.Bool("emulated", false, "the machine is one of make bench-kernels; measures less, and reports so")
-	limit := flag.Duration("limit", 20*time.Minute, "longest time the run may take")
+	limit := flag.Duration("limit", 40*time.Minute, "longest time the run may take")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: bench [flags] [%s]...\n", strings.Join(names, "|"))
 		flag.PrintDefaults()
@@ -102,8 +102,8 @@ func command() error {
 		b.emulate()
 	}
 	err = b.all(ctx, flag.Args())
-	if ctx.Err() != nil && *output != "" {
-		return fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, err)
+	if ctx.Err() != nil && *output != "" { // what was measured is not lost
+		return errors.Join(fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, err), b.write(""))
 	}
 	return errors.Join(err, b.write(*output))
 }
