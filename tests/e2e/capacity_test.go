@@ -182,25 +182,6 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 }
 
-// quickUDP is talkUDP from the client for a target that may not answer once.
-func (s *site) quickUDP(target string) (string, error) {
-	c, err := s.client.Dial("udp", "", target, time.Second)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte("x")); err != nil {
-		return "", err
-	}
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return "", err
-	}
-	b := make([]byte, 16)
-	n, err := c.Read(b)
-	name, _, _ := strings.Cut(string(b[:n]), " ")
-	return name, err
-}
-
 // expectGeneration looks at the services of a writer, as objects and by packets,
 // and returns of which generation they are.
 func (s *site) expectGeneration(t *testing.T, w, services, done int) (generation int) {
@@ -229,7 +210,13 @@ func (s *site) expectGeneration(t *testing.T, w, services, done int) (generation
 		for _, i := range []int{0, 1, services / 2, services - 1} {
 			target := fmt.Sprintf("203.0.113.%d:%d", w+1, 1000+i)
 			testnet.Eventually(t, patience, target+" answers", func() bool {
-				name, err := s.quickUDP(target)
+				c, err := s.client.Dial("udp", "", target, patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				answer, err := s.quickUDP(c)
+				name, _, _ := strings.Cut(answer, " ")
 				if err != nil {
 					t.Logf("%s: %v", target, err)
 				} else if name != fmt.Sprint(generation) {
