@@ -176,6 +176,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		cancel()
 		wg.Wait()
 		s.Start()
+		s.ready()
 		for w := range writers {
 			done[w] = s.expectGeneration(t, w, services, done[w])
 		}
