@@ -37,7 +37,7 @@ func (x *examiner) checkFirewall() {
 		return // nothing is forwarded for us
 	}
 	for _, chain := range x.plane.ForwardDrops {
-		x.findForward(chain, "has the policy DROP")
+		x.findForward(chain, "drops what no rule of it accepts, by its policy")
 	}
 	x.checkNFT()
 }
