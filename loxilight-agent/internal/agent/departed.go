@@ -26,7 +26,7 @@ const (
 // it has begun. Their TCP and SCTP connections go on, as they do with kube-proxy. Of one
 // that was terminating before, its pod is gone.
 type departed struct {
-	stay time.Duration // 0: nothing is remembered
+	stay time.Duration
 
 	mu    sync.Mutex
 	of    map[string][]departure // by namespace/name of the service, in the order in which they left
@@ -44,7 +44,7 @@ func newDeparted() *departed { return &departed{stay: departedStay, of: map[stri
 // note takes down who has left a slice of the service by its change; now is nil where the
 // slice is gone. It returns whether somebody has.
 func (d *departed) note(service string, old, now *packed) (left bool) {
-	if d.stay == 0 || now != nil && bytes.Equal(old.raw, now.raw) {
+	if now != nil && bytes.Equal(old.raw, now.raw) {
 		return false
 	}
 	before, stays := old.slice(), map[string]bool{}
