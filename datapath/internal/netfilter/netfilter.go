@@ -3,7 +3,7 @@
 // Package netfilter tells whether a network namespace has rules that packets pass which
 // the node forwards: nftables, iptables, ebtables, and IPsec policies. Who carries packets
 // past them would make them mean nothing. It reads, and changes nothing; what the rules
-// say is not its affair.
+// say is not its affair, but for policies that drop.
 package netfilter
 
 import (
