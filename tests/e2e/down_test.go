@@ -3,9 +3,13 @@
 package e2e
 
 import (
+	"errors"
+	"net"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // TestUDPWithoutBackends: while no backend is up, a client that keeps its port stays with
@@ -35,5 +39,56 @@ func TestUDPWithoutBackends(t *testing.T) {
 		down[other] = backends[other]
 		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("dns", []string{front + "/udp"}, down)))
 		c.leaves()
+	})
+}
+
+// settles is how long after the first connection has ended the last one has, where few are
+// there.
+const settles = 500 * time.Millisecond
+
+// TestDownKeepsTCP: a backend that is down keeps its TCP connections, while its UDP goes to
+// another one, and so does all that is new.
+func TestDownKeepsTCP(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		front := vip + ":9000"
+		fronts := []string{front + "/udp", front + "/tcp"}
+		s.Apply(serviceYAML("web", fronts, backends))
+		asker := s.asker(front)
+		down := slices.Clone(backends)
+		down[indexOf(t, asker.first)] += ",state: down"
+		var conns []net.Conn
+		of := map[string]int{}
+		for range 30 {
+			c, err := s.client.Dial("tcp", "", front, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			name := make([]byte, 3)
+			if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), testtraffic.ReadFull(c, name)); err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, c)
+			of[string(name[:2])]++
+		}
+		if of[asker.first] == 0 {
+			t.Fatalf("connections %v, none to %s", of, asker.first)
+		}
+		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("web", fronts, down)))
+		asker.leaves()
+		for range 30 {
+			if got, err := talkTCP(s.client, "", front, nil); err != nil || got == asker.first {
+				t.Fatalf("new connection while %s is down: %q, %v", asker.first, got, err)
+			}
+		}
+		time.Sleep(settles)
+		back := make([]byte, 4)
+		for _, c := range conns {
+			_, err := c.Write([]byte("word"))
+			if err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back)); err != nil {
+				t.Errorf("a connection of before: %v", err)
+			}
+		}
 	})
 }

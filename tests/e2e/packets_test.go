@@ -264,7 +264,8 @@ func TestBulk(t *testing.T) {
 	})
 }
 
-// TestSCTP sends the packets of an association by hand: no kernel module is needed.
+// TestSCTP sends the packets of an association by hand: no kernel module is needed. It goes
+// on while its backend is down.
 func TestSCTP(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -280,16 +281,16 @@ func TestSCTP(t *testing.T) {
 			}
 		}
 		here, there := s.client.Wire(t, "eth0"), s.backends[0].Wire(t, "eth0")
+		sent := 0
 		carry := func(what string, from, to *testnet.Wire, eth testpkt.Ethernet, src, dst, seenSrc, seenDst netip.AddrPort, kind uint8) {
 			t.Helper()
-			build := func(src, dst netip.AddrPort) []byte {
-				return testpkt.Build(eth, ipOf(src.Addr(), dst.Addr()), testpkt.SCTP{Source: src.Port(), Destination: dst.Port(),
-					Tag: 0x21222324, Chunks: []testpkt.Chunk{{Type: kind, Value: []byte("chunk " + what)}}})
-			}
-			from.Send(t, build(src, dst))
+			sent++
+			chunk := testpkt.Chunk{Type: kind, Value: fmt.Appendf(nil, "chunk %4d, %s", sent, what)}
+			from.Send(t, testpkt.Build(eth, ipOf(src.Addr(), dst.Addr()), testpkt.SCTP{Source: src.Port(), Destination: dst.Port(),
+				Tag: 0x21222324, Chunks: []testpkt.Chunk{chunk}}))
 			frame := to.Await(t, patience, what, func(b []byte) bool {
 				p := testpkt.Parse(b)
-				return p.SCTP != nil && p.Destination() == seenDst && len(p.SCTP.Chunks) > 0 && p.SCTP.Chunks[0].Type == kind
+				return p.SCTP != nil && p.Destination() == seenDst && len(p.SCTP.Chunks) > 0 && p.SCTP.Chunks[0].Type == kind && bytes.Equal(p.SCTP.Chunks[0].Value, chunk.Value)
 			})
 			p := testpkt.Parse(frame)
 			if err := p.Check(); err != nil || p.Source() != seenSrc || p.TTL() != 63 {
@@ -309,6 +310,15 @@ func TestSCTP(t *testing.T) {
 		out := s.LLCLI("connections", "--protocol", "sctp", "-o", "json")
 		if !strings.Contains(out, `"established"`) || !strings.Contains(out, `"tracked"`) {
 			t.Errorf("the association is not established and tracked:\n%s", out)
+		}
+		fronts := []string{front.String() + "/sctp", front.String() + "/udp"}
+		s.Apply(serviceYAML("sctp", fronts, backends[:1]))
+		asker := s.asker(front.String())
+		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("sctp", fronts, []string{backends[0] + ",state: down", backends[1]})))
+		asker.leaves()
+		for end := time.Now().Add(settles); time.Now().Before(end); {
+			carry("DATA", here, there, forth, client, front, client, backend, 0)
+			carry("SACK", there, here, back, backend, client, front, client, 3)
 		}
 	})
 }

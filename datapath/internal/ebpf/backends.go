@@ -12,7 +12,8 @@ import (
 
 // backendIDs gives out the ids of backends. The id of a backend that is gone is
 // dead: its connections end, and when a whole sweep has seen none of them any
-// more it may name another backend. The lock of [services] guards it.
+// more it may name another backend. One that is down is dead to UDP, which has no
+// other way to learn of it. The lock of [services] guards it.
 type backendIDs struct {
 	d     *DataPlane
 	next  uint32 // never given out from here on
@@ -24,7 +25,7 @@ type backendIDs struct {
 type deadBackend struct {
 	service uint32 // whose totals it goes into
 	pass    uint64 // the first sweep that counts
-	gone    bool   // it is to be freed; else it may come back
+	gone    bool   // all its connections end, then it is freed; else those of UDP do, and it may come back
 }
 
 func newBackendIDs(d *DataPlane) *backendIDs {

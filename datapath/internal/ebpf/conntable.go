@@ -115,7 +115,8 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 // is visited by itself, and judged alike.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
-	ends := p.dead[m.BackendId]
+	gone, down := p.dead[m.BackendId]
+	ends := gone || down && datapath.Protocol(k.proto()) == datapath.UDP
 	if len(p.departed) > 0 && !ends {
 		other := v.twin((*K)(k))
 		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())

@@ -63,7 +63,7 @@ type pass struct {
 	cursor   *ebpf.MapBatchCursor
 	now      uint32
 	idle     idleTimeouts
-	dead     map[uint32]bool // backends whose connections end
+	dead     map[uint32]bool // backends whose connections end: all (true), or those of UDP
 	live     map[uint32]*backendTotals
 	closed   map[uint32]*backendTotals
 	used     [nexthopCount]bool
@@ -328,8 +328,8 @@ func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
 		}
 	}
 	dead := make(map[uint32]bool, len(s.backends.dead))
-	for id := range s.backends.dead {
-		dead[id] = true
+	for id, b := range s.backends.dead {
+		dead[id] = b.gone
 	}
 	return idle, dead
 }
