@@ -20,11 +20,17 @@ type space struct {
 	name string
 }
 
+// spaces are how many each test has had.
+var spaces = map[string]int{}
+
 // newSpace makes a namespace that goes with the test.
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	s := need(t)
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+	if spaces[name]++; spaces[name] > 1 {
+		name = fmt.Sprint(name, "-", spaces[name]) // go test -count: the one before may still be going
+	}
 	p := &space{site: s, t: t, name: name}
 	s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name))
 	t.Cleanup(func() {
