@@ -287,7 +287,8 @@ spec:
 }
 
 // TestPodTakenOut: a pod that is no server of a Service any more, but lives, keeps the
-// connections that it has, also where nobody is left for new ones.
+// connections that it has, also where nobody is left for new ones, and when the agents and
+// the daemons are killed.
 func TestPodTakenOut(t *testing.T) {
 	p := newSpace(t)
 	for i, name := range []string{"first", "second"} {
@@ -322,6 +323,18 @@ func TestPodTakenOut(t *testing.T) {
 	})
 	if name, err := kept.ask(); err != nil || name != who {
 		t.Errorf("the connection of before, with nobody left: %q, %v, want %q", name, err, who)
+	}
+	last := p.pod("last", p.Nodes[0].Name, "app: web", "")
+	for _, program := range []string{"/usr/sbin/loxilight-agent", "/usr/sbin/loxilightd"} {
+		p.kill(t, program, p.Nodes...)
+		serves(t, c, clusterIP(svc, 0), 1)
+		p.rolledOut(t, "kube-system", "daemonset/loxilight")
+		if name, err := kept.ask(); err != nil || name != who {
+			t.Errorf("the connection of before, after kill -9 of %s: %q, %v, want %q", program, name, err, who)
+		}
+	}
+	if seen := c.names(t, clusterIP(svc, 0), 10); seen[last.Metadata.Name] != 10 {
+		t.Errorf("new connections go to %v, want %s alone", seen, last.Metadata.Name)
 	}
 }
 

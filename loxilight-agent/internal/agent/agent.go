@@ -60,6 +60,7 @@ type Agent struct {
 	// Of the goroutine of Run.
 	keeper     *keeper.Keeper
 	translator *translator // nil: this node is not known yet
+	remembers  bool        // what an agent of before has left with the daemon was looked at
 }
 
 // New makes an agent, which does not do anything yet.

@@ -4,13 +4,22 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"net"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
 // departedStay is how long endpoints are remembered that have left their slices: what they
@@ -37,6 +46,37 @@ type departed struct {
 type departure struct {
 	slice *discoveryv1.EndpointSlice
 	until time.Time
+}
+
+// rememberDeparted takes over what an agent of before has left with the daemon.
+func (a *Agent) rememberDeparted(ctx context.Context) error {
+	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner}) {
+		if err != nil {
+			return err
+		}
+		key := kube.Key(o.Labels[services.LabelNamespace], o.Labels[services.LabelService])
+		s := a.services.Get(key)
+		if s == nil {
+			continue // it is gone, and all its connections end
+		}
+		port := services.PortLabelled(s, o.Labels[services.LabelPort])
+		if port == nil || port.Protocol == corev1.ProtocolUDP {
+			continue
+		}
+		var spec api.ServiceSpec
+		if err := decode(o.Spec, &spec); err != nil {
+			return err
+		}
+		if a.departed.adopt(key, port, spec.Backends, unpack(a.slices.By(key))) {
+			a.forgetLater(key)
+		}
+	}
+	return nil
+}
+
+// forgetLater translates a service again when those that leave it now are forgotten.
+func (a *Agent) forgetLater(service string) {
+	time.AfterFunc(a.departed.stay, func() { a.queue.put(item{itemService, service}, time.Time{}) })
 }
 
 func newDeparted() *departed { return &departed{stay: departedStay, of: map[string][]departure{}} }
@@ -75,11 +115,47 @@ func (d *departed) note(service string, old, now *packed) (left bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := slices.DeleteFunc(d.of[service], func(g departure) bool { return dead[address(&g.slice.Endpoints[0])] })
-	d.set(service, all)
+	d.set(service, slices.DeleteFunc(d.of[service], func(g departure) bool { return dead[address(&g.slice.Endpoints[0])] }))
+	return d.add(service, alive)
+}
+
+// add remembers endpoints of a service, as many as there is room for. d.mu is held.
+func (d *departed) add(service string, alive []departure) bool {
 	alive = alive[:min(len(alive), departedMax-d.count)]
-	d.set(service, append(all, alive...))
+	d.set(service, append(d.of[service], alive...))
 	return len(alive) > 0
+}
+
+// adopt takes over those of a port that the daemon has, and no slice of the service: an agent
+// of before remembered them, or they left while there was none. Whether these were
+// terminating nobody knows any more. It returns whether there is one.
+func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) bool {
+	known := map[string]bool{}
+	for _, s := range append(list, d.slices(service)...) {
+		for i := range s.Ports {
+			if p := &s.Ports[i]; p.Port != nil && p.Name != nil && *p.Name == port.Name {
+				for j := range s.Endpoints {
+					known[net.JoinHostPort(address(&s.Endpoints[j]), strconv.Itoa(int(*p.Port)))] = true
+				}
+			}
+		}
+	}
+	var alive []departure
+	for _, b := range backends {
+		at, err := netip.ParseAddrPort(b.Address)
+		if known[b.Address] || err != nil {
+			continue
+		}
+		family, number := discoveryv1.AddressTypeIPv4, int32(at.Port())
+		if at.Addr().Is6() {
+			family = discoveryv1.AddressTypeIPv6
+		}
+		ports := []discoveryv1.EndpointPort{{Name: &port.Name, Port: &number, Protocol: &port.Protocol}}
+		alive = append(alive, departure{leaving(family, ports, []string{at.Addr().String()}), time.Now().Add(d.stay)})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.add(service, alive)
 }
 
 // leaving is a slice of an endpoint that gets no new connections.

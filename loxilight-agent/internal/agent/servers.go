@@ -13,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
 // apiService is the Service of the API servers, as each cluster has it.
@@ -54,7 +55,7 @@ func (a *Agent) askBefore() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var addresses []string
-	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner, Labels: map[string]string{"namespace": "default", "service": "kubernetes"}}) {
+	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner, Labels: map[string]string{services.LabelNamespace: "default", services.LabelService: "kubernetes"}}) {
 		if err != nil {
 			return nil
 		}

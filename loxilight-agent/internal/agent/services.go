@@ -112,7 +112,7 @@ func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 		now = nil
 	}
 	if a.services.Get(service) != nil && a.departed.note(service, old, now) {
-		time.AfterFunc(a.departed.stay, func() { a.queue.put(item{itemService, service}, time.Time{}) })
+		a.forgetLater(service)
 	}
 }
 

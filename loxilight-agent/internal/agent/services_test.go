@@ -143,6 +143,58 @@ func TestEndpointsDepart(t *testing.T) {
 	expect("nothing is left of those of a Service of before", 0)
 }
 
+// TestDepartedStayWithTheDaemon: an agent that is restarted knows from the daemon who had
+// departed, and who has while there was none.
+func TestDepartedStayWithTheDaemon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s, gone := service("shop", "web", "10.96.0.7"), service("shop", "gone", "10.96.0.8")
+	s.Spec.ClusterIPs, s.Spec.IPFamilies = append(s.Spec.ClusterIPs, "fd96::7"), append(s.Spec.IPFamilies, corev1.IPv6Protocol)
+	s.Spec.Ports[0].Name, s.Spec.Ports[0].NodePort, s.Spec.Type = "http", 30080, corev1.ServiceTypeNodePort
+	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53})
+	with := func(name string, addresses ...string) *discoveryv1.EndpointSlice {
+		sl := slice("shop", "web", name, addresses...)
+		http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
+		sl.Ports[0].Name = &http
+		sl.Ports = append(sl.Ports, discoveryv1.EndpointPort{Name: &dns, Port: &port, Protocol: &udp})
+		return sl
+	}
+	six := with("web-6", "fd00:2::5", "fd00:2::6")
+	six.AddressType = discoveryv1.AddressTypeIPv6
+	w.kube.Set(s, with("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"), six, gone, slice("shop", "gone", "gone-a", "10.244.2.8"))
+	_, stop := w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/gone shop/web:dns shop/web:http shop/web:http/nodeport")
+	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.6"))
+	expect := func(what string, all int, addresses ...string) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			has := w.daemon.has()
+			for _, name := range []string{"shop/web:http", "shop/web:http/nodeport"} {
+				if spec := has["Service/"+name]; backends(spec) != all || !slices.Equal(down(t, spec), addresses) {
+					return false
+				}
+			}
+			spec := has["Service/shop/web:dns"]
+			return backends(spec) == all && len(down(t, spec)) == 0
+		})
+	}
+	expect("one has departed", 4, "10.244.2.7:8080")
+	stop()
+	six = with("web-6", "fd00:2::5")
+	six.AddressType = discoveryv1.AddressTypeIPv6
+	w.kube.Set(with("web-a", "10.244.2.5"), six)
+	w.kube.Delete(gone)
+	_, stop = w.agent()
+	expect("two more have while there was no agent", 2, "10.244.2.6:8080", "10.244.2.7:8080", "[fd00:2::6]:8080")
+	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http shop/web:http/nodeport")
+	stop()
+	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.7"))
+	w.stay = 3 * time.Second
+	w.agent()
+	expect("one is back", 3, "10.244.2.6:8080", "[fd00:2::6]:8080")
+	expect("all others are forgotten", 3)
+}
+
 // They are forgotten after a time.
 func TestDepartedAreForgotten(t *testing.T) {
 	t.Parallel()

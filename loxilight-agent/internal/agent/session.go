@@ -68,6 +68,12 @@ func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
 	defer sub.Close()
 	news := &news{}
 	reader.Go(func() { cancel(news.read(ctx, sub, a.queue.poke)) })
+	if !a.remembers {
+		if err := a.rememberDeparted(ctx); err != nil {
+			return false, ended(ctx, err)
+		}
+		a.remembers = true
+	}
 	if err := a.replace(ctx); err != nil {
 		return false, ended(ctx, err)
 	}

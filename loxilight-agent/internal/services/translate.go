@@ -25,6 +25,13 @@ const (
 	suffixExternal = "/external"     // external IPs
 )
 
+// Labels of all objects of a service.
+const (
+	LabelNamespace = "namespace"
+	LabelService   = "service"
+	LabelPort      = "port" // its name, or its number where it has none
+)
+
 // Translation is what one service means on a node.
 type Translation struct {
 	// Objects are those of the service, in the order of their names. A change of them
@@ -162,12 +169,10 @@ func (t *translator) port(p *corev1.ServicePort, list []wanted) {
 		translator: t, name: t.service.Namespace + "/" + t.service.Name,
 		endpoints: collect(t.node, p, t.slices, t.badEndpoint), idle: t.node.idleTimeout(p.Protocol),
 	}
-	label := strconv.Itoa(int(p.Port))
 	if p.Name != "" {
 		g.name += ":" + p.Name
-		label = p.Name
 	}
-	g.labels = map[string]string{"namespace": t.service.Namespace, "service": t.service.Name, "port": label}
+	g.labels = map[string]string{LabelNamespace: t.service.Namespace, LabelService: t.service.Name, LabelPort: portLabel(p)}
 	g.split()
 	for _, role := range []role{roleCluster, roleNodePort, roleLoadBalancer, roleExternal} {
 		of := slices.Clone(list)
@@ -187,6 +192,24 @@ func (t *translator) port(p *corev1.ServicePort, list []wanted) {
 		}
 	}
 	g.inside()
+}
+
+// portLabel is a port's name, or its number where it has none.
+func portLabel(p *corev1.ServicePort) string {
+	if p.Name != "" {
+		return p.Name
+	}
+	return strconv.Itoa(int(p.Port))
+}
+
+// PortLabelled returns the port of a service that an object is of by its label; nil: there
+// is none, or none any more.
+func PortLabelled(s *corev1.Service, label string) *corev1.ServicePort {
+	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return portLabel(&p) == label })
+	if i < 0 {
+		return nil
+	}
+	return &s.Spec.Ports[i]
 }
 
 func (t *translator) badEndpoint(text string) {
