@@ -200,12 +200,8 @@ func newWorld(t *testing.T) *world {
 // agent starts an agent; the function ends it.
 func (w *world) agent() (*Agent, func()) {
 	w.t.Helper()
-	k, err := kube.New(kube.Options{Kubeconfig: w.kubeconfig(), UserAgent: "test"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	a := New(Options{Config: w.config, NodeName: w.name, Kube: k, Daemon: w.daemon.Client, Log: log, Version: "test"})
+	a := New(Options{Config: w.config, NodeName: w.name, Kube: w.client(), Daemon: w.daemon.Client, Log: log, Version: "test"})
 	if w.stay != 0 {
 		a.departed.stay = w.stay
 	}
@@ -215,6 +211,16 @@ func (w *world) agent() (*Agent, func()) {
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	w.t.Cleanup(stop)
 	return a, stop
+}
+
+// client is one of the API server.
+func (w *world) client() *kube.Client {
+	w.t.Helper()
+	k, err := kube.New(kube.Options{Kubeconfig: w.kubeconfig(), UserAgent: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return k
 }
 
 // kubeconfig writes a file that says where the API server is.

@@ -50,11 +50,12 @@ func (a *Agent) noteServers() {
 	}
 }
 
-// askBefore asks the daemon where the API servers were when it was told last.
+// askBefore asks the daemon where the API servers were when it was told last: those that
+// served, or were there at all if none did.
 func (a *Agent) askBefore() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	var addresses []string
+	var addresses, down []string
 	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner, Labels: map[string]string{services.LabelNamespace: "default", services.LabelService: "kubernetes"}}) {
 		if err != nil {
 			return nil
@@ -64,8 +65,15 @@ func (a *Agent) askBefore() []string {
 			continue
 		}
 		for _, b := range spec.Backends {
-			addresses = append(addresses, b.Address)
+			if b.State == "down" {
+				down = append(down, b.Address)
+			} else {
+				addresses = append(addresses, b.Address)
+			}
 		}
+	}
+	if len(addresses) == 0 {
+		return down
 	}
 	return addresses
 }

@@ -4,8 +4,10 @@ package agent
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,4 +63,33 @@ func TestAPIServerIsReachedWithoutItsService(t *testing.T) {
 	}
 	w.kube.Start() // for the end of the test
 	fmt.Fprintln(w.log, "in step with the second API server after", time.Since(begin))
+}
+
+// TestServersOfBefore: those that were down are asked only where all were.
+func TestServersOfBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := New(Options{Config: w.config, NodeName: w.name, Kube: w.client(), Daemon: w.daemon.Client, Log: slog.Default()})
+	for _, test := range []struct {
+		states [2]string
+		want   []string
+	}{
+		{[2]string{"", ""}, []string{"192.0.2.1:6443", "192.0.2.2:6443"}},
+		{[2]string{"down", "draining"}, []string{"192.0.2.2:6443"}},
+		{[2]string{"down", "down"}, []string{"192.0.2.1:6443", "192.0.2.2:6443"}},
+	} {
+		spec := api.ServiceSpec{Frontends: []string{"10.96.0.1:443/tcp"}}
+		for i, state := range test.states {
+			spec.Backends = append(spec.Backends, api.Backend{Address: fmt.Sprintf("192.0.2.%d:6443", i+1), State: state})
+		}
+		if _, err := w.daemon.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{{
+			Kind: api.KindService, Name: "default/kubernetes:https", Owner: nodes.Owner, Labels: map[string]string{"namespace": "default", "service": "kubernetes"},
+			Spec: raw(t, spec),
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.askBefore(); !slices.Equal(got, test.want) {
+			t.Errorf("%q: %q, want %q", test.states, got, test.want)
+		}
+	}
 }
