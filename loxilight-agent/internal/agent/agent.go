@@ -114,6 +114,7 @@ func (a *Agent) Run(ctx context.Context) {
 		return
 	}
 	a.logCounts()
+	a.state.begin()
 	a.keepInStep(ctx)
 }
 

@@ -245,11 +245,12 @@ func (c *chaos) differs() string {
 			want[o.Kind+"/"+o.Name] = string(o.Spec)
 		}
 	}
-	self, err := nodes.Self(c.config, c.nodes["n1"])
+	put(nodes.Tunnel(c.config)...)
+	network, err := nodes.PodNetwork(c.config, c.nodes["n1"])
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	put(self...)
+	put(*network)
 	uplinks, err := nodes.Uplinks(c.nodes["n1"])
 	if err != nil {
 		c.t.Fatal(err)

@@ -94,13 +94,13 @@ func (s *state) condition(now time.Time) (status corev1.ConditionStatus, reason,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !s.daemon && now.Sub(s.since) < daemonGrace:
+	case !s.begun, !s.daemon && now.Sub(s.since) < daemonGrace:
 		return corev1.ConditionUnknown, "", ""
 	case !s.daemon:
 		return corev1.ConditionTrue, reasonNoDaemon, "the agent is out of step with loxilightd; what is in force goes on"
 	case s.pods == api.StateReady:
 		return corev1.ConditionFalse, reasonReady, "pods are carried"
-	case now.Sub(s.podsSince) < podsGrace:
+	case s.pods == "", now.Sub(s.podsSince) < podsGrace:
 		return corev1.ConditionUnknown, "", ""
 	}
 	return corev1.ConditionTrue, reasonNotReady, "PodNetwork/default is " + s.pods + ": " + s.podsMessage

@@ -5,11 +5,8 @@ package agent
 import (
 	"bytes"
 	"context"
-	"net"
 	"net/netip"
-	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -38,14 +35,16 @@ type departed struct {
 	stay time.Duration
 
 	mu    sync.Mutex
-	of    map[string][]departure // by namespace/name of the service, in the order in which they left
+	of    map[string][]*departure // by namespace/name of the service, in the order in which they left
 	count int
+	ended map[string]bool // service and address of those that ended before adopt was called; nil: it was
 }
 
-// departure is an endpoint, as a slice of its own.
+// departure is an endpoint with the ports by which it has left.
 type departure struct {
-	slice *discoveryv1.EndpointSlice
-	until time.Time
+	address string
+	ports   []discoveryv1.EndpointPort
+	until   time.Time
 }
 
 // rememberDeparted takes over what an agent of before has left with the daemon.
@@ -71,6 +70,7 @@ func (a *Agent) rememberDeparted(ctx context.Context) error {
 			a.forgetLater(key)
 		}
 	}
+	a.departed.adopted()
 	return nil
 }
 
@@ -79,7 +79,39 @@ func (a *Agent) forgetLater(service string) {
 	time.AfterFunc(a.departed.stay, func() { a.queue.put(item{itemService, service}, time.Time{}) })
 }
 
-func newDeparted() *departed { return &departed{stay: departedStay, of: map[string][]departure{}} }
+func newDeparted() *departed {
+	return &departed{stay: departedStay, of: map[string][]*departure{}, ended: map[string]bool{}}
+}
+
+// place is where an endpoint serves by one port of its slice.
+type place struct {
+	address, port string
+	number        int32
+}
+
+func placeOf(address string, p *discoveryv1.EndpointPort) place {
+	at := place{address: address}
+	if p.Name != nil {
+		at.port = *p.Name
+	}
+	if p.Port != nil {
+		at.number = *p.Port
+	}
+	return at
+}
+
+// places returns those of slices.
+func places(list []*discoveryv1.EndpointSlice) map[place]bool {
+	all := map[place]bool{}
+	for _, s := range list {
+		for i := range s.Endpoints {
+			for j := range s.Ports {
+				all[placeOf(address(&s.Endpoints[i]), &s.Ports[j])] = true
+			}
+		}
+	}
+	return all
+}
 
 // note takes down who has left a slice of the service by its change; now is nil where the
 // slice is gone. It returns whether somebody has.
@@ -87,100 +119,129 @@ func (d *departed) note(service string, old, now *packed) (left bool) {
 	if now != nil && bytes.Equal(old.raw, now.raw) {
 		return false
 	}
-	before, stays := old.slice(), map[string]bool{}
+	var after []*discoveryv1.EndpointSlice
+	here := map[string]bool{}
 	if now != nil {
-		if after := now.slice(); reflect.DeepEqual(after.Ports, before.Ports) {
-			for i := range after.Endpoints {
-				stays[address(&after.Endpoints[i])] = true
-			}
+		after = append(after, now.slice())
+		for i := range after[0].Endpoints {
+			here[address(&after[0].Endpoints[i])] = true
 		}
 	}
-	ports := slices.DeleteFunc(slices.Clone(before.Ports), func(p discoveryv1.EndpointPort) bool {
-		return p.Protocol != nil && *p.Protocol == corev1.ProtocolUDP
-	})
-	var alive []departure
-	dead := map[string]bool{}
-	for i := range before.Endpoints {
-		e := &before.Endpoints[i]
-		switch {
-		case stays[address(e)] || address(e) == "":
-		case e.Conditions.Terminating != nil && *e.Conditions.Terminating:
-			dead[address(e)] = true
-		case len(ports) > 0:
-			alive = append(alive, departure{leaving(before.AddressType, ports, e.Addresses), time.Now().Add(d.stay)})
-		}
-	}
-	if len(alive) == 0 && len(dead) == 0 {
-		return false
-	}
+	before, stays := old.slice(), places(after)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.set(service, slices.DeleteFunc(d.of[service], func(g departure) bool { return dead[address(&g.slice.Endpoints[0])] }))
-	return d.add(service, alive)
+	for i := range before.Endpoints {
+		e := &before.Endpoints[i]
+		at := address(e)
+		if !here[at] && e.Conditions.Terminating != nil && *e.Conditions.Terminating {
+			d.end(service, at)
+			continue
+		}
+		ports := slices.DeleteFunc(slices.Clone(before.Ports), func(p discoveryv1.EndpointPort) bool {
+			return p.Protocol != nil && *p.Protocol == corev1.ProtocolUDP || stays[placeOf(at, &p)]
+		})
+		left = d.add(service, at, ports) || left
+	}
+	return left
 }
 
-// add remembers endpoints of a service, as many as there is room for. d.mu is held.
-func (d *departed) add(service string, alive []departure) bool {
-	alive = alive[:min(len(alive), departedMax-d.count)]
-	d.set(service, append(d.of[service], alive...))
-	return len(alive) > 0
+// end forgets an endpoint whose pod is gone. d.mu is held.
+func (d *departed) end(service, address string) {
+	d.set(service, slices.DeleteFunc(d.of[service], func(g *departure) bool { return g.address == address }))
+	if d.ended != nil {
+		d.ended[service+" "+address] = true
+	}
+}
+
+// add remembers an endpoint of a service by ports, where there is room for it. d.mu is held.
+func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort) bool {
+	if address == "" || len(ports) == 0 {
+		return false
+	}
+	all := d.of[service]
+	i := slices.IndexFunc(all, func(g *departure) bool { return g.address == address })
+	if i < 0 {
+		if d.count >= departedMax {
+			return false
+		}
+		i = len(all)
+		d.set(service, append(all, &departure{address: address}))
+	}
+	g := d.of[service][i]
+	g.until = time.Now().Add(d.stay)
+	for _, p := range ports {
+		if !slices.ContainsFunc(g.ports, func(o discoveryv1.EndpointPort) bool { return placeOf(address, &o) == placeOf(address, &p) }) {
+			g.ports = append(g.ports, p)
+		}
+	}
+	return true
 }
 
 // adopt takes over those of a port that the daemon has, and no slice of the service: an agent
 // of before remembered them, or they left while there was none. Whether these were
 // terminating nobody knows any more. It returns whether there is one.
-func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) bool {
-	known := map[string]bool{}
-	for _, s := range append(list, d.slices(service)...) {
-		for i := range s.Ports {
-			if p := &s.Ports[i]; p.Port != nil && p.Name != nil && *p.Name == port.Name {
-				for j := range s.Endpoints {
-					known[net.JoinHostPort(address(&s.Endpoints[j]), strconv.Itoa(int(*p.Port)))] = true
-				}
-			}
-		}
-	}
-	var alive []departure
-	for _, b := range backends {
-		at, err := netip.ParseAddrPort(b.Address)
-		if known[b.Address] || err != nil {
-			continue
-		}
-		family, number := discoveryv1.AddressTypeIPv4, int32(at.Port())
-		if at.Addr().Is6() {
-			family = discoveryv1.AddressTypeIPv6
-		}
-		ports := []discoveryv1.EndpointPort{{Name: &port.Name, Port: &number, Protocol: &port.Protocol}}
-		alive = append(alive, departure{leaving(family, ports, []string{at.Addr().String()}), time.Now().Add(d.stay)})
-	}
+func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) (left bool) {
+	known := places(list)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.add(service, alive)
+	for _, b := range backends {
+		at, err := netip.ParseAddrPort(b.Address)
+		if err != nil {
+			continue
+		}
+		address, number := at.Addr().String(), int32(at.Port())
+		if p := (discoveryv1.EndpointPort{Name: &port.Name, Port: &number, Protocol: &port.Protocol}); !known[placeOf(address, &p)] && !d.ended[service+" "+address] {
+			left = d.add(service, address, []discoveryv1.EndpointPort{p}) || left
+		}
+	}
+	return left
 }
 
-// leaving is a slice of an endpoint that gets no new connections.
-func leaving(family discoveryv1.AddressType, ports []discoveryv1.EndpointPort, addresses []string) *discoveryv1.EndpointSlice {
-	return &discoveryv1.EndpointSlice{AddressType: family, Ports: ports, Endpoints: []discoveryv1.Endpoint{{
-		Addresses:  addresses,
+// adopted notes that adopt is not called any more.
+func (d *departed) adopted() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = nil
+}
+
+// slice is the endpoint as one of its own, which gets no new connections.
+func (g *departure) slice() *discoveryv1.EndpointSlice {
+	family := discoveryv1.AddressTypeIPv4
+	if a, err := netip.ParseAddr(g.address); err == nil && a.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	return &discoveryv1.EndpointSlice{AddressType: family, Ports: g.ports, Endpoints: []discoveryv1.Endpoint{{
+		Addresses:  []string{g.address},
 		Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)},
 	}}}
 }
 
+// address is the one that counts, as it is written most shortly; empty: there is none.
 func address(e *discoveryv1.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""
 	}
+	if a, err := netip.ParseAddr(e.Addresses[0]); err == nil {
+		return a.String()
+	}
 	return e.Addresses[0]
 }
 
-// slices returns those of a service that are remembered still.
-func (d *departed) slices(service string) (list []*discoveryv1.EndpointSlice) {
+// with returns slices of a service with those that are remembered still. Who is in one again
+// is forgotten, by the ports that it has there.
+func (d *departed) with(service string, list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
-	d.set(service, slices.DeleteFunc(d.of[service], func(g departure) bool { return !now.Before(g.until) }))
+	if len(d.of[service]) == 0 {
+		return list
+	}
+	now, back := time.Now(), places(list)
+	d.set(service, slices.DeleteFunc(d.of[service], func(g *departure) bool {
+		g.ports = slices.DeleteFunc(slices.Clone(g.ports), func(p discoveryv1.EndpointPort) bool { return back[placeOf(g.address, &p)] })
+		return len(g.ports) == 0 || !now.Before(g.until)
+	}))
 	for _, g := range d.of[service] {
-		list = append(list, g.slice)
+		list = append(list, g.slice())
 	}
 	return list
 }
@@ -192,7 +253,7 @@ func (d *departed) forget(service string) {
 	d.set(service, nil)
 }
 
-func (d *departed) set(service string, all []departure) {
+func (d *departed) set(service string, all []*departure) {
 	d.count += len(all) - len(d.of[service])
 	if len(all) == 0 {
 		delete(d.of, service)

@@ -98,7 +98,7 @@ func (a *Agent) Alive() (alive bool, updated time.Time) {
 	n := a.state.numbers()
 	now := time.Now()
 	switch {
-	case !n.synced: // the API server may take its time
+	case !n.begun: // the API server may take its time
 		return true, n.updated
 	case !n.daemon:
 		return now.Sub(n.since) < stuckAfter, n.updated
@@ -131,8 +131,8 @@ func (a *Agent) Eligible() bool {
 }
 
 // Healthy says whether services of this node are served, for load balancers that ask for
-// one of them.
+// one of them: also while the node is about to go, since its endpoints may be the last ones.
 func (a *Agent) Healthy() bool {
 	alive, _ := a.Alive()
-	return alive && a.Eligible()
+	return alive
 }

@@ -206,10 +206,17 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 func TestWhatNobodyCanSayStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
+	ports := service("shop", "web", "10.96.0.7")
+	ports.Spec.Type, ports.Spec.ExternalTrafficPolicy, ports.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal, 30080
+	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"), ports, slice("shop", "web", "web-a", "10.244.1.5"))
 	_, stop := w.agent()
+	started := false // an agent has that was never told this node's addresses
+	var door string
 	all := func(when string) {
 		t.Helper()
+		if spec := w.daemon.has()["Service/shop/web/nodeport"]; spec != door && door != "" && !started {
+			t.Errorf("%s: the node's port is %s, want %s", when, spec, door)
+		}
 		for kind, names := range map[string]string{
 			api.KindPeer: "n2 n3", api.KindInterface: nodes.Uplink, api.KindPodNetwork: nodes.Network, api.KindTunnel: nodes.Overlay,
 		} {
@@ -219,13 +226,18 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 		}
 	}
 	w.inStep(api.KindPeer, "n2 n3")
+	w.inStep(api.KindService, "default/kubernetes shop/web shop/web/nodeport")
 	all("at first")
+	door = w.daemon.has()["Service/shop/web/nodeport"]
+	if !strings.Contains(door, "192.0.2.1:30080") || !strings.Contains(door, "10.244.1.0/24") {
+		t.Errorf("the node's port is %s", door)
+	}
 	// A node that can be understood tells that the rest was looked at.
 	n := 3
 	told := func(when string) {
 		t.Helper()
 		n++
-		name := fmt.Sprintf("n%d", n)
+		name := fmt.Sprintf("z%d", n)
 		w.kube.Set(node(name, fmt.Sprintf("192.0.2.%d", n), fmt.Sprintf("10.244.%d.0/24", n)))
 		w.inStep(api.KindPeer, "n2 n3 "+name)
 		w.kube.Delete(node(name, ""))
@@ -241,7 +253,13 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	w.daemon.kill()
 	w.daemon.start()
 	told("to a daemon that has started")
+	w.kube.Set(node("n1", ""))
+	told("without this node's addresses and podCIDRs")
+	w.daemon.kill()
+	w.daemon.start()
+	told("without them, to a daemon that has started")
 	stop()
+	started = true
 	w.agent()
 	told("by an agent that has started")
 	w.kube.Delete(node("n1", ""))

@@ -56,6 +56,9 @@ func TestProbesAndFigures(t *testing.T) {
 	if code, _ := ask("/livez"); code != http.StatusOK {
 		t.Errorf("livez: %d, but the agent is well", code)
 	}
+	if !a.Healthy() {
+		t.Error("balancers that ask for a service are told that the node does not serve it")
+	}
 	s := slice("default", "kubernetes", "kubernetes", "192.0.2.100", "192.0.2.101")
 	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(-time.Second).Format(time.RFC3339Nano)}
 	w.kube.Set(s)
@@ -80,5 +83,56 @@ func TestProbesAndFigures(t *testing.T) {
 	eventually(t, "not ready", func() bool { code, _ := ask("/readyz"); return code == http.StatusServiceUnavailable })
 	if code, _ := ask("/livez"); code != http.StatusOK {
 		t.Errorf("livez: %d right after the daemon was killed", code)
+	}
+}
+
+// TestProbesWithoutDaemon: an agent that has everything to tell, and nobody to tell it to, is
+// not well after two minutes, and says so of the node after one; before it has, nobody knows.
+func TestProbesWithoutDaemon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.daemon.kill()
+	a, _ := w.agent()
+	eventually(t, "everything is known", func() bool { return a.state.numbers().begun })
+	expect := func(what string, since time.Duration, alive bool, status corev1.ConditionStatus) {
+		t.Helper()
+		a.state.mu.Lock()
+		a.state.since = time.Now().Add(-since)
+		a.state.mu.Unlock()
+		if got, _ := a.Alive(); got != alive {
+			t.Errorf("%s: alive %t", what, got)
+		}
+		if got, _, _ := a.state.condition(time.Now()); got != status {
+			t.Errorf("%s: NetworkUnavailable is %s, want %s", what, got, status)
+		}
+	}
+	expect("at first", 0, true, corev1.ConditionUnknown)
+	expect("after a minute", daemonGrace+time.Second, true, corev1.ConditionTrue)
+	expect("after two", stuckAfter+time.Second, false, corev1.ConditionTrue)
+	if a.Healthy() {
+		t.Error("balancers are told that services are served")
+	}
+	a.state.mu.Lock()
+	a.state.begun = false
+	a.state.mu.Unlock()
+	expect("before all was listed", stuckAfter+time.Second, true, corev1.ConditionUnknown)
+	w.daemon.start()
+}
+
+// TestConditionWaitsForTheNetwork: a daemon that was only just told everything has not said
+// yet how the network of pods is, however long that took.
+func TestConditionWaitsForTheNetwork(t *testing.T) {
+	s := newState()
+	s.begin()
+	s.podsSince = time.Now().Add(-time.Hour)
+	s.inStep()
+	if status, _, message := s.condition(time.Now().Add(2 * podsGrace)); status != corev1.ConditionUnknown {
+		t.Errorf("NetworkUnavailable is %s: %s", status, message)
+	}
+	s.network(api.StatePending, "not yet")
+	for after, want := range map[time.Duration]corev1.ConditionStatus{podsGrace / 2: corev1.ConditionUnknown, 2 * podsGrace: corev1.ConditionTrue} {
+		if status, _, _ := s.condition(time.Now().Add(after)); status != want {
+			t.Errorf("%s after: NetworkUnavailable is %s, want %s", after, status, want)
+		}
 	}
 }

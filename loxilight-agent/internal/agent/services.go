@@ -139,6 +139,9 @@ func (a *Agent) newTranslator(node *corev1.Node) *translator {
 		}
 	}
 	t.node = services.NewNode(node, t.prefixes)
+	if a.translator != nil {
+		t.node.Complete(a.translator.node)
+	}
 	if len(t.prefixes) > 0 {
 		a.health.SetAddresses(t.node.NodePorts)
 	}
@@ -199,7 +202,7 @@ func (a *Agent) translateService(key string, since time.Time) {
 
 func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 	a.translator.announce(a, key, s)
-	slices := append(unpack(a.slices.By(key)), a.departed.slices(key)...)
+	slices := a.departed.with(key, unpack(a.slices.By(key)))
 	t := services.TranslateService(a.translator.node, s, slices, a.translator.claims)
 	a.keeper.Set(groupService+key, t.Objects, since)
 	a.health.Set(services.Key{Namespace: s.Namespace, Name: s.Name}, t.Health)

@@ -221,15 +221,68 @@ func TestDepartedAreBounded(t *testing.T) {
 		p, _ := pack(slice("shop", "web", "web-a", addresses...))
 		return p
 	}
+	count := func(what string, web, mail, all int) {
+		t.Helper()
+		if w, m := len(d.with("shop/web", nil)), len(d.with("shop/mail", nil)); w != web || m != mail || d.count != all {
+			t.Errorf("%s: %d and %d, %d in all, want %d, %d and %d", what, w, m, d.count, web, mail, all)
+		}
+	}
 	d.note("shop/web", pack(addresses...), nil)
 	d.note("shop/mail", pack("10.245.0.1", "10.245.0.2"), nil)
-	if web, mail := len(d.slices("shop/web")), len(d.slices("shop/mail")); web != departedMax-1 || mail != 1 {
-		t.Errorf("%d and %d", web, mail)
-	}
+	count("one place is left", departedMax-1, 1, departedMax)
+	d.note("shop/web", pack(addresses[0]), nil)
+	count("again", departedMax-1, 1, departedMax)
+	d.with("shop/web", []*discoveryv1.EndpointSlice{pack(addresses[1:]...).slice()})
+	count("all but one are back", 1, 1, 2)
 	d.forget("shop/web")
 	d.note("shop/mail", pack("10.245.0.3", "10.245.0.2"), pack("10.245.0.2"))
-	if web, mail := len(d.slices("shop/web")), len(d.slices("shop/mail")); web != 0 || mail != 2 || d.count != 2 {
-		t.Errorf("%d and %d, %d in all", web, mail, d.count)
+	count("one more", 0, 2, 2)
+}
+
+// TestDepartedByPorts: what is taken down of an endpoint are the ports by which it has left.
+func TestDepartedByPorts(t *testing.T) {
+	d := newDeparted()
+	with := func(terminating bool, numbers ...int32) *packed {
+		s := slice("shop", "web", "web-a", "fd00:0:0::5")
+		s.AddressType = discoveryv1.AddressTypeIPv6
+		s.Endpoints[0].Conditions.Terminating = &terminating
+		s.Ports = nil
+		for i := range numbers {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", numbers[i])), Port: &numbers[i]})
+		}
+		p, _ := pack(s)
+		return p
+	}
+	expect := func(what string, want ...int32) {
+		t.Helper()
+		var got []int32
+		for _, s := range d.with("shop/web", nil) {
+			if s.AddressType != discoveryv1.AddressTypeIPv6 || s.Endpoints[0].Addresses[0] != "fd00::5" {
+				t.Errorf("%s: %+v", what, s)
+			}
+			for _, p := range s.Ports {
+				got = append(got, *p.Port)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	d.note("shop/web", with(false, 80), with(false, 80, 443))
+	expect("a port was added")
+	d.note("shop/web", with(false, 80, 443), with(false, 443))
+	expect("one is no more", 80)
+	d.note("shop/web", with(false, 443), nil)
+	expect("it has left", 80, 443)
+	d.with("shop/web", []*discoveryv1.EndpointSlice{with(false, 80).slice()})
+	expect("it is back by one", 443)
+	d.note("shop/web", with(true, 80), nil)
+	expect("it has ended")
+	port := &corev1.ServicePort{Name: "p443", Protocol: corev1.ProtocolTCP}
+	backends := []api.Backend{{Address: "[fd00::5]:443"}, {Address: "[fd00::6]:443"}}
+	d.adopt("shop/web", port, backends, nil)
+	if all := d.with("shop/web", nil); len(all) != 1 || all[0].Endpoints[0].Addresses[0] != "fd00::6" {
+		t.Errorf("adopted are %v, want the one that has not ended", all)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // the node, metrics.
 type state struct {
 	mu          sync.Mutex
-	synced      bool      // the daemon has had everything once
+	begun       bool      // everything is known that the daemon is to be told
+	synced      bool      // it has had everything once
 	daemon      bool      // it is in step now
 	since       time.Time // since when it is, or is not
 	pods        string    // state of the PodNetwork; empty: nobody knows yet
@@ -47,11 +48,21 @@ func (s *state) poke() {
 	}
 }
 
+// begin notes that the daemon is told from now on; before, nobody has spoken to it.
+func (s *state) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun, s.since = true, time.Now()
+}
+
 func (s *state) inStep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.daemon {
 		s.since = time.Now()
+	}
+	if !s.synced {
+		s.podsSince = time.Now()
 	}
 	s.synced, s.daemon, s.failure = true, true, ""
 	s.poke()
@@ -70,7 +81,7 @@ func (s *state) lost(err error) {
 
 // numbers is what figures and probes are made of.
 type numbers struct {
-	synced, daemon   bool
+	begun, daemon    bool
 	since, updated   time.Time
 	objects, refused int
 }
@@ -78,7 +89,7 @@ type numbers struct {
 func (s *state) numbers() numbers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return numbers{s.synced, s.daemon, s.since, s.updated, s.objects, s.refused}
+	return numbers{s.begun, s.daemon, s.since, s.updated, s.objects, s.refused}
 }
 
 // count notes what the daemon has and does not have.

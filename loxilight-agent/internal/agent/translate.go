@@ -17,6 +17,7 @@ import (
 // Groups of objects: what one thing of the cluster becomes.
 const (
 	groupSelf    = "self"
+	groupNetwork = "network"
 	groupUplinks = "uplinks"
 	groupNode    = "node/"
 	groupService = "service/"
@@ -99,9 +100,10 @@ func (a *Agent) translateAll() {
 // translateSelf keeps what is in force where the node is not in the cluster any more.
 func (a *Agent) translateSelf() {
 	node := a.self()
-	selfRefs, uplinkRefs := nodes.SelfRefs()
+	tunnelRef, uplinkRefs := nodes.SelfRefs()
 	if node == nil {
-		a.keeper.Keep(groupSelf, selfRefs...)
+		a.keeper.Keep(groupSelf, tunnelRef)
+		a.keeper.Keep(groupNetwork, podNetwork)
 		a.keeper.Keep(groupUplinks, uplinkRefs...)
 		a.log.Warn("this node is not in the cluster any more; what is in force goes on", slog.String("node", a.o.NodeName))
 		return
@@ -115,13 +117,16 @@ func (a *Agent) translateSelf() {
 	} else {
 		a.keeper.Keep(groupUplinks, uplinkRefs...)
 	}
-	objects, err := nodes.Self(a.o.Config, node)
+	a.keeper.Set(groupSelf, nodes.Tunnel(a.o.Config), time.Time{})
+	network, err := nodes.PodNetwork(a.o.Config, node)
 	if err != nil {
 		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
-		a.keeper.Keep(groupSelf, selfRefs...)
+	}
+	if network == nil { // what is in force goes on
+		a.keeper.Keep(groupNetwork, podNetwork)
 		return
 	}
-	a.keeper.Set(groupSelf, objects, time.Time{})
+	a.keeper.Set(groupNetwork, []api.Object{*network}, time.Time{})
 }
 
 func (a *Agent) translateNode(name string, since time.Time) {

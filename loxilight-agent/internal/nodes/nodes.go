@@ -41,33 +41,36 @@ const Owner = "k8s"
 // uplinksMax is how many uplinks there may be.
 const uplinksMax = 8
 
-// SelfRefs names all objects that Self and Uplinks may return.
-func SelfRefs() (self, uplinks []api.ObjectRef) {
+// SelfRefs names all objects that Tunnel and Uplinks may return.
+func SelfRefs() (tunnel api.ObjectRef, uplinks []api.ObjectRef) {
 	uplinks = []api.ObjectRef{{Kind: api.KindInterface, Name: Uplink}, {Kind: api.KindInterface, Name: Uplink + "4"}, {Kind: api.KindInterface, Name: Uplink + "6"}}
 	for i := 2; i <= uplinksMax; i++ {
 		uplinks = append(uplinks, api.ObjectRef{Kind: api.KindInterface, Name: fmt.Sprintf("%s-%d", Uplink, i)})
 	}
-	return []api.ObjectRef{{Kind: api.KindTunnel, Name: Overlay}, {Kind: api.KindPodNetwork, Name: Network}}, uplinks
+	return api.ObjectRef{Kind: api.KindTunnel, Name: Overlay}, uplinks
 }
 
-// Self returns what the node itself is to its daemon, besides its uplinks: without podCIDRs,
-// which it is given some time after it has joined the cluster, it has no network of pods yet.
-func Self(cfg *config.Config, node *corev1.Node) (objects []api.Object, err error) {
+// Tunnel returns the one to other nodes; none: pods are routed.
+func Tunnel(cfg *config.Config) []api.Object {
 	if t := tunnel(cfg); t != nil {
-		objects = append(objects, object(api.KindTunnel, Overlay, t))
+		return []api.Object{object(api.KindTunnel, Overlay, t)}
 	}
+	return nil
+}
+
+// PodNetwork returns the network of the node's pods; nil: it has no podCIDRs, which it is
+// given some time after it has joined the cluster.
+func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
-	if err != nil {
-		return objects, err
-	}
-	if len(cidrs) == 0 {
-		return objects, nil
+	if err != nil || len(cidrs) == 0 {
+		return nil, err
 	}
 	spec := api.PodNetworkSpec{Subnets: cidrs}
 	if cfg.Masquerade.Enabled {
 		spec.Masquerade = &api.PodMasquerade{Enabled: true, Except: cfg.Masquerade.Except}
 	}
-	return append(objects, object(api.KindPodNetwork, Network, spec)), nil
+	o := object(api.KindPodNetwork, Network, spec)
+	return &o, nil
 }
 
 // Peer returns what another node is; nil: it does not tell yet where its pods are, or where it

@@ -58,10 +58,13 @@ PodNetwork/default {"subnets":["10.244.3.0/24"]}`},
 		if err != nil {
 			t.Fatal(err)
 		}
-		self, err := Self(test.cfg, test.node)
-		got = append(got, self...)
+		got = append(got, Tunnel(test.cfg)...)
+		network, err := PodNetwork(test.cfg, test.node)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if network != nil {
+			got = append(got, *network)
 		}
 		if text(got) != test.want {
 			t.Errorf("got\n%s\nwant\n%s", text(got), test.want)

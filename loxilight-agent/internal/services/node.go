@@ -40,6 +40,7 @@ type Node struct {
 	// also where only endpoints of this node serve clients from outside: the node's pods,
 	// and the node itself.
 	Inside []netip.Prefix
+	pods   []netip.Prefix // of Inside, the subnets of pods
 	// ProxyName is the label of the services that are ours; empty: those without it.
 	ProxyName string
 	// IdleTimeout is after how long connections end that carried nothing; zero: as the
@@ -67,13 +68,30 @@ func NewNode(n *corev1.Node, nodePorts []netip.Prefix, more ...netip.Addr) *Node
 	node.NodePorts = chooseAddrs(node.Own, nodePorts)
 	for _, text := range podCIDRs(n) {
 		if p, err := netip.ParsePrefix(text); err == nil {
-			node.Inside = append(node.Inside, p.Masked())
+			node.pods = append(node.pods, p.Masked())
 		}
 	}
-	for _, a := range node.Own {
-		node.Inside = append(node.Inside, netip.PrefixFrom(a, a.BitLen()))
-	}
+	node.setInside()
 	return node
+}
+
+// Complete takes from what the node was before what its object does not tell at all: it may
+// have joined the cluster again, and will be told of its addresses and subnets later.
+func (n *Node) Complete(before *Node) {
+	if len(n.Own) == 0 {
+		n.Own, n.NodePorts = before.Own, before.NodePorts
+	}
+	if len(n.pods) == 0 {
+		n.pods = before.pods
+	}
+	n.setInside()
+}
+
+func (n *Node) setInside() {
+	n.Inside = slices.Clone(n.pods)
+	for _, a := range n.Own {
+		n.Inside = append(n.Inside, netip.PrefixFrom(a, a.BitLen()))
+	}
 }
 
 func podCIDRs(n *corev1.Node) []string {
