@@ -121,7 +121,7 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 		other := v.twin((*K)(k))
 		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())
 	}
-	if m.NatId != 0 && !ends {
+	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
 		other := v.twin((*K)(k))
 		comes, leaves := k.tuple(), KP(&other).tuple()
 		leaves.Source, leaves.Destination = leaves.Destination, leaves.Source

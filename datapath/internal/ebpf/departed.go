@@ -26,6 +26,16 @@ type zoneAddr struct {
 	addr netip.Addr
 }
 
+// departedAt is where connections of an address are looked for that is nobody's in a zone:
+// in all of them, since what one translates to it goes on to the other; but one of a link is
+// of its own zone alone.
+func departedAt(zone uint8, a netip.Addr) zoneAddr {
+	if !a.IsLinkLocalUnicast() {
+		zone = 0
+	}
+	return zoneAddr{zone, a}
+}
+
 type departure struct {
 	tick uint32 // connections that began later are another's
 	at   time.Time
@@ -37,15 +47,15 @@ func (d *departed) leave(zone uint8, a netip.Addr) {
 	if d.left == nil {
 		d.left = make(map[zoneAddr]departure)
 	}
-	d.left[zoneAddr{zone, a}] = departure{nowTick(), time.Now()}
+	d.left[departedAt(zone, a)] = departure{nowTick(), time.Now()}
 }
 
 // back says that somebody has the address again.
 func (d *departed) back(zone uint8, a netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if was, ok := d.left[zoneAddr{zone, a}]; ok && time.Since(was.at) < departedGrace {
-		delete(d.left, zoneAddr{zone, a})
+	if was, ok := d.left[departedAt(zone, a)]; ok && time.Since(was.at) < departedGrace {
+		delete(d.left, departedAt(zone, a))
 	}
 }
 
@@ -80,7 +90,7 @@ func (p *pass) departs(m *kernelCtMeta, zone uint8, comes, back datapath.Tuple) 
 		return false
 	}
 	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, back.Source, back.Destination} {
-		if left, ok := p.departed[zoneAddr{zone, a.Addr()}]; ok && int32(m.CreatedTick-left.tick) <= 0 {
+		if left, ok := p.departed[departedAt(zone, a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
 			return true
 		}
 	}

@@ -368,6 +368,32 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
+// TestDepartedInAllZones: what one zone translates to an address of a pod goes on to the other
+// one. Addresses of links are the same in both by chance.
+func TestDepartedInAllZones(t *testing.T) {
+	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
+	d := &departed{}
+	d.leave(zoneSwitch, pod)
+	d.leave(zoneSwitch, local)
+	for a, left := range d.left {
+		left.at = left.at.Add(-departedGrace)
+		d.left[a] = left
+	}
+	p := &pass{departed: d.passBegins()}
+	for _, test := range []struct {
+		zone uint8
+		addr netip.Addr
+		want bool
+	}{{zoneSwitch, pod, true}, {zoneHost, pod, true}, {zoneSwitch, local, true}, {zoneHost, local, false}, {zoneHost, outside, false}} {
+		comes := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.MustParseAddrPort("192.0.2.1:514")}
+		back := datapath.Tuple{Source: netip.AddrPortFrom(test.addr, 514), Destination: netip.AddrPortFrom(outside, 514)}
+		m := kernelCtMeta{State: uint8(kernelCtStateCT_ESTABLISHED)}
+		if got := p.departs(&m, test.zone, comes, back); got != test.want {
+			t.Errorf("zone %d, %s: %t, want %t", test.zone, test.addr, got, test.want)
+		}
+	}
+}
+
 // TestGuardIsRepaired: where a stranger took one of the programs off, the device is down for
 // as long as the other is attached anew.
 func TestGuardIsRepaired(t *testing.T) {

@@ -233,6 +233,50 @@ func TestAddressGoes(t *testing.T) {
 	}
 }
 
+// TestAddressGoesOfService: the same of a service's connection, whose source a rule translates.
+func TestAddressGoesOfService(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	ctx := context.Background()
+	n.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
+	n.backends.ServeUDP(t, "10.0.1.11:8080", "udp-0")
+	n.ok(n.d.Services().Update(ctx, "web", web(1)))
+	var c net.Conn
+	n.client.Do(t, func() (err error) {
+		c, err = net.Dial("udp", "198.51.100.10:80")
+		return err
+	})
+	defer c.Close()
+	if n.datagram(c) == "" {
+		t.Fatal("no answer")
+	}
+	list := func() []datapath.Connection {
+		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
+		n.ok(err)
+		return list
+	}
+	if l := list(); len(l) != 1 || !l[0].SNAT || l[0].Reply.Destination.Addr().String() != "10.0.1.1" {
+		t.Fatalf("connections %+v, want one by the address of out0", l)
+	}
+	n.node.Addr(t, "out0", "10.0.1.99/24")
+	n.node.Run(t, "ip", "addr", "del", "10.0.1.1/24", "dev", "out0")
+	n.node.Addr(t, "out0", "10.0.1.99/24")
+	testnet.Eventually(t, time.Second, "the connection has ended, both directions of it", func() bool {
+		n.ok(n.d.sweeper.whole(nil))
+		entries := uint64(0)
+		for i := range n.d.sweeper.tables {
+			entries += n.d.sweeper.entries(i)
+		}
+		return entries == 0
+	})
+	if n.datagram(c) == "" {
+		t.Error("no answer after the change")
+	}
+	if l := list(); len(l) != 1 || l[0].Reply.Destination.Addr().String() != "10.0.1.99" {
+		t.Errorf("connections %+v, want one by the address of now", l)
+	}
+}
+
 // TestBesideNetfilter: nftables masquerades what leaves by one device, a NAT what leaves by
 // another; each keeps to its own.
 func TestBesideNetfilter(t *testing.T) {

@@ -286,7 +286,7 @@ func (w *sweeper) entries(table int) uint64 {
 // idleFor returns after how many idle ticks a connection ends; 0: never, it is not
 // known yet what its service wants.
 func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
-	if m.NatId != 0 {
+	if m.NatId != 0 && m.ServiceId == 0 {
 		if t := translatedIdle(kernelCtState(m.State), datapath.Protocol(proto)); t != 0 {
 			return t
 		}
