@@ -56,10 +56,13 @@ func TestNothingHappensByItself(t *testing.T) {
 func TestPurgeInService(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
+	const conflist = "/etc/cni/net.d/10-loxilight.conflist"
+	run(t, "mkdir", "-p", filepath.Dir(conflist))
 	before, beforeFiles := network(t), files(t)
 	for range 2 {
 		install(t, deb)
 		apply(t)
+		run(t, "cp", "/usr/share/loxilight/10-loxilight.conflist", conflist) // as llcli cni install does, once pods can be attached
 		s.expectServed(t, "with the service", "b1", "b2")
 		if len(diff(before, network(t))) == 0 {
 			t.Error("a daemon in service is not to be seen: this test sees nothing")
@@ -70,6 +73,9 @@ func TestPurgeInService(t *testing.T) {
 		run(t, "usermod", "--append", "--groups", "loxilight", "nobody")
 		run(t, "dpkg", "--purge", "loxilight")
 		expectSame(t, "after the purge", before, network(t))
+		if _, err := os.Stat(conflist); err == nil {
+			t.Errorf("%s is there after the purge: runtimes call a plugin that is gone", conflist)
+		}
 		expectSame(t, "files after the purge", beforeFiles, files(t))
 		s.expectServed(t, "after the purge", "node")
 		if _, err := try("systemd-detect-virt", "--container"); err == nil {
