@@ -133,9 +133,10 @@ func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint
 	return !p.local[kernelLocalKey{Addr: addrOf(outer), Zone: uint32(zone)}]
 }
 
-// note takes down which ports the answers to a connection come to.
+// note takes down which ports the answers to a connection come to, and which strangers use.
 func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
-	if m.NatId == 0 || m.Flags&(ctReply|ctSNAT) != ctReply|ctSNAT {
+	inwards := m.Flags&(ctReply|ctDNAT) == ctDNAT && p.shared[m.NatId]
+	if m.NatId == 0 || m.Flags&(ctReply|ctSNAT) != ctReply|ctSNAT && !inwards {
 		return
 	}
 	if p.shared[m.NatId] {

@@ -136,6 +136,51 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
+// TestMappingOfStrangers: a mapping stays while somebody uses it who came in by it, although
+// the connection that made it is gone (RFC 4787, REQ-6: what the inside answers refreshes it).
+func TestMappingOfStrangers(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	rule := masquerade("out0")
+	rule.Mapping, rule.Filtering = datapath.EndpointIndependent, datapath.EndpointIndependent
+	n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+	reflector(t, n.backends, "10.0.1.11:3478")
+	c := n.client.ListenUDP(t, "192.0.2.10:5000")
+	outer := seenBy(t, c, "10.0.1.11:3478")
+	if !hears(t, c, n.backends, "10.0.1.13:777", outer) {
+		t.Fatal("a stranger is not heard")
+	}
+	later := func(what string, want int) {
+		t.Helper()
+		w := n.d.sweeper
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.begin()
+		w.pass.nat.began += mappingIdle + 10
+		for done := false; !done; {
+			var err error
+			done, err = w.step(time.Now().Add(sweepBudget))
+			n.ok(err)
+		}
+		left := 0
+		n.ok(batches(n.d.maps[kernelMapLlMappingOuter], func(keys []kernelMappingKey, _ []kernelMapping) error {
+			left += len(keys)
+			return nil
+		}))
+		if left != want {
+			t.Errorf("%s: %d mappings, want %d", what, left, want)
+		}
+	}
+	flush := func(addr string) {
+		_, err := n.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{Either: []netip.Addr{netip.MustParseAddr(addr)}})
+		n.ok(err)
+	}
+	flush("10.0.1.11")
+	later("with the stranger's connection", 1)
+	flush("10.0.1.13")
+	later("without any", 0)
+}
+
 // TestFilteringChanges: who may use a mapping that is there is as the rule says now, and its
 // port one that the rule gives out now.
 func TestFilteringChanges(t *testing.T) {
