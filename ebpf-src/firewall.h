@@ -239,6 +239,10 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		goto out;
 	}
 	if (flags & CT_F_REPLY) {
+		/* What an answer does not tell of the first packet, the next one of its side does. */
+		if (rules->flags & RULES_F_FRAME ||
+		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
+			return unknown;
 		/* The key of the other direction is the tuple as it came in. */
 		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 			return unknown;

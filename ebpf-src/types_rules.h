@@ -21,6 +21,7 @@ struct rules {
 };
 
 #define RULES_F_OUT	0x1 /* a rule names the device that packets leave by */
+#define RULES_F_FRAME	0x4 /* a rule names a VLAN or DSCP, of which answers may have another */
 #define RULES_F_PENDING 0x2 /* the epoch has not been raised since it changed; for loxilightd */
 
 /* rule_record.action of the firewall, and flags. */

@@ -152,3 +152,9 @@ func (m *Image) Find(p *Packet) (r Rule, found bool) {
 
 // AsksWhereTo reports whether a rule names the device that packets leave by.
 func (m *Image) AsksWhereTo() bool { return m.word(headerRoots+4*rootOut)&entryLeaf == 0 }
+
+// AsksOfFrames says whether a rule names a VLAN or a DSCP: what only a packet itself tells,
+// and no other one of its connection.
+func (m *Image) AsksOfFrames() bool {
+	return m.word(headerRoots+4*rootVLAN)&entryLeaf == 0 || m.word(headerRoots+4*rootDSCP)&entryLeaf == 0
+}

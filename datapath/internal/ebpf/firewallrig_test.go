@@ -3,7 +3,9 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +126,102 @@ func TestRulesOfConnections(t *testing.T) {
 				way(stageData, false, actUnspec)
 			})
 		}
+	}
+}
+
+// withClass returns a frame with another traffic class.
+func withClass(frame []byte, class uint8) []byte {
+	b := slices.Clone(frame)
+	if b[14]>>4 == 6 {
+		b[14], b[15] = 0x60|class>>4, class<<4|b[15]&0xf
+		return b
+	}
+	b[15], b[24], b[25] = class, 0, 0
+	var sum uint32
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(b[24:], ^uint16(sum&0xffff+sum>>16))
+	return b
+}
+
+// TestAnswersAreNotAskedAbout: what rules name of a packet alone, its DSCP or VLAN, answers
+// need not have: after a change the next packet of the client's side decides, and until then
+// all is as it was.
+func TestAnswersAreNotAskedAbout(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			p := rigPlain(r, f, testpkt.ProtoTCP)
+			way := func(what string, s stage, there bool, action int32) {
+				t.Helper()
+				dev, from, to, class := r.in, p.client, p.vip, uint8(46<<2)
+				if !there {
+					dev, from, to, class = r.out, p.vip, p.client, 0
+				}
+				frame := withClass(packet(dev.arrives(), testpkt.ProtoTCP, from, to, s, 61), class)
+				r.step(what, dev, frame, action, frame)
+			}
+			marked := datapath.Match{DSCP: []uint8{46}}
+			allow, deny := rigRule{id: 1, match: marked}, rigRule{id: 2, action: ruleDeny}
+			change := func(rules ...rigRule) {
+				time.Sleep(2 << 27 * time.Nanosecond) // so that the last packet was before the rules change
+				r.rules(rules...)
+			}
+			change(allow, deny)
+			way("open", stageOpen, true, actUnspec)
+			way("answer", stageAnswer, false, actUnspec)
+			way("confirm", stageConfirm, true, actUnspec)
+			way("data", stageData, true, actUnspec)
+			change(allow, deny)
+			way("an answer, by rules that allow the client's", stageData, false, actUnspec)
+			way("the client's", stageData, true, actUnspec)
+			change(rigRule{id: 3, action: ruleDeny, match: marked})
+			way("an answer, before the client's is asked about", stageData, false, actUnspec)
+			for range 2 {
+				way("the client's, by rules that deny it", stageData, true, actShot)
+				way("an answer", stageData, false, actShot)
+			}
+			change(allow, deny)
+			way("an answer, before the client's is asked about again", stageData, false, actShot)
+			way("the client's, by rules that allow it again", stageData, true, actUnspec)
+			way("an answer", stageData, false, actUnspec)
+		})
+	}
+}
+
+// TestAnswersToTheNode: by which device the node's own connection leaves is not what its
+// answers come in by.
+func TestAnswersToTheNode(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
+			node := netip.AddrPortFrom(f.inAddr, 40000)
+			out := func(s stage) {
+				t.Helper()
+				frame := packet(r.in.leaves(), testpkt.ProtoTCP, node, f.client, s, 64)
+				r.compare("out", r.egress, r.in, frame, actUnspec, frame)
+			}
+			in := func(s stage) {
+				t.Helper()
+				frame := packet(r.in.arrives(), testpkt.ProtoTCP, f.client, node, s, 61)
+				r.step("in", r.in, frame, actUnspec, frame)
+			}
+			rules := []rigRule{{id: 1, hooks: datapath.HookOutput, match: datapath.Match{Out: []string{r.in.name}}}, {id: 2, action: ruleDeny}}
+			r.rules(rules...)
+			out(stageOpen)
+			in(stageAnswer)
+			out(stageConfirm)
+			time.Sleep(2 << 27 * time.Nanosecond)
+			r.rules(rules...)
+			in(stageData)
+			out(stageData)
+			in(stageData)
+		})
 	}
 }
 

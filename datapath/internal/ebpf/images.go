@@ -27,6 +27,7 @@ var imageSizes = []struct {
 const (
 	rulesOut     = 1
 	rulesPending = 2
+	rulesFrame   = 4
 )
 
 // ruleSet is enum rule_set.
@@ -107,6 +108,9 @@ func entryOf(image *classify.Image) (entry kernelRules) {
 	}
 	if image.AsksWhereTo() {
 		entry.Flags |= rulesOut
+	}
+	if image.AsksOfFrames() {
+		entry.Flags |= rulesFrame
 	}
 	return entry
 }
