@@ -84,9 +84,14 @@ func refusal(p *pkt) answer {
 	return ratedTold
 }
 
-// asked asks the rules again about a known connection, if they have changed since.
+// asked asks the rules again about a known connection, if they have changed since. An answer
+// does not tell what DSCP the first packet had: where a rule wants to know, all stays as it
+// is until one of the side comes that began.
 func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	if d.rules == o.rules || len(o.config.rules) == 0 {
+		return verdict{}, false
+	}
+	if d.reply && slices.ContainsFunc(o.config.rules, func(r *rule) bool { return len(r.match.dscp) > 0 }) {
 		return verdict{}, false
 	}
 	first := *p
