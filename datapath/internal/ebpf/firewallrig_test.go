@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strings"
@@ -136,13 +135,8 @@ func withClass(frame []byte, class uint8) []byte {
 		b[14], b[15] = 0x60|class>>4, class<<4|b[15]&0xf
 		return b
 	}
-	b[15], b[24], b[25] = class, 0, 0
-	var sum uint32
-	for i := 14; i < 34; i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(b[24:], ^uint16(sum&0xffff+sum>>16))
+	b[15] = class
+	fixSum(b)
 	return b
 }
 

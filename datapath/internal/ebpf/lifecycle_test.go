@@ -226,12 +226,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	n.serve()
 	ctx := context.Background()
 	n.ok(n.d.Services().Update(ctx, "web", web(2)))
-	var c net.Conn
-	n.client.Do(t, func() (err error) {
-		c, err = net.Dial("udp", "198.51.100.10:80")
-		return err
-	})
-	defer c.Close()
+	c := n.asker("198.51.100.10:80")
 	first := n.datagram(c)
 	// The backend that it has goes; the next datagram is another's.
 	s := web(2)
@@ -250,6 +245,15 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 		defer n.d.services.mu.Unlock()
 		return len(n.d.services.backends.free) == 1 && len(n.d.services.backends.dead) == 0
 	})
+}
+
+// asker is a UDP socket of the client, connected to addr.
+func (n *network) asker(addr string) net.Conn {
+	n.t.Helper()
+	c, err := n.client.Dial("udp", "", addr, time.Second)
+	n.ok(err)
+	n.t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // datagram sends one and returns the name of who answers; empty: nobody did.
@@ -334,12 +338,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	s := web(3)
 	s.IdleTimeout.UDP = 300 * time.Millisecond
 	n.ok(n.d.Services().Update(ctx, "web", s))
-	var c net.Conn
-	n.client.Do(t, func() (err error) {
-		c, err = net.Dial("udp", "198.51.100.10:80")
-		return err
-	})
-	defer c.Close()
+	c := n.asker("198.51.100.10:80")
 	keep := n.dial("198.51.100.10:80")
 	if first, second := n.datagram(c), n.datagram(c); first == "" || second == "" {
 		t.Fatal("no answer")

@@ -135,13 +135,11 @@ func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint
 
 // note takes down which ports the answers to a connection come to, and which strangers use.
 func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
-	inwards := m.Flags&(ctReply|ctDNAT) == ctDNAT && p.shared[m.NatId]
-	if m.NatId == 0 || m.Flags&(ctReply|ctSNAT) != ctReply|ctSNAT && !inwards {
-		return
-	}
-	if p.shared[m.NatId] {
+	answers, strangers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT, m.Flags&(ctReply|ctDNAT) == ctDNAT
+	switch {
+	case p.shared[m.NatId] && (answers || strangers):
 		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, zone}, comes.Destination.Port())
-	} else if p.log[m.NatId] {
+	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
 		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
 	}
 }
