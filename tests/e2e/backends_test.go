@@ -117,6 +117,30 @@ func (s *site) quickUDP(c net.Conn) (string, error) {
 	return string(b[:n]), err
 }
 
+// greeted is a TCP connection of the client, and the name of the backend that it is to.
+func (s *site) greeted(front string) (net.Conn, string) {
+	s.t.Helper()
+	c, err := s.client.Dial("tcp", "", front, patience)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	name := make([]byte, 3)
+	if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), testtraffic.ReadFull(c, name)); err != nil {
+		s.t.Fatal(err)
+	}
+	return c, string(name[:2])
+}
+
+// echo sends a word by a connection, and waits for it to come back.
+func echo(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err := c.Write([]byte("word"))
+	return errors.Join(err, testtraffic.ReadFull(c, make([]byte, 4)))
+}
+
 // TestDraining is T10: a draining backend keeps its connections and gets no new
 // ones, unless all drain; a removed one's connections end.
 func TestDraining(t *testing.T) {
@@ -124,28 +148,15 @@ func TestDraining(t *testing.T) {
 		s, backends := site3(t, family)
 		front := vip + ":9000"
 		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends))
-		c, err := s.client.Dial("tcp", "", front, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		name := make([]byte, 3)
-		if err := testtraffic.ReadFull(c, name); err != nil {
-			t.Fatal(err)
-		}
-		echo := func() error {
-			back := make([]byte, 4)
-			_, err := c.Write([]byte("word"))
-			return errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back))
-		}
-		drained := indexOf(t, string(name[:2]))
+		c, name := s.greeted(front)
+		drained := indexOf(t, name)
 		s.LLCLI("service", "drain", "web", backends[drained], "--wait", "5s")
 		for range 60 {
-			if got, err := talkTCP(s.client, "", front, nil); err != nil || got == string(name[:2]) {
-				t.Fatalf("new connection while %s drains: %q, %v", name[:2], got, err)
+			if got, err := talkTCP(s.client, "", front, nil); err != nil || got == name {
+				t.Fatalf("new connection while %s drains: %q, %v", name, got, err)
 			}
 		}
-		if err := echo(); err != nil {
+		if err := echo(c); err != nil {
 			t.Errorf("the draining backend's connection: %v", err)
 		}
 		for i := range backends {
@@ -154,7 +165,7 @@ func TestDraining(t *testing.T) {
 		if got, err := talkTCP(s.client, "", front, nil); err != nil {
 			t.Errorf("new connection while all drain: %q, %v", got, err)
 		}
-		if err := echo(); err != nil {
+		if err := echo(c); err != nil {
 			t.Errorf("the draining backend's connection: %v", err)
 		}
 	})
@@ -291,22 +302,11 @@ func TestIdleTooLong(t *testing.T) {
 		s, backends := site3(t, family, "datapath: {sweepInterval: 100ms}")
 		front := vip + ":9000"
 		s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends, "idleTimeout: {tcp: 1s}"))
-		c, err := s.client.Dial("tcp", "", front, patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		name := make([]byte, 3)
-		if err := testtraffic.ReadFull(c, name); err != nil {
-			t.Fatal(err)
-		}
+		c, _ := s.greeted(front)
 		testnet.Eventually(t, 10*time.Second, "the connection is forgotten", func() bool {
 			return len(s.Connections(api.ConnectionFilter{Service: "web"})) == 0
 		})
-		back := make([]byte, 4)
-		_, err = c.Write([]byte("word"))
-		err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back))
-		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		if err := echo(c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("after its timeout: %v", err)
 		}
 	})

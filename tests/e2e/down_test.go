@@ -3,13 +3,10 @@
 package e2e
 
 import (
-	"errors"
 	"net"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
 // TestUDPWithoutBackends: while no backend is up, a client that keeps its port stays with
@@ -60,17 +57,9 @@ func TestDownKeepsTCP(t *testing.T) {
 		var conns []net.Conn
 		of := map[string]int{}
 		for range 30 {
-			c, err := s.client.Dial("tcp", "", front, patience)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			name := make([]byte, 3)
-			if err := errors.Join(c.SetDeadline(time.Now().Add(patience)), testtraffic.ReadFull(c, name)); err != nil {
-				t.Fatal(err)
-			}
+			c, name := s.greeted(front)
 			conns = append(conns, c)
-			of[string(name[:2])]++
+			of[name]++
 		}
 		if of[asker.first] == 0 {
 			t.Fatalf("connections %v, none to %s", of, asker.first)
@@ -83,10 +72,8 @@ func TestDownKeepsTCP(t *testing.T) {
 			}
 		}
 		time.Sleep(settles)
-		back := make([]byte, 4)
 		for _, c := range conns {
-			_, err := c.Write([]byte("word"))
-			if err = errors.Join(c.SetDeadline(time.Now().Add(patience)), err, testtraffic.ReadFull(c, back)); err != nil {
+			if err := echo(c); err != nil {
 				t.Errorf("a connection of before: %v", err)
 			}
 		}
