@@ -137,10 +137,13 @@ func (d *departed) note(service string, old, now *packed) (left bool) {
 			d.end(service, at)
 			continue
 		}
-		ports := slices.DeleteFunc(slices.Clone(before.Ports), func(p discoveryv1.EndpointPort) bool {
-			return p.Protocol != nil && *p.Protocol == corev1.ProtocolUDP || stays[placeOf(at, &p)]
-		})
-		left = d.add(service, at, ports) || left
+		var gone []discoveryv1.EndpointPort
+		for _, p := range before.Ports {
+			if (p.Protocol == nil || *p.Protocol != corev1.ProtocolUDP) && !stays[placeOf(at, &p)] {
+				gone = append(gone, p)
+			}
+		}
+		left = d.add(service, at, gone) || left
 	}
 	return left
 }

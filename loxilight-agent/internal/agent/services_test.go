@@ -90,6 +90,15 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes")
 }
 
+// sliceOfTwo is one of shop/web with ports of TCP and of UDP.
+func sliceOfTwo(name string, addresses ...string) *discoveryv1.EndpointSlice {
+	sl := slice("shop", "web", name, addresses...)
+	http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
+	sl.Ports[0].Name = &http
+	sl.Ports = append(sl.Ports, discoveryv1.EndpointPort{Name: &dns, Port: &port, Protocol: &udp})
+	return sl
+}
+
 // TestEndpointsDepart: an endpoint that leaves the slices although nobody said that it
 // ends keeps its connections for a time, and gets no new ones. One that was terminating,
 // or is one of UDP, is gone.
@@ -99,14 +108,7 @@ func TestEndpointsDepart(t *testing.T) {
 	s := service("shop", "web", "10.96.0.7")
 	s.Spec.Ports[0].Name = "http"
 	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53})
-	with := func(name string, addresses ...string) *discoveryv1.EndpointSlice {
-		sl := slice("shop", "web", name, addresses...)
-		http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
-		sl.Ports[0].Name = &http
-		sl.Ports = append(sl.Ports, discoveryv1.EndpointPort{Name: &dns, Port: &port, Protocol: &udp})
-		return sl
-	}
-	w.kube.Set(s, with("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"))
+	w.kube.Set(s, sliceOfTwo("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"))
 	w.agent()
 	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http")
 	expect := func(what string, all int, addresses ...string) {
@@ -120,17 +122,17 @@ func TestEndpointsDepart(t *testing.T) {
 		})
 	}
 	expect("three endpoints", 3)
-	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.6"))
+	w.kube.Set(sliceOfTwo("web-a", "10.244.2.5", "10.244.2.6"))
 	expect("one has departed", 2, "10.244.2.7:8080")
-	w.kube.Set(with("web-b", "10.244.2.7"))
+	w.kube.Set(sliceOfTwo("web-b", "10.244.2.7"))
 	expect("it is back", 3)
-	ending := with("web-b", "10.244.2.7")
+	ending := sliceOfTwo("web-b", "10.244.2.7")
 	ending.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}
 	w.kube.Set(ending)
 	eventually(t, "one is terminating", func() bool { return backends(w.daemon.has()["Service/shop/web:dns"]) == 2 })
-	w.kube.Delete(with("web-b"))
+	w.kube.Delete(sliceOfTwo("web-b"))
 	expect("it has ended", 2)
-	moved := with("web-a", "10.244.2.5", "10.244.2.6")
+	moved := sliceOfTwo("web-a", "10.244.2.5", "10.244.2.6")
 	*moved.Ports[0].Port = 9090
 	w.kube.Set(moved)
 	expect("the target port was changed", 2, "10.244.2.5:8080", "10.244.2.6:8080")
@@ -152,19 +154,12 @@ func TestDepartedStayWithTheDaemon(t *testing.T) {
 	s.Spec.ClusterIPs, s.Spec.IPFamilies = append(s.Spec.ClusterIPs, "fd96::7"), append(s.Spec.IPFamilies, corev1.IPv6Protocol)
 	s.Spec.Ports[0].Name, s.Spec.Ports[0].NodePort, s.Spec.Type = "http", 30080, corev1.ServiceTypeNodePort
 	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53})
-	with := func(name string, addresses ...string) *discoveryv1.EndpointSlice {
-		sl := slice("shop", "web", name, addresses...)
-		http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
-		sl.Ports[0].Name = &http
-		sl.Ports = append(sl.Ports, discoveryv1.EndpointPort{Name: &dns, Port: &port, Protocol: &udp})
-		return sl
-	}
-	six := with("web-6", "fd00:2::5", "fd00:2::6")
+	six := sliceOfTwo("web-6", "fd00:2::5", "fd00:2::6")
 	six.AddressType = discoveryv1.AddressTypeIPv6
-	w.kube.Set(s, with("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"), six, gone, slice("shop", "gone", "gone-a", "10.244.2.8"))
+	w.kube.Set(s, sliceOfTwo("web-a", "10.244.2.5", "10.244.2.6", "10.244.2.7"), six, gone, slice("shop", "gone", "gone-a", "10.244.2.8"))
 	_, stop := w.agent()
 	w.inStep(api.KindService, "default/kubernetes shop/gone shop/web:dns shop/web:http shop/web:http/nodeport")
-	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.6"))
+	w.kube.Set(sliceOfTwo("web-a", "10.244.2.5", "10.244.2.6"))
 	expect := func(what string, all int, addresses ...string) {
 		t.Helper()
 		eventually(t, what, func() bool {
@@ -180,15 +175,15 @@ func TestDepartedStayWithTheDaemon(t *testing.T) {
 	}
 	expect("one has departed", 4, "10.244.2.7:8080")
 	stop()
-	six = with("web-6", "fd00:2::5")
+	six = sliceOfTwo("web-6", "fd00:2::5")
 	six.AddressType = discoveryv1.AddressTypeIPv6
-	w.kube.Set(with("web-a", "10.244.2.5"), six)
+	w.kube.Set(sliceOfTwo("web-a", "10.244.2.5"), six)
 	w.kube.Delete(gone)
 	_, stop = w.agent()
 	expect("two more have while there was no agent", 2, "10.244.2.6:8080", "10.244.2.7:8080", "[fd00:2::6]:8080")
 	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http shop/web:http/nodeport")
 	stop()
-	w.kube.Set(with("web-a", "10.244.2.5", "10.244.2.7"))
+	w.kube.Set(sliceOfTwo("web-a", "10.244.2.5", "10.244.2.7"))
 	w.stay = 3 * time.Second
 	w.agent()
 	expect("one is back", 3, "10.244.2.6:8080", "[fd00:2::6]:8080")
