@@ -49,6 +49,17 @@ type Table[K comparable, V any] interface {
 	Verify(ctx context.Context, key K) (bool, error)
 }
 
+// Yielder is a [Table] whose rows own something of which each piece is of one row at a
+// time, and can pass from one to another: where rows change together, nothing that passes
+// is nobody's in between.
+type Yielder[K comparable, V any] interface {
+	Table[K, V]
+	// Begin does all of Update but to give up what the row owns no more, and reports whether
+	// that is all that there is to do. If not, Update is to be called when Begin or Update has
+	// been for each row that changes together with this one, or Delete.
+	Begin(ctx context.Context, key K, value V) (whole bool, err error)
+}
+
 // RuleTable is a table of one row, which is a set of rules.
 type RuleTable[V any] interface {
 	Table[SetName, V]

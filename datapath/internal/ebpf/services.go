@@ -77,44 +77,62 @@ func (s *services) newID() uint32 {
 	return s.lastID
 }
 
+var _ datapath.Yielder[datapath.ServiceName, datapath.Service] = (*services)(nil)
+
 // Update implements [datapath.Table].
 func (s *services) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
-	s.dropOld()
-	if err := s.update(name, value); err != nil {
-		return err
-	}
-	s.d.soonOnLoopback()
-	return nil
+	_, err := s.update(name, value, true)
+	return err
 }
 
-func (s *services) update(name datapath.ServiceName, value datapath.Service) error {
+// Begin implements [datapath.Yielder]: what a service gives up is its frontends.
+func (s *services) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
+	return s.update(name, value, false)
+}
+
+// update is Update, and without giveUp Begin: a frontend that is to go leads where it did.
+func (s *services) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
+	s.dropOld()
+	if whole, err = s.write(name, value, giveUp); whole {
+		s.d.soonOnLoopback()
+	}
+	return whole, err
+}
+
+func (s *services) write(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.named(name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := s.writeBackends(v, &value); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.writeTables(v, &value); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.writeRanges(v, value.SourceRanges); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.writeDiverts(v, value.Diverts); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.writeFrontends(v, &value); err != nil {
-		return err
+		return false, err
+	}
+	if !giveUp && s.gives(v, &value) {
+		return false, nil
+	}
+	if err := s.giveUp(v, &value); err != nil {
+		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
-		return err
+		return false, err
 	}
 	s.settle(v)
 	v.value, v.current, v.suspect = value, true, false
-	return nil
+	return true, nil
 }
 
 // named returns the service called name, entering it where it is new. s.mu is held.
@@ -272,8 +290,7 @@ func (s *services) deleteRanges(table string, set uint32, ranges []netip.Prefix)
 	return errs
 }
 
-// writeFrontends makes the frontends point to what was written before them, and
-// removes those that the service has no more.
+// writeFrontends makes the frontends point to what was written before them.
 func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernelService
 	for f := range entries {
@@ -311,7 +328,18 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 		}
 	}
 	v.entries = entries
-	var err error
+	return nil
+}
+
+// gives reports whether v has a frontend to give up that nobody else has by now.
+func (s *services) gives(v *service, value *datapath.Service) bool {
+	return slices.ContainsFunc(v.frontends, func(f datapath.Frontend) bool {
+		return s.owner[f] == v && !slices.Contains(value.Frontends, f)
+	})
+}
+
+// giveUp removes the frontends that the service has no more.
+func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
 	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
 		if slices.Contains(value.Frontends, f) {
 			return false

@@ -19,6 +19,7 @@ type attempt[K comparable, V any] struct {
 	key        K
 	value      V
 	remove     bool
+	begin      bool // others are to be tried before it gives something up
 	generation uint64
 }
 
@@ -43,7 +44,8 @@ func (r *Reconciler[K, V]) next(now time.Time) (attempt[K, V], bool) {
 	if w == nil {
 		return attempt[K, V]{}, false
 	}
-	return attempt[K, V]{w, w.key, w.value, w.remove, w.generation}, true
+	begin := r.yielder != nil && !w.begun && !w.remove && !r.fresh.empty()
+	return attempt[K, V]{w, w.key, w.value, w.remove, begin, w.generation}, true
 }
 
 func (r *Reconciler[K, V]) nextRow(now time.Time) *row[K, V] {
@@ -66,15 +68,32 @@ func (r *Reconciler[K, V]) nextRow(now time.Time) *row[K, V] {
 // try makes the table be as wanted for one row and records how it went.
 func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	var err error
-	if a.remove {
+	whole := true
+	switch {
+	case a.remove:
 		err = r.opts.Table.Delete(ctx, a.key)
-	} else {
+	case a.begin:
+		whole, err = r.yielder.Begin(ctx, a.key, a.value)
+	default:
 		err = r.opts.Table.Update(ctx, a.key, a.value)
 	}
-	if ctx.Err() != nil {
-		return // stopping: says nothing about the row
+	switch {
+	case ctx.Err() != nil: // stopping: says nothing about the row
+	case err == nil && !whole:
+		r.again(a)
+	default:
+		r.record(a, err)
 	}
-	r.record(a, err)
+}
+
+// again puts a row that has begun behind those that were changed with it.
+func (r *Reconciler[K, V]) again(a attempt[K, V]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a.row.generation == a.generation {
+		a.row.begun, a.row.queued = true, true
+		r.fresh.push(a.key)
+	}
 }
 
 // record notes the outcome of an attempt, unless the row was changed meanwhile:

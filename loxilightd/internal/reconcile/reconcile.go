@@ -47,9 +47,10 @@ type Change[K comparable, V any] struct {
 // Reconciler makes one table follow what it is told. All of its methods are safe
 // for concurrent use; Run is called once.
 type Reconciler[K comparable, V any] struct {
-	opts Options[K, V]
-	wake chan struct{}
-	log  limitedLog
+	opts    Options[K, V]
+	yielder datapath.Yielder[K, V] // the table, if it is one
+	wake    chan struct{}
+	log     limitedLog
 
 	mu       sync.Mutex
 	rows     map[K]*row[K, V]
@@ -74,6 +75,7 @@ type row[K comparable, V any] struct {
 	generation uint64 // raised by each change: an outcome counts for what was tried
 	queued     bool   // in fresh
 	untried    bool   // since the last change
+	begun      bool   // since the last change: see [datapath.Yielder]
 	heapIndex  int    // in retries; -1: not there
 	retryAt    time.Time
 	status     Status
@@ -86,8 +88,10 @@ func New[K comparable, V any](opts Options[K, V]) *Reconciler[K, V] {
 	setDefault(&opts.MaxBackoff, 30*time.Second)
 	setDefault(&opts.AbsentBackoff, 5*time.Second)
 	setDefault(&opts.VerifyInterval, 5*time.Second)
+	yielder, _ := opts.Table.(datapath.Yielder[K, V])
 	return &Reconciler[K, V]{
 		opts:    opts,
+		yielder: yielder,
 		wake:    make(chan struct{}, 1),
 		log:     limitedLog{log: opts.Log},
 		rows:    make(map[K]*row[K, V]),
@@ -123,7 +127,7 @@ func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	}
 	w.value, w.remove, w.revision = c.Value, c.Remove, revision
 	w.generation++
-	w.untried = true
+	w.untried, w.begun = true, false
 	r.setStatus(w, Status{State: Pending, Revision: revision, Message: "not applied yet"})
 	r.retries.remove(w)
 	if !w.queued {

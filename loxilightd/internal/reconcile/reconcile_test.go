@@ -119,7 +119,7 @@ func start(t *testing.T, f *table) *Reconciler[string, int] {
 	return startWith(t, f, Options[string, int]{})
 }
 
-func startWith(t *testing.T, f *table, o Options[string, int]) *Reconciler[string, int] {
+func startWith(t *testing.T, f datapath.Table[string, int], o Options[string, int]) *Reconciler[string, int] {
 	t.Helper()
 	o.Table, o.Log = f, slog.New(slog.DiscardHandler)
 	r := New(o)

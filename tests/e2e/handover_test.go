@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestFrontendsChangeHands: while frontends go around between Services, three in each
+// transaction, each of them is somebody's all the time; and afterwards its new owner's.
+func TestFrontendsChangeHands(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s, backends := site3(t, family)
+		fronts := make([]string, len(backends))
+		for i := range fronts {
+			fronts[i] = fmt.Sprintf("%s:%d", vip, 9000+i)
+		}
+		around := func(turn int) string {
+			var all strings.Builder
+			for i, b := range backends {
+				front := fronts[(i+turn)%len(fronts)]
+				all.WriteString(serviceYAML("web-"+string(rune('a'+i)), []string{front + "/tcp", front + "/udp"}, []string{b}, "otherPorts: reject"))
+			}
+			return all.String()
+		}
+		s.Apply(around(0))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var clients sync.WaitGroup
+		for _, front := range fronts {
+			clients.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := talkTCP(s.client, "", front, nil); err != nil {
+						t.Errorf("a new connection to %s: %v", front, err)
+					}
+					if _, err := talkUDP(s.client, "", front, nil); err != nil {
+						t.Errorf("a new client of %s by UDP: %v", front, err)
+					}
+				}
+			})
+		}
+		const turns = 40
+		for turn := 1; turn <= turns; turn++ {
+			s.LLCLI("apply", "--wait", "5s", "-f", s.File(around(turn)))
+		}
+		cancel()
+		clients.Wait()
+		for i := range backends {
+			front := fronts[(i+turns)%len(fronts)]
+			if name, err := talkTCP(s.client, "", front, nil); err != nil || name != fmt.Sprintf("b%d", i+1) {
+				t.Errorf("%s is served by %q, %v; want b%d", front, name, err, i+1)
+			}
+		}
+	})
+}
