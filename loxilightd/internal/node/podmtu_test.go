@@ -20,13 +20,14 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	var up, inside atomic.Int64
 	up.Store(1500)
 	inside.Store(1500)
-	plane := backends.NewFake(backends.FakeOptions{Device: func(p datapath.Port) (datapath.PortState, bool) {
+	planes := backends.FakeOptions{Device: func(p datapath.Port) (datapath.PortState, bool) {
 		mtu := &inside
 		if p.Device == "eth0" {
 			mtu = &up
 		}
 		return datapath.PortState{Index: 7, MTU: int(mtu.Load())}, true
-	}})
+	}}
+	plane := backends.NewFake(planes)
 	options := Options{Store: store, Plane: plane, Network: network, Devices: Devices{Host: "loxi_host", Switch: "hs_host"}}
 	n := start(t, options)
 	want := func(n *Node, what string, device, route int) {
@@ -61,9 +62,10 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	up.Store(1400)
 	want(n, "with a pod, and less again", 1500, 1400)
 
-	// Another daemon finds the pod as this one left it.
+	// Another daemon finds the pod as this one left it. This one still runs: no two have one plane.
 	again := backends.NewFakeNetwork(backends.FakeOptions{})
-	options.Network, network = again, again
+	plane = backends.NewFake(planes)
+	options.Network, options.Plane, network = again, plane, again
 	n = start(t, options)
 	want(n, "another daemon", 1500, 1400)
 
