@@ -68,6 +68,14 @@ type RuleTable[V any] interface {
 	Rules() []string
 }
 
+// ServiceTable is the table of services.
+type ServiceTable interface {
+	Table[ServiceName, Service]
+	// OutOfUse yields the backends that have a weight and get no new connections, draining
+	// or down, also those that an earlier run of the daemon left, in no order.
+	OutOfUse() iter.Seq2[ServiceName, BackendAddr]
+}
+
 // DataPlane carries packets. It holds no desired state of its own and never
 // retries: that is the reconciler's part.
 type DataPlane interface {
@@ -75,7 +83,7 @@ type DataPlane interface {
 	// Endpoints are ports, too: not of those that Ports has. They have counters and a
 	// state under the name of their port.
 	Endpoints() Table[EndpointName, Endpoint]
-	Services() Table[ServiceName, Service]
+	Services() ServiceTable
 	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update about
 	// one rule or group is a [*RuleError].
 	Firewall() RuleTable[FirewallSet]

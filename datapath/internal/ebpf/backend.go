@@ -237,9 +237,7 @@ func (d *DataPlane) openZones() (open []*zone) {
 func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
 
 // Services implements [datapath.DataPlane].
-func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Service] {
-	return d.services
-}
+func (d *DataPlane) Services() datapath.ServiceTable { return d.services }
 
 // Firewall implements [datapath.DataPlane].
 func (d *DataPlane) Firewall() datapath.RuleTable[datapath.FirewallSet] {

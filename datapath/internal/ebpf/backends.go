@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/cilium/ebpf"
 
@@ -123,4 +124,19 @@ func (b *backendIDs) bury(id, service uint32) error {
 	total.PacketCount += carried.PacketCount + reused.PacketCount
 	total.ByteCount += carried.ByteCount + reused.ByteCount
 	return b.d.maps[kernelMapLlServiceTraffic].Update(service, &total, ebpf.UpdateAny)
+}
+
+// OutOfUse implements [datapath.ServiceTable].
+func (s *services) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr] {
+	return func(yield func(datapath.ServiceName, datapath.BackendAddr) bool) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		for name, v := range s.byName {
+			for _, b := range v.backends {
+				if b.weight > 0 && b.flags&backendUsable == 0 && !yield(name, b.addr) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -185,9 +185,7 @@ func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.E
 }
 
 // Services implements [datapath.DataPlane].
-func (d *DataPlane) Services() datapath.Table[datapath.ServiceName, datapath.Service] {
-	return d.services
-}
+func (d *DataPlane) Services() datapath.ServiceTable { return serviceTable{d.services} }
 
 // Firewall implements [datapath.DataPlane].
 func (d *DataPlane) Firewall() datapath.RuleTable[datapath.FirewallSet] {

@@ -117,6 +117,24 @@ func (t ruleTable[V]) Rules() []string {
 	return set.Names()
 }
 
+// serviceTable is the table of services.
+type serviceTable struct {
+	*table[datapath.ServiceName, datapath.Service]
+}
+
+// OutOfUse implements [datapath.ServiceTable].
+func (t serviceTable) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr] {
+	return func(yield func(datapath.ServiceName, datapath.BackendAddr) bool) {
+		for name, s := range t.content() {
+			for _, b := range s.Backends {
+				if b.Weight > 0 && b.State != datapath.BackendActive && !yield(name, b.Addr) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // content returns a copy of what is there.
 func (t *table[K, V]) content() map[K]V {
 	t.mu.Lock()

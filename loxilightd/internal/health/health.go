@@ -84,7 +84,8 @@ type target struct {
 	Target
 	check     *Check
 	result    Result
-	streak    int // results in a row that speak against result.State
+	answered  bool // or did not in time
+	streak    int  // results in a row that speak against result.State
 	at        time.Time
 	heapIndex int // -1: not in due
 	removed   bool
@@ -102,9 +103,13 @@ func New(turned func(Target, Result)) *Checker {
 	}
 }
 
+// leftMessage is of backends that nobody asked yet and were out of use before.
+const leftMessage = "out of use when the daemon started, and has not answered since"
+
 // Set says which backends of a service are asked from now on, and how. What is
-// known of one that was asked before stays. No backends: none any more.
-func (c *Checker) Set(service string, check Check, backends []netip.AddrPort) {
+// known of one that was asked before stays; of the others those in left are
+// Unhealthy until they answer. No backends: none any more.
+func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, left map[netip.AddrPort]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.services[service]
@@ -117,7 +122,11 @@ func (c *Checker) Set(service string, check Check, backends []netip.AddrPort) {
 			continue
 		case t == nil:
 			t = &target{Target: Target{service, b}, check: &check, heapIndex: -1}
-			c.countUnknown(1)
+			if left[b] {
+				t.result = Result{Unhealthy, leftMessage}
+			} else {
+				c.countUnknown(1)
+			}
 			// A little apart, so that not all are asked at the same moment for ever.
 			c.schedule(t, now.Add(rand.N(min(check.Interval/4, 100*time.Millisecond)+1)))
 		case *t.check != check:
@@ -271,6 +280,8 @@ func later(a, b time.Time) time.Time {
 // record notes an answer, or that there was none, and says whether the state of
 // the target is another now. The first answer counts at once. c.mu is held.
 func (c *Checker) record(t *target, err error) (turned bool) {
+	first := !t.answered
+	t.answered = true
 	r, needed := Result{State: Healthy}, t.check.Healthy
 	if err != nil {
 		r, needed = Result{Unhealthy, err.Error()}, t.check.Unhealthy
@@ -279,7 +290,7 @@ func (c *Checker) record(t *target, err error) (turned bool) {
 		t.result, t.streak = r, 0
 		return false
 	}
-	if t.streak++; t.result.State != Unknown && t.streak < needed {
+	if t.streak++; !first && t.streak < needed {
 		return false
 	}
 	if t.result.State == Unknown {

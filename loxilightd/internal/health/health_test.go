@@ -80,7 +80,7 @@ var check = Check{Type: TCP, Interval: 5 * time.Second, Timeout: time.Second, He
 func TestTurnsAfterSoManyInARow(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		w.dead[b2] = true
-		c.Set("web", check, []netip.AddrPort{b1, b2, b1})
+		c.Set("web", check, []netip.AddrPort{b1, b2, b1}, nil)
 		time.Sleep(time.Second)
 		w.wantTold(t, "web 10.0.1.2:8080 healthy ", "web [2001:db8::4]:8081 unhealthy dead")
 
@@ -104,11 +104,11 @@ func TestTurnsAfterSoManyInARow(t *testing.T) {
 func TestBackendsComeAndGo(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		w.dead[b1] = true
-		c.Set("web", check, []netip.AddrPort{b1})
+		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		time.Sleep(time.Second)
 		w.wantTold(t, "web 10.0.1.2:8080 unhealthy dead")
 		// Another one comes: what is known of the first stays.
-		c.Set("web", check, []netip.AddrPort{b1, b2})
+		c.Set("web", check, []netip.AddrPort{b1, b2}, nil)
 		if r := c.Result("web", b1); r.State != Unhealthy {
 			t.Errorf("what was known is forgotten: %+v", r)
 		}
@@ -118,9 +118,9 @@ func TestBackendsComeAndGo(t *testing.T) {
 		quick := check
 		quick.Interval, quick.Healthy = time.Second, 1
 		w.set(func() { w.dead[b1] = false })
-		c.Set("web", quick, []netip.AddrPort{b1, b2})
+		c.Set("web", quick, []netip.AddrPort{b1, b2}, nil)
 		w.wantTold(t, "web 10.0.1.2:8080 healthy ")
-		c.Set("web", quick, nil)
+		c.Set("web", quick, nil, nil)
 		synctest.Wait()
 		before := w.asked[b1]
 		time.Sleep(time.Minute)
@@ -142,7 +142,7 @@ func TestWaitKnown(t *testing.T) {
 			t.Errorf("waited %s for nothing", d)
 		}
 		w.mute[b2] = true
-		c.Set("web", check, []netip.AddrPort{b1, b2})
+		c.Set("web", check, []netip.AddrPort{b1, b2}, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		c.WaitKnown(ctx)
@@ -153,8 +153,39 @@ func TestWaitKnown(t *testing.T) {
 		if d := time.Since(begin); d < time.Second || d > 1100*time.Millisecond {
 			t.Errorf("waited %s, want the timeout of the check", d)
 		}
-		c.Set("web", check, []netip.AddrPort{b1})
+		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		c.WaitKnown(t.Context())
+	})
+}
+
+// TestLeftOutOfUse: what was out of use before is Unhealthy, for which nobody waits, and the
+// first answer counts all the same.
+func TestLeftOutOfUse(t *testing.T) {
+	run(t, func(t *testing.T, c *Checker, w *world) {
+		w.mute[b1], w.dead[b2] = true, true
+		left := map[netip.AddrPort]bool{b1: true, b2: true}
+		c.Set("web", check, []netip.AddrPort{b1, b2}, left)
+		begin := time.Now()
+		c.WaitKnown(t.Context())
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("waited %s for what is known", d)
+		}
+		if r := c.Result("web", b1); r != (Result{Unhealthy, leftMessage}) {
+			t.Errorf("result %+v before the first answer", r)
+		}
+		time.Sleep(500 * time.Millisecond)
+		w.wantTold(t) // b2 is as it was
+		if r := c.Result("web", b2); r != (Result{Unhealthy, "dead"}) {
+			t.Errorf("result %+v after it answered", r)
+		}
+		c.Set("web", check, []netip.AddrPort{b2}, left)
+		w.set(func() { w.mute[b1] = false })
+		c.Set("web", check, []netip.AddrPort{b1, b2}, left)
+		time.Sleep(500 * time.Millisecond)
+		w.wantTold(t, "web 10.0.1.2:8080 healthy ")
+		w.set(func() { w.dead[b1], w.dead[b2] = true, false })
+		time.Sleep(5 * time.Second) // b1: 1 of 3; b2: 1 of 2
+		w.wantTold(t)
 	})
 }
 
@@ -169,8 +200,8 @@ func TestManyDeadBackends(t *testing.T) {
 			w.mute[mute[len(mute)-1]] = true
 			addr = addr.Next()
 		}
-		c.Set("dead", check, mute)
-		c.Set("web", check, []netip.AddrPort{b1})
+		c.Set("dead", check, mute, nil)
+		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if n := w.asked[b1]; n < 18 || n > 26 {

@@ -15,8 +15,7 @@ import (
 )
 
 // firstHealth bounds how long the first round after a start waits for the health
-// of backends. Without it a backend that was found dead before the restart would
-// get connections again until it is found dead anew.
+// of backends that are in use, or new: one may have died while no daemon ran.
 const firstHealth = 1200 * time.Millisecond
 
 // follow takes over what changes in the store until ctx ends.
@@ -116,6 +115,8 @@ func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 		}
 		var check health.Check
 		var backends []netip.AddrPort
+		left := n.left[k.Name]
+		delete(n.left, k.Name)
 		if o, ok := s.Get(k); ok && hasChecks(o) {
 			v := o.Value.(*state.Service)
 			check = checkOf(v.Health)
@@ -123,9 +124,12 @@ func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 				if b.State != datapath.BackendDown {
 					backends = append(backends, b.Addr)
 				}
+				if b.State != datapath.BackendActive {
+					delete(left, b.Addr) // it is out of use because the service says so
+				}
 			}
 		}
-		n.checker.Set(k.Name, check, backends)
+		n.checker.Set(k.Name, check, backends, left)
 	}
 }
 
@@ -207,6 +211,7 @@ func (n *Node) complete() {
 	before := n.whole
 	n.whole = true
 	n.mu.Unlock()
+	n.left = nil
 	if !before {
 		for _, p := range n.parts {
 			p.Complete()

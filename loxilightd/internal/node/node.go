@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,8 +70,9 @@ type Node struct {
 	guests    guests
 	paths     map[string]int // how long packets to Peers may be, as told last; of follow alone
 	kept      keptMTU
-	parts     []part          // all of these
-	byKind    map[string]part // by the kind of their objects
+	left      map[string]map[netip.AddrPort]bool // backends that an earlier run left out of use, of services not told of yet; of follow alone
+	parts     []part                             // all of these
+	byKind    map[string]part                    // by the kind of their objects
 	checker   *health.Checker
 	upkeep    upkeep
 
@@ -117,6 +119,7 @@ func New(o Options) *Node {
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})
+	n.left = leftOutOfUse(o.Plane.Services())
 	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
 	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.rules, n.derived}
@@ -127,6 +130,20 @@ func New(o Options) *Node {
 		state.KindPodNetwork: n.derived,
 	}
 	return n
+}
+
+// leftOutOfUse returns the backends that get no new connections, by their services.
+func leftOutOfUse(t datapath.ServiceTable) map[string]map[netip.AddrPort]bool {
+	left := map[string]map[netip.AddrPort]bool{}
+	for name, b := range t.OutOfUse() {
+		of := left[string(name)]
+		if of == nil {
+			of = map[netip.AddrPort]bool{}
+			left[string(name)] = of
+		}
+		of[b] = true
+	}
+	return left
 }
 
 // tables returns those of the network, or such as support nothing.

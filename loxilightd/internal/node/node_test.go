@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -236,51 +235,6 @@ func TestLostStatePrunesLater(t *testing.T) {
 	wantAsDesired(t, store, plane)
 	if p := n.Problems(); len(p) != 0 {
 		t.Errorf("problems %q, want none any more", p)
-	}
-}
-
-// TestDeadBackendIsTakenOut has one backend that serves and one that does not,
-// from before the first round on, and then the other way round.
-func TestDeadBackendIsTakenOut(t *testing.T) {
-	l1, err := net.Listen("tcp", "127.0.1.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l1.Addr().(*net.TCPAddr).AddrPort().Port()
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
-	o := service("web", 1, port, 2)
-	o.Value.(*state.Service).Health = &state.HealthCheck{
-		Type: "tcp", Interval: 20 * time.Millisecond, Timeout: time.Second, Healthy: 2, Unhealthy: 2,
-	}
-	commit(t, store, []*state.Object{o})
-	turned := make(chan health.Result, 100)
-	n := start(t, Options{Store: store, Plane: plane, HealthTurned: func(_ health.Target, r health.Result) { turned <- r }})
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	states := func() [2]datapath.BackendState {
-		_, services := plane.Content()
-		b := services["web"].Backends
-		return [2]datapath.BackendState{b[0].State, b[1].State}
-	}
-	if s, want := states(), [2]datapath.BackendState{datapath.BackendActive, datapath.BackendDown}; s != want {
-		t.Errorf("states at the start: %v, want %v", s, want)
-	}
-	l2, err := net.Listen("tcp", fmt.Sprintf("127.0.1.2:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l2.Close()
-	if err := l1.Close(); err != nil {
-		t.Fatal(err)
-	}
-	want := [2]datapath.BackendState{datapath.BackendDown, datapath.BackendActive}
-	eventually(t, func() bool { return states() == want })
-	if len(turned) < 4 {
-		t.Errorf("told of %d turns, want 4", len(turned))
-	}
-	if r := n.Health(health.Target{Service: "web", Backend: netip.MustParseAddrPort(l2.Addr().String())}); r.State != health.Healthy {
-		t.Errorf("health of the second backend: %+v", r)
 	}
 }
 
