@@ -34,6 +34,8 @@ type nats struct {
 	log      map[uint16]bool           // ids whose mappings are to be told
 	told     map[translated]bool       // that began, and have not ended
 	live     map[uint32]*backendTotals // what connections carried as of the last pass, by id
+	mappings uint64                    // entries as of the last pass
+	blocks   uint64
 }
 
 // natSlot is what one rule has in the tables.

@@ -196,7 +196,9 @@ func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
 func (n *nats) endMappings(p *natPass) error {
 	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
 	var ended []kernelMappingKey
+	count := uint64(0)
 	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
+		count += uint64(len(keys))
 		for i, k := range keys {
 			v := &values[i]
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
@@ -239,7 +241,9 @@ func (n *nats) endMappings(p *natPass) error {
 		if err := ifThere(outers.Delete(&ended[i])); err != nil {
 			return err
 		}
+		count--
 	}
+	n.mappings = count
 	return nil
 }
 
@@ -294,7 +298,9 @@ func (n *nats) endBlocks(p *natPass) error {
 	}
 	// Whose block is gone, or was given to another at the same moment.
 	var left []kernelBlockOwnerKey
+	count := uint64(0)
 	err = batches(owners, func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
+		count += uint64(len(keys))
 		for i, k := range keys {
 			var v kernelBlock
 			ok, err := lookup(blocks, &values[i], &v)
@@ -310,6 +316,7 @@ func (n *nats) endBlocks(p *natPass) error {
 	for i := range left {
 		err = errors.Join(err, ifThere(owners.Delete(&left[i])))
 	}
+	n.blocks = count - uint64(len(left))
 	return err
 }
 

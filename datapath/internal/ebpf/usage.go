@@ -9,8 +9,8 @@ import (
 )
 
 // usage returns how full the tables are, by their names in the configuration. Of
-// the connections' tables, one for each family, it is the fuller one's figure, as
-// of the last sweep.
+// the connections' tables, one for each family, it is the fuller one's figure; theirs and
+// those of translation are as of the last sweep.
 func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	if err := d.sweeper.refresh(); err != nil {
 		return nil, err
@@ -33,8 +33,19 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		"halfOpen":    fuller(of(kernelMapLlHalf4, half4, 2), of(kernelMapLlHalf6, half6, 2)),
 		"affinity":    of(kernelMapLlAffinity, affinity, 1),
 	}
+	// Those by the outer side are never less full than those by the inner one.
+	mappings, blocks := d.nats.entries()
+	u["natMappings"] = of(kernelMapLlMappingOuter, mappings, 1)
+	u["natBlocks"] = of(kernelMapLlBlockOwner, blocks, 1)
 	d.services.usage(u, d.config.Tables)
 	return u, nil
+}
+
+// entries returns how many mappings and blocks of ports there are.
+func (n *nats) entries() (mappings, blocks uint64) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.mappings, n.blocks
 }
 
 // fuller returns the table with less room for its size.

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,7 +280,12 @@ var tableGrows = map[string]string{
 	"connections": "new connections stay half-open, and end early",
 	"halfOpen":    "the oldest half-open connections make room for new ones",
 	"affinity":    "the oldest clients are forgotten: they may get another backend",
+	"natMappings": "connections that need a mapping of their own are refused: no_port",
+	"natBlocks":   "inner addresses that need another block of ports are refused: no_port",
 }
+
+// tableSetBy names the table in the configuration that another one's size comes from.
+var tableSetBy = map[string]string{"natMappings": "connections", "natBlocks": "connections"}
 
 func (x *examiner) checkTables() {
 	for name, u := range x.daemon.status.Capacity {
@@ -297,7 +303,7 @@ func (x *examiner) checkTables() {
 		x.find(severity, "tables.full", "table "+name, words{
 			what: fmt.Sprintf("is full to %d %%: %d of %d", u.Used*100/u.Size, u.Used, u.Size),
 			why:  "when it is full, " + why,
-			do:   fmt.Sprintf("raise tables.%s in %s and restart the daemon: entries are kept", name, x.ConfigFile),
+			do:   fmt.Sprintf("raise tables.%s in %s and restart the daemon: entries are kept", cmp.Or(tableSetBy[name], name), x.ConfigFile),
 		}, nil)
 	}
 }
