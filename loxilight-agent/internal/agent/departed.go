@@ -58,7 +58,7 @@ func (a *Agent) rememberDeparted(ctx context.Context) error {
 		if s == nil {
 			continue // it is gone, and all its connections end
 		}
-		port := services.PortLabelled(s, o.Labels[services.LabelPort])
+		port := services.PortOf(s, o.Name)
 		if port == nil || port.Protocol == corev1.ProtocolUDP {
 			continue
 		}

@@ -330,6 +330,55 @@ func TestPortIsRenamed(t *testing.T) {
 	}
 }
 
+// TestUnnamedPortIsRenumbered: the object of a port without a name stays that when its number
+// changes, while an agent is there and while there is none, and so do endpoints that have departed.
+func TestUnnamedPortIsRenumbered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := service("shop", "web", "10.96.0.7")
+	s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+	set := func(port int32, addresses ...string) {
+		s = s.DeepCopy()
+		s.Spec.Ports[0].Port = port
+		w.kube.Set(s, slice("shop", "web", "web-a", addresses...))
+	}
+	expect := func(what string, port, all int, addresses ...string) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			has := w.daemon.has()
+			for name, frontend := range map[string]string{"shop/web": fmt.Sprintf(`"10.96.0.7:%d/tcp"`, port), "shop/web/nodeport": ":30080/tcp"} {
+				if spec := has["Service/"+name]; !strings.Contains(spec, frontend) || backends(spec) != all || !slices.Equal(down(t, spec), addresses) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	set(80, "10.244.2.5", "10.244.2.6", "10.244.2.7")
+	_, stop := w.agent()
+	expect("three endpoints", 80, 3)
+	before, err := w.daemon.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(81, "10.244.2.5", "10.244.2.6")
+	expect("another number, and one has departed", 81, 2, "10.244.2.7:8080")
+	stop()
+	set(82, "10.244.2.5")
+	w.agent()
+	expect("the same while there was no agent", 82, 1, "10.244.2.6:8080", "10.244.2.7:8080")
+	w.inStep(api.KindService, "default/kubernetes shop/web shop/web/nodeport")
+	changes, err := w.daemon.Changes(t.Context(), before.Revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range changes.Changes {
+		if c.Kind == api.KindService && c.Action != api.ActionUpdated {
+			t.Errorf("%s %s is %s: its connections end", c.Kind, c.Name, c.Action)
+		}
+	}
+}
+
 // TestBurstIsFewTransactions: what changes at once is told at once.
 func TestBurstIsFewTransactions(t *testing.T) {
 	t.Parallel()

@@ -166,11 +166,8 @@ func (t *translator) port(p *corev1.ServicePort, list []wanted) {
 		return
 	}
 	g := &group{
-		translator: t, name: t.service.Namespace + "/" + t.service.Name,
+		translator: t, name: objectName(t.service, p),
 		endpoints: collect(t.node, p, t.slices, t.badEndpoint), idle: t.node.idleTimeout(p.Protocol),
-	}
-	if p.Name != "" {
-		g.name += ":" + p.Name
 	}
 	g.labels = map[string]string{LabelNamespace: t.service.Namespace, LabelService: t.service.Name, LabelPort: portLabel(p)}
 	g.split()
@@ -202,10 +199,23 @@ func portLabel(p *corev1.ServicePort) string {
 	return strconv.Itoa(int(p.Port))
 }
 
-// PortLabelled returns the port of a service that an object is of by its label; nil: there
-// is none, or none any more.
-func PortLabelled(s *corev1.Service, label string) *corev1.ServicePort {
-	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return portLabel(&p) == label })
+// objectName is the name of a port's object of the cluster IPs, with which those of its
+// others begin. A port without a name has no number there: it may be given another one.
+func objectName(s *corev1.Service, p *corev1.ServicePort) string {
+	name := s.Namespace + "/" + s.Name
+	if p.Name != "" {
+		name += ":" + p.Name
+	}
+	return name
+}
+
+// PortOf returns the port of a service that the object of that name is of; nil: there is
+// none, or none any more.
+func PortOf(s *corev1.Service, object string) *corev1.ServicePort {
+	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		rest, found := strings.CutPrefix(object, objectName(s, &p))
+		return found && (rest == "" || rest[0] == '/')
+	})
 	if i < 0 {
 		return nil
 	}

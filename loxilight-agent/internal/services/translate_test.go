@@ -176,6 +176,31 @@ func TestPorts(t *testing.T) {
 	}
 }
 
+// TestPortOf finds the port of an object by its name, whatever number it has.
+func TestPortOf(t *testing.T) {
+	named := change(clusterIP(), func(s *corev1.Service) {
+		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "ab", Port: 81}, {Name: "80", Port: 82}}
+	})
+	unnamed := change(clusterIP(), func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 83}} })
+	for _, c := range []struct {
+		service *corev1.Service
+		object  string
+		port    int32 // 0: none
+	}{
+		{named, "shop/web:a", 80}, {named, "shop/web:ab/nodeport", 81}, {named, "shop/web:80/loadbalancer/203.0.113.20", 82},
+		{named, "shop/web", 0}, {named, "shop/web/nodeport", 0}, {named, "shop/web:abc", 0},
+		{unnamed, "shop/web", 83}, {unnamed, "shop/web/inside", 83}, {unnamed, "shop/web:a", 0},
+	} {
+		var got int32
+		if p := PortOf(c.service, c.object); p != nil {
+			got = p.Port
+		}
+		if got != c.port {
+			t.Errorf("%s is of port %d, want %d", c.object, got, c.port)
+		}
+	}
+}
+
 // TestIdleTimeouts has each object tell that of its protocol, those without frontends as
 // well: what is diverted to them goes by theirs.
 func TestIdleTimeouts(t *testing.T) {
