@@ -182,10 +182,10 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 	v.changed.down = nil // as value says, not as one that was refused did
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
-	serves := servedFamilies(value)
+	serves, falls := servedFamilies(value), fallingBack(value)
 	for _, b := range value.Backends {
 		w := backend{addr: b.Addr, weight: b.Weight}
-		if b.State == datapath.BackendActive && b.Weight > 0 {
+		if shareOf(b, falls[familyOf(b.Addr.Addr())]) > 0 {
 			w.flags = backendUsable
 		}
 		i, ok := findBackend(known, b.Addr)

@@ -67,10 +67,7 @@ func (s *services) writeTables(v *service, value *datapath.Service) error {
 
 // slots returns the backend ids for the selection table of family f.
 func (v *service) slots(value *datapath.Service, f int) []uint32 {
-	usable, all := v.usable(value, f, datapath.BackendActive)
-	if len(usable) == 0 {
-		usable, all = v.usable(value, f, datapath.BackendDraining)
-	}
+	usable, all := usableOf(value, f)
 	if len(usable) == 0 {
 		return nil
 	}
@@ -107,24 +104,44 @@ func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	return serves
 }
 
-// usable returns the backends of family f in state that may get connections, and
-// how many backends of that family there are in all.
-func (v *service) usable(value *datapath.Service, f int, state datapath.BackendState) (usable []selection.Weighted, all int) {
+// fallingBack says of each family whether no backend is active with a weight: then those
+// that are draining or of weight 0 get the new connections, rather than nobody.
+func fallingBack(value *datapath.Service) (falls [2]bool) {
+	falls = [2]bool{true, true}
+	for _, b := range value.Backends {
+		if shareOf(b, false) > 0 {
+			falls[familyOf(b.Addr.Addr())] = false
+		}
+	}
+	return falls
+}
+
+// shareOf returns the weight that b gets new connections by, where its family is falling
+// back or is not; 0: it gets none.
+func shareOf(b datapath.Backend, falls bool) uint16 {
+	switch {
+	case b.State == datapath.BackendDown:
+		return 0
+	case falls:
+		return max(b.Weight, 1)
+	case b.State != datapath.BackendActive:
+		return 0
+	}
+	return b.Weight
+}
+
+// usableOf returns the backends of family f that may get connections, and how many
+// backends of that family there are in all.
+func usableOf(value *datapath.Service, f int) (usable []selection.Weighted, all int) {
+	falls := fallingBack(value)[f]
 	for _, b := range value.Backends {
 		if familyOf(b.Addr.Addr()) != f {
 			continue
 		}
 		all++
-		weight := b.Weight
-		switch {
-		case b.State == datapath.BackendDown:
-			continue
-		case state == datapath.BackendDraining:
-			weight = max(weight, 1)
-		case b.State != state || weight == 0:
-			continue
+		if share := shareOf(b, falls); share > 0 {
+			usable = append(usable, selection.Weighted{Addr: b.Addr, Weight: share})
 		}
-		usable = append(usable, selection.Weighted{Addr: b.Addr, Weight: weight})
 	}
 	return usable, all
 }

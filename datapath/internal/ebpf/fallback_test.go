@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// spread asks so many times, keeps nothing open, and returns who answered how often.
+func (n *network) spread(times int) map[string]int {
+	n.t.Helper()
+	seen := make(map[string]int)
+	for range times {
+		name, err := n.ask("198.51.100.10:80")
+		n.ok(err)
+		seen[name]++
+	}
+	return seen
+}
+
+// all returns web with its three backends like this, weights as given.
+func all(state datapath.BackendState, weights ...uint16) datapath.Service {
+	s := web(3)
+	for i := range s.Backends {
+		s.Backends[i].State, s.Backends[i].Weight = state, weights[i]
+	}
+	return s
+}
+
+// TestAffinityInTheFallback: a client stays with its backend while those that take no new
+// connections get them for want of others, and no longer.
+func TestAffinityInTheFallback(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	n.serve()
+	for name, s := range map[string]datapath.Service{
+		"draining": all(datapath.BackendDraining, 1, 1, 1), "weight 0": all(datapath.BackendActive, 0, 0, 0),
+	} {
+		s.Algorithm, s.Affinity = datapath.RoundRobin, time.Hour
+		ctx := context.Background()
+		n.ok(n.d.Services().Update(ctx, "web", s))
+		first, err := n.ask("198.51.100.10:80")
+		n.ok(err)
+		if got := n.spread(6); got[first] != 6 {
+			t.Errorf("%s: a client of %s then got %v", name, first, got)
+		}
+		if ok, err := n.d.Services().Verify(ctx, "web"); !ok || err != nil {
+			t.Errorf("%s: verified: %t, %v", name, ok, err)
+		}
+
+		// That one is down: another one in use is its backend from then on.
+		i := int(first[len(first)-1] - '0')
+		was := s.Backends[i]
+		s.Backends[i].State = datapath.BackendDown
+		n.ok(n.d.Services().Update(ctx, "web", s))
+		second, err := n.ask("198.51.100.10:80")
+		n.ok(err)
+		if got := n.spread(6); second == first || got[second] != 6 {
+			t.Errorf("%s: without %s the client got %s, then %v", name, first, second, got)
+		}
+
+		// One is active: nobody stays elsewhere.
+		s.Backends[i] = was
+		s.Backends[i].State, s.Backends[i].Weight = datapath.BackendActive, 1
+		n.ok(n.d.Services().Update(ctx, "web", s))
+		if got := n.spread(6); got[first] != 6 {
+			t.Errorf("%s: with %s alone active the client got %v", name, first, got)
+		}
+		n.ok(n.d.Services().Delete(ctx, "web"))
+	}
+}
