@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -71,5 +72,28 @@ func TestAffinityInTheFallback(t *testing.T) {
 			t.Errorf("%s: with %s alone active the client got %v", name, first, got)
 		}
 		n.ok(n.d.Services().Delete(ctx, "web"))
+	}
+}
+
+// TestLeastConnectionsInTheFallback: backends of weight 0 share by load what they get for
+// want of others.
+func TestLeastConnectionsInTheFallback(t *testing.T) {
+	for name, tt := range map[string]struct {
+		service datapath.Service
+		want    map[string]int
+	}{
+		"draining": {all(datapath.BackendDraining, 0, 0, 2), map[string]int{"tcp-0": 3, "tcp-1": 3, "tcp-2": 6}},
+		"active":   {all(datapath.BackendActive, 0, 0, 0), map[string]int{"tcp-0": 4, "tcp-1": 4, "tcp-2": 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			n.attach()
+			n.serve()
+			tt.service.Algorithm = datapath.LeastConnections
+			n.ok(n.d.Services().Update(context.Background(), "web", tt.service))
+			if got := n.spread(12); !maps.Equal(got, tt.want) {
+				t.Errorf("the backends got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

@@ -185,8 +185,8 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 	serves, falls := servedFamilies(value), fallingBack(value)
 	for _, b := range value.Backends {
 		w := backend{addr: b.Addr, weight: b.Weight}
-		if shareOf(b, falls[familyOf(b.Addr.Addr())]) > 0 {
-			w.flags = backendUsable
+		if share := shareOf(b, falls[familyOf(b.Addr.Addr())]); share > 0 {
+			w.weight, w.flags = share, backendUsable
 		}
 		i, ok := findBackend(known, b.Addr)
 		if ok {
