@@ -27,10 +27,11 @@ const (
 	stationTunnel = 0x2 // STATION_F_TUNNEL
 	stationFlat   = 0x4 // STATION_F_FLAT
 
-	ctReply  = 0x01 // CT_F_REPLY
-	ctDNAT   = 0x02
-	ctSNAT   = 0x04
-	ctDevice = 0x400
+	ctReply    = 0x01 // CT_F_REPLY
+	ctDNAT     = 0x02
+	ctSNAT     = 0x04
+	ctSNATLate = 0x100
+	ctDevice   = 0x400
 
 	devicePeer   = 0x1 // DEVICE_F_PEER
 	devicePort   = 0x2

@@ -33,6 +33,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"CT_F_DNAT":           ctDNAT,
 		"CT_F_SNAT":           ctSNAT,
 		"CT_F_DEVICE":         ctDevice,
+		"CT_F_SNAT_LATE":      ctSNATLate,
 		"DEVICE_F_LENT4":      deviceLent4,
 		"DEVICE_F_LENT6":      deviceLent6,
 		"NAT_F_ONE_TO_ONE":    natOneToOne,

@@ -52,11 +52,6 @@ func (f *fastRig) bases() (all []fastBase) {
 	return all
 }
 
-// CT_F_.
-const (
-	ctSNATLate = 0x100
-)
-
 // build returns the packet with changes.
 func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 	now := rigTick()

@@ -108,9 +108,11 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 	}))
 }
 
-// note adds the connection of an entry, where it is one.
+// note adds the connection of an entry, where it is one that the kernel tracks as it came:
+// one that is not translated, or whose source is where it leaves, behind netfilter.
 func (r *rules) note(all []netfilter.Connection, zone, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
-	if zone != r.zone.id || proto != unix.IPPROTO_TCP || m.Flags&(ctReply|ctDNAT|ctSNAT) != 0 {
+	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATLate == 0
+	if zone != r.zone.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
 		return all
 	}
 	t := tuple()

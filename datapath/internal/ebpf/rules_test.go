@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -99,25 +100,38 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 
 // TestTrackingTakesUpAgain: a connection that took the short cut while the kernel tracked
 // it goes on when a rule that drops what is invalid makes it take the kernel's path: the
-// kernel is not to call it so for not having seen what went past it.
+// kernel is not to call it so for not having seen what went past it. It tracks one whose
+// source a NAT translates as it came.
 func TestTrackingTakesUpAgain(t *testing.T) {
-	for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
-		n := newNetwork(t)
-		n.bridgesAlone()
-		n.attach()
-		n.backends.ServeTCP(t, addr, "server")
-		n.nft("add table inet t", "add chain inet t i { type filter hook input priority 0; }", "add rule inet t i ct state established accept")
-		c := n.dial(addr)
-		n.wantShortCut("rules for the node itself", c)
-		if err := n.upload(c, 1<<20); err != nil {
-			t.Fatal(err)
+	for name, rules := range map[string]map[datapath.NATName]datapath.NAT{
+		"plain": nil, "masqueraded": {"away": masquerade("out0")},
+	} {
+		for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
+			t.Run(name+" "+addr, func(t *testing.T) { takeUpAgain(t, addr, rules) })
 		}
-		n.nft("add chain inet t f { type filter hook forward priority 0; policy drop; }; add rule inet t f ct state invalid counter drop; add rule inet t f ct state established accept")
-		n.told("chain inet t f (forward) has 2 rules")
-		if err := n.upload(c, 1<<20); err != nil {
-			t.Errorf("%s, after the rule: %v; %s", addr, err, n.node.Run(t, "nft", "list chain inet t f"))
-		}
-		n.wantSlow("rules", c)
+	}
+}
+
+func takeUpAgain(t *testing.T, addr string, rules map[datapath.NATName]datapath.NAT) {
+	n := newNetwork(t)
+	n.bridgesAlone()
+	n.attach()
+	n.translate(rules)
+	server := n.backends.ServeTCP(t, addr, "server")
+	n.nft("add table inet t", "add chain inet t i { type filter hook input priority 0; }", "add rule inet t i ct state established accept")
+	c := n.dial(addr)
+	n.wantShortCut("rules for the node itself", c)
+	if err := n.upload(c, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	n.nft("add chain inet t f { type filter hook forward priority 0; policy drop; }; add rule inet t f ct state invalid counter drop; add rule inet t f ct state established accept")
+	n.told("chain inet t f (forward) has 2 rules")
+	if err := n.upload(c, 1<<20); err != nil {
+		t.Errorf("after the rule: %v; %s", err, n.node.Run(t, "nft", "list chain inet t f"))
+	}
+	n.wantSlow("rules", c)
+	if got := server.Clients(); (got[0].String() == clientOf(netip.MustParseAddrPort(addr).Addr().String())) == (rules != nil) {
+		t.Errorf("the server saw %v", got)
 	}
 }
 
