@@ -3,8 +3,8 @@
  * the window check of RFC 5961 for resets; RFC 9260 for SCTP).
  *
  * A connection moves from the half-open table to the established one when the
- * client has spoken again after the answer: neither a SYN nor a SYN-ACK can do it.
- * UDP has only the answer to go by.
+ * client has spoken again after the answer: neither a SYN nor a SYN-ACK can do it, a FIN
+ * can. UDP has only the answer to go by.
  */
 #pragma once
 
@@ -117,6 +117,19 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 	meta->tcp_scale = scale > 0 ? scale : 0;
 	if (scale < 0)
 		twin->tcp_scale = 0;
+}
+
+/* Whether a half-open connection is to move to the established table, now that event, in the
+ * direction of meta, has brought it into state. One side may have closed before the client
+ * spoke again, or with that: what the other one sends may take as long as any.
+ */
+static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event event,
+					 const struct ct_meta *meta, const struct ct_meta *twin)
+{
+	if (state != CT_FIN)
+		return state == CT_ESTABLISHED;
+	return !(meta->flags & CT_F_REPLY) && twin->packet_count &&
+	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
 /* Moves both entries to the established table. Where that is full they stay what
@@ -269,7 +282,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	/* The half-open table may be one that other programs use as well, which run on hooks
 	 * that this copy has not come to yet; the established one may not be.
 	 */
-	if (!config_first && w->conn.half_open && state == CT_ESTABLISHED) {
+	if (!config_first && w->conn.half_open && ct_is_lasting(state, event, meta, twin)) {
 		w->conn.meta = *meta;
 		w->twin.meta = *twin;
 		ct_promote(w);

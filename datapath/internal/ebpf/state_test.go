@@ -87,13 +87,14 @@ func (r *rig) stateOf(p path) string {
 
 // transitions says what becomes of a connection: of each state, with the segments
 // that lead there, by the next segment. T04: a SYN, and a SYN-ACK alone, establish
-// nothing; what ended as an established connection begins anew in its place. T06: a
-// reset is a state, and who goes on after one did not send it; what was half-open before
-// is so again.
+// nothing, a FIN of the client after them does; what ended as an established connection
+// begins anew in its place. T06: a reset is a state, and who goes on after one did not send
+// it; what was half-open before is so again.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
-cSYN,sSYNA            ANSWERED     ANSWERED     ESTABLISHED+ FIN        CLOSED   ANSWERED     ANSWERED     ANSWERED     FIN        CLOSED
+cSYN,sSYNA            ANSWERED     ANSWERED     ESTABLISHED+ FIN+       CLOSED   ANSWERED     ANSWERED     ANSWERED     FIN        CLOSED
+cSYN,sSYNA,sFIN       FIN          FIN          FIN+         TIME_WAIT  CLOSED   FIN          FIN          FIN          FIN        CLOSED
 cSYN,sSYNA,cACK       ESTABLISHED+ ESTABLISHED+ ESTABLISHED+ FIN+       CLOSED+  ESTABLISHED+ ESTABLISHED+ ESTABLISHED+ FIN+       CLOSED+
 cSYN,sSYNA,cACK,cFIN  FIN+         FIN+         FIN+         FIN+       CLOSED+  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+
 cSYN,sSYNA,cACK,sFIN  FIN+         FIN+         FIN+         TIME_WAIT+ CLOSED+  FIN+         FIN+         FIN+         FIN+       CLOSED+
