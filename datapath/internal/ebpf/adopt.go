@@ -43,6 +43,7 @@ func adoptServices(d *DataPlane) (*services, error) {
 		byName:   make(map[datapath.ServiceName]*service),
 		byID:     make(map[uint32]*service),
 		owner:    make(map[datapath.Frontend]*service),
+		taken:    make(map[datapath.Frontend]uint64),
 		diverted: make(map[datapath.ServiceName]int),
 		addrs:    newServiceAddrs(),
 	}

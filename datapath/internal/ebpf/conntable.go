@@ -121,6 +121,10 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 		other := v.twin((*K)(k))
 		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())
 	}
+	if len(p.taken) > 0 && !ends && m.ServiceId != 0 && datapath.Protocol(k.proto()) == datapath.UDP {
+		other := v.twin((*K)(k))
+		ends = p.isTaken(t.d.services, m, k.tuple(), KP(&other).tuple())
+	}
 	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
 		other := v.twin((*K)(k))
 		comes, leaves := k.tuple(), KP(&other).tuple()

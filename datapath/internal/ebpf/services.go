@@ -32,6 +32,7 @@ type services struct {
 	old    []oldTable
 	// diverted counts, of services that others divert clients to, who does.
 	diverted map[datapath.ServiceName]int
+	taken    map[datapath.Frontend]uint64 // given to their owners: the first sweep that sees to it
 	addrs    serviceAddrs
 }
 
@@ -322,7 +323,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 			v.suspect = true // some point here, some there: write all the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
 		}
-		s.owner[f] = v
+		s.takes(v, f)
 		if !slices.Contains(v.frontends, f) {
 			v.frontends = append(v.frontends, f)
 		}

@@ -69,6 +69,7 @@ type pass struct {
 	used     [nexthopCount]bool
 	nat      *natPass
 	departed map[zoneAddr]departure
+	taken    map[datapath.Frontend]uint64
 	seen     [4]uint64 // entries by table
 
 	match   func(*datapath.Connection) bool // connections to end; nil: none
@@ -254,6 +255,7 @@ func (w *sweeper) begin() {
 		closed:   make(map[uint32]*backendTotals),
 		nat:      w.d.nats.passBegins(),
 		departed: w.d.guards.departed.passBegins(),
+		taken:    w.d.services.forHandover(),
 	}
 }
 
@@ -348,6 +350,7 @@ func (s *services) stillDead(dead map[uint32]bool) {
 func (s *services) passEnded(p *pass) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.handedOver(p.number)
 	return s.backends.passEnded(p.number, func(id uint32) bool {
 		t := p.live[id]
 		return t != nil && t.active > 0
