@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// writeFrontends makes the frontends point to what was written before them.
+func (s *services) writeFrontends(v *service, value *datapath.Service) error {
+	var entries [2]kernelService
+	for f := range entries {
+		entries[f] = kernelService{
+			Id:            v.id,
+			TableId:       v.tables[f].id,
+			SlotCount:     v.tables[f].count,
+			AffinityTicks: ticksOf(value.Affinity),
+			Algorithm:     algorithms[value.Algorithm],
+			Source:        sourceModes[value.Source],
+			RangeSetId:    v.rangeSet,
+			DivertSetId:   v.divertSet,
+		}
+		if value.Silent {
+			entries[f].Flags = serviceSilent
+		}
+	}
+	if err := s.writeByID(v, entries); err != nil {
+		return err
+	}
+	for _, f := range value.Frontends {
+		fam := familyOf(f.Addr.Addr())
+		ours := s.owner[f] == v
+		if ours && v.entries[fam] == entries[fam] && !v.suspect {
+			continue
+		}
+		key := serviceKeyOf(f)
+		if err := s.d.maps[kernelMapLlService].Update(&key, &entries[fam], ebpf.UpdateAny); err != nil {
+			v.suspect = true // some point here, some there: write all the next time
+			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
+		}
+		s.takes(v, f)
+		if !slices.Contains(v.frontends, f) {
+			v.frontends = append(v.frontends, f)
+		}
+	}
+	v.entries = entries
+	return nil
+}
+
+// gives reports whether v has a frontend to give up that nobody else has by now.
+func (s *services) gives(v *service, value *datapath.Service) bool {
+	return slices.ContainsFunc(v.frontends, func(f datapath.Frontend) bool {
+		return s.owner[f] == v && !slices.Contains(value.Frontends, f)
+	})
+}
+
+// giveUp removes the frontends that the service has no more.
+func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
+	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
+		if slices.Contains(value.Frontends, f) {
+			return false
+		}
+		e := s.deleteFrontend(v, f)
+		err = errors.Join(err, e)
+		return e == nil
+	})
+	return err
+}
+
+// deleteFrontend removes f unless another service has it by now.
+func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
+	if s.owner[f] != v {
+		return nil
+	}
+	key := serviceKeyOf(f)
+	if err := s.d.maps[kernelMapLlService].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("frontend %s: %w", f, err)
+	}
+	delete(s.owner, f)
+	return nil
+}
