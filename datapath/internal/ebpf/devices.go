@@ -283,7 +283,9 @@ func (v *devices) encode(l netlink.Link) kernelDevice {
 }
 
 // neighbourChanged makes the next hops of a neighbour invalid that has another
-// address of its link, or none any more.
+// address of its link, or none any more. What is for it may leave by another device than
+// the one that it is known by: by a port of that bridge, or of the bridge under that VLAN.
+// So its address alone tells. What is bridged asks no neighbour.
 func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if u.Family == unix.AF_BRIDGE {
 		v.stationChanged(u)
@@ -309,7 +311,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 		return
 	}
 	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
-		return k.Zone == v.zone.id && int(k.Ifindex) == u.LinkIndex && k.Dmac == old
+		return k.Zone == v.zone.id && k.Dmac == old && k.Bridged == 0
 	}))
 }
 
