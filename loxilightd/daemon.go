@@ -95,7 +95,7 @@ func (d *loxilightd) start(ctx context.Context) error {
 	d.tellSizes()
 	if d.store, d.report, err = state.Open(state.Config{Dir: d.cfg.StateDir, Tables: d.cfg.Tables, Decode: control.Decode,
 		History: state.HistoryLimits{Revisions: d.cfg.HistoryRevisions, Bytes: d.cfg.HistoryBytes},
-		InUse:   backends.Attached(d.cfg.Backend, d.cfg.PinDir)}); err != nil {
+		InUse:   backends.Attached(d.cfg.Backend, d.cfg.PinDir), OneNamespace: merged(d.cfg)}); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.store.Close)
@@ -179,9 +179,14 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 	return time.Time{}
 }
 
+// merged says whether host and switch are one network namespace.
+func merged(cfg *config.Config) bool {
+	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == "host"
+}
+
 // devices names the link between host and switch, where there is one.
 func devices(cfg *config.Config) node.Devices {
-	if cfg.SwitchNamespace == "" || cfg.SwitchNamespace == "host" {
+	if merged(cfg) {
 		return node.Devices{}
 	}
 	return node.Devices{Host: cfg.HostDevice, Switch: cfg.SwitchDevice}

@@ -98,3 +98,21 @@ func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	defer r.mu.Unlock()
 	return maps.Clone(r.owned[owner])
 }
+
+// rival returns a Route that has the place of this one; empty: none has. The store lets no two
+// have one, but where host and switch became one since, a Route of each may be there for it: the
+// first by name has it.
+func (r *routes) rival(name datapath.RouteName, value *datapath.Route) (first datapath.RouteName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := r.placeOf(value)
+	if !r.n.isHost() || ownerOf(string(name)) != "" || r.places[at] < 2 {
+		return ""
+	}
+	for other, v := range r.wanted {
+		if other < name && (first == "" || other < first) && v.Switch != value.Switch && r.placeOf(&v) == at && ownerOf(string(other)) == "" {
+			first = other
+		}
+	}
+	return first
+}

@@ -181,6 +181,50 @@ func TestRouteConflict(t *testing.T) {
 	}
 }
 
+// TestRouteToldTwice: where host and switch are one, a Route of each may be told for one place,
+// from before they were. The first by name is in force, and the other one says so: they do
+// not take turns.
+func TestRouteToldTwice(t *testing.T) {
+	x := newRouted(t)
+	ctx := context.Background()
+	for _, f := range families {
+		p := netip.MustParsePrefix(f.prefix)
+		a := datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0")}}
+		b := datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via1, "u1")}, Switch: true}
+		inForce := func(when string, name datapath.RouteName, target string) {
+			t.Helper()
+			for _, n := range []datapath.RouteName{"a", "b"} {
+				if ok, err := x.n.Routes().Verify(ctx, n); ok != (n == name) || err != nil {
+					t.Errorf("%s %s: %s is as it was told: %v, %v", f.prefix, when, n, ok, err)
+				}
+			}
+			if name, err := testtraffic.TalkUDP(x.client, "", f.target, []byte("a datagram")); name != target || err != nil {
+				t.Errorf("%s %s: %q answers, %v, want %s", f.prefix, when, name, err, target)
+			}
+		}
+		x.route("b", b)
+		x.route("a", a)
+		inForce("a was told", "a", "up0")
+		for range 2 {
+			err := x.n.Routes().Update(ctx, "b", b)
+			if err == nil || !strings.Contains(err.Error(), "Route a has it") {
+				t.Errorf("%s: b once more: %v, want an error that names a", f.prefix, err)
+			}
+			inForce("b was told once more", "a", "up0")
+		}
+		if err := x.n.Routes().Delete(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		x.route("b", b)
+		inForce("without a", "b", "up1")
+		x.route("a", a)
+		if err := x.n.Routes().Delete(ctx, "b"); err != nil {
+			t.Fatal(err)
+		}
+		inForce("without b", "a", "up0")
+	}
+}
+
 // TestRouteRepair has strangers remove and replace what is ours, which is noticed at
 // once, and finds routes of another run.
 func TestRouteRepair(t *testing.T) {

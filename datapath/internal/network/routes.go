@@ -80,12 +80,14 @@ func (r *routes) placeOf(v *datapath.Route) place {
 	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
 }
 
-// want notes what Update was told last; nil: nothing.
-func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
+// want notes what Update was told last; nil: nothing. It reports whether the same place was
+// wanted for it before.
+func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wantOfOwner(name, value != nil)
 	if old, ok := r.wanted[name]; ok {
+		again = value != nil && r.placeOf(&old) == r.placeOf(value)
 		count(r.places, r.placeOf(&old), -1)
 		r.countDevices(&old, -1)
 		delete(r.wanted, name)
@@ -95,6 +97,7 @@ func (r *routes) want(name datapath.RouteName, value *datapath.Route) {
 		count(r.places, r.placeOf(value), 1)
 		r.countDevices(value, 1)
 	}
+	return again
 }
 
 // countDevices counts the devices that a route depends on: any, where the kernel
@@ -131,7 +134,13 @@ func before(name datapath.RouteName) string { return string(name) + " (before)" 
 // Update implements [datapath.Table]. An entry that changes is replaced, so that at
 // each moment there is one.
 func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapath.Route) error {
-	r.want(name, &value)
+	// What is told for the first time may take over from one that is about to go.
+	if again := r.want(name, &value); again {
+		if first := r.rival(name, &value); first != "" {
+			return fmt.Errorf("route %s: Route %s has it, and with switch.namespace: host netns host and switch are one: delete one of the two, or give one another metric",
+				value.Prefix, first)
+		}
+	}
 	s, err := r.n.space(value.Switch)
 	if err != nil {
 		return err

@@ -190,6 +190,64 @@ func TestGroupsThatAreReferredTo(t *testing.T) {
 		`{"revision":2,"changes":[{"kind":"AddressGroup","name":"g","action":"deleted"},{"kind":"AddressGroup","name":"in","action":"deleted"},{"kind":"FirewallRule","name":"r","action":"deleted"}],"summary":{"deleted":3}}`)
 }
 
+// TestOneNamespace: where host and switch are one, two objects cannot have one place by saying
+// that it is in the one and in the other.
+func TestOneNamespace(t *testing.T) {
+	route := func(name, rest string) string {
+		return `{"kind":"Route","name":"` + name + `","spec":{"prefix":"10.9.0.0/16","via":"10.1.0.254"` + rest + `}}`
+	}
+	port := func(name, rest string) string {
+		return `{"kind":"Interface","name":"` + name + `","spec":{` + rest + `}}`
+	}
+	apply := func(objects ...string) string { return `{"objects":[` + strings.Join(objects, ",") + `]}` }
+	for _, tt := range []struct{ first, second, object, field, text string }{
+		{route("a", ``), route("b", `,"netns":"switch"`), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 in the switch with metric 0 belongs to Route/a already, which says netns host"},
+		{route("a", `,"netns":"switch"`), route("b", ``), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 with metric 0 belongs to Route/a already, which says netns switch"},
+		{port("a", `"device":"eth0"`), port("b", `"device":"eth0","netns":"switch"`), "Interface/b", "spec.device", "device eth0 in the switch belongs to Interface/a already"},
+		{port("a", `"address":"192.0.2.1","netns":"switch"`), port("b", `"address":"192.0.2.1"`), "Interface/b", "spec.address", "the device of address 192.0.2.1 belongs to Interface/a already"},
+	} {
+		h := newHarnessWith(t, state.Config{Dir: t.TempDir(), Tables: datapath.DefaultTables(), OneNamespace: true})
+		h.wantError("apply", apply(tt.first, tt.second), 3, tt.object, tt.field, tt.text)
+		h.ask(admin, "apply", apply(tt.first))
+		h.wantError("apply", apply(tt.second), 3, tt.object, tt.field, "with switch.namespace: host both are one network namespace: ")
+		if got := h.ask(admin, "apply", apply(tt.first)); !strings.Contains(got, `"unchanged":1`) {
+			t.Errorf("told once more: %s", got)
+		}
+		instead := `{"owner":"cli","kinds":["Route","Interface"],"objects":[` + tt.second + `]}`
+		if got := h.ask(admin, "replace", instead); !strings.Contains(got, `"summary":{"created":1,"deleted":1}`) {
+			t.Errorf("one instead of the other: %s", got)
+		}
+		h.ask(admin, "replace", `{"owner":"cli","kinds":["Route","Interface"],"objects":[],"confirm":"1h"}`)
+		h.wantError("apply", apply(strings.Replace(tt.first, `"spec"`, `"owner":"k8s","spec"`, 1)), 3, strings.Replace(tt.object, "/b", "/a", 1), "", "which goes back to "+tt.object+" unless it is confirmed")
+		two := newHarness(t)
+		if got := two.ask(admin, "apply", apply(tt.first, tt.second)); !strings.Contains(got, `"summary":{"created":2}`) {
+			t.Errorf("two namespaces: %s", got)
+		}
+	}
+}
+
+// TestOneNamespaceSince: a store may have two objects for one place since host and switch became
+// one. What is done to others goes on; one of the two goes, and comes back by a rollback.
+func TestOneNamespaceSince(t *testing.T) {
+	dir := t.TempDir()
+	two := newHarnessAt(t, dir, datapath.DefaultTables())
+	two.ask(admin, "apply", `{"objects":[{"kind":"Route","name":"a","spec":{"prefix":"10.9.0.0/16","device":"e"}},
+		{"kind":"Route","name":"b","spec":{"prefix":"10.9.0.0/16","device":"e","netns":"switch"}}]}`)
+	if err := two.Store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h := newHarnessWith(t, state.Config{Dir: dir, Tables: datapath.DefaultTables(), OneNamespace: true})
+	for _, step := range []struct{ method, params, want string }{
+		{"apply", `{"objects":[{"kind":"Route","name":"c","spec":{"prefix":"10.8.0.0/16","device":"e"}}]}`, `"created":1`},
+		{"delete", `{"objects":[{"kind":"Route","name":"b"}]}`, `"deleted":1`},
+		{"rollback", `{"revision":2}`, `"created":1`},
+	} {
+		if got := h.ask(admin, step.method, step.params); !strings.Contains(got, step.want) {
+			t.Errorf("%s: %s", step.method, got)
+		}
+	}
+}
+
 func TestNetworkConflicts(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Bridge","name":"a","spec":{"device":"br0","ports":[{"device":"p1"}]}},

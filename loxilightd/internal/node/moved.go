@@ -54,13 +54,14 @@ func isPods(s *state.Snapshot, a netip.Addr) bool {
 // guestRoutes returns the ways to the addresses of an Endpoint that are in no subnet of this
 // node's pods: in the switch by the bridge, on the host by the switch. A Route says otherwise.
 func (n *Node) guestRoutes(s *state.Snapshot, e *state.Endpoint, bridge string) (routes []datapath.Route) {
+	merged := n.opts.Devices.Host == ""
 	for _, a := range guestsOf(s, e) {
 		p := netip.PrefixFrom(a, a.BitLen())
-		if !isTold(s, p, true) {
+		if !isTold(s, p, true) && (!merged || !isTold(s, p, false)) {
 			routes = append(routes, datapath.Route{Prefix: p, Switch: true, NextHops: []datapath.NextHop{{Device: bridge, Weight: 1}}})
 		}
 		via := gatewayFor(s, a)
-		if n.opts.Devices.Host != "" && via.IsValid() && !isTold(s, p, false) {
+		if !merged && via.IsValid() && !isTold(s, p, false) {
 			routes = append(routes, datapath.Route{Prefix: p, NextHops: []datapath.NextHop{{Via: via, Device: n.opts.Devices.Host, Weight: 1}}})
 		}
 	}

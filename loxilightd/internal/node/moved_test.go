@@ -43,6 +43,25 @@ func TestGuest(t *testing.T) {
 	eventually(t, func() bool { return len(ways()) == 0 })
 }
 
+// TestGuestOfOneNamespace: where host and switch are one, a Route says the way to the address of
+// an Endpoint whichever of them it names.
+func TestGuestOfOneNamespace(t *testing.T) {
+	for _, inSwitch := range []bool{true, false} {
+		store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
+		n := start(t, Options{Store: store, Plane: endpointPlane(), Network: network})
+		pods := objectOf(state.KindPodNetwork, "default", &state.PodNetwork{Bridge: "br0", Subnets: []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24")}})
+		pod := endpoint("pod", "default", 5, nil) // 10.1.0.5
+		waitFor(t, n, commit(t, store, []*state.Object{pods, pod}), pod)
+		routes := func() int { return len(network.EndpointContent()["pod"].Routes) }
+		if routes() != 1 {
+			t.Errorf("%d routes, want one", routes())
+		}
+		told := objectOf(state.KindRoute, "told", &state.Route{Route: datapath.Route{Prefix: netip.MustParsePrefix("10.1.0.5/32"), Switch: inSwitch}})
+		commit(t, store, []*state.Object{told})
+		eventually(t, func() bool { return routes() == 0 })
+	}
+}
+
 // TestHereIsNotBehindPeers: an address that an Endpoint of this node has is behind no Peer as
 // long as it has it, whichever came first.
 func TestHereIsNotBehindPeers(t *testing.T) {

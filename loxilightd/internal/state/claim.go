@@ -39,6 +39,20 @@ const (
 	claimInterfaceAddress                // an address, by an Interface
 )
 
+// elsewhere is the same claim in the other network namespace: that of the host or of the switch.
+func (c claim) elsewhere() claim {
+	c.inSwitch = !c.inSwitch
+	return c
+}
+
+// netns is what objects call the network namespace.
+func (c claim) netns() string {
+	if c.inSwitch {
+		return "switch"
+	}
+	return "host"
+}
+
 func (c claim) String() string {
 	place := ""
 	if c.inSwitch {

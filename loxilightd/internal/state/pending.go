@@ -224,7 +224,11 @@ func (s *Store) checkWaiting(p *plan) error {
 // unless the change that waits is confirmed.
 func (s *Store) checkHeld(w *waiting, o *Object) (err error) {
 	o.Value.claims(func(c claim, _ func() string) {
-		if holder, held := w.claims[c]; held && err == nil {
+		holder, held := w.claims[c]
+		if !held && s.merged {
+			holder, held = w.claims[c.elsewhere()]
+		}
+		if held && err == nil {
 			err = s.refuseWaiting(w, o.Key, "claims "+c.String()+", which goes back to "+holder.String()+" unless it is confirmed")
 		}
 	})

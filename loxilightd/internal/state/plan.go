@@ -190,19 +190,24 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 // checkClaims refuses a plan in which two objects claim the same.
 func (s *Store) checkClaims(p *plan) error {
 	claimed := make(map[claim]Key, len(p.puts))
+	holder := func(c claim) (Key, bool) {
+		if k, ok := claimed[c]; ok {
+			return k, true
+		}
+		k, ok := s.claims[c]
+		return k, ok && p.holds(k, c)
+	}
 	var err error
 	for _, o := range p.puts {
 		o.Value.claims(func(c claim, field func() string) {
 			if err != nil {
 				return
 			}
-			holder, ok := claimed[c]
-			if !ok {
-				holder, ok = s.claims[c]
-				ok = ok && p.holds(holder, c)
-			}
-			if ok && holder != o.Key {
-				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, holder)
+			if k, ok := holder(c); ok && k != o.Key {
+				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, k)
+			} else if k, ok := holder(c.elsewhere()); ok && s.merged && !p.restores {
+				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already, which says netns %s; with switch.namespace: host both are one network namespace: delete one of the two",
+					c, k, c.elsewhere().netns())
 			}
 			claimed[c] = o.Key
 		})

@@ -28,6 +28,8 @@ type Config struct {
 	Decode  func(kind string, spec []byte) (Value, error)
 	History HistoryLimits
 	Clock   Clock // zero: the machine's
+	// OneNamespace: host and switch are one network namespace.
+	OneNamespace bool
 }
 
 // Report says what [Open] found that an operator should know.
@@ -75,6 +77,7 @@ type Store struct {
 	decode func(kind string, spec []byte) (Value, error)
 	limits HistoryLimits
 	clock  Clock
+	merged bool // host and switch are one network namespace
 
 	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
 	history  atomic.Pointer[[]Entry]
@@ -146,6 +149,7 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		decode:  cfg.Decode,
 		limits:  cfg.History.orDefault(),
 		clock:   cfg.Clock.orMachine(),
+		merged:  cfg.OneNamespace,
 		claims:  map[claim]Key{},
 		dark:    map[Key]*Object{},
 		watches: map[*Watch]struct{}{},
