@@ -204,7 +204,7 @@ type CountersResult struct {
 	Packets     uint64            `json:"packets"`
 	Bytes       uint64            `json:"bytes"`                 // of whole frames
 	Connections uint64            `json:"connections,omitempty"` // opened so far
-	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node
+	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node, an Interface and an Endpoint
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by what was done with them
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
 	// Sent, Received and Dropped are of a Tunnel or Peer only: into the tunnel, out of it,

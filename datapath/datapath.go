@@ -251,10 +251,11 @@ type NATCounters struct {
 	Drops          map[string]uint64 // of what it matched, by reason
 }
 
-// PortCounters count what passed a port's programs.
+// PortCounters count what passed a port's device, both ways, as the kernel counts it: not
+// what its programs hand to the other end of a veth.
 type PortCounters struct {
-	Packets, Bytes uint64
-	Drops          map[string]uint64
+	Packets, Bytes uint64            // since the device was made
+	Drops          map[string]uint64 // of the programs on it, by reason
 }
 
 // Config is how a data plane is opened.

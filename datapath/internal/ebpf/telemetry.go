@@ -183,7 +183,7 @@ func (s *services) get(name datapath.ServiceName) (service, bool) {
 }
 
 // PortCounters implements [datapath.Telemetry]. Packets and bytes are the
-// device's own, of both directions.
+// device's own, of both directions: bpf_redirect_peer is not among them.
 func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
 	p, z, ok := t.port(name)
 	if !ok {
