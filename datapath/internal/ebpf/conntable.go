@@ -126,9 +126,7 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 		ends = p.isTaken(t.d.services, m, k.tuple(), KP(&other).tuple())
 	}
 	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
-		other := v.twin((*K)(k))
-		comes, leaves := k.tuple(), KP(&other).tuple()
-		leaves.Source, leaves.Destination = leaves.Destination, leaves.Source
+		comes, leaves := tuplesOf[K, V](k, v)
 		if ends = p.nat.ended(m, comes, leaves, k.zone()); !ends {
 			p.nat.note(m, comes, leaves, k.proto(), k.zone())
 		}
@@ -153,10 +151,22 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	switch err := t.m.Delete((*K)(k)); {
 	case err == nil:
 		p.close(m)
+		if m.NatId != 0 {
+			comes, leaves := tuplesOf[K, V](k, v)
+			p.nat.leave(m, comes, leaves, k.proto(), k.zone())
+		}
 	case !errors.Is(err, ebpf.ErrKeyNotExist): // it has moved to the other table, or made room
 		return err
 	}
 	return nil
+}
+
+// tuplesOf returns those that the packets of an entry come and leave with.
+func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) (comes, leaves datapath.Tuple) {
+	other := v.twin((*K)(k))
+	leaves = KP(&other).tuple()
+	leaves.Source, leaves.Destination = leaves.Destination, leaves.Source
+	return k.tuple(), leaves
 }
 
 // idleSince returns for how many ticks a direction has carried nothing.

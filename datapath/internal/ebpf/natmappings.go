@@ -12,9 +12,11 @@ import (
 )
 
 var (
-	// mappingIdle is how long a mapping stays that no connection uses (RFC 4787, REQ-5).
+	// mappingIdle is how long a mapping stays that no connection uses, from the last packet by
+	// it (RFC 4787, REQ-5).
 	mappingIdle = ticksOf(5 * time.Minute)
-	// blockIdle is how long an inner address keeps a block of ports without a connection.
+	// blockIdle is how long an inner address keeps a block of ports without a connection, from
+	// the last packet by one of them.
 	blockIdle = ticksOf(2 * time.Minute)
 
 	transitoryIdle = ticksOf(4 * time.Minute) // TCP that is not open yet, or closing: RFC 5382, REQ-5
@@ -79,6 +81,7 @@ type translated struct {
 // natPass is what a pass over the connections finds out about translation.
 type natPass struct {
 	outers outerPorts
+	last   lastUses // of connections that it ended
 	local  map[kernelLocalKey]bool
 	zones  map[uint8]bool // of which local has the addresses
 	began  uint32         // tick
@@ -92,7 +95,7 @@ type natPass struct {
 // passBegins returns what a pass is to find out.
 func (n *nats) passBegins() *natPass {
 	p := &natPass{
-		outers: make(outerPorts), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
+		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
 		live: make(map[uint32]*backendTotals), closed: make(map[uint32]*backendTotals),
 	}
@@ -135,9 +138,9 @@ func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint
 
 // note takes down which ports the answers to a connection come to, and which strangers use.
 func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
-	answers, strangers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT, m.Flags&(ctReply|ctDNAT) == ctDNAT
+	answers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT
 	switch {
-	case p.shared[m.NatId] && (answers || strangers):
+	case p.shared[m.NatId] && isInwards(m):
 		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, zone}, comes.Destination.Port())
 	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
 		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
@@ -150,6 +153,7 @@ func (n *nats) passEnded(p *natPass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.live = p.live
+	p.last.ordered()
 	for _, r := range n.rules { // those of rules that came back since it began
 		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
 			p.shared[r.record.Id] = true
@@ -197,12 +201,17 @@ func (n *nats) endMappings(p *natPass) error {
 	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
 	var ended []kernelMappingKey
 	count := uint64(0)
+	used := make(map[kernelMappingKey]kernelMapping)
 	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
-			v := &values[i]
+			v, at := &values[i], outerKey{k.Addr, k.Proto, k.Zone}
+			if last := p.last.later(v.UsedTick, at, swap16(k.Port), 1); last != v.UsedTick {
+				v.UsedTick = last
+				used[k] = *v
+			}
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
-			inUse := p.outers.used(outerKey{k.Addr, k.Proto, k.Zone}, swap16(k.Port), 1)
+			inUse := p.outers.used(at, swap16(k.Port), 1)
 			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingIdle) {
 				if p.log[v.NatId] {
 					p.told[t] = true
@@ -213,7 +222,7 @@ func (n *nats) endMappings(p *natPass) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err = errors.Join(err, writeUsed(outers, used)); err != nil {
 		return err
 	}
 	for i := range ended {
@@ -274,9 +283,18 @@ func (n *nats) endBlocks(p *natPass) error {
 	blocks, owners := n.d.maps[kernelMapLlBlock], n.d.maps[kernelMapLlBlockOwner]
 	held := make(map[kernelBlockOwnerKey]bool)
 	var ended []kernelBlockKey
+	used := make(map[kernelBlockKey]kernelBlock)
 	err := batches(blocks, func(keys []kernelBlockKey, values []kernelBlock) error {
 		for i, k := range keys {
 			v := &values[i]
+			last := v.UsedTick
+			for _, proto := range translatedProtocols {
+				last = p.last.later(last, outerKey{v.Outer, uint8(proto), k.Zone}, v.First, int(v.Size))
+			}
+			if last != v.UsedTick {
+				v.UsedTick = last
+				used[k] = *v
+			}
 			if !p.inUse(v, k.Zone) && !p.keeps(k.NatId, v.CreatedTick, v.UsedTick, blockIdle) {
 				ended = append(ended, k)
 				continue
@@ -290,6 +308,7 @@ func (n *nats) endBlocks(p *natPass) error {
 		}
 		return nil
 	})
+	err = errors.Join(err, writeUsed(blocks, used))
 	for i := range ended {
 		err = errors.Join(err, ifThere(blocks.Delete(&ended[i])))
 	}
@@ -320,8 +339,11 @@ func (n *nats) endBlocks(p *natPass) error {
 	return err
 }
 
+// translatedProtocols are those that have ports, or what stands for them.
+var translatedProtocols = []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6}
+
 func (p *natPass) inUse(b *kernelBlock, zone uint8) bool {
-	for _, proto := range []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6} {
+	for _, proto := range translatedProtocols {
 		if p.outers.used(outerKey{b.Outer, uint8(proto), zone}, b.First, int(b.Size)) {
 			return true
 		}

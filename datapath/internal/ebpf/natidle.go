@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// lastUses are when connections that a pass ended had their last packet, by the outer port
+// that they had: mappings and blocks are idle from then on, and programs note no more than
+// when connections begin.
+type lastUses map[outerKey][]lastUse
+
+type lastUse struct {
+	port uint16
+	tick uint32
+}
+
+// ordered is to be called once all are there.
+func (l lastUses) ordered() {
+	for _, uses := range l {
+		slices.SortFunc(uses, func(a, b lastUse) int { return cmp.Compare(a.port, b.port) })
+	}
+}
+
+// later returns the latest of then and the last uses of ports.
+func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32 {
+	uses := l[k]
+	i, _ := slices.BinarySearchFunc(uses, first, func(u lastUse, port uint16) int { return cmp.Compare(u.port, port) })
+	for ; i < len(uses) && int(uses[i].port) < int(first)+count; i++ {
+		if int32(uses[i].tick-then) > 0 {
+			then = uses[i].tick
+		}
+	}
+	return then
+}
+
+// leave takes down when one direction of a connection that the pass ended had its last packet.
+func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
+	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingIdle, blockIdle) {
+		return
+	}
+	outer := leaves.Source
+	if isInwards(m) {
+		outer = comes.Destination
+	}
+	k := outerKey{addrOf(outer.Addr()), proto, zone}
+	p.last[k] = append(p.last[k], lastUse{outer.Port(), m.LastSeenTick})
+}
+
+// isInwards reports whether a direction of a translated connection comes to an outer port:
+// answers, and what strangers send.
+func isInwards(m *kernelCtMeta) bool {
+	return m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT || m.Flags&(ctReply|ctDNAT) == ctDNAT
+}
+
+// writeUsed notes when mappings or blocks were used last. Where a program notes the same for a
+// connection that begins at this moment it is that one's word that is lost, but not the
+// connection: when that ends there is a last packet of it.
+func writeUsed[K comparable, V any](table *ebpf.Map, used map[K]V) error {
+	for k, v := range used {
+		if err := ifThere(table.Update(&k, &v, ebpf.UpdateExist)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

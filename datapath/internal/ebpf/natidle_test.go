@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// heldLong makes mappings and blocks of ports be as those that were made, and given a
+// connection for the last time, so many ticks ago.
+func (n *network) heldLong(ticks uint32) {
+	n.t.Helper()
+	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlMapping], n.d.maps[kernelMapLlMappingOuter]} {
+		all := map[kernelMappingKey]kernelMapping{}
+		n.ok(batches(m, func(keys []kernelMappingKey, values []kernelMapping) error {
+			for i, k := range keys {
+				all[k] = values[i]
+			}
+			return nil
+		}))
+		for k, v := range all {
+			v.CreatedTick, v.UsedTick = v.CreatedTick-ticks, v.UsedTick-ticks
+			n.ok(m.Put(&k, &v))
+		}
+	}
+	blocks := map[kernelBlockKey]kernelBlock{}
+	n.ok(batches(n.d.maps[kernelMapLlBlock], func(keys []kernelBlockKey, values []kernelBlock) error {
+		for i, k := range keys {
+			blocks[k] = values[i]
+		}
+		return nil
+	}))
+	for k, v := range blocks {
+		v.CreatedTick, v.UsedTick = v.CreatedTick-ticks, v.UsedTick-ticks
+		n.ok(n.d.maps[kernelMapLlBlock].Put(&k, &v))
+	}
+}
+
+// silent makes one direction of the only connection, an IPv4 one, carry nothing for so many ticks.
+func (n *network) silent(answers bool, ticks uint32) {
+	n.t.Helper()
+	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlHalf4], n.d.maps[kernelMapLlCt4]} {
+		all := map[kernelCt4Key]kernelCt4Val{}
+		n.ok(batches(m, func(keys []kernelCt4Key, values []kernelCt4Val) error {
+			for i, k := range keys {
+				all[k] = values[i]
+			}
+			return nil
+		}))
+		for k, v := range all {
+			if v.Meta.Flags&ctReply != 0 == answers {
+				v.Meta.LastSeenTick -= ticks
+				n.ok(m.Put(&k, &v))
+			}
+		}
+	}
+}
+
+// passLater looks through the connections as if it were so many ticks later for mappings and blocks.
+func (n *network) passLater(ticks uint32) {
+	n.t.Helper()
+	w := n.d.sweeper
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begin()
+	w.pass.nat.began += ticks
+	for done := false; !done; {
+		var err error
+		done, err = w.step(time.Now().Add(sweepBudget))
+		n.ok(err)
+	}
+}
+
+// count returns how many entries a map has.
+func (n *network) count(name string) (count int) {
+	n.t.Helper()
+	var key, value []byte
+	it := n.d.maps[name].Iterate()
+	for it.Next(&key, &value) {
+		count++
+	}
+	n.ok(it.Err())
+	return count
+}
+
+// TestIdleSinceLastPacket: a mapping, and a block of ports, stays for its time after the last packet
+// by it in either direction, and not only after the opening of its last connection (RFC 4787,
+// REQ-5 and REQ-6): a client that spoke for an hour, and then not for a minute, is known
+// by the same port. What nobody has used for its time ends.
+func TestIdleSinceLastPacket(t *testing.T) {
+	for _, tt := range []struct {
+		name, table string
+		idle        uint32
+		change      func(*datapath.NAT)
+	}{
+		{"mapping", kernelMapLlMappingOuter, mappingIdle, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
+		{"block", kernelMapLlBlock, blockIdle, func(v *datapath.NAT) { v.BlockSize = 64 }},
+	} {
+		for spoke, answers := range map[string]bool{"client": true, "server": false} { // who fell silent: the other
+			t.Run(tt.name+", the "+spoke+" spoke last", func(t *testing.T) {
+				n := newNetwork(t)
+				n.attach()
+				rule := masquerade("out0")
+				tt.change(&rule)
+				n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+				reflector(t, n.backends, "10.0.1.11:3478")
+				c := n.client.ListenUDP(t, "192.0.2.10:5000")
+				before := seenBy(t, c, "10.0.1.11:3478")
+
+				n.heldLong(ticksOf(time.Hour))
+				n.silent(answers, ticksOf(time.Hour))
+				n.passLater(0)
+				if got := n.count(tt.table); got != 1 {
+					t.Fatalf("%d are left that a connection uses, want one", got)
+				}
+				flushed, err := n.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{})
+				if err != nil || flushed != 1 {
+					t.Fatalf("%d connections ended, %v", flushed, err)
+				}
+				n.passLater(0)
+				n.passLater(tt.idle - 10)
+				if got := n.count(tt.table); got != 1 {
+					t.Fatalf("%d are left before its time is over, want one", got)
+				}
+				if again := seenBy(t, c, "10.0.1.11:3478"); tt.name == "mapping" && again != before {
+					t.Errorf("seen as %s, and before as %s", again, before)
+				}
+				n.heldLong(ticksOf(time.Hour))
+				n.silent(true, ticksOf(time.Hour))
+				n.silent(false, ticksOf(time.Hour))
+				_, err = n.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{})
+				n.ok(err)
+				n.passLater(0)
+				if got := n.count(tt.table); got != 0 {
+					t.Errorf("%d are left that nobody has used for an hour", got)
+				}
+			})
+		}
+	}
+}
