@@ -75,8 +75,9 @@ type FirewallRule struct {
 	Hooks    FirewallHook
 	Match    Match
 	Action   FirewallAction
-	// Stateless rules are asked about every direction of a connection; the answers
-	// to what a stateful rule allowed are allowed with it.
+	// Stateless rules begin no connection, unless what they allow is for a Service or is
+	// translated: every packet of either direction is asked about. The answers to what a
+	// stateful rule allowed are allowed with it.
 	Stateless bool
 	Log       bool // a sampled event for what it decides, with its name
 }
