@@ -264,6 +264,28 @@ func TestNetworkConflicts(t *testing.T) {
 	}
 }
 
+// TestRoutesOfPeers: the way to what is behind a Peer is an entry of the routing table like any
+// other, in the switch if it has a tunnel.
+func TestRoutesOfPeers(t *testing.T) {
+	h := newHarness(t)
+	h.ask(admin, "apply", `{"objects":[{"kind":"Peer","name":"a","spec":{"underlay":["192.0.2.2","2001:db8::2"],"prefixes":["10.9.0.0/16","fd09::/64"],"tunnel":"t"}},
+		{"kind":"Peer","name":"b","spec":{"underlay":"192.0.2.3","prefixes":"10.8.0.0/16"}},{"kind":"Route","name":"r","spec":{"prefix":"10.7.0.0/16","peer":"a"}}]}`)
+	route := func(name, prefix, netns string) string {
+		return `{"objects":[{"kind":"Route","name":"` + name + `","spec":{"prefix":"` + prefix + `","device":"e","netns":"` + netns + `"}}]}`
+	}
+	h.wantError("apply", route("s", "10.9.0.0/16", "switch"), 3, "Route/s", "spec.prefix", "the route to 10.9.0.0/16 in the switch with metric 0 belongs to Peer/a")
+	h.wantError("apply", route("s", "fd09::/64", "switch"), 3, "Route/s", "spec.prefix", "with metric 1024 belongs to Peer/a")
+	h.wantError("apply", route("s", "10.8.0.0/16", "host"), 3, "Route/s", "spec.prefix", "the route to 10.8.0.0/16 with metric 0 belongs to Peer/b")
+	h.wantError("apply", route("s", "10.7.0.0/16", "switch"), 3, "Route/s", "spec.prefix", "belongs to Route/r")
+	for _, elsewhere := range []string{route("s", "10.9.0.0/16", "host"), route("t", "10.8.0.0/16", "switch")} {
+		if got := h.ask(admin, "apply", elsewhere); !strings.Contains(got, `"summary":{"created":1}`) {
+			t.Errorf("in the other namespace: %s", got)
+		}
+	}
+	h.wantError("apply", `{"objects":[{"kind":"Peer","name":"b","spec":{"underlay":"192.0.2.3","prefixes":"10.8.0.0/16","tunnel":"t"}}]}`,
+		3, "Peer/b", "spec.prefixes[0]", "belongs to Route/t")
+}
+
 func TestRulesNeedRoom(t *testing.T) {
 	tables := datapath.DefaultTables()
 	tables.Rules, tables.Prefixes = 2, 5

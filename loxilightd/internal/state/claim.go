@@ -28,7 +28,7 @@ const (
 	claimFrontend         claimed = iota // by a Service
 	claimInterface                       // a device, by an Interface
 	claimBridged                         // a device, by a Bridge, as itself or as a port
-	claimRoute                           // a prefix, metric and namespace, by a Route
+	claimRoute                           // a prefix, metric and namespace, by a Route, or a Peer, which is reached by one
 	claimEndpoint                        // a device, by an Endpoint
 	claimMAC                             // by an Endpoint
 	claimAddress                         // by an Endpoint

@@ -4,6 +4,7 @@ package state
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -37,13 +38,19 @@ func (*Route) cost() datapath.Cost { return datapath.Cost{} }
 const defaultMetric6 = 1024
 
 func (r *Route) claims(each func(claim, func() string)) {
+	field := func() string { return "spec.prefix" }
 	if r.Peer != "" {
-		each(claim{what: claimBehind, prefix: r.Prefix}, func() string { return "spec.prefix" })
+		each(claim{what: claimBehind, prefix: r.Prefix}, field)
+		each(claimOfRoute(r.Prefix, 0, true), field) // where it is if that Peer has a tunnel
 		return
 	}
-	c := claim{what: claimRoute, prefix: r.Prefix, metric: r.Metric, inSwitch: r.Switch}
-	if c.metric == 0 && r.Prefix.Addr().Is6() {
-		c.metric = defaultMetric6
+	each(claimOfRoute(r.Prefix, r.Metric, r.Switch), field)
+}
+
+// claimOfRoute is an entry of the main routing table.
+func claimOfRoute(prefix netip.Prefix, metric uint32, inSwitch bool) claim {
+	if metric == 0 && prefix.Addr().Is6() {
+		metric = defaultMetric6
 	}
-	each(c, func() string { return "spec.prefix" })
+	return claim{what: claimRoute, prefix: prefix, metric: metric, inSwitch: inSwitch}
 }

@@ -30,7 +30,9 @@ func (*Peer) cost() datapath.Cost { return datapath.Cost{} }
 
 func (p *Peer) claims(each func(claim, func() string)) {
 	for i, prefix := range p.Prefixes {
-		each(claim{what: claimBehind, prefix: prefix}, func() string { return fmt.Sprintf("spec.prefixes[%d]", i) })
+		field := func() string { return fmt.Sprintf("spec.prefixes[%d]", i) }
+		each(claim{what: claimBehind, prefix: prefix}, field)
+		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the way there
 	}
 	for i, a := range p.Underlay {
 		each(claim{what: claimUnderlay, device: a.String()}, func() string { return fmt.Sprintf("spec.underlay[%d]", i) })
