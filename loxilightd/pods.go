@@ -37,7 +37,7 @@ func (d *loxilightd) openPods() error {
 func (d *loxilightd) newPods() *pods.Server {
 	return pods.New(pods.Options{
 		Links: d.podLinks, Objects: d.control.ObjectsOf(api.OwnerCNI), Addresses: d.addresses, Network: d.podNetwork,
-		Named:    func(device string) bool { return d.store.Snapshot().NamesDevice(device, api.OwnerCNI) },
+		Named:    func(device string) bool { return d.store.NamesDevice(device, api.OwnerCNI) },
 		Look:     d.node.LookAtEndpoint,
 		Leaves:   d.node.EndpointLeaves,
 		StateDir: d.cfg.StateDir, Log: d.log.With(slog.String("part", "pods")),
@@ -64,14 +64,12 @@ func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 	return false
 }
 
-// addressUsed says which Endpoint has an address: one that somebody told us, or of a pod
-// that has its address from elsewhere.
+// addressUsed says which object has an address, or has it again if a change that waits to be
+// confirmed is taken back: an Endpoint that somebody told us, or of a pod that has its address
+// from elsewhere, or a Bridge.
 func (d *loxilightd) addressUsed(a netip.Addr) (string, bool) {
-	o := d.store.Snapshot().EndpointAt(a)
-	if o == nil {
-		return "", false
-	}
-	return o.Key.String(), true
+	holder, used := d.store.AddressHolder(a)
+	return holder.String(), used
 }
 
 // podNetwork returns the network of a name that pods can be in.

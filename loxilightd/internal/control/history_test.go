@@ -109,7 +109,7 @@ func TestNotConfirmed(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: Service\nname: other\nspec: {frontends: [\"198.51.100.10:80/tcp\"]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.wantError("reload", "{}", 3, "Service/other", "", "goes back to Service/web")
+	h.wantError("reload", "{}", 3, "Service/other", "spec.frontends[0]", "once it is taken back: 198.51.100.10:80/tcp belongs to Service/web already")
 	c.pass(time.Hour)
 	testnet.Eventually(t, 20*time.Second, "it is taken back, to port 80", func() bool { return h.port() == "80" })
 	checkError(t, "confirm", h.ask(admin, "confirm", `{"revision":2}`), 3, "", "revision", "was taken back")

@@ -218,7 +218,7 @@ func TestOneNamespace(t *testing.T) {
 			t.Errorf("one instead of the other: %s", got)
 		}
 		h.ask(admin, "replace", `{"owner":"cli","kinds":["Route","Interface"],"objects":[],"confirm":"1h"}`)
-		h.wantError("apply", apply(strings.Replace(tt.first, `"spec"`, `"owner":"k8s","spec"`, 1)), 3, strings.Replace(tt.object, "/b", "/a", 1), "", "which goes back to "+tt.object+" unless it is confirmed")
+		h.wantError("apply", apply(strings.Replace(tt.first, `"spec"`, `"owner":"k8s","spec"`, 1)), 3, strings.Replace(tt.object, "/b", "/a", 1), tt.field, " belongs to "+tt.object+" already, which says netns ")
 		two := newHarness(t)
 		if got := two.ask(admin, "apply", apply(tt.first, tt.second)); !strings.Contains(got, `"summary":{"created":2}`) {
 			t.Errorf("two namespaces: %s", got)

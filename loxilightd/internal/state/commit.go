@@ -205,10 +205,13 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 	if w.pending == nil {
 		if w.settled {
 			s.waiting.Store(nil)
+		} else if p.back != nil {
+			s.waiting.Store(s.waiting.Load().with(p.back))
 		}
 		return
 	}
 	waits := newWaiting(w.pending, p.base.Revision)
+	waits.back, waits.dark = p.base.table, maps.Clone(s.dark)
 	for _, f := range p.formers {
 		waits.hold(f.Key, f.object, p.edit.get(f.Key))
 	}

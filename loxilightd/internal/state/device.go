@@ -32,11 +32,17 @@ func (t *Tunnel) makes(device string) bool {
 }
 
 // NamesDevice says whether an object speaks of a device of that name as one that is there, or
-// is to be made. Those of the owner but do not count.
-func (s *Snapshot) NamesDevice(device, but string) bool {
+// is to be made: as things are, or as they are again if the change that waits to be confirmed
+// is taken back. Objects of the owner but do not count.
+func (s *Store) NamesDevice(device, but string) bool {
+	w := s.waiting.Load()
+	return s.Snapshot().table.namesDevice(device, but) || w != nil && w.back.namesDevice(device, but)
+}
+
+func (t *table) namesDevice(device, but string) bool {
 	found := false
 	for _, kind := range []string{KindInterface, KindBridge, KindTunnel, KindEndpoint, KindPodNetwork} {
-		for o := range s.After(kind, "") {
+		for o := range t.each(kind) {
 			if o.Owner == but {
 				continue
 			}

@@ -4,6 +4,7 @@ package state
 
 import (
 	"testing"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -25,8 +26,15 @@ func TestDevicesThatObjectsName(t *testing.T) {
 	for device, want := range map[string]bool{
 		"hs1": true, "hs2": true, "hs3": true, "hs4": true, "hs4-e": true, "hs5": true, "hs6": false, "hs7": true, "hs8": false, "": false,
 	} {
-		if got := s.Snapshot().NamesDevice(device, OwnerCNI); got != want {
+		if got := s.NamesDevice(device, OwnerCNI); got != want {
 			t.Errorf("%q: %t", device, got)
 		}
+	}
+	commit(t, s, &Transaction{Confirm: time.Minute, Delete: []Key{{KindEndpoint, "e"}}})
+	if !s.NamesDevice("hs5", OwnerCNI) {
+		t.Error("hs5 is free, though its Endpoint may come back")
+	}
+	if err := s.Confirm(s.Snapshot().Revision); err != nil || s.NamesDevice("hs5", OwnerCNI) {
+		t.Errorf("%v; hs5 is taken, though its Endpoint is gone for good", err)
 	}
 }

@@ -4,72 +4,105 @@ package state
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
-	"slices"
 )
 
 // checkOwned refuses a plan in which an Endpoint has an address that the switch or the node
 // has by a Bridge or a PodNetwork: whoever is behind it could answer for the gateway.
 func (p *plan) checkOwned() error {
-	fresh := func(kind string) bool {
-		return slices.ContainsFunc(p.puts, func(o *Object) bool { return o.Kind == kind })
-	}
-	all := fresh(KindBridge) || fresh(KindPodNetwork)
-	if !all && !fresh(KindEndpoint) {
-		return nil
-	}
-	owned := p.ownedAddresses()
-	check := func(o *Object) error {
-		for i, a := range o.Value.(*Endpoint).Addresses {
-			if holder, ok := owned[a]; ok {
-				return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is the switch's or the node's own, by %s", a, holder)
-			}
-		}
-		return nil
-	}
-	if all {
-		for o := range p.each(KindEndpoint) {
-			if err := check(o); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	var fresh []*Object // what has such addresses, and is new or changed
+	var owned map[netip.Addr]Key
 	for _, o := range p.puts {
-		if o.Kind == KindEndpoint {
-			if err := check(o); err != nil {
-				return err
+		switch v := o.Value.(type) {
+		case *Bridge, *PodNetwork:
+			fresh = append(fresh, o)
+		case *Endpoint:
+			if owned == nil {
+				owned = p.edit.owned()
+			}
+			for i, a := range v.Addresses {
+				if holder, ok := owned[a]; ok {
+					return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is the switch's or the node's own, by %s", a, holder)
+				}
+			}
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	endpoints := map[netip.Addr]Key{}
+	for o := range p.each(KindEndpoint) {
+		for _, a := range o.Value.(*Endpoint).Addresses {
+			endpoints[a] = o.Key
+		}
+	}
+	for _, o := range fresh {
+		for a, field := range ownedBy(o.Value) {
+			if holder, ok := endpoints[a]; ok {
+				return refuse(Conflict, o.Key, field, "%s would be the switch's or the node's own by this, and is that of %s: remove that first, or take others", a, holder)
 			}
 		}
 	}
 	return nil
 }
 
-// ownedAddresses are those of the switch and the node, with whose they are, as the plan
-// leaves it.
-func (p *plan) ownedAddresses() map[netip.Addr]Key {
-	owned := map[netip.Addr]Key{}
-	for o := range p.each(KindBridge) {
-		for _, a := range o.Value.(*Bridge).Addresses {
-			owned[a.Addr()] = o.Key
+// ownedBy yields the addresses that the switch or the node has by an object, with the field
+// that says so.
+func ownedBy(v Value) iter.Seq2[netip.Addr, string] {
+	return func(yield func(netip.Addr, string) bool) {
+		switch v := v.(type) {
+		case *Bridge:
+			for i, a := range v.Addresses {
+				if !yield(a.Addr(), fmt.Sprintf("spec.addresses[%d]", i)) {
+					return
+				}
+			}
+		case *PodNetwork:
+			for i, subnet := range v.Subnets {
+				gateway := subnet.Masked().Addr().Next() // the first is the switch's, the second the node's
+				field := fmt.Sprintf("spec.subnets[%d]", i)
+				if !yield(gateway, field) || !yield(gateway.Next(), field) {
+					return
+				}
+			}
 		}
 	}
-	for o := range p.each(KindPodNetwork) {
-		for _, subnet := range o.Value.(*PodNetwork).Subnets {
-			gateway := subnet.Masked().Addr().Next() // the first is the switch's, the second the node's
-			owned[gateway], owned[gateway.Next()] = o.Key, o.Key
+}
+
+// owned are the addresses of the switch and the node, with whose they are.
+func (t *table) owned() map[netip.Addr]Key {
+	owned := map[netip.Addr]Key{}
+	for _, kind := range []string{KindBridge, KindPodNetwork} {
+		for o := range t.each(kind) {
+			for a := range ownedBy(o.Value) {
+				owned[a] = o.Key
+			}
 		}
 	}
 	return owned
 }
 
 // each yields the objects of a kind as the plan leaves them.
-func (p *plan) each(kind string) func(func(*Object) bool) {
-	return func(yield func(*Object) bool) {
-		for o := range p.edit.from(Key{kind, ""}) {
-			if o.Kind != kind || !yield(o) {
-				return
-			}
-		}
+func (p *plan) each(kind string) iter.Seq[*Object] { return p.edit.each(kind) }
+
+// AddressHolder returns the object by which no other Endpoint may have an address: as things
+// are, or as they are again if the change that waits to be confirmed is taken back.
+func (s *Store) AddressHolder(a netip.Addr) (k Key, held bool) {
+	now := s.Snapshot()
+	if o := now.EndpointAt(a); o != nil {
+		return o.Key, true
 	}
+	if k, held = now.table.owned()[a]; held {
+		return k, true
+	}
+	w := s.waiting.Load()
+	if w == nil {
+		return Key{}, false
+	}
+	if k, held = w.claims[claim{what: claimAddress, prefix: netip.PrefixFrom(a, a.BitLen())}]; held {
+		return k, true
+	}
+	k, held = w.back.owned()[a]
+	return k, held
 }

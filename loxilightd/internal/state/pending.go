@@ -4,6 +4,9 @@ package state
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -124,7 +127,7 @@ func (r *reader) int64() int64 {
 }
 
 // waiting is a change that waits for its confirmation, with what it holds until
-// then: it must be possible to take it back.
+// then: it must be possible to take it back. It is never changed once it is in the store.
 type waiting struct {
 	Pending
 	base   uint64          // the revision before it
@@ -132,7 +135,12 @@ type waiting struct {
 	all    map[string]bool // owners of these objects
 	owners map[string]bool // whose other objects wait with it
 	claims map[claim]Key   // what its former objects claimed
-	others map[Key]bool    // what its former objects referred to
+
+	// back is the state that there is once it is taken back: the one before it, with what
+	// others did since. A commit has to fit both.
+	back     *table
+	dark     map[Key]*Object // as back, what is not understood
+	networks []*Object       // pod networks that it made or changed, as they are
 }
 
 // machineOwners are programs that cannot wait for people: what they hold may
@@ -140,7 +148,7 @@ type waiting struct {
 var machineOwners = map[string]bool{OwnerFile: true, "cni": true, "k8s": true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
-	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}, others: map[Key]bool{}}
+	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}}
 }
 
 // hold notes that the change touched an object: as it was, and as it is.
@@ -157,9 +165,9 @@ func (w *waiting) hold(k Key, before, after *Object) {
 	}
 	if before != nil && before.Value != nil {
 		before.Value.claims(func(c claim, _ func() string) { w.claims[c] = k })
-		for other := range refersTo(before.Value) {
-			w.others[other] = true
-		}
+	}
+	if after != nil && after.Value != nil && k.Kind == KindPodNetwork {
+		w.networks = append(w.networks, after)
 	}
 }
 
@@ -170,13 +178,25 @@ func (s *Store) resumeWaiting(c *content) error {
 	}
 	i, _ := find(c.history, c.pending.Revision)
 	w := newWaiting(c.pending, c.history[i].Previous)
+	back := s.Snapshot().table.edit()
+	w.dark = maps.Clone(s.dark)
 	err := s.Diffs(c.pending.Revision, "", func(d Diff) bool {
 		w.hold(d.Key, d.Before, d.After)
+		back.remove(d.Key)
+		delete(w.dark, d.Key)
+		switch o := d.Before; {
+		case o == nil:
+		case o.Value == nil:
+			w.dark[d.Key] = o
+		default:
+			back.put(o)
+		}
 		return true
 	})
 	if err != nil {
 		return err
 	}
+	w.back = back.done()
 	s.waiting.Store(w)
 	return nil
 }
@@ -191,6 +211,17 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 	return &w.Pending, s.clock.left(&w.Pending)
 }
 
+// checkConfirmed refuses to have a plan taken back that changes what goes with pods: those
+// come and go meanwhile.
+func (p *plan) checkConfirmed() error {
+	for _, f := range p.formers {
+		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.get(f.Key), OwnerCNI) {
+			return refuse(Conflict, f.Key, "owner", "goes with a pod, and pods do not wait for a confirmation: leave it out, or change it without confirm")
+		}
+	}
+	return nil
+}
+
 // checkWaiting refuses a plan that would keep the change that waits for its
 // confirmation from being taken back, or that is of the same owner.
 func (s *Store) checkWaiting(p *plan) error {
@@ -200,48 +231,89 @@ func (s *Store) checkWaiting(p *plan) error {
 	}
 	for _, f := range p.formers {
 		if w.keys[f.Key] {
-			return s.refuseWaiting(w, f.Key, "was changed by it")
-		}
-		if w.others[f.Key] && p.edit.get(f.Key) == nil {
-			return s.refuseWaiting(w, f.Key, "is referred to by what goes back unless it is confirmed")
+			return s.refuseWaiting(w, f.Key, "", "this object was changed by it")
 		}
 		if f.object != nil && w.owners[f.object.Owner] {
-			return s.refuseWaiting(w, f.Key, "belongs to owner "+f.object.Owner+" as it does")
+			return s.refuseWaiting(w, f.Key, "", "this object belongs to owner "+f.object.Owner+" as it does")
 		}
 	}
 	for _, o := range p.puts {
 		if w.owners[o.Owner] {
-			return s.refuseWaiting(w, o.Key, "belongs to owner "+o.Owner+" as it does")
+			return s.refuseWaiting(w, o.Key, "", "this object belongs to owner "+o.Owner+" as it does")
 		}
-		if err := s.checkHeld(w, o); err != nil {
-			return err
+	}
+	p.back = w.plan(p)
+	err := p.back.check(func(c claim) (Key, bool) {
+		if k, held := w.claims[c]; held {
+			return k, true
+		}
+		return s.holder(c)
+	}, s.merged)
+	if err == nil {
+		err = p.back.checkStays(w)
+	}
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		return s.refuseWaiting(w, refusal.Key, refusal.Field, "this object does not fit what there is once it is taken back: "+refusal.Message)
+	}
+	return err
+}
+
+// plan is what a plan makes of the state that there is once w is taken back. No object of w
+// is in it.
+func (w *waiting) plan(p *plan) *plan {
+	back := &plan{
+		edit: w.back.edit(), puts: p.puts, gone: p.gone, dropped: p.dropped, dark: w.dark, lit: p.lit, darkens: p.darkens, formers: p.formers,
+		restores: true,
+	}
+	for _, f := range p.formers {
+		if o := p.edit.get(f.Key); o != nil {
+			back.edit.put(o)
+		} else {
+			back.edit.remove(f.Key)
+		}
+	}
+	return back
+}
+
+// checkStays refuses a plan in which an Endpoint is in a pod network that is no more, or has
+// other subnets, once w is taken back.
+func (p *plan) checkStays(w *waiting) error {
+	for _, o := range p.puts {
+		e, ok := o.Value.(*Endpoint)
+		if !ok {
+			continue
+		}
+		for _, was := range w.networks {
+			switch i, ends := e.livesIn(was, p.edit.get(was.Key)); {
+			case !ends:
+			case i < 0:
+				return refuse(Conflict, o.Key, "spec.network", "there is no %s then", was.Key)
+			default:
+				return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is in no subnet of %s then", e.Addresses[i], was.Key)
+			}
 		}
 	}
 	return nil
 }
 
-// checkHeld refuses an object that claims, or refers to, what goes back or away
-// unless the change that waits is confirmed.
-func (s *Store) checkHeld(w *waiting, o *Object) (err error) {
-	o.Value.claims(func(c claim, _ func() string) {
-		holder, held := w.claims[c]
-		if !held && s.merged {
-			holder, held = w.claims[c.elsewhere()]
+// with is w after a commit that made back of what there is once it is taken back.
+func (w *waiting) with(back *plan) *waiting {
+	next := *w
+	next.back = back.edit.done()
+	if len(back.lit)+len(back.darkens) > 0 {
+		next.dark = maps.Clone(w.dark)
+		for _, o := range back.lit {
+			delete(next.dark, o.Key)
 		}
-		if held && err == nil {
-			err = s.refuseWaiting(w, o.Key, "claims "+c.String()+", which goes back to "+holder.String()+" unless it is confirmed")
-		}
-	})
-	for k := range refersTo(o.Value) {
-		if w.keys[k] && err == nil {
-			err = s.refuseWaiting(w, o.Key, "refers to "+k.String()+", which was changed by it")
+		for _, o := range back.darkens {
+			next.dark[o.Key] = o
 		}
 	}
-	return err
+	return &next
 }
 
-func (s *Store) refuseWaiting(w *waiting, k Key, why string) error {
-	return refuse(Conflict, k, "", "the change of revision %d by %s waits to be confirmed until %s (for %s), and this object %s: confirm it (llcli confirm), or take it back (llcli rollback --last), then try again",
+func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
+	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm), or take it back (llcli rollback --last), then try again",
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 

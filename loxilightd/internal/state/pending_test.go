@@ -188,10 +188,14 @@ func TestWhatWaitsIsHeld(t *testing.T) {
 			{&Transaction{Delete: []Key{{KindService, "created"}}}, "Service/created", "was changed by it"},
 			{&Transaction{Replace: &Scope{Owner: "cli", Kinds: []string{KindService}}}, "Service/changed", "was changed by it"},
 			{file("deleted", "192.0.2.30:80 1"), "Service/deleted", "was changed by it"},
-			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "which goes back to Service/deleted"},
-			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "which goes back to Service/deleted"},
+			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "once it is taken back: 192.0.2.3:80/tcp belongs to Service/deleted"},
+			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "once it is taken back: 192.0.2.3:80/tcp belongs to Service/deleted"},
 		} {
-			wantRefusal(t, s, x.t, Conflict, x.key, "", x.text)
+			field := ""
+			if x.key == "Service/grabs" {
+				field = "spec.frontends[0]"
+			}
+			wantRefusal(t, s, x.t, Conflict, x.key, field, x.text)
 		}
 		s, _ = reopen(t, s, cfg)
 	}
@@ -344,8 +348,8 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	s, _ := open(t, cfg)
 	commit(t, s, &Transaction{Put: []*Object{group("team", "old"), rule("cli", "r", "old"), rule("cli", "s")}})
 	commit(t, s, &Transaction{Confirm: time.Minute, Put: []*Object{group("cli", "new"), rule("cli", "r", "new")}, Delete: []Key{{KindFirewallRule, "s"}}})
-	wantRefusal(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}, Conflict, "FirewallRule/t", "", "refers to AddressGroup/new, which was changed by it")
-	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "is referred to by what goes back")
+	wantRefusal(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}, Conflict, "FirewallRule/t", "spec.match.source", "once it is taken back: there is no AddressGroup/new")
+	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "once it is taken back: FirewallRule/r refers to it")
 	w := s.waiting.Load()
 	s.waiting.Store(nil)
 	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if nobody had looked

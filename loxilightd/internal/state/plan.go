@@ -24,6 +24,8 @@ type plan struct {
 	formers []former        // what changes, as it was
 
 	restores bool
+	restored uint64 // the revision that it goes back to
+	back     *plan  // what it makes of the state that the change that waits goes back to; nil: none waits, or it goes back by this
 }
 
 // plan works t out. It changes nothing. s.writer is held.
@@ -32,7 +34,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark, restores: t.restores}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark, restores: t.restores, restored: t.restored}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {
@@ -47,18 +49,16 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.Replace != nil {
 		p.prune(t.Replace, named)
 	}
-	if err := s.checkClaims(p); err != nil {
+	if err := p.check(s.holder, s.merged && !t.restores); err != nil {
 		return nil, err
-	}
-	for _, check := range []func() error{
-		p.checkGroups, p.checkDiverts, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned,
-	} {
-		if err := check(); err != nil {
-			return nil, err
-		}
 	}
 	if !t.restores {
 		if err := s.checkCapacity(p); err != nil {
+			return nil, err
+		}
+	}
+	if t.Confirm > 0 {
+		if err := p.checkConfirmed(); err != nil {
 			return nil, err
 		}
 	}
@@ -187,14 +187,37 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	}
 }
 
-// checkClaims refuses a plan in which two objects claim the same.
-func (s *Store) checkClaims(p *plan) error {
+// check refuses a plan after which objects are in the way of each other, or lack what they
+// refer to. holder tells who claimed something before; merged: host and switch are one network
+// namespace.
+func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
+	if err := p.checkClaims(holder, merged); err != nil {
+		return err
+	}
+	for _, check := range []func() error{
+		p.checkGroups, p.checkDiverts, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holder returns the object that claims c.
+func (s *Store) holder(c claim) (k Key, held bool) {
+	k, held = s.claims[c]
+	return k, held
+}
+
+// checkClaims refuses a plan in which two objects claim the same, as check says.
+func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	claimed := make(map[claim]Key, len(p.puts))
 	holder := func(c claim) (Key, bool) {
 		if k, ok := claimed[c]; ok {
 			return k, true
 		}
-		k, ok := s.claims[c]
+		k, ok := before(c)
 		return k, ok && p.holds(k, c)
 	}
 	var err error
@@ -205,7 +228,7 @@ func (s *Store) checkClaims(p *plan) error {
 			}
 			if k, ok := holder(c); ok && k != o.Key {
 				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, k)
-			} else if k, ok := holder(c.elsewhere()); ok && s.merged && !p.restores {
+			} else if k, ok := holder(c.elsewhere()); ok && merged {
 				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already, which says netns %s; with switch.namespace: host both are one network namespace: delete one of the two",
 					c, k, c.elsewhere().netns())
 			}

@@ -100,21 +100,15 @@ func (p *plan) checkBehind(network *Object) error {
 // checkInhabited refuses that a pod network goes, or has other subnets, while there are
 // Endpoints for which that is the end of what they are.
 func (p *plan) checkInhabited(was *Object) error {
-	before := was.Value.(*PodNetwork)
-	within := func(list []netip.Prefix, a netip.Addr) bool {
-		return slices.ContainsFunc(list, func(subnet netip.Prefix) bool { return subnet.Contains(a) })
-	}
-	var after []netip.Prefix
 	o := p.edit.get(was.Key)
-	if o != nil {
-		after = o.Value.(*PodNetwork).Subnets
-	}
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
+		if p.restores && e.Revision <= p.restored {
+			continue // it was there without
+		}
 		v := e.Value.(*Endpoint)
-		i := slices.IndexFunc(v.Addresses, func(a netip.Addr) bool { return within(before.Subnets, a) && !within(after, a) })
-		named := o == nil && v.Network == was.Name
-		if !named && (i < 0 || v.Network != "" && v.Network != was.Name) {
+		i, ends := v.livesIn(was, o)
+		if !ends {
 			continue
 		}
 		if count++; count == 1 {
@@ -136,4 +130,21 @@ func (p *plan) checkInhabited(was *Object) error {
 		return refuse(Conflict, was.Key, field, "1 Endpoint %s, %s: %s", one, first, todo)
 	}
 	return refuse(Conflict, was.Key, field, "%d Endpoints %s, the first is %s: %s", count, many, first, todo)
+}
+
+// livesIn says whether an Endpoint is in a pod network as it was, and cannot be in it as it is
+// after (nil: it is gone); and which address of it is in no subnet any more, -1: none.
+func (e *Endpoint) livesIn(was, after *Object) (address int, ends bool) {
+	subnets := []netip.Prefix(nil)
+	if after != nil {
+		subnets = after.Value.(*PodNetwork).Subnets
+	}
+	within := func(list []netip.Prefix, a netip.Addr) bool {
+		return slices.ContainsFunc(list, func(subnet netip.Prefix) bool { return subnet.Contains(a) })
+	}
+	address = slices.IndexFunc(e.Addresses, func(a netip.Addr) bool {
+		return within(was.Value.(*PodNetwork).Subnets, a) && !within(subnets, a)
+	})
+	named := after == nil && e.Network == was.Name
+	return address, named || address >= 0 && (e.Network == "" || e.Network == was.Name)
 }

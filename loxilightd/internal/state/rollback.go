@@ -103,7 +103,7 @@ func (r *Rollback) transaction() *Transaction {
 	}
 }
 
-func ownedBy(o *Object, owner string) bool { return o != nil && o.Owner == owner }
+func belongsTo(o *Object, owner string) bool { return o != nil && o.Owner == owner }
 
 // restore makes the objects of owner (empty: of all) be as they were then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
@@ -118,10 +118,10 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 		if o, ok := s.Snapshot().Get(k); ok {
 			is = o
 		}
-		isFile, wasFile := ownedBy(is, OwnerFile), ownedBy(was, OwnerFile)
-		mine := owner == "" || ownedBy(is, owner) || ownedBy(was, owner)
+		isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
+		mine := owner == "" || belongsTo(is, owner) || belongsTo(was, owner)
 		switch {
-		case owner == "" && (ownedBy(is, OwnerCNI) || ownedBy(was, OwnerCNI)):
+		case owner == "" && (belongsTo(is, OwnerCNI) || belongsTo(was, OwnerCNI)):
 			if is == nil || was == nil || !is.same(was) {
 				left = append(left, k)
 			}

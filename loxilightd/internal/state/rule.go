@@ -96,10 +96,7 @@ func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {
 		return nil
 	}
 	for _, kind := range referring {
-		for o := range p.base.After(kind, "") {
-			if o = p.edit.get(o.Key); o == nil {
-				continue // deleted with it
-			}
+		for o := range p.each(kind) {
 			for group, field := range groupsOf(o.Value) {
 				if _, ok := gone[group]; ok {
 					return refuse(Conflict, Key{KindAddressGroup, string(group)}, "", "%s refers to it in %s: change or delete that first, or in the same change", o.Key, field)

@@ -57,6 +57,17 @@ func (t *table) from(k Key) iter.Seq[*Object] {
 	}
 }
 
+// each yields the objects of a kind, in order.
+func (t *table) each(kind string) iter.Seq[*Object] {
+	return func(yield func(*Object) bool) {
+		for o := range t.from(Key{kind, ""}) {
+			if o.Kind != kind || !yield(o) {
+				return
+			}
+		}
+	}
+}
+
 // editor makes a new table from an old one, which stays as it is. It copies each
 // chunk that it writes to once.
 type editor struct{ table }
