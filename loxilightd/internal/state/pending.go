@@ -223,8 +223,8 @@ func (p *plan) checkConfirmed() error {
 }
 
 // checkWaiting refuses a plan that would keep the change that waits for its
-// confirmation from being taken back, or that is of the same owner.
-func (s *Store) checkWaiting(p *plan) error {
+// confirmation from being taken back, is of the same owner, or would wait beside it.
+func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	w := s.waiting.Load()
 	if w == nil {
 		return nil
@@ -241,6 +241,9 @@ func (s *Store) checkWaiting(p *plan) error {
 		if w.owners[o.Owner] {
 			return s.refuseWaiting(w, o.Key, "", "this object belongs to owner "+o.Owner+" as it does")
 		}
+	}
+	if confirm > 0 && len(p.formers) > 0 {
+		return s.refuseWaiting(w, Key{}, "confirm", "one change waits at a time")
 	}
 	p.back = w.plan(p)
 	err := p.back.check(func(c claim) (Key, bool) {

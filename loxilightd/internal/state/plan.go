@@ -63,7 +63,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 		}
 	}
 	if !t.settles {
-		if err := s.checkWaiting(p); err != nil {
+		if err := s.checkWaiting(p, t.Confirm); err != nil {
 			return nil, err
 		}
 	}
