@@ -27,7 +27,7 @@ type Author struct {
 
 // RollbackParams are the parameters of rollback, with either Revision or Undo.
 type RollbackParams struct {
-	// Revision is the one to go back to: the objects of all owners but file become
+	// Revision is the one to go back to: the objects of all owners but file and cni become
 	// as they were then.
 	Revision *uint64 `json:"revision,omitempty"`
 	// Undo is the revision of the change that waits to be confirmed: it is taken

@@ -18,9 +18,9 @@ func (a *app) rollbackCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback {REVISION | --last}",
 		Short: "Go back to an earlier revision",
-		Long: `Make the objects of all owners but file, or of --owner, be as they were at a revision,
-as one new revision. What stands in the daemon's object files stays, and is named where
-it was different then. llcli diff --revision shows what it would change.
+		Long: `Make the objects of all owners but file and cni, or of --owner, be as they were at a
+revision, as one new revision. What stands in the daemon's object files stays, and so does
+what goes with pods; it is named where it was different then. llcli diff --revision shows what it would change.
 
 --last takes back the latest change: the one that waits to be confirmed, where one
 does, else whatever the latest revision changed, whoever made it.`,

@@ -39,6 +39,8 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 		return nil, invalid("owner", "does not go with undo, which takes back the whole change")
 	case p.Owner == api.OwnerFile:
 		return nil, invalid("owner", "what stands in the object files goes back there: change them, then reload")
+	case p.Owner == api.OwnerCNI:
+		return nil, invalid("owner", "what goes with pods comes and goes with them: pods that are gone do not come back")
 	case p.Transaction != "" || p.More:
 		return nil, invalid("transaction", "a rollback is one request")
 	}

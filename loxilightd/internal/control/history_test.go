@@ -136,7 +136,7 @@ func TestConfirmIsChecked(t *testing.T) {
 	}
 	for params, text := range map[string]string{
 		`{}`: "is missing: want the revision", `{"revision":1,"undo":1}`: "and not both", `{"undo":7}`: "does not wait",
-		`{"revision":1,"owner":"file"}`: "change them, then reload", `{"revision":1,"transaction":"x"}`: "one request",
+		`{"revision":1,"owner":"file"}`: "change them, then reload", `{"revision":1,"owner":"cni"}`: "comes and goes with them", `{"revision":1,"transaction":"x"}`: "one request",
 		`{"revision":1,"transaction":"x","more":true}`: "one request", `{"undo":1,"owner":"cli"}`: "does not go with undo",
 		`{"revision":1,"wait":"-1s"}`: "wait", `{"revision":1,"ifRevision":7}`: "at revision 1, not 7",
 	} {

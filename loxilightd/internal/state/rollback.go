@@ -17,7 +17,8 @@ type Rollback struct {
 	// Undo, where it is not zero, takes Revision's place: the change of that
 	// revision, which waits for its confirmation, is taken back, and no other.
 	Undo uint64
-	// Owner, if not empty, leaves the objects of others as they are.
+	// Owner, if not empty, leaves the objects of others as they are. With [OwnerCNI] there is
+	// nothing that goes back.
 	Owner string
 
 	// The rest is as in a [Transaction].
@@ -121,9 +122,12 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 		isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
 		mine := owner == "" || belongsTo(is, owner) || belongsTo(was, owner)
 		switch {
-		case owner == "" && (belongsTo(is, OwnerCNI) || belongsTo(was, OwnerCNI)):
+		case mine && (belongsTo(is, OwnerCNI) || belongsTo(was, OwnerCNI)):
 			if is == nil || was == nil || !is.same(was) {
 				left = append(left, k)
+			}
+			if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI { // it was not there, the pod's was
+				t.Delete = append(t.Delete, k)
 			}
 		case isFile && was != nil && !wasFile && mine:
 			return nil, refuse(Conflict, k, "owner", "was of owner %s then, and stands in the object files now: take it out there, then reload, or leave it out", was.Owner)
