@@ -244,3 +244,16 @@ func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transacti
 	}
 	t.Errorf("refused needlessly: %v", err)
 }
+
+// TestOneChangeWaits: another one is not to wait beside it, whoever asks, nor in its place.
+func TestOneChangeWaits(t *testing.T) {
+	cfg, c := clockConfig(t)
+	s, _ := open(t, cfg)
+	before := change(t, s)
+	theirs := object(t, "team", "Service/theirs", "192.0.2.5:80 7")
+	wantRefusal(t, s, &Transaction{Confirm: time.Hour, Put: []*Object{theirs}}, Conflict, "", "confirm", "one change waits at a time")
+	c.pass(time.Minute)
+	if expire(t, s); wanted(s, false) != before {
+		t.Errorf("taken back to\n%swant\n%s", wanted(s, false), before)
+	}
+}
