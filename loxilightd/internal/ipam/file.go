@@ -176,20 +176,25 @@ func (s *Store) load() {
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 
-// replay takes in what a file says, and returns what is wrong with it; empty: nothing.
+// replay takes in what a file says, and returns what is wrong with it; empty: nothing. A piece
+// of a line at the end is what was being written when the daemon was killed: nobody was told of
+// it.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true
 	for len(content) > 0 {
 		line, rest, whole := bytes.Cut(content, []byte("\n"))
+		if !whole && !first && bytes.IndexByte(line, 0) < 0 {
+			break
+		}
 		content = rest
 		r, ok := parse(line)
-		if !ok || !whole {
+		if ok = ok && whole; !ok {
 			bad++
 		} else if first && r.Format != format {
 			why = fmt.Sprintf("it begins with format %d, and this version reads %d", r.Format, format)
 		}
 		first = false
-		if ok && whole {
+		if ok {
 			s.take(r)
 		}
 	}
