@@ -60,7 +60,7 @@ func command() error {
 	output := flag.String("o", "", "file to write the report to; without it, standard output")
 	short := flag.Bool("short", false, "only show that all works; the figures mean little")
 	emulated := flag.Bool("emulated", false, "the machine is one of make bench-kernels; measures less, and reports so")
-	limit := flag.Duration("limit", 40*time.Minute, "longest time the run may take")
+	limit := flag.Duration("limit", time.Hour, "longest time the run may take")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "usage: bench [flags] [%s]...\n", strings.Join(names, "|"))
 		flag.PrintDefaults()
@@ -84,7 +84,7 @@ func command() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("it took longer than %s (-limit)", *limit))
 	defer cancel()
 	b := &bench{
 		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
@@ -103,7 +103,7 @@ func command() error {
 	}
 	err = b.all(ctx, flag.Args())
 	if ctx.Err() != nil && *output != "" { // what was measured is not lost
-		return errors.Join(fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, err), b.write(""))
+		return errors.Join(fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, context.Cause(ctx)), err, b.write(""))
 	}
 	return errors.Join(err, b.write(*output))
 }
