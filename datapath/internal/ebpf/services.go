@@ -119,13 +119,15 @@ func (s *services) write(name datapath.ServiceName, value datapath.Service, give
 	if err := s.writeDiverts(v, value.Diverts); err != nil {
 		return false, err
 	}
+	before := v.entries
 	if err := s.writeFrontends(v, &value); err != nil {
 		return false, err
 	}
-	if !giveUp && s.gives(v, &value) {
-		return false, nil
+	if whole = giveUp || !s.gives(v, &value); whole {
+		err = s.giveUp(v, &value)
 	}
-	if err := s.giveUp(v, &value); err != nil {
+	if !whole || err != nil {
+		v.entries = before // where a frontend that is to go leads: if it stays after all, it is written
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
