@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // TestFrontendsChangeHands: while frontends go around between Services, three in each
@@ -71,15 +70,8 @@ func (s *site) newUDP(front string) error {
 		return err
 	}
 	defer conn.Close()
-	b := make([]byte, 64)
-	for range 5 {
-		if _, err = conn.Write([]byte("query")); err != nil {
-			return err
-		}
-		if err = conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			return err
-		}
-		if _, err = conn.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+	for range 15 { // 0.3 s each
+		if _, err = s.quickUDP(conn); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 	}
