@@ -6,11 +6,9 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,29 +18,7 @@ import (
 
 var programs testdaemon.Programs
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "loxilight-e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)  // harmless: a folder of /tmp
-	os.Setenv("TMPDIR", dir) // of this process
-	if flag.Parse(); os.Geteuid() == 0 && !testing.Short() {
-		if programs, err = testdaemon.Build(filepath.Join(dir, "bin")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
-	code := m.Run()
-	if left := leftovers(dir); len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "the tests left behind:\n%s\n", strings.Join(left, "\n"))
-		code = 1
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Main(m, "e2e", &programs)) }
 
 // site is a node with a daemon, a client, and backends of three kinds.
 //
