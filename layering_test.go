@@ -85,6 +85,7 @@ var mayImport = map[string][]string{
 	"tests/k8s":            {},
 	"tests/cni":            {},
 	"tests/e2e":            {},
+	"tests/security":       {},
 	"tests/parity":         {},
 	"tests/model":          {},
 	"tests/package":        {},
