@@ -126,6 +126,14 @@ static __always_inline int open_follows(struct pkt *p)
 	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
 }
 
+/* CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a client
+ * behind a device that is no port.
+ */
+static __always_inline __u16 open_from_node(const struct pkt *p)
+{
+	return p->egress && !p->skb->ingress_ifindex ? CT_F_FROM_NODE : 0;
+}
+
 /* Begins w->conn, which leaves as p came. */
 static __always_inline void open_begin(struct pkt *p, struct work *w)
 {
@@ -133,8 +141,7 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
-	if (p->egress && !p->skb->ingress_ifindex)
-		w->conn.meta.flags = CT_F_FROM_NODE;
+	w->conn.meta.flags = open_from_node(p);
 	if (firewall_asks_leaving(p))
 		w->conn.meta.flags |= CT_F_DENIED; /* until it has left */
 	w->conn.saddr = p->saddr;

@@ -11,8 +11,6 @@
 #include "nat.h"
 #include "translate.h"
 
-#define LOOPBACK_IFINDEX 1 /* in every network namespace */
-
 static __always_inline int loopback_ip4(__be32 addr)
 {
 	return (addr & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);

@@ -36,7 +36,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.meta.service_id = s->id;
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
-	w->conn.meta.flags = CT_F_DNAT | (p->egress ? CT_F_FROM_NODE : 0);
+	w->conn.meta.flags = CT_F_DNAT | open_from_node(p);
 	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {

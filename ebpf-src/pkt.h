@@ -84,6 +84,8 @@ static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 	return ticks > 0 ? ticks : 0;
 }
 
+#define LOOPBACK_IFINDEX 1 /* in every network namespace */
+
 #define FRAGMENT_NONE  0
 #define FRAGMENT_FIRST 1 /* offset 0, more to come: has the ports */
 #define FRAGMENT_LATER 2

@@ -87,7 +87,10 @@ __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* Back to the node itself, by the ingress hook of the same device. */
+/* Sends p back to the node itself, by the ingress hook of the same device. That hook must not
+ * evaluate p again: what p has become is no connection of its own. The loopback has no ingress
+ * hook of ours. A mark that the sender has set is lost.
+ */
 static __always_inline int route_back(struct pkt *p)
 {
 	struct device *device = device_find(p->skb->ifindex);
@@ -98,6 +101,10 @@ static __always_inline int route_back(struct pkt *p)
 	ret = frame_address(p, device->mac, device->mac);
 	if (ret != LL_NEXT)
 		return ret;
+	if (p->skb->ifindex != LOOPBACK_IFINDEX) {
+		p->skb->tc_index = TC_INDEX_DONE_INGRESS;
+		p->skb->mark = MARK_OURS;
+	}
 	p->action = bpf_redirect(p->skb->ifindex, BPF_F_INGRESS);
 	return LL_REDIRECT;
 }

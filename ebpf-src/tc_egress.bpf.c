@@ -37,19 +37,23 @@ static __always_inline int egress_tracked(struct __sk_buff *skb)
 	return device && device->flags & DEVICE_F_PORT;
 }
 
-/* Sends a rewritten packet of the node's own to its new destination. */
+/* Sends a rewritten packet, of the node itself or of a client behind a device that is no port,
+ * to its new destination.
+ */
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 	__u32 out = nexthop ? nexthop_device(nexthop) : 0;
+	/* Beside a mark of another program there is no room for ours. */
+	int believed = !p->skb->ingress_ifindex || !p->skb->mark;
 
-	if (nexthop && out && track_fits(p, nexthop->mtu_bytes) &&
+	if (nexthop && out && believed && track_fits(p, nexthop->mtu_bytes) &&
 	    ticks_since(p->now_tick, nexthop->checked_tick) <= config_confirm_ticks) {
 		int ret = frame_address(p, nexthop->dmac, nexthop->smac);
 
 		if (ret != LL_NEXT)
 			return ret;
-		p->skb->tc_index = TC_INDEX_TRACKED;
+		tracked_word(p->skb);
 		p->action = bpf_redirect(out, 0);
 		return LL_REDIRECT;
 	}
