@@ -205,7 +205,7 @@ func (d *derived) tellAll() {
 		}
 		before, known := d.told[k]
 		d.note(k, &now)
-		if known && before.State == now.State && before.Message == now.Message {
+		if known && before.State == now.State && before.Message == now.Message && before.Revision == now.Revision {
 			continue
 		}
 		d.n.tell(k, now)

@@ -266,13 +266,19 @@ func (n *Node) Settled(ctx context.Context) error {
 	return nil
 }
 
-// Status returns what became of an object; false if the data plane was not told
-// of it yet.
+// Status returns the outcome of an object's current spec; false if the data plane did not get
+// the object yet. The outcome of an earlier spec is not that of the current one.
 func (n *Node) Status(k state.Key) (Status, bool) {
-	if p, ok := n.byKind[k.Kind]; ok {
-		return p.status(k)
+	p, ok := n.byKind[k.Kind]
+	if !ok {
+		return Status{}, false
 	}
-	return Status{}, false
+	s, ok := p.status(k)
+	if ok && s.State == reconcile.Realised {
+		o, found := n.opts.Store.Snapshot().Get(k)
+		ok = !found || o.Revision <= s.Revision
+	}
+	return s, ok
 }
 
 // NotRealised returns at most limit objects which the data plane does not do as

@@ -23,14 +23,20 @@ type rules struct {
 	snapshot *state.Snapshot // that the sets were made from last
 
 	telling sync.Mutex // held while telling, so that what is told is in order
-	told    map[state.Key]Status
+	told    map[state.Key]toldRule
+}
+
+// toldRule is the last outcome that was announced of an object.
+type toldRule struct {
+	Status
+	firewall, nat version
 }
 
 // ruleKinds are the kinds that make up the sets.
 var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddressGroup}
 
 func newRules(n *Node) *rules {
-	r := &rules{tell: n.tell, told: map[state.Key]Status{}}
+	r := &rules{tell: n.tell, told: map[state.Key]toldRule{}}
 	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(&n.exempt))
 	outcome := func() {
 		r.tellAll()
@@ -115,16 +121,18 @@ func (r *rules) tellAll() {
 	}
 	for _, kind := range ruleKinds {
 		for o := range s.After(kind, "") {
-			now := r.of(o, s.Revision)
+			firewall, nat := r.firewall.version(o), r.nat.version(o)
+			now := toldRule{r.of(o, s.Revision), firewall, nat}
 			if now.State == reconcile.Pending && now.Failures == 0 {
 				continue // nothing came of it yet
 			}
 			before, known := r.told[o.Key]
-			if known && before.State == now.State && before.Message == now.Message {
+			same := before.firewall == firewall && before.nat == nat
+			if known && same && before.State == now.State && before.Message == now.Message {
 				continue
 			}
 			r.told[o.Key] = now
-			r.tell(o.Key, now)
+			r.tell(o.Key, now.Status)
 		}
 	}
 	for k := range r.told {

@@ -31,6 +31,27 @@ type ruleSet[V names] struct {
 	changed  uint64                          // the last revision of one of them
 	inForce  uint64                          // revision as of which the set is in force; 0: not known
 	faults   map[state.Key]string            // what the last attempt found wrong with single objects
+	broken   uint64                          // how often the set was found changed by another program
+}
+
+// version identifies the spec of an object, the groups that it refers to included, and the
+// time since when it is in force. While the status of one version is Pending, that of the
+// next may equal the status before.
+type version struct{ revision, broken uint64 }
+
+func (r *ruleSet[V]) version(o *state.Object) version {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return version{r.newest(o), r.broken}
+}
+
+// newest returns the last revision of an object and of the groups that it refers to.
+// r.mu is held.
+func (r *ruleSet[V]) newest(o *state.Object) uint64 {
+	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
+		return max(o.Revision, r.changed)
+	}
+	return o.Revision
 }
 
 func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outcome func(),
@@ -126,6 +147,7 @@ func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, er
 	if !intact || err != nil {
 		r.mu.Lock()
 		r.inForce = 0
+		r.broken++
 		r.mu.Unlock()
 	}
 	return intact, err
@@ -174,11 +196,7 @@ func (r *ruleSet[V]) of(o *state.Object) Status {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	newest := o.Revision
-	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
-		newest = max(newest, r.changed)
-	}
-	if newest <= r.inForce {
+	if r.newest(o) <= r.inForce {
 		return Status{State: reconcile.Realised, Revision: s.Revision}
 	}
 	if fault, ok := r.faults[o.Key]; ok && s.Failures > 0 {

@@ -122,11 +122,14 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	r.release(w.key, err == nil)
 	before := w.told
 	turned := !sameOutcome(before, s) || s.State == Realised && before.Revision == 0
+	// A client may have read the Pending in between: it needs a notice of its end.
+	notify := turned || w.reset || r.opts.Every
+	w.reset = false
 	if turned {
 		w.told = s
 	}
 	r.mu.Unlock()
-	if r.opts.Notify != nil && (turned || r.opts.Every) {
+	if r.opts.Notify != nil && notify {
 		r.opts.Notify(w.key, s)
 	}
 	if turned {

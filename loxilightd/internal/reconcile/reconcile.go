@@ -20,8 +20,9 @@ import (
 type Options[K comparable, V any] struct {
 	Table datapath.Table[K, V]
 	Log   *slog.Logger
-	// Notify is told each time the outcome of a row turned, from the goroutine of
-	// Run and with no lock held. A row that is gone is told with State Removed.
+	// Notify is called with each outcome that differs from the status that Status
+	// returned before it, from the goroutine of Run and with no lock held. So it is
+	// called after each change and after each repair. A deleted row has State Removed.
 	Notify func(K, Status)
 	// Every has Notify told of every outcome, turned or not.
 	Every bool
@@ -79,7 +80,8 @@ type row[K comparable, V any] struct {
 	heapIndex  int    // in retries; -1: not there
 	retryAt    time.Time
 	status     Status
-	told       Status // what Notify was told last
+	told       Status // the last outcome given to Notify
+	reset      bool   // the status was set to Pending since then
 }
 
 // New returns a Reconciler that does nothing before Run.
@@ -129,6 +131,7 @@ func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	w.generation++
 	w.untried, w.begun = true, false
 	r.setStatus(w, Status{State: Pending, Revision: revision, Message: "not applied yet"})
+	w.reset = true
 	r.retries.remove(w)
 	if !w.queued {
 		w.queued = true

@@ -274,8 +274,8 @@ func TestRepairsWhatAStrangerDeleted(t *testing.T) {
 		if n := r.Repairs(); n != 1 {
 			t.Errorf("repairs = %d, want 1", n)
 		}
-		if told != 2 {
-			t.Errorf("%d notices, want 2: a repair that worked is none", told)
+		if told != 3 {
+			t.Errorf("%d notices, want 3: two rows and a repair", told)
 		}
 		f.set(func() { clear(f.rows) })
 		r.Kick()
@@ -283,6 +283,27 @@ func TestRepairsWhatAStrangerDeleted(t *testing.T) {
 		wantContent(t, f, map[string]int{"a": 1, "b": 2})
 		cancel()
 		synctest.Wait()
+	})
+}
+
+// TestNotifyEndsPending: whoever reads a status that says Pending is notified of the outcome,
+// also where it equals the outcome before.
+func TestNotifyEndsPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTable(map[string]int{})
+		told := map[string]int{}
+		r := startWith(t, f, Options[string, int]{Notify: func(k string, s Status) { told[k+" "+s.State.String()]++ }})
+		f.set(func() { f.fail["bad"] = datapath.ErrUnsupported })
+		for revision := range uint64(5) {
+			r.Apply(revision+1, []Change[string, int]{put("good", int(revision)), put("bad", int(revision))})
+			if s, _ := r.Status("good"); s.State != Pending {
+				t.Fatalf("status right after a change: %+v", s)
+			}
+			synctest.Wait()
+		}
+		if told["good realised"] != 5 || told["bad failed"] != 5 {
+			t.Errorf("after 5 changes of 2 rows: notices %v, want 5 of each", told)
+		}
 	})
 }
 

@@ -138,7 +138,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 		r.repairs++
 	}
 	r.setStatus(w, Status{State: Pending, Revision: w.revision, Message: message})
-	w.queued = true
+	w.queued, w.reset = true, true
 	r.fresh.push(key)
 	r.mu.Unlock()
 	if outdated {
