@@ -90,3 +90,27 @@ func (s *site) settleWatches(kinds []string, watches map[string]*testnet.Process
 		}
 	}
 }
+
+// TestEventsOf: a dropped packet is an event of its rule and of its device, and a topic that
+// cannot name an object is refused.
+func TestEventsOf(t *testing.T) {
+	s := newSite(t)
+	s.expect("interface add in0 --wait 10s", "created")
+	s.expect("firewall add rest --in in0 --protocol tcp --port 8443 --action deny --wait 10s", "created")
+	s.expect("firewall add other --in in0 --protocol tcp --port 8444 --action deny --wait 10s", "created")
+	for _, of := range []string{"firewall/rest", "interface/in0"} {
+		events := s.node.Start(t, programs.CLI, "--socket", s.Socket, "events", "drops", "--of", of, "--count", "1")
+		silent := s.node.Start(t, programs.CLI, "--socket", s.Socket, "events", "drops", "--of", "fw/other")
+		testnet.Eventually(t, 20*time.Second, "a drop of "+of+" is shown", func() bool {
+			if c, err := s.client.Dial("tcp", "", "192.0.2.1:8443", 50*time.Millisecond); err == nil {
+				_ = c.Close()
+			}
+			return strings.Contains(events.Output(), "rule rest")
+		})
+		if out := silent.Output(); out != "" {
+			t.Errorf("another rule's events: %s", out)
+		}
+		silent.Kill()
+	}
+	s.refuse(2, "events drops --of route/default", "do not name objects of kind Route")
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
 )
 
@@ -32,15 +33,64 @@ func TestConcerns(t *testing.T) {
 		{`{"reason":"spoofed","endpoint":"4f1d0c.eth0"}`, "pod/shop/web-2", false},
 		{`{"reason":"spoofed","endpoint":"5a2e1b.eth0"}`, "pod/shop/web-2", true},
 		{`{"kind":"Endpoint","name":"5a2e1b.eth0"}`, "pod/shop/web-2", true},
+		{`{"kind":"FirewallRule","name":"rest"}`, "firewall/rest", true},
+		{`{"kind":"NAT","name":"rest"}`, "firewall/rest", false},
+		{`{"reason":"firewall","device":"wan0","rule":"rest"}`, "firewall/rest", true},
+		{`{"reason":"firewall","device":"wan0","rule":"rest"}`, "fw/other", false},
+		{`{"rule":"ssh","action":"allow","device":"wan0"}`, "firewall/ssh", true},
+		{`{"reason":"firewall","device":"wan0","rule":"rest"}`, "interface/wan0", true},
+		{`{"reason":"firewall","device":"wan1","rule":"rest"}`, "interface/wan0", false},
+		{`{"reason":"no_backend","device":"wan0","service":"web"}`, "interface/wan0", true},
+		{`{"action":"opened","service":"web","forth":{"device":"wan0"}}`, "interface/wan0", true},
+		{`{"reason":"spoofed","device":"vx100"}`, "tunnel/vx100", true},
+		{`{"action":"opened","forth":{"tunnel":"vx100","peer":"node2"}}`, "tunnel/vx100", true},
+		{`{"action":"opened","forth":{"tunnel":"vx100","peer":"node2"}}`, "peer/node2", true},
+		{`{"action":"opened","back":{"tunnel":"vx100","peer":"node2"}}`, "peer/node3", false},
+		{`{"reason":"no_port","nat":"out"}`, "nat/out", true},
+		{`{"reason":"no_port","nat":"out"}`, "nat/in", false},
+		{`{"action":"opened","nat":"snat","translatedBy":["out"]}`, "nat/out", true},
+		{`{"action":"opened","nat":"snat"}`, "nat/snat", false},
 		{`{"action":"opened","to":{"endpoint":"5a2e1b.eth0"}}`, "pod/shop/web-2", true},
 	} {
 		word, name, _ := strings.Cut(tt.of, "/")
-		f := &eventsOf{kind: kindOf(word), name: name, ours: map[string]bool{name: true}}
+		f := &eventsOf{kind: kindOf(word), name: name, ours: map[string]bool{name: true}, devices: map[string]bool{name: true}}
 		f.podOf = func(_ context.Context, endpoint string) (string, error) {
 			return map[string]string{"4f1d0c.eth0": "shop/web-1", "5a2e1b.eth0": "shop/web-2"}[endpoint], nil
 		}
-		if got := f.concerns(t.Context(), &client.Event{Topic: "any", Data: []byte(tt.data)}); got != tt.want {
+		if got := f.concerns(t.Context(), &client.Event{Topic: topicOf(tt.data), Data: []byte(tt.data)}); got != tt.want {
 			t.Errorf("%s of %s: %t", tt.data, tt.of, got)
+		}
+	}
+}
+
+// topicOf returns the topic of an event.
+func topicOf(data string) string {
+	switch {
+	case strings.Contains(data, `"reason"`):
+		return api.TopicDrops
+	case strings.Contains(data, `"opened"`):
+		return api.TopicConnections
+	default:
+		return "any"
+	}
+}
+
+// TestTopicsAbout: a topic whose events cannot name the object is refused, and a kind that a
+// newer daemon has is followed by its changes.
+func TestTopicsAbout(t *testing.T) {
+	for _, tt := range []struct{ of, topics, want, refused string }{
+		{"service/web", "", "changes status drops connections", ""},
+		{"interface/wan0", "", "changes status drops connections firewall", ""},
+		{"interface/wan0", "drops", "drops", ""},
+		{"fw/rest", "drops firewall", "drops firewall", ""},
+		{"route/default", "drops", "", "do not name objects of kind Route"},
+		{"group/admins", "drops", "", "AddressGroup"},
+		{"peer/node2", "drops", "", "changes, status, connections"},
+		{"Shield/x", "", "changes status", ""},
+	} {
+		got, err := topicsAbout(tt.of, strings.Fields(tt.topics))
+		if strings.Join(got, " ") != tt.want || (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+			t.Errorf("%s of %s: %q, %v", tt.topics, tt.of, got, err)
 		}
 	}
 }

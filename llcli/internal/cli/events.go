@@ -22,6 +22,12 @@ type eventOptions struct {
 	of    string // KIND/NAME
 }
 
+// allTopics is the word for every topic. defaultTopics leaves out connections, of which there may
+// be thousands a second.
+const allTopics = "all"
+
+var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall}
+
 // eventLine is an event as programs read it.
 type eventLine struct {
 	Time  time.Time       `json:"time"` // when llcli got it
@@ -36,23 +42,30 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use:     "events [TOPIC…]",
 		Aliases: []string{"monitor"},
 		Short:   "Show what happens, as it happens",
-		Long: `Show events as they come, until interrupted: those of all topics, or of
+		Long: `Show events as they come, until interrupted. The topics are
 
   changes      objects that were created, updated or deleted
   status       states of objects, and health of backends, that turned
   drops        packets that were dropped (a sample: the counters count all)
+  firewall     packets that rules with log: true matched (a sample)
   connections  connections that began and ended (a sample)
+  all          all of these
 
-Events that were lost are told of. JSON output has one event a line.`,
+Without a topic, all are shown but connections. With --of, all topics are shown whose events
+name the object; events of a rule, a NAT, a Service, an Endpoint or a Peer are found by its
+name, those of an Interface, a Bridge or a Tunnel also by its devices.
+
+Lost events are reported. JSON output has one event a line.`,
 		Example:   "  llcli events\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
 		Args:      topicsOnly,
-		ValidArgs: api.Topics,
+		ValidArgs: append(slices.Clone(api.Topics), allTopics),
 		RunE: a.run(func(ctx context.Context, d Daemon, topics []string) error {
 			if options.count < 0 {
 				return usagef("--count %d: want 0 (no end) or more", options.count)
 			}
-			if options.of != "" && !strings.Contains(options.of, "/") {
-				return usagef("--of %s: want KIND/NAME, such as service/web", options.of)
+			topics, err := options.topics(topics)
+			if err != nil {
+				return err
 			}
 			return a.events(ctx, d, topics, options)
 		}),
@@ -64,10 +77,29 @@ Events that were lost are told of. JSON output has one event a line.`,
 	return cmd
 }
 
+// topics returns the topics to show, of those that were named.
+func (o *eventOptions) topics(named []string) ([]string, error) {
+	all := slices.Contains(named, allTopics)
+	word, name, slash := strings.Cut(o.of, "/")
+	switch {
+	case o.of == "" && all:
+		return api.Topics, nil
+	case o.of == "" && len(named) == 0:
+		return defaultTopics, nil
+	case o.of == "":
+		return named, nil
+	case !slash || word == "" || name == "":
+		return nil, usagef("--of %s: want KIND/NAME, such as service/web", o.of)
+	case all:
+		named = nil
+	}
+	return topicsAbout(o.of, named)
+}
+
 func topicsOnly(_ *cobra.Command, args []string) error {
 	for _, topic := range args {
-		if !slices.Contains(api.Topics, topic) {
-			return usagef("topic %q: want one of %s", topic, strings.Join(api.Topics, ", "))
+		if topic != allTopics && !slices.Contains(api.Topics, topic) {
+			return usagef("topic %q: want %s, or %s", topic, strings.Join(api.Topics, ", "), allTopics)
 		}
 	}
 	return nil

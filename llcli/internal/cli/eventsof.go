@@ -4,19 +4,59 @@ package cli
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// eventsOf chooses the events of one object, or of all that a pod or a service of Kubernetes
-// is made of; nil chooses all.
+// topicsOf lists for each kind the topics whose events name objects of the kind, or devices
+// of theirs. Kinds that are missing have events of topics changes and status.
+var topicsOf = map[string][]string{
+	api.KindService:      {api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicConnections},
+	api.KindEndpoint:     api.Topics,
+	api.KindInterface:    api.Topics,
+	api.KindTunnel:       api.Topics,
+	api.KindBridge:       api.Topics,
+	api.KindPeer:         {api.TopicChanges, api.TopicStatus, api.TopicConnections},
+	api.KindNAT:          {api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicConnections},
+	api.KindFirewallRule: {api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall},
+}
+
+// topicsAbout returns the topics to subscribe to: those that were asked for, or by default all
+// that can name the object. A topic that cannot is refused: its silence would mean nothing.
+func topicsAbout(of string, topics []string) ([]string, error) {
+	word, _, _ := strings.Cut(of, "/")
+	kind := kindOf(word)
+	able, ok := topicsOf[kind]
+	if !ok {
+		able = []string{api.TopicChanges, api.TopicStatus}
+	}
+	if len(topics) == 0 {
+		return able, nil
+	}
+	for _, topic := range topics {
+		if !slices.Contains(able, topic) {
+			return nil, usagef("--of %s: events of topic %s do not name objects of kind %s; topics that do: %s",
+				of, topic, kind, strings.Join(able, ", "))
+		}
+	}
+	return topics, nil
+}
+
+// eventsOf selects the events of one object, or of all objects that a pod or a service of
+// Kubernetes consists of; nil selects all.
 type eventsOf struct {
 	kind, name string
-	// ours says of each object of the kind that is known whether it is one of those.
+	// ours reports of each known object of the kind whether it is selected.
 	ours map[string]bool
-	// podOf asks which pod an Endpoint is of, as NAMESPACE/NAME; empty: of none.
+	// devices are the Linux devices of the object, which events name instead of it.
+	devices map[string]bool
+	// devicesOf reads the devices again after a change of the object.
+	devicesOf func(ctx context.Context) (map[string]bool, error)
+	// podOf returns the pod of an Endpoint, as NAMESPACE/NAME; empty: none.
 	podOf func(ctx context.Context, endpoint string) (string, error)
 }
 
@@ -26,12 +66,16 @@ func (a *app) eventsOf(ctx context.Context, d Daemon, of string) (*eventsOf, err
 		return nil, nil
 	}
 	word, name, _ := strings.Cut(of, "/")
-	f := &eventsOf{kind: kindOf(word), name: name, ours: map[string]bool{}}
+	f := &eventsOf{kind: kindOf(word), name: name, ours: map[string]bool{}, devices: map[string]bool{}}
 	f.podOf = func(ctx context.Context, endpoint string) (string, error) {
 		o, err := a.object(ctx, d, api.KindEndpoint, endpoint)
 		var spec api.EndpointSpec
 		decode(&o, &spec, &struct{}{})
 		return spec.Namespace + "/" + spec.Pod, err
+	}
+	f.devicesOf = func(ctx context.Context) (map[string]bool, error) {
+		o, err := a.object(ctx, d, f.kind, name)
+		return devicesOf(&o), err
 	}
 	names, err := []string{name}, error(nil)
 	switch f.kind {
@@ -46,41 +90,101 @@ func (a *app) eventsOf(ctx context.Context, d Daemon, of string) (*eventsOf, err
 	if err != nil || len(names) != 1 || names[0] != name {
 		return f, err
 	}
-	if _, err := a.object(ctx, d, f.kind, name); isNotFound(err) {
-		a.note("there is no %s: what comes of it is shown once it is there", of)
+	devices, err := f.devicesOf(ctx)
+	maps.Copy(f.devices, devices)
+	if isNotFound(err) {
+		a.note("%s/%s does not exist; its events are shown once it does", f.kind, name)
 	} else if err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// concerns says whether an event is one of them.
+// devicesOf returns the Linux devices that an object attaches to, creates or connects.
+func devicesOf(o *api.Object) map[string]bool {
+	var spec struct {
+		Device  string
+		Address string
+		Ports   []struct{ Device string }
+	}
+	var status struct{ Device string }
+	if o.Kind == api.KindInterface || o.Kind == api.KindTunnel || o.Kind == api.KindBridge {
+		decode(o, &spec, &status)
+		if spec.Device == "" && spec.Address == "" {
+			spec.Device = o.Name
+		}
+	}
+	devices := map[string]bool{spec.Device: true, status.Device: true}
+	for _, p := range spec.Ports {
+		devices[p.Device] = true
+	}
+	delete(devices, "")
+	return devices
+}
+
+// aboutEvent is what events of all topics say of objects.
+type aboutEvent struct {
+	Kind, Name, Service, Endpoint, Rule, NAT, Device string
+	TranslatedBy                                     []string
+	From, To                                         api.ConnectionSide
+	Forth, Back                                      api.Way
+}
+
+// concerns reports whether an event is about the object.
 func (f *eventsOf) concerns(ctx context.Context, e *client.Event) bool {
 	if f == nil {
 		return true
 	}
-	var about struct {
-		Kind, Name, Service, Endpoint string
-		From, To                      api.ConnectionSide
+	var raw struct {
+		aboutEvent
+		NAT any // of a drop the name of an object, of a connection how it is translated
 	}
-	if err := e.Decode(&about); err != nil {
+	if err := e.Decode(&raw); err != nil {
 		return true // better one too many
 	}
-	switch {
-	case f.kind == api.KindService && about.Service != "":
-		return f.ours[about.Service]
-	case f.kind == api.KindEndpoint && about.Kind == "":
+	about := raw.aboutEvent
+	if e.Topic == api.TopicDrops {
+		about.NAT, _ = raw.NAT.(string)
+	}
+	if about.Kind != "" { // of topic changes or status
+		return f.concernsObject(ctx, &about)
+	}
+	switch f.kind {
+	case api.KindService:
+		return about.Service != "" && f.ours[about.Service]
+	case api.KindEndpoint:
 		return f.has(ctx, about.Endpoint) || f.has(ctx, about.From.Endpoint) || f.has(ctx, about.To.Endpoint)
-	case about.Service != "" || about.Kind != f.kind:
+	case api.KindFirewallRule:
+		return about.Rule == f.name
+	case api.KindNAT:
+		return about.NAT == f.name || slices.Contains(about.TranslatedBy, f.name)
+	case api.KindPeer:
+		return about.Forth.Peer == f.name || about.Back.Peer == f.name
+	case api.KindTunnel:
+		if about.Forth.Tunnel == f.name || about.Back.Tunnel == f.name {
+			return true
+		}
+	}
+	return f.devices[about.Device] || f.devices[about.Forth.Device] || f.devices[about.Back.Device]
+}
+
+// concernsObject is concerns for events that name an object.
+func (f *eventsOf) concernsObject(ctx context.Context, about *aboutEvent) bool {
+	switch {
+	case about.Kind != f.kind:
 		return false
 	case f.kind == api.KindEndpoint:
 		return f.has(ctx, about.Name)
-	default:
-		return f.ours[about.Name]
+	case f.ours[about.Name] && f.devicesOf != nil:
+		// Packets of devices that it had until now may still be announced.
+		if devices, err := f.devicesOf(ctx); err == nil {
+			maps.Copy(f.devices, devices)
+		}
 	}
+	return f.ours[about.Name]
 }
 
-// has says whether an Endpoint is one of them. One that came since is asked for once.
+// has reports whether an Endpoint is selected. An Endpoint that is new is looked up once.
 func (f *eventsOf) has(ctx context.Context, endpoint string) bool {
 	if endpoint == "" {
 		return false
