@@ -78,7 +78,7 @@ func (a *app) changes(ctx context.Context, d Daemon, since uint64) error {
 	case !a.isTable():
 		list.end()
 	case len(t.rows) == 0:
-		a.note("there are none")
+		a.noneFound("changes")
 	default:
 		t.flush()
 	}

@@ -48,12 +48,14 @@ func (a *app) connectionsList() *cobra.Command {
 		Use:   "list",
 		Short: "Show tracked connections",
 		Long: `Show the connections that the data plane tracks: all of them, or those that the
-flags choose. SENT and RECEIVED count the bytes of whole frames from and to the
+flags choose. TO is where packets for DESTINATION are sent: the backend of a Service, or the
+address of a port forward. AS is the source that the server sees in place of SOURCE. Both are
+- without translation. SENT and RECEIVED count the bytes of whole frames from and to the
 client.
 
-PATH says how their packets go: tracked, from port to port in one look-up, or
-slow, through the kernel's stack. With -o wide, FORTH and BACK tell for each
-direction which device its packets leave by, or why they are slow.`,
+PATH is tracked for packets on the fast path, from port to port in one look-up, and slow
+for packets through the kernel's stack. With -o wide, FORTH and BACK show for each direction
+the device by which packets leave, or the slow-path reason.`,
 		Example: "  llcli connections --service web --state established\n  llcli connections --source 203.0.113.0/24 -o wide\n  llcli connections flush --backend 10.0.1.2",
 		Args:    noWords("choose connections with flags"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
@@ -107,7 +109,7 @@ func (a *app) connections(ctx context.Context, d Daemon, filter api.ConnectionFi
 	case !a.isTable():
 		w.list.end()
 	case w.shown == 0:
-		a.note("there are none")
+		a.noneFound("connections")
 	}
 	if w.more {
 		a.note("there are more than %d; --limit 0 shows all", w.shown)
@@ -169,14 +171,14 @@ func (w *connectionWriter) add(items []api.Connection) error {
 
 func (a *app) connectionTable() *table {
 	columns := []column{
-		{title: "PROTO"}, {title: "SOURCE"}, {title: "DESTINATION"}, {title: "BACKEND", optional: 1}, {title: "SERVICE", flexible: true, optional: 2},
+		{title: "PROTO"}, {title: "SOURCE"}, {title: "DESTINATION"}, {title: "TO"}, {title: "AS", optional: 1}, {title: "SERVICE", flexible: true, optional: 2},
 		{title: "STATE"}, {title: "PATH", optional: 6}, {title: "IDLE", right: true, optional: 3},
 		{title: "SENT", right: true, optional: 5}, {title: "RECEIVED", right: true, optional: 4},
 	}
 	if a.output == formatWide {
 		columns = append(columns,
 			column{title: "FORTH", optional: 8}, column{title: "BACK", optional: 8},
-			column{title: "NAT", optional: 7}, column{title: "REPLY TO", optional: 8}, column{title: "AGE", right: true, optional: 9},
+			column{title: "NAT", optional: 7}, column{title: "AGE", right: true, optional: 9},
 			column{title: "EXPIRES", right: true, optional: 9}, column{title: "PACKETS SENT", right: true, optional: 9},
 			column{title: "PACKETS RECEIVED", right: true, optional: 9})
 	}
@@ -191,19 +193,39 @@ func natText(c *api.Connection) string {
 	return c.NAT + " (" + strings.Join(c.TranslatedBy, ", ") + ")"
 }
 
+// translatedTo is where the packets of the client go in place of their destination.
+func translatedTo(c *api.Connection) string {
+	switch {
+	case c.Backend != "":
+		return c.Backend
+	case strings.Contains(c.NAT, "dnat"):
+		return c.Reply.Source
+	default:
+		return "-"
+	}
+}
+
+// translatedAs is the source that the server sees in place of the client's.
+func translatedAs(c *api.Connection) string {
+	if strings.Contains(c.NAT, "snat") {
+		return c.Reply.Destination
+	}
+	return "-"
+}
+
 func (a *app) connectionRow(c *api.Connection) []cell {
 	color := ""
 	if c.State == "established" || c.State == "replied" {
 		color = green
 	}
 	row := []cell{
-		{text: c.Protocol}, {text: c.Original.Source + podOf(c.From)}, {text: c.Original.Destination + podOf(c.To)}, {text: or(c.Backend, "-")}, {text: or(c.Service, "-")},
+		{text: c.Protocol}, {text: c.Original.Source + podOf(c.From)}, {text: c.Original.Destination + podOf(c.To)}, {text: translatedTo(c)}, {text: translatedAs(c)}, {text: or(c.Service, "-")},
 		{text: c.State, color: color}, {text: c.Path}, {text: short(c.Idle)}, {text: size(c.Sent.Bytes)}, {text: size(c.Received.Bytes)},
 	}
 	if a.output == formatWide {
 		row = append(row,
 			cell{text: wayText(&c.Forth)}, cell{text: wayText(&c.Back)},
-			cell{text: natText(c)}, cell{text: c.Reply.Destination}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
+			cell{text: natText(c)}, cell{text: short(c.Age)}, cell{text: short(c.Expires)},
 			cell{text: strconv.FormatUint(c.Sent.Packets, 10)}, cell{text: strconv.FormatUint(c.Received.Packets, 10)})
 	}
 	return row

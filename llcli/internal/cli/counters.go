@@ -101,7 +101,7 @@ func (a *app) eachCounters(ctx context.Context, d Daemon, kind string, names []s
 		return a.printSample(all)
 	}
 	if len(all) == 0 {
-		a.note("there are none")
+		a.noneFound("counters")
 	}
 	a.printEach(kind, all)
 	return nil

@@ -69,7 +69,7 @@ var (
 		{"tunnel_source", "it came in by a Tunnel, with a source that is in none of that Peer's prefixes",
 			"llcli get peers: is a prefix missing, or another Peer's?"},
 		{"tunnel_no_peer", "it was to leave by a Tunnel, and no Peer has its destination among its prefixes",
-			"llcli get routes: which route leads to the Tunnel's device and to no Peer?"},
+			"llcli kernel routes: which route leads to the Tunnel's device and to no Peer?"},
 		{"tunnel_no_route", "the host has no way to the Peer's underlay address",
 			"ip route get ADDRESS in the host's namespace"},
 		{"tunnel_malformed", "it came in by a Tunnel, and holds no IP packet, or options that are not understood and have to be",

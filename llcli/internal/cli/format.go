@@ -117,3 +117,15 @@ func plural(n uint64, thing string) string {
 	}
 	return count(n) + " " + thing
 }
+
+// noneFound reports that there is nothing to show of a kind, or of something else in the plural.
+func (a *app) noneFound(what string) {
+	switch k := findKind(what); {
+	case k == nil:
+	case k.name == api.KindNAT:
+		what = "NAT objects"
+	default:
+		what = k.name + "s"
+	}
+	a.note("no %s found", what)
+}

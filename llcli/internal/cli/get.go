@@ -4,8 +4,6 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +16,6 @@ import (
 type getOptions struct {
 	owner  string
 	labels map[string]string
-	netns  string // of get alone
 }
 
 func (o *getOptions) bind(cmd *cobra.Command) {
@@ -33,18 +30,15 @@ func (a *app) getCommand() *cobra.Command {
 	var options getOptions
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME…]",
-		Short: "Show objects: what is wanted, and what is",
-		Long: `Show the objects of a kind, or those that are named.
+		Short: "Show objects: spec and status",
+		Long: `Show the objects of a kind, or the objects with these names.
 
 With -o yaml and -o json the objects come out as apply takes them.
 
-bridges, routes, fdb and neighbors (without names) come from the kernel instead: what
-it has now, whoever put it there. ORIGIN says who, OBJECT to which object it belongs.
-The objects are bridge and route.
-
-addresses shows whose the addresses of pods are, and GONE why whom they belong to cannot
-be alive any more.`,
-		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get routes --netns switch",
+podaddresses are the addresses of pods with their owners. GONE: why the owner can no
+longer exist. What the kernel has (its bridges, routes, neighbours and FDB) is shown by
+llcli kernel.`,
+		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get podaddresses",
 		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			if isAddresses(args[0]) {
@@ -53,56 +47,51 @@ be alive any more.`,
 				}
 				return a.repeat(ctx, func() error { return a.getAddresses(ctx, d) })
 			}
-			view := findView(args[0])
-			if view != nil && len(args) == 1 && options.owner == "" && len(options.labels) == 0 {
-				return a.repeat(ctx, func() error { return a.getView(ctx, d, view, options.netns) })
-			}
-			if options.netns != "" {
-				return usagef("--netns goes with bridges, routes, fdb and neighbors: what the kernel has")
+			if err := notAKind(args[0]); err != nil {
+				return err
 			}
 			kind, names, err := refArgs(args)
 			if err != nil {
 				return err
 			}
-			return alsoViews(a.get(ctx, d, kind, names, options))
+			return a.get(ctx, d, kind, names, options)
 		}),
 		ValidArgsFunction: a.completeGet,
 	}
 	options.bind(cmd)
-	cmd.Flags().StringVar(&options.netns, "netns", "", "of what the kernel has, only that in this `NAMESPACE`: host or switch")
-	must(cmd.RegisterFlagCompletionFunc("netns", cobra.FixedCompletions([]string{"host", "switch"}, cobra.ShellCompDirectiveNoFileComp)))
 	a.bindWatch(cmd)
 	return cmd
 }
 
-// alsoViews adds to the error about a kind that is not known what get shows besides kinds.
-func alsoViews(err error) error {
-	refused, ok := errors.AsType[*api.Error](err)
-	if !ok || refused.Data == nil || refused.Data.Field != "kind" || refused.Reason() != api.ReasonInvalid {
-		return err
-	}
-	words := []string{addressesWord}
-	for i := range kernelViews {
-		if findKind(kernelViews[i].words[0]) == nil {
-			words = append(words, kernelViews[i].words[0])
+// notAKind refuses words that belong to another command, and names it.
+func notAKind(word string) error {
+	for _, other := range []struct{ word, command string }{
+		{"addresses", "llcli get " + addressesWord},
+		{"address", "llcli get " + addressesWord},
+		{"connections", "llcli connections"},
+		{"events", "llcli events"},
+		{"counters", "llcli counters"},
+		{"nodes", "llcli k8s nodes"},
+		{"all", "llcli export"},
+	} {
+		if strings.EqualFold(word, other.word) {
+			return usagef("%q is not a kind of objects; use %s", word, other.command)
 		}
 	}
-	return fmt.Errorf("%w; get shows besides: %s", err, strings.Join(words, ", "))
+	if v := findView(word); v != nil && findKind(word) == nil {
+		return usagef("%q is not a kind of objects; use llcli kernel %s for what the kernel has", word, v.words[0])
+	}
+	if strings.Contains(word, ",") {
+		return usagef("%q: one kind at a time", word)
+	}
+	return nil
 }
 
-// completeGet offers kinds, what comes from the kernel, and names.
+// completeGet offers kinds and names.
 func (a *app) completeGet(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	words, directive := a.completeRefs(0)(cmd, args, prefix)
-	if len(args) > 0 || strings.Contains(prefix, "/") {
-		return words, directive
-	}
-	for i := range kernelViews {
-		if v := &kernelViews[i]; strings.HasPrefix(v.words[0], prefix) {
-			words = append(words, cobra.CompletionWithDesc(v.words[0], "what the kernel has: "+v.meaning))
-		}
-	}
-	if strings.HasPrefix(addressesWord, prefix) {
-		words = append(words, cobra.CompletionWithDesc(addressesWord, "whose the addresses of pods are"))
+	if len(args) == 0 && !strings.Contains(prefix, "/") && strings.HasPrefix(addressesWord, prefix) {
+		words = append(words, cobra.CompletionWithDesc(addressesWord, "addresses of pods, with their owners"))
 	}
 	return words, directive
 }
@@ -190,15 +179,16 @@ func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []strin
 // objectWriter writes objects in the form that was asked for.
 type objectWriter struct {
 	app    *app
-	kind   *kind // nil: one that this llcli does not know
-	single bool  // one object, not a list of one
+	name   string // of the kind
+	kind   *kind  // nil: unknown to this llcli
+	single bool   // one object, not a list of one
 	table  *table
 	list   listWriter
 	count  int
 }
 
 func (a *app) objectWriter(name string, single bool) *objectWriter {
-	w := &objectWriter{app: a, kind: findKind(name), single: single, list: listWriter{app: a}}
+	w := &objectWriter{app: a, name: name, kind: findKind(name), single: single, list: listWriter{app: a}}
 	columns := []column{{title: "NAME"}, {title: "STATE"}}
 	if w.kind != nil {
 		columns = append(columns, w.kind.columns...)
@@ -252,7 +242,7 @@ func (w *objectWriter) end() error {
 			w.list.end()
 		}
 	case w.count == 0:
-		w.app.note("there are none")
+		w.app.noneFound(w.name)
 	default:
 		w.table.flush()
 	}

@@ -24,12 +24,12 @@ func (a *app) addCommands(root *cobra.Command) {
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"objects", "What is wanted:", objects},
-		{"state", "What is:", []*cobra.Command{
-			a.getCommand(), a.describeCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
+		{"objects", "Configuration:", objects},
+		{"state", "Status:", []*cobra.Command{
+			a.getCommand(), a.describeCommand(), a.kernelCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
 			a.statusCommand(), a.healthCommand(), a.waitCommand(), a.k8sCommand(),
 		}},
-		{"machine", "This machine:", []*cobra.Command{
+		{"machine", "Host:", []*cobra.Command{
 			a.doctorCommand(), a.bundleCommand(), a.preflightCommand(), a.detachCommand(), a.cniCommand(),
 		}},
 		{"help", "About llcli:", []*cobra.Command{

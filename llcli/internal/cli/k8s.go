@@ -140,13 +140,13 @@ func (a *app) showNodes(ctx context.Context, d Daemon) error {
 		t.add(cell{text: n.Name}, cell{text: join(n.Subnets)}, cell{text: or(n.Tunnel, "none")}, cell{text: join(n.Underlay)},
 			cell{text: n.State, color: stateColor(n.State)}, cell{text: n.Message})
 	}
-	return a.showAll(t, len(nodes))
+	return a.showAll("nodes of Kubernetes", t, len(nodes))
 }
 
 // showAll writes a table, or that it is empty.
-func (a *app) showAll(t *table, count int) error {
+func (a *app) showAll(what string, t *table, count int) error {
 	if count == 0 {
-		a.note("there are none")
+		a.noneFound(what)
 		return nil
 	}
 	t.flush()
@@ -218,7 +218,7 @@ func (a *app) showPods(ctx context.Context, d Daemon, namespace, name string) er
 		t.add(cell{text: or(p.Namespace, "-")}, cell{text: or(p.Name, "-")}, cell{text: join(p.Addresses)}, cell{text: p.Device},
 			cell{text: or(p.Network, "-")}, cell{text: p.State, color: stateColor(p.State)}, cell{text: p.Message})
 	}
-	return a.showAll(t, len(pods))
+	return a.showAll("pods", t, len(pods))
 }
 
 // objectsOf returns the names of the Services that a name stands for: those of all ports

@@ -125,7 +125,7 @@ func (a *app) showServices(ctx context.Context, d Daemon, namespace, name string
 	if !a.isTable() {
 		return printList(a, services)
 	}
-	if err := a.showAll(a.serviceTable(services), len(services)); err != nil || name == "" {
+	if err := a.showAll("Services of Kubernetes", a.serviceTable(services), len(services)); err != nil || name == "" {
 		return err
 	}
 	a.section(a.endpointTable(services))

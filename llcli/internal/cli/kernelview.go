@@ -9,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
 )
 
-// kernelView is what get shows from the kernel rather than from the objects.
+// kernelView is one table of the kernel.
 type kernelView struct {
-	words   []string // as on a command line; the first is that of the API
+	words   []string // as on a command line; the first is the word of the API
 	meaning string
 	columns []column
 	wide    []column
@@ -23,7 +24,7 @@ type kernelView struct {
 
 var kernelViews = []kernelView{
 	{
-		words: []string{api.NetworkBridges}, meaning: "bridges, with their ports",
+		words: []string{api.NetworkBridges, "bridge", "br"}, meaning: "bridges, with their ports",
 		columns: []column{
 			{title: "DEVICE"}, {title: "STATE"}, {title: "PORTS", flexible: true}, {title: "VLANS", optional: 3}, {title: "ADDRESSES", flexible: true, optional: 2},
 		},
@@ -31,28 +32,64 @@ var kernelViews = []kernelView{
 		cells: kernelBridge, objects: true,
 	},
 	{
-		words: []string{api.NetworkFDB}, meaning: "stations, and the port of a bridge that each is behind",
+		words: []string{api.NetworkFDB}, meaning: "MAC addresses, and the bridge port of each",
 		columns: []column{{title: "MAC"}, {title: "VLAN", right: true}, {title: "BRIDGE"}, {title: "PORT"}, {title: "STATE"}},
 		cells: func(e *api.NetworkEntry, _ bool) []cell {
 			return []cell{{text: e.MAC}, {text: number(int(e.VLAN))}, {text: e.Bridge}, {text: e.Device}, {text: e.State}}
 		},
 	},
 	{
-		words: []string{api.NetworkNeighbors, "neighbours", "neighbor", "neighbour", "neigh"}, meaning: "addresses of stations on links",
+		words: []string{api.NetworkNeighbors, "neighbours", "neighbor", "neighbour", "neigh"}, meaning: "ARP and neighbour discovery entries",
 		columns: []column{{title: "ADDRESS"}, {title: "DEVICE"}, {title: "MAC"}, {title: "STATE"}},
 		cells: func(e *api.NetworkEntry, _ bool) []cell {
 			return []cell{{text: e.Address}, {text: e.Device}, {text: or(e.MAC, "-")}, {text: e.State}}
 		},
 	},
 	{
-		words: []string{api.NetworkRoutes}, meaning: "entries of the main routing table",
+		words: []string{api.NetworkRoutes, "route"}, meaning: "entries of the main routing table",
 		columns: []column{{title: "PREFIX"}, {title: "VIA", flexible: true}, {title: "METRIC", right: true, optional: 2}},
 		wide:    []column{{title: "SOURCE", optional: 4}, {title: "MTU", right: true, optional: 4}},
 		cells:   kernelRoute, objects: true,
 	},
 }
 
-// findView returns the view that a word means; nil: it means objects.
+// kernelCommand shows what the kernel has, whoever put it there.
+func (a *app) kernelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "kernel",
+		Short: "Show the kernel's bridges, routes, neighbours and FDB",
+		Long: `Show tables of the kernel, of host and switch, including what other programs put there.
+ORIGIN says who did, OBJECT to which object it belongs.
+
+The objects are shown by llcli get: llcli get bridges, llcli get routes.`,
+		Example: "  llcli kernel bridges\n  llcli kernel routes --netns switch -o wide\n  llcli kernel neighbors --watch",
+		Args:    noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for i := range kernelViews {
+		cmd.AddCommand(a.kernelViewCommand(&kernelViews[i]))
+	}
+	return cmd
+}
+
+func (a *app) kernelViewCommand(v *kernelView) *cobra.Command {
+	var netns string
+	cmd := &cobra.Command{
+		Use:     v.words[0],
+		Aliases: v.words[1:],
+		Short:   "Show the kernel's " + v.meaning,
+		Args:    noWords("choose with --netns"),
+		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
+			return a.repeat(ctx, func() error { return a.getView(ctx, d, v, netns) })
+		}),
+	}
+	cmd.Flags().StringVar(&netns, "netns", "", "only this network `NAMESPACE`: host or switch")
+	must(cmd.RegisterFlagCompletionFunc("netns", cobra.FixedCompletions(netnsValues, cobra.ShellCompDirectiveNoFileComp)))
+	a.bindWatch(cmd)
+	return cmd
+}
+
+// findView returns the view that a word means; nil: none.
 func findView(word string) *kernelView {
 	i := slices.IndexFunc(kernelViews, func(v kernelView) bool { return slices.Contains(v.words, strings.ToLower(word)) })
 	if i < 0 {
@@ -137,7 +174,11 @@ func (a *app) getView(ctx context.Context, d Daemon, v *kernelView, netns string
 		err := d.Call(ctx, api.MethodNetworkList, params, &page)
 		return page.Items, page.Continue, err
 	}
-	return showPages(a, a.table(columns...), next, func(e *api.NetworkEntry) []cell {
+	what := v.words[0]
+	if what == api.NetworkFDB {
+		what = "FDB entries"
+	}
+	return showPages(a, what, a.table(columns...), next, func(e *api.NetworkEntry) []cell {
 		cells := append(v.cells(e, wide), cell{text: e.Netns}, cell{text: e.Origin})
 		if v.objects {
 			cells = append(cells, cell{text: or(e.Object, "-")})

@@ -100,12 +100,12 @@ func podNouns() []noun {
 	}
 }
 
-// addressesWord is what get shows of the leases of addresses.
-const addressesWord = "addresses"
+// addressesWord is the word of get for the addresses of pods.
+const addressesWord = "podaddresses"
 
 // isAddresses says whether a word means those.
 func isAddresses(word string) bool {
-	return strings.EqualFold(word, addressesWord) || strings.EqualFold(word, "address")
+	return strings.EqualFold(word, addressesWord) || strings.EqualFold(word, "podaddress")
 }
 
 // getAddresses shows whose the addresses of pods are, page by page.
@@ -117,7 +117,7 @@ func (a *app) getAddresses(ctx context.Context, d Daemon) error {
 		err := d.Call(ctx, api.MethodAddressesList, api.AddressesListParams{Continue: after}, &page)
 		return page.Items, page.Continue, err
 	}
-	return showPages(a, t, next, func(l *api.AddressLease) []cell {
+	return showPages(a, "addresses of pods", t, next, func(l *api.AddressLease) []cell {
 		return []cell{
 			{text: join(l.Addresses)}, {text: or(l.Pod, "-")}, {text: l.ContainerID}, {text: l.IfName},
 			{text: l.Network}, {text: l.Since}, {text: or(l.Gone, "-")},

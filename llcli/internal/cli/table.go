@@ -47,8 +47,9 @@ func (a *app) table(columns ...column) *table {
 func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
 
 // showPages shows what next returns, the page behind after and what stands behind that, as it
-// comes: there may be very much. In a table each item is a row.
-func showPages[T any](a *app, t *table, next func(after string) (items []T, more string, err error), row func(*T) []cell) error {
+// comes: there may be very much. In a table each item is a row. What names the items, in the
+// plural.
+func showPages[T any](a *app, what string, t *table, next func(after string) (items []T, more string, err error), row func(*T) []cell) error {
 	list := listWriter{app: a}
 	shown := 0
 	for after := ""; ; {
@@ -79,7 +80,7 @@ func showPages[T any](a *app, t *table, next func(after string) (items []T, more
 	case !a.isTable():
 		list.end()
 	case shown == 0:
-		a.note("there are none")
+		a.noneFound(what)
 	}
 	return nil
 }

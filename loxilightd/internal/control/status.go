@@ -140,7 +140,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		switch {
 		case u.Size == 0 || float64(u.Used) < nearlyFull*float64(u.Size):
 		case isPool(table):
-			m = append(m, fmt.Sprintf("%s are nearly all taken: pods have %d of %d; see llcli get addresses", table, u.Used, u.Size))
+			m = append(m, fmt.Sprintf("%s are nearly all taken: pods have %d of %d; see llcli get podaddresses", table, u.Used, u.Size))
 		default:
 			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
 		}

@@ -38,7 +38,7 @@ func (x *examiner) checkPools() {
 		x.find(severity, "addresses.full", "subnet "+strings.TrimPrefix(name, poolTable), words{
 			what: fmt.Sprintf("has %d of %d addresses taken", u.Used, u.Size),
 			why:  "when all are, pods cannot start",
-			do:   "give the PodNetwork a larger subnet; llcli get addresses shows whose they are, and whose owner is gone",
+			do:   "give the PodNetwork a larger subnet; llcli get podaddresses shows their owners, and which owners are gone",
 		}, nil)
 	}
 }
