@@ -134,6 +134,9 @@ type Telemetry interface {
 	Features(ctx context.Context) (Features, error)
 	// Usage returns how full each table is, by its name in the configuration.
 	Usage(ctx context.Context) (map[string]Usage, error)
+	// Repairs returns how often the data plane repaired by itself what another program had
+	// changed, besides what the rows of its tables are repaired for.
+	Repairs() uint64
 	// Changed is signalled when something that is ours was changed by a stranger,
 	// or a device came or went: time for a round. It is never closed.
 	Changed() <-chan struct{}

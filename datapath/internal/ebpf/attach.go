@@ -27,8 +27,8 @@ type hook interface {
 	precede() error
 	replace() error
 	settle() error
-	// mend pins again what is in its place and has lost its pin; else it does nothing.
-	mend() error
+	// mend pins again what is in its place and has lost its pin, and reports whether it did.
+	mend() (bool, error)
 	// detach takes the program off, and the pins with it.
 	detach() error
 	// moved says that its pins are in another folder now.
@@ -228,11 +228,16 @@ func (t *tcx) close() {
 	t.pinnedLink.close()
 }
 
-// mend pins what somebody unpinned, so that nothing has to be taken off for it.
-func (z *zone) mend(t *port, folder string) error {
+// mend pins what another program unpinned, so that nothing has to be taken off for it. p.mu is
+// held.
+func (p *ports) mend(z *zone, t *port, folder string) error {
+	if k := p.d.keeper; k != nil {
+		return k.mend(t, folder)
+	}
 	err := os.MkdirAll(folder, 0o700)
 	for _, h := range t.hooks {
-		err = errors.Join(err, h.mend())
+		_, e := h.mend()
+		err = errors.Join(err, e)
 	}
 	return err
 }

@@ -38,6 +38,7 @@ type DataPlane struct {
 	sweeper   *sweeper
 	conns     *connections
 	counters  *telemetry
+	keeper    *keeper
 	snat      snatPorts
 	firewall  *firewall
 	overlay   *overlay
@@ -152,7 +153,11 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := d.ports.switchAll(); err != nil {
 		return err
 	}
-	return d.announceFirst(false)
+	if err := d.announceFirst(false); err != nil {
+		return err
+	}
+	d.keeper = newKeeper(d, o)
+	return nil
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
@@ -279,6 +284,9 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 // nothing.
 func (d *DataPlane) Close() (err error) {
 	d.closing.Do(func() {
+		if d.keeper != nil {
+			d.keeper.close()
+		}
 		if d.sweeper != nil {
 			d.sweeper.close()
 		}

@@ -229,15 +229,16 @@ func (f *filter) attached() bool {
 	return err == nil
 }
 
-func (f *filter) mend() error {
+func (f *filter) mend() (bool, error) {
 	b, err := f.mine()
 	if b == nil || err != nil {
-		return nil // it is not in its place
+		return false, nil // it is not in its place
 	}
 	if _, err := os.Stat(f.pin()); !errors.Is(err, os.ErrNotExist) {
-		return nil
+		return false, nil
 	}
-	return pinClone(f.side.of(&f.zone.pair), f.pin())
+	err = pinClone(f.side.of(&f.zone.pair), f.pin())
+	return err == nil, err
 }
 
 // detach removes the filter, and the qdisc where it is ours and nobody else is on

@@ -72,16 +72,20 @@ func (p *ports) holdLoopback(wanted bool) error {
 		return err
 	}
 	folder := p.folder(zoneHost, loopbackPort)
-	if t != nil && z.attached(t) {
-		err = z.mend(t, folder)
-	} else {
-		err = p.attachLoopback(z, t, folder)
+	if t != nil {
+		if err := p.mend(z, t, folder); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
+	if t == nil || !z.attached(t) {
+		if err := p.attachLoopback(z, t, folder); err != nil {
+			return err
+		}
 	}
 	p.d.onLoopback.Store(true)
-	return acceptOwn(z, folder)
+	err = acceptOwn(z, folder)
+	p.d.keeper.noted(folder)
+	return err
 }
 
 // attachLoopback attaches to the loopback; t is what is left of when that was done before.

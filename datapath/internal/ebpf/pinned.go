@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -62,10 +64,31 @@ func (p *pinnedLink) program() ebpf.ProgramID {
 	return info.Program
 }
 
-// inPlace reports whether the link is where it was put, whether or not it has its pin.
+// inPlace reports whether the link is where it was put, whether or not it has its pin. All
+// links are asked a few times a second, so it reads no more than it needs.
 func (p *pinnedLink) inPlace() bool {
-	info, err := p.link.Info()
-	return err == nil && p.index != 0 && deviceOf(info) == p.index
+	l, ok := p.link.(interface{ FD() int })
+	if !ok || p.index == 0 {
+		return false
+	}
+	var info linkInfo
+	attr := infoRequest{fd: uint32(l.FD()), size: uint32(unsafe.Sizeof(info)), info: unsafe.Pointer(&info)}
+	const objGetInfoByFD = 15 // BPF_OBJ_GET_INFO_BY_FD
+	_, _, errno := unix.Syscall(unix.SYS_BPF, objGetInfoByFD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	runtime.KeepAlive(p.link)
+	return errno == 0 && int(info.ifindex) == p.index
+}
+
+// infoRequest is union bpf_attr of BPF_OBJ_GET_INFO_BY_FD.
+type infoRequest struct {
+	fd, size uint32
+	info     unsafe.Pointer
+}
+
+// linkInfo is the beginning of struct bpf_link_info, of links of tcx and XDP.
+type linkInfo struct {
+	kind, id, program, _ uint32
+	ifindex, _           uint32 // 0: the link is detached
 }
 
 func (p *pinnedLink) attached() bool {
@@ -73,17 +96,18 @@ func (p *pinnedLink) attached() bool {
 	return err == nil && p.inPlace()
 }
 
-func (p *pinnedLink) mend() error {
+func (p *pinnedLink) mend() (bool, error) {
 	if !p.inPlace() {
-		return nil
+		return false, nil
 	}
 	if _, err := os.Stat(p.pin); !errors.Is(err, os.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err := p.link.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return false, err
 	}
-	return p.link.Pin(p.pin)
+	err := p.link.Pin(p.pin)
+	return err == nil, err
 }
 
 func (p *pinnedLink) detach() error {

@@ -50,10 +50,10 @@ func newPorts(d *DataPlane) *ports {
 	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port)}
 }
 
+var pinEscapes = strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f")
+
 // pinName makes name fit for a BPF file system, which knows no dots.
-func pinName(name datapath.PortName) string {
-	return strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f").Replace(string(name))
-}
+func pinName(name datapath.PortName) string { return pinEscapes.Replace(string(name)) }
 
 func portName(pin string) datapath.PortName {
 	return datapath.PortName(strings.NewReplacer("%25", "%", "%2e", ".", "%2f", "/").Replace(pin))
@@ -206,7 +206,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	t = p.byName[name]
 	if t != nil && t.zone == id && t.ifindex == index {
-		if err := z.mend(t, p.folder(id, name)); err != nil {
+		if err := p.mend(z, t, p.folder(id, name)); err != nil {
 			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
 		}
 	}
@@ -246,6 +246,7 @@ func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *dat
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
 	}
+	p.d.keeper.noted(p.folder(z.id, name))
 	return t, nil
 }
 
@@ -314,6 +315,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
+	p.d.keeper.forget(p.folder(t.zone, name))
 	return os.RemoveAll(p.folder(t.zone, name))
 }
 
@@ -331,6 +333,7 @@ func (p *ports) abandon(zone uint8) (err error) {
 			err = errors.Join(err, p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
+		p.d.keeper.forget(p.folder(zone, name))
 		err = errors.Join(err, os.RemoveAll(p.folder(zone, name)))
 	}
 	return err

@@ -318,7 +318,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			f.Fallbacks["netfilter "+z.label()] = why
 		}
 	}
-	f.Warnings = t.d.warnings()
+	f.Warnings = append(t.d.keeper.problems(), t.d.warnings()...)
 	return f, nil
 }
 
@@ -394,6 +394,9 @@ func (z *zone) where() string {
 func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 	return t.d.usage()
 }
+
+// Repairs implements [datapath.Telemetry].
+func (t *telemetry) Repairs() uint64 { return t.d.keeper.repairs.Load() }
 
 // Changed implements [datapath.Telemetry].
 func (t *telemetry) Changed() <-chan struct{} { return t.d.changed }

@@ -41,6 +41,9 @@ func (p *ports) rename(from, to datapath.PortName) error {
 	if err := os.Rename(p.folder(t.zone, from), folder); err != nil {
 		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
 	}
+	p.d.keeper.forget(p.folder(t.zone, from))
+	p.d.keeper.forget(folder)
+	p.d.keeper.noted(folder)
 	for _, h := range t.hooks {
 		h.moved(folder)
 	}

@@ -155,6 +155,9 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 	return m, nil
 }
 
+// Repairs implements [datapath.Telemetry].
+func (t *telemetry) Repairs() uint64 { return 0 }
+
 // Changed implements [datapath.Telemetry].
 func (t *telemetry) Changed() <-chan struct{} { return t.changed }
 

@@ -47,6 +47,7 @@ func (p *fakePlane) Connections() datapath.Connections { return p }
 func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
 func (p *fakePlane) DeviceOf(netip.Addr, bool) string  { return "" }
 func (p *fakePlane) Changed() <-chan struct{}          { return nil }
+func (p *fakePlane) Repairs() uint64                   { return 0 }
 
 func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
 	at := 0

@@ -321,7 +321,7 @@ func (n *Node) Repairs() (count uint64) {
 	for _, p := range n.parts {
 		count += p.Repairs()
 	}
-	return count
+	return count + n.opts.Plane.Telemetry().Repairs()
 }
 
 // Health returns what is known of a backend.

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// keeperInterval is how often pins and links are compared with what they should be.
+const keeperInterval = 400 * time.Millisecond
+
+// keeper restores pins that another program deleted, and detects links that it detached: the
+// kernel notifies of neither. Without their pins, maps and programs end with the daemon.
+type keeper struct {
+	d       *DataPlane
+	origin  origin
+	repairs atomic.Uint64
+	done    chan struct{}
+	ended   sync.WaitGroup
+
+	mu      sync.Mutex
+	inodes  map[string]uint64   // of the pins of maps, by name
+	folders map[string]folderID // folders of pins that were complete
+	notes   map[string][]string // pins of folders of ports that note what is ours
+	err     error               // of the last restoration
+}
+
+// folderID is what changes where a pin of a folder is made or deleted.
+type folderID struct {
+	inode    uint64
+	modified time.Time
+}
+
+// newKeeper starts the keeper, after everything is pinned.
+func newKeeper(d *DataPlane, o origin) *keeper {
+	k := &keeper{
+		d: d, origin: o, done: make(chan struct{}),
+		inodes: map[string]uint64{}, folders: map[string]folderID{}, notes: map[string][]string{},
+	}
+	for name := range d.maps {
+		k.inodes[name], _ = inodeOf(filepath.Join(d.dir, name))
+	}
+	k.inodes[originName], _ = inodeOf(filepath.Join(d.dir, originName))
+	for name, t := range d.ports.byName {
+		k.noted(d.ports.folder(t.zone, name))
+	}
+	k.ended.Go(k.run)
+	return k
+}
+
+func (k *keeper) close() {
+	close(k.done)
+	k.ended.Wait()
+}
+
+func (k *keeper) run() {
+	ticker := time.NewTicker(keeperInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-k.done:
+			return
+		}
+		if k.detached() {
+			k.d.signal()
+			// What is wrong with it is reported by the upkeep.
+			_ = k.d.followLoopback()
+		}
+		k.keepPins()
+	}
+}
+
+// detached reports whether another program detached a link.
+func (k *keeper) detached() bool {
+	p := k.d.ports
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, t := range p.byName {
+		if t.ifindex != 0 && t.lost() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// keepPins restores what is missing, and reports once what it cannot restore.
+func (k *keeper) keepPins() {
+	n, err := k.keepMaps()
+	restored, portsErr := k.keepPorts()
+	n += restored
+	err = errors.Join(err, portsErr)
+	k.mu.Lock()
+	before := k.err
+	k.err = err
+	k.mu.Unlock()
+	if n > 0 {
+		k.repairs.Add(uint64(n))
+		k.d.log.Warn("pins were deleted by another program and are restored", slog.Int("pins", n))
+	}
+	if err != nil && before == nil {
+		k.d.log.Warn("pins that another program deleted cannot be restored", slog.Any("error", err))
+	}
+}
+
+// keepMaps restores the pins of maps, and returns how many.
+func (k *keeper) keepMaps() (restored int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unchanged(k.d.dir) {
+		return 0, nil
+	}
+	missing := k.missingMaps()
+	if len(missing) > 0 {
+		if err := k.prepareDir(); err != nil {
+			return 0, err
+		}
+	}
+	for _, name := range missing {
+		if e := k.restore(name); e != nil {
+			err = errors.Join(err, fmt.Errorf("pin map %s: %w", name, e))
+			continue
+		}
+		restored++
+	}
+	if err == nil {
+		k.complete(k.d.dir)
+	}
+	return restored, err
+}
+
+// missingMaps returns the maps whose pin is missing or is of another object. k.mu is held.
+func (k *keeper) missingMaps() (missing []string) {
+	for _, name := range slices.Sorted(maps.Keys(k.inodes)) {
+		inode, err := inodeOf(filepath.Join(k.d.dir, name))
+		if err == nil && (inode != k.inodes[name] || inode == 0) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// restore pins a map from the daemon's own descriptor. k.mu is held.
+func (k *keeper) restore(name string) error {
+	path := filepath.Join(k.d.dir, name)
+	if err := os.RemoveAll(path); err != nil { // of another object, if there is one
+		return err
+	}
+	var err error
+	if name == originName {
+		err = writeOrigin(k.d.dir, k.origin)
+	} else if m, e := k.d.maps[name].Clone(); e != nil {
+		err = e
+	} else {
+		err = errors.Join(m.Pin(path), m.Close())
+	}
+	if err != nil {
+		return err
+	}
+	k.inodes[name], err = inodeOf(path)
+	return err
+}
+
+// prepareDir makes the folder of pins anew. A BPF file system is mounted only where the rest
+// of the node sees it, too: pins in a mount namespace of this process alone end with it.
+func (k *keeper) prepareDir() error {
+	if !onBPFFS(nearest(k.d.dir)) && !sharesMounts() {
+		return fmt.Errorf("no BPF file system is mounted for pinDir %s; mount one (mount -t bpf bpf /sys/fs/bpf) before the daemon stops, else connections and programs end with it",
+			k.d.config.PinDir)
+	}
+	return preparePinDir(k.d.dir)
+}
+
+// nearest returns dir or the nearest folder above it that exists.
+func nearest(dir string) string {
+	for dir != "/" && dir != "." {
+		if _, err := os.Lstat(dir); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// sharesMounts reports whether this process is in the mount namespace of the node.
+func sharesMounts() bool {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	of, err1 := os.Readlink("/proc/1/ns/mnt")
+	return err == nil && err1 == nil && own == of
+}
+
+// keepPorts restores the pins of hooks, and returns how many.
+func (k *keeper) keepPorts() (restored int, err error) {
+	p := k.d.ports
+	var incomplete []datapath.PortName
+	p.mu.RLock()
+	k.mu.Lock()
+	for name, t := range p.byName {
+		if len(t.hooks) == 0 || t.ifindex == 0 {
+			continue
+		}
+		if !k.unchanged(p.folder(t.zone, name)) {
+			incomplete = append(incomplete, name)
+		}
+	}
+	k.mu.Unlock()
+	p.mu.RUnlock()
+	if len(incomplete) == 0 {
+		return 0, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range incomplete {
+		t := p.byName[name]
+		if t == nil || len(t.hooks) == 0 {
+			continue
+		}
+		folder := p.folder(t.zone, name)
+		n, e := k.pinHooks(t, folder)
+		restored += n
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("pin the programs of %s: %w", describe(name), e))
+			continue
+		}
+		k.complete(folder)
+	}
+	return restored, err
+}
+
+// mend pins what a port lacks in its folder, and counts it.
+func (k *keeper) mend(t *port, folder string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n, err := k.pinHooks(t, folder)
+	k.repairs.Add(uint64(n))
+	return err
+}
+
+// pinHooks pins what a port lacks in its folder, and returns how much. k.mu is held.
+func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
+	if err := k.prepareDir(); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return 0, err
+	}
+	for _, h := range t.hooks {
+		done, e := h.mend()
+		if done {
+			restored++
+		}
+		err = errors.Join(err, e)
+	}
+	z, e := k.d.zone(t.zone)
+	if e != nil {
+		return restored, errors.Join(err, e)
+	}
+	for _, path := range k.lacking(folder) {
+		if e := pinClone(z.egress, path); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		restored++
+	}
+	return restored, err
+}
+
+// lacking returns the pins that a port's folder should have besides its hooks. k.mu is held.
+func (k *keeper) lacking(folder string) (paths []string) {
+	for _, note := range k.notes[folder] {
+		path := filepath.Join(folder, note)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// noted has the keeper know the pins of a port's folder that note what to undo later.
+func (k *keeper) noted(folder string) {
+	if k == nil {
+		return // before everything is taken over
+	}
+	var notes []string
+	for _, name := range []string{"clsact", ownSettings[0].name, ownSettings[1].name} {
+		if _, err := os.Lstat(filepath.Join(folder, name)); err == nil {
+			notes = append(notes, name)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range notes {
+		if !slices.Contains(k.notes[folder], name) {
+			k.notes[folder] = append(k.notes[folder], name)
+		}
+	}
+}
+
+// forget has the keeper know that the folder of a port goes, by our own hand.
+func (k *keeper) forget(folder string) {
+	if k == nil {
+		return // before everything is taken over
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.folders, folder)
+	delete(k.notes, folder)
+}
+
+// pinned reports whether all hooks of a port have their pins.
+func (t *port) pinned() bool {
+	for _, h := range t.hooks {
+		pin := ""
+		switch h := h.(type) {
+		case *tcx:
+			pin = h.pin
+		case *xdp:
+			pin = h.pin
+		case *filter:
+			pin = h.pin()
+		}
+		if _, err := os.Lstat(pin); errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
+// lost returns a hook whose link another program detached, or nil.
+func (t *port) lost() hook {
+	for _, h := range t.hooks {
+		if l, ok := h.(interface{ inPlace() bool }); ok && !l.inPlace() {
+			return h
+		}
+	}
+	return nil
+}
+
+// unchanged reports whether a folder of pins is as it was when it was complete. k.mu is held.
+func (k *keeper) unchanged(folder string) bool {
+	id, err := folderOf(folder)
+	return err == nil && k.folders[folder] == id
+}
+
+// complete notes that a folder has all of its pins. k.mu is held. File times are as coarse as
+// the kernel's tick, so that a folder which changed just now is compared again.
+func (k *keeper) complete(folder string) {
+	id, err := folderOf(folder)
+	if err != nil || time.Since(id.modified) < time.Second {
+		delete(k.folders, folder)
+		return
+	}
+	k.folders[folder] = id
+}
+
+func folderOf(path string) (id folderID, err error) {
+	var st unix.Stat_t
+	if err = unix.Lstat(path, &st); err != nil {
+		return id, err
+	}
+	return folderID{st.Ino, time.Unix(st.Mtim.Unix())}, nil
+}
+
+func inodeOf(path string) (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	return st.Ino, err
+}
+
+// problems says what is missing now, whether or not it can be restored.
+func (k *keeper) problems() (found []string) {
+	if k == nil {
+		return nil
+	}
+	p := k.d.ports
+	p.mu.RLock()
+	k.mu.Lock()
+	missing, err := k.missingMaps(), k.err
+	var unpinned, detached []string
+	for name, t := range p.byName {
+		if len(t.hooks) == 0 || t.ifindex == 0 {
+			continue
+		}
+		if h := t.lost(); h != nil {
+			detached = append(detached, fmt.Sprintf("%s of %s", h.name(), describe(name)))
+		} else if !t.pinned() || len(k.lacking(p.folder(t.zone, name))) > 0 {
+			unpinned = append(unpinned, describe(name))
+		}
+	}
+	k.mu.Unlock()
+	p.mu.RUnlock()
+	switch {
+	case err != nil:
+		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses what they hold: %v", k.d.dir, err))
+	case len(missing) > 0:
+		found = append(found, fmt.Sprintf("pins of %d maps in %s were deleted by another program, %s among them; they are being restored", len(missing), k.d.dir, missing[0]))
+	}
+	if err == nil && len(unpinned) > 0 {
+		slices.Sort(unpinned)
+		found = append(found, "pins of programs were deleted by another program and are being restored: "+someOf(unpinned))
+	}
+	if len(detached) > 0 {
+		slices.Sort(detached)
+		found = append(found, "programs were detached by another program and are being attached again: "+someOf(detached))
+	}
+	return found
+}
+
+// someOf joins the first few of what may be many.
+func someOf(all []string) string {
+	const most = 5
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}

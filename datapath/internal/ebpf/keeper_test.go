@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// The keeper may take keeperCPU of a core with largeNode ports, in the mean over many rounds.
+// It is measured with a few of them.
+const (
+	keeperPorts = 40
+	largeNode   = 500
+	keeperCPU   = 0.02
+)
+
+// TestKeeperCost measures what one round costs with many ports, each of which has two links.
+func TestKeeperCost(t *testing.T) {
+	requireTCX(t)
+	if testing.Short() {
+		t.Skip("attaches to many devices")
+	}
+	n := newNetwork(t)
+	devices := ""
+	for i := range keeperPorts / 2 {
+		devices += fmt.Sprintf("link add d%d type veth peer name d%d\n", 2*i, 2*i+1)
+	}
+	path := filepath.Join(t.TempDir(), "devices")
+	n.ok(os.WriteFile(path, []byte(devices), 0o600))
+	n.node.Run(t, "ip", "-batch", path)
+	for i := range keeperPorts {
+		device := fmt.Sprint("d", i)
+		n.ok(n.d.Ports().Update(t.Context(), datapath.PortName(device), datapath.Port{Device: device}))
+	}
+	time.Sleep(1100 * time.Millisecond) // until all folders are as old as they must be to be skipped
+	n.d.keeper.keepPins()
+	const rounds = 200
+	cost := func(do func()) time.Duration {
+		before := cpuTime()
+		for range rounds {
+			do()
+		}
+		return (cpuTime() - before) / rounds * largeNode / keeperPorts
+	}
+	links := cost(func() { n.d.keeper.detached() })
+	pins := cost(n.d.keeper.keepPins)
+	share := float64(links+pins) / float64(keeperInterval)
+	t.Logf("%d ports: links %s, pins %s, %.2f %% of a core", largeNode, links, pins, 100*share)
+	if share > keeperCPU {
+		t.Errorf("the keeper takes %.1f %% of a core, want at most %.0f %%", 100*share, 100*keeperCPU)
+	}
+}
+
+// TestForeignPinReplaced: a pin of ours that another program replaces by one of its own map is
+// ours again.
+func TestForeignPinReplaced(t *testing.T) {
+	n := newNetwork(t)
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	n.ok(err)
+	defer other.Close()
+	pin := filepath.Join(n.d.dir, kernelMapLlCt4)
+	n.ok(remove(pin))
+	n.ok(other.Pin(pin))
+	want, err := n.d.maps[kernelMapLlCt4].Info()
+	n.ok(err)
+	testnet.Eventually(t, 5*time.Second, "the pin is of our map again", func() bool {
+		m, err := ebpf.LoadPinnedMap(pin, nil)
+		if err != nil {
+			return false
+		}
+		defer m.Close()
+		info, err := m.Info()
+		n.ok(err)
+		got, _ := info.ID()
+		id, _ := want.ID()
+		return got == id
+	})
+	if len(n.d.keeper.problems()) > 0 || n.d.Telemetry().Repairs() == 0 {
+		t.Errorf("problems %q, %d repairs", n.d.keeper.problems(), n.d.Telemetry().Repairs())
+	}
+}
+
+// TestDetachedLinkReported: a link that another program detached is reported at once, and
+// signalled, so that it is attached again.
+func TestDetachedLinkReported(t *testing.T) {
+	requireTCX(t)
+	n := newNetwork(t)
+	n.attach()
+	for len(n.d.Telemetry().Changed()) > 0 {
+		<-n.d.Telemetry().Changed()
+	}
+	l, err := link.LoadPinnedLink(filepath.Join(n.d.ports.folder(zoneHost, "in0"), "ingress"), nil)
+	n.ok(err)
+	defer l.Close()
+	n.ok(l.Detach())
+	if found := n.d.keeper.problems(); len(found) != 1 {
+		t.Errorf("problems %q, want one", found)
+	}
+	select {
+	case <-n.d.Telemetry().Changed():
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing was signalled")
+	}
+	n.attach()
+	if found := n.d.keeper.problems(); len(found) != 0 {
+		t.Errorf("problems %q, want none", found)
+	}
+}

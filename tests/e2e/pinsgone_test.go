@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestPinsRestored deletes every pin under traffic. Health must be degraded until the daemon
+// has restored all of them, and a kill -9 after that loses no packet and no connection.
+func TestPinsRestored(t *testing.T) {
+	for _, attach := range []string{"tcx", "tc"} {
+		t.Run(attach, func(t *testing.T) { restorePins(t, attach) })
+	}
+}
+
+func restorePins(t *testing.T, attach string) {
+	requireAttach(t, attach)
+	s, fronts := balanced(t, attach)
+	var traffic []*testtraffic.Traffic
+	for _, front := range fronts {
+		traffic = append(traffic, testtraffic.Start(t, s.client, front, testtraffic.Load{Flows: 8, Packets: 1000, Connections: 10, Lasting: 8}))
+	}
+	want := s.pins()
+	for _, delete := range []struct {
+		what string
+		do   func()
+	}{
+		{"files", s.deletePins},
+		{"the folder", func() {
+			if err := os.RemoveAll(s.PinDir); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		before := s.repairs()
+		delete.do()
+		begin := time.Now()
+		testnet.Eventually(t, patience, "pins are restored after the deletion of "+delete.what, func() bool {
+			missing := len(without(want, s.existingPins())) > 0
+			status, err := s.Client.Status(t.Context())
+			if err != nil {
+				return false
+			}
+			// Asked after the look at the pins, so that it may only be better than these.
+			if missing && !t.Failed() && status.Health.State == "ok" && len(without(want, s.existingPins())) > 0 {
+				t.Errorf("%s: health is ok while pins are missing", delete.what)
+			}
+			return !missing
+		})
+		t.Logf("%s: restored after %s, %d repairs", delete.what, time.Since(begin).Round(time.Millisecond), s.repairs()-before)
+		if s.repairs() == before {
+			t.Errorf("%s: no repair was counted", delete.what)
+		}
+	}
+	s.healthy()
+	if got := s.pins(); !slices.Equal(got, want) {
+		t.Errorf("too much is pinned: %v; too little: %v", without(got, want), without(want, got))
+	}
+	s.Kill()
+	s.Start()
+	s.ready()
+	for _, tr := range traffic {
+		tr.ExpectUnharmed(t)
+	}
+}
+
+// deletePins deletes all pins, and leaves their folders.
+func (s *site) deletePins() {
+	s.t.Helper()
+	err := filepath.WalkDir(s.PinDir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Remove(path)
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// existingPins is pins where the folder may not exist.
+func (s *site) existingPins() (paths []string) {
+	_ = filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			paths = append(paths, strings.TrimPrefix(path, s.PinDir))
+		}
+		return nil
+	})
+	return paths
+}
+
+func (s *site) repairs() uint64 {
+	s.t.Helper()
+	status, err := s.Client.Status(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return status.Repairs
+}
+
+// healthy waits until the daemon reports no problem.
+func (s *site) healthy() {
+	s.t.Helper()
+	testnet.Eventually(s.t, patience, "health is ok", func() bool {
+		status, err := s.Client.Status(s.t.Context())
+		return err == nil && status.Health.State == "ok"
+	})
+}
