@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -62,6 +64,7 @@ func restorePins(t *testing.T, attach string) {
 			t.Errorf("%s: no repair was counted", delete.what)
 		}
 	}
+	s.unmountPins(want)
 	s.healthy()
 	if got := s.pins(); !slices.Equal(got, want) {
 		t.Errorf("too much is pinned: %v; too little: %v", without(got, want), without(want, got))
@@ -72,6 +75,24 @@ func restorePins(t *testing.T, attach string) {
 	for _, tr := range traffic {
 		tr.ExpectUnharmed(t)
 	}
+}
+
+// unmountPins unmounts the BPF file system lazily (the daemon has it open), which health must report, and mounts it again: then
+// the pins are restored.
+func (s *site) unmountPins(want []string) {
+	s.t.Helper()
+	at := filepath.Dir(s.PinDir)
+	if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+		s.t.Fatal(err)
+	}
+	testnet.Eventually(s.t, patience, "health names the command", func() bool {
+		status, err := s.Client.Status(s.t.Context())
+		return err == nil && slices.ContainsFunc(status.Health.Messages, func(m string) bool { return strings.Contains(m, "mount -t bpf") })
+	})
+	if err := unix.Mount("bpf", at, "bpf", 0, ""); err != nil {
+		s.t.Fatal(err)
+	}
+	testnet.Eventually(s.t, patience, "pins are restored on the new file system", func() bool { return len(without(want, s.existingPins())) == 0 })
 }
 
 // deletePins deletes all pins, and leaves their folders.

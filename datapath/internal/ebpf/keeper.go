@@ -176,32 +176,20 @@ func (k *keeper) restore(name string) error {
 	return err
 }
 
-// prepareDir makes the folder of pins anew. A BPF file system is mounted only where the rest
-// of the node sees it, too: pins in a mount namespace of this process alone end with it.
+// prepareDir makes the folder of pins anew. It mounts nothing: a mount that only this process
+// sees, as in a sandbox, would end with it.
 func (k *keeper) prepareDir() error {
-	if !onBPFFS(nearest(k.d.dir)) && !sharesMounts() {
-		return fmt.Errorf("no BPF file system is mounted for pinDir %s; mount one (mount -t bpf bpf /sys/fs/bpf) before the daemon stops, else connections and programs end with it",
-			k.d.config.PinDir)
-	}
-	return preparePinDir(k.d.dir)
-}
-
-// nearest returns dir or the nearest folder above it that exists.
-func nearest(dir string) string {
+	dir := k.d.dir
 	for dir != "/" && dir != "." {
 		if _, err := os.Lstat(dir); err == nil {
-			return dir
+			break
 		}
 		dir = filepath.Dir(dir)
 	}
-	return dir
-}
-
-// sharesMounts reports whether this process is in the mount namespace of the node.
-func sharesMounts() bool {
-	own, err := os.Readlink("/proc/self/ns/mnt")
-	of, err1 := os.Readlink("/proc/1/ns/mnt")
-	return err == nil && err1 == nil && own == of
+	if !onBPFFS(dir) {
+		return fmt.Errorf("no BPF file system is mounted for pinDir %s: mount it again (mount -t bpf bpf /sys/fs/bpf) before the daemon ends", k.d.config.PinDir)
+	}
+	return os.MkdirAll(k.d.dir, 0o700)
 }
 
 // keepPorts restores the pins of hooks, and returns how many.
