@@ -126,8 +126,11 @@ func (s *Store) repeated(requestID string) (*Result, error) {
 
 // Commit makes t whole, or refuses it with a [*Refusal]. When it returns without
 // an error what changed is durable. Safe for concurrent use; one at a time is
-// carried out.
+// carried out. A dry run keeps no other waiting.
 func (s *Store) Commit(t *Transaction) (*Result, error) {
+	if t.DryRun {
+		return s.commit(t)
+	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if result, err := s.repeated(t.RequestID); result != nil || err != nil {
@@ -136,9 +139,18 @@ func (s *Store) Commit(t *Transaction) (*Result, error) {
 	return s.commit(t)
 }
 
-// commit is Commit of what was not carried out before. s.writer is held.
+// maxTries is how often a dry run is planned again since the store moved on.
+const maxTries = 3
+
+// commit is Commit of what was not carried out before. s.writer is held, unless it is a dry run.
 func (s *Store) commit(t *Transaction) (*Result, error) {
+	base := s.Snapshot()
 	p, err := s.plan(t)
+	// A commit meanwhile may have mixed two states: look again, for as long as that may help.
+	for tries := 0; t.DryRun && base != s.Snapshot() && tries < maxTries; tries++ {
+		base = s.Snapshot()
+		p, err = s.plan(t)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +162,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	puts := slices.Concat(p.puts, p.darkens)
 	w := write{
 		puts: puts, deletes: p.dropped, settled: t.settles,
-		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(s.dark) - len(p.lit) + len(p.darkens),
+		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(p.base.dark) - len(p.lit) + len(p.darkens),
 	}
 	if changed {
 		result.Revision++
@@ -211,7 +223,7 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 		return
 	}
 	waits := newWaiting(w.pending, p.base.Revision)
-	waits.back, waits.dark = p.base.table, maps.Clone(s.dark)
+	waits.back, waits.dark = p.base.table, maps.Clone(p.base.dark)
 	for _, f := range p.formers {
 		waits.hold(f.Key, f.object, p.edit.get(f.Key))
 	}
@@ -223,12 +235,38 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 
 // publish makes a durable plan the state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
-	for _, o := range p.lit {
-		delete(s.dark, o.Key)
+	dark := p.base.dark
+	if len(p.lit)+len(p.darkens) > 0 {
+		dark = maps.Clone(dark)
+		for _, o := range p.lit {
+			delete(dark, o.Key)
+		}
+		for _, o := range p.darkens {
+			dark[o.Key] = o
+		}
 	}
-	for _, o := range p.darkens {
-		s.dark[o.Key] = o
+	s.reclaim(p)
+	logged := make([]Change, 0, len(p.puts)+len(p.dropped))
+	for _, c := range p.changes {
+		if c.Action <= Deleted {
+			c.Revision = result.Revision
+			logged = append(logged, c)
+		}
 	}
+	snapshot := newSnapshot(result.Revision, p.edit.done(), dark, maps.Clone(p.counts), p.cost)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snapshot.Store(snapshot)
+	s.log.add(logged)
+	for w := range s.watches {
+		w.add(logged)
+	}
+}
+
+// reclaim takes over what the objects of a plan claim.
+func (s *Store) reclaim(p *plan) {
+	s.claiming.Lock()
+	defer s.claiming.Unlock()
 	for _, o := range p.gone {
 		o.Value.claims(func(c claim, _ func() string) {
 			if s.claims[c] == o.Key {
@@ -238,20 +276,5 @@ func (s *Store) publish(p *plan, result *Result) {
 	}
 	for _, o := range p.puts {
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
-	}
-	logged := make([]Change, 0, len(p.puts)+len(p.dropped))
-	for _, c := range p.changes {
-		if c.Action <= Deleted {
-			c.Revision = result.Revision
-			logged = append(logged, c)
-		}
-	}
-	snapshot := newSnapshot(result.Revision, p.edit.done(), maps.Clone(p.counts), p.cost)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.snapshot.Store(snapshot)
-	s.log.add(logged)
-	for w := range s.watches {
-		w.add(logged)
 	}
 }

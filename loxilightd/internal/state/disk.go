@@ -135,7 +135,12 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	}
 	c, d := &content{rolledBack: lost}, &disk{}
 	err = guarded(func() (err error) {
-		d.db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, FreelistType: bbolt.FreelistMapType})
+		d.db, err = bbolt.Open(path, 0o600, &bbolt.Options{
+			Timeout: time.Second, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
+		})
+		if err == nil {
+			d.db.AllocSize = growBy
+		}
 		return err
 	})
 	switch {
@@ -159,6 +164,13 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	}
 	return d, c, nil
 }
+
+// mapped is the address space of the store, in bytes. A file that outgrows it is mapped anew,
+// and that waits for everybody who reads the history.
+const mapped = 1 << 30
+
+// growBy is by how much the file grows at least, in bytes.
+const growBy = 32 << 10
 
 // settle makes a store that was opened fit to be gone on with.
 func (d *disk) settle(c *content) error {

@@ -255,9 +255,9 @@ func (s *Store) became(revision uint64, c Confirmation) *Entry {
 
 // since returns the entries after revision, oldest first. It is refused where
 // the state of that revision is not to be had any more, or never was.
-func (s *Store) since(revision uint64) ([]Entry, error) {
-	history := s.History()
-	if revision == s.Snapshot().Revision {
+func (r *historyReader) since(revision uint64) ([]Entry, error) {
+	history := r.history
+	if revision == r.now.Revision {
 		return nil, nil
 	}
 	for i := range history {
@@ -265,12 +265,12 @@ func (s *Store) since(revision uint64) ([]Entry, error) {
 			return history[i:], nil
 		}
 	}
-	oldest := s.Snapshot().Revision
+	oldest := r.now.Revision
 	if len(history) > 0 {
 		oldest = history[0].Previous
 	}
 	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d and can go back to %d; history.revisions and history.bytes of the configuration say how far",
-		revision, s.Snapshot().Revision, oldest)
+		revision, r.now.Revision, oldest)
 }
 
 // Diff is what a revision did to one object; nil: there was none.
@@ -283,22 +283,20 @@ type Diff struct {
 // the order of their names, beginning after the name after. each must not call the
 // store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	i, ok := find(s.History(), revision)
-	if !ok {
-		_, err := s.since(revision)
-		if err == nil {
-			err = refuse(NotKept, Key{}, "revision", "what %d changed is not kept", revision)
+	return s.look(func(r *historyReader) error {
+		i, ok := find(r.history, revision)
+		if !ok {
+			_, err := r.since(revision)
+			if err == nil {
+				err = refuse(NotKept, Key{}, "revision", "what %d changed is not kept", revision)
+			}
+			return err
 		}
-		return err
-	}
-	later := s.History()[i+1:]
-	return s.read(func(r *historyReader) error {
+		later := r.history[i+1:]
 		var failed error
 		err := r.formers(revision, after, func(name string, before *Object) bool {
 			d := Diff{Key: splitKey(name), Before: s.understood(before)}
-			if d.After, failed = s.at(r, later, d.Key); failed != nil {
+			if d.After, failed = r.at(later, d.Key); failed != nil {
 				return false
 			}
 			return each(d)
@@ -312,31 +310,28 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 
 // At returns the object of k as it was at revision; nil: there was none.
 func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	later, err := s.since(revision)
-	if err != nil {
-		return nil, err
-	}
-	err = s.read(func(r *historyReader) (err error) {
-		o, err = s.at(r, later, k)
+	err = s.look(func(r *historyReader) error {
+		later, err := r.since(revision)
+		if err == nil {
+			o, err = r.at(later, k)
+		}
 		return err
 	})
 	return o, err
 }
 
-// at returns the object of k as it was before the entries later. s.writer is held.
-func (s *Store) at(r *historyReader, later []Entry, k Key) (*Object, error) {
+// at returns the object of k as it was before the entries later.
+func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	for i := range later {
 		o, touched, err := r.former(later[i].Revision, k.String())
 		if err != nil || touched {
-			return s.understood(o), err
+			return r.store.understood(o), err
 		}
 	}
-	if o, ok := s.Snapshot().Get(k); ok {
+	if o, ok := r.now.Get(k); ok {
 		return o, nil
 	}
-	return s.dark[k], nil
+	return r.now.dark[k], nil
 }
 
 // understood gives an object of the history its value, if this version has one

@@ -118,16 +118,54 @@ func deleteRevision(b *bbolt.Bucket, revision uint64) error {
 	return nil
 }
 
-// historyReader reads former objects in one transaction of the store.
-type historyReader struct{ b *bbolt.Bucket }
+// historyReader reads former objects in one transaction of the store, and has what the
+// store held in memory when that began.
+type historyReader struct {
+	b       *bbolt.Bucket
+	now     *Snapshot
+	history []Entry
+	store   *Store
+}
 
 // read calls f with a reader. s.writer is held.
 func (s *Store) read(f func(*historyReader) error) error {
-	if s.disk.broken != nil {
-		return refuse(Unavailable, Key{}, "", "read the history: %v", s.disk.broken)
+	r, tx, err := s.beginRead()
+	if err != nil {
+		return err
 	}
+	return r.run(tx, f)
+}
+
+// look is read for callers that do not hold s.writer: commits go on while f runs.
+func (s *Store) look(f func(*historyReader) error) error {
+	s.writer.Lock()
+	r, tx, err := s.beginRead()
+	s.writer.Unlock()
+	if err != nil {
+		return err
+	}
+	return r.run(tx, f)
+}
+
+// beginRead begins to read the history as it is now. s.writer is held.
+func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
+	if err = s.disk.broken; err == nil {
+		err = guarded(func() (err error) {
+			tx, err = s.disk.db.Begin(false)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, nil, refuse(Unavailable, Key{}, "", "read the history: %v", err)
+	}
+	return &historyReader{now: s.Snapshot(), history: s.History(), store: s}, tx, nil
+}
+
+func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
+	defer func() { _ = tx.Rollback() }() // read only: nothing to lose
 	err := guarded(func() error {
-		return s.disk.db.View(func(tx *bbolt.Tx) error { return f(&historyReader{tx.Bucket(bucketHistory)}) })
+		r.b = tx.Bucket(bucketHistory)
+		return f(r)
 	})
 	var refusal *Refusal
 	if err != nil && !errors.As(err, &refusal) {

@@ -179,7 +179,7 @@ func (s *Store) resumeWaiting(c *content) error {
 	i, _ := find(c.history, c.pending.Revision)
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
-	w.dark = maps.Clone(s.dark)
+	w.dark = maps.Clone(s.Snapshot().dark)
 	err := s.Diffs(c.pending.Revision, "", func(d Diff) bool {
 		w.hold(d.Key, d.Before, d.After)
 		back.remove(d.Key)

@@ -273,8 +273,8 @@ func TestRestoreWhatIsNotUnderstood(t *testing.T) {
 	before := s.Snapshot().Revision
 	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "deleted"}}, Put: []*Object{service(t, "told", "192.0.2.1:80 1")}})
 	c.pass(time.Hour)
-	if r := expire(t, s); r == nil || s.Snapshot().Len() != 0 || len(s.dark) != 2 {
-		t.Errorf("%+v, %d objects, %d not understood", r, s.Snapshot().Len(), len(s.dark))
+	if r := expire(t, s); r == nil || s.Snapshot().Len() != 0 || len(s.Snapshot().dark) != 2 {
+		t.Errorf("%+v, %d objects, %d not understood", r, s.Snapshot().Len(), len(s.Snapshot().dark))
 	}
 	s, report := reopen(t, s, cfg)
 	closed(t, s)

@@ -28,13 +28,14 @@ type plan struct {
 	back     *plan  // what it makes of the state that the change that waits goes back to; nil: none waits, or it goes back by this
 }
 
-// plan works t out. It changes nothing. s.writer is held.
+// plan works t out. It changes nothing. Without s.writer held the store may move on meanwhile;
+// the plan is then one for a state between the two.
 func (s *Store) plan(t *Transaction) (*plan, error) {
 	base := s.Snapshot()
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: s.dark, restores: t.restores, restored: t.restored}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: base.dark, restores: t.restores, restored: t.restored}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {
@@ -206,6 +207,8 @@ func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
 
 // holder returns the object that claims c.
 func (s *Store) holder(c claim) (k Key, held bool) {
+	s.claiming.RLock()
+	defer s.claiming.RUnlock()
 	k, held = s.claims[c]
 	return k, held
 }
@@ -213,12 +216,13 @@ func (s *Store) holder(c claim) (k Key, held bool) {
 // checkClaims refuses a plan in which two objects claim the same, as check says.
 func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	claimed := make(map[claim]Key, len(p.puts))
-	holder := func(c claim) (Key, bool) {
+	// A claim that o itself had before needs no look at all that o claims.
+	holder := func(o *Object, c claim) (Key, bool) {
 		if k, ok := claimed[c]; ok {
 			return k, true
 		}
 		k, ok := before(c)
-		return k, ok && p.holds(k, c)
+		return k, ok && (k == o.Key || p.holds(k, c))
 	}
 	var err error
 	for _, o := range p.puts {
@@ -226,9 +230,9 @@ func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 			if err != nil {
 				return
 			}
-			if k, ok := holder(c); ok && k != o.Key {
+			if k, ok := holder(o, c); ok && k != o.Key {
 				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, k)
-			} else if k, ok := holder(c.elsewhere()); ok && merged {
+			} else if k, ok := holder(o, c.elsewhere()); ok && merged {
 				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already, which says netns %s; with switch.namespace: host both are one network namespace: delete one of the two",
 					c, k, c.elsewhere().netns())
 			}

@@ -29,35 +29,64 @@ type Rollback struct {
 	RequestID  string
 	Answer     func(*Result) []byte
 
+	// MaxBytes refuses to read more of the history than that; 0: all of it is read.
+	MaxBytes int64
+
 	force bool // what cannot go back stays, and nothing else does for it
 }
 
 // Rollback goes back, or refuses with a [*Refusal]. What stands in files, and what goes with pods, stays;
 // the result says what of it would be different.
 func (s *Store) Rollback(r *Rollback) (*Result, error) {
+	if r.DryRun {
+		return s.goBackOrUndo(r, s.look)
+	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if result, err := s.repeated(r.RequestID); result != nil || err != nil {
 		return result, err
 	}
+	return s.goBackOrUndo(r, s.read)
+}
+
+// reading is how the history is read: with s.writer held, or without.
+type reading func(func(*historyReader) error) error
+
+func (s *Store) goBackOrUndo(r *Rollback, read reading) (*Result, error) {
 	if r.Undo != 0 {
 		w := s.waiting.Load()
 		if w == nil || w.Revision != r.Undo {
 			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d does not wait to be confirmed (any more): go back to a revision instead", r.Undo)
 		}
-		return s.undo(w, r)
+		return s.undo(w, r, read)
 	}
-	return s.goBack(r)
+	return s.goBack(r, read)
 }
 
-// goBack carries out a rollback to a revision. s.writer is held.
-func (s *Store) goBack(r *Rollback) (*Result, error) {
-	later, err := s.since(r.Revision)
-	if err != nil {
-		return nil, err
+// tooLong refuses to read all of entries where that is more than r may.
+func (r *Rollback) tooLong(entries []Entry) error {
+	bytes := int64(0)
+	for i := range entries {
+		bytes += entries[i].bytes
 	}
+	if r.MaxBytes == 0 || bytes <= r.MaxBytes {
+		return nil
+	}
+	return refuse(Capacity, Key{}, "revision", "between it and now %d MiB of history have to be read, and %d MiB at most are for a user who may only read: ask an admin, or for a later revision",
+		bytes>>20, r.MaxBytes>>20)
+}
+
+// goBack carries out a rollback to a revision.
+func (s *Store) goBack(r *Rollback, read reading) (*Result, error) {
 	then := map[Key]*Object{}
-	err = s.read(func(h *historyReader) error {
+	err := read(func(h *historyReader) error {
+		later, err := h.since(r.Revision)
+		if err == nil {
+			err = r.tooLong(later)
+		}
+		if err != nil {
+			return err
+		}
 		for i := range slices.Backward(later) {
 			err := h.formers(later[i].Revision, "", func(name string, o *Object) bool {
 				then[splitKey(name)] = o
@@ -79,10 +108,15 @@ func (s *Store) goBack(r *Rollback) (*Result, error) {
 	return s.restore(t, then, r.Owner)
 }
 
-// undo takes back the change that waits. s.writer is held.
-func (s *Store) undo(w *waiting, r *Rollback) (*Result, error) {
+// undo takes back the change that waits.
+func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	then := map[Key]*Object{}
-	err := s.read(func(h *historyReader) error {
+	err := read(func(h *historyReader) error {
+		if i, ok := find(h.history, w.Revision); ok {
+			if err := r.tooLong(h.history[i : i+1]); err != nil {
+				return err
+			}
+		}
 		return h.formers(w.Revision, "", func(name string, o *Object) bool {
 			then[splitKey(name)] = o
 			return true
@@ -114,9 +148,10 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 	}
 	slices.SortFunc(keys, Key.compare)
 	var left []Key
+	now := s.Snapshot()
 	for _, k := range keys {
-		was, is := s.understood(then[k]), s.dark[k]
-		if o, ok := s.Snapshot().Get(k); ok {
+		was, is := s.understood(then[k]), now.dark[k]
+		if o, ok := now.Get(k); ok {
 			is = o
 		}
 		isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
@@ -178,7 +213,7 @@ func (s *Store) Expire() (*Pending, *Result, error) {
 	if w == nil || s.clock.left(&w.Pending) > 0 {
 		return nil, nil, nil
 	}
-	result, err := s.undo(w, &Rollback{By: Author{UID: os.Getuid(), User: "loxilightd", Method: MethodExpire}, force: true})
+	result, err := s.undo(w, &Rollback{By: Author{UID: os.Getuid(), User: "loxilightd", Method: MethodExpire}, force: true}, s.read)
 	return &w.Pending, result, err
 }
 
@@ -203,7 +238,7 @@ func (s *Store) Confirm(revision uint64) error {
 	}
 	confirmed := s.became(revision, Confirmed)
 	now := s.Snapshot()
-	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(s.dark), rewritten: confirmed, settled: true})
+	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(now.dark), rewritten: confirmed, settled: true})
 	if err != nil {
 		return refuse(Unavailable, Key{}, "", "the confirmation could not be made durable, so it was not made: %v", err)
 	}

@@ -4,6 +4,7 @@ package state
 
 import (
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -78,9 +79,9 @@ func (p *plan) checkGroups() error {
 				return refuse(Invalid, o.Key, field, "there is no %s: make it first, or in the same change", k)
 			}
 		}
-		if err := p.checkCircle(o); err != nil {
-			return err
-		}
+	}
+	if err := p.checkCircles(); err != nil {
+		return err
 	}
 	return p.checkGone(gone)
 }
@@ -107,31 +108,58 @@ func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {
 	return nil
 }
 
-// checkCircle refuses a group that has itself for a member, by way of others.
-func (p *plan) checkCircle(o *Object) error {
-	if o.Kind != KindAddressGroup {
-		return nil
+// checkCircles refuses groups that have themselves for a member, by way of others. It looks
+// at each group once, however many are put.
+func (p *plan) checkCircles() error {
+	const open, finished = 1, 2
+	type step struct {
+		name   string
+		groups []datapath.GroupName // that are still to be looked at
 	}
-	seen := map[string]struct{}{}
-	var leadsBack func(v Value) bool
-	leadsBack = func(v Value) bool {
-		for group := range groupsOf(v) {
-			name := string(group)
-			if name == o.Name {
-				return true
-			}
-			if _, ok := seen[name]; ok {
+	state := map[string]uint8{}
+	var path []step
+	enter := func(name string, v Value) {
+		if g, ok := v.(*AddressGroup); ok {
+			state[name] = open
+			path = append(path, step{name, g.Groups})
+		}
+	}
+	for _, o := range p.puts {
+		if state[o.Name] == 0 {
+			enter(o.Name, o.Value)
+		}
+		for len(path) > 0 {
+			top := &path[len(path)-1]
+			if len(top.groups) == 0 {
+				state[top.name] = finished
+				path = path[:len(path)-1]
 				continue
 			}
-			seen[name] = struct{}{}
-			if next := p.edit.get(Key{KindAddressGroup, name}); next != nil && leadsBack(next.Value) {
-				return true
+			name := string(top.groups[0])
+			top.groups = top.groups[1:]
+			if state[name] == open {
+				from := slices.IndexFunc(path, func(s step) bool { return s.name == name })
+				circle := map[string]bool{}
+				for _, s := range path[from:] {
+					circle[s.name] = true
+				}
+				return p.refuseCircle(circle)
+			}
+			if next := p.edit.get(Key{KindAddressGroup, name}); next != nil && state[name] == 0 {
+				enter(name, next.Value)
 			}
 		}
-		return false
-	}
-	if leadsBack(o.Value) {
-		return refuse(Invalid, o.Key, "spec.members", "the groups among them lead back to this one: take one of them out")
 	}
 	return nil
+}
+
+// refuseCircle blames the first group of the circle that the plan puts. There is one: what
+// was stored has no circle.
+func (p *plan) refuseCircle(circle map[string]bool) error {
+	for _, o := range p.puts {
+		if o.Kind == KindAddressGroup && circle[o.Name] {
+			return refuse(Invalid, o.Key, "spec.members", "the groups among them lead back to this one: take one of them out")
+		}
+	}
+	return refuse(Invalid, Key{}, "", "the members of the groups %v are each other", slices.Sorted(maps.Keys(circle)))
 }

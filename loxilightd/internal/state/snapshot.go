@@ -16,14 +16,15 @@ type Snapshot struct {
 	Revision uint64
 
 	table  *table
+	dark   map[Key]*Object // stored objects that are not understood
 	counts map[string]int
 	cost   datapath.Cost
 	behind func() (map[string]datapath.Peer, map[string]error) // of Peers: worked out when asked for
 }
 
 // newSnapshot returns what table holds; the caller has counted it.
-func newSnapshot(revision uint64, table *table, counts map[string]int, cost datapath.Cost) *Snapshot {
-	s := &Snapshot{Revision: revision, table: table, counts: counts, cost: cost}
+func newSnapshot(revision uint64, table *table, dark map[Key]*Object, counts map[string]int, cost datapath.Cost) *Snapshot {
+	s := &Snapshot{Revision: revision, table: table, dark: dark, counts: counts, cost: cost}
 	s.behind = sync.OnceValues(s.peers)
 	return s
 }

@@ -72,12 +72,14 @@ type Store struct {
 
 	writer sync.Mutex // held through a commit
 	disk   *disk
-	claims map[claim]Key   // the holders
-	dark   map[Key]*Object // stored objects that are not understood
 	decode func(kind string, spec []byte) (Value, error)
 	limits HistoryLimits
 	clock  Clock
 	merged bool // host and switch are one network namespace
+
+	// claims are the holders. A plan reads them without the writer's lock.
+	claiming sync.RWMutex
+	claims   map[claim]Key
 
 	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
 	history  atomic.Pointer[[]Entry]
@@ -151,7 +153,6 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		clock:   cfg.Clock.orMachine(),
 		merged:  cfg.OneNamespace,
 		claims:  map[claim]Key{},
-		dark:    map[Key]*Object{},
 		watches: map[*Watch]struct{}{},
 		log:     changeLog{oldest: c.revision},
 	}
@@ -163,10 +164,11 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		cost = cost.Add(o.Value.cost())
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
+	dark := make(map[Key]*Object, len(c.dark))
 	for _, o := range c.dark {
-		s.dark[o.Key] = o
+		dark[o.Key] = o
 	}
-	s.snapshot.Store(newSnapshot(c.revision, edit.done(), counts, cost))
+	s.snapshot.Store(newSnapshot(c.revision, edit.done(), dark, counts, cost))
 	s.history.Store(&c.history)
 	return s
 }
