@@ -74,9 +74,6 @@ func checkPrefix(p netip.Prefix) error {
 // the bits of an address at most.
 const mostOfRange = 256
 
-// mostPrefixes bounds how many prefixes the ranges of one object can become.
-const mostPrefixes = 1 << 22
-
 // parsePrefixes is parsePrefix, or takes a range of addresses, which it returns as
 // the prefixes that it is made of.
 func parsePrefixes(text string) ([]netip.Prefix, error) {

@@ -193,7 +193,7 @@ func TestRuleRefused(t *testing.T) {
 		if kind == "match" {
 			kind, spec = "FirewallRule", `{"action":"deny","match":`+spec+`}`
 		}
-		_, _, err := kindSpecs[kind].parse([]byte(spec))
+		_, _, err := kindSpecs[kind].parse([]byte(spec), nil)
 		if err == nil || err.Data.Field != "spec."+tt.field || !strings.Contains(err.Message, tt.text) {
 			t.Errorf("%s %s:\n got %v\nwant spec.%s: …%s…", kind, spec, err, tt.field, tt.text)
 			continue

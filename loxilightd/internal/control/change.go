@@ -37,17 +37,19 @@ type request struct {
 	// rest is a further part of the last object of the requests before.
 	rest *api.Object
 	back *state.Rollback // of a rollback; nil: it is none
+
+	budget *budget // of the request
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
-	r := &request{method: api.MethodApply, change: p.Change}
+	r := &request{method: api.MethodApply, change: p.Change, budget: c.budget}
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
 		return s.parsePuts(r, p.Objects, api.OwnerCLI, base)
 	})
 }
 
 func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (any, *api.Error) {
-	r := &request{method: api.MethodReplace, change: p.Change}
+	r := &request{method: api.MethodReplace, change: p.Change, budget: c.budget}
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
 		if err := checkScope(p); err != nil {
 			return err
@@ -58,7 +60,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 		}
 		for _, o := range r.puts {
 			if o.Owner != p.Owner {
-				return invalid("", "%q is not %q, the owner of this replace", o.Owner, p.Owner).At(o.Key.String(), "owner")
+				return invalid("", "%q is not %q, the owner of this replace", o.Owner, shorten(p.Owner)).At(o.Key.String(), "owner")
 			}
 			if !slices.Contains(r.scope.Kinds, o.Kind) {
 				return invalid("", "%s is none of the kinds that this replace is about", o.Kind).At(o.Key.String(), "kind")
@@ -74,6 +76,8 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 		return invalid("owner", "is missing: what this owner holds becomes exactly the objects given")
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
+	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
+		return invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(p.Owner), maxOwner)
 	case len(p.Kinds) == 0:
 		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
 	}
@@ -86,7 +90,7 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 }
 
 func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any, *api.Error) {
-	r := &request{method: api.MethodDelete, change: p.Change}
+	r := &request{method: api.MethodDelete, change: p.Change, budget: c.budget}
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
 		for i, ref := range p.Objects {
 			place := fmt.Sprintf("objects[%d]", base+i)
@@ -111,7 +115,7 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 	}
 	r.puts = make([]*state.Object, len(objects))
 	for i := range objects {
-		o, err := parseObject(&objects[i], owner, base+i)
+		o, err := parseObject(&objects[i], owner, base+i, r.budget)
 		if err == nil {
 			err = s.carried(o)
 		}

@@ -48,7 +48,7 @@ func (s *Server) ObjectsOf(owner string) Objects { return Objects{s, owner} }
 func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
 	t := &state.Transaction{Owner: o.owner, By: state.Author{User: userName(0), Method: api.MethodCNI}}
 	for i := range puts {
-		x, err := parseObject(&puts[i], o.owner, i)
+		x, err := parseObject(&puts[i], o.owner, i, nil)
 		if err == nil {
 			err = o.s.carried(x)
 		}

@@ -59,7 +59,7 @@ func TestEndpointRefused(t *testing.T) {
 		{`"containerID"`, `"container"`, "container", "unknown"},
 	} {
 		spec := strings.Replace(endpointSpec, tt.old, tt.new, 1)
-		_, _, err := kindSpecs[api.KindEndpoint].parse([]byte(spec))
+		_, _, err := kindSpecs[api.KindEndpoint].parse([]byte(spec), nil)
 		if err == nil {
 			t.Errorf("%s: not refused", spec)
 			continue

@@ -16,8 +16,9 @@ func misplaced(part *api.Object) *api.Error {
 	return invalid("", "nothing came before in this transaction that it could be a part of").At(shorten(part.Kind+"/"+part.Name), "append")
 }
 
-// extend adds a further part to the last object of a transaction.
-func (r *request) extend(part *api.Object) *api.Error {
+// extend adds a further part to the last object of a transaction. b is the budget of the
+// request with that part.
+func (r *request) extend(part *api.Object, b *budget) *api.Error {
 	if len(r.puts) == 0 {
 		return misplaced(part)
 	}
@@ -35,7 +36,7 @@ func (r *request) extend(part *api.Object) *api.Error {
 	if err != nil {
 		return at("%v", err)
 	}
-	whole, aerr := parseObject(&api.Object{Kind: last.Kind, Name: last.Name, Owner: last.Owner, Labels: last.Labels, Spec: spec}, last.Owner, 0)
+	whole, aerr := parseObject(&api.Object{Kind: last.Kind, Name: last.Name, Owner: last.Owner, Labels: last.Labels, Spec: spec}, last.Owner, 0, b)
 	if aerr != nil {
 		return aerr
 	}

@@ -45,7 +45,7 @@ func (s *Server) ReloadFor(c Caller) (*api.ReloadResult, error) {
 }
 
 func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
-	files, objects, err := readFiles(s.ObjectDir)
+	files, objects, err := readFiles(s.ObjectDir, s.budgetOfFiles())
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
 // ReadFiles returns the object files in dir and what stands in them, as
 // [Server.Reload] would read them, and takes nothing over.
 func ReadFiles(dir string) (files []string, objects []*state.Object, err error) {
-	files, read, refused := readFiles(dir)
+	files, read, refused := readFiles(dir, nil)
 	if refused != nil {
 		return nil, nil, refused
 	}
@@ -102,9 +102,9 @@ type fileObject struct {
 	document *document
 }
 
-// readFiles reads all object files in dir, in the order of their names. A folder
-// that is not there has none.
-func readFiles(dir string) (files []string, objects []fileObject, err *api.Error) {
+// readFiles reads all object files in dir, in the order of their names, with the budget b
+// for all of them. A folder that is not there has none.
+func readFiles(dir string, b *budget) (files []string, objects []fileObject, err *api.Error) {
 	files = []string{}
 	if dir == "" {
 		return files, nil, nil
@@ -122,7 +122,7 @@ func readFiles(dir string) (files []string, objects []fileObject, err *api.Error
 			continue
 		}
 		path := filepath.Join(dir, name)
-		list, err := readFile(path)
+		list, err := readFile(path, b)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -135,7 +135,7 @@ func readFiles(dir string) (files []string, objects []fileObject, err *api.Error
 // maxFile is how large an object file may be, in bytes.
 const maxFile = 64 << 20
 
-func readFile(path string) ([]fileObject, *api.Error) {
+func readFile(path string, b *budget) ([]fileObject, *api.Error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, api.Errorf(api.ReasonUnavailable, "object files: %v", err)
@@ -156,7 +156,7 @@ func readFile(path string) ([]fileObject, *api.Error) {
 	}
 	objects := make([]fileObject, 0, len(documents))
 	for _, d := range documents {
-		o, err := d.parse()
+		o, err := d.parse(b)
 		if err != nil {
 			return nil, d.placed(err)
 		}
@@ -166,7 +166,7 @@ func readFile(path string) ([]fileObject, *api.Error) {
 }
 
 // parse checks one document as an object of a file.
-func (d *document) parse() (*state.Object, *api.Error) {
+func (d *document) parse(b *budget) (*state.Object, *api.Error) {
 	json, err := d.json()
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (d *document) parse() (*state.Object, *api.Error) {
 	if o.Owner != "" && o.Owner != api.OwnerFile {
 		return nil, invalid("", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(d.ref(), "owner")
 	}
-	object, aerr := parseObject(&o, api.OwnerFile, 0)
+	object, aerr := parseObject(&o, api.OwnerFile, 0, b)
 	if aerr != nil && aerr.Data != nil && aerr.Data.Object == "" {
 		// Kind or name themselves: there is no list to be a place in.
 		field := strings.TrimPrefix(aerr.Data.Field, "objects[0].")

@@ -187,7 +187,7 @@ func FuzzYAML(f *testing.F) {
 			return
 		}
 		for _, d := range documents {
-			if _, err := d.parse(); err != nil {
+			if _, err := d.parse(nil); err != nil {
 				d.placed(err)
 			}
 		}

@@ -31,6 +31,9 @@ func authorOf(a state.Author) api.Author {
 
 func timeOf(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
+// maxReaderHistory is how much of the history a dry run of a reader may read, in bytes.
+const maxReaderHistory = 8 << 20
+
 func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) (any, *api.Error) {
 	switch {
 	case (p.Revision == nil) == (p.Undo == 0):
@@ -47,6 +50,9 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 	r := &request{method: api.MethodRollback, change: p.Change, back: &state.Rollback{Undo: p.Undo, Owner: p.Owner}}
 	if p.Revision != nil {
 		r.back.Revision = *p.Revision
+	}
+	if !c.Admin {
+		r.back.MaxBytes = maxReaderHistory
 	}
 	return s.change(ctx, c, r, 0, func(int) *api.Error { return nil })
 }

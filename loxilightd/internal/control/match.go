@@ -17,11 +17,13 @@ type matchParser struct {
 	told     *api.Match
 	match    datapath.Match
 	families families // of the packets that can match
+	budget   *budget
 }
 
-// parseMatch reads a match, which may be nil, and tells which families it leaves.
-func parseMatch(told *api.Match) (datapath.Match, families, *api.Error) {
-	p := matchParser{told: told, families: bothFamilies}
+// parseMatch reads a match, which may be nil, and tells which families it leaves. Its
+// prefixes are taken from b.
+func parseMatch(told *api.Match, b *budget) (datapath.Match, families, *api.Error) {
+	p := matchParser{told: told, families: bothFamilies, budget: b}
 	if told == nil {
 		return p.match, p.families, nil
 	}
@@ -106,6 +108,9 @@ func (p *matchParser) stations() *api.Error {
 			}
 			if err != nil {
 				return invalid(element(side.name, i), "%q: %v; or group:NAME for an AddressGroup", shorten(string(w)), err)
+			}
+			if err := p.budget.take(list, element(side.name, i)); err != nil {
+				return err
 			}
 			*side.prefixes = append(*side.prefixes, list...)
 			seen |= familyOf(list[0].Addr())

@@ -17,10 +17,11 @@ type natParser struct {
 	told     *api.NATSpec
 	nat      datapath.NAT
 	families families // of the connections that match
+	budget   *budget
 }
 
-func parseNAT(s *api.NATSpec) (state.Value, *api.Error) {
-	p := natParser{told: s}
+func parseNAT(s *api.NATSpec, b *budget) (state.Value, *api.Error) {
+	p := natParser{told: s, budget: b}
 	for _, step := range []func() *api.Error{p.kind, p.matched, p.addresses, p.oneToOne, p.ports, p.behaviour, p.portBlock} {
 		if err := step(); err != nil {
 			return nil, err
@@ -43,7 +44,7 @@ func (p *natParser) kind() *api.Error {
 }
 
 func (p *natParser) matched() (err *api.Error) {
-	if p.nat.Match, p.families, err = parseMatch(p.told.Match); err != nil {
+	if p.nat.Match, p.families, err = parseMatch(p.told.Match, p.budget); err != nil {
 		return err
 	}
 	m, dnat := &p.nat.Match, p.nat.Type == datapath.DNAT
@@ -90,6 +91,9 @@ func (p *natParser) addresses() *api.Error {
 		}
 		if seen |= f; p.nat.OneToOne && len(list) > 1 {
 			return invalid(field, "%q is no prefix, as oneToOne needs it", shorten(string(w)))
+		}
+		if err := p.budget.take(list, field); err != nil {
+			return err
 		}
 		p.nat.Addresses = append(p.nat.Addresses, list...)
 	}

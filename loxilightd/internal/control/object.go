@@ -29,8 +29,8 @@ const (
 )
 
 // parseObject checks one object of a request or a file. owner is who it belongs
-// to where it does not say. index is its place in the request.
-func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Error) {
+// to where it does not say. index is its place in the request, b what the request may become.
+func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Object, *api.Error) {
 	place := "objects[" + strconv.Itoa(index) + "]"
 	kind, err := parseKind(o.Kind, place+".kind")
 	if err != nil {
@@ -63,7 +63,7 @@ func parseObject(o *api.Object, owner string, index int) (*state.Object, *api.Er
 	if len(o.Spec) == 0 || string(o.Spec) == "null" {
 		return nil, at(invalid("spec", "is missing"))
 	}
-	value, canonical, err := kindSpecs[kind].parse(o.Spec)
+	value, canonical, err := kindSpecs[kind].parse(o.Spec, b)
 	if err != nil {
 		return nil, at(err)
 	}
@@ -137,25 +137,41 @@ func documentError(e *fieldError, params []byte) *api.Error {
 	if n, _ := fmt.Sscanf(e.path, "objects[%d]", &index); n == 1 {
 		_, field, _ := strings.Cut(e.path, "]")
 		if ref := refAt(params, index); ref != "" && field != "" {
-			return api.Errorf(api.ReasonInvalid, "%s", e.text).At(ref, strings.TrimPrefix(field, "."))
+			return api.Errorf(e.reason(), "%s", e.text).At(ref, strings.TrimPrefix(field, "."))
 		}
-		return api.Errorf(api.ReasonInvalid, "%s", e.text).At("", e.path)
+		return api.Errorf(e.reason(), "%s", e.text).At("", e.path)
 	}
-	err := api.Errorf(api.ReasonInvalid, "%s", e.text).At("", e.path)
-	err.Code = api.CodeInvalidParams
+	err := api.Errorf(e.reason(), "%s", e.text).At("", e.path)
+	if !e.full {
+		err.Code = api.CodeInvalidParams
+	}
 	return err
 }
 
-// refAt finds out the name of object i of a request that is not as it should be.
+// refAt finds out the name of object i of a request that is not as it should be. It keeps
+// nothing of the objects before: the request may have very many.
 func refAt(params []byte, i int) string {
-	var lenient struct {
-		Objects []json.RawMessage
-	}
-	if json.Unmarshal(params, &lenient) != nil || i >= len(lenient.Objects) {
+	var found json.RawMessage
+	d := decoder{data: params}
+	if d.peek() != '{' {
 		return ""
 	}
+	_ = d.object(func(key string, _ *uint64) *fieldError { // an error ends the search
+		if key != "objects" || d.peek() != '[' {
+			_, err := d.raw()
+			return err
+		}
+		return d.members(']', func(at int) *fieldError {
+			raw, err := d.raw()
+			if at == i {
+				found = raw
+				return fieldErrorf("", "found")
+			}
+			return err
+		})
+	})
 	var ref api.ObjectRef
-	if json.Unmarshal(lenient.Objects[i], &ref) != nil || ref.Kind == "" || ref.Name == "" {
+	if json.Unmarshal(found, &ref) != nil || ref.Kind == "" || ref.Name == "" {
 		return ""
 	}
 	return shorten(ref.String())

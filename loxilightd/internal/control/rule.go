@@ -4,6 +4,7 @@ package control
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -21,7 +22,7 @@ func priorityOf(told *int32) int32 {
 	return *told
 }
 
-func parseFirewallRule(s *api.FirewallRuleSpec) (state.Value, *api.Error) {
+func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Error) {
 	v := &state.FirewallRule{}
 	v.Priority, v.Log = priorityOf(s.Priority), s.Log
 	v.Stateless = s.Stateful != nil && !*s.Stateful
@@ -33,7 +34,7 @@ func parseFirewallRule(s *api.FirewallRuleSpec) (state.Value, *api.Error) {
 		return nil, err
 	}
 	v.Action = [...]datapath.FirewallAction{datapath.ActionAllow, datapath.ActionDeny, datapath.ActionReject}[action]
-	if v.Match, _, err = parseMatch(s.Match); err != nil {
+	if v.Match, _, err = parseMatch(s.Match, b); err != nil {
 		return nil, err
 	}
 	if v.Hooks, err = parseHooks(s.Hooks, &v.Match); err != nil {
@@ -84,8 +85,9 @@ func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.
 	return hooks, nil
 }
 
-func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
+func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Error) {
 	v := &state.AddressGroup{}
+	before := map[datapath.GroupName]int{}
 	for i, m := range s.Members {
 		field := func() string { return fmt.Sprintf("spec.members[%d]", i) }
 		if m.ByLabels() {
@@ -98,19 +100,27 @@ func parseAddressGroup(s *api.AddressGroupSpec) (state.Value, *api.Error) {
 		}
 		group, isGroup, err := parseGroup(m.Text)
 		if isGroup && err == nil {
+			if first, twice := before[group]; twice {
+				return nil, invalid(field(), "group %s stands at members[%d] already", shorten(string(group)), first)
+			}
+			if !b.grow(entryMemory) {
+				return nil, api.Errorf(api.ReasonCapacity, "%s", b.tooMuch()).At("", field())
+			}
+			before[group] = i
 			v.Groups = append(v.Groups, group)
 			continue
 		}
+		var list []netip.Prefix
 		if err == nil {
-			list, perr := parsePrefixes(m.Text)
-			v.Prefixes, err = append(v.Prefixes, list...), perr
-		}
-		if len(v.Prefixes) > mostPrefixes {
-			return nil, invalid(field(), "up to here the members are more than %d prefixes: a range can be many of them", mostPrefixes)
+			list, err = parsePrefixes(m.Text)
 		}
 		if err != nil {
 			return nil, invalid(field(), "%q: %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
 		}
+		if err := b.take(list, field()); err != nil {
+			return nil, err
+		}
+		v.Prefixes = append(v.Prefixes, list...)
 	}
 	return v, nil
 }

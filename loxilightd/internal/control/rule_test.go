@@ -165,7 +165,7 @@ func TestCanonical(t *testing.T) {
 		`{"action":"deny","match":{"protocol":47,"dscp":["007","ef"]}}`:            `{"match":{"protocol":[47],"dscp":["007","ef"]},"action":"deny"}`,
 		`{"action":"deny","priority":0,"stateful":true,"match":{"in":["0","12"]}}`: `{"priority":0,"match":{"in":[0,12]},"action":"deny","stateful":true}`,
 	} {
-		_, got, err := kindSpecs["FirewallRule"].parse([]byte(told))
+		_, got, err := kindSpecs["FirewallRule"].parse([]byte(told), nil)
 		if err != nil || string(got) != want {
 			t.Errorf("%s:\n got %s, %v\nwant %s", told, got, err, want)
 		}

@@ -29,14 +29,14 @@ func FuzzRuleSpecs(f *testing.F) {
 	f.Add(uint8(4), `{"action":"deny","match":{"ports":"80","protocol":"tcp","source":["10.0.0.0-10.0.0.9","group:a"]}}`)
 	f.Fuzz(func(t *testing.T, which uint8, spec string) {
 		parse := kindSpecs[kinds[int(which)%len(kinds)]].parse
-		v, canonical, err := parse([]byte(spec))
+		v, canonical, err := parse([]byte(spec), nil)
 		if err != nil {
 			if err.Message == "" || err.Data == nil {
 				t.Fatalf("an error without words: %+v", err)
 			}
 			return
 		}
-		again, kept, err := parse(canonical)
+		again, kept, err := parse(canonical, nil)
 		if err != nil || !reflect.DeepEqual(v, again) || string(kept) != string(canonical) {
 			t.Fatalf("%s is kept as %s, which is kept as %s, and means %+v; want %+v (%v)", spec, canonical, kept, again, v, err)
 		}

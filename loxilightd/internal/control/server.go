@@ -26,6 +26,8 @@ import (
 type Caller struct {
 	UID   int
 	Admin bool // may change
+
+	budget *budget // of the request; nil: not bounded
 }
 
 // Plane is what is read of a data plane. [datapath.DataPlane] has it.
@@ -90,6 +92,7 @@ type Server struct {
 	started time.Time
 	methods map[string]method
 	staging staging
+	readers readers
 	loading sync.Mutex // held while the object files are read and taken over
 	told    uint64     // revision up to which changes are published; of Run alone
 
@@ -113,7 +116,7 @@ func New(o Options) *Server {
 	if o.Report == nil {
 		o.Report = &state.Report{}
 	}
-	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1)}
+	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
@@ -142,7 +145,7 @@ func with[P any](run func(context.Context, Caller, *P) (any, *api.Error)) func(c
 	return func(ctx context.Context, c Caller, raw json.RawMessage) (any, *api.Error) {
 		var p P
 		if len(raw) > 0 {
-			if err := decodeStrict(raw, &p); err != nil {
+			if err := decodeWithin(raw, &p, c.budget); err != nil {
 				return nil, documentError(err, raw)
 			}
 		}
@@ -159,9 +162,20 @@ func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
 	if err != nil {
 		return reply(r.ID, nil, err)
 	}
+	c.budget = s.budgetOf(c)
+	if !c.Admin {
+		leave, ok := s.readers.enter(ctx, c.UID, len(request) > longRequest || dryRuns[r.Method])
+		if !ok {
+			return reply(r.ID, nil, api.Errorf(api.ReasonUnavailable, "the daemon stops, or the connection is closed"))
+		}
+		defer leave()
+	}
 	result, err := s.call(ctx, c, r)
 	return reply(r.ID, result, err)
 }
+
+// dryRuns are the methods that readers may call with dryRun only.
+var dryRuns = map[string]bool{api.MethodApply: true, api.MethodReplace: true, api.MethodDelete: true, api.MethodRollback: true}
 
 func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any, err *api.Error) {
 	defer func() {
@@ -249,11 +263,33 @@ func reply(id json.RawMessage, result any, err *api.Error) []byte {
 		}
 		r.Result = text
 	}
+	clampError(r.Error)
 	text, merr := json.Marshal(&r)
+	if merr == nil && len(text) > api.MaxReply {
+		r.Result, r.Error = nil, api.Errorf(api.ReasonInternal, "a bug in the daemon: the answer has %d bytes, at most %d", len(text), api.MaxReply)
+		text, merr = json.Marshal(&r)
+	}
 	if merr != nil { // only an id can do that, and it was checked
 		text, _ = json.Marshal(api.Reply{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: api.FromError(merr)})
 	}
 	return text
+}
+
+// Bounds of the texts of an error, in bytes: whatever a request makes them contain, the
+// reply stays within [api.MaxReply].
+const (
+	maxMessage  = 4 << 10
+	maxErrorRef = 1 << 10
+)
+
+func clampError(e *api.Error) {
+	if e == nil {
+		return
+	}
+	e.Message = shortenTo(e.Message, maxMessage)
+	if e.Data != nil {
+		e.Data.Object, e.Data.Field = shortenTo(e.Data.Object, maxErrorRef), shortenTo(e.Data.Field, maxErrorRef)
+	}
 }
 
 // TooLong is the answer to a request that is longer than [api.MaxRequest].

@@ -14,8 +14,19 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-func parseService(s *api.ServiceSpec) (state.Value, *api.Error) {
+// serviceMemory is what a frontend, backend or source range is charged with once it is
+// parsed, in bytes.
+const serviceMemory = 128
+
+func parseService(s *api.ServiceSpec, b *budget) (state.Value, *api.Error) {
 	v := &state.Service{}
+	count := len(s.Frontends) + len(s.Backends) + len(s.SourceRanges)
+	for i := range s.Divert {
+		count += 1 + len(s.Divert[i].Sources)
+	}
+	if !b.grow(serviceMemory * count) {
+		return nil, api.Errorf(api.ReasonCapacity, "%s", b.tooMuch()).At("", "spec")
+	}
 	for _, parse := range []func(*api.ServiceSpec, *state.Service) *api.Error{
 		parseFrontends, parseBackends, parseChoice, parseRanges, parseHealth, parseIdle, parseDiverts, parseRest,
 	} {

@@ -19,7 +19,7 @@ import (
 type kindSpec struct {
 	// parse checks a spec. canonical is the same spec as it is kept: its fields
 	// in their order, so that equal specs are equal texts.
-	parse func(spec []byte) (value state.Value, canonical []byte, err *api.Error)
+	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
 }
 
 var kindSpecs = map[string]kindSpec{
@@ -28,21 +28,26 @@ var kindSpecs = map[string]kindSpec{
 	api.KindEndpoint:     {parse: parseWith(parseEndpoint)},
 	api.KindRoute:        {parse: parseWith(parseRoute)},
 	api.KindPodNetwork:   {parse: parseWith(parsePodNetwork)},
-	api.KindAddressGroup: {parse: parseWith(parseAddressGroup)},
-	api.KindNAT:          {parse: parseWith(parseNAT)},
-	api.KindFirewallRule: {parse: parseWith(parseFirewallRule)},
-	api.KindService:      {parse: parseWith(parseService)},
+	api.KindAddressGroup: {parse: parseWithin(parseAddressGroup)},
+	api.KindNAT:          {parse: parseWithin(parseNAT)},
+	api.KindFirewallRule: {parse: parseWithin(parseFirewallRule)},
+	api.KindService:      {parse: parseWithin(parseService)},
 	api.KindTunnel:       {parse: parseWith(parseTunnel)},
 	api.KindPeer:         {parse: parseWith(parsePeer)},
 }
 
-func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte) (state.Value, []byte, *api.Error) {
-	return func(spec []byte) (state.Value, []byte, *api.Error) {
+// parseWith is parseWithin for kinds whose values are no larger than their specs.
+func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte, *budget) (state.Value, []byte, *api.Error) {
+	return parseWithin(func(s *S, _ *budget) (state.Value, *api.Error) { return parse(s) })
+}
+
+func parseWithin[S any](parse func(*S, *budget) (state.Value, *api.Error)) func([]byte, *budget) (state.Value, []byte, *api.Error) {
+	return func(spec []byte, b *budget) (state.Value, []byte, *api.Error) {
 		var s S
-		if err := decodeStrict(spec, &s); err != nil {
-			return nil, nil, api.Errorf(api.ReasonInvalid, "%s", err.text).At("", strings.TrimSuffix("spec."+err.path, "."))
+		if err := decodeWithin(spec, &s, b); err != nil {
+			return nil, nil, api.Errorf(err.reason(), "%s", err.text).At("", strings.TrimSuffix("spec."+err.path, "."))
 		}
-		v, err := parse(&s)
+		v, err := parse(&s, b)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -60,7 +65,7 @@ func Decode(kind string, spec []byte) (state.Value, error) {
 	if !ok {
 		return nil, fmt.Errorf("kind %s is not known", kind)
 	}
-	v, _, err := k.parse(spec)
+	v, _, err := k.parse(spec, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 
 func TestSpecRefused(t *testing.T) {
 	for _, tt := range badSpecs {
-		_, _, err := kindSpecs[tt.kind].parse([]byte(tt.spec))
+		_, _, err := kindSpecs[tt.kind].parse([]byte(tt.spec), nil)
 		if err == nil || err.Data.Field != "spec."+tt.field || !strings.Contains(err.Message, tt.text) {
 			t.Errorf("%s %s:\n got %v\nwant spec.%s: …%s…", tt.kind, tt.spec, err, tt.field, tt.text)
 		}

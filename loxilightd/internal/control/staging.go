@@ -14,6 +14,7 @@ import (
 const (
 	maxStages       = 32
 	maxStagedObject = 1 << 18
+	maxStagedMemory = 256 << 20 // bytes, as budgets count them
 	stageTimeout    = 30 * time.Second
 )
 
@@ -27,7 +28,8 @@ type stageID struct {
 type staging struct {
 	mu    sync.Mutex
 	byID  map[stageID]*stage
-	count int // objects of all
+	count  int // objects of all
+	memory int // bytes of all
 }
 
 // stage is one transaction so far. Its lock is held while a request is added.
@@ -35,6 +37,7 @@ type stage struct {
 	mu      sync.Mutex
 	request *request
 	objects int
+	used    budgetLimit // what its requests took of their budgets
 	gone    bool // forgotten, or taken
 	expiry  *time.Timer
 }
@@ -53,9 +56,13 @@ func (g *staging) add(id stageID, r *request, size int, parse func(base int) *ap
 		return 0, forgotten(id)
 	}
 	st.objects += size
+	r.budget.left(st.used)
 	err = parse(st.objects - size)
 	if err == nil {
 		err = st.join(r)
+	}
+	if err == nil {
+		err = g.remember(st, r.budget.used())
 	}
 	if err != nil {
 		g.drop(id, st)
@@ -106,7 +113,7 @@ func (st *stage) join(r *request) *api.Error {
 			all.scope.Owner, all.scope.Kinds, r.scope.Owner, r.scope.Kinds)
 	}
 	if r.rest != nil {
-		if err := all.extend(r.rest); err != nil {
+		if err := all.extend(r.rest, r.budget); err != nil {
 			return err
 		}
 	}
@@ -137,6 +144,7 @@ func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) 
 		return forgotten(id)
 	}
 	defer g.drop(id, st)
+	r.budget.left(st.used)
 	if err := parse(st.objects); err != nil {
 		return err
 	}
@@ -171,6 +179,21 @@ func (g *staging) drop(id stageID, st *stage) {
 	defer g.mu.Unlock()
 	delete(g.byID, id)
 	g.count -= st.objects
+	g.memory -= st.used.memory
+}
+
+// remember counts what a request took of its budget to st.
+func (g *staging) remember(st *stage, used budgetLimit) *api.Error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.memory+used.memory > maxStagedMemory {
+		return api.Errorf(api.ReasonUnavailable, "transactions of %d MiB are being collected, and there is no room for this request: try again later, or make the transaction smaller",
+			g.memory>>20)
+	}
+	g.memory += used.memory
+	st.used.memory += used.memory
+	st.used.prefixes += used.prefixes
+	return nil
 }
 
 func (g *staging) release(size int) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/loxilight/loxilight/api"
 )
 
 // fieldError says what is wrong with a document, and where.
@@ -19,6 +21,7 @@ type fieldError struct {
 	path   string // such as spec.backends[3].address; empty: the document itself
 	text   string
 	syntax bool // no JSON at all
+	full   bool // the budget is spent
 }
 
 func (e *fieldError) Error() string {
@@ -28,12 +31,22 @@ func (e *fieldError) Error() string {
 	return e.path + ": " + e.text
 }
 
+// reason is the reason of the API for e.
+func (e *fieldError) reason() api.Reason {
+	if e.full {
+		return api.ReasonCapacity
+	}
+	return api.ReasonInvalid
+}
+
 func fieldErrorf(path, format string, args ...any) *fieldError {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// under returns e seen from one level further out.
+// under returns e seen from one level further out. A long step is cut: a peer chooses the
+// names of fields, and an error names a path of them.
 func (e *fieldError) under(step string) *fieldError {
+	step = shorten(step)
 	switch {
 	case e.path == "":
 		e.path = step
@@ -50,8 +63,11 @@ func (e *fieldError) under(step string) *fieldError {
 // twice, text that is not UTF-8 and null in a list, and says where the fault is.
 // Null in place of a field means that it is absent. A [json.RawMessage] becomes
 // part of data.
-func decodeStrict(data []byte, v any) *fieldError {
-	d := decoder{data: data}
+func decodeStrict(data []byte, v any) *fieldError { return decodeWithin(data, v, nil) }
+
+// decodeWithin is decodeStrict of what may take no more memory than b has left.
+func decodeWithin(data []byte, v any, b *budget) *fieldError {
+	d := decoder{data: data, budget: b}
 	if err := d.value(reflect.ValueOf(v).Elem()); err != nil {
 		return err
 	}
@@ -75,13 +91,22 @@ func elementError(text string) *fieldError {
 const maxNesting = 64
 
 type decoder struct {
-	data  []byte
-	pos   int
-	depth int
+	data   []byte
+	pos    int
+	depth  int
+	budget *budget // nil: not bounded
+}
+
+// charge takes memory from the budget.
+func (d *decoder) charge(bytes int) *fieldError {
+	if d.budget.grow(bytes) {
+		return nil
+	}
+	return &fieldError{text: d.budget.tooMuch(), full: true}
 }
 
 func (d *decoder) syntax(format string, args ...any) *fieldError {
-	line := 1 + strings.Count(string(d.data[:d.pos]), "\n")
+	line := 1 + bytes.Count(d.data[:d.pos], []byte("\n"))
 	return &fieldError{text: fmt.Sprintf("no JSON: line %d, byte %d: %s", line, d.pos, fmt.Sprintf(format, args...)), syntax: true}
 }
 
@@ -136,6 +161,9 @@ func (d *decoder) value(v reflect.Value) *fieldError {
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
+		if err := d.charge(int(t.Elem().Size())); err != nil {
+			return err
+		}
 		v.Set(reflect.New(t.Elem()))
 		return d.value(v.Elem())
 	case reflect.Struct:
@@ -165,7 +193,7 @@ func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *field
 			return err
 		}
 		if d.peek() != ':' {
-			return d.syntax("want a colon after %q", key)
+			return d.syntax("want a colon after %q", shorten(key))
 		}
 		d.pos++
 		if err := each(key, &seen); err != nil {
@@ -229,12 +257,18 @@ func (d *decoder) entry(v reflect.Value, key string) *fieldError {
 		return fieldErrorf("", "given twice")
 	}
 	value := reflect.New(v.Type().Elem()).Elem()
+	if err := d.charge(entryMemory + len(key)); err != nil {
+		return err
+	}
 	if err := d.value(value); err != nil {
 		return err
 	}
 	v.SetMapIndex(k, value)
 	return nil
 }
+
+// entryMemory is what an entry of a map is charged with besides its key, in bytes.
+const entryMemory = 96
 
 func (d *decoder) slice(v reflect.Value) *fieldError {
 	if d.peek() != '[' {
@@ -252,7 +286,11 @@ func (d *decoder) slice(v reflect.Value) *fieldError {
 			return step(fieldErrorf("", "null in a list"))
 		}
 		if v.Len() == v.Cap() {
-			v.Grow(max(4, v.Len()))
+			more := max(4, v.Len())
+			if err := d.charge(more * int(v.Type().Elem().Size())); err != nil {
+				return step(err)
+			}
+			v.Grow(more)
 		}
 		v.SetLen(i + 1)
 		return step(d.value(v.Index(i)))
@@ -263,10 +301,11 @@ func (d *decoder) scalar(v reflect.Value, first byte) *fieldError {
 	switch kind := v.Kind(); {
 	case kind == reflect.String && first == '"':
 		s, err := d.text()
-		if err == nil {
-			v.SetString(s)
+		if err != nil {
+			return err
 		}
-		return err
+		v.SetString(s)
+		return d.charge(len(s))
 	case kind == reflect.String:
 		return d.wrong("a string")
 	case kind == reflect.Bool && first == 't':
@@ -329,8 +368,10 @@ func (d *decoder) wrong(want string) *fieldError {
 }
 
 // shorten makes a value fit for a message.
-func shorten(s string) string {
-	const most = 60
+func shorten(s string) string { return shortenTo(s, 60) }
+
+// shortenTo cuts s after at most most bytes.
+func shortenTo(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
