@@ -60,6 +60,7 @@ type Channel struct {
 	events  *endpoint
 	pub     *publisher
 	quota   *quota
+	long    seldomByUser // for replies that are too long
 
 	closeOnce sync.Once
 	closeErr  error
@@ -155,7 +156,13 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 	reply := mangos.NewMessage(0)
 	reply.Body = h(ctx, conn.peer, msg.Body)
 	if len(reply.Body) > api.MaxReply {
-		c.log.Error("reply is longer than clients expect", "size", len(reply.Body), "limit", api.MaxReply)
+		c.long.do(conn.peer.UID, func(more int) {
+			c.log.Error("reply is longer than clients expect", "size", len(reply.Body), "limit", api.MaxReply, "peer", conn.peer, "not_logged", more)
+		})
+	}
+	if !conn.replies(len(reply.Body)) {
+		_ = conn.Close() // often closed already
+		return
 	}
 	if err := rctx.SendMsg(reply); err != nil && !errors.Is(err, mangos.ErrClosed) {
 		c.log.Error("reply not sent", "error", err, "peer", conn.peer)

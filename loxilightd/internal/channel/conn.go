@@ -44,10 +44,12 @@ type conn struct {
 
 	writing sync.Mutex // held for a whole frame
 
-	mu     sync.Mutex
-	taken  bool      // hung up: no request may be handed on any more
-	unread []int     // sizes of requests given to mangos that dispatch has not taken yet
-	since  time.Time // the last request or the handshake
+	mu      sync.Mutex
+	taken   bool      // hung up: no request may be handed on any more
+	unread  []int     // sizes of requests given to mangos that dispatch has not taken yet
+	carried int       // requests that are complete, and whose reply is not being written yet
+	unsent  int       // bytes of replies that are not written yet
+	since   time.Time // the last thing that was completed: the handshake, a request, a reply
 }
 
 func newConn(c *net.UnixConn, peer Peer, o *endpointOptions, closed func(*conn)) *conn {
@@ -93,12 +95,13 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.taken = true
-	unread := c.unread
-	c.unread = nil
+	unread, unsent := c.unread, c.unsent
+	c.unread, c.unsent = nil, 0
 	c.mu.Unlock()
 	for _, size := range unread {
 		c.opts.quota.release(c.peer, size)
 	}
+	c.opts.quota.replied(c.peer, unsent)
 	c.cancel()
 	err := c.net.Close()
 	c.closed(c)
@@ -139,6 +142,10 @@ func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	return c.net.SetDeadline(time.Time{})
 }
 
+// smallFrame is how long a frame is that is read before it has a share of the quota, in
+// bytes: a peer that does not end it takes nothing from others.
+const smallFrame = 16 << 10
+
 // Recv implements mangos.TranPipe. It waits for ever for a message to begin, and
 // not long for it to end.
 func (c *conn) Recv() (*mangos.Message, error) {
@@ -147,7 +154,7 @@ func (c *conn) Recv() (*mangos.Message, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.opts.requests && !c.await(size) {
+		if c.opts.requests && !c.awaitSlot() || c.opts.requests && size > smallFrame && !c.await(size) {
 			return nil, mangos.ErrClosed
 		}
 		if size > c.opts.maxRecv+4*maxHops {
@@ -157,9 +164,16 @@ func (c *conn) Recv() (*mangos.Message, error) {
 			continue
 		}
 		msg, err := c.readBody(size)
+		if err == nil && c.opts.requests {
+			c.completed()
+			if size <= smallFrame && !c.await(size) {
+				return nil, mangos.ErrClosed
+			}
+		}
 		if err != nil || !c.opts.requests || size-requestIDSize(msg.Body) <= c.opts.maxRecv {
 			return msg, err
 		}
+		c.replying()
 		if err := c.answerTooLong(msg.Body); err != nil {
 			return nil, err
 		}
@@ -171,9 +185,6 @@ func (c *conn) readHeader() (size int, err error) {
 	if _, err := io.ReadFull(c.net, header[:1]); err != nil {
 		return 0, err
 	}
-	c.mu.Lock()
-	c.since = time.Now()
-	c.mu.Unlock()
 	if err := c.net.SetReadDeadline(time.Now().Add(c.opts.limits.FrameTimeout)); err != nil {
 		return 0, err
 	}
@@ -187,13 +198,18 @@ func (c *conn) readHeader() (size int, err error) {
 	return int(length), nil
 }
 
-// await waits until the peer may have one more request, and notes it down.
-func (c *conn) await(size int) bool {
+// awaitSlot waits until the connection may have one more request.
+func (c *conn) awaitSlot() bool {
 	select {
 	case c.slots <- struct{}{}:
+		return true
 	case <-c.ctx.Done():
 		return false
 	}
+}
+
+// await waits until the peer may have one more request, and notes it down.
+func (c *conn) await(size int) bool {
 	share := min(size, c.opts.maxRecv)
 	if !c.opts.quota.acquire(c.ctx, c.peer, share) {
 		return false
@@ -295,9 +311,11 @@ func (c *conn) Send(m *mangos.Message) error {
 	case <-c.ctx.Done():
 		return mangos.ErrClosed
 	}
+	c.replying()
 	if err := c.write(m.Header, m.Body); err != nil {
 		return err
 	}
+	c.sent(len(m.Body))
 	m.Free()
 	return nil
 }
@@ -317,11 +335,4 @@ func (c *conn) write(header, body []byte) error {
 	buffers := net.Buffers{append(frame, header...), body}
 	_, err := buffers.WriteTo(c.net)
 	return err
-}
-
-// idleSince tells when the peer last asked, and whether nothing is going on now.
-func (c *conn) idleSince() (since time.Time, idle bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.since, len(c.slots) == 0
 }

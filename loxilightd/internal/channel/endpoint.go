@@ -44,9 +44,10 @@ type endpoint struct {
 	stopErr  error
 	seldom   seldom // for what peers can cause as often as they like
 
-	mu    sync.Mutex
-	conns map[*conn]bool // true: through the handshake
-	users map[int]int    // connections by user
+	mu      sync.Mutex
+	conns   map[*conn]bool // true: through the handshake
+	pending int            // connections in their handshake
+	users   map[int]int    // connections by user
 }
 
 func newEndpoint(o endpointOptions) (*endpoint, error) {
@@ -95,7 +96,7 @@ func (e *endpoint) start() error {
 const eventQueue = 1024
 
 // acceptLoop takes connections until the listener is closed. Without free file
-// descriptors it hangs up on idle peers, or waits, longer each time, for some to
+// descriptors it hangs up on peers that complete nothing, or waits, longer each time, for some to
 // come free.
 func (e *endpoint) acceptLoop() {
 	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
@@ -116,7 +117,7 @@ func (e *endpoint) acceptLoop() {
 			})
 		}
 		noFiles := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
-		if noFiles && e.hangUpOnIdlest() {
+		if noFiles && e.hangUpOnStalest() {
 			wait = shortest
 		}
 		select {
@@ -128,14 +129,14 @@ func (e *endpoint) acceptLoop() {
 	}
 }
 
-// hangUpOnIdlest makes a file descriptor free, if anybody is idle and had time
-// enough not to be.
-func (e *endpoint) hangUpOnIdlest() bool {
+// hangUpOnStalest makes a file descriptor free, if any peer completes nothing and had time
+// enough to.
+func (e *endpoint) hangUpOnStalest() bool {
 	const enough = 100 * time.Millisecond
 	e.mu.Lock()
-	victim := e.idlest(0, true)
+	victim := e.stalest(0, true)
 	if victim != nil {
-		if since, _ := victim.idleSince(); time.Since(since) < enough {
+		if since, _ := victim.stalledSince(); time.Since(since) < enough {
 			victim = nil
 		} else {
 			e.remove(victim)
@@ -143,7 +144,7 @@ func (e *endpoint) hangUpOnIdlest() bool {
 	}
 	e.mu.Unlock()
 	if victim != nil {
-		_ = victim.Close() // it was idle
+		_ = victim.Close() // the peer is at fault
 	}
 	return victim != nil
 }
@@ -175,8 +176,10 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 			return
 		}
 		e.mu.Lock()
-		if _, there := e.conns[c]; there {
+		if shaken, there := e.conns[c]; there && !shaken {
 			e.conns[c] = true
+			e.pending--
+			c.completedHandshake()
 		}
 		e.mu.Unlock()
 		select {
@@ -185,55 +188,6 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 			_ = c.Close()
 		}
 	}()
-}
-
-// admit adds c, hanging up on an idle connection of the same user (for root: of
-// anybody) where there are too many. Only connections that wait for nothing can
-// be hung up on; their clients connect again when they need to.
-func (e *endpoint) admit(c *conn) bool {
-	uid := c.peer.UID
-	limit := e.opts.limits.Connections
-	e.mu.Lock()
-	var victim *conn
-	full := len(e.conns) >= limit
-	if uid != 0 {
-		full = len(e.conns) >= others(limit) || e.users[uid] >= limit/userShare
-	}
-	if full {
-		victim = e.idlest(uid, uid == 0)
-		if victim == nil {
-			e.mu.Unlock()
-			return false
-		}
-		e.remove(victim)
-	}
-	e.conns[c] = false
-	e.users[uid]++
-	e.mu.Unlock()
-	if victim != nil {
-		_ = victim.Close() // it was idle
-	}
-	return true
-}
-
-// idlest returns the connection of a user, or of any, that has been waiting for
-// nothing longest: first those that do not even finish their handshake. The
-// caller holds mu.
-func (e *endpoint) idlest(uid int, any bool) *conn {
-	var found *conn
-	var foundSince time.Time
-	foundShaken := true
-	for c, shaken := range e.conns {
-		since, idle := c.idleSince()
-		switch {
-		case !any && c.peer.UID != uid, shaken && (!idle || !e.opts.requests):
-			continue
-		case found != nil && (shaken && !foundShaken || shaken == foundShaken && since.After(foundSince)):
-			continue
-		}
-		found, foundSince, foundShaken = c, since, shaken
-	}
-	return found
 }
 
 // forget takes a closed connection off the books.
@@ -246,6 +200,9 @@ func (e *endpoint) forget(c *conn) {
 func (e *endpoint) remove(c *conn) {
 	if _, there := e.conns[c]; !there {
 		return
+	}
+	if !e.conns[c] {
+		e.pending--
 	}
 	delete(e.conns, c)
 	if e.users[c.peer.UID]--; e.users[c.peer.UID] == 0 {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -270,4 +272,97 @@ func TestManyClients(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestHonestBesideFlood is R10: peers that misbehave in every way connect as fast as they can,
+// as the same user, and each honest client is served: it connects, asks once and hangs up.
+func TestHonestBesideFlood(t *testing.T) {
+	c := serve(t, Options{TooLong: []byte("too long"), Limits: Limits{Connections: 64}}, echo)
+	path := controlPath(c)
+	attacks := []func(*net.UnixConn){
+		func(*net.UnixConn) {}, // silent
+		func(n *net.UnixConn) { _, _ = n.Write([]byte("GET / HTTP/1.1\r\n\r\n")) },
+		func(n *net.UnixConn) { shakeHands(n) },
+		func(n *net.UnixConn) { shakeHands(n); _, _ = n.Write(frame(make([]byte, 1000))[:13]) },
+		func(n *net.UnixConn) { shakeHands(n); _, _ = n.Write(frame(make([]byte, 900<<10))[:100<<10]) },
+		func(n *net.UnixConn) { shakeHands(n); _, _ = n.Write([]byte{1, 0x40, 0, 0, 0, 0, 0, 0, 0}) },
+		func(n *net.UnixConn) { shakeHands(n); _, _ = n.Write([]byte{1, 0, 0, 0, 0, 3, 0xc0, 0, 0, 0x80}) },
+		func(n *net.UnixConn) { // does not read
+			shakeHands(n)
+			for id := range uint32(8) {
+				_, _ = n.Write(requestFrame(id, strings.Repeat("x", 500<<10)))
+			}
+		},
+	}
+	stop := make(chan struct{})
+	var flood sync.WaitGroup
+	var count atomic.Int64
+	for i := range 4 {
+		flood.Go(func() {
+			var open []*net.UnixConn
+			for k := i; ; k++ {
+				select {
+				case <-stop:
+					for _, n := range open {
+						_ = n.Close()
+					}
+					return
+				default:
+				}
+				n, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+				if err != nil {
+					continue // the backlog is full
+				}
+				_ = n.SetDeadline(time.Now().Add(50 * time.Millisecond))
+				attacks[k%len(attacks)](n)
+				count.Add(1)
+				if open = append(open, n); len(open) > 64 {
+					_ = open[0].Close()
+					open = open[1:]
+				}
+			}
+		})
+	}
+	failed := 0
+	const honest = 300
+	for i := range honest {
+		if err := askOnce(path); err != nil {
+			failed++
+			t.Logf("client %d: %v", i, err)
+		}
+	}
+	close(stop)
+	flood.Wait()
+	t.Logf("%d hostile connections", count.Load())
+	if failed > 0 {
+		t.Errorf("%d of %d honest clients were not served", failed, honest)
+	}
+}
+
+func shakeHands(n *net.UnixConn) {
+	_, _ = n.Write([]byte{0, 'S', 'P', 0, 0, protoReq, 0, 0})
+	_, _ = io.ReadFull(n, make([]byte, 8))
+}
+
+// askOnce connects, asks and hangs up, without a second try.
+func askOnce(path string) error {
+	n, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	defer n.Close() // the reply is read
+	if err := n.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := n.Write(append([]byte{0, 'S', 'P', 0, 0, protoReq, 0, 0}, requestFrame(1, "hello")...)); err != nil {
+		return err
+	}
+	got := make([]byte, 8+9+4+len("echo hello"))
+	if _, err := io.ReadFull(n, got); err != nil {
+		return err
+	}
+	if !strings.HasSuffix(string(got), "echo hello") {
+		return fmt.Errorf("answered %q", got)
+	}
+	return nil
 }

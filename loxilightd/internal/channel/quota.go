@@ -4,6 +4,7 @@ package channel
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,11 +13,12 @@ import (
 
 // Limits bound what peers can take. Zero fields have the defaults below. A user
 // other than root gets a quarter of each number at most, and all of them together
-// three quarters, so that they cannot keep root out.
+// three quarters, so that they cannot keep root out. Of the bytes a user who may only
+// read gets an eighth, and all of these together a quarter.
 type Limits struct {
 	Connections int // on each socket; default 512, or a quarter of the file descriptors that the process may have
 	Requests    int // being carried out; default 256
-	Bytes       int // of requests being read or carried out; default 32 MiB
+	Bytes       int // of requests being read or carried out, and of replies; default 32 MiB
 	PerPeer     int // requests of one connection that are not answered yet; default 8
 
 	HandshakeTimeout time.Duration // default 2s
@@ -59,49 +61,136 @@ const userShare = 4
 // others is the part of a limit that all users other than root can take together.
 func others(limit int) int { return limit - limit/userShare }
 
-// quota counts requests and their bytes, over all and by user.
+// quota counts requests and their bytes, and bytes of replies that are not read, over all and
+// by user.
 type quota struct {
 	limits Limits
 
-	mu    sync.Mutex
-	total usage
-	users map[int]usage
-	freed chan struct{} // closed and replaced at each release
+	mu      sync.Mutex
+	total   usage
+	readers usage // of users who may only read
+	users   map[int]usage
+	unread  map[int]int       // bytes of replies, by user
+	waiting map[int][]*waiter // by user, the oldest first
+	turns   []int             // the users of waiting, the next first
 }
 
 type usage struct{ requests, bytes int }
 
-func newQuota(l Limits) *quota {
-	return &quota{limits: l, users: map[int]usage{}, freed: make(chan struct{})}
+// waiter is a request that waits for its share.
+type waiter struct {
+	peer    Peer
+	bytes   int
+	granted chan struct{}
 }
 
-// acquire waits until peer may have one more request of so many bytes. It returns
-// false if ctx ends first.
+func newQuota(l Limits) *quota {
+	return &quota{limits: l, users: map[int]usage{}, unread: map[int]int{}, waiting: map[int][]*waiter{}}
+}
+
+// acquire waits until peer may have one more request of so many bytes. The requests of a
+// user wait in the order in which they came, and users take turns. It returns false if ctx
+// ends first.
 func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
-	for {
-		q.mu.Lock()
+	q.mu.Lock()
+	if len(q.waiting[peer.UID]) == 0 {
 		if q.fits(peer, bytes) {
 			q.add(peer, 1, bytes)
 			q.mu.Unlock()
 			return true
 		}
-		freed := q.freed
-		q.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return false
+		q.turns = append(q.turns, peer.UID)
+	}
+	w := &waiter{peer, bytes, make(chan struct{})}
+	q.waiting[peer.UID] = append(q.waiting[peer.UID], w)
+	q.mu.Unlock()
+	select {
+	case <-w.granted:
+		return true
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.waiting[peer.UID], w); i >= 0 {
+		q.forget(peer.UID, i)
+	} else { // granted meanwhile
+		q.add(peer, -1, -bytes)
+	}
+	q.grant()
+	return false
+}
+
+// forget takes request i of a user off the list. The caller holds mu.
+func (q *quota) forget(uid, i int) {
+	q.waiting[uid] = slices.Delete(q.waiting[uid], i, i+1)
+	if len(q.waiting[uid]) == 0 {
+		delete(q.waiting, uid)
+		q.turns = slices.DeleteFunc(q.turns, func(u int) bool { return u == uid })
+	}
+}
+
+// grant gives shares to those who wait, as far as there are any: one for each user, and
+// again. The caller holds mu.
+func (q *quota) grant() {
+	for given := true; given; {
+		given = false
+		for _, uid := range slices.Clone(q.turns) {
+			w := q.waiting[uid][0]
+			if !q.fits(w.peer, w.bytes) {
+				continue
+			}
+			q.add(w.peer, 1, w.bytes)
+			q.turns = append(slices.DeleteFunc(q.turns, func(u int) bool { return u == uid }), uid)
+			q.forget(uid, 0)
+			close(w.granted)
+			given = true
 		}
 	}
 }
 
+// release gives back the share of a request.
 func (q *quota) release(peer Peer, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.add(peer, -1, -bytes)
-	close(q.freed)
-	q.freed = make(chan struct{})
+	q.grant()
 }
+
+// reply notes that a reply of so many bytes waits to be read. It returns false if the user
+// has too many already, unless it is the only one of its connection.
+func (q *quota) reply(peer Peer, bytes int, only bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !only && q.unread[peer.UID]+bytes > q.bytesOf(peer) {
+		return false
+	}
+	q.unread[peer.UID] += bytes
+	return true
+}
+
+// replied notes that so many bytes of replies wait no longer.
+func (q *quota) replied(peer Peer, bytes int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.unread[peer.UID] -= bytes; q.unread[peer.UID] <= 0 {
+		delete(q.unread, peer.UID)
+	}
+}
+
+// bytesOf returns the share of the bytes that one user can take.
+func (q *quota) bytesOf(peer Peer) int {
+	switch {
+	case peer.UID == 0:
+		return q.limits.Bytes
+	case peer.Admin:
+		return q.limits.Bytes / userShare
+	}
+	return q.limits.Bytes / readerShare
+}
+
+// readerShare is the part of the bytes that one user who may only read can take; all of
+// them together take twice as much.
+const readerShare = 8
 
 // fits is true also for the first request of all, however large.
 func (q *quota) fits(peer Peer, bytes int) bool {
@@ -109,16 +198,25 @@ func (q *quota) fits(peer Peer, bytes int) bool {
 		return u.requests == 0 || u.requests < requests && u.bytes+bytes <= size
 	}
 	l := q.limits
-	if peer.UID == 0 {
+	switch {
+	case peer.UID == 0:
 		return within(q.total, l.Requests, l.Bytes)
+	case !within(q.total, others(l.Requests), others(l.Bytes)):
+		return false
+	case peer.Admin:
+		return within(q.users[peer.UID], l.Requests/userShare, q.bytesOf(peer))
 	}
-	return within(q.total, others(l.Requests), others(l.Bytes)) &&
-		within(q.users[peer.UID], l.Requests/userShare, l.Bytes/userShare)
+	return within(q.readers, others(l.Requests), 2*l.Bytes/readerShare) &&
+		within(q.users[peer.UID], l.Requests/userShare, q.bytesOf(peer))
 }
 
 func (q *quota) add(peer Peer, requests, bytes int) {
 	q.total.requests += requests
 	q.total.bytes += bytes
+	if !peer.Admin {
+		q.readers.requests += requests
+		q.readers.bytes += bytes
+	}
 	u := q.users[peer.UID]
 	u.requests += requests
 	u.bytes += bytes
