@@ -61,7 +61,7 @@ func TestBadClusterService(t *testing.T) {
 		`"divert": [{"sources": ["10.0.0.1/8"], "service": "a"}]`:                                                      "spec.divert[0].sources[0]",
 		`"divert": [{"sources": ["10.0.0.0/8"], "service": "a"}, {"sources": ["::/0", "10.0.0.0/8"], "service": "b"}]`: "spec.divert[1].sources[1]",
 	} {
-		_, _, err := kindSpecs["Service"].parse([]byte(`{"frontends": ["198.51.100.10:80/tcp"], ` + spec + `}`), nil)
+		_, _, err := kindSpecs["Service"].parse([]byte(`{"frontends": ["198.51.100.10:80/tcp"], `+spec+`}`), nil)
 		if err == nil || err.Data == nil || err.Data.Field != field {
 			t.Errorf("%s: %+v, want a fault of %s", spec, err, field)
 		}

@@ -26,8 +26,8 @@ type stageID struct {
 
 // staging collects transactions that take several requests. Safe for concurrent use.
 type staging struct {
-	mu    sync.Mutex
-	byID  map[stageID]*stage
+	mu     sync.Mutex
+	byID   map[stageID]*stage
 	count  int // objects of all
 	memory int // bytes of all
 }
@@ -38,7 +38,7 @@ type stage struct {
 	request *request
 	objects int
 	used    budgetLimit // what its requests took of their budgets
-	gone    bool // forgotten, or taken
+	gone    bool        // forgotten, or taken
 	expiry  *time.Timer
 }
 
