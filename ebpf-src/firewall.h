@@ -57,12 +57,14 @@ static __always_inline void firewall_key(struct pkt *p, struct work *w, const st
 	key->vlan = p->vlan;
 	key->in_ifindex = 0;
 	key->out_ifindex = 0;
-	if (p->fragment == FRAGMENT_LATER && !t->dport)
-		return; /* its first fragment is not known */
+	if (p->needs_first & FRAGMENT_UNKNOWN)
+		return;
 	if (t->proto == IPPROTO_ICMP || t->proto == IPPROTO_ICMPV6) {
 		key->known = KNOWN_LAYER4;
 		key->sport = 0;
 		key->dport = bpf_htons((__u16)p->icmp_type << 8 | p->icmp_code);
+		if (p->fragment == FRAGMENT_LATER)
+			key->dport = bpf_htons(p->tcp_window);
 	} else if (t->proto == IPPROTO_TCP || t->proto == IPPROTO_UDP || t->proto == IPPROTO_SCTP) {
 		key->known = KNOWN_LAYER4 | KNOWN_SPORT;
 		if (t->proto == IPPROTO_TCP && p->fragment != FRAGMENT_LATER)

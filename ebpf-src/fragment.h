@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fragment.h - the first fragment tells the ports of the later ones. */
+/* fragment.h - later fragments get the ports, or the ICMP type, of their first fragment. */
 #pragma once
 
 #include "maps.h"
@@ -17,29 +17,58 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad = 0;
 }
 
-/* A first fragment of a connection of ours: its ports are remembered. */
+/* All bits if p is of ICMP. No comparison, which the verifier would follow both ways. */
+static __always_inline __u16 fragment_mask(const struct pkt *p)
+{
+	return -(p->needs_first >> 1 & 1);
+}
+
+/* Enters the ports of p, a first fragment; of ICMP the identifier, type and code. */
 static __noinline void fragment_teach(struct pkt *p)
 {
-	struct fragment value = { .sport = p->sport, .dport = p->dport, .seen_tick = p->now_tick };
+	__u16 type = bpf_htons((__u16)p->icmp_type << 8 | p->icmp_code), icmp = fragment_mask(p);
+	struct fragment value = {
+		.sport = p->sport,
+		.dport = (p->dport & ~icmp) | (type & icmp),
+		.seen_tick = p->now_tick,
+	};
 	struct fragment_key key;
 
 	fragment_key_of(&key, p);
 	bpf_map_update_elem(&ll_fragment, &key, &value, BPF_ANY);
 }
 
-/* A later fragment gets the ports of its first. LL_UNTRACKED: that was
- * not ours, or comes after this one.
+#define FRAGMENT_FOUND (FRAGMENT_PORTS | FRAGMENT_TYPE | FRAGMENT_UNKNOWN)
+
+/* Returns the ports entered under key, the source port in the lower half, and above them
+ * FRAGMENT_FOUND; 0: none, or too old. A global function, so that the verifier walks it once and
+ * does not tell one answer from the other in what comes after.
+ */
+__noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
+{
+	struct fragment *known = key ? bpf_map_lookup_elem(&ll_fragment, key) : NULL;
+
+	if (!known || ticks_since(now_tick, known->seen_tick) > FRAGMENT_TICKS)
+		return 0;
+	return (__u64)FRAGMENT_FOUND << 32 | ports_word(known->sport, known->dport);
+}
+
+/* Gives p, a later fragment, what its first fragment has. LL_UNTRACKED: the first fragment is
+ * not entered, or has not come yet.
  */
 static __noinline int fragment_learn(struct pkt *p)
 {
-	struct fragment *known;
+	__u16 icmp = fragment_mask(p);
 	struct fragment_key key;
+	__u64 ports;
 
 	fragment_key_of(&key, p);
-	known = bpf_map_lookup_elem(&ll_fragment, &key);
-	if (!known || ticks_since(p->now_tick, known->seen_tick) > FRAGMENT_TICKS)
+	ports = fragment_ports(&key, p->now_tick);
+	if (!ports)
 		return LL_UNTRACKED;
-	p->sport = known->sport;
-	p->dport = known->dport;
+	p->sport = ports;
+	p->dport = ((ports >> 16) & ~icmp) | (ports & icmp);
+	p->tcp_window = bpf_ntohs(ports >> 16);
+	p->needs_first &= ~(ports >> 32);
 	return LL_NEXT;
 }

@@ -121,13 +121,41 @@ static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, v
 	return echo || p->icmp_error ? LL_NEXT : LL_UNTRACKED;
 }
 
+/* Reports whether a later fragment of p's protocol can only be followed and evaluated with what
+ * its first fragment has of layer 4. Behind an extension header that may be any protocol.
+ */
+static __always_inline __u8 parse_needs_first(const struct pkt *p)
+{
+	switch (p->proto) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		return FRAGMENT_PORTS;
+	case IPPROTO_ICMP:
+		return p->family == 4 ? FRAGMENT_TYPE : 0;
+	case IPPROTO_ICMPV6:
+		return p->family == 6 ? FRAGMENT_TYPE : 0;
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_FRAGMENT:
+	case IPPROTO_DSTOPTS:
+		return p->family == 6 ? FRAGMENT_PORTS : 0;
+	}
+	return 0;
+}
+
 /* Reads ports, and of TCP what connection tracking needs. */
 static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	void *l4 = data + (p->l4_off & L4_OFF_MAX);
 
-	if (p->fragment == FRAGMENT_LATER)
+	p->needs_first = p->fragment ? parse_needs_first(p) : 0;
+	if (p->fragment == FRAGMENT_LATER) {
+		if (!p->needs_first)
+			return LL_UNTRACKED;
+		p->needs_first |= FRAGMENT_UNKNOWN;
 		return LL_NEXT;
+	}
 	if (p->proto == IPPROTO_TCP) {
 		struct tcphdr *tcp = l4;
 

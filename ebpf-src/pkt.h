@@ -40,7 +40,7 @@ struct pkt {
 	__u32 tcp_seq;	 /* host order; TCP only */
 	__u32 tcp_ack;
 	__u32 now_tick;
-	__u16 tcp_window;
+	__u16 tcp_window;   /* host order; of a later fragment of ICMP: type and code */
 	__u8 sctp_chunk;    /* type of the first chunk; 0xff where there is none */
 	__u8 opened;	    /* the first packet of a connection */
 	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
@@ -67,7 +67,7 @@ struct pkt {
 	__u8 loopback;	 /* on its way to the node itself */
 	__u8 action;	 /* for LL_REDIRECT: TC_ACT_ */
 	enum verdict_count verdict : 8;
-	__u8 pad;
+	__u8 needs_first; /* a fragment, FRAGMENT_PORTS and so on */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
@@ -89,6 +89,11 @@ static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 #define FRAGMENT_NONE  0
 #define FRAGMENT_FIRST 1 /* offset 0, more to come: has the ports */
 #define FRAGMENT_LATER 2
+
+/* What of layer 4 only the first fragment has. */
+#define FRAGMENT_PORTS	 1
+#define FRAGMENT_TYPE	 2 /* ICMP: identifier, type and code */
+#define FRAGMENT_UNKNOWN 4 /* a later fragment, and it is not known yet */
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02

@@ -140,6 +140,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	}
 	if (ret == LL_PASS)
 		goto pass;
+	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
+		ret = fragment_learn(&p);
 	domain = domain_ingress(&p);
 	if (domain < 0) {
 		ret = domain;
@@ -156,8 +158,6 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	}
 	if (p.to_group && ret == LL_NEXT)
 		ret = LL_UNTRACKED;
-	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
-		ret = fragment_learn(&p);
 track:
 	if (ret == LL_NEXT && !p.half_open)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
@@ -192,6 +192,8 @@ track:
 	}
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(&p, w, ret);
+	if (ret == LL_PASS && p.fragment == FRAGMENT_FIRST && p.needs_first)
+		fragment_teach(&p);
 	if (ret == LL_NEXT)
 		ret = forward(&p, w);
 out:

@@ -166,14 +166,17 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	return open_connection(p, w);
 }
 
-/* What becomes of a packet that no stage could follow, ret being what it returned. */
+/* What becomes of a packet that no stage could follow, ret being what it returned. Fragments of
+ * protocols that have ports or a type are evaluated with those of their first fragment, all
+ * others by addresses and protocol.
+ */
 static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
 {
 	if (!firewall_rules() || config_first)
 		return LL_PASS;
 	if (ret == LL_UNCLEAR)
 		return -DROP_UNCLEAR;
-	if (p->fragment == FRAGMENT_LATER && !p->dport)
+	if (p->needs_first & FRAGMENT_UNKNOWN)
 		return -DROP_FRAGMENT;
 	ret = firewall_packet(p, w);
 	return ret == LL_NEXT ? LL_PASS : ret;

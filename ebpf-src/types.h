@@ -36,8 +36,8 @@ struct fragment_key {
 };
 
 struct fragment {
-	__be16 sport;
-	__be16 dport;
+	__be16 sport; /* ICMP: the identifier */
+	__be16 dport; /* ICMP: type and code */
 	__u32 seen_tick;
 };
 
