@@ -51,6 +51,8 @@ type NAT struct {
 	// of 64 to 4096; 0: ports are given out one by one.
 	BlockSize uint16
 	Log       bool // an event for each block, or each mapping, that begins and ends
+	// Unannounced has no address of the rule announced by ARP or neighbour discovery.
+	Unannounced bool
 }
 
 // NATSet is all translation of addresses, as one: it is in force whole or not at all.

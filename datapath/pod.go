@@ -45,6 +45,12 @@ type PodLinks interface {
 	// NodeAddresses are those by which others reach the node: of the host's namespace,
 	// loopback and link-local ones apart.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
+	// IsLocal reports whether the host's namespace has an address; it has all of 127.0.0.0/8.
+	IsLocal(ctx context.Context, a netip.Addr) (bool, error)
+	// Listeners returns the addresses at which sockets of the host's namespace receive
+	// packets to a port: of TCP and SCTP those that listen, of UDP those that are not connected.
+	// A wildcard socket of both families has both unspecified addresses.
+	Listeners(ctx context.Context, p Protocol, port uint16) ([]netip.Addr, error)
 	// Devices are the switch's ends of the links that there are, each with its label as far
 	// as that is known whole.
 	Devices(ctx context.Context) (map[string]string, error)

@@ -378,9 +378,13 @@ func (v *devices) networks() (all []onLink) {
 
 // natAnnouncements returns what translations want announced: the addresses that they
 // translate to, and those that they translate from where these are single ones, or stand for
-// others one to one. A rule for some devices wants them announced by these.
+// others one to one. A rule for some devices wants them announced by these, and one that is
+// Unannounced wants none announced.
 func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) (list []announcement) {
 	for name, v := range rules {
+		if v.Unannounced {
+			continue
+		}
 		switch v.Type {
 		case datapath.SNAT:
 			for _, p := range v.Addresses {

@@ -19,6 +19,7 @@ type PodLinks struct {
 	mu        sync.Mutex
 	links     map[string]PodState
 	strangers []string
+	listeners map[Socket][]netip.Addr
 }
 
 // PodState is the link of a pod as it is.
@@ -31,7 +32,7 @@ var _ datapath.PodLinks = (*PodLinks)(nil)
 
 // NewPodLinks returns none. Of the options only those of faults count.
 func NewPodLinks(o Options) *PodLinks {
-	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}}
+	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}, listeners: map[Socket][]netip.Addr{}}
 }
 
 // Strangers are the devices of others that there are from now on.
@@ -139,6 +140,32 @@ func (f *PodLinks) Devices(context.Context) (map[string]string, error) {
 // NodeAddresses implements [datapath.PodLinks].
 func (f *PodLinks) NodeAddresses(context.Context) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.17"), netip.MustParseAddr("2001:db8::17")}, nil
+}
+
+// IsLocal implements [datapath.PodLinks].
+func (f *PodLinks) IsLocal(ctx context.Context, a netip.Addr) (bool, error) {
+	all, err := f.NodeAddresses(ctx)
+	return a.IsLoopback() || slices.Contains(all, a), err
+}
+
+// Listeners implements [datapath.PodLinks].
+func (f *PodLinks) Listeners(_ context.Context, p datapath.Protocol, port uint16) ([]netip.Addr, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.listeners[Socket{p, port}], nil
+}
+
+// Socket is a port of the node on which something listens.
+type Socket struct {
+	Protocol datapath.Protocol
+	Port     uint16
+}
+
+// Listen has something listen on a port at these addresses from now on.
+func (f *PodLinks) Listen(p datapath.Protocol, port uint16, addrs ...netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listeners[Socket{p, port}] = addrs
 }
 
 // Links returns all that there are, by their devices.

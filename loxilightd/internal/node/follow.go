@@ -60,7 +60,7 @@ func (n *Node) follow(ctx context.Context) {
 // applyWorld makes anew what depends on devices, where these are not what they were.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	turned := n.uplinksTurned(s)
-	if turned {
+	if turned || n.hostPortsTurned(s) {
 		n.rules.applyNAT(s)
 	}
 	if peers := n.pathsTurned(s); turned || len(peers) > 0 || n.podMTUTurned() {

@@ -66,6 +66,7 @@ type Node struct {
 	services  *rows[datapath.ServiceName, datapath.Service]
 	rules     *rules
 	derived   *derived
+	hostPorts hostPorts
 	behind    behind
 	guests    guests
 	paths     map[string]int // how long packets to Peers may be, as told last; of follow alone

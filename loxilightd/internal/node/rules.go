@@ -18,6 +18,7 @@ type rules struct {
 	tell     func(state.Key, Status)
 	firewall *ruleSet[datapath.FirewallSet]
 	nat      *ruleSet[datapath.NATSet]
+	absent   *hostPorts // among the NAT objects
 
 	mu       sync.Mutex
 	snapshot *state.Snapshot // that the sets were made from last
@@ -36,13 +37,13 @@ type toldRule struct {
 var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddressGroup}
 
 func newRules(n *Node) *rules {
-	r := &rules{tell: n.tell, told: map[state.Key]toldRule{}}
+	r := &rules{tell: n.tell, absent: &n.hostPorts, told: map[state.Key]toldRule{}}
 	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(&n.exempt))
 	outcome := func() {
 		r.tellAll()
 		n.derived.tellAll()
 	}
-	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, buildNAT(n.uplinksOf))
+	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, n.buildNAT)
 	return r
 }
 
@@ -67,9 +68,10 @@ func (r *rules) applyExempt(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 
-// applyNAT makes the set of NAT anew, since the devices that derived rules name changed.
+// applyNAT makes the set of NAT anew, since devices or addresses of the node changed.
 func (r *rules) applyNAT(s *state.Snapshot) {
 	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
+	r.tellAll()
 }
 
 func (r *rules) taken() *state.Snapshot {
@@ -97,6 +99,9 @@ func (r *rules) of(o *state.Object, revision uint64) Status {
 	case state.KindFirewallRule:
 		return r.firewall.of(o)
 	case state.KindNAT:
+		if s, absent := r.absent.of(o); absent {
+			return s
+		}
 		return r.nat.of(o)
 	}
 	worst := Status{State: reconcile.Realised, Revision: revision}
@@ -168,7 +173,8 @@ func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
 func (r *rules) asWanted() bool {
 	f, hasFirewall := r.firewall.Status(datapath.NodeSet)
 	n, hasNAT := r.nat.Status(datapath.NodeSet)
-	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised) && !r.firewall.isHeld() && !r.nat.isHeld()
+	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised) && !r.firewall.isHeld() && !r.nat.isHeld() &&
+		r.absent.none()
 }
 
 func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key) {
@@ -183,6 +189,7 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	}
 	if about(state.KindNAT, r.nat.has) {
 		failed[state.KindNAT] = r.nat.waitRealised(ctx, revision)
+		r.absent.wait(ctx, keys)
 	}
 	if ctx.Err() == nil {
 		return nil

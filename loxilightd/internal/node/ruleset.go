@@ -311,19 +311,24 @@ func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup
 	}
 }
 
-// buildNAT returns what makes a set of the rules, those of pod networks among them.
-func buildNAT(uplinks func(*state.Snapshot) []string) func(*state.Snapshot, *groups) (datapath.NATSet, int) {
-	return func(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
-		set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
-		for o := range s.After(state.KindNAT, "") {
-			v := o.Value.(*state.NAT)
-			set.Rules[datapath.NATName(o.Name)] = v.NAT
-			g.add(&v.Match)
+// buildNAT makes a set of the rules, those of pod networks among them. Host ports of pods are
+// never announced, and left out while the node does not have their address.
+func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
+	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
+	absent := n.absentHostPorts(s)
+	n.hostPorts.set(absent)
+	for o := range s.After(state.KindNAT, "") {
+		if _, ok := absent[o.Name]; ok {
+			continue
 		}
-		podNAT(s, uplinks(s), set.Rules)
-		set.Groups = g.flat
-		return set, len(set.Rules)
+		v := o.Value.(*state.NAT).NAT
+		v.Unannounced = o.Owner == state.OwnerCNI
+		set.Rules[datapath.NATName(o.Name)] = v
+		g.add(&v.Match)
 	}
+	podNAT(s, n.uplinksOf(s), set.Rules)
+	set.Groups = g.flat
+	return set, len(set.Rules)
 }
 
 // buildFirewall returns what makes a set of the rules, beside what is exempt from them.

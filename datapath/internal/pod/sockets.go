@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// IsLocal implements [datapath.PodLinks].
+func (l *Links) IsLocal(_ context.Context, a netip.Addr) (bool, error) {
+	if a = a.Unmap(); a.Is4() && a.IsLoopback() {
+		return true, nil
+	}
+	host, err := endAt(l.home, true)
+	if err != nil {
+		return false, err
+	}
+	defer host.close()
+	list, err := dump.Retry(func() ([]netlink.Addr, error) { return host.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, x := range list {
+		if has, ok := netip.AddrFromSlice(x.IP); ok && has.Unmap() == a {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// diagRequest is struct inet_diag_req_v2: all sockets of a family, a protocol and a state
+// whose local port is port.
+type diagRequest struct {
+	family   uint8
+	protocol datapath.Protocol
+	state    uint8
+	port     uint16
+}
+
+const (
+	stateClose  = 7  // TCP_CLOSE, the state of an unconnected UDP socket
+	stateListen = 10 // TCP_LISTEN
+
+	diagLength  = 56 // of struct inet_diag_req_v2
+	diagMessage = 72 // of struct inet_diag_msg
+	diagLocals  = 8  // INET_DIAG_LOCALS: the addresses of an SCTP endpoint
+	diagV6Only  = 11 // INET_DIAG_SKV6ONLY
+)
+
+// Len implements [nl.NetlinkRequestData].
+func (r *diagRequest) Len() int { return diagLength }
+
+// Serialize implements [nl.NetlinkRequestData].
+func (r *diagRequest) Serialize() []byte {
+	b := make([]byte, diagLength)
+	b[0], b[1] = r.family, byte(r.protocol)
+	nl.NativeEndian().PutUint32(b[4:], 1<<r.state)
+	binary.BigEndian.PutUint16(b[8:], r.port)
+	return b
+}
+
+// Listeners implements [datapath.PodLinks].
+func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (all []netip.Addr, err error) {
+	socket, err := nl.GetNetlinkSocketAt(l.home, netns.None(), unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("list sockets: %w", err)
+	}
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: socket}}
+	defer sockets[unix.NETLINK_INET_DIAG].Close()
+	state := uint8(stateListen)
+	if p == datapath.UDP {
+		state = stateClose
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := dump.Retry(func() ([][]byte, error) {
+			req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+			req.Sockets = sockets
+			req.AddData(&diagRequest{family, p, state, port})
+			return req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+		})
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			// Without the module of a protocol nothing can list its sockets.
+			l.log.Debug("sockets cannot be listed", slog.Any("protocol", p), slog.Any("error", err))
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s sockets: %w", p, err)
+		}
+		for _, m := range msgs {
+			all = append(all, listener(m, port)...)
+		}
+	}
+	return all, nil
+}
+
+// listener returns the local addresses of a socket, by its struct inet_diag_msg.
+func listener(m []byte, port uint16) (addrs []netip.Addr) {
+	if len(m) < diagMessage || binary.BigEndian.Uint16(m[4:]) != port {
+		return nil
+	}
+	is6 := m[0] == unix.AF_INET6
+	first := netip.AddrFrom16([16]byte(m[8:24]))
+	if !is6 {
+		first = netip.AddrFrom4([4]byte(m[8:12]))
+	}
+	both := is6 && first.IsUnspecified()
+	attrs, err := nl.ParseRouteAttr(m[diagMessage:])
+	if err != nil {
+		attrs = nil // the address is known without them
+	}
+	for _, a := range attrs {
+		switch {
+		case a.Attr.Type == diagV6Only && len(a.Value) > 0 && a.Value[0] != 0:
+			both = false
+		case a.Attr.Type == diagLocals:
+			addrs = append(addrs, endpointAddrs(a.Value)...)
+		}
+	}
+	if both {
+		addrs = append(addrs, netip.IPv4Unspecified())
+	}
+	return append(addrs, first.Unmap())
+}
+
+// endpointAddrs reads an array of struct sockaddr_storage.
+func endpointAddrs(b []byte) (addrs []netip.Addr) {
+	const size = 128
+	for ; len(b) >= size; b = b[size:] {
+		switch nl.NativeEndian().Uint16(b) {
+		case unix.AF_INET:
+			addrs = append(addrs, netip.AddrFrom4([4]byte(b[4:8])))
+		case unix.AF_INET6:
+			addrs = append(addrs, netip.AddrFrom16([16]byte(b[8:24])).Unmap())
+		}
+	}
+	return addrs
+}
