@@ -30,7 +30,7 @@ type CNIParams struct {
 	Netns       string `json:"netns,omitempty"`       // CNI_NETNS: a path; DEL does without
 	IfName      string `json:"ifName,omitempty"`      // CNI_IFNAME; ADD, DEL, CHECK
 	Args        string `json:"args,omitempty"`        // CNI_ARGS: KEY=VALUE;…
-	Path        string `json:"path,omitempty"`        // CNI_PATH: where the IPAM plugin is, if the configuration names one
+	Path        string `json:"path,omitempty"`        // CNI_PATH; not used: IPAM plugins come from the folders of cni.ipamPlugins
 	// Config is the network configuration that the runtime gives the plugin.
 	Config json.RawMessage `json:"config"`
 }

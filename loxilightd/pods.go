@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 	"github.com/loxilight/loxilight/loxilightd/internal/pods"
@@ -40,8 +41,19 @@ func (d *loxilightd) newPods() *pods.Server {
 		Named:    func(device string) bool { return d.store.NamesDevice(device, api.OwnerCNI) },
 		Look:     d.node.LookAtEndpoint,
 		Leaves:   d.node.EndpointLeaves,
+		Reserved: d.cfg.ReservedHostPorts, TunnelPort: d.isTunnelPort, Plugins: d.cfg.IPAMPlugins,
 		StateDir: d.cfg.StateDir, Log: d.log.With(slog.String("part", "pods")),
 	})
+}
+
+// isTunnelPort reports whether a UDP port is that of a Tunnel.
+func (d *loxilightd) isTunnelPort(port uint16) bool {
+	for o := range d.store.Snapshot().After(state.KindTunnel, "") {
+		if t := o.Value.(*state.Tunnel); t.Type != datapath.TunnelGRE && t.Port == port {
+			return true
+		}
+	}
+	return false
 }
 
 // podSubnets returns the subnets of the pod networks as they are wanted now.

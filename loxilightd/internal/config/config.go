@@ -54,6 +54,11 @@ type Config struct {
 	// Exempt is what no rule of the firewall can shut out: how the node is managed.
 	Exempt []datapath.Match
 
+	// IPAMPlugins are the folders of IPAM plugins. No plugin in another folder is run.
+	IPAMPlugins []string
+	// ReservedHostPorts are ports of the node that no pod gets.
+	ReservedHostPorts []datapath.PortRange
+
 	LogLevel  slog.Level
 	LogFormat string // text, json
 }
@@ -83,7 +88,12 @@ func defaults(instance string, memory Memory) *Config {
 		HistoryRevisions: 1000,
 		HistoryBytes:     64 << 20,
 		LogLevel:         slog.LevelInfo,
-		LogFormat:        "text",
+		IPAMPlugins:      []string{"/opt/cni/bin", "/usr/lib/cni"},
+		ReservedHostPorts: []datapath.PortRange{
+			{First: 22, Last: 22}, {First: 2379, Last: 2380}, {First: 4789, Last: 4789}, {First: 6081, Last: 6081},
+			{First: 6443, Last: 6443}, {First: 10248, Last: 10259},
+		},
+		LogFormat: "text",
 	}
 	for i := range schema {
 		if name := schema[i].name; strings.HasPrefix(name, "tables.") {

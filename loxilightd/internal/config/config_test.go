@@ -30,6 +30,7 @@ datapath:
   backend: fake
   attach: tc
   sweepInterval: 250ms
+cni: {ipamPlugins: [/srv/cni/], reservedHostPorts: [22, 7000-7010]}
 log: {level: debug, format: json}
 metrics: {listen: ""}
 history: {revisions: 7, bytes: 3MiB}
@@ -56,6 +57,7 @@ firewall:
 			},
 			{In: []string{"eth1", "eth2"}, Destination: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}},
 		},
+		IPAMPlugins: []string{"/srv/cni"}, ReservedHostPorts: []datapath.PortRange{{First: 22, Last: 22}, {First: 7000, Last: 7010}},
 		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
 		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
 	}
@@ -135,6 +137,10 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"firewall: {exempt: [{protocol: tcp, ports: 0}]}\n", `"0" is no port`},
 		{"firewall: {exempt: [{protocol: tcp, ports: 65536}]}\n", `"65536" is no port`},
 		{"firewall: {exempt: [{protocol: any}]}\n", `firewall.exempt[0].protocol: "any" is no protocol`},
+		{"cni: {ipamPlugins: [bin]}\n", `t.yaml:1: cni.ipamPlugins: "bin" is no folder: want an absolute path`},
+		{"cni: {ipamPlugins: [/a, /a]}\n", `t.yaml:1: cni.ipamPlugins: "/a" stands there already`},
+		{"cni: {reservedHostPorts: [22, 0]}\n", `t.yaml:1: cni.reservedHostPorts: "0" is no port`},
+		{"cni: {reservedHostPorts: }\n", `t.yaml:1: cni.reservedHostPorts: want a value, or a list of them`},
 		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log stands in line 1 already"},
 		{"log: {level: info\n", "t.yaml:1: did not find expected ',' or '}'"},
 		{"---\nrunDir: /a\n---\nrunDir: /b\n", "t.yaml:3: a second document"},

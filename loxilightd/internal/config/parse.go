@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // key is one key of the file, in the dotted form.
@@ -56,6 +58,8 @@ var schema = []key{
 		get:  func(*Config) any { return nil },
 		list: func(r *reader, c *Config, name string, n *yaml.Node) { c.Exempt = r.exemptions(name, n) },
 	},
+	list("cni.ipamPlugins", func(c *Config) *[]string { return &c.IPAMPlugins }, parseDir),
+	list("cni.reservedHostPorts", func(c *Config) *[]datapath.PortRange { return &c.ReservedHostPorts }, parsePorts),
 	live(text("log.level", func(c *Config) *slog.Level { return &c.LogLevel }, parseLevel)),
 	text("log.format", func(c *Config) *string { return &c.LogFormat }, oneOf("text", "json")),
 	{
@@ -80,6 +84,27 @@ func text[T comparable](name string, at func(*Config) *T, parse func(string) (T,
 				*at(c) = v
 			}
 			return err
+		},
+	}
+}
+
+// list is a key whose value is a list, which may be empty.
+func list[T comparable](name string, at func(*Config) *[]T, parse func(string) (T, error)) key {
+	return key{
+		name: name,
+		get:  func(c *Config) any { return fmt.Sprint(*at(c)) },
+		list: func(r *reader, c *Config, name string, n *yaml.Node) {
+			all := []T{}
+			if n.Kind != yaml.SequenceNode || len(n.Content) > 0 {
+				r.words(name, n, func(word string) error {
+					v, err := parse(word)
+					if err != nil {
+						return err
+					}
+					return add(&all, v, word)
+				})
+			}
+			*at(c) = all
 		},
 	}
 }

@@ -47,7 +47,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 		}
 	}
 	if r.Plugin != nil {
-		return r.Plugin.run(ctx, api.CNICheck, r.owner(), r.Netns, c.PrevResult)
+		return s.runPlugin(ctx, r.Plugin, api.CNICheck, r.owner(), r.Netns, c.PrevResult)
 	}
 	if !slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == o }) {
 		return failed("addresses of %s: it has none any more", o)

@@ -55,13 +55,13 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	n, _ := s.Network(c.Network)
 	g := s.newPlugin(p, c, &n)
-	if _, err := g.find(); err != nil {
+	if _, err := s.findPlugin(g.Type); err != nil {
 		s.Log.Warn("the IPAM plugin of a pod that is not known is not there, and not asked to give anything back",
 			slog.String("container", p.ContainerID), slog.String("plugin", c.ipam.Type))
 		return nil
 	}
 	g.Config = without(g.Config, "ipam", "routes")
-	return g.run(ctx, api.CNIDel, ownerOf(p), p.Netns, nil)
+	return s.runPlugin(ctx, g, api.CNIDel, ownerOf(p), p.Netns, nil)
 }
 
 // without leaves a field of a section out of a configuration.
@@ -105,7 +105,7 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 		return linkError(err)
 	}
 	if r.Plugin != nil {
-		if err := r.Plugin.run(ctx, api.CNIDel, r.owner(), r.Netns, nil); err != nil {
+		if err := s.runPlugin(ctx, r.Plugin, api.CNIDel, r.owner(), r.Netns, nil); err != nil {
 			return err
 		}
 	} else if err := s.Addresses.Release(ctx, r.owner()); err != nil {

@@ -96,7 +96,7 @@ func TestDelOfUnknownByPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := n.params(api.CNIDel, "c1", map[string]any{"ipam": map[string]any{"type": "other", "routes": "x", "key": "kept"}})
-	p.Path = dir
+	n.usePlugins(dir)
 	if _, err := n.Handle(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}

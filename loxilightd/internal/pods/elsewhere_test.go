@@ -29,7 +29,7 @@ func TestAddressesFromElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := n.params(api.CNIAdd, "c1", map[string]any{"ipam": map[string]any{"type": "other"}})
-		p.Path = dir
+		n.usePlugins(dir)
 		_, err := n.Handle(t.Context(), p)
 		switch {
 		case ok && err != nil:

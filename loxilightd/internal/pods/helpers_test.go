@@ -115,6 +115,7 @@ type node struct {
 	named   sync.Map // devices that objects of others name
 	network atomic.Pointer[Network]
 	stop    func()
+	plugins []string // folders of IPAM plugins
 }
 
 var subnets = []netip.Prefix{netip.MustParsePrefix("10.201.3.0/24"), netip.MustParsePrefix("fd00:201:3::/64")}
@@ -149,6 +150,7 @@ func (n *node) start() {
 			return nil
 		},
 	})
+	n.usePlugins(n.plugins...)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() { n.Run(ctx) })
@@ -158,6 +160,11 @@ func (n *node) start() {
 	case <-time.After(20 * time.Second):
 		n.t.Fatal("not started in time")
 	}
+}
+
+// usePlugins has IPAM plugins come from these folders.
+func (n *node) usePlugins(dirs ...string) {
+	n.plugins, n.Plugins, n.root = dirs, dirs, uint32(os.Getuid())
 }
 
 func (n *node) restart() { n.t.Helper(); n.stop(); n.start() }

@@ -23,7 +23,6 @@ import (
 // gave, whoever asks for that.
 type plugin struct {
 	Type   string          `json:"type"`
-	Path   string          `json:"path"` // folders, as in CNI_PATH
 	Args   string          `json:"args,omitempty"`
 	Config json.RawMessage `json:"config"`
 }
@@ -32,7 +31,7 @@ type plugin struct {
 const maxOutput = 1 << 20
 
 func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
-	return &plugin{Type: c.ipam.Type, Path: p.Path, Args: p.Args, Config: configFor(p.Config, c, n, s.StateDir)}
+	return &plugin{Type: c.ipam.Type, Args: p.Args, Config: configFor(p.Config, c, n, s.StateDir)}
 }
 
 // newest is the version of the specification that IPAM plugins are spoken to in at most:
@@ -88,21 +87,8 @@ func rangesOf(n *Network) (ranges [][]span) {
 	return ranges
 }
 
-// find returns the file of the plugin.
-func (g *plugin) find() (string, *api.Error) {
-	for dir := range strings.SplitSeq(g.Path, ":") {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		if path, err := exec.LookPath(filepath.Join(dir, g.Type)); err == nil {
-			return path, nil
-		}
-	}
-	return "", badConfig("ipam.type", "there is no plugin %q in %q (CNI_PATH)", g.Type, g.Path)
-}
-
-// run has the plugin carry out a command without a result.
-func (g *plugin) run(ctx context.Context, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
+// runPlugin has the plugin carry out a command without a result.
+func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
 	config := g.Config
 	if len(prev) > 0 {
 		var whole map[string]json.RawMessage
@@ -113,13 +99,13 @@ func (g *plugin) run(ctx context.Context, command string, o ipam.Owner, netns st
 			}
 		}
 	}
-	_, err := g.execute(ctx, command, o, netns, config)
+	_, err := s.execute(ctx, g, command, o, netns, config)
 	return err
 }
 
 // execute runs the plugin. Where it fails it says why in its output.
-func (g *plugin) execute(ctx context.Context, command string, o ipam.Owner, netns string, config []byte) ([]byte, *api.Error) {
-	path, refused := g.find()
+func (s *Server) execute(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, config []byte) ([]byte, *api.Error) {
+	path, refused := s.findPlugin(g.Type)
 	if refused != nil {
 		return nil, refused
 	}
@@ -128,7 +114,7 @@ func (g *plugin) execute(ctx context.Context, command string, o ipam.Owner, netn
 	cmd := exec.CommandContext(ctx, path)
 	cmd.WaitDelay = time.Second
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + command, "CNI_CONTAINERID=" + o.ContainerID, "CNI_IFNAME=" + o.IfName,
-		"CNI_NETNS=" + netns, "CNI_ARGS=" + g.Args, "CNI_PATH=" + g.Path}
+		"CNI_NETNS=" + netns, "CNI_ARGS=" + g.Args, "CNI_PATH=" + strings.Join(s.Plugins, ":")}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin = bytes.NewReader(config)
 	cmd.Stdout, cmd.Stderr = &limited{&stdout}, &limited{&stderr}
@@ -163,14 +149,14 @@ var _ io.Writer = (*limited)(nil)
 // it is told is remembered before.
 func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
 	r.Plugin = s.newPlugin(p, c, n)
-	if _, err := r.Plugin.find(); err != nil {
+	if _, err := s.findPlugin(r.Plugin.Type); err != nil {
 		r.Plugin = nil // it can neither give nor take
 		return err
 	}
 	if err := s.save(r); err != nil {
 		return failed("%v", err)
 	}
-	text, err := r.Plugin.execute(ctx, api.CNIAdd, r.owner(), r.Netns, r.Plugin.Config)
+	text, err := s.execute(ctx, r.Plugin, api.CNIAdd, r.owner(), r.Netns, r.Plugin.Config)
 	if err != nil {
 		return err
 	}

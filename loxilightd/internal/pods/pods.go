@@ -67,9 +67,15 @@ type Options struct {
 	Look func(ctx context.Context, endpoint string) error
 	// Leaves is told, before the link of an Endpoint is shut, that the Endpoint is about to be
 	// deleted; the function is called when it is, or stays. Nil: nobody wants to know.
-	Leaves   func(endpoint string) (done func())
-	StateDir string // of the daemon
-	Log      *slog.Logger
+	Leaves func(endpoint string) (done func())
+	// Plugins are the folders of IPAM plugins; no plugin in another folder is run.
+	Plugins []string
+	// Reserved are host ports that no pod gets.
+	Reserved []datapath.PortRange
+	// TunnelPort reports whether a UDP port is that of a Tunnel; nil: none is.
+	TunnelPort func(port uint16) bool
+	StateDir   string // of the daemon
+	Log        *slog.Logger
 }
 
 // How long things may take.
@@ -93,6 +99,9 @@ type Server struct {
 	changes *batch
 	clean   chan struct{} // closed when what an earlier run left is cleared away
 	starts  time.Time     // until when the daemon is starting
+	root    uint32        // user id that owns IPAM plugins beside 0, in tests
+
+	addresses []netip.Addr // of the node, as host ports follow them; of Run alone
 
 	mu    sync.Mutex
 	pods  map[ipam.Owner]*record
@@ -145,6 +154,7 @@ func (s *Server) Run(ctx context.Context) {
 		select {
 		case <-queue.C:
 			s.drain(ctx)
+			s.followAddresses(ctx)
 		case <-sweep.C:
 			s.sweep(ctx)
 			s.refreshGroups(ctx)

@@ -293,9 +293,10 @@ esac
 	if err := os.WriteFile(filepath.Join(dir, "host-local"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	n.usePlugins("/nonexistent", dir)
 	run := func(command, container string) (json.RawMessage, *api.Error) {
 		p := n.params(command, container, map[string]any{"ipam": map[string]any{"type": "host-local"}})
-		p.Path = "/nonexistent:" + dir
+		p.Path = "/nonexistent" // is not used
 		return n.Handle(t.Context(), p)
 	}
 	leases := func() int {
@@ -336,9 +337,9 @@ func TestDebiansHostLocal(t *testing.T) {
 		t.Skip("needs Debian's containernetworking-plugins")
 	}
 	n := newNode(t)
+	n.usePlugins(path)
 	run := func(command, container string) (string, *api.Error) {
 		p := n.params(command, container, map[string]any{"ipam": map[string]any{"type": "host-local"}})
-		p.Path = path
 		text, err := n.Handle(t.Context(), p)
 		return string(text), err
 	}
@@ -389,7 +390,7 @@ func TestHostPortTwice(t *testing.T) {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
-	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"portMappings": same("0.0.0.0", "::", "192.0.2.17", "192.0.2.18")}})
+	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"portMappings": same("0.0.0.0", "::", "192.0.2.17", "127.0.0.1")}})
 	r := &record{Object: "pod", Addresses: []netip.Prefix{netip.MustParsePrefix("10.201.3.9/24")}, Ports: []portMapping{{HostPort: 1, ContainerPort: 2, Protocol: "tcp"}, {HostPort: 1, ContainerPort: 3, Protocol: "tcp"}}}
 	if list := r.hostPorts(); len(list) != 1 {
 		t.Errorf("%d objects for one port", len(list))

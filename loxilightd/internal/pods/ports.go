@@ -36,8 +36,8 @@ func (m *portMapping) check() *api.Error {
 		return badConfig("runtimeConfig.portMappings", "protocol %q is none of tcp, udp, sctp", m.Protocol)
 	}
 	if m.HostIP != "" {
-		if _, err := netip.ParseAddr(m.HostIP); err != nil {
-			return badConfig("runtimeConfig.portMappings", "hostIP %q is no address", m.HostIP)
+		if a, err := netip.ParseAddr(m.HostIP); err != nil || a.Zone() != "" {
+			return badConfig("runtimeConfig.portMappings", "hostIP %q is not an address", m.HostIP)
 		}
 	}
 	return nil
@@ -212,9 +212,26 @@ func (s *Server) groups(ctx context.Context) ([]api.Object, error) {
 	return list, nil
 }
 
+// followAddresses has ports of the node follow its addresses if these have changed.
+func (s *Server) followAddresses(ctx context.Context) {
+	if !s.hasPorts() {
+		return
+	}
+	now, err := s.Links.NodeAddresses(ctx)
+	if slices.SortFunc(now, netip.Addr.Compare); err == nil && !slices.Equal(now, s.addresses) {
+		s.refreshGroups(ctx)
+		s.addresses = now
+	}
+}
+
+// hasPorts reports whether a pod has host ports.
+func (s *Server) hasPorts() bool {
+	return slices.ContainsFunc(s.all(), func(r *record) bool { return len(r.Ports) > 0 })
+}
+
 // refreshGroups has ports of the node follow its addresses.
 func (s *Server) refreshGroups(ctx context.Context) {
-	if !slices.ContainsFunc(s.all(), func(r *record) bool { return len(r.Ports) > 0 }) {
+	if !s.hasPorts() {
 		return
 	}
 	groups, err := s.groups(ctx)

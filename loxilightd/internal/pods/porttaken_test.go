@@ -57,7 +57,7 @@ func TestHostPortsApart(t *testing.T) {
 		conflict string // the port, as it is told
 	}{
 		{hostPorts("tcp", ""), hostPorts("udp", ""), ""},
-		{hostPorts("tcp", "192.0.2.17"), hostPorts("tcp", "192.0.2.18"), ""},
+		{hostPorts("tcp", "192.0.2.17"), hostPorts("tcp", "127.0.0.18"), ""},
 		{hostPorts("tcp", "127.0.0.1", "::1"), hostPorts("tcp", "192.0.2.17"), ""},
 		{hostPorts("tcp", "0.0.0.0"), hostPorts("tcp", "::"), ""},
 		{hostPorts("tcp", "0.0.0.0"), hostPorts("tcp", "2001:db8::17"), ""},

@@ -349,7 +349,7 @@ func (s *Server) knowPlugin(r *record, p *api.CNIParams, c *conf) {
 	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {
 		n, _ := s.Network(c.Network)
 		g := s.newPlugin(p, c, &n)
-		if _, err := g.find(); err == nil {
+		if _, err := s.findPlugin(g.Type); err == nil {
 			g.Config = without(g.Config, "ipam", "routes")
 			r.Plugin = g
 		}

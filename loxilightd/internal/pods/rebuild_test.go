@@ -178,8 +178,9 @@ func TestTornRecordOfPlugin(t *testing.T) {
 	n := newNode(t)
 	r := &record{ContainerID: "c1", IfName: "eth0", Rebuilt: true}
 	p := n.params(api.CNIDel, "c1", map[string]any{"ipam": map[string]any{"type": "host-local"}})
-	p.Path = t.TempDir()
-	if err := os.WriteFile(filepath.Join(p.Path, "host-local"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	dir := t.TempDir()
+	n.usePlugins(dir)
+	if err := os.WriteFile(filepath.Join(dir, "host-local"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	c, err := parseConf(p)

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// findPlugin returns the file of an IPAM plugin. It is run with the capabilities of the daemon,
+// so it comes from the folders of the daemon's configuration, whatever CNI_PATH of the caller
+// contains, and only root can have put it there.
+func (s *Server) findPlugin(name string) (string, *api.Error) {
+	for _, dir := range s.Plugins {
+		path, err := filepath.EvalSymlinks(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(s.checkFolders(dir), s.checkPlugin(path))
+		}
+		if err != nil {
+			return "", badConfig("ipam.type", "plugin %q is not run: %v", name, err)
+		}
+		return path, nil
+	}
+	return "", badConfig("ipam.type",
+		"there is no plugin %q in %s (cni.ipamPlugins of loxilightd.yaml; CNI_PATH is not used for IPAM plugins)", name, strings.Join(s.Plugins, ", "))
+}
+
+// checkPlugin refuses a file that another user than root could have written or replaced. path
+// has no symbolic links.
+func (s *Server) checkPlugin(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not an executable file", path)
+	}
+	if err := s.onlyRoot(path, info); err != nil {
+		return err
+	}
+	return s.checkFolders(filepath.Dir(path))
+}
+
+// checkFolders does the same for a folder and those above. Of the latter, others may write to
+// one with the sticky bit: they cannot replace what is root's there.
+func (s *Server) checkFolders(dir string) error {
+	for at := dir; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		if at == dir || info.Mode()&fs.ModeSticky == 0 || !s.isRoots(info) {
+			if err := s.onlyRoot(at, info); err != nil {
+				return err
+			}
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}
+
+// isRoots reports whether root owns a file or folder.
+func (s *Server) isRoots(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (stat.Uid == 0 || stat.Uid == s.root)
+}
+
+// onlyRoot refuses a file or folder that is not owned by root, or that others can write to.
+func (s *Server) onlyRoot(path string, info fs.FileInfo) error {
+	if !s.isRoots(info) {
+		return fmt.Errorf("%s is not owned by root", path)
+	}
+	if info.Mode()&0o022 != 0 {
+		return fmt.Errorf("%s is writable by group or others (mode %04o); run chmod go-w %s", path, info.Mode().Perm(), path)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// checkNodePorts refuses host ports that the node cannot give to a pod: at an address that is
+// not the node's, reserved ones, and those on which the node itself listens.
+func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Error {
+	for i := range list {
+		for _, p := range list[i].places() {
+			err := s.checkReserved(p)
+			if err == nil {
+				err = s.checkHostIP(ctx, p)
+			}
+			if err == nil {
+				err = s.checkListeners(ctx, p)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkHostIP refuses a hostIP that is neither an address of the node nor of its loopback: the
+// node would receive what is sent to another host.
+func (s *Server) checkHostIP(ctx context.Context, p place) *api.Error {
+	if p.address.IsUnspecified() {
+		return nil
+	}
+	local, err := s.Links.IsLocal(ctx, p.address)
+	if err != nil {
+		return failed("addresses of the node: %v", err)
+	}
+	if !local {
+		return badConfig("runtimeConfig.portMappings",
+			"hostPort %s: hostIP %s is not an address of this node; use an address of the node, or none for all of its addresses", p, p.address)
+	}
+	return nil
+}
+
+func (s *Server) checkReserved(p place) *api.Error {
+	for _, r := range s.Reserved {
+		if int(r.First) <= p.port && p.port <= int(r.Last) {
+			return badConfig("runtimeConfig.portMappings",
+				"hostPort %s is reserved for the node (cni.reservedHostPorts of loxilightd.yaml); use another port", p)
+		}
+	}
+	if s.TunnelPort != nil && p.protocol == "udp" && s.TunnelPort(uint16(p.port)) {
+		return badConfig("runtimeConfig.portMappings", "hostPort %s is the port of a Tunnel; use another port", p)
+	}
+	return nil
+}
+
+// checkListeners refuses a port on which the node itself receives packets.
+func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
+	protocol, _ := datapath.ParseProtocol(p.protocol) // check accepts nothing else
+	all, err := s.Links.Listeners(ctx, protocol, uint16(p.port))
+	if err != nil {
+		return failed("%v", err)
+	}
+	at := slices.IndexFunc(all, func(a netip.Addr) bool { return p.takes(a) })
+	if at < 0 {
+		return nil
+	}
+	return coded(api.ReasonConflict, api.CNITryAgain,
+		"hostPort %s: a process of the node uses the port at %s; use another port, or stop that process", p, all[at]).
+		At("", "runtimeConfig.portMappings")
+}
+
+// takes reports whether a host port takes packets from a socket at an address. A host port at
+// all addresses of the node leaves those of the loopback alone.
+func (p place) takes(a netip.Addr) bool {
+	switch {
+	case p.address.Is4() != a.Is4():
+		return false
+	case p.address.IsUnspecified():
+		return !a.IsLoopback() && !a.IsMulticast()
+	}
+	return a.IsUnspecified() || a == p.address
+}
