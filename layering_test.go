@@ -49,7 +49,14 @@ var mayImport = map[string][]string{
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
 		"loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node", "loxilightd/internal/pods", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
-	"loxilight-agent": {"api", "api/client", "loxilight-agent/internal/agent", "loxilight-agent/internal/config", "loxilight-agent/internal/kube"},
+	"loxilight-agent": {
+		"api", "api/client", "loxilight-agent/internal/agent", "loxilight-agent/internal/config", "loxilight-agent/internal/controller",
+		"loxilight-agent/internal/kube",
+	},
+	"loxilight-agent/internal/controller": {
+		"loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/kube", "loxilight-agent/internal/pools",
+		"loxilight-agent/internal/services",
+	},
 	"loxilight-agent/internal/agent": {
 		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/keeper", "loxilight-agent/internal/kube",
 		"loxilight-agent/internal/metrics", "loxilight-agent/internal/nodes", "loxilight-agent/internal/pools", "loxilight-agent/internal/servicehealth", "loxilight-agent/internal/services",

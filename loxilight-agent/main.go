@@ -23,6 +23,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/agent"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/controller"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 )
 
@@ -49,7 +50,8 @@ const daemonTimeout = 30 * time.Second
 // options are what the command line says.
 type options struct {
 	config, node, kubeconfig, socket string
-	version, check                   bool
+	health                           string // replaces health.listen; "": it does not
+	version, check, controller       bool
 }
 
 func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
@@ -59,6 +61,8 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "`NAME` of this node in the cluster; default: $NODE_NAME, or the name of the host")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` that says where the API server is; default: $KUBECONFIG, or as a pod of the cluster")
 	flags.StringVar(&o.socket, "socket", api.ControlSocket, "control socket of loxilightd, a `URL`")
+	flags.BoolVar(&o.controller, "controller", false, "give out addresses of pools for the whole cluster, and nothing else: no daemon is needed")
+	flags.StringVar(&o.health, "health-listen", "", "answer probes at `ADDRESS` in place of health.listen of the configuration")
 	flags.BoolVar(&o.check, "check", false, "read the configuration, say what is wrong with it, and stop")
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -91,9 +95,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if o.check {
 		return 0
 	}
+	if o.health != "" {
+		cfg.Health.Listen = o.health
+	}
 	log := newLogger(stderr, cfg)
 	kube.TameLibraries(log)
-	if err := work(ctx, &o, cfg, log); err != nil {
+	do := work
+	if o.controller {
+		do = control
+	}
+	if err := do(ctx, &o, cfg, log); err != nil {
 		log.Error("loxilight-agent ends", slog.Any("error", err))
 		return exitFailed
 	}
@@ -121,6 +132,29 @@ func work(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger)
 	a := agent.New(agent.Options{Config: cfg, NodeName: o.node, Kube: k, Daemon: daemon, Log: log, Version: version})
 	a.Run(ctx)
 	log.Info("loxilight-agent ends; what is in force goes on")
+	return nil
+}
+
+// control gives out addresses, in place of what an agent does for its node.
+func control(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger) error {
+	name := os.Getenv("POD_NAME")
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return fmt.Errorf("name of this host: %w; set POD_NAME", err)
+		}
+	}
+	k, err := kube.New(kube.Options{Kubeconfig: o.kubeconfig, APIServer: cfg.APIServer, UserAgent: "loxilight-controller/" + version})
+	if err != nil {
+		return err
+	}
+	c, err := controller.New(controller.Options{Config: cfg, Name: name, Kube: k, Log: log})
+	if err != nil {
+		return err
+	}
+	log.Info("loxilight-controller starts", slog.String("version", version), slog.String("name", name), slog.String("api_server", k.Host))
+	c.Run(ctx)
+	log.Info("loxilight-controller ends")
 	return nil
 }
 

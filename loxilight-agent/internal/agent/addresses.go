@@ -3,107 +3,16 @@
 package agent
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
-
-// reasonAddresses is of events about addresses that a Service does not get.
-const reasonAddresses = "LoxilightNoAddress"
-
-// One agent gives out addresses, the one that holds the lease. settle is how long a new
-// one waits for what the one before did to be told.
-const (
-	leaseName     = "loxilight-addresses"
-	leaseDuration = 15 * time.Second
-	leaseTry      = 3 * time.Second
-	settle        = 2 * time.Second
-	assignPause   = 100 * time.Millisecond // between two rounds: what the last one did is told meanwhile
-)
-
-// namespace is that of the agent's pod, where its lease is.
-func namespace() string {
-	if name := os.Getenv("POD_NAMESPACE"); name != "" {
-		return name
-	}
-	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); err == nil {
-		return strings.TrimSpace(string(text))
-	}
-	return "kube-system"
-}
-
-// giveOut gives out addresses, as long as this agent is the one that does.
-func (a *Agent) giveOut(ctx context.Context) {
-	if len(a.o.Config.LoadBalancer.Pools) == 0 || !a.awaitLists(ctx) {
-		return
-	}
-	lease := &kube.Lease{Client: a.o.Kube, Namespace: namespace(), Name: leaseName, Holder: a.o.NodeName, Duration: leaseDuration}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		_ = lease.Release(ctx) // somebody else takes it a little later then
-	}()
-	told := map[string]string{} // problems, by namespace/name
-	for {
-		if err := lease.Try(ctx); err != nil && ctx.Err() == nil {
-			a.log.Debug("the lease for giving out addresses could not be taken", slog.Any("error", err))
-		}
-		if since := lease.Held(); !since.IsZero() && time.Since(since) > settle {
-			a.assign(ctx, told)
-		}
-		if !sleep(ctx, assignPause) {
-			return
-		}
-		select {
-		case <-a.balancers:
-		case <-time.After(leaseTry):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// assign writes the addresses of Services that do not have theirs.
-func (a *Agent) assign(ctx context.Context, told map[string]string) {
-	now := map[string]string{}
-	for _, as := range a.pools.Assign(a.services.All()) {
-		s := as.Service
-		key := kube.Key(s.Namespace, s.Name)
-		if as.Problem != "" {
-			now[key] = as.Problem
-			if told[key] != as.Problem {
-				a.complain(aboutService(s), reasonAddresses, errors.New(as.Problem))
-			}
-		}
-		if !as.Changed() {
-			continue
-		}
-		err := a.o.Kube.PatchServiceAddresses(ctx, s, as.Addresses, pools.Manager)
-		switch {
-		case err == nil:
-			a.log.Info("a service has its addresses", slog.String("service", key), slog.Any("addresses", as.Addresses))
-		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil: // it has changed meanwhile, and that comes
-		default:
-			a.log.Warn("the addresses of a service could not be written; it is tried again", slog.String("service", key), slog.Any("error", err))
-		}
-	}
-	clear(told)
-	for key, problem := range now {
-		told[key] = problem
-	}
-}
 
 // announces says whether a node may announce addresses of load balancers.
 func announces(n *corev1.Node) bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/controller"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
@@ -33,16 +34,23 @@ func (w *world) ingress(name string) string {
 	return strings.Join(words, " ")
 }
 
-// TestAddressesFromPools: one of two agents gives them out; when it goes, the other one does.
+// TestAddressesFromPools: one of two controllers gives them out; when it goes, the other one
+// does. Agents alone give out nothing.
 func TestAddressesFromPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.config.LoadBalancer.Pools = []config.Pool{{Name: "lan", Addresses: []string{"203.0.113.16/30"}}}
 	other := &world{t: t, kube: w.kube, daemon: newDaemon(t), config: w.config, log: w.log, name: "n2"}
 	w.kube.Set(balancer("a", "10.96.0.7"))
-	_, stop := w.agent()
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes shop/a")
+	if w.ingress("a") != "" || w.kube.Calls("patch services") > 0 || w.kube.Calls("get leases") > 0 {
+		t.Error("an agent gives out addresses")
+	}
+	stop := w.controller("c1")
 	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })
 	other.agent()
+	w.controller("c2")
 	spec := func(d *daemon, name, address string) string {
 		return d.has()["Service/shop/"+name+"/loadbalancer/"+address]
 	}
@@ -65,7 +73,7 @@ func TestAddressesFromPools(t *testing.T) {
 	eventually(t, "the other node announces it", func() bool { return announced("a", "203.0.113.16") == rest })
 	stop()
 	w.kube.Set(balancer("b", "10.96.0.8"))
-	eventually(t, "b has an address, from the other agent", func() bool { return w.ingress("b") == "203.0.113.17" })
+	eventually(t, "b has an address, from the other controller", func() bool { return w.ingress("b") == "203.0.113.17" })
 	greedy := balancer("c", "10.96.0.9")
 	greedy.Spec.LoadBalancerIP = "192.0.2.77"
 	w.kube.Set(greedy)
@@ -75,7 +83,7 @@ func TestAddressesFromPools(t *testing.T) {
 // told says whether an event of addresses of a Service has a text in it.
 func (w *world) told(name, text string) bool {
 	for _, e := range w.kube.Events() {
-		if e.Reason == reasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
+		if e.Reason == controller.ReasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
 			return true
 		}
 	}
@@ -90,11 +98,11 @@ func TestPoolMadeSmaller(t *testing.T) {
 	foreign := balancer("cloud", "10.96.0.8")
 	foreign.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.77"}}
 	w.kube.Set(balancer("a", "10.96.0.7"), foreign)
-	_, stop := w.agent()
+	stop := w.controller("c1")
 	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })
 	stop()
 	w.config.LoadBalancer.Pools[0].Addresses = []string{"203.0.113.18-203.0.113.19"}
-	w.agent()
+	w.controller("c1")
 	eventually(t, "an event says that nobody announces it", func() bool { return w.told("a", "203.0.113.16 belongs to no pool any more") })
 	w.kube.Set(balancer("b", "10.96.0.9"))
 	eventually(t, "b has an address", func() bool { return w.ingress("b") == "203.0.113.18" })
@@ -116,6 +124,7 @@ func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	s.Spec.ExternalTrafficPolicy, s.Spec.LoadBalancerIP = corev1.ServiceExternalTrafficPolicyLocal, "203.0.113.18"
 	w.kube.Set(s)
 	w.agent()
+	w.controller("c1")
 	local := func(node string) {
 		of := slice("shop", "a", "a-1", "10.244.1.5")
 		of.Endpoints[0].NodeName = &node
@@ -170,8 +179,7 @@ func TestAddressesWaitForTheAPIServer(t *testing.T) {
 		return true
 	})
 	w.kube.Set(balancer("a", "10.96.0.7"))
-	w.agent()
-	w.inStep(api.KindService, "default/kubernetes shop/a")
+	w.controller("c1")
 	eventually(t, "the lease was asked for", func() bool { return w.kube.Calls("get leases") > 0 })
 	w.kube.Fault(nil)
 	eventually(t, "a has an address", func() bool { return w.ingress("a") == "203.0.113.16" })

@@ -23,6 +23,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/servicehealth"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
 // Options of an [Agent].
@@ -52,10 +53,9 @@ type Agent struct {
 	figures  *figures
 	health   *servicehealth.Server // of Services whose load balancers ask for local endpoints
 
-	known     atomic.Pointer[[]string] // addresses of the API servers; nil: the cluster has not told any
-	before    func() []string          // the same, as an agent of before knew them
-	pools     *pools.Pools             // nil: there are none
-	balancers chan struct{}            // a Service of type LoadBalancer has changed
+	known  atomic.Pointer[[]string] // addresses of the API servers; nil: the cluster has not told any
+	before func() []string          // the same, as an agent of before knew them
+	pools  *pools.Pools             // nil: there are none
 
 	// Of the goroutine of Run.
 	keeper     *keeper.Keeper
@@ -65,7 +65,7 @@ type Agent struct {
 
 // New makes an agent, which does not do anything yet.
 func New(o Options) *Agent {
-	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState(), balancers: make(chan struct{}, 1)}
+	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState()}
 	if configured := o.Config.LoadBalancer.Pools; len(configured) > 0 {
 		var err error
 		if a.pools, err = pools.New(configured); err != nil {
@@ -73,13 +73,13 @@ func New(o Options) *Agent {
 		}
 	}
 	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
-	services := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
+	all := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
 	if o.Config.ServiceProxyName == "" { // of those of another name there need not be any
-		services.Check = neverEmpty[corev1.Service]("Services")
+		all.Check = kube.NeverEmpty[corev1.Service]("Services")
 	}
-	a.services = kube.NewStore(services)
+	a.services = kube.NewStore(all)
 	a.slices = kube.NewStore(kube.StoreOptions[packed]{
-		Convert: pack, Check: neverEmpty[packed]("EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
+		Convert: pack, Check: kube.NeverEmpty[packed]("EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
 	})
 	a.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-agent", o.NodeName)
 	a.keeper = keeper.New(keeper.Options{
@@ -104,12 +104,11 @@ func (a *Agent) Run(ctx context.Context) {
 	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })
 	all.Go(func() { health.Serve(ctx, a.log, "metrics", a.o.Config.Metrics.Listen, metricsHandler(a.Metrics())) })
 	all.Go(func() { watcher.Nodes(ctx, a.o.Kube, a.nodes) })
-	services, endpoints := selectorsOf(a.o.Config.ServiceProxyName)
-	all.Go(func() { watcher.Services(ctx, a.o.Kube, services, a.services) })
+	ours, endpoints := services.Selectors(a.o.Config.ServiceProxyName)
+	all.Go(func() { watcher.Services(ctx, a.o.Kube, ours, a.services) })
 	all.Go(func() { kube.EndpointSlices(ctx, watcher, a.o.Kube, endpoints, a.slices) })
 	all.Go(func() { a.events.Run(ctx) })
 	all.Go(func() { a.tellCondition(ctx) })
-	all.Go(func() { a.giveOut(ctx) })
 	if !a.awaitLists(ctx) {
 		return
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testkube"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/controller"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 )
@@ -211,6 +212,23 @@ func (w *world) agent() (*Agent, func()) {
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	w.t.Cleanup(stop)
 	return a, stop
+}
+
+// controller starts a process that gives out addresses; the function ends it.
+func (w *world) controller(name string) func() {
+	w.t.Helper()
+	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg := *w.config // as it is now
+	c, err := controller.New(controller.Options{Config: &cfg, Name: name, Kube: w.client(), Log: log})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	stop := sync.OnceFunc(func() { cancel(); <-done })
+	w.t.Cleanup(stop)
+	return stop
 }
 
 // client is one of the API server.

@@ -29,6 +29,7 @@ const (
 	itemService                  // by namespace/name
 	itemAll                      // everything: this node has changed
 	itemAnnounce                 // addresses of load balancers: the nodes that share them have changed
+	itemReserved                 // addresses of nodes or subnets of pods have changed: no Service may have them
 )
 
 func newQueue() *queue { return &queue{items: map[item]time.Time{}, wake: make(chan struct{}, 1)} }

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -12,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
@@ -32,37 +29,6 @@ type translator struct {
 	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
 }
 
-// selectorsOf choose the Services and EndpointSlices that are ours to look at. Whose a
-// Service is its own label says: that of slices is a copy, which those lack that were not
-// made for a Service's selector. Without a name it is as with kube-proxy, which leaves out
-// slices that have the label.
-func selectorsOf(proxyName string) (services, slices labels.Selector) {
-	must := func(name string, op selection.Operator, values ...string) labels.Requirement {
-		r, err := labels.NewRequirement(name, op, values)
-		if err != nil {
-			panic(err) // the names are constants, and the value was checked
-		}
-		return *r
-	}
-	all := labels.NewSelector().Add(must(corev1.IsHeadlessService, selection.DoesNotExist))
-	if proxyName == "" {
-		unnamed := all.Add(must(labelProxyName, selection.DoesNotExist))
-		return unnamed, unnamed
-	}
-	return all.Add(must(labelProxyName, selection.Equals, proxyName)), all
-}
-
-// neverEmpty refuses an empty list of what each cluster has: the API server itself has a
-// Service and an EndpointSlice.
-func neverEmpty[T any](resource string) func([]*T) error {
-	return func(list []*T) error {
-		if len(list) == 0 {
-			return fmt.Errorf("%w: no %s at all, not even those of the API server itself", kube.ErrImplausible, resource)
-		}
-		return nil
-	}
-}
-
 // serviceOf returns namespace/name of the service of a slice; empty: it has none.
 func serviceOf(s *packed) string {
 	if name := s.Labels[discoveryv1.LabelServiceName]; name != "" {
@@ -75,12 +41,6 @@ func serviceOf(s *packed) string {
 func (a *Agent) serviceChanged(old, now *corev1.Service) {
 	s := either(now, old)
 	a.queue.put(item{itemService, kube.Key(s.Namespace, s.Name)}, time.Time{})
-	if s.Spec.Type == corev1.ServiceTypeLoadBalancer || old != nil && old.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		select {
-		case a.balancers <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // sliceChanged is called for each change of an EndpointSlice.
@@ -152,6 +112,7 @@ func (a *Agent) newTranslator(node *corev1.Node) *translator {
 		t.announcers = a.announcers()
 		t.node.Pool = func(ip netip.Addr) (ours, here bool) { return a.pools.Has(ip), t.here[ip] }
 	}
+	t.node.Policy = a.policy()
 	if a.translator != nil {
 		t.problems = a.translator.problems
 	}

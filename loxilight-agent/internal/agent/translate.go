@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
 // Groups of objects: what one thing of the cluster becomes.
@@ -30,6 +31,9 @@ func (a *Agent) nodeChanged(old, now *corev1.Node) {
 	}
 	if announces(old) != announces(now) && a.pools != nil {
 		a.queue.put(item{kind: itemAnnounce}, time.Time{})
+	}
+	if !services.NewReserved(listOf(old)).Equal(services.NewReserved(listOf(now))) {
+		a.queue.put(item{kind: itemReserved}, time.Time{})
 	}
 	name := either(old, now).Name
 	if name == a.o.NodeName {
@@ -74,6 +78,8 @@ func (a *Agent) translate() {
 			a.translateService(i.key, since)
 		case itemAnnounce:
 			a.announceAnew()
+		case itemReserved:
+			a.reserveAnew()
 		}
 	}
 }

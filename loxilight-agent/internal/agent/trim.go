@@ -61,7 +61,7 @@ func trimNode(n *corev1.Node) {
 }
 
 func trimService(s *corev1.Service) {
-	given := givenHere(s)
+	given := pools.Given(s)
 	trimMeta(&s.ObjectMeta, func(name string) bool {
 		return name == labelProxyName || name == corev1.IsHeadlessService
 	}, func(name string) bool {
@@ -70,20 +70,6 @@ func trimService(s *corev1.Service) {
 	s.ManagedFields = given
 	s.Spec.Selector = nil
 	s.Status.Conditions = nil
-}
-
-// written is what is kept of an agent's fields. It is read only.
-var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
-
-// givenHere returns what says that the addresses in the status of a Service were written by
-// an agent; nil: nothing does.
-func givenHere(s *corev1.Service) []metav1.ManagedFieldsEntry {
-	for _, f := range s.ManagedFields {
-		if f.Manager == pools.Manager && f.Subresource == "status" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:ingress":`) {
-			return []metav1.ManagedFieldsEntry{{Manager: f.Manager, Subresource: f.Subresource, FieldsV1: written}}
-		}
-	}
-	return nil
 }
 
 const labelProxyName = "service.kubernetes.io/service-proxy-name"

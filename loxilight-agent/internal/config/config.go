@@ -34,6 +34,7 @@ type Config struct {
 	Masquerade       Masquerade   `yaml:"masquerade"`
 	NodePorts        NodePorts    `yaml:"nodePorts"`
 	LoadBalancer     LoadBalancer `yaml:"loadBalancer"`
+	ExternalIPs      ExternalIPs  `yaml:"externalIPs"`
 	IdleTimeout      IdleTimeout  `yaml:"idleTimeout"`
 	ServiceProxyName string       `yaml:"serviceProxyName"` // label service.kubernetes.io/service-proxy-name of the Services that are ours
 	Health           Listen       `yaml:"health"`
@@ -65,6 +66,14 @@ type NodePorts struct {
 type LoadBalancer struct {
 	Pools    []Pool `yaml:"pools"`
 	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
+	// Allowed are prefixes of addresses that other controllers write into the status of
+	// Services. Empty: without pools all addresses are served, with pools those of the pools.
+	Allowed []string `yaml:"allowed"`
+}
+
+// ExternalIPs says which addresses Services may name in spec.externalIPs.
+type ExternalIPs struct {
+	Allowed []string `yaml:"allowed"` // prefixes; empty: none
 }
 
 // IdleTimeout is after how long connections to Services end that carried nothing.
@@ -139,6 +148,13 @@ var devicePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,12}$`)
 func (c *Config) check() error {
 	if u, err := url.Parse(c.APIServer); c.APIServer != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
 		return fmt.Errorf("apiServer: %q is no URL, want https://ADDRESS:PORT", c.APIServer)
+	}
+	for key, prefixes := range map[string][]string{"externalIPs.allowed": c.ExternalIPs.Allowed, "loadBalancer.allowed": c.LoadBalancer.Allowed} {
+		for i, p := range prefixes {
+			if !isPrefix(p) {
+				return fmt.Errorf("%s[%d]: %q is not a prefix, such as 198.51.100.0/24", key, i, p)
+			}
+		}
 	}
 	if err := c.Tunnel.check(); err != nil {
 		return fmt.Errorf("tunnel.%w", err)
@@ -224,6 +240,17 @@ func (l *LoadBalancer) check() error {
 		}
 	}
 	return nil
+}
+
+// Prefixes parses prefixes that were checked when the configuration was read.
+func Prefixes(texts []string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes
 }
 
 func isPrefix(s string) bool { _, err := netip.ParsePrefix(s); return err == nil }

@@ -29,7 +29,8 @@ apiServer: https://192.0.2.4:6443
 tunnel: {type: geneve, vni: 7, port: 6082, mtu: 1400, device: hsg}
 masquerade: {enabled: false, except: [10.0.0.0/8, 192.0.2.9]}
 nodePorts: {addresses: [192.0.2.0/24, "2001:db8::/64"]}
-loadBalancer: {pools: [{name: lan, addresses: [198.51.100.16/28, 203.0.113.5-203.0.113.9]}], announce: false}
+loadBalancer: {pools: [{name: lan, addresses: [198.51.100.16/28, 203.0.113.5-203.0.113.9]}], announce: false, allowed: [192.0.2.128/25]}
+externalIPs: {allowed: [198.51.100.64/26, "2001:db8:9::/64"]}
 idleTimeout: {tcp: 90m, udp: 45s, sctp: 1h}
 serviceProxyName: edge
 health: {listen: "127.0.0.1:1256"}
@@ -44,7 +45,8 @@ log: {level: debug, format: json}
 		Tunnel:       Tunnel{Type: "geneve", VNI: 7, Port: 6082, MTU: 1400, Device: "hsg"},
 		Masquerade:   Masquerade{Except: []string{"10.0.0.0/8", "192.0.2.9"}},
 		NodePorts:    NodePorts{Addresses: []string{"192.0.2.0/24", "2001:db8::/64"}},
-		LoadBalancer: LoadBalancer{Pools: []Pool{{Name: "lan", Addresses: []string{"198.51.100.16/28", "203.0.113.5-203.0.113.9"}}}},
+		LoadBalancer: LoadBalancer{Pools: []Pool{{Name: "lan", Addresses: []string{"198.51.100.16/28", "203.0.113.5-203.0.113.9"}}}, Allowed: []string{"192.0.2.128/25"}},
+		ExternalIPs:  ExternalIPs{Allowed: []string{"198.51.100.64/26", "2001:db8:9::/64"}},
 		IdleTimeout:  IdleTimeout{TCP: 90 * time.Minute, UDP: 45 * time.Second, SCTP: time.Hour},
 
 		ServiceProxyName: "edge",
@@ -67,6 +69,8 @@ func TestWrongConfiguration(t *testing.T) {
 		"nodePorts: {addresses: [192.0.2.1]}": "nodePorts.addresses[0]",
 		"loadBalancer: {pools: [{name: a, addresses: [10.0.0.9-10.0.0.1]}]}": "loadBalancer.pools[0].addresses[0]",
 		"loadBalancer: {pools: [{addresses: [10.0.0.1]}]}":                   "loadBalancer.pools[0].name",
+		"externalIPs: {allowed: [198.51.100.7]}":                             "externalIPs.allowed[0]",
+		"loadBalancer: {allowed: [10.0.0.0/8, all]}":                         "loadBalancer.allowed[1]",
 		"idleTimeout: {tcp: 0s}":                                             "idleTimeout.tcp: 0s",
 		"idleTimeout: {udp: 999ms}":                                          "idleTimeout.udp",
 		"idleTimeout: {sctp: 169h}":                                          "idleTimeout.sctp",

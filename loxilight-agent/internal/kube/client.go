@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -102,6 +103,9 @@ func load(o Options) (*rest.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 		}
+		if u, err := url.Parse(cfg.Host); err == nil && u.Scheme == "http" && hasSecret(cfg) {
+			return nil, fmt.Errorf("kubeconfig %s: %q is refused: its credentials are sent to https:// only", path, cfg.Host)
+		}
 		return cfg, nil
 	}
 	cfg, err := inCluster(o.APIServer)
@@ -111,8 +115,17 @@ func load(o Options) (*rest.Config, error) {
 	return cfg, nil
 }
 
+// hasSecret reports whether requests carry a secret that everybody on the way could read.
+func hasSecret(cfg *rest.Config) bool {
+	return cfg.BearerToken != "" || cfg.BearerTokenFile != "" || cfg.Password != "" || cfg.AuthProvider != nil || cfg.ExecProvider != nil
+}
+
 // inCluster is rest.InClusterConfig for pods that may lack the service's address, too.
 func inCluster(server string) (*rest.Config, error) {
+	if u, err := url.Parse(server); server != "" && (err != nil || u.Scheme != "https") {
+		return nil, fmt.Errorf("apiServer %q is refused: the token of the pod is sent to https:// only; "+
+			"set apiServer to https://ADDRESS:PORT, or give a kubeconfig", server)
+	}
 	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if server == "" && (host == "" || port == "") {

@@ -70,6 +70,17 @@ func NewStore[T any](o StoreOptions[T]) *Store[T] {
 	}
 }
 
+// NeverEmpty refuses an empty list of a resource that every cluster has: the API server
+// itself has a Service and an EndpointSlice.
+func NeverEmpty[T any](resource string) func([]*T) error {
+	return func(list []*T) error {
+		if len(list) == 0 {
+			return fmt.Errorf("%w: no %s at all, not even those of the API server itself", ErrImplausible, resource)
+		}
+		return nil
+	}
+}
+
 // Key is namespace/name, or the name of what is in no namespace.
 func Key(namespace, name string) string {
 	if namespace == "" {

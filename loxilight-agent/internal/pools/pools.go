@@ -35,6 +35,21 @@ const (
 // knows that they were given out here.
 const Manager = "loxilight-agent"
 
+// written is what is kept of the controller's fields. It is read only.
+var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
+
+// Given returns what says that the addresses in the status of a Service were given out
+// here; nil: nothing does.
+func Given(s *corev1.Service) []metav1.ManagedFieldsEntry {
+	for _, f := range s.ManagedFields {
+		if f.Manager == Manager && f.Subresource == "status" && f.FieldsV1 != nil &&
+			strings.Contains(f.FieldsV1.GetRawString(), `"f:ingress":`) {
+			return []metav1.ManagedFieldsEntry{{Manager: f.Manager, Subresource: f.Subresource, FieldsV1: written}}
+		}
+	}
+	return nil
+}
+
 // Pools are sets of addresses. They do not change.
 type Pools struct{ pools []pool }
 
@@ -145,8 +160,7 @@ func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 // lost returns the addresses that a Service without class has from a pool that has them no
 // more. They may be its clients' for long, and so they are not changed for it.
 func (p *Pools) lost(s *corev1.Service) []netip.Addr {
-	given := slices.ContainsFunc(s.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == Manager })
-	if !given || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
+	if Given(s) == nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
 		return nil
 	}
 	return slices.DeleteFunc(Ingress(s), p.Has)

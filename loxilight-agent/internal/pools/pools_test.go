@@ -69,7 +69,7 @@ func deleted(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{} }
 
 // given marks what was given out here, and not by somebody else.
 func given(s *corev1.Service) {
-	s.ManagedFields = append(s.ManagedFields, metav1.ManagedFieldsEntry{Manager: Manager})
+	s.ManagedFields = append(s.ManagedFields, metav1.ManagedFieldsEntry{Manager: Manager, Subresource: "status", FieldsV1: written})
 }
 
 func plain(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }

@@ -11,14 +11,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Claims knows which service has which frontend. One that several want is that of the
-// service that the cluster gave it to as cluster IP or node port, among equals that
-// of the oldest, and then of the first by name. A service that lost one gets it when the
-// winner goes. The zero value is ready for use. Not safe for concurrent use.
+// Claims knows which Service has which frontend. The cluster's own assignments come first
+// (cluster IPs, node ports), then addresses of pools, then other addresses in a status, then
+// external IPs. Among equals the oldest Service wins, then the first by name. An address of
+// a pool belongs to the Service that holds it on all ports: no other Service gets a port of
+// it, also where the holder does not use that port. A Service that lost a frontend gets it
+// when the winner goes. The zero value is ready for use. Not safe for concurrent use.
 type Claims struct {
 	services map[Key]*claim
 	holders  map[claimKey]*claim
-	rivals   map[claimKey][]*claim // of frontends that several want, all of them
+	rivals   map[claimKey][]*claim   // of frontends that several want, all of them
+	at       map[netip.Addr][]*claim // claims on addresses that the cluster did not give out
 }
 
 // claimKey is a frontend, compared by what it is.
@@ -36,27 +39,59 @@ type claim struct {
 	wants   []bid
 }
 
-// bid is one frontend that a service wants; given: the cluster gave it to the service.
+// rank orders bids for one frontend: the lowest one wins, whatever the age of the Service.
+type rank uint8
+
+const (
+	rankGiven    rank = iota // a cluster IP or node port, which the cluster gave to the Service
+	rankPool                 // an address of a pool, in the Service's status
+	rankStatus               // another address in the Service's status, written by a controller
+	rankExternal             // an external IP: whoever may edit the Service writes it
+	rankNone                 // no bid
+)
+
+// bid is one frontend that a service wants.
 type bid struct {
-	key   claimKey
-	given bool
+	key  claimKey
+	rank rank
 }
 
-func (c *claim) given(k claimKey) bool {
+func (c *claim) rank(k claimKey) rank {
 	for _, b := range c.wants {
 		if b.key == k {
-			return b.given
+			return b.rank
 		}
 	}
-	return false
+	return rankNone
 }
 
-// before says whether c goes before other, where both want k.
+// before reports whether c wins k over other.
 func (c *claim) before(other *claim, k claimKey) bool {
+	return cmp.Or(cmp.Compare(c.rank(k), other.rank(k)), c.compare(other)) < 0
+}
+
+// compare orders claims by age and name.
+func (c *claim) compare(other *claim) int {
 	return cmp.Or(
-		flag(!c.given(k), !other.given(k)), c.created.Compare(other.created),
+		c.created.Compare(other.created),
 		cmp.Compare(c.key.Namespace, other.key.Namespace), cmp.Compare(c.key.Name, other.key.Name),
-	) < 0
+	)
+}
+
+// addresses calls f once for each address of the claim that the cluster did not give out.
+func (c *claim) addresses(f func(netip.Addr)) {
+	var seen []netip.Addr
+	for _, b := range c.wants {
+		if a := b.key.addr.Addr(); b.rank != rankGiven && !slices.Contains(seen, a) {
+			seen = append(seen, a)
+			f(a)
+		}
+	}
+}
+
+// pooled reports whether the claim holds an address of a pool.
+func (c *claim) pooled(a netip.Addr) bool {
+	return slices.ContainsFunc(c.wants, func(b bid) bool { return b.rank == rankPool && b.key.addr.Addr() == a })
 }
 
 // Set tells of a service that is new or has changed, and returns the other services
@@ -67,7 +102,7 @@ func (c *Claims) Set(n *Node, s *corev1.Service) []Key {
 	next := &claim{key: key, created: s.CreationTimestamp.Time}
 	if n.Concerns(s) {
 		for _, w := range addressesOf(n, s).frontends(s) {
-			next.wants = append(next.wants, bid{keyOf(w.frontend), w.role == roleCluster || w.role == roleNodePort})
+			next.wants = append(next.wants, bid{keyOf(w.frontend), n.rank(w)})
 		}
 	}
 	old := c.services[key]
@@ -75,6 +110,20 @@ func (c *Claims) Set(n *Node, s *corev1.Service) []Key {
 		return nil
 	}
 	return c.change(key, old, next)
+}
+
+// rank returns the rank of a frontend that a Service wants.
+func (n *Node) rank(w wanted) rank {
+	switch {
+	case w.role == roleCluster || w.role == roleNodePort:
+		return rankGiven
+	case w.role == roleExternal:
+		return rankExternal
+	case n.inPool(w.addr.Addr()):
+		return rankPool
+	default:
+		return rankStatus
+	}
 }
 
 // Delete forgets a service, and returns the others that have won a frontend by it.
@@ -90,21 +139,18 @@ func (c *Claims) Delete(key Key) []Key {
 func (c *Claims) change(key Key, old, next *claim) []Key {
 	if c.services == nil {
 		c.services, c.holders, c.rivals = map[Key]*claim{}, map[claimKey]*claim{}, map[claimKey][]*claim{}
+		c.at = map[netip.Addr][]*claim{}
 	}
-	before := map[claimKey]Key{} // holders that are other services
-	note := func(k claimKey) {
-		if h := c.holders[k]; h != nil && h.key != key {
-			before[k] = h.key
+	touched := c.touched(old, next)
+	others := func(k claimKey) Key { // the service that serves it, unless it is this one
+		if h := c.holder(k); h != nil && h.key != key && h.rank(k) != rankNone {
+			return h.key
 		}
+		return Key{}
 	}
-	var touched []claimKey
-	for _, cl := range []*claim{old, next} {
-		if cl != nil {
-			for _, b := range cl.wants {
-				note(b.key)
-				touched = append(touched, b.key)
-			}
-		}
+	before := make([]Key, len(touched))
+	for i, k := range touched {
+		before[i] = others(k)
 	}
 	if old != nil {
 		c.withdraw(old)
@@ -115,26 +161,51 @@ func (c *Claims) change(key Key, old, next *claim) []Key {
 		c.enter(next)
 	}
 	var affected []Key
-	for _, k := range touched {
-		was, after := before[k], Key{}
-		if h := c.holders[k]; h != nil && h.key != key {
-			after = h.key
-		}
-		if was != after {
-			for _, other := range []Key{was, after} {
-				if other != (Key{}) && !slices.Contains(affected, other) {
-					affected = append(affected, other)
-				}
-			}
+	for i, k := range touched {
+		if after := others(k); after != before[i] {
+			affected = append(affected, before[i], after)
 		}
 	}
 	slices.SortFunc(affected, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	return affected
+	affected = slices.Compact(affected)
+	return slices.DeleteFunc(affected, func(k Key) bool { return k == (Key{}) })
+}
+
+// touched lists the frontends whose holder may change: those of both versions of a Service,
+// and all others of the addresses of pools that one of them holds.
+func (c *Claims) touched(versions ...*claim) (keys []claimKey) {
+	seen := map[claimKey]bool{}
+	add := func(k claimKey) {
+		if !seen[k] {
+			seen[k] = true
+			keys = append(keys, k)
+		}
+	}
+	for _, cl := range versions {
+		if cl == nil {
+			continue
+		}
+		for _, b := range cl.wants {
+			add(b.key)
+			if b.rank != rankPool {
+				continue
+			}
+			for _, rival := range c.at[b.key.addr.Addr()] {
+				for _, other := range rival.wants {
+					if other.key.addr.Addr() == b.key.addr.Addr() {
+						add(other.key)
+					}
+				}
+			}
+		}
+	}
+	return keys
 }
 
 func (c *Claims) enter(cl *claim) {
+	cl.addresses(func(a netip.Addr) { c.at[a] = append(c.at[a], cl) })
 	for _, b := range cl.wants {
 		holder := c.holders[b.key]
 		if holder == nil {
@@ -152,6 +223,12 @@ func (c *Claims) enter(cl *claim) {
 }
 
 func (c *Claims) withdraw(cl *claim) {
+	cl.addresses(func(a netip.Addr) {
+		c.at[a] = slices.DeleteFunc(c.at[a], func(r *claim) bool { return r == cl })
+		if len(c.at[a]) == 0 {
+			delete(c.at, a)
+		}
+	})
 	for _, b := range cl.wants {
 		rest := slices.DeleteFunc(c.rivals[b.key], func(r *claim) bool { return r == cl })
 		switch len(rest) {
@@ -173,9 +250,32 @@ func (c *Claims) withdraw(cl *claim) {
 	}
 }
 
+// owner returns the claim that holds an address of a pool; nil: none does.
+func (c *Claims) owner(a netip.Addr) (owner *claim) {
+	for _, cl := range c.at[a] {
+		if cl.pooled(a) && (owner == nil || cl.compare(owner) < 0) {
+			owner = cl
+		}
+	}
+	return owner
+}
+
+// holder returns the claim that has a frontend, or that keeps others from it because it
+// holds the address; nil: there is none.
+func (c *Claims) holder(k claimKey) *claim {
+	h := c.holders[k]
+	if h == nil || h.rank(k) == rankGiven {
+		return h
+	}
+	if owner := c.owner(k.addr.Addr()); owner != nil {
+		return owner
+	}
+	return h
+}
+
 // Holder returns the service that has a frontend.
 func (c *Claims) Holder(addr netip.AddrPort, proto corev1.Protocol) (Key, bool) {
-	h := c.holders[keyOf(frontend{addr, proto})]
+	h := c.holder(keyOf(frontend{addr, proto}))
 	if h == nil {
 		return Key{}, false
 	}

@@ -57,7 +57,8 @@ type wanted struct {
 // addresses are those of a service, of the families that it has.
 type addresses struct {
 	cluster, nodePort, balancer, external []netip.Addr
-	bad                                   []string // what is no address of a station
+	bad                                   []string // texts that are not the address of a host
+	refused                               []string // addresses that are not served, each with the reason
 }
 
 // addressesOf reads the addresses of a service. A family without cluster address has
@@ -87,16 +88,26 @@ func addressesOf(n *Node, s *corev1.Service) *addresses {
 		if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
 		}
-		if addr, ok := a.parse("ingress address", ingress.IP); ok {
+		addr, ok := a.parse("ingress address", ingress.IP)
+		if ok && !a.refuse("ingress address", addr, n.refusesIngress(s, addr)) {
 			add(&a.balancer, addr)
 		}
 	}
 	for _, text := range s.Spec.ExternalIPs {
-		if addr, ok := a.parse("external IP", text); ok {
+		addr, ok := a.parse("external IP", text)
+		if ok && !a.refuse("external IP", addr, n.refusesExternal(addr)) {
 			add(&a.external, addr)
 		}
 	}
 	return a
+}
+
+// refuse notes that an address is not served, unless why is empty.
+func (a *addresses) refuse(what string, addr netip.Addr, why string) bool {
+	if why != "" && len(a.refused) < maxTold {
+		a.refused = append(a.refused, what+" "+addr.String()+" is refused: "+why)
+	}
+	return why != ""
 }
 
 // parse reads an address, and remembers what is none.

@@ -17,7 +17,7 @@ import (
 
 // thisNode is a node of both families in zone "east".
 func thisNode() *Node {
-	return NewNode(&corev1.Node{
+	n := NewNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n3", Labels: map[string]string{corev1.LabelTopologyZone: "east"}},
 		Spec:       corev1.NodeSpec{PodCIDR: "10.244.3.0/24", PodCIDRs: []string{"10.244.3.0/24", "2001:db8:3::/64"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
@@ -27,6 +27,8 @@ func thisNode() *Node {
 			{Type: corev1.NodeExternalIP, Address: "198.51.100.43"},
 		}},
 	}, nil)
+	n.Policy.ExternalIPs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	return n
 }
 
 // clusterIP is shop/web on 10.96.0.7:80.

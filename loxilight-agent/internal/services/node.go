@@ -49,6 +49,8 @@ type Node struct {
 	// Pool says whether a load balancer's address was given out by us, and whether this
 	// node is to announce it now. nil: none was.
 	Pool func(netip.Addr) (ours, here bool)
+	// Policy decides which addresses Services may have.
+	Policy Policy
 }
 
 // NewNode reads a Node. nodePorts are prefixes that the addresses for node ports are

@@ -57,7 +57,7 @@ func TranslateService(n *Node, s *corev1.Service, slices []*discoveryv1.Endpoint
 		return Translation{}
 	}
 	t := &translator{node: n, service: s, slices: sortedSlices(slices), addresses: addressesOf(n, s)}
-	t.bad = t.addresses.bad
+	t.bad, t.problems = t.addresses.bad, t.addresses.refused
 	t.readRules()
 	list := t.won(t.addresses.frontends(s), claims)
 	for i := range s.Spec.Ports {
@@ -143,7 +143,9 @@ func (t *translator) won(list []wanted, claims *Claims) []wanted {
 		if !ok || holder == key {
 			return false
 		}
-		t.problems = append(t.problems, fmt.Sprintf("%s belongs to service %s", w.frontend, holder))
+		if len(t.problems) < maxTold {
+			t.problems = append(t.problems, fmt.Sprintf("%s belongs to service %s", w.frontend, holder))
+		}
 		return true
 	})
 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controller gives out addresses of pools to Services of type LoadBalancer. One
+// process of the cluster does so at a time, the holder of a lease. It runs beside the nodes'
+// agents with an account of its own, so that no account of a node can write the status of a
+// Service. It knows neither nodes nor the daemon.
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
+)
+
+// ReasonAddresses is the reason of events about addresses that a Service does not get.
+const ReasonAddresses = "LoxilightNoAddress"
+
+// LeaseName is the lease of the process that gives out addresses. A new holder waits for
+// settle, so that it sees what the last holder wrote.
+const (
+	LeaseName     = "loxilight-addresses"
+	leaseDuration = 15 * time.Second
+	leaseTry      = 3 * time.Second
+	settle        = 2 * time.Second
+	assignPause   = 100 * time.Millisecond // between two rounds: the watch reports the last one meanwhile
+)
+
+// liveness bounds how long a round may take before a new process may help.
+const liveness = 2 * time.Minute
+
+// Options of a [Controller].
+type Options struct {
+	Config *config.Config
+	Name   string // of this process among those that want the lease
+	Kube   *kube.Client
+	Log    *slog.Logger
+}
+
+// Controller gives out addresses. Make it with [New] and let it [Controller.Run].
+type Controller struct {
+	o        Options
+	pools    *pools.Pools
+	services *kube.Store[corev1.Service]
+	events   *kube.Recorder
+	changed  chan struct{} // a Service of type LoadBalancer has changed
+
+	mu     sync.Mutex
+	rounds time.Time // when the last round ended
+}
+
+// New makes a controller, which does not do anything yet.
+func New(o Options) (*Controller, error) {
+	p, err := pools.New(o.Config.LoadBalancer.Pools)
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{o: o, pools: p, changed: make(chan struct{}, 1), rounds: time.Now()}
+	all := kube.StoreOptions[corev1.Service]{Trim: trim, Changed: c.serviceChanged}
+	if o.Config.ServiceProxyName == "" { // there may be no Service with another name
+		all.Check = kube.NeverEmpty[corev1.Service]("Services")
+	}
+	c.services = kube.NewStore(all)
+	c.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-controller", o.Name)
+	return c, nil
+}
+
+// Run works until ctx ends, and gives up the lease then.
+func (c *Controller) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	all.Go(func() { health.Serve(ctx, c.o.Log, "health", c.o.Config.Health.Listen, health.Handler(c)) })
+	if len(c.o.Config.LoadBalancer.Pools) == 0 {
+		c.o.Log.Info("no pools are configured: there are no addresses to give out")
+		<-ctx.Done()
+		return
+	}
+	ours, _ := services.Selectors(c.o.Config.ServiceProxyName)
+	watcher := &kube.Watcher{Log: c.o.Log}
+	all.Go(func() { watcher.Services(ctx, c.o.Kube, ours, c.services) })
+	all.Go(func() { c.events.Run(ctx) })
+	for !c.synced() {
+		c.round()
+		select {
+		case <-c.services.Synced():
+		case <-time.After(leaseTry):
+		case <-ctx.Done():
+			return
+		}
+	}
+	c.giveOut(ctx)
+}
+
+// giveOut gives out addresses for as long as this process holds the lease.
+func (c *Controller) giveOut(ctx context.Context) {
+	lease := &kube.Lease{
+		Client: c.o.Kube, Namespace: Namespace(), Name: LeaseName, Holder: c.o.Name, Duration: leaseDuration,
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = lease.Release(ctx) // otherwise another process takes it a little later
+	}()
+	reported := map[string]string{} // problems, by namespace/name
+	for {
+		if err := lease.Try(ctx); err != nil && ctx.Err() == nil {
+			c.o.Log.Debug("the lease for giving out addresses could not be taken", slog.Any("error", err))
+		}
+		if since := lease.Held(); !since.IsZero() && time.Since(since) > settle {
+			c.assign(ctx, reported)
+		}
+		c.round()
+		select {
+		case <-time.After(assignPause):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-c.changed:
+		case <-time.After(leaseTry):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// assign writes the addresses of Services that do not have theirs.
+func (c *Controller) assign(ctx context.Context, reported map[string]string) {
+	now := map[string]string{}
+	for _, as := range c.pools.Assign(c.services.All()) {
+		s := as.Service
+		key := kube.Key(s.Namespace, s.Name)
+		if as.Problem != "" {
+			now[key] = as.Problem
+			if reported[key] != as.Problem {
+				c.complain(s, as.Problem)
+			}
+		}
+		if !as.Changed() {
+			continue
+		}
+		err := c.o.Kube.PatchServiceAddresses(ctx, s, as.Addresses, pools.Manager)
+		switch {
+		case err == nil:
+			c.o.Log.Info("a service has its addresses", slog.String("service", key), slog.Any("addresses", as.Addresses))
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil: // the watch reports the change
+		default:
+			c.o.Log.Warn("the addresses of a service could not be written; it is tried again", slog.String("service", key), slog.Any("error", err))
+		}
+	}
+	clear(reported)
+	for key, problem := range now {
+		reported[key] = problem
+	}
+}
+
+// complain reports that a Service does not have the addresses that it asks for.
+func (c *Controller) complain(s *corev1.Service, problem string) {
+	c.o.Log.Warn("no address", slog.String("namespace", s.Namespace), slog.String("name", s.Name), slog.String("error", problem))
+	c.events.Warn(corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID,
+	}, ReasonAddresses, problem)
+}
+
+// serviceChanged is called for each change of a Service.
+func (c *Controller) serviceChanged(old, now *corev1.Service) {
+	balancer := func(s *corev1.Service) bool { return s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer }
+	if !balancer(old) && !balancer(now) {
+		return
+	}
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// trim removes what giving out addresses does not need: there are thousands of Services.
+func trim(s *corev1.Service) {
+	given := pools.Given(s)
+	m := s.ObjectMeta
+	s.ObjectMeta = metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+		ResourceVersion: m.ResourceVersion, ManagedFields: given,
+	}
+	for _, name := range []string{pools.AnnotationAddresses, pools.AnnotationPool} {
+		if value, there := m.Annotations[name]; there {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, value)
+		}
+	}
+	s.Spec.Selector, s.Spec.Ports, s.Status.Conditions = nil, nil, nil
+}
+
+func (c *Controller) round() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rounds = time.Now()
+}
+
+func (c *Controller) synced() bool {
+	select {
+	case <-c.services.Synced():
+		return true
+	default:
+		return len(c.o.Config.LoadBalancer.Pools) == 0
+	}
+}
+
+// Live implements [health.Checks].
+func (c *Controller) Live() bool {
+	alive, _ := c.Alive()
+	return alive
+}
+
+// Alive implements [health.Checks].
+func (c *Controller) Alive() (bool, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.o.Config.LoadBalancer.Pools) == 0 || time.Since(c.rounds) < liveness, c.rounds
+}
+
+// Eligible implements [health.Checks]: no load balancer asks here.
+func (c *Controller) Eligible() bool { return true }
+
+// Readiness implements [health.Checks].
+func (c *Controller) Readiness() (ready bool, why string) {
+	if c.synced() {
+		return true, ""
+	}
+	return false, "the API server has not listed the Services yet"
+}
+
+// Namespace is the namespace of the pod, in which the lease is.
+func Namespace() string {
+	if name := os.Getenv("POD_NAMESPACE"); name != "" {
+		return name
+	}
+	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); err == nil {
+		return strings.TrimSpace(string(text))
+	}
+	return "kube-system"
+}
