@@ -69,7 +69,7 @@ var mayImport = map[string][]string{
 	"loxilight-agent/internal/nodes":         {"api", "loxilight-agent/internal/config"},
 	"loxilight-agent/internal/kube":          {},
 	"loxilight-agent/internal/services":      {"api"},
-	"loxilight-agent/internal/servicehealth": {"loxilight-agent/internal/services"},
+	"loxilight-agent/internal/servicehealth": {"loxilight-agent/internal/health", "loxilight-agent/internal/services"},
 
 	"loxilight-cni":         {"api", "api/client"},
 	"llcli":                 {"api", "api/client", "llcli/internal/cli"},

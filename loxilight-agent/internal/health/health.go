@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -63,10 +65,76 @@ func Handler(c Checks) http.Handler {
 // kube-proxy that is about to go, say.
 const (
 	requestTimeout = 5 * time.Second
-	idleTimeout    = time.Minute
 	maxHeader      = 16 << 10
 	retryAfter     = 5 * time.Second
 )
+
+// MaxConnections bounds the connections that one server has at a time. Each ends with its
+// first answer, or after the time limit of a request, so probes always get their turn.
+const MaxConnections = 64
+
+// NewServer makes a server for probes from outside: bounded time and headers, and one
+// request for each connection. Its listeners are to be made by [Bound].
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
+		IdleTimeout: requestTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	server.SetKeepAlivesEnabled(false)
+	return server
+}
+
+// Bound returns a listener with at most so many connections at a time. Where there are more,
+// the oldest is closed: a client that sends nothing cannot keep others out.
+func Bound(l net.Listener, connections int) net.Listener {
+	return &bounded{Listener: l, most: connections}
+}
+
+// bounded is a listener that knows its connections, the oldest first.
+type bounded struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	open []*boundedConn
+}
+
+// boundedConn leaves its listener's list when it is closed.
+type boundedConn struct {
+	net.Conn
+	of   *bounded
+	once sync.Once
+}
+
+// Accept implements [net.Listener].
+func (b *bounded) Accept() (net.Conn, error) {
+	conn, err := b.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &boundedConn{Conn: conn, of: b}
+	var oldest *boundedConn
+	b.mu.Lock()
+	if b.open = append(b.open, c); len(b.open) > b.most {
+		oldest = b.open[0]
+	}
+	b.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close() // its client is not served any more
+	}
+	return c, nil
+}
+
+// Close implements [net.Conn].
+func (c *boundedConn) Close() error {
+	c.once.Do(func() {
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
+		c.of.open = slices.DeleteFunc(c.of.open, func(o *boundedConn) bool { return o == c })
+	})
+	return c.Conn.Close()
+}
 
 // Serve listens on an address until ctx ends; empty: it does not. An address that is taken
 // is tried again.
@@ -77,7 +145,7 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 	for told := false; ; {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {
-			err = serve(ctx, listener, h)
+			err = serve(ctx, log, listener, h)
 		}
 		if ctx.Err() != nil {
 			return
@@ -94,13 +162,11 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 	}
 }
 
-func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
-	server := &http.Server{
-		Handler: h, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-	}
+func serve(ctx context.Context, log *slog.Logger, listener net.Listener, h http.Handler) error {
+	server := NewServer(h, log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who asks now gets no answer
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(Bound(listener, MaxConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)
 	}
 	return nil

@@ -19,17 +19,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// Bounds of a request, which comes from outside, and when a port that could not be
-// opened is tried again.
-const (
-	requestTimeout = 5 * time.Second
-	idleTimeout    = time.Minute
-	maxHeader      = 8 << 10
-	retryAfter     = 5 * time.Second
-)
+// retryAfter is when a port that could not be opened is tried again.
+const retryAfter = 5 * time.Second
 
 // Server has the ports of all services open. Safe for concurrent use.
 type Server struct {
@@ -170,14 +165,11 @@ func (s *Server) listen(key services.Key, sv *service) (problem string) {
 func (s *Server) serve(key services.Key, sv *service, l net.Listener) {
 	if sv.server == nil {
 		sv.open = map[netip.Addr]bool{}
-		sv.server = &http.Server{
-			Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }),
-			ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-			ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		}
+		answer := func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }
+		sv.server = health.NewServer(http.HandlerFunc(answer), s.log)
 	}
 	go func(server *http.Server) {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(health.Bound(l, health.MaxConnections)); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Warn("health check of a service ended", "service", key.String(), "error", err)
 		}
 	}(sv.server)
