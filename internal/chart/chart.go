@@ -23,7 +23,7 @@ import (
 type Release struct{ Name, Namespace string }
 
 // templates are those of the chart that make objects, in the order of the manifests.
-var templates = []string{"rbac.yaml", "config.yaml", "daemonset.yaml", "leave.yaml"}
+var templates = []string{"rbac.yaml", "policy.yaml", "config.yaml", "daemonset.yaml", "controller.yaml", "leave.yaml"}
 
 // Render returns all objects of the chart in dir, as one file for kubectl apply -f, or
 // those of some templates alone. values are merged into those of the chart.

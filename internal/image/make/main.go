@@ -26,6 +26,20 @@ var places = map[string]string{
 	"loxilight-cni":   "usr/lib/cni",
 }
 
+// Users of the containers, by numbers that the chart uses as well (users in values.yaml), and
+// the groups of the daemon's sockets: loxilightd in a container finds them here.
+const (
+	passwd = "root:x:0:0:root:/:/nonexistent\n" +
+		"loxilight-agent:x:64252:64251:loxilight-agent:/:/nonexistent\n" +
+		"loxilight-cni:x:64253:64253:llcli cni keep:/:/nonexistent\n" +
+		"loxilight-controller:x:64254:64254:loxilight-agent --controller:/:/nonexistent\n"
+	group = "root:x:0:\n" +
+		"loxilight:x:64250:loxilight-agent,loxilight-cni\n" +
+		"loxilight-admin:x:64251:\n" +
+		"loxilight-cni:x:64253:\n" +
+		"loxilight-controller:x:64254:\n"
+)
+
 func main() {
 	bin := flag.String("bin", "bin", "`FOLDER` with the programs")
 	out := flag.String("o", "bin/loxilight-image.tar", "`FILE` that is written")
@@ -73,8 +87,8 @@ func write(bin, out, version, revision, licence string, programs []string) error
 	}
 	i.Files = append(i.Files,
 		image.File{Path: "usr/share/doc/loxilight/copyright", Mode: 0o644, Source: licence},
-		image.File{Path: "etc/passwd", Mode: 0o644, Text: "root:x:0:0:root:/:/nonexistent\n"},
-		image.File{Path: "etc/group", Mode: 0o644, Text: "root:x:0:\n"},
+		image.File{Path: "etc/passwd", Mode: 0o644, Text: passwd},
+		image.File{Path: "etc/group", Mode: 0o644, Text: group},
 		// Runtimes name the namespaces of pods by /var/run.
 		image.File{Path: "var/run", Link: "../run"},
 	)

@@ -58,13 +58,13 @@ func (a *app) cniCommand() *cobra.Command {
 and take a node for ready as soon as there is one.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unexpected %q; llcli cni install, install-plugin, keep, uninstall or status", args[0])
+				return usagef("unexpected %q; llcli cni install, install-plugin, prepare, keep, uninstall or status", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.cniInstall(), a.cniInstallPlugin(), a.cniKeep(), a.cniUninstall(), a.cniStatus())
+	cmd.AddCommand(a.cniInstall(), a.cniInstallPlugin(), a.cniPrepare(), a.cniKeep(), a.cniUninstall(), a.cniStatus())
 	return cmd
 }
 

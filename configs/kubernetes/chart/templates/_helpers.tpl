@@ -12,6 +12,10 @@ app.kubernetes.io/component: {{ include "loxilight.component" . }}
 {{ if .Values.daemon.enabled }}loxilight{{ else }}loxilight-agent{{ end }}
 {{- end }}
 
+{{- define "loxilight.controller" -}}
+{{ include "loxilight.name" . }}-controller
+{{- end }}
+
 {{- define "loxilight.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
