@@ -25,6 +25,7 @@ import (
 type API struct {
 	client *http.Client
 	url    string
+	token  string // empty: the administrator's certificate says who asks
 }
 
 func newAPI(c *Cluster) (*API, error) {
@@ -53,6 +54,13 @@ func newAPI(c *Cluster) (*API, error) {
 	}}, nil
 }
 
+// As returns the API server as the holder of a token sees it.
+func (a *API) As(token string) *API {
+	transport := a.client.Transport.(*http.Transport).Clone()
+	transport.TLSClientConfig.Certificates = nil
+	return &API{url: a.url, token: token, client: &http.Client{Timeout: a.client.Timeout, Transport: transport}}
+}
+
 // Raw makes one request and returns the answer's body.
 func (a *API) Raw(method, path, contentType, body string) ([]byte, error) {
 	r, err := http.NewRequest(method, a.url+path, strings.NewReader(body))
@@ -61,6 +69,9 @@ func (a *API) Raw(method, path, contentType, body string) ([]byte, error) {
 	}
 	if contentType != "" {
 		r.Header.Set("Content-Type", contentType)
+	}
+	if a.token != "" {
+		r.Header.Set("Authorization", "Bearer "+a.token)
 	}
 	answer, err := a.client.Do(r)
 	if err != nil {

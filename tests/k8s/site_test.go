@@ -70,6 +70,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	s.nodesReady(t)
 	t.Logf("all nodes are Ready after %s", time.Since(begin).Round(time.Second))
 	s.rolledOut(t, "kube-system", "daemonset/loxilight")
+	s.rolledOut(t, "kube-system", "deployment/loxilight-controller")
 	s.rolledOut(t, "kube-system", "deployment/coredns")
 	t.Logf("loxilight and CoreDNS serve after %s", time.Since(begin).Round(time.Second))
 	return s
@@ -89,6 +90,7 @@ func (s *site) manifest(t testnet.T) string {
 		}},
 		"agent": map[string]any{"config": map[string]any{
 			"apiServer":    s.APIServer(),
+			"externalIPs":  map[string]any{"allowed": []any{"198.51.100.0/24", "2001:db8:7::/64"}},
 			"loadBalancer": map[string]any{"pools": []any{map[string]any{"name": "test", "addresses": addresses}}},
 		}},
 	})

@@ -60,6 +60,9 @@ func TestAgentAlone(t *testing.T) {
 	if err := os.WriteFile(config, []byte("tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 16384, slots: 1048576, rules: 4096, prefixes: 65536}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	// The groups that the Debian package makes.
+	n.MustRun(t, "sh", "-c", "cp /etc/group /run/alone.group; echo loxilight:x:64250: >>/run/alone.group; echo loxilight-admin:x:64251: >>/run/alone.group; mount --bind /run/alone.group /etc/group")
+	t.Cleanup(func() { n.MustRun(t, "sh", "-c", "umount /etc/group; rm /run/alone.group") })
 	if _, err := n.Run("sh", "-c", "setsid "+filepath.Join(p.programs, "loxilightd")+" --config "+config+" > /run/alone.log 2>&1 < /dev/null & echo $! > /run/alone.pid"); err != nil {
 		t.Fatal(err)
 	}

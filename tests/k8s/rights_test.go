@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package k8s
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testk8s"
+)
+
+// TestRights: the accounts may do what they do, and nothing else.
+func TestRights(t *testing.T) {
+	s := need(t)
+	for account, rights := range map[string]struct{ may, mayNot []string }{
+		"loxilight": {
+			[]string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events", "patch nodes/status"},
+			[]string{"patch services/status", "update services/status", "update services", "create leases", "get leases"},
+		},
+		"loxilight-controller": {
+			[]string{"list services", "watch services", "patch services/status", "create events", "create leases", "update leases/loxilight-addresses"},
+			[]string{"list nodes", "patch nodes/status", "update services", "list endpointslices.discovery.k8s.io", "get leases/other"},
+		},
+	} {
+		may := func(right string) bool {
+			verb, what, _ := strings.Cut(right, " ")
+			args := []string{"auth", "can-i", verb}
+			if resource, name, found := strings.Cut(what, "/"); found && name == "status" {
+				args = append(args, resource, "--subresource=status")
+			} else {
+				args = append(args, what)
+			}
+			out, _ := s.Kubectl("", append(args, "-n", "kube-system", "--as=system:serviceaccount:kube-system:"+account)...)
+			return strings.HasPrefix(out, "yes")
+		}
+		for _, right := range rights.may {
+			if !may(right) {
+				t.Errorf("%s may not %s", account, right)
+			}
+		}
+		for _, right := range append(rights.mayNot, "get secrets", "get nodes", "list pods", "get configmaps", "update nodes", "patch nodes", "delete nodes", "create pods", "list namespaces") {
+			if may(right) {
+				t.Errorf("%s may %s", account, right)
+			}
+		}
+	}
+}
+
+// tokenOf returns a token that a pod of the DaemonSet on a node has.
+func (p *space) tokenOf(node string) string {
+	t := p.t
+	t.Helper()
+	pods, err := p.Pods("kube-system", "app.kubernetes.io/name=loxilight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName != node {
+			continue
+		}
+		out, err := p.Kubectl("", "-n", "kube-system", "create", "token", "loxilight", "--bound-object-kind=Pod", "--bound-object-name="+pod.Metadata.Name, "--bound-object-uid="+pod.Metadata.UID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(out)
+	}
+	t.Fatalf("no pod of loxilight on %s", node)
+	return ""
+}
+
+// try patches, and compares the outcome with what is wanted: a part of the error, or none.
+func try(t *testing.T, api *testk8s.API, what, path, patch, want string) {
+	t.Helper()
+	_, err := api.Raw("PATCH", path, "application/strategic-merge-patch+json", patch)
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", what, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: %v, want an error with %q", what, err, want)
+	default:
+		t.Logf("%s: %v", what, err)
+	}
+}
+
+// TestOwnNode: a token of the DaemonSet changes one condition of its own Node, and nothing
+// else (S11); a kubelet does not write our annotations.
+func TestOwnNode(t *testing.T) {
+	p := newSpace(t)
+	api := p.API.As(p.tokenOf("node2"))
+	condition := func(kind, status string) string {
+		return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Test","message":"test"}]}}`, kind, status)
+	}
+	const own, other = "/api/v1/nodes/node2/status", "/api/v1/nodes/node1/status"
+	try(t, api, "its own condition", own, condition("NetworkUnavailable", "False"), "")
+	try(t, api, "the condition of another node", other, condition("NetworkUnavailable", "True"), "its own node alone")
+	try(t, api, "another condition of its own", own, condition("Ready", "False"), "NetworkUnavailable alone")
+	try(t, api, "a new condition", own, condition("Mine", "True"), "NetworkUnavailable alone")
+	try(t, api, "an address of its own", own, `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}`, "addresses")
+	try(t, api, "an address of another node", other, `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}`, "its own node alone")
+	try(t, api, "an annotation by the status", own, `{"metadata":{"annotations":{"loxilight.io/underlay":"192.0.2.66"}}}`, "annotations")
+	try(t, api, "a label by the status", own, `{"metadata":{"labels":{"mine":"1"}}}`, "labels")
+	try(t, api, "an annotation", "/api/v1/nodes/node2", `{"metadata":{"annotations":{"loxilight.io/underlay":"192.0.2.66"}}}`, "forbidden")
+	p.service("web", "type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]")
+	status := fmt.Sprintf("/api/v1/namespaces/%s/services/web/status", p.name)
+	try(t, api, "the status of a Service", status, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.222.0.11"}]}}}`, "forbidden")
+	p.balancers("web") // the controller gives them
+
+	unbound, err := p.Kubectl("", "-n", "kube-system", "create", "token", "loxilight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	try(t, p.API.As(strings.TrimSpace(unbound)), "a token of no node", own, condition("NetworkUnavailable", "False"), "its own node alone")
+
+	kubelet := p.Kubeconfig(t, "node2-again", "system:node:node2", "system:nodes")
+	for annotation, want := range map[string]bool{"loxilight.io/underlay": false, "loxilight.io/uplink": false, "example.com/mine": true} {
+		_, err := p.Kubectl("", "--kubeconfig", kubelet, "annotate", "node", "node2", annotation+"=192.0.2.66")
+		if (err == nil) != want {
+			t.Errorf("a kubelet annotates its node with %s: %v", annotation, err)
+		}
+	}
+	if _, err := p.Kubectl("", "annotate", "node", "node2", "example.com/mine-"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUsers: containers of loxilight are not root where they need not be.
+func TestUsers(t *testing.T) {
+	s := need(t)
+	for program, uid := range map[string]string{"/usr/sbin/loxilight-agent": "64252", "/usr/bin/llcli": "64253"} {
+		for _, n := range s.Nodes {
+			found := false
+			for _, pid := range s.processes(t, n, program) {
+				text, err := n.Run("cat", fmt.Sprintf("/proc/%d/status", pid))
+				if err != nil || program == "/usr/bin/llcli" && strings.Contains(text, "Uid:\t0\t") {
+					continue // it has ended, or it is a probe in the daemon's container
+				}
+				found = true
+				for _, want := range []string{"Uid:\t" + uid + "\t" + uid, "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} {
+					if !strings.Contains(text, want) {
+						t.Errorf("%s on %s: no %q in\n%s", program, n.Name, want, text)
+					}
+				}
+			}
+			if !found {
+				t.Errorf("no %s on %s", program, n.Name)
+			}
+		}
+	}
+}
+
+// TestExternalIPsAreRefused: external IPs that are not allowed, or of the cluster itself (S4).
+func TestExternalIPsAreRefused(t *testing.T) {
+	p := newSpace(t)
+	p.pod("thief", "node3", "app: thief", "")
+	for i, address := range []string{"8.8.8.8", p.Nodes[0].IP().String(), "169.254.169.254"} {
+		name := fmt.Sprint("thief", i)
+		p.service(name, fmt.Sprintf("externalIPs: ['%s'], selector: {app: thief}, ports: [{port: 80, targetPort: 8080}]", address))
+		soon(t, "an event says that "+address+" is refused", func() bool {
+			out, err := p.Kubectl("", "-n", p.name, "get", "events", "--field-selector=reason=LoxilightInvalid,involvedObject.name="+name)
+			return err == nil && strings.Contains(out, address+" is refused")
+		})
+		for _, n := range p.Nodes {
+			if out := p.llcli(n, "get", "services", "-o", "json"); strings.Contains(out, address+":80/") {
+				t.Errorf("%s serves %s", n.Name, address)
+			}
+		}
+	}
+}
