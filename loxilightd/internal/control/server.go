@@ -134,7 +134,7 @@ func New(o Options) *Server {
 		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},
 		api.MethodCounters:         {run: with(s.counters)},
 		api.MethodNetworkList:      {run: with(s.networkList)},
-		api.MethodCNI:              {run: with(s.cni), changes: true},
+		api.MethodCNI:              {run: with(s.cni)}, // who may do what, it says itself
 		api.MethodAddressesList:    {run: with(s.addressesList)},
 	}
 	return s
