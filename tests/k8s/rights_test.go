@@ -4,6 +4,7 @@ package k8s
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -153,7 +154,9 @@ func TestUsers(t *testing.T) {
 func TestExternalIPsAreRefused(t *testing.T) {
 	p := newSpace(t)
 	p.pod("thief", "node3", "app: thief", "")
-	for i, address := range []string{"8.8.8.8", p.Nodes[0].IP().String(), "169.254.169.254"} {
+	foreign := map[*testk8s.Family]string{testk8s.IPv4: "8.8.8.8", testk8s.IPv6: "2001:db8:66::6"}[p.Families[0]]
+	victim := p.pod("victim", "node2", "app: victim", "")
+	for i, address := range []string{foreign, p.Nodes[0].IP().String(), victim.Status.PodIP.String()} {
 		name := fmt.Sprint("thief", i)
 		p.service(name, fmt.Sprintf("externalIPs: ['%s'], selector: {app: thief}, ports: [{port: 80, targetPort: 8080}]", address))
 		soon(t, "an event says that "+address+" is refused", func() bool {
@@ -161,7 +164,7 @@ func TestExternalIPsAreRefused(t *testing.T) {
 			return err == nil && strings.Contains(out, address+" is refused")
 		})
 		for _, n := range p.Nodes {
-			if out := p.llcli(n, "get", "services", "-o", "json"); strings.Contains(out, address+":80/") {
+			if out := p.llcli(n, "get", "services", "-o", "json"); strings.Contains(out, netip.AddrPortFrom(netip.MustParseAddr(address), 80).String()+"/") {
 				t.Errorf("%s serves %s", n.Name, address)
 			}
 		}
