@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTokensNeedTLS: where requests carry a token, an API server without TLS is refused.
+func TestTokensNeedTLS(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	_, err := New(Options{APIServer: "http://192.0.2.1:8080"})
+	if err == nil || !strings.Contains(err.Error(), `apiServer "http://192.0.2.1:8080" is refused`) {
+		t.Errorf("in a pod: %v", err)
+	}
+	for token, want := range map[string]string{"{token: secret}": "is refused", "{username: a, password: b}": "is refused", "{}": ""} {
+		file := filepath.Join(t.TempDir(), "kubeconfig")
+		text := "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: \"http://192.0.2.1:8080\"}}], users: [{name: u, user: " + token + "}], " +
+			"contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c}"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := New(Options{Kubeconfig: file})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("kubeconfig with %s: %v, want %q", token, err, want)
+		}
+	}
+}
