@@ -103,9 +103,6 @@ func load(o Options) (*rest.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 		}
-		if u, err := url.Parse(cfg.Host); err == nil && u.Scheme == "http" && hasSecret(cfg) {
-			return nil, fmt.Errorf("kubeconfig %s: %q is refused: its credentials are sent to https:// only", path, cfg.Host)
-		}
 		return cfg, nil
 	}
 	cfg, err := inCluster(o.APIServer)
@@ -113,11 +110,6 @@ func load(o Options) (*rest.Config, error) {
 		return nil, fmt.Errorf("no kubeconfig is given, and as a pod: %w", err)
 	}
 	return cfg, nil
-}
-
-// hasSecret reports whether requests carry a secret that everybody on the way could read.
-func hasSecret(cfg *rest.Config) bool {
-	return cfg.BearerToken != "" || cfg.BearerTokenFile != "" || cfg.Password != "" || cfg.AuthProvider != nil || cfg.ExecProvider != nil
 }
 
 // inCluster is rest.InClusterConfig for pods that may lack the service's address, too.
