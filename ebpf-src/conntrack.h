@@ -41,6 +41,17 @@ struct rewrite {
 	__u8 pad[2];
 };
 
+/* What of a packet its connection's state depends on. */
+struct segment {
+	__u32 now_tick;
+	__u32 end;  /* TCP: the sequence number, of a FIN its own */
+	__u32 ack;  /* TCP: the acknowledgement; SCTP: the verification tag */
+	__u8 event; /* enum ct_event */
+	__u8 proto;
+	__u8 tcp_flags;
+	__u8 pad;
+};
+
 #define NEXTHOP_HINTS 32
 
 /* What the long way needs and the stack (512 bytes for all callers together) has
@@ -51,10 +62,12 @@ struct work {
 	struct conn conn;
 	struct tuple twin_tuple;
 	struct conn twin;
+	struct segment segment;
 	struct conn old; /* an ended connection that had the tuple of a new one */
 	struct tuple old_tuple;
 	__u32 reopen;	/* there is one */
 	__u32 fresh;	/* the connection that is opened has no entry */
+	__u32 lost;	/* the entry of its answers is another connection's */
 	__u32 resolved; /* its next hop was asked for */
 	__u32 routed;	/* fib is for w->conn, and leads out by this device; 0: it is not */
 	__u16 nexthop;	/* of a new connection, where it is known; and of its answers */

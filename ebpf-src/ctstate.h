@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* ctstate.h - how a packet changes the state of its connection (RFC 9293, with
- * the window check of RFC 5961 for resets; RFC 9260 for SCTP).
+ * the window check of RFC 5961 for resets and FINs; RFC 9260 for SCTP).
  *
  * A connection moves from the half-open table to the established one when the
  * client has spoken again after the answer: neither a SYN nor a SYN-ACK can do it, a FIN
- * can. UDP has only the answer to go by.
+ * can. Of TCP it must acknowledge the SYN-ACK, whose number a forged source does not learn.
  */
 #pragma once
 
 #include "conntrack.h"
 #include "count.h"
 #include "parse.h"
+#include "settled.h"
+#include "tcpscale.h"
+#include "twin.h"
 
 #define SCTP_INIT	       1
 #define SCTP_ABORT	       6
@@ -58,53 +61,29 @@ static __always_inline enum ct_event ct_event_of(const struct pkt *p)
 	return ct_event(p->proto, p->tcp_flags, p->sctp_chunk);
 }
 
-/* Whether a reset can be genuine: its sequence number lies in the window that the
- * other side, twin, last announced (RFC 5961, section 3.2).
+/* Whether a packet that resets or closes its connection in the direction of meta can be genuine.
+ * TCP: the sequence number of the reset or FIN lies in the window that the other side, twin,
+ * last announced (RFC 5961, section 3.2). SCTP: it has the verification tag of its direction,
+ * or, reflected, that of the other (RFC 9260, section 8.5.1).
  */
-static __always_inline int ct_reset_in_window(const struct pkt *p, const struct ct_meta *twin)
+static __always_inline int ct_is_genuine(const struct segment *s, const struct ct_meta *meta,
+					 const struct ct_meta *twin)
 {
-	__u32 window = (__u32)twin->tcp_window << (twin->tcp_scale & 15);
-
-	if (p->proto != IPPROTO_TCP || !twin->tcp_ack)
+	if (s->proto == IPPROTO_SCTP)
+		return !meta->tcp_ack || s->ack == meta->tcp_ack ||
+		       (twin->tcp_ack && s->ack == twin->tcp_ack);
+	if (s->proto != IPPROTO_TCP || !twin->tcp_ack)
 		return 1;
-	return p->tcp_seq - twin->tcp_ack <= (window ? window : 1);
+	/* A window is rounded down (RFC 7323, section 2.4). */
+	return s->end - twin->tcp_ack <= (twin->tcp_window + 1U) << (twin->tcp_scale & 15);
 }
 
-#define TCP_OPTIONS_MAX	 40 /* bytes */
-#define TCP_OPTION_END	 0
-#define TCP_OPTION_NOP	 1
-#define TCP_OPTION_SCALE 3 /* RFC 7323, section 2.2 */
-#define TCP_SCALE_MAX	 14
-
-/* The shift of windows that the SYN whose TCP header, header_len bytes, is at off announces;
- * -1: none.
- * A global function, so that the verifier walks it once.
- */
-__noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off, __u32 header_len)
+/* Whether a packet shows that the client has received the answer to its first one. */
+static __always_inline int ct_is_proof(const struct segment *s, const struct ct_meta *meta)
 {
-	struct work *w = work_get();
-	__u64 len = header_len - sizeof(struct tcphdr);
-
-	if (!w || off > L4_OFF_MAX || len > TCP_OPTIONS_MAX)
-		return -1;
-	asm volatile("" : "+r"(len)); /* two comparisons: the verifier follows no single one */
-	if (len < 4 || bpf_skb_load_bytes(skb, off + sizeof(struct tcphdr), w->tcp_options, len))
-		return -1;
-	w->tcp_at = 0;
-	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 at = *(volatile __u32 *)&w->tcp_at;
-		const __u8 *option = &w->tcp_options[at & 63];
-
-		if (at + 3 > len)
-			return -1;
-		if (option[0] == TCP_OPTION_SCALE)
-			return option[2] > TCP_SCALE_MAX ? TCP_SCALE_MAX : option[2];
-		if (option[0] == TCP_OPTION_END || (option[0] != TCP_OPTION_NOP && option[1] < 2))
-			return -1;
-		at += option[0] == TCP_OPTION_NOP ? 1 : option[1];
-		*(volatile __u32 *)&w->tcp_at = at;
-	}
-	return -1;
+	if (s->proto != IPPROTO_TCP || !meta->tcp_ack)
+		return 1;
+	return s->tcp_flags & TCP_ACK && s->ack - meta->tcp_ack <= 0xffff;
 }
 
 /* The answer to a SYN: windows are scaled only if both sides asked for it. */
@@ -181,37 +160,10 @@ __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32
 		return CT_ANSWERED;
 	if (state == CT_ANSWERED && !reply)
 		return CT_ESTABLISHED;
-	/* Who resets a connection does not go on with it: the reset was forged. */
+	/* The side that resets a connection does not continue it: the reset was forged. */
 	if (state == CT_CLOSED && flags & CT_F_RST)
 		return CT_ESTABLISHED;
 	return state;
-}
-
-/* Finds the other direction's entry of w->conn, or puts one back that was evicted
- * alone. Returns its shared part in the map, or NULL.
- */
-static __noinline struct ct_meta *ct_twin(struct work *w)
-{
-	struct ct_meta *twin;
-
-	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
-	if (twin)
-		return twin;
-	w->twin = w->conn;
-	w->twin.saddr = w->tuple.daddr;
-	w->twin.daddr = w->tuple.saddr;
-	w->twin.sport = w->tuple.dport;
-	w->twin.dport = w->tuple.sport;
-	w->twin.meta.flags ^= CT_F_REPLY;
-	w->twin.meta.flags &= ~(CT_F_FIN | CT_F_RST);
-	w->twin.meta.nexthop = 0;
-	w->twin.meta.packet_count = 0;
-	w->twin.meta.byte_count = 0;
-	w->twin.meta.tcp_ack = 0;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
-		return NULL;
-	return conn_find(w, &w->twin_tuple, &w->twin, 0);
 }
 
 /* Counts the packet in its entry. */
@@ -221,71 +173,161 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 	meta->byte_count += p->skb->len;
 	if (meta->last_seen_tick != p->now_tick)
 		meta->last_seen_tick = p->now_tick;
-	if (p->proto == IPPROTO_TCP && p->tcp_flags & TCP_ACK && p->fragment != FRAGMENT_LATER) {
-		meta->tcp_ack = p->tcp_ack;
-		meta->tcp_window = p->tcp_window;
+	if (p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK &&
+	    p->fragment != FRAGMENT_LATER)
+		ct_note_ack(meta, p->tcp_ack, p->tcp_window);
+}
+
+/* Reports whether neither entry of a connection is being deleted, p having been seen in the
+ * direction of meta. expire.bpf.c marks a connection and then reads when it was last seen; this
+ * notes that it was seen and then reads the mark. So one of the two notices the other, and no
+ * entry outlives its twin.
+ */
+static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const struct ct_meta *twin)
+{
+	__sync_lock_test_and_set(&meta->last_seen_tick, p->now_tick);
+	return *(const volatile __u8 *)&meta->state != CT_ENDING &&
+	       (!twin || *(const volatile __u8 *)&twin->state != CT_ENDING);
+}
+
+/* Notes a reset in the direction of meta, that can be genuine. Endpoints answer one
+ * that is not exactly what they expect, and continue (RFC 5961, section 3.2): then either side
+ * revives the connection.
+ */
+static __always_inline void ct_reset(const struct segment *s, struct ct_meta *meta,
+				     struct ct_meta *twin)
+{
+	meta->flags |= CT_F_RST;
+	if (s->proto == IPPROTO_TCP && twin->tcp_ack && s->end != twin->tcp_ack)
+		twin->flags |= CT_F_RST;
+}
+
+/* Notes that p comes in by another device than before. What is sent to its sender is to find
+ * the new place too.
+ */
+static __always_inline void ct_move(const struct pkt *p, struct work *w, struct ct_meta *meta,
+				    struct ct_meta *twin)
+{
+	if (meta->in_port) {
+		twin->nexthop = 0;
+		meta->nexthop = 0;
+		w->conn.meta.nexthop = 0;
+	}
+	meta->in_port = p->skb->ifindex;
+}
+
+/* Gives both entries their new state. One side may close on another CPU while the other closes
+ * on this one.
+ */
+static __always_inline void ct_set_state(const struct segment *s, struct ct_meta *meta,
+					 struct ct_meta *twin, __u8 state)
+{
+	meta->state = state;
+	twin->state = state;
+	if (s->event != EVENT_CLOSE || state != CT_FIN)
+		return;
+	__sync_lock_test_and_set(&meta->last_seen_tick, s->now_tick); /* a barrier */
+	if (*(const volatile __u16 *)&twin->flags & CT_F_FIN) {
+		meta->state = CT_TIME_WAIT;
+		twin->state = CT_TIME_WAIT;
 	}
 }
 
+/* Lets the packet w->segment, in the direction of meta, have its effect on the state of w->conn.
+ * A global function, so that the verifier walks it once.
+ */
+__noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
+{
+	struct work *w = work_get();
+	const struct segment *s;
+	__u8 state;
+
+	if (!w || !meta || !twin)
+		return 0;
+	s = &w->segment;
+	if (s->event >= EVENT_CLOSE && !ct_is_genuine(s, meta, twin))
+		return 0;
+	if (w->conn.meta.state == CT_ANSWERED && !(meta->flags & CT_F_REPLY) &&
+	    !ct_is_proof(s, &w->conn.meta))
+		return 0;
+	if (s->event == EVENT_RESET)
+		ct_reset(s, meta, twin);
+	if (s->event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
+		twin->tcp_ack = s->end + 1; /* what the client is to acknowledge */
+	if (s->event == EVENT_CLOSE)
+		meta->flags |= CT_F_FIN;
+	state = ct_next(w->conn.meta.state, s->event, meta->flags, twin->flags);
+	if (w->conn.meta.state == CT_CLOSED && state == CT_ESTABLISHED) {
+		meta->flags &= ~CT_F_RST;
+		twin->flags &= ~CT_F_RST;
+		if (w->conn.half_open) /* as before the reset: it was not established */
+			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
+	}
+	ct_set_state(s, meta, twin, state);
+	/* The half-open table may be one that other programs use as well, which run on hooks
+	 * that this copy has not come to yet; the established one may not be.
+	 */
+	if (!config_first && w->conn.half_open && ct_is_lasting(state, s->event, meta, twin)) {
+		w->conn.meta = *meta;
+		w->twin.meta = *twin;
+		ct_promote(w);
+	}
+	return 0;
+}
+
+/* Fills w->segment from p. */
+static __always_inline void ct_segment(const struct pkt *p, struct work *w, enum ct_event event)
+{
+	struct segment *s = &w->segment;
+
+	s->event = event;
+	s->proto = p->proto;
+	s->tcp_flags = p->tcp_flags;
+	s->now_tick = p->now_tick;
+	s->ack = p->tcp_ack;
+	s->end = p->tcp_seq;
+	if (event == EVENT_CLOSE && p->l4_len > p->l4_header_len)
+		s->end += p->l4_len - p->l4_header_len; /* the FIN is behind the data */
+}
+
 /* Counts packet p of connection w->conn, found under w->tuple and with its shared part
- * in the map at meta, and lets it have its effect. LL_OPEN, and w->reopen: it opens a
- * new connection with the tuple of this one, which ended: w->old.
+ * in the map at meta, and lets it have its effect. LL_OPEN: it opens a new connection; with
+ * w->reopen it has the tuple of this one, which ended: w->old.
  */
 static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
 	enum ct_event event = ct_event_of(p);
 	struct ct_meta *twin;
-	__u8 state;
 
 	if (!meta || !w)
 		return LL_OPEN;
+	if (!ct_stays(p, meta, NULL))
+		return -DROP_ENDING;
+	w->conn.meta.state = meta->state;
 	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
 	    w->conn.meta.state >= CT_TIME_WAIT) {
 		w->old = w->conn;
 		w->reopen = 1;
 		return LL_OPEN;
 	}
-	track_count(p, meta);
 	twin = ct_twin(w);
-	if (!twin)
-		return LL_NEXT;
-	if (!p->egress && meta->in_port != (__u16)p->skb->ifindex) {
-		/* It comes from elsewhere than before. What is sent to that station is
-		 * to find its new place too.
-		 */
-		if (meta->in_port) {
-			twin->nexthop = 0;
-			meta->nexthop = 0;
-			w->conn.meta.nexthop = 0;
-		}
-		meta->in_port = p->skb->ifindex;
-	}
-	if (event == EVENT_RESET) {
-		if (!ct_reset_in_window(p, twin))
+	if (!twin) {
+		if (!w->lost || w->conn.meta.flags & CT_F_REPLY)
 			return LL_NEXT;
-		meta->flags |= CT_F_RST;
+		conn_remove(&w->tuple, w->conn.half_open);
+		w->fresh = 1;
+		return LL_OPEN;
 	}
+	if (!ct_stays(p, meta, twin))
+		return -DROP_ENDING;
+	track_count(p, meta);
+	if (p->proto == IPPROTO_SCTP && !meta->tcp_ack && event != EVENT_OPEN)
+		meta->tcp_ack = p->tcp_ack;
+	if (!p->egress && meta->in_port != (__u16)p->skb->ifindex)
+		ct_move(p, w, meta, twin);
 	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
 		ct_agree_scale(p, meta, twin);
-	if (event == EVENT_CLOSE)
-		meta->flags |= CT_F_FIN;
-	state = ct_next(w->conn.meta.state, event, meta->flags, twin->flags);
-	if (p->proto == IPPROTO_UDP && state == CT_ANSWERED)
-		state = CT_ESTABLISHED;
-	if (w->conn.meta.state == CT_CLOSED && state == CT_ESTABLISHED) {
-		meta->flags &= ~CT_F_RST;
-		if (w->conn.half_open) /* as before the reset: it was not established */
-			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
-	}
-	meta->state = state;
-	twin->state = state;
-	/* The half-open table may be one that other programs use as well, which run on hooks
-	 * that this copy has not come to yet; the established one may not be.
-	 */
-	if (!config_first && w->conn.half_open && ct_is_lasting(state, event, meta, twin)) {
-		w->conn.meta = *meta;
-		w->twin.meta = *twin;
-		ct_promote(w);
-	}
+	ct_segment(p, w, event);
+	ct_change(meta, twin);
 	return LL_NEXT;
 }

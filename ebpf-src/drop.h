@@ -35,6 +35,7 @@ enum drop_reason {
 	DROP_NO_BACKEND_SILENT,	  /* service without a usable backend that refuses nobody */
 	DROP_NO_SERVICE, /* for the address of services, and none of theirs; refused, or not */
 	DROP_NO_SERVICE_LIMITED, /* refused, but nobody was told */
+	DROP_ENDING, /* its connection is being deleted at this moment; the next packet opens it */
 	DROP_MAX,
 };
 

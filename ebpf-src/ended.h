@@ -6,6 +6,7 @@
 
 #include "conntrack.h"
 #include "count.h"
+#include "twin.h"
 
 /* Ports that are looked at for a free one before that of a connection that ended is taken. */
 #define PORTS_FREE_TRIES 8

@@ -5,6 +5,7 @@
 #include "ctstate.h"
 #include "firewall.h"
 #include "fragment.h"
+#include "source.h"
 
 static __always_inline int open_same_way(const struct conn *a, const struct conn *b)
 {
@@ -69,6 +70,9 @@ __noinline int open_put(void)
 		return -DROP_NO_PORT;
 	if (!conn_put(&w->tuple, &w->conn, BPF_NOEXIST))
 		return LL_NEXT;
+	w->old = w->conn;
+	if (conn_find(w, &w->tuple, &w->conn, 1) && open_same_way(&w->old, &w->conn))
+		return LL_NEXT;
 	conn_remove(&w->twin_tuple, 1);
 	return conn_find(w, &w->tuple, &w->conn, 1) ? LL_NEXT : -DROP_TABLE_FULL;
 }
@@ -76,9 +80,11 @@ __noinline int open_put(void)
 /* Enters both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
-	int scale = ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP
-			    ? tcp_scale_of(p->skb, p->l4_off, p->l4_header_len)
-			    : 0;
+	int scale = TCP_SCALE_MAX; /* not known of what was open before */
+
+	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
+		scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
+	w->conn.meta.tcp_scale = TCP_SCALE_MAX;
 
 	w->conn.half_open = 1;
 	w->twin = w->conn;
@@ -150,11 +156,31 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	w->conn.dport = p->dport;
 }
 
+/* Keeps the answers of w->conn, which is not translated, apart from those of another
+ * connection that leaves as this one came: its client speaks to a backend by a frontend and
+ * without it. Only another source port can tell the two apart. LL_PASS: it is not followed.
+ */
+static __noinline int open_apart(struct pkt *p, struct work *w)
+{
+	__u32 snat = RULES_SNAT;
+	const struct rules *rules;
+
+	if (p->bridged || w->reopen || twin_is_free())
+		return LL_NEXT;
+	rules = bpf_map_lookup_elem(&ll_rules, &snat);
+	if (p->egress || (rules && rules->image))
+		return LL_PASS; /* the egress hook chooses a port, if a rule says so */
+	w->conn.meta.flags |= CT_F_SNAT;
+	return snat_port() == LL_NEXT ? LL_NEXT : LL_PASS;
+}
+
 /* A connection that is no service's: it is entered as it is, and the kernel forwards it.
  * LL_PASS: none that we could follow.
  */
 static __always_inline int open_plain(struct pkt *p, struct work *w)
 {
+	int ret;
+
 	if (!open_follows(p)) {
 		if (p->stateless && p->fragment == FRAGMENT_FIRST)
 			fragment_teach(p);
@@ -162,5 +188,6 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	}
 	open_begin(p, w);
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	return open_enter(p, w);
+	ret = open_apart(p, w);
+	return ret == LL_NEXT ? open_enter(p, w) : ret;
 }

@@ -40,8 +40,8 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* As track_nexthop. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED || !index ||
-	    firewall_has_changed(meta))
+	if (meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED || !index ||
+	    ct_is_stale(meta, now_tick) || firewall_has_changed(meta))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;
@@ -60,10 +60,8 @@ static __always_inline void fast_count(FRAME *f, struct ct_meta *meta, __u8 prot
 	meta->byte_count += frame_len(f);
 	if (meta->last_seen_tick != now_tick)
 		meta->last_seen_tick = now_tick;
-	if (proto == IPPROTO_TCP) {
-		meta->tcp_ack = bpf_ntohl(tcp->ack_seq);
-		meta->tcp_window = bpf_ntohs(tcp->window);
-	}
+	if (proto == IPPROTO_TCP)
+		ct_note_ack(meta, bpf_ntohl(tcp->ack_seq), bpf_ntohs(tcp->window));
 }
 
 static __always_inline __u64 fast_port_diff(__u32 old_ports, __u32 new_ports)

@@ -178,6 +178,8 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		p->dport = ((struct udphdr *)l4)->dest;
 		p->sctp_chunk = 0xff;
 		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
+		if (p->proto == IPPROTO_SCTP)
+			p->tcp_ack = bpf_ntohl(((__be32 *)l4)[1]);
 		/* A GSO packet has its chunks in a list, where no pull reaches. */
 		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
 		    bpf_skb_load_bytes(skb, p->l4_off + 12, &p->sctp_chunk, 1))

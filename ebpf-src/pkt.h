@@ -38,7 +38,7 @@ struct pkt {
 	__u8 egress;	 /* on the egress hook */
 	__u8 icmp_error; /* ICMP error: look inside */
 	__u32 tcp_seq;	 /* host order; TCP only */
-	__u32 tcp_ack;
+	__u32 tcp_ack;	 /* of SCTP the verification tag */
 	__u32 now_tick;
 	__u16 tcp_window;   /* host order; of a later fragment of ICMP: type and code */
 	__u8 sctp_chunk;    /* type of the first chunk; 0xff where there is none */

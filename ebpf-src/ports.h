@@ -229,6 +229,7 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);
+	twin_is_free(); /* or open_put says that it is not */
 	return 1;
 }
 

@@ -65,6 +65,31 @@ static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *
 	       guard_may_be_on(meta->in_port);
 }
 
+/* Notes what a packet acknowledges and the window that it announces, unscaled. The other side
+ * sends no more than it has room for, so that a later acknowledgement is ahead by that at
+ * most: anything else is forged, or late.
+ */
+static __always_inline void ct_note_ack(struct ct_meta *meta, __u32 ack, __u16 window)
+{
+	__u32 room = (__u32)meta->tcp_window << (meta->tcp_scale & 15) | 0xffff;
+
+	if (meta->tcp_ack && ack - meta->tcp_ack > room)
+		return;
+	meta->tcp_ack = ack;
+	meta->tcp_window = window;
+}
+
+/* Ticks (7 s) of silence in one direction after which its next packet takes the slow path, which
+ * alone knows how to keep a connection that is about to be deleted: no idle time is shorter
+ * than EXPIRE_MIN_TICKS of expire.bpf.c, which leaves a packet on the fast path 2 s to finish.
+ */
+#define CT_STALE_TICKS 52
+
+static __always_inline int ct_is_stale(const struct ct_meta *meta, __u32 now_tick)
+{
+	return (__s32)(now_tick - meta->last_seen_tick) > CT_STALE_TICKS;
+}
+
 /* Ticks (8.6 s) in which the kernel's bridge sees one packet of each connection at
  * least: it forgets stations that it does not hear.
  */

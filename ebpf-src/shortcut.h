@@ -160,12 +160,14 @@ slow:
 	return LL_STACK;
 }
 
-/* Whether the packet can change its connection's state. Data does not, but before
- * both sides have spoken and after a reset. Not for TCP's own events, TCP_EVENTS.
+/* Whether the packet can change its connection's state. Data does not, except before
+ * both sides have spoken, after a reset, and after a silence. Not for TCP's own events,
+ * TCP_EVENTS.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
-	return meta->state < CT_ESTABLISHED || meta->state == CT_CLOSED ||
+	return meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED ||
+	       ct_is_stale(meta, p->now_tick) ||
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 

@@ -6,19 +6,27 @@
 #include "lb.h"
 #include "route.h"
 #include "tunnel.h"
+#include "twin.h"
 
 #define SNAT_TRIES 32 /* source ports looked at for one connection */
 
 /* Takes the next source port towards the backend for w->conn. Ports go out in
  * order, each target starting at a place of its own, so that one is given out
- * again as late as can be; the first that no connection holds is taken.
+ * again as late as can be; the first that no connection holds is taken. A global function, so
+ * that the verifier walks it once.
  */
-static __noinline int snat_port(struct pkt *p, struct work *w)
+__noinline int snat_port(void)
 {
-	struct snat_target *target = &w->snat_target;
+	struct work *w = work_get();
+	struct snat_target *target;
 	__u32 index = 0, *next; /* first where the count is, then where to begin */
 	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
+	__u8 proto;
 
+	if (!w)
+		return -DROP_NO_PORT;
+	target = &w->snat_target;
+	proto = w->tuple.proto;
 	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
 	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
 	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
@@ -32,7 +40,7 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 	target->saddr = w->conn.saddr;
 	target->daddr = w->conn.daddr;
 	target->dport = w->conn.dport;
-	target->proto = p->proto;
+	target->proto = proto;
 	target->zone = config_zone;
 	next = bpf_map_lookup_elem(&ll_snat_next, target);
 	if (!next) {
@@ -50,7 +58,7 @@ static __noinline int snat_port(struct pkt *p, struct work *w)
 		if (!port)
 			return -DROP_NO_PORT;
 		w->conn.sport = bpf_htons(*port);
-		if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
+		if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6)
 			w->conn.dport = w->conn.sport; /* the identifier is both */
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		if (!conn_exists(&w->twin_tuple))
@@ -163,18 +171,21 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 		}
 		w->conn.meta.flags |= CT_F_SNAT;
 		w->routed = 0; /* that was from another source */
-		return snat_port(p, w);
+		return snat_port();
 	}
 keep:
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return LL_NEXT;
-	if (addr_equal(&w->twin.saddr, &p->daddr) && addr_equal(&w->twin.daddr, &p->saddr) &&
-	    w->twin.sport == p->dport && w->twin.dport == p->sport)
-		return LL_NEXT; /* left over from this very tuple */
+	if (ct_is_twin(w)) {
+		/* Left over from this very tuple, which is to be half-open. */
+		if (!w->reopen && !w->twin.half_open)
+			conn_remove(&w->twin_tuple, 0);
+		return LL_NEXT;
+	}
 	/* The client has this connection already, by another frontend: only
 	 * another port can tell the answers apart.
 	 */
 	w->conn.meta.flags |= CT_F_SNAT;
-	return snat_port(p, w);
+	return snat_port();
 }

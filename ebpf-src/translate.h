@@ -150,7 +150,7 @@ __noinline int translate_source(__u32 slot, __u32 out)
 		    addr_equal(&w->old.daddr, &w->conn.daddr) && w->old.sport == w->conn.sport &&
 		    w->old.dport == w->conn.dport)
 			return LL_NEXT; /* the one that ended */
-		return conn_exists(&w->twin_tuple) ? -DROP_NO_PORT : LL_NEXT;
+		return twin_is_free() ? LL_NEXT : -DROP_NO_PORT;
 	}
 	return ports_choose(w, slot, rule);
 }

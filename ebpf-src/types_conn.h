@@ -34,6 +34,7 @@ enum ct_state {
 	CT_FIN,	      /* one side has closed */
 	CT_TIME_WAIT, /* both sides have closed */
 	CT_CLOSED,    /* reset; traffic that goes on revives it */
+	CT_ENDING,    /* both entries are being deleted, see expire.bpf.c */
 	CT_STATE_MAX,
 };
 
@@ -75,7 +76,9 @@ struct ct_meta {
 	__u16 in_port; /* lower half of the index of the device that it comes in by; 0: unknown */
 	__u32 service_id;
 	__u32 backend_id;
-	__u32 tcp_ack;	  /* host order: highest acknowledgement sent in this direction */
+	__u32 tcp_ack;	  /* host order: highest acknowledgement sent in this direction; of SCTP
+			   * the verification tag of its packets; 0: not known
+			   */
 	__u16 tcp_window; /* unscaled, with that acknowledgement */
 	__u8 tcp_scale;	  /* shift of tcp_window */
 	__u8 state;	  /* enum ct_state */

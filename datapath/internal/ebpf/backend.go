@@ -129,7 +129,9 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 		return err
 	}
 	d.guards = newGuards(d)
-	d.sweeper = newSweeper(d)
+	if d.sweeper, err = newSweeper(d); err != nil {
+		return err
+	}
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports = newPorts(d)
 	if d.overlay, err = adoptOverlay(d); err != nil {
@@ -288,7 +290,7 @@ func (d *DataPlane) Close() (err error) {
 			d.keeper.close()
 		}
 		if d.sweeper != nil {
-			d.sweeper.close()
+			err = errors.Join(err, d.sweeper.close())
 		}
 		for _, z := range d.openZones() {
 			err = errors.Join(err, z.Close())

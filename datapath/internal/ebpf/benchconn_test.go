@@ -79,7 +79,7 @@ func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Durati
 				eth, from, to, dev = r.out.arrives(), backend, client, r.out
 			}
 			frame := testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 64),
-				testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Ack: 1, Window: 501, Flags: p.flags, Options: p.options})
+				testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: sequence(p.flags), Ack: 2, Window: 501, Flags: p.flags, Options: p.options})
 			d, action, err := timeOne(r.ingress, frame, dev)
 			if err != nil {
 				return err

@@ -134,6 +134,7 @@ var stateWords = map[string][2]string{
 	"fin":         {"fin-wait", "replied"},
 	"time_wait":   {"time-wait", "replied"},
 	"closed":      {"closed", "replied"},
+	"ending":      {"closed", "replied"},
 }
 
 // stateName returns the word for a state. One without a word, of another version

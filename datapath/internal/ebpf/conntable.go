@@ -17,6 +17,7 @@ type connKey[K any] interface {
 	tuple() datapath.Tuple
 	proto() uint8
 	zone() uint8
+	expire(*expirerExpire)
 }
 
 type connValue[K, V any] interface {
@@ -60,6 +61,10 @@ func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
 type connTable interface {
 	// sweep handles the next batch of entries for p and reports whether there are more.
 	sweep(p *pass) (more bool, err error)
+	// expire deletes connections that sweep chose, and reports whether there are more.
+	expire(p *pass) (more bool, err error)
+	// spare forgets those that sweep chose.
+	spare()
 	// list returns the connections of the next batch that match chooses.
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
 }
@@ -70,6 +75,7 @@ type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 	other  *ebpf.Map // where the other direction's entry may be, too
 	keys   []K       // of the batch that is swept
 	values []V
+	doomed []doomed[K, V] // by the pass under way
 }
 
 func newConnTables(d *DataPlane) []connTable {
@@ -111,12 +117,36 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 	return more, nil
 }
 
-// sweepOne ends one direction of a connection, or counts it. The other direction
-// is visited by itself, and judged alike.
+// sweepOne counts an entry, and chooses its connection to be deleted when it has ended. Both
+// directions are judged alike, so that of an idle connection the client's entry decides, where
+// there is one.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
+	p.count(m)
+	if ends, matched := t.isEnded(p, k, v); ends {
+		t.doom(k, v, 0, true, matched)
+		return nil
+	}
+	idle := p.idle.idleFor(m, k.proto())
+	if idle == 0 || idleSince(p.now, m) <= idle {
+		return nil
+	}
+	twin, err := t.twinMeta(v.twin((*K)(k)))
+	if err != nil {
+		return err
+	}
+	if twin == nil || m.Flags&ctReply == 0 && idleSince(p.now, twin) > idle {
+		t.doom(k, v, idle, false, false)
+	}
+	return nil
+}
+
+// isEnded reports whether the connection of an entry ends though it may not be idle; matched:
+// since it was chosen by the pass's match.
+func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool) {
+	m := v.meta()
 	gone, down := p.dead[m.BackendId]
-	ends := gone || down && datapath.Protocol(k.proto()) == datapath.UDP
+	ends = gone || down && datapath.Protocol(k.proto()) == datapath.UDP
 	if len(p.departed) > 0 && !ends {
 		other := v.twin((*K)(k))
 		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())
@@ -133,32 +163,9 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	}
 	if !ends && p.match != nil {
 		c := t.connection(k, v, p.now)
-		if ends = p.match(&c); ends && m.Flags&ctReply == 0 {
-			p.matched++
-		}
+		matched = p.match(&c)
 	}
-	if idle := p.idle.idleFor(m, k.proto()); !ends && idleSince(p.now, m) > idle && idle != 0 {
-		twin, err := t.twinMeta(v.twin((*K)(k)))
-		if err != nil {
-			return err
-		}
-		ends = twin == nil || idleSince(p.now, twin) > idle
-	}
-	if !ends {
-		p.count(m)
-		return nil
-	}
-	switch err := t.m.Delete((*K)(k)); {
-	case err == nil:
-		p.close(m)
-		if m.NatId != 0 {
-			comes, leaves := tuplesOf[K, V](k, v)
-			p.nat.leave(m, comes, leaves, k.proto(), k.zone())
-		}
-	case !errors.Is(err, ebpf.ErrKeyNotExist): // it has moved to the other table, or made room
-		return err
-	}
-	return nil
+	return ends || matched, matched
 }
 
 // tuplesOf returns those that the packets of an entry come and leave with.

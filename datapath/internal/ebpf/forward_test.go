@@ -54,12 +54,12 @@ func packet(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, s stage,
 	layers := []testpkt.Layer{eth, ipHeader(from.Addr(), to.Addr(), ttl)}
 	switch proto {
 	case testpkt.ProtoTCP:
-		tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 0x01020304, Ack: 0x11121314, Window: 501}
-		switch s {
+		tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 0x01020305, Ack: 0x01020305, Window: 501}
+		switch s { // both begin with the same number
 		case stageOpen:
-			tcp.Flags, tcp.Ack, tcp.Options = testpkt.SYN, 0, []byte{2, 4, 5, 0xb4, 1, 3, 3, 7}
+			tcp.Flags, tcp.Seq, tcp.Ack, tcp.Options = testpkt.SYN, 0x01020304, 0, []byte{2, 4, 5, 0xb4, 1, 3, 3, 7}
 		case stageAnswer:
-			tcp.Flags = testpkt.SYN | testpkt.ACK
+			tcp.Flags, tcp.Seq = testpkt.SYN|testpkt.ACK, 0x01020304
 		case stageConfirm:
 			tcp.Flags = testpkt.ACK
 		case stageData:

@@ -159,7 +159,8 @@ const (
 	kernelCtStateCT_FIN         kernelCtState = 3
 	kernelCtStateCT_TIME_WAIT   kernelCtState = 4
 	kernelCtStateCT_CLOSED      kernelCtState = 5
-	kernelCtStateCT_STATE_MAX   kernelCtState = 6
+	kernelCtStateCT_ENDING      kernelCtState = 6
+	kernelCtStateCT_STATE_MAX   kernelCtState = 7
 )
 
 type kernelDevice struct {

@@ -21,6 +21,17 @@ func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
 	t.bytes += m.ByteCount
 }
 
+// drop moves what a direction that is deleted carried from what there is to what has ended.
+func (p *natPass) drop(m *kernelCtMeta) {
+	if m.NatId == 0 {
+		return
+	}
+	p.carry(p.closed, m)
+	t := totalsOf(p.live, uint32(m.NatId))
+	t.packets -= m.PacketCount
+	t.bytes -= m.ByteCount
+}
+
 // addClosed adds what ended connections carried to the totals of what translated them.
 func (n *nats) addClosed(p *natPass) error {
 	table := n.d.maps[kernelMapLlNatTraffic]

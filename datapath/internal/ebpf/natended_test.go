@@ -12,10 +12,18 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
+// sequence is the number of a segment with flags, of which the first has 1.
+func sequence(flags uint8) uint32 {
+	if flags&testpkt.SYN != 0 {
+		return 1
+	}
+	return 2
+}
+
 // tcpSegment is one of a TCP connection that the client or the server sends.
 func tcpSegment(eth testpkt.Ethernet, from, to netip.AddrPort, flags uint8) []byte {
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 60),
-		testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 1, Ack: 1, Window: 501, Flags: flags})
+		testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: sequence(flags), Ack: 2, Window: 501, Flags: flags})
 }
 
 // syn opens a connection of client on its way out; 0: it was refused.

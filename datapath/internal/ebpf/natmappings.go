@@ -97,7 +97,7 @@ func (n *nats) passBegins() *natPass {
 	p := &natPass{
 		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
-		live: make(map[uint32]*backendTotals), closed: make(map[uint32]*backendTotals),
+		live: make(map[uint32]*backendTotals),
 	}
 	n.mu.RLock()
 	for _, r := range n.rules {

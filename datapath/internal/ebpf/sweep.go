@@ -21,6 +21,7 @@ const kickPause = 100 * time.Millisecond
 var (
 	newTimeout      = ticksOf(30 * time.Second) // nothing answered
 	answeredTimeout = ticksOf(60 * time.Second) // handshake not finished
+	exchangeTimeout = ticksOf(30 * time.Second) // UDP: one question and its answers, no stream
 	finTimeout      = ticksOf(120 * time.Second)
 	finLongest      = ticksOf(time.Hour) // of a service: its server may answer at length to who has closed
 	timeWaitTimeout = ticksOf(60 * time.Second)
@@ -43,9 +44,12 @@ type sweeper struct {
 	kicked chan struct{}
 	wg     sync.WaitGroup
 
+	expirer *expirer
+
 	mu     sync.Mutex // one sweep at a time
-	pass   *pass      // under way; nil: none
-	begins time.Time  // of the next, by itself
+	closed closed
+	pass   *pass     // under way; nil: none
+	begins time.Time // of the next, by itself
 
 	numbers sync.Mutex
 	number  uint64 // of the pass under way or the last one
@@ -55,11 +59,20 @@ type sweeper struct {
 	seen    [4]uint64     // entries by table, as of then
 }
 
+// closed is what connections carried that passes deleted, and that is in no table yet: by
+// backend, and by what translated them.
+type closed struct{ backends, nats map[uint32]*backendTotals }
+
+func newClosed() closed {
+	return closed{make(map[uint32]*backendTotals), make(map[uint32]*backendTotals)}
+}
+
 // pass is one sweep over all connections.
 type pass struct {
 	number   uint64
 	began    time.Time
-	table    int // index into sweeper.tables
+	table    int // index into sweeper.tables, of what is looked through
+	expiring int // the same, of what is deleted
 	cursor   *ebpf.MapBatchCursor
 	now      uint32
 	idle     idleTimeouts
@@ -95,22 +108,30 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
-func newSweeper(d *DataPlane) *sweeper {
+func newSweeper(d *DataPlane) (*sweeper, error) {
+	x, err := newExpirer(d.maps)
+	if err != nil {
+		return nil, err
+	}
 	w := &sweeper{
 		d:      d,
 		stop:   make(chan struct{}),
 		kicked: make(chan struct{}, 1),
 		totals: make(map[uint32]backendTotals),
 		tables: newConnTables(d),
+
+		expirer: x,
+		closed:  newClosed(),
 	}
 	w.wg.Add(1)
 	go w.sweepWhenKicked()
-	return w
+	return w, nil
 }
 
-func (w *sweeper) close() {
+func (w *sweeper) close() error {
 	close(w.stop)
 	w.wg.Wait()
+	return w.expirer.Close()
 }
 
 // kick asks for a sweep without delay: backends have gone.
@@ -233,6 +254,19 @@ func (w *sweeper) step(until time.Time) (done bool, err error) {
 	if p.table < len(w.tables) {
 		return false, nil
 	}
+	for p.expiring < len(w.tables) {
+		more, err := w.tables[p.expiring].expire(p)
+		if err != nil {
+			w.pass = nil
+			return false, fmt.Errorf("sweep connections: %w", err)
+		}
+		if !more {
+			p.expiring++
+		}
+		if p.expiring < len(w.tables) && time.Now().After(until) {
+			return false, nil
+		}
+	}
 	w.pass = nil
 	return true, w.end(p)
 }
@@ -245,6 +279,9 @@ func (w *sweeper) begin() {
 	w.begins = time.Now().Add(w.d.config.SweepInterval)
 	w.d.nexthops.sweepBegins()
 	idle, dead := w.d.services.forSweep()
+	for _, t := range w.tables {
+		t.spare()
+	}
 	w.pass = &pass{
 		number:   number,
 		began:    time.Now(),
@@ -252,11 +289,12 @@ func (w *sweeper) begin() {
 		idle:     idle,
 		dead:     dead,
 		live:     make(map[uint32]*backendTotals),
-		closed:   make(map[uint32]*backendTotals),
+		closed:   w.closed.backends,
 		nat:      w.d.nats.passBegins(),
 		departed: w.d.guards.departed.passBegins(),
 		taken:    w.d.services.forHandover(),
 	}
+	w.pass.nat.closed = w.closed.nats
 }
 
 // end writes down what the pass found out.
@@ -275,7 +313,9 @@ func (w *sweeper) end(p *pass) error {
 	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < nexthopCount && p.used[index] })))
-	return errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
+	err = errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
+	w.closed = newClosed()
+	return err
 }
 
 // entries returns how many entries a table had as of the last pass.
@@ -297,6 +337,9 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	case kernelCtStateCT_NEW:
 		return newTimeout
 	case kernelCtStateCT_ANSWERED:
+		if datapath.Protocol(proto) == datapath.UDP {
+			return min(exchangeTimeout, max(1, idle[m.ServiceId].udp))
+		}
 		return answeredTimeout
 	case kernelCtStateCT_FIN:
 		if m.ServiceId == 0 {
@@ -305,7 +348,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(datapath.Protocol(proto))))
 	case kernelCtStateCT_TIME_WAIT:
 		return timeWaitTimeout
-	case kernelCtStateCT_CLOSED:
+	case kernelCtStateCT_CLOSED, kernelCtStateCT_ENDING:
 		return closedTimeout
 	}
 	t, ok := idle[m.ServiceId]

@@ -70,7 +70,7 @@ func (d *DataPlane) reused(id uint32) (t kernelTraffic, err error) {
 	return t, nil
 }
 
-// count enters a connection's direction that goes on.
+// count enters a connection's direction that there is.
 func (p *pass) count(m *kernelCtMeta) {
 	p.seen[p.table]++
 	if m.Nexthop < nexthopCount {
@@ -80,17 +80,29 @@ func (p *pass) count(m *kernelCtMeta) {
 	t := totalsOf(p.live, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
-	if m.Flags&ctReply == 0 && kernelCtState(m.State) < kernelCtStateCT_TIME_WAIT {
+	if isActive(m) {
 		t.active++
 	}
 }
 
-// close enters a connection's direction that has ended.
+// isActive reports whether an entry stands for a connection that its backend still serves.
+func isActive(m *kernelCtMeta) bool {
+	return m.Flags&ctReply == 0 && kernelCtState(m.State) < kernelCtStateCT_TIME_WAIT
+}
+
+// close enters a connection's direction that is deleted: it moves from what there is to what
+// has ended. The sums of both are right, though what it carried since it was counted makes the
+// first less than it is.
 func (p *pass) close(m *kernelCtMeta) {
-	p.nat.carry(p.nat.closed, m)
-	t := totalsOf(p.closed, m.BackendId)
-	t.packets += m.PacketCount
-	t.bytes += m.ByteCount
+	p.nat.drop(m)
+	live, closed := totalsOf(p.live, m.BackendId), totalsOf(p.closed, m.BackendId)
+	live.packets -= m.PacketCount
+	live.bytes -= m.ByteCount
+	closed.packets += m.PacketCount
+	closed.bytes += m.ByteCount
+	if isActive(m) && live.active > 0 {
+		live.active--
+	}
 }
 
 func totalsOf(m map[uint32]*backendTotals, id uint32) *backendTotals {

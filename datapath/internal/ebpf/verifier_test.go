@@ -28,9 +28,10 @@ const (
 func TestOldVerifiersAccept(t *testing.T) {
 	testnet.RequireRoot(t)
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
-		kernelProgLlTcIngress: loadKernel,
-		egressProgLlTcEgress:  loadEgress,
-		shortestProgLlXdp:     loadShortest,
+		kernelProgLlTcIngress:  loadKernel,
+		egressProgLlTcEgress:   loadEgress,
+		shortestProgLlXdp:      loadShortest,
+		expirerProgLlExpireRun: loadExpirer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec, err := load()

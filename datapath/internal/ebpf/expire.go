@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// expireBatch is EXPIRE_COUNT: how many connections one run of the program deletes.
+const expireBatch = 64
+
+// expirer deletes connections, both directions together, by a program in the kernel: see
+// expire.bpf.c. It is not safe for concurrent use.
+type expirer struct {
+	program *ebpf.Program
+	list    *ebpf.Map
+	indexes []uint32
+	frame   []byte // that the program is run on
+}
+
+// newExpirer loads the program on top of maps.
+func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
+	spec, err := loadExpirer()
+	if err != nil {
+		return nil, err
+	}
+	replace := make(map[string]*ebpf.Map)
+	for name, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+		if shared := maps[name]; shared != nil {
+			replace[name] = shared
+			m.MaxEntries = shared.MaxEntries()
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	if err != nil {
+		return nil, fmt.Errorf("load program %s: %w", expirerProgLlExpireRun, err)
+	}
+	defer c.Close()
+	x := &expirer{
+		program: c.DetachProgram(expirerProgLlExpireRun),
+		list:    c.DetachMap(expirerMapLlExpire),
+		frame:   make([]byte, 64),
+	}
+	for i := range uint32(expireBatch) {
+		x.indexes = append(x.indexes, i)
+	}
+	return x, nil
+}
+
+func (x *expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
+
+// run has the connections of all, expireBatch at most, deleted, and fills in what became of
+// each.
+func (x *expirer) run(all []expirerExpire) error {
+	if len(all) == 0 {
+		return nil
+	}
+	n := len(all)
+	if n < expireBatch {
+		all = append(all, expirerExpire{}) // where the list ends
+	}
+	if _, err := x.list.BatchUpdate(x.indexes[:len(all)], all, nil); err != nil {
+		return fmt.Errorf("connections to be deleted: %w", err)
+	}
+	if _, err := x.program.Run(&ebpf.RunOptions{Data: x.frame}); err != nil {
+		return fmt.Errorf("delete connections: %w", err)
+	}
+	keys := make([]uint32, n)
+	var cursor ebpf.MapBatchCursor
+	got, err := x.list.BatchLookup(&cursor, keys, all[:n], nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("deleted connections: %w", err)
+	}
+	if got != n {
+		return fmt.Errorf("deleted connections: %d of %d read", got, n)
+	}
+	return nil
+}
+
+// expire fills in the key of the connection to be deleted.
+func (k *kernelCt4Key) expire(e *expirerExpire) {
+	e.Family = 4
+	e.Key4.Saddr, e.Key4.Daddr, e.Key4.Sport, e.Key4.Dport = k.Saddr, k.Daddr, k.Sport, k.Dport
+	e.Key4.Proto, e.Key4.Zone, e.Key4.Domain = k.Proto, k.Zone, k.Domain
+}
+
+func (k *kernelCt6Key) expire(e *expirerExpire) {
+	e.Family = 6
+	e.Key6.Saddr.Word, e.Key6.Daddr.Word, e.Key6.Sport, e.Key6.Dport = k.Saddr.Word, k.Daddr.Word, k.Sport, k.Dport
+	e.Key6.Proto, e.Key6.Zone, e.Key6.Domain = k.Proto, k.Zone, k.Domain
+}
+
+// doomed is a connection that a pass is to delete when it has seen all entries: until then
+// each entry counts once for the totals, whichever of the two was seen first.
+type doomed[K, V any] struct {
+	key     K
+	value   V
+	idle    uint32 // ticks of silence that it is deleted after
+	force   bool   // however short it was silent
+	matched bool   // chosen by pass.match
+}
+
+// doom notes that the connection of an entry is to be deleted.
+func (t *connMap[K, V, KP, VP]) doom(k KP, v VP, idle uint32, force, matched bool) {
+	t.doomed = append(t.doomed, doomed[K, V]{*(*K)(k), *(*V)(v), idle, force, matched})
+}
+
+// spare forgets what was to be deleted.
+func (t *connMap[K, V, KP, VP]) spare() { t.doomed = nil }
+
+// expire deletes the next of the connections that the pass is to delete, and reports whether
+// there are more.
+func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
+	n := min(expireBatch, len(t.doomed))
+	batch := t.doomed[:n]
+	all := make([]expirerExpire, n, expireBatch)
+	for i := range batch {
+		KP(&batch[i].key).expire(&all[i])
+		all[i].NowTick, all[i].IdleTicks = p.now, batch[i].idle
+		if batch[i].force {
+			all[i].Force = 1
+		}
+	}
+	if err := t.d.sweeper.expirer.run(all); err != nil {
+		return false, err
+	}
+	for i := range batch {
+		t.expired(p, &batch[i], &all[i])
+	}
+	if t.doomed = t.doomed[n:]; len(t.doomed) == 0 {
+		t.doomed = nil
+	}
+	return t.doomed != nil, nil
+}
+
+// expired enters what became of a connection that was to be deleted.
+func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *expirerExpire) {
+	result := e.Result
+	if result != expirerExpireResultEXPIRE_ALONE && result != expirerExpireResultEXPIRE_BOTH {
+		return
+	}
+	if x.matched {
+		p.matched++
+	}
+	k, v := KP(&x.key), VP(&x.value)
+	m, twin := kernelCtMeta(e.Meta), kernelCtMeta(e.Twin)
+	m.State, twin.State = uint8(e.State), uint8(e.State)
+	comes, leaves := tuplesOf[K, V](k, v)
+	p.close(&m)
+	p.nat.leave(&m, comes, leaves, k.proto(), k.zone())
+	if result == expirerExpireResultEXPIRE_BOTH {
+		p.close(&twin)
+		p.nat.leave(&twin, turned(leaves), turned(comes), k.proto(), k.zone())
+	}
+}
+
+func turned(t datapath.Tuple) datapath.Tuple {
+	return datapath.Tuple{Source: t.Destination, Destination: t.Source}
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* expire.bpf.c - deletes connections, both directions together. loxilightd chooses them, writes
+ * them into ll_expire and runs this program, which looks again at what they are by now: a
+ * system call for each entry would leave one direction alone for a while, in which the other
+ * goes on, and its answers would be taken for connections of their own.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "maps.h"
+#include "types_expire.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct expire);
+	__uint(max_entries, EXPIRE_COUNT);
+} ll_expire SEC(".maps");
+
+/* The word of an entry that has its state: what a compare-and-swap is about. */
+struct state_word {
+	__u16 tcp_window;
+	__u8 tcp_scale;
+	__u8 state;
+};
+_Static_assert(offsetof(struct ct_meta, state) == offsetof(struct ct_meta, tcp_window) + 3 &&
+		       offsetof(struct ct_meta, tcp_window) % 4 == 0,
+	       "one word");
+
+/* Gives an entry the state to, where it has the state from. Returns whether it did. */
+static __always_inline int state_swap(struct ct_meta *meta, __u8 from, __u8 to)
+{
+	__u32 *word = (__u32 *)&meta->tcp_window;
+
+	for (int i = 0; i < 4; i++) { /* its window may change at the same moment */
+		__u32 old = *(volatile __u32 *)word, new;
+
+		if (old >> 24 != from)
+			return 0;
+		new = (old & 0xffffff) | (__u32)to << 24;
+		if (__sync_val_compare_and_swap(word, old, new) == old)
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline __u32 idle_ticks(const struct ct_meta *meta, __u32 now_tick)
+{
+	__s32 ticks = now_tick - *(const volatile __u32 *)&meta->last_seen_tick;
+
+	return ticks > 0 ? ticks : 0;
+}
+
+static __always_inline int is_idle(const struct expire *e, const struct ct_meta *meta,
+				   const struct ct_meta *twin)
+{
+	return idle_ticks(meta, e->now_tick) > e->idle_ticks &&
+	       (!twin || idle_ticks(twin, e->now_tick) > e->idle_ticks);
+}
+
+/* Marks the connection as being deleted, unless it is to stay. The mark is on the entry of the
+ * client's direction, and the packets of both directions look at it (ct_stays).
+ */
+static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, struct ct_meta *twin)
+{
+	struct ct_meta *first = meta->flags & CT_F_REPLY && twin ? twin : meta;
+	__u8 state = *(volatile __u8 *)&first->state;
+
+	e->state = state;
+	if (!e->force && !is_idle(e, meta, twin))
+		return 0;
+	if (state == CT_ENDING)
+		return 1;
+	if (!state_swap(first, state, CT_ENDING))
+		return 0;
+	if (e->force || is_idle(e, meta, twin))
+		return 1;
+	state_swap(first, CT_ENDING, state);
+	return 0;
+}
+
+/* Whether what is found under the key of the other direction is that direction, and not
+ * another connection.
+ */
+static __always_inline int is_twin4(const struct ct4_key *key, const struct ct4_val *twin)
+{
+	return twin->saddr == key->daddr && twin->daddr == key->saddr &&
+	       twin->sport == key->dport && twin->dport == key->sport;
+}
+
+static __always_inline int is_same(const struct addr *a, const struct addr *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
+}
+
+static __always_inline int is_twin6(const struct ct6_key *key, const struct ct6_val *twin)
+{
+	return is_same(&twin->saddr, &key->daddr) && is_same(&twin->daddr, &key->saddr) &&
+	       twin->sport == key->dport && twin->dport == key->sport;
+}
+
+static __always_inline void remove4(const struct ct4_key *key, int half_open)
+{
+	if (half_open)
+		bpf_map_delete_elem(&ll_half4, key);
+	else
+		bpf_map_delete_elem(&ll_ct4, key);
+}
+
+static __always_inline void remove6(const struct ct6_key *key, int half_open)
+{
+	if (half_open)
+		bpf_map_delete_elem(&ll_half6, key);
+	else
+		bpf_map_delete_elem(&ll_ct6, key);
+}
+
+/* Finds an entry in either table; half says in which. */
+#define FIND(family, key, v, half)                              \
+	half = 0;                                               \
+	v = bpf_map_lookup_elem(&ll_ct##family, key);           \
+	if (!v) {                                               \
+		half = 1;                                       \
+		v = bpf_map_lookup_elem(&ll_half##family, key); \
+	}
+
+/* Deletes the connection at index of ll_expire. The answers go first: what the client sends
+ * meanwhile finds its own entry, and the mark. Global functions, so that the verifier walks
+ * each once.
+ */
+#define EXPIRE(family)                                                      \
+	__noinline int expire##family(__u32 index)                          \
+	{                                                                   \
+		struct expire *e = bpf_map_lookup_elem(&ll_expire, &index); \
+		struct ct##family##_key other = {};                         \
+		struct ct##family##_val *v, *twin;                          \
+		int v_half, twin_half, answers;                             \
+                                                                            \
+		if (!e)                                                     \
+			return 0;                                           \
+		e->result = EXPIRE_ABSENT;                                  \
+		FIND(family, &e->key##family, v, v_half);                   \
+		if (!v)                                                     \
+			return 0;                                           \
+		other.saddr = v->daddr;                                     \
+		other.daddr = v->saddr;                                     \
+		other.sport = v->dport;                                     \
+		other.dport = v->sport;                                     \
+		other.proto = e->key##family.proto;                         \
+		other.zone = e->key##family.zone;                           \
+		other.domain = e->key##family.domain;                       \
+		FIND(family, &other, twin, twin_half);                      \
+		if (twin && !is_twin##family(&e->key##family, twin))        \
+			twin = NULL;                                        \
+		e->result = EXPIRE_STAYS;                                   \
+		if (!expire_mark(e, &v->meta, twin ? &twin->meta : NULL))   \
+			return 0;                                           \
+		e->meta = v->meta;                                          \
+		e->result = EXPIRE_ALONE;                                   \
+		if (!twin) {                                                \
+			remove##family(&e->key##family, v_half);            \
+			return 0;                                           \
+		}                                                           \
+		e->twin = twin->meta;                                       \
+		e->result = EXPIRE_BOTH;                                    \
+		answers = e->twin.flags & CT_F_REPLY;                       \
+		if (answers)                                                \
+			remove##family(&other, twin_half);                  \
+		remove##family(&e->key##family, v_half);                    \
+		if (!answers)                                               \
+			remove##family(&other, twin_half);                  \
+		return 0;                                                   \
+	}
+
+EXPIRE(4)
+EXPIRE(6)
+
+SEC("tc")
+int ll_expire_run(struct __sk_buff *skb)
+{
+	for (__u32 i = 0; i < EXPIRE_COUNT; i++) {
+		__u32 index = i;
+		struct expire *e = bpf_map_lookup_elem(&ll_expire, &index);
+
+		if (!e || !e->family)
+			break;
+		if (e->family == 4)
+			expire4(i);
+		else
+			expire6(i);
+	}
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
