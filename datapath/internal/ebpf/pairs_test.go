@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// expire has the connection of tuple deleted, after idle ticks of silence at tick now.
+func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) expirerExpireResult {
+	r.t.Helper()
+	e := make([]expirerExpire, 1, expireBatch)
+	key := func(addr netip.Addr, port uint16) (words [4]uint32, wire uint16) {
+		return rigWords(addr.String()), swap16(port)
+	}
+	src, sport := key(tuple.src.Addr(), tuple.src.Port())
+	dst, dport := key(tuple.dst.Addr(), tuple.dst.Port())
+	if tuple.src.Addr().Is4() {
+		(&kernelCt4Key{Saddr: src[3], Daddr: dst[3], Sport: sport, Dport: dport, Proto: tuple.proto}).expire(&e[0])
+	} else {
+		k := &kernelCt6Key{Sport: sport, Dport: dport, Proto: tuple.proto}
+		k.Saddr.Word, k.Daddr.Word = src, dst
+		k.expire(&e[0])
+	}
+	e[0].NowTick, e[0].IdleTicks = now, idle
+	if force {
+		e[0].Force = 1
+	}
+	r.ok(x.run(e))
+	return e[0].Result
+}
+
+// TestBothDirectionsEnd: a connection is deleted as a whole, whichever of its entries is named,
+// unless one of its directions was seen within the idle time.
+func TestBothDirectionsEnd(t *testing.T) {
+	base := newRig(t)
+	x, err := newExpirer(base.maps)
+	base.ok(err)
+	defer func() { base.ok(x.Close()) }()
+	const idle = 100
+	for _, f := range families {
+		for name, proto := range protocols {
+			for _, m := range natModes {
+				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) {
+					r := base.fresh(t)
+					p := r.connect(f, proto, m)
+					for _, named := range []rigTuple{p.forth(), p.back()} {
+						r.slow("opening", p, stageOpen)
+						r.slow("answer", p, stageAnswer)
+						r.slow("confirmation", p, stageConfirm)
+						now := rigTick() + idle + 1
+						r.change(p.forth(), func(m *rigMeta) { m.LastSeenTick = now - idle - 1 })
+						r.change(p.back(), func(m *rigMeta) { m.LastSeenTick = now - idle })
+						if got := r.expire(x, named, now, idle, false); got != expirerExpireResultEXPIRE_STAYS {
+							t.Errorf("%s, seen %d ticks ago: %d, want that it stays", named, idle, got)
+						}
+						for _, tuple := range []rigTuple{p.forth(), p.back()} {
+							if c, found := r.conn(tuple); !found || c.State != uint8(kernelCtStateCT_ESTABLISHED) {
+								t.Errorf("%s afterwards: %+v, %t", tuple, c, found)
+							}
+						}
+						if got := r.expire(x, named, now+1, idle, false); got != expirerExpireResultEXPIRE_BOTH {
+							t.Errorf("%s, idle: %d, want that both directions are deleted", named, got)
+						}
+						if n := r.entries(); n != 0 {
+							t.Errorf("%d entries are left", n)
+						}
+						if got := r.expire(x, named, now+1, idle, false); got != expirerExpireResultEXPIRE_ABSENT {
+							t.Errorf("%s, deleted: %d", named, got)
+						}
+					}
+					r.slow("opening", p, stageOpen)
+					if got := r.expire(x, p.back(), rigTick(), idle, true); got != expirerExpireResultEXPIRE_BOTH || r.entries() != 0 {
+						t.Errorf("by force: %d, and %d entries are left", got, r.entries())
+					}
+				})
+			}
+		}
+	}
+}
+
+// entries returns how many entries connections have.
+func (r *rig) entries() (n int) {
+	for _, name := range []string{kernelMapLlCt4, kernelMapLlCt6, kernelMapLlHalf4, kernelMapLlHalf6} {
+		n += r.count(name)
+	}
+	return n
+}
+
+// TestEndingIsSeen: a packet of a connection that is marked as being deleted is dropped with
+// that reason, on the fast path and the slow one; and one after a silence looks for the mark.
+func TestEndingIsSeen(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, proto, natModes[0])
+				r.slow("opening", p, stageOpen)
+				r.slow("answer", p, stageAnswer)
+				r.slow("confirmation", p, stageConfirm)
+				r.nexthop(5, p.beport, 0, p.forth())
+				r.nexthop(6, p.clientPort, 0, p.back())
+				forth := packet(p.clientPort.arrives(), proto, p.client, p.vip, stageData, 61)
+				back := packet(p.beport.arrives(), proto, p.backend, p.source, stageData, 61)
+				for i, seen := range []uint32{0, 60} { // ticks ago: the fast path, and not
+					for _, x := range []rigTuple{p.forth(), p.back()} {
+						r.change(x, func(m *rigMeta) { m.LastSeenTick = rigTick() - seen })
+					}
+					r.change(p.forth(), func(m *rigMeta) { m.State = uint8(kernelCtStateCT_ENDING) })
+					r.step("marked", p.clientPort, forth, actShot, forth)
+					if seen > 0 {
+						r.step("answer", p.beport, back, actShot, back)
+					}
+					r.change(p.forth(), func(m *rigMeta) { m.State = uint8(kernelCtStateCT_ESTABLISHED) })
+					r.step("not marked", p.clientPort, forth, actRedirect,
+						packet(p.beport.leaves(), proto, p.source, p.backend, stageData, 60))
+					if got, want := r.counters()["DROP_ENDING"], []uint64{1, 3}[i]; got != want {
+						t.Errorf("%d packets dropped since their connection is deleted, want %d", got, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestLeftOverEntry: the entry of the client's direction is lost, and the client uses its port
+// again: the new connection is established, and nothing of the old one is left.
+func TestLeftOverEntry(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, m := range natModes[:2] {
+			t.Run(f.name+"/"+m.name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, testpkt.ProtoTCP, m)
+				r.play(p, "cSYN", "sSYNA", "cACK", "cFIN", "sFIN")
+				r.forget(p.forth())
+				for _, name := range []string{"cSYN", "sSYNA", "cACK"} {
+					r.send(p, segments[name])
+				}
+				if got := r.stateOf(p); got != "ESTABLISHED+" || r.entries() != 2 {
+					t.Errorf("TCP: %s with %d entries, want ESTABLISHED+ with 2", got, r.entries())
+				}
+				p = r.connect(f, testpkt.ProtoUDP, m)
+				for _, s := range []stage{stageOpen, stageAnswer, stageConfirm} {
+					r.slow("datagram", p, s)
+				}
+				r.forget(p.forth())
+				for _, s := range []stage{stageOpen, stageAnswer, stageConfirm} {
+					r.slow("datagram again", p, s)
+				}
+				if got := r.stateOf(p); got != "ESTABLISHED+" || r.entries() != 4 {
+					t.Errorf("UDP: %s with %d entries, want ESTABLISHED+ with 4", got, r.entries())
+				}
+			})
+		}
+	}
+}
+
+// TestLeftOverOfNAT: the same of connections whose outer address and port are given: they are
+// not taken for those of another connection.
+func TestLeftOverOfNAT(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		outer := netip.PrefixFrom(f.vip.Addr(), f.vip.Addr().BitLen())
+		inner := netip.PrefixFrom(f.client.Addr(), f.client.Addr().BitLen())
+		match := datapath.Match{Source: []netip.Prefix{inner}}
+		for name, nat := range map[string]datapath.NAT{
+			"one to one":           {Type: datapath.SNAT, OneToOne: true, Match: match, Addresses: []netip.Prefix{outer}},
+			"endpoint-independent": {Type: datapath.SNAT, Match: match, Addresses: []netip.Prefix{outer}, Mapping: datapath.EndpointIndependent},
+		} {
+			for _, proto := range []uint8{testpkt.ProtoTCP, testpkt.ProtoUDP} {
+				t.Run(f.name+"/"+name, func(t *testing.T) {
+					r := base.fresh(t)
+					r.knowNeighbours(f)
+					r.translate(map[datapath.NATName]datapath.NAT{"away": nat})
+					open := func() (int32, netip.AddrPort) {
+						action, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, f.client, f.far, stageOpen, 61))
+						return action, netip.AddrPortFrom(addressOf(out), sourcePort(out, proto))
+					}
+					action, first := open()
+					if action != actRedirect || first.Addr() != f.vip.Addr() {
+						t.Fatalf("action %d, from %s; counters %v", action, first, r.counters())
+					}
+					r.forget(rigTuple{proto, f.client, f.far})
+					if action, again := open(); action != actRedirect || again != first {
+						t.Errorf("after a loss: action %d, from %s, want %s; counters %v", action, again, first, r.counters())
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestTwinOfAnother: an entry under the key of a connection's answers that is another
+// connection's is left alone.
+func TestTwinOfAnother(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		r := base.fresh(t)
+		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
+		r.play(p, "cSYN", "sSYNA", "cACK")
+		// Another connection's answers leave for another frontend.
+		other := p.back()
+		raw, _ := r.raw(other)
+		size := len(f.client.Addr().AsSlice())
+		raw[rigMetaSize+2*size+1]++ // the port that they leave with
+		r.put(map[bool]string{true: kernelMapLlCt4, false: kernelMapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
+		before, _ := r.conn(other)
+		r.run(r.ingress, r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61))
+		after, found := r.conn(other)
+		if !found || after != before {
+			t.Errorf("%s: the other connection's entry was %+v and is %+v, %t", f.name, before, after, found)
+		}
+	}
+}
+
+// TestDirectAndByFrontend: a client that speaks to a backend by a frontend and then by the same
+// port without it has two connections, and each gets its own answers.
+func TestDirectAndByFrontend(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for name, proto := range protocols {
+			for _, half := range []bool{true, false} {
+				t.Run(f.name+"/"+name, func(t *testing.T) {
+					r := base.fresh(t)
+					p := r.connect(f, proto, natModes[0])
+					r.slow("opening", p, stageOpen)
+					if !half {
+						r.slow("answer", p, stageAnswer)
+						r.slow("confirmation", p, stageConfirm)
+					}
+					_, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, p.client, p.backend, stageOpen, 61))
+					source := netip.AddrPortFrom(p.client.Addr(), sourcePort(out, proto))
+					if source == p.client {
+						t.Errorf("the direct connection goes on from %s, as the other one", source)
+					}
+					if half {
+						r.slow("answer", p, stageAnswer)
+					}
+					answer := packet(r.out.arrives(), proto, p.backend, source, stageAnswer, 61)
+					r.step("direct answer", r.out, answer, actUnspec, packet(r.out.arrives(), proto, p.backend, p.client, stageAnswer, 61))
+				})
+			}
+		}
+	}
+}
+
+// TestForgedEnds: what ends a connection has no effect where its endpoint would not believe it,
+// and what an endpoint challenges is revived.
+func TestForgedEnds(t *testing.T) {
+	base := newRig(t)
+	const fin, rst = testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK
+	serverData := segment{'s', testpkt.ACK, serverISN + 1, clientISN + 1, bothSay, nil}
+	for _, f := range families {
+		r := base.fresh(t)
+		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
+		for _, c := range []struct {
+			name  string
+			sends []segment
+			want  string
+		}{
+			{"a FIN out of the window", []segment{{'s', fin, serverISN + 1 + 1<<30, clientISN + 1, bothSay, nil}}, "ESTABLISHED+"},
+			{"a FIN before the window", []segment{{'s', fin, serverISN, clientISN + 1, bothSay, nil}}, "ESTABLISHED+"},
+			{"FINs out of the window", []segment{
+				{'s', fin, serverISN + 1 + 1<<30, clientISN + 1, bothSay, nil}, {'c', fin, clientISN + 1 + 1<<30, serverISN + 1, bothSay, nil},
+			}, "ESTABLISHED+"},
+			{"a reset out of the window", []segment{{'c', rst, clientISN + 1 + 1<<30, 0, 0, nil}}, "ESTABLISHED+"},
+			{"a reset that is challenged", []segment{{'c', rst, clientISN + 100, 0, 0, nil}, serverData}, "ESTABLISHED+"},
+			{"an exact reset", []segment{{'c', rst, clientISN + 1, 0, 0, nil}, serverData}, "CLOSED+"},
+			{"a forged acknowledgement and its reset", []segment{
+				{'s', testpkt.ACK, serverISN + 1, 0x55667788, bothSay, nil}, {'c', rst, 0x55667788, 0, 0, nil},
+			}, "ESTABLISHED+"},
+		} {
+			r.play(p, "cSYN", "sSYNA", "cACK")
+			for _, s := range c.sends {
+				r.send(p, s)
+			}
+			if got := r.stateOf(p); got != c.want {
+				t.Errorf("%s: %s: %s, want %s", f.name, c.name, got, c.want)
+			}
+		}
+	}
+}
+
+// TestForgedEndsOfSCTP: ABORT and SHUTDOWN need the verification tag.
+func TestForgedEndsOfSCTP(t *testing.T) {
+	base := newRig(t)
+	const chunkInit, chunkInitAck, chunkAbort, chunkShutdown, chunkCookieEcho, chunkComplete = 1, 2, 6, 7, 10, 14
+	for _, f := range families {
+		r := base.fresh(t)
+		p := r.connect(f, testpkt.ProtoSCTP, natModes[0])
+		chunk := func(from byte, kind uint8, tag uint32) {
+			t.Helper()
+			build := func(dev rigPort, from, to netip.AddrPort) []byte {
+				return testpkt.Build(dev.arrives(), ipHeader(from.Addr(), to.Addr(), 61), testpkt.SCTP{Source: from.Port(),
+					Destination: to.Port(), Tag: tag, Chunks: []testpkt.Chunk{{Type: kind, Value: []byte{9}}}})
+			}
+			if from == 'c' {
+				r.step("client", r.in, build(r.in, p.client, p.vip), actUnspec, build(r.in, p.source, p.backend))
+			} else {
+				r.step("server", r.out, build(r.out, p.backend, p.source), actUnspec, build(r.out, p.vip, p.client))
+			}
+		}
+		const clientTag, serverTag = 0x01020304, 0x11121314 // which packets to the client, to the server have
+		chunk('c', chunkInit, 0)
+		chunk('s', chunkInitAck, clientTag)
+		chunk('c', chunkCookieEcho, serverTag)
+		for _, kind := range []uint8{chunkAbort, chunkShutdown, chunkComplete} {
+			chunk('s', kind, 7)
+			chunk('c', kind, 7)
+			if got := r.stateOf(p); got != "ESTABLISHED+" {
+				t.Errorf("%s: chunk %d with a wrong tag makes it %s", f.name, kind, got)
+			}
+		}
+		chunk('s', chunkAbort, clientTag)
+		if got := r.stateOf(p); got != "CLOSED+" {
+			t.Errorf("%s: an ABORT makes it %s, want CLOSED+", f.name, got)
+		}
+	}
+}
+
+// TestBlindPromotion: what forged sources send establishes nothing.
+func TestBlindPromotion(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		r := base.fresh(t)
+		udp := r.connect(f, testpkt.ProtoUDP, natModes[0])
+		for i := range uint16(300) {
+			p := udp.from(40000 + i)
+			r.slow("question", p, stageOpen)
+			r.slow("answer", p, stageAnswer)
+		}
+		tcp := r.connect(f, testpkt.ProtoTCP, natModes[0])
+		for i := range uint16(300) {
+			p := tcp.from(40000 + i)
+			r.send(p, segments["cSYN"])
+			r.send(p, segments["sSYNA"])
+			r.send(p, segment{'c', testpkt.ACK, clientISN + 1, 0xdeadbeef, bothSay, nil})
+			r.send(p, segment{'c', testpkt.FIN | testpkt.ACK, clientISN + 1, 0xdeadbeef, bothSay, nil})
+			r.send(p, segment{'c', 0, clientISN + 1, serverISN + 1, bothSay, nil})
+		}
+		if n := r.count(kernelMapLlCt4) + r.count(kernelMapLlCt6); n != 0 {
+			t.Errorf("%s: %d established entries, want none", f.name, n)
+		}
+		p := tcp.from(40000)
+		r.send(p, segments["cACK"])
+		if got := r.stateOf(p); got != "ESTABLISHED+" {
+			t.Errorf("%s: the genuine acknowledgement makes it %s", f.name, got)
+		}
+	}
+}
