@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,11 +77,14 @@ func newSite(t *testing.T, more ...string) *site {
 	s.node.Route(t, "default", "192.0.2.17")
 	s.node.Route(t, "default", "2001:db8:0:2::17")
 	s.node.Forward(t)
-	s.Daemon = testdaemon.New(t, s.node, programs, append([]string{
-		"tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}",
-	}, more...)...)
+	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "tables:") }) {
+		more = append(more, siteTables)
+	}
+	s.Daemon = testdaemon.New(t, s.node, programs, more...)
 	return s
 }
+
+const siteTables = "tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}"
 
 // start starts the daemon with all devices of the node as ports.
 func (s *site) start() *site {

@@ -82,6 +82,8 @@ var (
 			"llcli events drops shows the port: is a frontend missing?"},
 		{"no_service_limited", "as no_service, refused, but its sender was not told: too many were in this second",
 			"the same as for no_service"},
+		{"ending", "its connection had been idle for too long and was being deleted at that very moment",
+			"nothing: the next packet opens the connection anew"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},
