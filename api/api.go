@@ -69,6 +69,9 @@ type Change struct {
 	// Confirm takes the change back after so long (1s to 1h), by itself and whatever
 	// becomes of the daemon, unless the method confirm says that it stays.
 	Confirm Duration `json:"confirm,omitempty"`
+	// Force makes the change although FirewallRule or NAT objects name the device of an
+	// Interface that it deletes or moves: packets of that device pass them by from then on.
+	Force bool `json:"force,omitempty"`
 	// IfRevision refuses the change with conflict unless the daemon is still at
 	// that revision. Nil: no condition.
 	IfRevision *uint64 `json:"ifRevision,omitempty"`
@@ -141,6 +144,8 @@ type ChangeResult struct {
 	// Left names the objects that a rollback left as they are though they were
 	// different then: what stands in files, and what goes with pods, at most 100 of them.
 	Left []ObjectRef `json:"left,omitempty"`
+	// Warnings say which objects no longer have an effect on packets.
+	Warnings []string `json:"warnings,omitempty"`
 	// Staged counts the objects collected so far, in the answer to a request with More.
 	Staged int `json:"staged,omitempty"`
 }
@@ -248,6 +253,12 @@ type StatusResult struct {
 	// Repairs counts how often, since the daemon started, something of ours was
 	// mended in the data plane that a stranger had changed.
 	Repairs uint64 `json:"repairs"`
+}
+
+// StatusParams are the parameters of status.
+type StatusParams struct {
+	// Ignore are kinds whose objects do not count for the health.
+	Ignore []string `json:"ignore,omitempty"`
 }
 
 // DatapathStatus says what the data plane runs on.

@@ -87,6 +87,7 @@ type InterfaceStatus struct {
 	MTU       int      `json:"mtu,omitempty"` // bytes
 	Addresses []string `json:"addresses,omitempty"`
 	Hooks     []string `json:"hooks,omitempty"` // such as tcx-ingress
+	Link      string   `json:"link,omitempty"`  // up, down, no carrier
 }
 
 // ServiceSpec spreads the connections to its frontends over its backends.

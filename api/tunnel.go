@@ -2,6 +2,8 @@
 
 package api
 
+import "time"
+
 // TunnelSpec leads to the Peers that name it. What is routed to its device, in the
 // switch's network namespace, is encapsulated and sent through the host's.
 type TunnelSpec struct {
@@ -36,6 +38,9 @@ type PeerStatus struct {
 	Device   string        `json:"device,omitempty"`   // of the host, by which it is reached
 	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, bytes, as a router has told
 	Counters *PeerCounters `json:"counters,omitempty"`
+	// LastHeard is when a packet from the peer was last counted; nil: not since the daemon
+	// started.
+	LastHeard *time.Time `json:"lastHeard,omitempty"`
 }
 
 // PeerCounters count packets before they are encapsulated and after, with their Ethernet

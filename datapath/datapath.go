@@ -130,6 +130,12 @@ type Telemetry interface {
 	// DeviceOf returns the name of the device that has an address, in the switch's network
 	// namespace or the host's; empty: none has.
 	DeviceOf(addr netip.Addr, inSwitch bool) string
+	// Forwarding returns whether the kernel forwards packets, in the switch's network
+	// namespace or the host's.
+	Forwarding(inSwitch bool) Forwarding
+	// HopTo returns the way to an address and whether the neighbour on it answers. With ask
+	// the kernel is told to resolve that neighbour.
+	HopTo(addr netip.Addr, inSwitch, ask bool) HopState
 	// Features says what the data plane runs on.
 	Features(ctx context.Context) (Features, error)
 	// Usage returns how full each table is, by its name in the configuration.
@@ -143,6 +149,22 @@ type Telemetry interface {
 	// Samples delivers samples of drops and connections until ctx ends. There is
 	// one reader at a time; what is not read in time is lost and counted.
 	Samples(ctx context.Context, each func(Sample)) error
+}
+
+// Forwarding is whether the kernel of a network namespace forwards packets between devices.
+type Forwarding struct {
+	IPv4, IPv6 bool
+	Off4, Off6 []string // devices that forward nothing they receive although the others do
+}
+
+// HopState is the first hop on the way to an address.
+type HopState struct {
+	Err       error // why there is no way; nil: there is one, or nothing is known
+	Device    string
+	Link      LinkState
+	Neighbour netip.Addr // on Device; invalid: none is needed
+	Resolved  bool       // its link-layer address is known
+	Failed    bool       // it did not answer
 }
 
 // Features says what a data plane runs on.

@@ -51,4 +51,19 @@ type PortState struct {
 	MTU       int // bytes
 	Addresses []netip.Prefix
 	Hooks     []string // such as tcx-ingress
+	Link      LinkState
 }
+
+// LinkState is whether a device can carry packets.
+type LinkState uint8
+
+// The states of a link.
+const (
+	LinkUnknown   LinkState = iota
+	LinkUp                  // with a carrier
+	LinkDown                // an administrator set it down
+	LinkNoCarrier           // set up, but nothing is at the other end
+)
+
+// String returns the word for s as in the API; empty for LinkUnknown.
+func (s LinkState) String() string { return [...]string{"", "up", "down", "no carrier"}[s] }

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// progress is the node in the words of clients. Wait and Problems are the node's own.
+// progress is the node in the words of clients. The methods that it lacks are the node's own.
 type progress struct{ *node.Node }
 
 // Status implements [control.Progress].
@@ -22,8 +22,8 @@ func (p progress) Status(k state.Key) (api.Status, bool) {
 }
 
 // NotReady implements [control.Progress].
-func (p progress) NotReady(limit int) (map[state.Key]api.Status, int) {
-	some, count := p.NotRealised(limit)
+func (p progress) NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int) {
+	some, count := p.NotRealisedBut(limit, ignored)
 	m := make(map[state.Key]api.Status, len(some))
 	for k, s := range some {
 		m[k] = statusOf(s)

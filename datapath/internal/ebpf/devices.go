@@ -42,6 +42,7 @@ type devices struct {
 	first      map[int][2]netip.Addr // as firstAddrs returned them
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
+	failed     map[neighbour]bool       // that the kernel has given up asking for
 	ports      map[int]bool             // devices that our programs are attached to
 	queued     map[int]bool             // devices with a queue before they send
 	xdp        map[int]datapath.XDPMode // of devices that our program is in XDP of
@@ -61,6 +62,7 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		done:       make(chan struct{}),
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
+		failed:     make(map[neighbour]bool),
 		xdp:        make(map[int]datapath.XDPMode),
 		ports:      devicesOfBefore(d, z.id, devicePort),
 		uplinks:    devicesOfBefore(d, z.id, deviceUplink),
@@ -301,6 +303,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 		copy(mac[:], u.HardwareAddr) != len(mac)
 	v.mu.Lock()
 	old, known := v.neighbours[n]
+	v.noteFailed(n, &u)
 	if gone {
 		delete(v.neighbours, n)
 	} else {

@@ -182,14 +182,14 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 		if index, err = o.newIndex(); err != nil {
 			return err
 		}
-		cpus, err := ebpf.PossibleCPU()
+		stats, err := o.statsOf(old)
 		if err != nil {
 			return err
 		}
 		err = errors.Join(
 			o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
 			o.d.maps[kernelMapLlPeerPath].Update(index, &kernelPeerPath{}, ebpf.UpdateAny),
-			o.d.maps[kernelMapLlPeerStats].Update(index, make([]kernelPeerStats, cpus), ebpf.UpdateAny),
+			o.d.maps[kernelMapLlPeerStats].Update(index, stats, ebpf.UpdateAny),
 			o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny),
 		)
 		if err != nil {
@@ -216,6 +216,21 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 		}
 	}
 	return o.release(old)
+}
+
+// statsOf returns the counters under an index, for the one that takes its place: those of a
+// peer go on when it moves to another tunnel.
+func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	stats := make([]kernelPeerStats, cpus)
+	if index == 0 {
+		return stats, nil
+	}
+	err = o.d.maps[kernelMapLlPeerStats].Lookup(index, &stats)
+	return stats, err
 }
 
 // setIDs writes by which sources what comes in is known as the peer's.

@@ -248,7 +248,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index)}
+	s = datapath.PortState{Device: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.attached() {
 			s.Hooks = append(s.Hooks, h.name())

@@ -132,6 +132,14 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	return s.Device
 }
 
+// Forwarding implements [datapath.Telemetry].
+func (t *telemetry) Forwarding(bool) datapath.Forwarding {
+	return datapath.Forwarding{IPv4: true, IPv6: true}
+}
+
+// HopTo implements [datapath.Telemetry].
+func (t *telemetry) HopTo(netip.Addr, bool, bool) datapath.HopState { return datapath.HopState{} }
+
 // Features implements [datapath.Telemetry].
 func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	return datapath.Features{

@@ -21,6 +21,7 @@ type changeOptions struct {
 	dryRun     bool
 	wait       time.Duration
 	confirm    time.Duration
+	force      bool
 	ifRevision int64
 	requestID  string
 }
@@ -57,6 +58,7 @@ func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
 	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
 	flags.Var((*confirmTime)(&o.confirm), "confirm", "have the daemon take it back after this `TIME` (1s to 1h), unless llcli confirm comes before: for changes that may lock you out")
+	flags.BoolVar(&o.force, "force", false, "delete an Interface although rules name its device")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
 	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
 	hideDefault(flags, "if-revision")
@@ -69,7 +71,7 @@ func (o *changeOptions) params() (api.Change, error) {
 	if o.wait < 0 {
 		return api.Change{}, usagef("--wait %s: want 0 or more", o.wait)
 	}
-	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), Confirm: api.Duration(o.confirm), RequestID: o.requestID}
+	change := api.Change{DryRun: o.dryRun, Wait: api.Duration(o.wait), Confirm: api.Duration(o.confirm), RequestID: o.requestID, Force: o.force}
 	if o.ifRevision >= 0 {
 		revision := uint64(o.ifRevision)
 		change.IfRevision = &revision
@@ -290,6 +292,9 @@ func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {
 	}
 	a.printf("%s: %s\n", head, strings.Join(parts, ", "))
 	a.printLeft(result)
+	for _, warning := range result.Warnings {
+		a.printf("warning: %s\n", clean(warning))
+	}
 	return nil
 }
 

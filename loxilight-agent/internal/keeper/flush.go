@@ -82,7 +82,7 @@ func (k *Keeper) apply(ctx context.Context, objects []api.Object, going bool) (m
 			return false, nil
 		}
 		begin := time.Now()
-		result, err := k.o.Client.Apply(ctx, api.ApplyParams{Objects: objects})
+		result, err := k.o.Client.Apply(ctx, api.ApplyParams{Objects: objects, Change: api.Change{Force: true}})
 		k.sent(api.MethodApply, len(objects), begin, err)
 		if err == nil {
 			k.applied(objects, result)
@@ -131,7 +131,7 @@ func (k *Keeper) delete(ctx context.Context) error {
 	}
 	refs := slices.Collect(maps.Keys(k.gone))
 	begin := time.Now()
-	result, err := k.o.Client.Delete(ctx, api.DeleteParams{Objects: refs})
+	result, err := k.o.Client.Delete(ctx, api.DeleteParams{Objects: refs, Change: api.Change{Force: true}})
 	k.sent(api.MethodDelete, len(refs), begin, err)
 	if err != nil {
 		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonConflict {

@@ -120,12 +120,12 @@ const partSize = 512 << 10
 
 // sendAll is a replace, in parts where it is large.
 func (k *Keeper) sendAll(ctx context.Context, objects []api.Object) (*api.ChangeResult, error) {
-	params := api.ReplaceParams{Owner: k.o.Owner, Kinds: k.o.Kinds}
+	params := api.ReplaceParams{Owner: k.o.Owner, Kinds: k.o.Kinds, Change: api.Change{Force: true}}
 	var begin, size int
 	for i := range objects {
 		of := len(objects[i].Spec) + 512
 		if of > partSize { // one that the client has to cut: so it cuts all
-			params.Objects, params.Change = objects, api.Change{}
+			params.Objects, params.Change = objects, api.Change{Force: true}
 			return k.o.Client.Replace(ctx, params)
 		}
 		if size += of; size > partSize {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -198,7 +199,14 @@ func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
 	return s.Store.Commit(&state.Transaction{
 		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "", By: by, Confirm: time.Duration(r.change.Confirm),
 		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun, RequestID: requestID(c, r), Answer: answer,
+		Force: r.change.Force, DeviceOf: s.deviceOf,
 	})
+}
+
+// deviceOf returns the device of an Interface that is chosen by its address.
+func (s *Server) deviceOf(name string) string {
+	is, _ := s.Plane.Telemetry().PortState(datapath.PortName(name))
+	return is.Device
 }
 
 func checkChange(c *api.Change) *api.Error {
@@ -312,11 +320,14 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 
 // changeResult is a result as it is answered, with as many changes as fit.
 func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
-	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}}
+	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
 	if r.Pending != nil {
 		result.Confirm = pendingConfirm(r.Pending, r.Pending.Within)
 	}
 	size := 1024 // all but the changes
+	for _, w := range r.Warnings {
+		size += len(w) + 8
+	}
 	for _, k := range r.Left[:min(len(r.Left), maxLeft)] {
 		size += len(k.Kind) + len(k.Name) + len(`{"kind":"","name":""},`)
 		result.Left = append(result.Left, api.ObjectRef{Kind: k.Kind, Name: k.Name})

@@ -46,8 +46,12 @@ type fakePlane struct {
 func (p *fakePlane) Connections() datapath.Connections { return p }
 func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
 func (p *fakePlane) DeviceOf(netip.Addr, bool) string  { return "" }
-func (p *fakePlane) Changed() <-chan struct{}          { return nil }
 func (p *fakePlane) Repairs() uint64                   { return 0 }
+func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
+	return datapath.Forwarding{IPv4: true, IPv6: true}
+}
+func (p *fakePlane) HopTo(netip.Addr, bool, bool) datapath.HopState { return datapath.HopState{} }
+func (p *fakePlane) Changed() <-chan struct{}                       { return nil }
 
 func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
 	at := 0
@@ -144,10 +148,14 @@ func (p *fakeProgress) Status(k state.Key) (api.Status, bool) {
 	}
 	return api.Status{State: api.StateReady}, true
 }
-func (p *fakeProgress) NotReady(int) (map[state.Key]api.Status, int) { return p.not, len(p.not) }
-func (p *fakeProgress) PodMTU() int                                  { return 1450 }
-func (p *fakeProgress) Repairs() uint64                              { return 3 }
-func (p *fakeProgress) Problems() []string                           { return p.problems }
+func (p *fakeProgress) NotReady(int, map[string]bool) (map[state.Key]api.Status, int) {
+	return p.not, len(p.not)
+}
+func (p *fakeProgress) Noted() map[state.Key]string { return nil }
+func (p *fakeProgress) LastHeard(string) time.Time  { return time.Time{} }
+func (p *fakeProgress) PodMTU() int                 { return 1450 }
+func (p *fakeProgress) Repairs() uint64             { return 3 }
+func (p *fakeProgress) Problems() []string          { return p.problems }
 func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
 	if h, ok := p.health[b]; ok {
 		return h, "refused"

@@ -40,8 +40,13 @@ type Plane interface {
 type Progress interface {
 	// Status returns what became of an object; false if nothing yet.
 	Status(k state.Key) (api.Status, bool)
-	// NotReady returns at most limit objects that are not Ready, and how many there are.
-	NotReady(limit int) (map[state.Key]api.Status, int)
+	// NotReady returns at most limit objects that are not Ready, and how many there are of
+	// kinds that are not ignored.
+	NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int)
+	// Noted returns messages about Ready objects that count for the health.
+	Noted() map[state.Key]string
+	// LastHeard is when a packet of a Peer was last seen; zero: not since the start.
+	LastHeard(peer string) time.Time
 	// Wait returns when the objects of keys are as wanted at revision or later, or
 	// gone. When ctx ends first it returns those that are left, and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)

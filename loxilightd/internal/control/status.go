@@ -22,7 +22,15 @@ func (s *Server) version(context.Context, Caller, *none) (any, *api.Error) {
 	return &api.VersionResult{Version: s.Version, API: []int{api.Version}, Build: s.Build}, nil
 }
 
-func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error) {
+func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any, *api.Error) {
+	ignored := map[string]bool{}
+	for i, kind := range p.Ignore {
+		kind, err := parseKind(kind, fmt.Sprintf("ignore[%d]", i))
+		if err != nil {
+			return nil, err
+		}
+		ignored[kind] = true
+	}
 	telemetry := s.Plane.Telemetry()
 	features, err := telemetry.Features(ctx)
 	if err != nil {
@@ -52,7 +60,8 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 	for table, u := range usage {
 		result.Capacity[table] = api.Usage(u)
 	}
-	some, count := s.Progress.NotReady(maxNotReady)
+	some, _ := s.Progress.NotReady(maxNotReady, nil)
+	_, count := s.Progress.NotReady(0, ignored)
 	for _, k := range slices.SortedFunc(maps.Keys(some), cmpKeys) {
 		st := some[k]
 		result.NotReady = append(result.NotReady, api.NotReady{Object: k.String(), State: st.State, Message: shortMessage(st.Message)})
@@ -60,7 +69,7 @@ func (s *Server) status(ctx context.Context, _ Caller, _ *none) (any, *api.Error
 	if p, left := s.Store.Pending(); p != nil {
 		result.Confirm = pendingConfirm(p, left)
 	}
-	result.Health = s.health(features.Warnings, usage, count)
+	result.Health = s.health(features.Warnings, usage, count, ignored)
 	fitStatus(result)
 	return result, nil
 }
@@ -99,7 +108,7 @@ const nearlyFull = 0.9
 const damageTold = 24 * time.Hour
 
 // health is the daemon's judgement of itself.
-func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int) api.Health {
+func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int, ignored map[string]bool) api.Health {
 	var m []string
 	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageTold {
 		became := "and set aside as " + d.File
@@ -151,6 +160,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	case notReady > 1:
 		m = append(m, fmt.Sprintf("%d objects are not Ready", notReady))
 	}
+	m = append(m, s.noted(ignored)...)
 	for i := range m {
 		m[i] = shortMessage(m[i])
 	}
@@ -158,6 +168,19 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		return api.Health{State: "ok"}
 	}
 	return api.Health{State: "degraded", Messages: m}
+}
+
+// noted returns what is wrong with objects that are Ready, the first few of them.
+func (s *Server) noted(ignored map[string]bool) (list []string) {
+	noted := s.Progress.Noted()
+	maps.DeleteFunc(noted, func(k state.Key, _ string) bool { return ignored[k.Kind] })
+	for _, k := range slices.SortedFunc(maps.Keys(noted), cmpKeys) {
+		if len(list) == maxNotReady {
+			return append(list, fmt.Sprintf("%d more objects have such messages", len(noted)-maxNotReady))
+		}
+		list = append(list, k.String()+": "+noted[k])
+	}
+	return list
 }
 
 // shortMessage bounds a message that is one of several in a reply.
@@ -217,7 +240,7 @@ func (s *Server) interfaceStatus(k state.Key, v *state.Interface) *api.Interface
 	if v.Address.IsValid() {
 		st.Device = p.Device
 	}
-	st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
+	st.Index, st.MTU, st.Hooks, st.Link = p.Index, p.MTU, p.Hooks, p.Link.String()
 	if len(p.MAC) > 0 {
 		st.MAC = p.MAC.String()
 	}

@@ -145,6 +145,10 @@ func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
 	}
 	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
 	st.PathMTU = p.PathMTU
+	if at := s.Progress.LastHeard(k.Name); !at.IsZero() {
+		at = at.UTC().Truncate(time.Second)
+		st.LastHeard = &at
+	}
 	return st
 }
 

@@ -94,7 +94,7 @@ type derived struct {
 // to what is made from them.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
-	derivedFrom  = []string{state.KindPodNetwork, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
+	derivedFrom  = []string{state.KindPodNetwork, state.KindBridge, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
 )
 
 func newDerived(n *Node) *derived {
@@ -109,6 +109,7 @@ func isDerivedFrom(changed []state.Key) bool {
 func (d *derived) apply(s *state.Snapshot) {
 	v := newDerivation()
 	d.n.derivePods(s, v)
+	d.n.deriveBridgePorts(s, v)
 	d.n.bridges.derive(s.Revision, v.bridges)
 	d.n.links.derive(s.Revision, v.links)
 	d.n.ports.derive(s.Revision, v.ports)

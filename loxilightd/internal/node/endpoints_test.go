@@ -57,6 +57,7 @@ func TestEndpointFollowsItsNetwork(t *testing.T) {
 // them, in one set of rules with whatever changed with them.
 func TestGroupsFollowEndpoints(t *testing.T) {
 	store, plane := openStore(t), endpointPlane()
+	attach(t, store)
 	n := start(t, Options{Store: store, Plane: plane, Network: backends.NewFakeNetwork(backends.FakeOptions{})})
 	web := map[string]string{"app": "web"}
 	group := objectOf(state.KindAddressGroup, "web", &state.AddressGroup{

@@ -178,6 +178,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.ports.applyAndWait(ctx, s, changed, true)
 	n.links.applyAndWait(ctx, s, changed, true)
 	n.bridges.apply(s, changed, true)
+	n.conditions.kick()
 }
 
 // noteTaken says that the reconcilers have got everything up to revision.
@@ -221,6 +222,7 @@ func (n *Node) complete() {
 
 // healthTurned is told by the checker.
 func (n *Node) healthTurned(t health.Target, r health.Result) {
+	n.conditions.kick()
 	n.mu.Lock()
 	n.turned[t.Service] = struct{}{}
 	n.mu.Unlock()
@@ -261,6 +263,9 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 		}
 		left = append(left, p.wait(ctx, revision, own)...)
 	}
+	left = append(left, n.conditions.wait(ctx, slices.DeleteFunc(slices.Clone(keys), func(k state.Key) bool {
+		return slices.Contains(left, k)
+	}))...)
 	if len(left) == 0 {
 		return nil, nil
 	}

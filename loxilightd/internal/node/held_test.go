@@ -20,6 +20,7 @@ func farAway() time.Time { return time.Now().Add(time.Hour) }
 // waited for any more. Until then it says for which.
 func TestLostRulesToldAgain(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	attach(t, store)
 	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}, "b": {}}}
 	if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, old); err != nil {
 		t.Fatal(err)

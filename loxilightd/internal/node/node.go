@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -77,6 +78,8 @@ type Node struct {
 	checker   *health.Checker
 	upkeep    upkeep
 
+	conditions *conditions
+
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt was set anew
 
@@ -108,6 +111,7 @@ func New(o Options) *Node {
 	}
 	n.checker = health.New(n.healthTurned)
 	n.derived = newDerived(n)
+	n.conditions = newConditions(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // there is no such kind
@@ -171,11 +175,7 @@ func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
 
-func (n *Node) tell(k state.Key, s Status) {
-	if n.opts.Turned != nil {
-		n.opts.Turned(k, s)
-	}
-}
+func (n *Node) tell(k state.Key, s Status) { n.conditions.tell(k, s) }
 
 // SetExempt makes these allowed whatever the rules of the firewall say, and nothing
 // else; before that it is what the options say.
@@ -198,6 +198,7 @@ func (n *Node) Run(ctx context.Context) {
 	parts.Go(func() { n.checker.Run(ctx) })
 	parts.Go(func() { n.upkeep.run(ctx) })
 	parts.Go(func() { n.watchWorld(ctx) })
+	parts.Go(func() { n.conditions.run(ctx) })
 	n.follow(ctx)
 }
 
@@ -220,6 +221,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 		case <-n.opts.Plane.Telemetry().Changed():
 			n.ports.Kick()
 			n.kickNetwork()
+			n.conditions.kick()
 			n.signalWorld()
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
@@ -270,6 +272,12 @@ func (n *Node) Settled(ctx context.Context) error {
 // Status returns the outcome of an object's current spec; false if the data plane did not get
 // the object yet. The outcome of an earlier spec is not that of the current one.
 func (n *Node) Status(k state.Key) (Status, bool) {
+	s, ok := n.rowStatus(k)
+	return n.conditions.apply(k, s), ok
+}
+
+// rowStatus is Status as far as the rows of an object show.
+func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	p, ok := n.byKind[k.Kind]
 	if !ok {
 		return Status{}, false
@@ -285,14 +293,40 @@ func (n *Node) Status(k state.Key) (Status, bool) {
 // NotRealised returns at most limit objects which the data plane does not do as
 // told, in no order, and how many there are.
 func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
+	return n.NotRealisedBut(limit, nil)
+}
+
+// NotRealisedBut is NotRealised without objects of the ignored kinds.
+func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
 	some, count = n.untold(limit)
 	for _, p := range n.parts {
-		of, c := p.notRealised(limit - len(some))
-		maps.Copy(some, of)
+		most := limit - len(some)
+		if len(ignored) > 0 {
+			most = math.MaxInt // to tell the kinds apart
+		}
+		of, c := p.notRealised(most)
+		for k, s := range of {
+			switch {
+			case ignored[k.Kind]:
+				c--
+			case len(some) < limit:
+				some[k] = s
+			}
+		}
 		count += c
+	}
+	unmet, byKind := n.conditions.notRealised(limit - len(some))
+	maps.Copy(some, unmet)
+	for kind, c := range byKind {
+		if !ignored[kind] {
+			count += c
+		}
 	}
 	return some, count
 }
+
+// Noted returns messages about Ready objects that count for the health of the daemon.
+func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
 
 // untold returns at most limit objects that the reconcilers have not got yet, and
 // how many there are: all just after a start.

@@ -38,6 +38,12 @@ func rule(name string, priority int32, from ...datapath.GroupName) *state.Object
 	}})
 }
 
+// attach has one device attached, without which no rule is Ready.
+func attach(t *testing.T, s *state.Store) {
+	t.Helper()
+	commit(t, s, []*state.Object{objectOf(state.KindInterface, "lo", &state.Interface{Port: datapath.Port{Device: "lo"}})})
+}
+
 func nat(name string) *state.Object {
 	return objectOf(state.KindNAT, name, &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade}})
 }
@@ -55,6 +61,9 @@ type told struct {
 }
 
 func (t *told) turned(k state.Key, s Status) {
+	if k.Kind == state.KindInterface {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.list = append(t.list, fmt.Sprint(k, " ", s.State))
@@ -94,6 +103,7 @@ func waitFor(t *testing.T, n *Node, revision uint64, objects ...*state.Object) {
 
 func TestRulesAreOneSet(t *testing.T) {
 	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	attach(t, store)
 	exempt := []datapath.Match{{Ports: []datapath.PortRange{{First: 22, Last: 22}}}}
 	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned, Exempt: exempt})
 	objects := []*state.Object{
@@ -149,6 +159,7 @@ func TestRulesAreOneSet(t *testing.T) {
 // came with it says whose fault it is.
 func TestOneBadRule(t *testing.T) {
 	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	attach(t, store)
 	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned})
 	waitFor(t, n, commit(t, store, []*state.Object{rule("old", 1), group("g", "10.1.0.0/16")}), rule("old", 1))
 	told.want(t, "FirewallRule/old realised", "AddressGroup/g realised")
@@ -188,6 +199,7 @@ func TestOneBadRule(t *testing.T) {
 // TestRulesThroughFaults changes rules while one call in three fails.
 func TestRulesThroughFaults(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{Faults: 0.33, Seed: 5})
+	attach(t, store)
 	n := start(t, Options{Store: store, Plane: plane})
 	var last []*state.Object
 	for i := range 60 {
@@ -234,6 +246,7 @@ func TestRulesAfterARestart(t *testing.T) {
 // replaced by those that were told again so far.
 func TestLostRules(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	attach(t, store)
 	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}, "b": {}}}
 	if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, old); err != nil {
 		t.Fatal(err)
@@ -260,6 +273,7 @@ func TestLostRules(t *testing.T) {
 // one is, until a stranger has changed what is in force.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	attach(t, store)
 	n := start(t, Options{Store: store, Plane: plane})
 	objects := []*state.Object{group("g", "10.1.0.0/16"), rule("a", 1, "g"), rule("b", 2)}
 	waitFor(t, n, commit(t, store, objects), objects...)

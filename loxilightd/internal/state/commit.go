@@ -26,6 +26,11 @@ type Transaction struct {
 	RequestID string
 	Answer    func(*Result) []byte
 
+	// Force deletes Interfaces although rules name their devices.
+	Force bool
+	// DeviceOf returns the device of an Interface that is chosen by its address; nil: unknown.
+	DeviceOf func(name string) string
+
 	By Author // for the history
 	// Confirm has the change taken back after so long, unless it is confirmed. Zero:
 	// it stays.
@@ -59,6 +64,8 @@ type Result struct {
 	// Left are the objects that a rollback left as they are though they were
 	// different then: those in files.
 	Left []Key
+	// Warnings say which rules no longer see packets of which devices.
+	Warnings []string
 }
 
 // Reason says why a transaction was refused.
@@ -154,7 +161,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{Revision: p.base.Revision, Changes: p.changes}
+	result := &Result{Revision: p.base.Revision, Changes: p.changes, Warnings: p.warnings}
 	changed := len(p.formers) > 0
 	if t.DryRun || !changed && t.RequestID == "" && !t.settles {
 		return result, nil

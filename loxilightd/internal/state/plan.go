@@ -23,6 +23,8 @@ type plan struct {
 	darkens []*Object       // put, but not understood: only a rollback does that
 	formers []former        // what changes, as it was
 
+	warnings []string
+
 	restores bool
 	restored uint64 // the revision that it goes back to
 	back     *plan  // what it makes of the state that the change that waits goes back to; nil: none waits, or it goes back by this
@@ -51,6 +53,9 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 		p.prune(t.Replace, named)
 	}
 	if err := p.check(s.holder, s.merged && !t.restores); err != nil {
+		return nil, err
+	}
+	if err := p.checkUnseen(t); err != nil {
 		return nil, err
 	}
 	if !t.restores {

@@ -56,6 +56,24 @@ func PodPorts(hostDevice, switchDevice string) map[datapath.PortName]datapath.Po
 	}
 }
 
+// BridgePorts returns the ports to which the programs are attached because a Bridge has them,
+// so that rules see what is bridged. switchDevice is the switch's end of the link to the host.
+// An Interface on the same device takes the place of such a port.
+func BridgePorts(name string, b *Bridge, switchDevice string) map[datapath.PortName]datapath.Port {
+	ports := make(map[datapath.PortName]datapath.Port, len(b.Ports))
+	for _, p := range b.Ports {
+		if p.Device == b.Device {
+			continue // the bridge itself, to say in which VLAN its addresses are
+		}
+		role := datapath.RolePort
+		if p.Device == switchDevice {
+			role = datapath.RoleHost
+		}
+		ports[datapath.PortName(KindBridge+"/"+name+"#"+p.Device)] = datapath.Port{Device: p.Device, Switch: true, Role: role}
+	}
+	return ports
+}
+
 // checkPods refuses a plan in which pod networks are in the way of each other, or of
 // a Bridge.
 func (p *plan) checkPods() error {

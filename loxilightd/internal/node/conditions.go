@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// condition is what keeps packets from meeting an object whose row the data plane has. The
+// zero value means that nothing does.
+type condition struct {
+	message string // what is missing, and the command that mends it
+	ready   bool   // the object is Ready all the same: message is for information
+	quiet   bool   // the health of the daemon does not count it
+	untried bool   // what the object needs is still being set up
+}
+
+func (c *condition) isMet() bool { return c.message == "" || c.ready }
+
+// conditions compares objects with the node that they are on: attached devices, links,
+// forwarding, backends and neighbours. A row in the data plane is not enough for Ready.
+type conditions struct {
+	n     *Node
+	dirty chan struct{}
+
+	mu    sync.Mutex
+	world *world                  // as of the last look
+	unmet map[state.Key]condition // as of the last pass: objects with a message
+	moved chan struct{}           // closed and replaced after each pass
+
+	telling sync.Mutex // held while reporting, so that reports are in order
+	told    map[state.Key]string
+}
+
+// conditionKinds are the kinds whose objects have conditions.
+var conditionKinds = []string{
+	state.KindBridge, state.KindInterface, state.KindPeer, state.KindRoute, state.KindPodNetwork,
+	state.KindNAT, state.KindFirewallRule, state.KindService,
+}
+
+func newConditions(n *Node) *conditions {
+	return &conditions{
+		n: n, dirty: make(chan struct{}, 1), unmet: map[state.Key]condition{}, moved: make(chan struct{}),
+		told: map[state.Key]string{},
+	}
+}
+
+// kick has all conditions evaluated soon.
+func (c *conditions) kick() {
+	select {
+	case c.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// lookInterval is how often the node is looked at for changes that nothing announces.
+const lookInterval = time.Second
+
+// run evaluates all conditions after every change of the node or of an object.
+func (c *conditions) run(ctx context.Context) {
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		changed := true
+		select {
+		case <-c.dirty:
+		case <-ticker.C:
+			changed = false
+		case <-ctx.Done():
+			return
+		}
+		begin := time.Now()
+		if c.look(changed) {
+			c.pass()
+		}
+		pause := time.NewTimer(min(4*time.Since(begin), lookInterval))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+// look reads the node anew, and reports whether conditions may differ.
+func (c *conditions) look(changed bool) bool {
+	c.mu.Lock()
+	before := c.world
+	c.mu.Unlock()
+	now := c.n.readWorld(before)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.world = now
+	return changed || !now.equal(before)
+}
+
+// current returns the node as it was last looked at, for a snapshot.
+func (c *conditions) current(s *state.Snapshot) *world {
+	c.mu.Lock()
+	w := c.world
+	c.mu.Unlock()
+	if w == nil {
+		c.look(true)
+		c.mu.Lock()
+		w = c.world
+		c.mu.Unlock()
+	}
+	if w.revision != s.Revision {
+		fresh := *w
+		fresh.index(s)
+		w = &fresh
+		c.mu.Lock()
+		if c.world.revision < s.Revision {
+			c.world = w
+		}
+		c.mu.Unlock()
+	}
+	return w
+}
+
+// of returns the condition of an object.
+func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
+	w := c.current(s)
+	switch v := o.Value.(type) {
+	case *state.FirewallRule:
+		return w.ofRule(v)
+	case *state.NAT:
+		return w.ofNAT(v)
+	case *state.Interface:
+		return w.ofInterface(o.Name, v)
+	case *state.Bridge:
+		return w.ofBridge(o.Key, v)
+	case *state.Service:
+		return w.ofService(o, v)
+	case *state.Route:
+		return w.ofRoute(v)
+	case *state.PodNetwork:
+		return w.ofPodNetwork(v)
+	case *state.Peer:
+		return w.ofPeer(o.Name)
+	}
+	return condition{}
+}
+
+// apply returns the status of an object with its condition.
+func (c *conditions) apply(k state.Key, s Status) Status {
+	snapshot := c.n.opts.Store.Snapshot()
+	o, ok := snapshot.Get(k)
+	if !ok || s.State != reconcile.Realised {
+		return s
+	}
+	is := c.of(o, snapshot)
+	return is.apply(s)
+}
+
+func (c *condition) apply(s Status) Status {
+	if c.message == "" || s.State != reconcile.Realised {
+		return s
+	}
+	s.Message = c.message
+	if !c.ready {
+		s.State, s.Reason, s.Failures = reconcile.Pending, reconcile.ReasonAbsent, 1
+	}
+	return s
+}
+
+// pass evaluates all conditions, and reports what changed.
+func (c *conditions) pass() {
+	s := c.n.opts.Store.Snapshot()
+	unmet := map[state.Key]condition{}
+	seen := map[state.Key]bool{}
+	for _, kind := range conditionKinds {
+		for o := range s.After(kind, "") {
+			status, ok := c.n.rowStatus(o.Key)
+			if !ok || status.State != reconcile.Realised {
+				continue
+			}
+			is := c.of(o, s)
+			if is.message != "" {
+				unmet[o.Key] = is
+			}
+			seen[o.Key] = true
+			if !is.untried {
+				c.report(o.Key, is.apply(status), false)
+			}
+		}
+	}
+	c.mu.Lock()
+	c.unmet = unmet
+	close(c.moved)
+	c.moved = make(chan struct{})
+	c.mu.Unlock()
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	maps.DeleteFunc(c.told, func(k state.Key, _ string) bool { return !seen[k] })
+}
+
+// tell reports the outcome of a row, with the condition of its object.
+func (c *conditions) tell(k state.Key, s Status) {
+	c.kick()
+	if s.State == reconcile.Realised {
+		snapshot := c.n.opts.Store.Snapshot()
+		if o, ok := snapshot.Get(k); ok {
+			is := c.of(o, snapshot)
+			if is.untried {
+				return // the next pass reports it
+			}
+			s = is.apply(s)
+		}
+	}
+	c.report(k, s, true)
+}
+
+// report calls Turned, unless the same was reported before; always: of a row that turned.
+func (c *conditions) report(k state.Key, s Status, always bool) {
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	before, known := c.told[k]
+	is := s.State.String() + " " + s.Message
+	if !always && known && before == is {
+		return
+	}
+	if !always && !known && s.State == reconcile.Realised {
+		c.told[k] = is // its row has reported it
+		return
+	}
+	c.told[k] = is
+	if c.n.opts.Turned != nil {
+		c.n.opts.Turned(k, s)
+	}
+}
+
+// notRealised returns at most limit objects with an unmet condition, and how many the health
+// of the daemon counts, by kind.
+func (c *conditions) notRealised(limit int) (some map[state.Key]Status, byKind map[string]int) {
+	c.mu.Lock()
+	unmet := c.unmet
+	c.mu.Unlock()
+	some, byKind = map[state.Key]Status{}, map[string]int{}
+	for k, is := range unmet {
+		if is.ready {
+			continue
+		}
+		if !is.quiet {
+			byKind[k.Kind]++
+		}
+		if len(some) < limit {
+			some[k] = is.apply(Status{State: reconcile.Realised})
+		}
+	}
+	return some, byKind
+}
+
+// noted returns the messages of Ready objects that the health of the daemon counts.
+func (c *conditions) noted() map[state.Key]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	noted := map[state.Key]string{}
+	for k, is := range c.unmet {
+		if is.ready && !is.quiet {
+			noted[k] = is.message
+		}
+	}
+	return noted
+}
+
+// wait waits until the conditions of objects are met; it returns those that are not.
+func (c *conditions) wait(ctx context.Context, keys []state.Key) (left []state.Key) {
+	for _, k := range keys {
+		if !c.waitOne(ctx, k) {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
+	for {
+		c.mu.Lock()
+		moved := c.moved
+		c.mu.Unlock()
+		s := c.n.opts.Store.Snapshot()
+		o, ok := s.Get(k)
+		if !ok {
+			return true
+		}
+		if is := c.of(o, s); is.isMet() {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// addressed says whether a device has an address of a family that reaches beyond its link.
+func addressed(p *datapath.PortState, is4 bool) bool {
+	for _, a := range p.Addresses {
+		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {
+			return true
+		}
+	}
+	return false
+}

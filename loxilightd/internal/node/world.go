@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// world is the node as conditions compare objects with it.
+type world struct {
+	n        *Node
+	revision uint64                  // of the snapshot that the indexes below are made from
+	devices  map[string][]attachment // by the names of devices
+	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
+	attached int                     // attachments in devices
+	routers  [2]int                  // attached devices of the host with an address, by family
+
+	forwarding [2]datapath.Forwarding // of the host, of the switch
+	reach      reach
+}
+
+// attachment is a reason for which the programs are attached to a device.
+type attachment struct {
+	object   state.Key
+	port     datapath.PortName
+	inSwitch bool
+	status   func() (Status, bool)
+}
+
+// readWorld looks at the node; before is the last look, nil at first.
+func (n *Node) readWorld(before *world) *world {
+	s := n.opts.Store.Snapshot()
+	w := &world{n: n}
+	telemetry := n.opts.Plane.Telemetry()
+	w.forwarding[0], w.forwarding[1] = telemetry.Forwarding(false), telemetry.Forwarding(true)
+	w.index(s)
+	if before != nil {
+		w.reach = before.reach
+	}
+	w.reach = n.readReach(s, w.reach)
+	return w
+}
+
+// equal reports whether nothing differs that only looking at the node shows.
+func (w *world) equal(before *world) bool {
+	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers &&
+		reflect.DeepEqual(w.reach.problems, before.reach.problems)
+}
+
+// index notes by which objects the programs are attached to which devices.
+func (w *world) index(s *state.Snapshot) {
+	w.revision = s.Revision
+	w.devices, w.bridges = map[string][]attachment{}, map[string]state.Key{}
+	w.attached, w.routers = 0, [2]int{}
+	add := func(device string, a attachment) {
+		if device != "" {
+			w.devices[device] = append(w.devices[device], a)
+			w.attached++
+		}
+	}
+	for o := range s.After(state.KindInterface, "") {
+		w.addInterface(o, add)
+	}
+	for o := range s.After(state.KindEndpoint, "") {
+		name := datapath.EndpointName(o.Name)
+		add(o.Value.(*state.Endpoint).Device, attachment{o.Key, name.Port(), true,
+			func() (Status, bool) { return w.n.endpoints.Status(name) }})
+	}
+	for o := range s.After(state.KindTunnel, "") {
+		name := datapath.TunnelName(o.Name)
+		add(o.Value.(*state.Tunnel).Device, attachment{o.Key, "", true,
+			func() (Status, bool) { return w.n.tunnels.Status(name) }})
+	}
+	for o := range s.After(state.KindBridge, "") {
+		b := o.Value.(*state.Bridge)
+		w.bridges[b.Device] = o.Key
+		for name, port := range state.BridgePorts(o.Name, b, w.n.opts.Devices.Switch) {
+			add(port.Device, w.ofPort(o.Key, name, true))
+		}
+	}
+	for _, o := range s.PodNetworks() {
+		w.bridges[o.Value.(*state.PodNetwork).Bridge] = o.Key
+		if d := w.n.opts.Devices; d.Host != "" {
+			add(d.Host, w.ofPort(o.Key, state.PodPortHost, false))
+			add(d.Switch, w.ofPort(o.Key, state.PodPortSwitch, true))
+		}
+	}
+}
+
+func (w *world) ofPort(object state.Key, name datapath.PortName, inSwitch bool) attachment {
+	return attachment{object, name, inSwitch, func() (Status, bool) { return w.n.ports.Status(name) }}
+}
+
+func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
+	v, name := o.Value.(*state.Interface), datapath.PortName(o.Name)
+	is, known := w.n.opts.Plane.Telemetry().PortState(name)
+	device := v.Device
+	if v.Address.IsValid() {
+		device = is.Device
+	}
+	add(device, w.ofPort(o.Key, name, v.Switch))
+	if !known || v.Switch && w.n.opts.Devices.Host != "" {
+		return
+	}
+	for family, is4 := range []bool{true, false} {
+		if addressed(&is, is4) {
+			w.routers[family]++
+		}
+	}
+}
+
+// unseen says why packets of a device do not pass the programs.
+func (w *world) unseen(device string, out bool) condition {
+	list := w.devices[device]
+	if of, ok := w.bridges[device]; ok && len(list) == 0 {
+		if out {
+			return condition{}
+		}
+		return condition{message: fmt.Sprintf(
+			"device %q is the bridge of %s, and packets come in by its ports: name ports in spec.match.in instead", device, of)}
+	}
+	var first condition
+	for i, a := range list {
+		s, ok := a.status()
+		switch {
+		case !ok:
+			s.Message = "not attached"
+		case s.State == reconcile.Realised:
+			return condition{}
+		}
+		if i == 0 {
+			first = condition{message: fmt.Sprintf("no packet of device %q is seen, because %s is not Ready: %s", device, a.object, s.Message)}
+			first.untried = isUntried(s)
+		}
+	}
+	if len(list) == 0 {
+		first.message = fmt.Sprintf("no packet of device %q is seen, because no Interface attaches to it: run llcli interface add %s", device, device)
+	}
+	return first
+}
+
+// ofDevices returns the first reason for which packets of the devices of a rule are not seen.
+func (w *world) ofDevices(m *datapath.Match) condition {
+	for _, name := range m.In {
+		if is := w.unseen(name, false); is.message != "" {
+			return is
+		}
+	}
+	for _, name := range m.Out {
+		if is := w.unseen(name, true); is.message != "" {
+			return is
+		}
+	}
+	if len(m.In)+len(m.Out) == 0 && w.attached == 0 {
+		return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
+	}
+	return condition{}
+}
+
+func (w *world) ofRule(v *state.FirewallRule) condition {
+	if is := w.ofDevices(&v.Match); is.message != "" {
+		return is
+	}
+	if v.Hooks != datapath.HookForward || v.Action != datapath.ActionAllow || w.isBridged(&v.Match) {
+		return condition{} // effective without the kernel forwarding anything
+	}
+	return w.notForwarded(w.families(&v.Match, nil), &v.Match)
+}
+
+// isBridged says whether packets of a match may be bridged, and so need no forwarding.
+func (w *world) isBridged(m *datapath.Match) bool {
+	if len(m.In)+len(m.Out) == 0 {
+		return len(w.bridges) > 0
+	}
+	return slices.ContainsFunc(slices.Concat(m.In, m.Out), func(device string) bool {
+		return slices.ContainsFunc(w.devices[device], func(a attachment) bool { return a.inSwitch })
+	})
+}
+
+func (w *world) ofNAT(v *state.NAT) condition {
+	if is := w.ofDevices(&v.Match); is.message != "" {
+		return is
+	}
+	if v.Type == datapath.DNAT && slices.ContainsFunc(v.Addresses, w.isOwn) {
+		return condition{} // for the node itself, which forwards nothing then
+	}
+	return w.notForwarded(w.families(&v.Match, v.Addresses), &v.Match)
+}
+
+// isOwn says whether a prefix is one address of an attached device.
+func (w *world) isOwn(p netip.Prefix) bool {
+	if !p.IsSingleIP() {
+		return false
+	}
+	telemetry := w.n.opts.Plane.Telemetry()
+	return telemetry.DeviceOf(p.Addr(), false) != "" || telemetry.DeviceOf(p.Addr(), true) != ""
+}
+
+// families returns the families of packets that a match is about: those of its addresses, else
+// those in which the node has addresses on two attached devices.
+func (w *world) families(m *datapath.Match, to []netip.Prefix) (needed [2]bool) {
+	for _, p := range slices.Concat(m.Source, m.Destination, to) {
+		needed[familyOf(p.Addr())] = true
+	}
+	if needed == [2]bool{} {
+		needed = w.gateway()
+	}
+	if needed == [2]bool{} && !w.forwarding[0].IPv6 {
+		needed[0] = true // then either would do
+	}
+	return needed
+}
+
+// gateway returns the families in which the host may forward from device to device.
+func (w *world) gateway() [2]bool { return [2]bool{w.routers[0] >= 2, w.routers[1] >= 2} }
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+var forwardingKeys = [2]struct{ all, device string }{
+	{"net.ipv4.ip_forward", "net.ipv4.conf.%s.forwarding"},
+	{"net.ipv6.conf.all.forwarding", "net.ipv6.conf.%s.forwarding"},
+}
+
+// notForwarded says which kernel parameter keeps the host from forwarding packets of the
+// families; of devices, those that a match names.
+func (w *world) notForwarded(families [2]bool, m *datapath.Match) condition {
+	f := &w.forwarding[0]
+	for family, on := range [2]bool{f.IPv4, f.IPv6} {
+		if !families[family] {
+			continue
+		}
+		key, what := forwardingKeys[family], [2]string{"IPv4", "IPv6"}[family]
+		if !on {
+			return condition{message: fmt.Sprintf("%s is 0, so the host forwards no %s packet: run sysctl -w %s=1", key.all, what, key.all)}
+		}
+		if m == nil {
+			continue
+		}
+		off := [2][]string{f.Off4, f.Off6}[family]
+		for _, device := range slices.Concat(m.In, m.Out) {
+			if slices.Contains(off, device) {
+				name := fmt.Sprintf(key.device, strings.ReplaceAll(device, ".", "/"))
+				return condition{message: fmt.Sprintf("%s is 0, so the host forwards no %s packet that arrives on %s: run sysctl -w %s=1", name, what, device, name)}
+			}
+		}
+	}
+	return condition{}
+}
+
+// inSwitchOff says which kernel parameter keeps the switch from forwarding.
+func (w *world) inSwitchOff(families [2]bool) condition {
+	f := &w.forwarding[1]
+	for family, on := range [2]bool{f.IPv4, f.IPv6} {
+		if families[family] && !on {
+			key := forwardingKeys[family].all
+			return condition{message: fmt.Sprintf("%s is 0 in the network namespace of the switch: run sysctl -w %s=1 there", key, key)}
+		}
+	}
+	return condition{}
+}
+
+func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
+	var families [2]bool
+	for _, subnet := range v.Subnets {
+		families[familyOf(subnet.Addr())] = true
+	}
+	if w.n.opts.Devices.Host != "" {
+		if is := w.inSwitchOff(families); is.message != "" {
+			return is
+		}
+	}
+	return w.notForwarded(families, nil)
+}
+
+func (w *world) ofInterface(name string, v *state.Interface) condition {
+	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.PortName(name))
+	if !ok {
+		return condition{}
+	}
+	quiet := v.Role != datapath.RoleUplink
+	switch is.Link {
+	case datapath.LinkDown:
+		return condition{message: fmt.Sprintf("device %q is down: run ip link set %s up", is.Device, is.Device), quiet: quiet}
+	case datapath.LinkNoCarrier:
+		return condition{message: fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", is.Device), quiet: quiet}
+	}
+	return condition{}
+}
+
+// ofBridge wants the programs on all ports: rules are to see what is bridged.
+func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
+	for name, port := range state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch) {
+		is := w.unseen(port.Device, false)
+		if is.message == "" {
+			continue
+		}
+		if s, ok := w.n.ports.Status(name); ok && s.State != reconcile.Realised {
+			return condition{message: "rules do not see packets of port " + port.Device + ": " + s.Message, untried: isUntried(s)}
+		}
+		return condition{message: "rules do not see packets of port " + port.Device + " yet", untried: true}
+	}
+	return condition{}
+}
+
+// ownerK8s owns what the agent writes. A Service of Kubernetes without endpoints is ordinary.
+const ownerK8s = "k8s"
+
+func (w *world) ofService(o *state.Object, v *state.Service) condition {
+	for family, is4 := range []bool{true, false} {
+		fronts := slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 })
+		if !fronts {
+			continue
+		}
+		total, active, unhealthy := 0, 0, 0
+		for i := range v.Backends {
+			b := &v.Backends[i]
+			if b.Addr.Addr().Is4() != is4 {
+				continue
+			}
+			total++
+			if b.State != datapath.BackendActive || b.Weight == 0 {
+				continue
+			}
+			if v.Health != nil && w.n.checker.Result(o.Name, b.Addr).State == health.Unhealthy {
+				unhealthy++
+				continue
+			}
+			active++
+		}
+		what := [2]string{"IPv4", "IPv6"}[family]
+		quiet := o.Owner == ownerK8s
+		switch {
+		case active > 0:
+		case unhealthy > 0:
+			return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, unhealthy, o.Name), quiet: quiet}
+		case total > 0:
+			return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are draining, down or of weight 0", what, total), ready: true, quiet: quiet}
+		default:
+			return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
+		}
+	}
+	return condition{}
+}
+
+func (w *world) ofRoute(v *state.Route) condition {
+	if message := w.reach.ofRoute(v); message != "" {
+		return condition{message: message}
+	}
+	family := familyOf(v.Prefix.Addr())
+	if v.Switch || v.Type != datapath.RouteUnicast || !w.gateway()[family] {
+		return condition{}
+	}
+	var families [2]bool
+	families[family] = true
+	return w.notForwarded(families, nil)
+}
+
+func (w *world) ofPeer(name string) condition {
+	return condition{message: w.reach.problems["Peer/"+name]}
+}
+
+// deriveBridgePorts has the programs on all ports of Bridges, unless an Interface or an
+// Endpoint attaches them.
+func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
+	taken := map[string]bool{}
+	for o := range s.After(state.KindInterface, "") {
+		if i := o.Value.(*state.Interface); i.Switch || n.opts.Devices.Host == "" {
+			taken[i.Device] = true
+		}
+	}
+	for o := range s.After(state.KindEndpoint, "") {
+		taken[o.Value.(*state.Endpoint).Device] = true
+	}
+	for _, port := range v.ports {
+		taken[port.Device] = taken[port.Device] || port.Switch
+	}
+	for o := range s.After(state.KindBridge, "") {
+		for name, port := range state.BridgePorts(o.Name, o.Value.(*state.Bridge), n.opts.Devices.Switch) {
+			if !taken[port.Device] {
+				v.ports[name] = port
+			}
+		}
+	}
+}
