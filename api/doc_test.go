@@ -35,7 +35,7 @@ var documented = map[string]any{
 	"ConnectionsFlushParams": ConnectionsFlushParams{}, "ConnectionsFlushResult": ConnectionsFlushResult{},
 	"NetworkListParams": NetworkListParams{}, "NetworkListResult": NetworkListResult{},
 	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
-	"VersionResult": VersionResult{}, "StatusResult": StatusResult{},
+	"VersionResult": VersionResult{}, "StatusResult": StatusResult{}, "StatusParams": StatusParams{},
 	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "HelloEvent": HelloEvent{},
 }
 

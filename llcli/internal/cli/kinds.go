@@ -34,7 +34,7 @@ var kinds = []kind{
 		words:   []string{"interface", "interfaces", "if", "iface"},
 		meaning: "a Linux device that the data plane attaches to",
 		columns: []column{
-			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "XDP", optional: 1},
+			{title: "DEVICE"}, {title: "NETNS"}, {title: "ROLE"}, {title: "LINK", optional: 1}, {title: "XDP", optional: 1},
 		},
 		wide: []column{
 			{title: "INDEX", right: true, optional: 2}, {title: "MAC", optional: 5}, {title: "MTU", right: true, optional: 4},
@@ -114,7 +114,8 @@ func interfaceCells(o *api.Object, wide bool) []cell {
 	var status api.InterfaceStatus
 	decode(o, &spec, &status)
 	cells := []cell{
-		{text: interfaceDevice(&spec, &status)}, {text: or(spec.Netns, "host")}, {text: or(spec.Role, "uplink")}, {text: or(spec.XDP, "off")},
+		{text: interfaceDevice(&spec, &status)}, {text: or(spec.Netns, "host")}, {text: or(spec.Role, "uplink")},
+		{text: or(status.Link, "-")}, {text: or(spec.XDP, "off")},
 	}
 	if wide {
 		cells = append(cells,

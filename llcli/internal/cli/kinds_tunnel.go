@@ -4,6 +4,7 @@ package cli
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 )
@@ -23,7 +24,7 @@ var (
 		name:    api.KindPeer,
 		words:   []string{"peer", "peers"},
 		meaning: "another node, and what is reached through it",
-		columns: []column{{title: "UNDERLAY", flexible: true}, {title: "PREFIXES", flexible: true}, {title: "TUNNEL"}},
+		columns: []column{{title: "UNDERLAY", flexible: true}, {title: "PREFIXES", flexible: true}, {title: "TUNNEL"}, {title: "LAST HEARD", optional: 1}},
 		wide:    append([]column{{title: "LOCAL", optional: 3}, {title: "DEVICE", optional: 3}, {title: "PATH MTU", right: true, optional: 2}}, trafficColumns...),
 		cells:   peerCells, spec: func() any { return &api.PeerSpec{} },
 	}
@@ -58,12 +59,20 @@ func peerCells(o *api.Object, wide bool) []cell {
 	var spec api.PeerSpec
 	var status api.PeerStatus
 	decode(o, &spec, &status)
-	cells := []cell{{text: join(spec.Underlay.Strings())}, {text: join(spec.Prefixes.Strings())}, {text: or(spec.Tunnel, "none")}}
+	cells := []cell{{text: join(spec.Underlay.Strings())}, {text: join(spec.Prefixes.Strings())}, {text: or(spec.Tunnel, "none")}, {text: lastHeard(status.LastHeard)}}
 	if wide {
 		cells = append(cells, cell{text: or(status.Local, "-")}, cell{text: or(status.Device, "-")}, cell{text: number(status.PathMTU)})
 		cells = append(cells, trafficCells(o, status.Counters)...)
 	}
 	return cells
+}
+
+// lastHeard says when a packet was received last, in the time zone of the user.
+func lastHeard(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return at.Local().Format(time.DateTime)
 }
 
 func trafficCells(o *api.Object, c *api.PeerCounters) []cell {

@@ -44,16 +44,17 @@ not Ready.`,
 var errDegraded = errors.New("degraded")
 
 func (a *app) healthCommand() *cobra.Command {
+	var ignore []string
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Say whether all is well, with the exit code",
 		Long: `Say in a few words whether all is well with the daemon and its data plane, for
 probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not answer.`,
-		Example: "  llcli health --timeout 2s || echo look at llcli status",
+		Example: "  llcli health --timeout 2s || echo look at llcli status\n  llcli health --ignore services",
 		Args:    noWords("health takes flags only"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
 			var status api.StatusResult
-			if err := d.Call(ctx, api.MethodStatus, nil, &status); err != nil {
+			if err := d.Call(ctx, api.MethodStatus, healthParams(ignore), &status); err != nil {
 				return err
 			}
 			if a.isTable() {
@@ -70,7 +71,20 @@ probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not an
 			return nil
 		}),
 	}
+	cmd.Flags().StringSliceVar(&ignore, "ignore", nil, "`KINDS` whose objects do not count, such as services: for probes that restart something")
 	return cmd
+}
+
+// healthParams are the parameters of status for kinds that do not count.
+func healthParams(ignore []string) *api.StatusParams {
+	if len(ignore) == 0 {
+		return nil // which earlier daemons take, too
+	}
+	params := &api.StatusParams{}
+	for _, word := range ignore {
+		params.Ignore = append(params.Ignore, kindOf(word))
+	}
+	return params
 }
 
 func (a *app) printStatus(s *api.StatusResult) {

@@ -5,6 +5,7 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"

@@ -27,7 +27,8 @@ type desired struct {
 	absent  bool            // there is no store
 	objects []*state.Object // with their values
 	leases  []api.AddressLease
-	peeked  *state.Peeked // of a daemon that does not run
+	serving map[string]map[string]string // states of the backends of Services, as the daemon reports them
+	peeked  *state.Peeked                // of a daemon that does not run
 	err     error
 }
 
@@ -78,6 +79,7 @@ func (d *desired) take(o *api.Object) {
 	if err != nil {
 		return // of another version; the daemon's own business
 	}
+	d.noteServing(o)
 	d.objects = append(d.objects, &state.Object{
 		Key: state.Key{Kind: o.Kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(o.Spec), Value: value,
 	})

@@ -31,6 +31,7 @@ func (x *examiner) checkNetwork() {
 	for _, family := range []int{4, 6} {
 		w := x.ways(family)
 		x.checkForwarding(family, w)
+		x.checkGateway(family)
 		x.checkPortSysctls(family, w)
 		x.checkWays(family, w)
 		if family == 4 {
@@ -38,6 +39,8 @@ func (x *examiner) checkNetwork() {
 			x.checkSourcePorts(w)
 		}
 	}
+	x.checkServing()
+	x.checkUnseen()
 }
 
 func isFamily(a netip.Addr, family int) bool { return a.Is4() == (family == 4) }

@@ -35,10 +35,30 @@ func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 			ports[name] = port
 		}
 	}
+	x.addBridgePorts(ports)
 	if x.hasPods() && x.Config.SwitchNamespace != "host" {
 		x.addPodPorts(ports)
 	}
 	return ports
+}
+
+// addBridgePorts adds the ports of Bridges that nothing else attaches the programs to.
+func (x *examiner) addBridgePorts(ports map[datapath.PortName]datapath.Port) {
+	taken := map[string]bool{}
+	for _, p := range ports {
+		taken[p.Device] = taken[p.Device] || p.Switch || x.Config.SwitchNamespace == "host"
+	}
+	for _, o := range x.desired.objects {
+		b, ok := o.Value.(*state.Bridge)
+		if !ok {
+			continue
+		}
+		for name, p := range state.BridgePorts(o.Name, b, x.Config.SwitchDevice) {
+			if !taken[p.Device] {
+				ports[name] = p
+			}
+		}
+	}
 }
 
 func (x *examiner) hasPods() bool {

@@ -61,7 +61,7 @@ type told struct {
 }
 
 func (t *told) turned(k state.Key, s Status) {
-	if k.Kind == state.KindInterface {
+	if k.Kind == state.KindInterface && k.Name == "lo" {
 		return
 	}
 	t.mu.Lock()
