@@ -145,7 +145,7 @@ func (t *telemetry) HopTo(addr netip.Addr, inSwitch, ask bool) (h datapath.HopSt
 		return h
 	}
 	h.Resolved, h.Failed = z.devices.neighbourState(neighbour{a.Index, h.Neighbour})
-	if ask && !h.Resolved {
+	if ask {
 		// The next look sees what becomes of it.
 		_ = z.nl.NeighSet(&netlink.Neigh{LinkIndex: a.Index, IP: h.Neighbour.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE})
 	}

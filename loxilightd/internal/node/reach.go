@@ -21,7 +21,7 @@ const (
 	// maxHops bounds how many next hops of Routes are looked at.
 	maxHops = 64
 	// askInterval and askFailed are how often the kernel is told to resolve a next hop.
-	askInterval, askFailed = 30 * time.Second, 5 * time.Second
+	askInterval, askFailed = 10 * time.Second, 5 * time.Second
 )
 
 // hop is a next hop of a Route, in the network namespace of the switch or of the host.

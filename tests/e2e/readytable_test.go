@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// readyCase is an object, one thing that it needs, and a packet that tells whether the node
+// has that thing.
+type readyCase struct {
+	name         string
+	kind, object string
+	lose, mend   func()
+	words        []string // of the message while the thing is missing
+	network, to  string   // the packet
+	from         *testnet.NS
+	ready, lost  string // what becomes of the packet
+}
+
+// readyObjects has an object of each kind on the site.
+const readyObjects = interfaces + `---
+kind: AddressGroup
+name: clients
+spec: {members: [192.0.2.0/24]}
+---
+kind: FirewallRule
+name: deny
+spec: {action: deny, match: {source: ["group:clients"], in: [in0], protocol: tcp, ports: 8080}}
+---
+kind: NAT
+name: out
+spec: {type: masquerade, match: {source: 192.0.2.0/24, out: [p1]}}
+---
+kind: Route
+name: far
+spec: {prefix: 203.0.113.0/24, via: 10.0.2.2}
+---
+kind: Bridge
+name: lan
+spec: {device: br7, ports: [{device: x1}, {device: x2}]}
+---
+kind: FirewallRule
+name: bridged
+spec: {action: deny, match: {in: [x1], protocol: tcp, ports: 8081}}
+---
+kind: PodNetwork
+name: default
+spec: {subnets: 10.9.0.0/24}
+---
+kind: Tunnel
+name: overlay
+spec: {device: lltun0, type: vxlan, vni: 7}
+---
+kind: Peer
+name: near
+spec: {underlay: 192.0.2.77, prefixes: 10.99.0.0/24, tunnel: overlay}
+---
+kind: Service
+name: web
+spec:
+  frontends: ["198.51.100.10:80/tcp"]
+  backends: [{address: "10.0.3.2:9000"}]
+  health: {type: tcp, interval: 1s, timeout: 500ms, healthy: 1, unhealthy: 1}
+`
+
+// readySite is a site with servers, two machines behind a bridge of the node, and an object
+// of each kind.
+type readySite struct {
+	*site
+	x1, x2 *testnet.NS
+	server *testnet.Server // of the Service
+}
+
+func newReadySite(t *testing.T) *readySite {
+	t.Helper()
+	s := &readySite{site: newSite(t), x1: testnet.New(t, "x1"), x2: testnet.New(t, "x2")}
+	s.Start()
+	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x1"}, testnet.Port{NS: s.x1, Name: "eth0", Addrs: []string{"10.88.0.1/24"}})
+	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x2"}, testnet.Port{NS: s.x2, Name: "eth0", Addrs: []string{"10.88.0.2/24"}})
+	s.x2.ServeTCP(t, "10.88.0.2:8081", "x2")
+	s.node.ServeTCP(t, "192.0.2.1:8080", "node")
+	s.backends[0].ServeTCP(t, "10.0.1.2:9000", "b1")
+	s.backends[0].ServeTCP(t, "[2001:db8:1::2]:9000", "b1")
+	s.backends[1].Up(t, "lo")
+	s.backends[1].Addr(t, "lo", "203.0.113.1/32")
+	s.backends[1].ServeTCP(t, "203.0.113.1:9000", "b2")
+	s.serve()
+	s.Apply(readyObjects)
+	return s
+}
+
+func (s *readySite) serve() { s.server = s.backends[2].ServeTCP(s.t, "10.0.3.2:9000", "b3") }
+
+func (s *readySite) link(ns *testnet.NS, device, to string) func() {
+	return func() { ns.Run(s.t, "ip", "link", "set", device, to) }
+}
+
+func (s *readySite) sysctl(key, value string) func() {
+	return func() { s.node.Sysctl(s.t, key, value) }
+}
+
+func (s *readySite) llcli(args ...string) func() { return func() { s.LLCLI(args...) } }
+
+func (s *readySite) cases() []readyCase {
+	const forward4, forward6 = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
+	off, on := s.sysctl(forward4, "0"), s.sysctl(forward4, "1")
+	b1, far := "10.0.1.2:9000", "203.0.113.1:9000"
+	return []readyCase{
+		{"rule without Interface", "FirewallRule", "deny", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
+			[]string{"llcli interface add in0"}, "tcp4", "192.0.2.1:8080", s.client, silent, let},
+		{"rule on a bridge's port without the port", "FirewallRule", "bridged", s.llcli("bridge", "set", "lan", "--remove-port", "x1"),
+			s.llcli("bridge", "set", "lan", "--add-port", "x1"), []string{"llcli interface add x1"}, "tcp4", "10.88.0.2:8081", s.x1, silent, silent},
+		{"NAT without forwarding", "NAT", "out", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", b1, s.client, let, silent},
+		{"PodNetwork without forwarding", "PodNetwork", "default", off, on, []string{forward4}, "tcp4", b1, s.client, let, silent},
+		{"Route without forwarding", "Route", "far", off, on, []string{forward4}, "tcp4", far, s.client, let, silent},
+		{"Route without its next hop", "Route", "far", func() {
+			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:01")
+			s.node.Run(s.t, "ip", "neigh", "flush", "dev", "p2")
+		},
+			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on") },
+			[]string{"10.0.2.2", "does not answer"}, "tcp4", far, s.client, let, silent},
+		{"Route without carrier", "Route", "far", s.link(s.backends[1], "eth0", "down"),
+			func() { s.link(s.backends[1], "eth0", "up")(); s.backends[1].Route(s.t, "default", "10.0.2.1") },
+			[]string{"p2", "no carrier"}, "tcp4", far, s.client, let, silent},
+		{"Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
+			[]string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent},
+		{"Peer without its address", "Peer", "near", s.link(s.node, "in0", "down"),
+			func() { s.link(s.node, "in0", "up")(); s.node.Route(s.t, "default", "192.0.2.17") },
+			[]string{"192.0.2.77"}, "tcp4", b1, s.client, let, silent},
+		{"Service without a healthy backend", "Service", "web", func() { s.server.Close() }, s.serve,
+			[]string{"1 unhealthy"}, "tcp4", vip4 + ":80", s.client, let, refused},
+	}
+}
+
+// TestReadyAndPackets takes from a node, one at a time, each thing that objects of all kinds
+// need, and compares the state of the object with what becomes of packets.
+func TestReadyAndPackets(t *testing.T) {
+	s := newReadySite(t)
+	for _, c := range s.cases() {
+		t.Run(c.name, func(t *testing.T) {
+			wantState(t, s.site, c.kind, c.object, "Ready")
+			packet := func(when, want string) {
+				t.Helper()
+				got := ""
+				testnet.Eventually(t, patience, c.name+", "+when+": "+c.to+" is "+want, func() bool {
+					got = try(c.from, c.network, c.to, silence)
+					return got == want
+				})
+			}
+			packet("ready", c.ready)
+			c.lose()
+			wantState(t, s.site, c.kind, c.object, "Pending", c.words...)
+			packet("lost", c.lost)
+			c.mend()
+			wantState(t, s.site, c.kind, c.object, "Ready")
+			packet("mended", c.ready)
+		})
+	}
+	t.Run("health", func(t *testing.T) {
+		s.server.Close()
+		wantState(t, s.site, "Service", "web", "Pending")
+		testnet.Eventually(t, patience, "health is degraded", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 1 })
+		if out, code, err := s.TryLLCLI("health", "--ignore", "services"); code != 0 {
+			t.Errorf("health without services: exit code %d: %s%v", code, out, err)
+		}
+	})
+}
