@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// TestServiceWithoutBackends: the message says so for every owner; the health counts it for
+// those to which it is not ordinary.
+func TestServiceWithoutBackends(t *testing.T) {
+	store := openStore(t)
+	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
+	own, pods := service("own", 1, 80, 0), service("pods", 2, 80, 0)
+	pods.Owner = ownerK8s
+	waitFor(t, n, commit(t, store, []*state.Object{own, pods}), own, pods)
+	for _, o := range []*state.Object{own, pods} {
+		if s, _ := n.Status(o.Key); s.State != reconcile.Realised || !strings.Contains(s.Message, "no IPv4 backend") {
+			t.Errorf("%s: %+v, want it Ready with a message", o.Key, s)
+		}
+	}
+	eventually(t, func() bool { return len(n.Noted()) == 1 && n.Noted()[own.Key] != "" })
+	if some, count := n.NotRealised(5); count != 0 {
+		t.Errorf("not Ready are %v, want none", some)
+	}
+}
+
+// TestSilentPeer: silence counts once packets were sent in several looks over some time, ends
+// with the first packet, and says nothing long after the last one was sent.
+func TestSilentPeer(t *testing.T) {
+	var w peerWatch
+	now := time.Unix(1000, 0)
+	look := func(sent, received uint64, after time.Duration) string {
+		now = now.Add(after)
+		w = w.next(datapath.PeerCounters{SentPackets: sent, ReceivedPackets: received}, now)
+		return w.problem(now)
+	}
+	look(5, 5, 0)
+	if !w.heard.IsZero() {
+		t.Error("heard before any packet was counted")
+	}
+	for sent := uint64(6); sent < 21; sent++ {
+		if p := look(sent, 5, time.Second); p != "" {
+			t.Fatalf("after %d packets: %s", sent-5, p)
+		}
+	}
+	if look(21, 5, time.Second) == "" {
+		t.Error("silent for 15 s, and nothing is said")
+	}
+	if p := look(22, 6, time.Second); p != "" || w.heard != now {
+		t.Errorf("heard at %v: %q", w.heard, p)
+	}
+	for sent := uint64(23); sent < 43; sent++ {
+		look(sent, 6, time.Second)
+	}
+	if w.problem(now) == "" {
+		t.Error("silent again, and nothing is said")
+	}
+	if p := look(42, 6, time.Minute); p != "" {
+		t.Errorf("nothing was sent for a minute: %s", p)
+	}
+}
+
+// TestForwardingOff names the parameter, of the family that an object is about.
+func TestForwardingOff(t *testing.T) {
+	n := New(Options{Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(n.watch.Close)
+	w := &world{n: n, attached: 1, devices: map[string][]attachment{}, bridges: map[string]state.Key{}}
+	ip6 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}}}}
+	ip4 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
+	w.forwarding[0] = datapath.Forwarding{IPv4: true}
+	if is := w.ofNAT(ip4); is.message != "" {
+		t.Errorf("IPv4 with forwarding: %s", is.message)
+	}
+	if is := w.ofNAT(ip6); !strings.Contains(is.message, "net.ipv6.conf.all.forwarding=1") {
+		t.Errorf("IPv6 without forwarding: %q", is.message)
+	}
+	w.forwarding[0] = datapath.Forwarding{IPv6: true}
+	if is := w.ofNAT(ip4); !strings.Contains(is.message, "net.ipv4.ip_forward=1") {
+		t.Errorf("IPv4 without forwarding: %q", is.message)
+	}
+	allow := &state.FirewallRule{FirewallRule: datapath.FirewallRule{Hooks: datapath.HookForward, Action: datapath.ActionAllow, Match: ip4.Match}}
+	if is := w.ofRule(allow); is.message == "" {
+		t.Error("a rule that allows forwarding, and none is done: nothing is said")
+	}
+	allow.Hooks = datapath.HookAll
+	if is := w.ofRule(allow); is.message != "" {
+		t.Errorf("a rule for the node itself, too: %s", is.message)
+	}
+}
