@@ -63,6 +63,9 @@ func (c *conditions) kick() {
 // lookInterval is how often the node is looked at for changes that nothing announces.
 const lookInterval = time.Second
 
+// leastPause is the least time between two evaluations, so that many changes at once cost few.
+const leastPause = 20 * time.Millisecond
+
 // run evaluates all conditions after every change of the node or of an object.
 func (c *conditions) run(ctx context.Context) {
 	ticker := time.NewTicker(lookInterval)
@@ -80,7 +83,7 @@ func (c *conditions) run(ctx context.Context) {
 		if c.look(changed) {
 			c.pass()
 		}
-		pause := time.NewTimer(min(4*time.Since(begin), lookInterval))
+		pause := time.NewTimer(min(max(4*time.Since(begin), leastPause), lookInterval))
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -210,7 +213,10 @@ func (c *conditions) tell(k state.Key, s Status) {
 		if o, ok := snapshot.Get(k); ok {
 			is := c.of(o, snapshot)
 			if is.untried {
-				return // the next pass reports it
+				c.telling.Lock()
+				defer c.telling.Unlock()
+				c.told[k] = "" // the next pass reports it
+				return
 			}
 			s = is.apply(s)
 		}
