@@ -48,7 +48,7 @@ spec: {action: deny, match: {in: [x1], protocol: tcp, ports: 8081}}
 ---
 kind: PodNetwork
 name: default
-spec: {subnets: 10.9.0.0/24}
+spec: {subnets: [10.9.0.0/24]}
 ---
 kind: Tunnel
 name: overlay
