@@ -2,12 +2,26 @@
 
 package datapath
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+)
 
 // ErrRefused is wrapped where starting again does not help: the kernel refuses the
 // programs, or what an earlier version left pinned cannot be taken over. Nothing
 // was changed, and what was attached goes on.
 var ErrRefused = errors.New("nothing was changed, what is attached goes on")
+
+// IsShortage reports whether the kernel was short of something that it may have another time:
+// file descriptors or memory. Such an error is never [ErrRefused].
+func IsShortage(err error) bool {
+	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
 
 // Preflight says what would become of a start on this kernel, with what is pinned.
 type Preflight struct {

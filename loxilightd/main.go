@@ -83,6 +83,9 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		err = runDaemon(ctx, daemonOptions{cfg: cfg, configFile: o.config, log: log, level: level, hup: hup})
 	}
 	switch {
+	case datapath.IsShortage(err):
+		log.Error("loxilightd ends for want of resources; starting it again may help", slog.Any("error", err))
+		return exitFailed
 	case errors.Is(err, datapath.ErrRefused):
 		log.Error("loxilightd cannot take over; starting it again does not help", slog.Any("error", err))
 		return exitRefused

@@ -79,6 +79,9 @@ func (all generations) close() {
 // choose returns which generation this run can go on with, the newest that is as
 // it is to be, or -1; and what becomes of the name as a whole.
 func (all generations) choose() (int, comparison) {
+	if i := slices.IndexFunc(all, func(g generation) bool { return g.shortage != nil }); i >= 0 {
+		return -1, all[i].comparison
+	}
 	i := slices.IndexFunc(all, func(g generation) bool { return g.action == datapath.PinsAdopt })
 	switch {
 	case i < 0:

@@ -86,18 +86,22 @@ type comparison struct {
 	action  string // datapath.Pins…
 	reason  string
 	convert *entryConverter // nil: entries stay as they are
+	// shortage is why the two could not be compared this time; nil: they were.
+	shortage error
 }
 
 // compareMap compares a pinned map with the one that there is to be.
 func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	convert, err := compareEntries(old, spec)
 	switch {
+	case err != nil && datapath.IsShortage(err):
+		return comparison{action: datapath.PinsRefuse, reason: err.Error(), shortage: err}
 	case err != nil && scratch[spec.Name]:
 		return comparison{action: datapath.PinsConvert, reason: "begins anew: " + err.Error()}
 	case err != nil:
 		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
 	case convert != nil:
-		return comparison{datapath.PinsConvert, "its entries have another layout", convert}
+		return comparison{action: datapath.PinsConvert, reason: "its entries have another layout", convert: convert}
 	case spec.Compatible(old) == nil:
 		return comparison{action: datapath.PinsAdopt}
 	case old.MaxEntries() == spec.MaxEntries:
@@ -170,6 +174,9 @@ func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
 		}
 		_, c := g.choose()
 		g.close()
+		if c.shortage != nil {
+			return p, fmt.Errorf("map %s: %w", name, c.shortage)
+		}
 		p.Action = worst(p.Action, c.action)
 		if c.action != datapath.PinsAdopt {
 			p.Maps = append(p.Maps, datapath.PreflightMap{Map: name, Action: c.action, Reason: c.reason})

@@ -152,7 +152,7 @@ func lastLines(refused *ebpf.VerifierError) []string {
 // refusedProgram says what the kernel has against a program.
 func refusedProgram(name string, zone uint8, err error) error {
 	told := fmt.Sprintf("kernel %s does not load program %s of zone %s", kernelRelease(), name, zoneNames[zone])
-	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EMFILE) {
+	if datapath.IsShortage(err) {
 		return fmt.Errorf("%s: %w", told, err) // another time it may
 	}
 	var refused *ebpf.VerifierError

@@ -108,6 +108,9 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 	i, c := all.choose()
 	if i < 0 && c.action == datapath.PinsRefuse {
 		all.close()
+		if c.shortage != nil {
+			return nil, fmt.Errorf("map %s: %w", spec.Name, c.shortage)
+		}
 		return nil, refusedPins(dir, "", c.reason)
 	}
 	if i < 0 {
