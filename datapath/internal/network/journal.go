@@ -24,14 +24,19 @@ const journalName = "network.journal"
 // journal remembers what of the kernel's own forwarding is ours, which the kernel
 // mostly cannot say: a line for each change, written before the kernel is changed,
 // so that after the end of the daemon it may name what was never made, and never
-// leaves out what was. It means nothing after the next boot, and is not synced: the
-// kernel's network ends when the machine does.
+// leaves out what was. It means nothing after the next boot, so single lines are not
+// synced: the kernel's network ends when the machine does.
+//
+// Where the journal cannot be written (a full or read-only file system) the network is
+// carried on with what is in memory, [journal.problem] tells, and each further note tries
+// to write the whole journal anew.
 type journal struct {
-	mu    sync.Mutex
-	file  *os.File
-	held  records
-	lines int
-	dir   string
+	mu     sync.Mutex
+	file   *os.File // nil: the journal is not kept, or broken
+	held   records
+	lines  int
+	dir    string // empty: the journal is not kept
+	broken error  // why the file does not say what held does; nil: it does
 }
 
 // records is what the journal says now.
@@ -181,73 +186,104 @@ func (r *records) take(l line) {
 	}
 }
 
-// openJournal reads the journal in dir and goes on with it.
+// openJournal reads the journal in dir and goes on with it. It writes only what differs.
 func openJournal(dir string) (*journal, error) {
 	held, err := readJournal(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, journalName), err)
 	}
 	j := &journal{dir: dir, held: held}
-	return j, j.rewrite()
+	text, err := j.whole()
+	if err != nil {
+		return nil, err
+	}
+	if j.file, err = openSame(j.path(), text); err != nil {
+		return nil, err
+	}
+	if j.file != nil {
+		return j, nil
+	}
+	if j.broken = j.rewrite(); j.broken != nil && !lacksRoom(j.broken) {
+		return nil, j.broken
+	}
+	return j, nil
 }
 
-// rewrite writes anew what the journal says, as short as can be.
-func (j *journal) rewrite() error {
+func (j *journal) path() string { return filepath.Join(j.dir, journalName) }
+
+// whole is all that the journal says, as short as can be. Equal journals are equal texts.
+func (j *journal) whole() ([]byte, error) {
 	boot, err := bootID()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	err = e.Encode(line{Boot: boot})
-	for name, r := range j.held.Bridges {
-		err = errors.Join(err, e.Encode(line{Kind: kindBridge, Name: name, Bridge: r}))
+	for _, name := range slices.Sorted(maps.Keys(j.held.Bridges)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindBridge, Name: name, Bridge: j.held.Bridges[name]}))
 	}
-	for name, r := range j.held.Routes {
-		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: r}))
+	for _, name := range slices.Sorted(maps.Keys(j.held.Routes)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: j.held.Routes[name]}))
 	}
-	for name, r := range j.held.Links {
-		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: r}))
+	for _, name := range slices.Sorted(maps.Keys(j.held.Links)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: j.held.Links[name]}))
 	}
-	for name, r := range j.held.Endpoints {
-		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: r}))
+	for _, name := range slices.Sorted(maps.Keys(j.held.Endpoints)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: j.held.Endpoints[name]}))
 	}
-	for name, r := range j.held.Tunnels {
-		err = errors.Join(err, e.Encode(line{Kind: kindTunnel, Name: name, Tunnel: r}))
+	for _, name := range slices.Sorted(maps.Keys(j.held.Tunnels)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindTunnel, Name: name, Tunnel: j.held.Tunnels[name]}))
 	}
-	path := filepath.Join(j.dir, journalName)
-	if err == nil {
-		err = os.WriteFile(path+".new", b.Bytes(), 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
+	return b.Bytes(), err
+}
+
+// rewrite writes the journal anew, durable before it takes its name.
+func (j *journal) rewrite() error {
+	text, err := j.whole()
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	fresh, err := writeSynced(j.path()+".new", text)
+	if err == nil {
+		err = os.Rename(fresh.Name(), j.path())
+	}
 	if err != nil {
-		return err
+		if fresh != nil {
+			_ = fresh.Close()           // what it has is not needed
+			_ = os.Remove(fresh.Name()) // gives the room back
+		}
+		return fmt.Errorf("remember what is ours: %w", err)
 	}
 	if j.file != nil {
 		_ = j.file.Close() // nothing is left to be written
 	}
-	j.file, j.lines = file, 0
+	j.file, j.lines, j.broken = fresh, 0, nil
 	return nil
 }
 
-// note writes a change down.
+// note writes a change down, if it is one.
 func (j *journal) note(l line) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	same := j.held.says(l)
 	j.held.take(l)
-	if j.file == nil {
+	if j.dir == "" || same && j.broken == nil {
 		return nil
 	}
-	// Much longer than what it says: written anew.
-	if j.lines > 1000+4*j.held.count() {
-		return j.rewrite()
+	// Broken, or much longer than what it says: written anew.
+	if j.broken != nil || j.lines > 1000+4*j.held.count() {
+		j.broken = j.rewrite()
+	} else {
+		j.broken = j.append(l)
 	}
+	if j.broken != nil && !lacksRoom(j.broken) {
+		return j.broken
+	}
+	return nil
+}
+
+func (j *journal) append(l line) error {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return err
@@ -257,6 +293,33 @@ func (j *journal) note(l line) error {
 		return fmt.Errorf("remember what is ours: %w", err)
 	}
 	return nil
+}
+
+// problem tells why the journal on disk is not what it should be; nil: it is.
+func (j *journal) problem() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.broken != nil {
+		j.broken = j.rewrite()
+	}
+	return j.broken
+}
+
+// says reports whether l is what the records say already. Maps and lists in a record may be
+// changed by who noted it, so that only records of plain fields can be told to be the same.
+func (r *records) says(l line) bool {
+	switch {
+	case l.Kind == kindRoute && l.Route != nil:
+		old := r.Routes[l.Name]
+		return old != nil && *old == *l.Route
+	case l.Kind == kindEndpoint && l.Endpoint != nil:
+		old := r.Endpoints[l.Name]
+		return old != nil && *old == *l.Endpoint
+	case l.Kind == kindTunnel && l.Tunnel != nil:
+		old := r.Tunnels[l.Name]
+		return old != nil && *old == *l.Tunnel
+	}
+	return false
 }
 
 // recordOf returns what the journal says of one; nil: nothing.

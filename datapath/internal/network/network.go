@@ -71,6 +71,15 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	return n, nil
 }
 
+// Problems says for people what keeps the network from working as it should, besides what
+// the status of each object says.
+func (n *Network) Problems() []string {
+	if err := n.journal.problem(); err != nil {
+		return []string{"what is ours of the network is remembered in memory only, and would be taken for another program's after a restart: " + err.Error()}
+	}
+	return nil
+}
+
 // Bridges implements [datapath.Network].
 func (n *Network) Bridges() datapath.Table[datapath.BridgeName, datapath.Bridge] { return n.bridges }
 

@@ -376,5 +376,8 @@ func (n *Node) Problems() []string {
 	if err := n.upkeep.trouble(); err != nil {
 		p = append(p, "upkeep of the data plane: "+err.Error())
 	}
+	if n, ok := n.opts.Network.(interface{ Problems() []string }); ok {
+		p = append(p, n.Problems()...)
+	}
 	return p
 }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// lacksRoom tells that a file cannot be written now, and could before: the network need not
+// wait for that.
+func lacksRoom(err error) bool {
+	for _, lack := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EFBIG} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+// openSame opens the file of path for more lines, if text is all that it has. It returns nil
+// if it has something else, or cannot be written.
+func openSame(path string, text []byte) (*os.File, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(content, text) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil && lacksRoom(err) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// writeSynced makes text durable in a new file and returns that, open. After an error the
+// file may be there.
+func writeSynced(path string, text []byte) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	return f, err
+}
