@@ -13,7 +13,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -96,6 +98,34 @@ func (f *file) append(text []byte) error {
 	}
 	f.size += len(text)
 	return nil
+}
+
+// begin goes on with the file if it says what text does, in any order, and writes it anew
+// otherwise.
+func (f *file) begin(text []byte) error {
+	if f.path == "" {
+		return nil
+	}
+	content, err := os.ReadFile(f.path)
+	if err != nil || !sameLines(content, text) {
+		return f.rewrite(text)
+	}
+	if f.f, err = os.OpenFile(f.path, os.O_APPEND|os.O_WRONLY, 0); err != nil {
+		f.broken = true
+		return fmt.Errorf("keep leases: %w", err)
+	}
+	f.size = len(content)
+	return nil
+}
+
+// sameLines reports whether two files begin alike and have the same other lines.
+func sameLines(a, b []byte) bool {
+	lines := func(text []byte) []string {
+		all := strings.SplitAfter(string(text), "\n")
+		slices.Sort(all[1:])
+		return all
+	}
+	return len(a) == len(b) && slices.Equal(lines(a), lines(b))
 }
 
 // rewrite makes text durable in place of what the file has.

@@ -56,7 +56,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s.load()
 	s.adopt()
-	if s.failure = s.file.rewrite(s.whole()); s.failure != nil {
+	if s.failure = s.file.begin(s.whole()); s.failure != nil {
 		o.Log.Error("no address can be given out", slog.Any("error", s.failure)) // until that works
 	}
 	return s, nil
