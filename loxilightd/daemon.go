@@ -147,8 +147,11 @@ func (d *loxilightd) tellSizes() {
 // tellReport logs what was found wrong with the store.
 func (d *loxilightd) tellReport() {
 	if x := d.report.Damage; x != nil {
-		d.log.Error("the desired state was lost: tell the daemon again what is wanted",
-			slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At))
+		message := "the desired state was lost: tell the daemon again what is wanted"
+		if x.Restored != 0 {
+			message = "the desired state was damaged, and begun again with its copy: see that all is as wanted"
+		}
+		d.log.Error(message, slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At), slog.Uint64("copy_revision", x.Restored))
 	}
 	if d.report.RolledBack {
 		d.log.Error("the desired state was damaged and may lack its last change: see that all is there")
@@ -248,6 +251,9 @@ func (d *loxilightd) serve(ctx context.Context) error {
 	defer func() { stop(); stopParts(); parts.Wait() }()
 	parts.Go(func() { d.node.Run(partsCtx) })
 	parts.Go(func() { d.control.Run(partsCtx) })
+	parts.Go(func() {
+		d.store.KeepCopy(partsCtx, func(err error) { d.log.Warn("the copy of the store is not up to date", slog.Any("error", err)) })
+	})
 	parts.Go(func() { d.pods.Run(partsCtx) })
 	parts.Go(func() { d.ready(ctx) })
 	parts.Go(func() { d.reloadOnSignal(ctx) })

@@ -115,8 +115,14 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		if d.File == "" {
 			became = "and begun anew"
 		}
-		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) %s on %s: tell the daemon again what is wanted",
-			d.Cause, became, d.At.Format(time.RFC3339)))
+		todo := "tell the daemon again what is wanted"
+		if d.Restored != 0 {
+			todo = fmt.Sprintf("its copy as of revision %d took its place, so the changes of the last minutes before may be missing: see that all is as wanted", d.Restored)
+		}
+		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) %s on %s: %s", d.Cause, became, d.At.Format(time.RFC3339), todo))
+	}
+	if p := s.Store.Problem(); p != "" {
+		m = append(m, p)
 	}
 	if s.Report.RolledBack {
 		m = append(m, "a page of the store was damaged at the start: the last change before it may be lost")

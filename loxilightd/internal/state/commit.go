@@ -189,7 +189,9 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	if w.rewritten != nil && slices.Contains(w.evicted, w.rewritten.Revision) {
 		w.rewritten = nil
 	}
-	if err := s.disk.write(&w); err != nil {
+	err = s.disk.write(&w)
+	s.noteFailure(err)
+	if err != nil {
 		return nil, refuse(Unavailable, Key{}, "", "the change could not be made durable, so it was not made: %v", err)
 	}
 	s.noteWaiting(p, &w)

@@ -38,6 +38,9 @@ type disk struct {
 	head     head
 	requests requests
 	broken   error // why nothing can be written any more
+	path     string
+	readOnly error // why nothing can be written for now; nil: it can
+	settled  bool  // nothing is left to be written that opening it found
 
 	noHistory bool // written by a version that kept none
 }
@@ -133,16 +136,12 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		}
 		return nil, nil, err
 	}
-	c, d := &content{rolledBack: lost}, &disk{}
-	err = guarded(func() (err error) {
-		d.db, err = bbolt.Open(path, 0o600, &bbolt.Options{
-			Timeout: time.Second, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped,
-		})
-		if err == nil {
-			d.db.AllocSize = growBy
-		}
-		return err
-	})
+	c, d := &content{rolledBack: lost}, &disk{path: path}
+	err = guarded(func() error { return d.open(false) })
+	if err != nil && isReadOnly(err) {
+		d.readOnly = err
+		err = guarded(func() error { return d.open(true) })
+	}
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, nil, ErrLocked
@@ -159,9 +158,12 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		return nil, nil, err
 	}
 	d.head, d.requests = c.head, c.requests
-	if err := d.settle(c); err != nil {
+	if err := d.settle(c); err != nil && !isReadOnly(err) {
 		return nil, nil, errors.Join(err, d.db.Close())
+	} else if err != nil {
+		d.readOnly = err
 	}
+	d.settled = d.readOnly == nil || !c.rolledBack && !d.noHistory && c.historyLost == ""
 	return d, c, nil
 }
 
@@ -332,6 +334,9 @@ func (d *disk) write(w *write) error {
 func (d *disk) update(f func(*bbolt.Tx) error) error {
 	if d.broken != nil {
 		return d.broken
+	}
+	if err := d.needWritable(); err != nil {
+		return err
 	}
 	err := guarded(func() error { return d.db.Update(f) })
 	if err == nil {

@@ -58,6 +58,9 @@ type Damage struct {
 	At    time.Time `json:"at"`
 	File  string    `json:"file"` // where the damaged store is now; empty: it was gone
 	Cause string    `json:"cause"`
+	// Restored is the revision of the copy of the store that took its place; 0: there was
+	// none, or none that could be used.
+	Restored uint64 `json:"restored,omitempty"`
 }
 
 // Unreadable is a stored object without meaning to this version.
@@ -81,6 +84,9 @@ type Store struct {
 	claiming sync.RWMutex
 	claims   map[claim]Key
 
+	path     string                  // of the file
+	copied   uint64                  // the revision of the copy; of writer
+	failure  atomic.Pointer[error]   // of the last change, which could not be made durable; nil: it could
 	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
 	history  atomic.Pointer[[]Entry]
 	snapshot atomic.Pointer[Snapshot]
@@ -107,12 +113,12 @@ func Open(cfg Config) (*Store, *Report, error) {
 		if damage, err = setAside(path, err); err != nil {
 			return nil, nil, err
 		}
-		if err = create(path, freshRevision(damage.At), damage); err != nil {
-			return nil, nil, err
-		}
-		d, content, err = openDisk(path, cfg.Decode)
+		d, content, err = beginAgain(path, damage, cfg.Decode)
+	} else if errors.Is(err, os.ErrNotExist) && cfg.InUse {
+		damage := &Damage{At: time.Now().UTC(), Cause: "it was not there, although a data plane was at work"}
+		d, content, err = beginAgain(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) {
-		if err = begin(path, cfg.InUse); err != nil {
+		if err = create(path, 0, nil); err != nil {
 			return nil, nil, err
 		}
 		d, content, err = openDisk(path, cfg.Decode)
@@ -121,6 +127,9 @@ func Open(cfg Config) (*Store, *Report, error) {
 		return nil, nil, fmt.Errorf("state in %s: %w", path, err)
 	}
 	s := newStore(&cfg, d, content)
+	if d.readOnly != nil {
+		s.noteFailure(d.readOnly)
+	}
 	if err := s.resumeWaiting(content); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("state in %s: %w", path, err), d.close())
 	}
@@ -135,19 +144,11 @@ func (c *content) report() *Report {
 	return r
 }
 
-// begin makes the first store, or one in the place of one that was lost.
-func begin(path string, lost bool) error {
-	if !lost {
-		return create(path, 0, nil)
-	}
-	damage := &Damage{At: time.Now().UTC(), Cause: "it was not there, although a data plane was at work"}
-	return create(path, freshRevision(damage.At), damage)
-}
-
 func newStore(cfg *Config, d *disk, c *content) *Store {
 	s := &Store{
 		tables:  cfg.Tables,
 		disk:    d,
+		path:    d.path,
 		decode:  cfg.Decode,
 		limits:  cfg.History.orDefault(),
 		clock:   cfg.Clock.orMachine(),
