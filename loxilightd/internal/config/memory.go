@@ -41,8 +41,25 @@ func machineMemory() Memory {
 	return m.limited(string(own), cgroupRoot)
 }
 
+// ownMemory is what the daemon itself takes at most, besides the tables, in bytes.
+const ownMemory = 160 << 20
+
+// tableShare is how much more memory a machine has than a limit for the daemon alone that fits
+// the same tables: of a machine they take a tenth when full, of such a limit less than half,
+// so that there is room for a copy while a start makes them larger.
+const tableShare = 4
+
+// asMachine returns the memory of a machine whose tables fit a limit for the daemon alone.
+func asMachine(limit uint64) uint64 {
+	if limit > 1<<60 {
+		return limit
+	}
+	return tableShare * (limit - min(limit, ownMemory))
+}
+
 // limited returns m, or the lowest memory.max from the cgroup that own (the
-// content of /proc/self/cgroup) names up to root.
+// content of /proc/self/cgroup) names up to root. The limit of that cgroup itself is for the
+// daemon alone; the others are shared, as a machine is.
 func (m Memory) limited(own, root string) Memory {
 	for line := range strings.Lines(own) {
 		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
@@ -54,6 +71,9 @@ func (m Memory) limited(own, root string) Memory {
 			text, err := os.ReadFile(file)
 			if err == nil {
 				max, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
+				if dir == filepath.Clean(path) {
+					max = asMachine(max)
+				}
 				if err == nil && max < m.Bytes {
 					m = Memory{Bytes: max, From: file}
 				}
