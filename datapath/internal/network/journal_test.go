@@ -3,8 +3,13 @@
 package network
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -65,5 +70,65 @@ func TestJournalSurvivesWhatIsCutOff(t *testing.T) {
 		if err := j.close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestJournalWithoutRoom opens a journal on a full file system, as it is and after a boot.
+func TestJournalWithoutRoom(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs CAP_SYS_ADMIN to mount")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	first, err := openJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bridge := line{Kind: kindBridge, Name: "a", Bridge: &bridgeRecord{Device: "br0"}}
+	if err := errors.Join(first.note(bridge), first.close()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(first.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := filepath.Join(dir, "big")
+	if err := os.WriteFile(big, make([]byte, 128<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	j, err := openJournal(dir)
+	if err != nil || j.bridge("a") == nil {
+		t.Fatalf("%v; want what was remembered", err)
+	}
+	if after, err := os.Stat(j.path()); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the journal says the same and was written anew, %v", err)
+	}
+	if err := os.WriteFile(j.path(), []byte(`{"boot":"another"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j, err = openJournal(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.note(bridge); err != nil || j.problem() == nil {
+		t.Errorf("%v, problem %v; want that the network goes on, and a problem", err, j.problem())
+	}
+	if err := os.Remove(big); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.problem(); err != nil {
+		t.Errorf("problem with room again: %v", err)
+	}
+	if held, err := readJournal(dir); err != nil || len(held.Bridges) != 1 {
+		t.Errorf("%d bridges are remembered, %v", len(held.Bridges), err)
+	}
+	if err := j.close(); err != nil {
+		t.Error(err)
 	}
 }
