@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 )
 
@@ -15,8 +16,14 @@ var ErrRefused = errors.New("nothing was changed, what is attached goes on")
 // IsShortage reports whether the kernel was short of something that it may have another time:
 // file descriptors or memory. Such an error is never [ErrRefused].
 func IsShortage(err error) bool {
+	if err == nil {
+		return false
+	}
+	// The library that loads programs does not wrap each error of the kernel, so the text
+	// counts as well.
+	text := err.Error()
 	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN} {
-		if errors.Is(err, lack) {
+		if errors.Is(err, lack) || strings.Contains(text, lack.Error()) {
 			return true
 		}
 	}

@@ -92,9 +92,15 @@ func newReaders() readers {
 
 // enter waits until a reader's request may be carried out. leave is to be called then.
 func (r *readers) enter(ctx context.Context, uid int, long bool) (leave func(), ok bool) {
-	g := r.all
-	if long {
-		g = r.dry
+	if !long {
+		return r.all.leave, r.all.enter(ctx, uid)
 	}
-	return g.leave, g.enter(ctx, uid)
+	if !r.dry.enter(ctx, uid) {
+		return nil, false
+	}
+	if !r.all.enter(ctx, uid) {
+		r.dry.leave()
+		return nil, false
+	}
+	return func() { r.all.leave(); r.dry.leave() }, true
 }

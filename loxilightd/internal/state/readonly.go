@@ -88,7 +88,7 @@ func (s *Store) Problem() string {
 	case err == nil && st.Flags&unix.ST_RDONLY != 0:
 		return fmt.Sprintf("the file system of the state directory %s is read-only: changes are refused, what is stored goes on; mount it read-write", dir)
 	case err == nil && free < little:
-		return fmt.Sprintf("the file system of the state directory %s is full (%d KiB free): changes are refused, what is stored goes on; make room there", dir, free>>10)
+		return fmt.Sprintf("the file system of the state directory %s is full (%d KiB free): changes that need room are refused, what is stored goes on; make room there", dir, free>>10)
 	case failed != nil && (err != nil || !errors.Is(*failed, unix.ENOSPC) && !errors.Is(*failed, unix.EROFS)):
 		return fmt.Sprintf("the last change could not be made durable, and was refused: %v", *failed)
 	}
