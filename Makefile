@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model matrix deb check-deb
+.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -37,6 +37,9 @@ test: setup ## set up what the tests need and run every tier (root)
 
 matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel, and a pod that moves (root; sets the size of neighbour tables meanwhile)
 	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
+
+hostile: setup ## a minute of hostile requests by a user who may only read, against the bounds of docs/security.md (root)
+	LOXILIGHT_HOSTILE=1 $(GO) test -count=1 -timeout 10m -v -run TestS3HostileReader ./tests/security
 
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...

@@ -41,7 +41,9 @@ const (
 //	uid 65534, group loxilight ─┘
 type controlSite struct {
 	*testdaemon.Daemon
-	t testing.TB
+	t      testing.TB
+	script string // that starts the daemon
+	groups string // file that is its /etc/group
 }
 
 func newControlSite(t testing.TB, more ...string) *controlSite {
@@ -57,21 +59,28 @@ func newControlSite(t testing.TB, more ...string) *controlSite {
 	if err := os.WriteFile(own, fmt.Appendf(groups, "loxilight:x:%d:\n", readersGroup), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The daemon finds the group in a mount namespace of its own.
 	wrapped := programs
 	wrapped.Daemon = filepath.Join(dir, "loxilightd")
-	script := fmt.Sprintf("#!/bin/sh\nexec unshare --mount --propagation private sh -c 'mount --bind %s /etc/group && exec \"$0\" \"$@\"' %s \"$@\"\n",
-		own, programs.Daemon)
-	if err := os.WriteFile(wrapped.Daemon, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	s := &controlSite{testdaemon.New(t, ns, wrapped, more...), t}
+	s := &controlSite{t: t, script: wrapped.Daemon, groups: own}
+	s.limited("true")
+	s.Daemon = testdaemon.New(t, ns, wrapped, more...)
 	for at := filepath.Dir(filepath.Dir(s.Socket)); at != "/tmp" && at != "/"; at = filepath.Dir(at) {
 		if err := os.Chmod(at, 0o711); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return s
+}
+
+// limited has the next start of the daemon come after a command of the shell. The daemon
+// finds the group in a mount namespace of its own.
+func (s *controlSite) limited(command string) {
+	s.t.Helper()
+	script := fmt.Sprintf("#!/bin/sh\nexec unshare --mount --propagation private sh -c 'mount --bind %s /etc/group && %s && exec \"$0\" \"$@\"' %s \"$@\"\n",
+		s.groups, command, programs.Daemon)
+	if err := os.WriteFile(s.script, []byte(script), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // dialAs connects to the control socket as another user of the group loxilight, by a thread
