@@ -245,6 +245,9 @@ func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool)
 func (s *Store) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.failure != nil && !s.flushing && !s.closed { // it may have become possible
+		s.failure = s.file.rewrite(s.whole())
+	}
 	switch {
 	case s.failure != nil:
 		return "no address can be given out or taken back: " + s.failure.Error()
