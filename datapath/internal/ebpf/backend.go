@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -71,6 +72,9 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
+	if err := kernelLacks(features.HaveProgramHelper); err != nil {
+		return nil, err
+	}
 	pins, err := preflightPins(cfg)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -38,6 +39,9 @@ const verifierLines = 12
 // all that is there afterwards. An error means that it could not be tried.
 func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.Kernel = kernelRelease()
+	if err := kernelLacks(features.HaveProgramHelper); err != nil {
+		return r, err
+	}
 	maps, err := preflightMaps()
 	defer closeMaps(maps)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// What the verifiers of the kernels from 5.15 on allow.
+// What the verifiers of the kernels from 5.17 on allow.
 const (
 	stackMax    = 512 // bytes of a function and all that called it
 	stackUnit   = 32  // each function's part is rounded up to it; newer kernels take 16

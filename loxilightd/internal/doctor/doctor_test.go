@@ -282,15 +282,17 @@ func TestKernel(t *testing.T) {
 	r := newRig(t)
 	r.machine("/proc/sys/net/core/bpf_jit_enable", "0")
 	r.machine("/proc/sys/net/core/bpf_jit_harden", "2")
-	r.machine("/proc/sys/kernel/osrelease", "5.15.0-91-generic")
+	r.machine("/proc/sys/kernel/osrelease", "5.19.0-50-generic")
 	r.ok(os.Remove(r.path("root/sys/kernel/btf/vmlinux")))
 	found := r.examine(false)
 	r.expect(found, "warning", "kernel.jit net.core.bpf_jit_enable", "interprets")
 	r.expect(found, "note", "kernel.jit_harden net.core.bpf_jit_harden", "is 2")
-	r.expect(found, "warning", "kernel.untested kernel 5.15.0-91-generic", "older than 6.1")
-	r.expect(found, "note", "kernel.btf kernel 5.15.0-91-generic", "no type information")
-	r.machine("/proc/sys/kernel/osrelease", "4.19.0-26-amd64")
-	r.expect(r.examine(false), "error", "kernel.old kernel 4.19.0-26-amd64", "older than 5.15")
+	r.expect(found, "warning", "kernel.untested kernel 5.19.0-50-generic", "older than 6.1")
+	r.expect(found, "note", "kernel.btf kernel 5.19.0-50-generic", "no type information")
+	for _, release := range []string{"4.19.0-26-amd64", "5.15.0-91-generic", "5.16.0-6-amd64"} {
+		r.machine("/proc/sys/kernel/osrelease", release)
+		r.expect(r.examine(false), "error", "kernel.old kernel "+release, "older than 5.17")
+	}
 }
 
 // TestNoBPFFS: the pins would lie on an ordinary file system.

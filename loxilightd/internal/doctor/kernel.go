@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernels: the oldest that can work, and the oldest that is tested.
+// Kernels: the oldest that can load the programs, which need bpf_loop, and the oldest that is tested.
 var (
-	oldestKernel = [2]int{5, 15}
+	oldestKernel = [2]int{5, 17}
 	testedKernel = [2]int{6, 1}
 )
 
@@ -45,7 +45,7 @@ func (x *examiner) checkRelease(release string) {
 	case older(oldestKernel):
 		x.find("error", "kernel.old", "kernel "+release, words{
 			what: fmt.Sprintf("is older than %d.%d", oldestKernel[0], oldestKernel[1]),
-			why:  "it lacks what the programs need: they do not load",
+			why:  "it lacks the BPF helper bpf_loop: the programs do not load",
 			do:   "run a newer kernel, such as that of Debian 12 (6.1)",
 		}, nil)
 	case older(testedKernel):

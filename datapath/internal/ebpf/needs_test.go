@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// TestKernelLacks: a kernel without bpf_loop is named with what to do; a probe that may not be
+// made proves nothing.
+func TestKernelLacks(t *testing.T) {
+	probe := func(result error) func(ebpf.ProgramType, asm.BuiltinFunc) error {
+		return func(kind ebpf.ProgramType, helper asm.BuiltinFunc) error {
+			if kind != ebpf.SchedCLS || helper != asm.FnLoop {
+				t.Errorf("probed for %v of %v", helper, kind)
+			}
+			return result
+		}
+	}
+	err := kernelLacks(probe(ebpf.ErrNotSupported))
+	if err == nil || !strings.Contains(err.Error(), "bpf_loop") || !strings.Contains(err.Error(), "6.1 or later") {
+		t.Errorf("without bpf_loop: %v", err)
+	}
+	for _, result := range []error{nil, errors.New("operation not permitted")} {
+		if err := kernelLacks(probe(result)); err != nil {
+			t.Errorf("probe returned %v: %v", result, err)
+		}
+	}
+}
+
+// TestOldestKernelIsNamed: the programs call bpf_loop, so that no kernel before 5.17 loads them.
+func TestOldestKernelIsNamed(t *testing.T) {
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": loadKernel, "egress": loadEgress} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		for _, p := range spec.Programs {
+			for _, i := range p.Instructions {
+				if i.IsBuiltinCall() && asm.BuiltinFunc(i.Constant) == asm.FnLoop {
+					calls++
+				}
+			}
+		}
+		if calls == 0 {
+			t.Errorf("%s does not call bpf_loop any more: kernelLacks and the doctor name 5.17 for it", name)
+		}
+	}
+}
