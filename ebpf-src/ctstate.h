@@ -69,13 +69,15 @@ static __always_inline enum ct_event ct_event_of(const struct pkt *p)
 static __always_inline int ct_is_genuine(const struct segment *s, const struct ct_meta *meta,
 					 const struct ct_meta *twin)
 {
+	__u32 window;
+
 	if (s->proto == IPPROTO_SCTP)
 		return !meta->tcp_ack || s->ack == meta->tcp_ack ||
 		       (twin->tcp_ack && s->ack == twin->tcp_ack);
 	if (s->proto != IPPROTO_TCP || !twin->tcp_ack)
 		return 1;
-	/* A window is rounded down (RFC 7323, section 2.4). */
-	return s->end - twin->tcp_ack <= (twin->tcp_window + 1U) << (twin->tcp_scale & 15);
+	window = (__u32)twin->tcp_window << (twin->tcp_scale & 15);
+	return s->end - twin->tcp_ack <= (window ? window : 1);
 }
 
 /* Whether a packet shows that the client has received the answer to its first one. */

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -30,9 +31,12 @@ func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
 		return nil, err
 	}
 	replace := make(map[string]*ebpf.Map)
+	used := mapsUsed(spec.Programs[expirerProgLlExpireRun])
 	for name, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
-		if shared := maps[name]; shared != nil {
+		if strings.HasPrefix(name, "ll_") && !used[name] {
+			delete(spec.Maps, name)
+		} else if shared := maps[name]; shared != nil {
 			replace[name] = shared
 			m.MaxEntries = shared.MaxEntries()
 		}
@@ -51,6 +55,17 @@ func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
 		x.indexes = append(x.indexes, i)
 	}
 	return x, nil
+}
+
+// mapsUsed returns the names of the maps that a program refers to.
+func mapsUsed(p *ebpf.ProgramSpec) map[string]bool {
+	used := make(map[string]bool)
+	for i := range p.Instructions {
+		if ins := &p.Instructions[i]; ins.IsLoadFromMap() {
+			used[ins.Reference()] = true
+		}
+	}
+	return used
 }
 
 func (x *expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
