@@ -93,7 +93,7 @@ static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping 
 	w->conn.daddr = mapping->addr;
 	w->conn.dport = mapping->port;
 	out = route_out(p, &w->conn.saddr, &w->conn.daddr);
-	slot = out && out == source_device(p) ? translate_slot(p->nat_id) : 0;
+	slot = out && out == route_in(p) ? translate_slot(p->nat_id) : 0;
 	if (slot) {
 		ret = translate_source(slot, 0);
 	} else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "conntrack.h"
+#include "settled.h"
 
 #define AF_INET	 2
 #define AF_INET6 10
@@ -57,6 +58,22 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 	default:
 		return 0;
 	}
+}
+
+/* Returns the index of the device by which the kernel's routes see a packet come in: of a port
+ * of a bridge that bridge. A global function, so that the verifier walks it once.
+ */
+__noinline __u32 route_bridge(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
+{
+	__u32 in = skb->ifindex;
+	struct station *s = bridge_port ? domain_station(in, vid) : NULL;
+
+	return s ? s->bridge : in;
+}
+
+static __always_inline __u32 route_in(const struct pkt *p)
+{
+	return route_bridge(p->skb, p->bridge_port, p->vid);
 }
 
 /* Returns the index of the device that a packet from saddr to daddr leaves by; 0

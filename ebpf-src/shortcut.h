@@ -87,6 +87,21 @@ static __always_inline int track_may_short_cut(struct pkt *p, const struct nexth
 	return frame_is_for(p, nexthop->dmac);
 }
 
+/* Reports whether the kernel's routes lead p, as r says, by another device than nexthop does, or
+ * nowhere. The next hop is not valid any longer then: other connections may be concerned as well.
+ * Without a daemon nothing else detects that.
+ */
+static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
+					struct nexthop *nexthop)
+{
+	__u32 how = p->proto | (p->family == 4 ? ROUTE_IPV4 : 0);
+
+	if (route_find(p->skb, &r->saddr, &r->daddr, how, route_in(p)) == nexthop_device(nexthop))
+		return 0;
+	nexthop->ifindex = 0;
+	return 1;
+}
+
 /* Rewrites a packet of connection meta as r says and sends it on: by the short cut
  * where its next hop is known and nothing speaks against it, else by the kernel.
  */
@@ -107,6 +122,8 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 		nexthop->checked_tick = p->now_tick;
 		if (nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_PART))
 			goto slow; /* which the kernel's bridge has to say */
+		if (track_is_rerouted(p, r, nexthop))
+			goto slow;
 		r->dec_ttl = 1;
 		ret = nat_rewrite(p, r);
 		if (ret != LL_NEXT)

@@ -86,22 +86,6 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	return w->routed;
 }
 
-/* The device that a packet came in by as the kernel's routes have it: of a port its bridge.
- * A global function, so that the verifier walks it once.
- */
-__noinline int source_bridge(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
-{
-	__u32 in = skb->ifindex;
-	struct station *s = bridge_port ? domain_station(in, vid) : NULL;
-
-	return s ? s->bridge : in;
-}
-
-static __always_inline __u32 source_device(const struct pkt *p)
-{
-	return source_bridge(p->skb, p->bridge_port, p->vid);
-}
-
 /* Whether answers that go straight to whoever sent p are translated on their way, as one that
  * comes back by this port's bridge is. A global function, so that the verifier walks it once.
  */
@@ -130,7 +114,7 @@ static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out
 {
 	if (out && source_is_strange(&p->saddr, &w->conn.daddr, p->skb->ifindex))
 		return 1;
-	if (!out || out != source_device(p))
+	if (!out || out != route_in(p))
 		return 0;
 	return addr_equal(&w->conn.daddr, &p->saddr) ||
 	       !source_is_flat(p->skb, p->bridge_port, p->vid);
