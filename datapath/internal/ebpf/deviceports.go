@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -25,15 +27,39 @@ func devicesOfBefore(d *DataPlane, zone uint8, flag uint32) map[int]bool {
 	return those
 }
 
-// setRole notes what lies behind a device that our programs are, or are going to be, attached to.
-func (v *devices) setRole(index int, role datapath.Role) {
+// setRole notes what lies behind a device that our programs are, or are going to be, attached to,
+// and the name that its object has for it.
+func (v *devices) setRole(index int, device string, role datapath.Role) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.named[index] = device
 	v.roles[index] = roleOf(role)
 	delete(v.uplinks, index)
 	if role == datapath.RoleUplink {
 		v.uplinks[index] = true
 	}
+}
+
+// ruleName returns the name by which rules match a device. While our programs are attached it is
+// that of the object, also where another program renames the device: else packets would pass
+// untranslated, and by no rule, until it has its name again. v.mu is held.
+func (v *devices) ruleName(l netlink.Link) string {
+	a := l.Attrs()
+	name := v.named[a.Index]
+	if name == "" {
+		if old, err := v.before(v.key(l)); err == nil { // of an earlier run
+			name = old.name()
+		}
+	}
+	if !v.ports[a.Index] || name == "" || name == a.Name {
+		return a.Name
+	}
+	for _, other := range v.links {
+		if other.Attrs().Name == name {
+			return a.Name
+		}
+	}
+	return name
 }
 
 // role returns what setRole noted.
@@ -57,6 +83,7 @@ func (v *devices) setPort(index int, attached bool) error {
 		v.ports[index] = true
 	} else {
 		delete(v.ports, index)
+		delete(v.named, index)
 		delete(v.xdp, index)
 		delete(v.roles, index)
 		delete(v.uplinks, index)
@@ -93,6 +120,7 @@ func (v *devices) dropPort(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.ports, index)
+	delete(v.named, index)
 	delete(v.roles, index)
 	delete(v.uplinks, index)
 	wanted := maps.Clone(v.written)

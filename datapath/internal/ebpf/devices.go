@@ -49,7 +49,8 @@ type devices struct {
 	takers     takers                   // where that is any
 	listening  bool                     // to what the kernel tells about them
 	roles      map[int]deviceRole
-	uplinks    map[int]bool // of them, and as an earlier run had them
+	named      map[int]string // devices of objects, by the names that these have for them
+	uplinks    map[int]bool   // of them, and as an earlier run had them
 	stations   *stations
 	stale      bool // a message was lost
 	deaf       bool // nobody listens to one of the kinds of messages any more
@@ -67,6 +68,7 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		ports:      devicesOfBefore(d, z.id, devicePort),
 		uplinks:    devicesOfBefore(d, z.id, deviceUplink),
 		roles:      make(map[int]deviceRole),
+		named:      make(map[int]string),
 		stations:   newStations(d, z.id),
 	}
 }
@@ -252,7 +254,7 @@ func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 // encode returns what programs are to know of a device. v.mu is held.
 func (v *devices) encode(l netlink.Link) kernelDevice {
 	a := l.Attrs()
-	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(a.Name)}
+	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(v.ruleName(l))}
 	copy(k.Mac[:], a.HardwareAddr)
 	for family, to := range []*kernelAddr{&k.Addr4, &k.Addr6} {
 		ip := v.first[a.Index][family]

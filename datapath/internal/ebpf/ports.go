@@ -229,7 +229,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 			return err
 		}
 	}
-	z.devices.setRole(index, value.Role)
+	z.devices.setRole(index, value.Device, value.Role)
 	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), z.noted(index, endpoint, fresh, turned))
 }
 
