@@ -41,6 +41,11 @@ type EndpointJoiner interface {
 	Joined(name EndpointName) error
 }
 
+// IsTunnelMAC reports whether a MAC is one of those that inner Ethernet headers of tunnels have.
+func IsTunnelMAC(mac [6]byte) bool {
+	return mac == [6]byte{0x02, 0x4c, 0x4c, 0, 0, 0x01} || mac == [6]byte{0x02, 0x4c, 0x4c, 0, 0, 0x02}
+}
+
 // LinkLocal returns the IPv6 address of a link that follows from a MAC (RFC 4291, appendix A).
 func LinkLocal(mac [6]byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{

@@ -16,6 +16,9 @@ var ErrNetns = errors.New("no network namespace")
 // ErrExists is wrapped where the pod has a device of that name already.
 var ErrExists = errors.New("there already")
 
+// ErrMACTaken is wrapped where a pod is to have a MAC of the switch.
+var ErrMACTaken = errors.New("belongs to the switch")
+
 // ErrNameTaken is wrapped where the switch has another device by the name of a link.
 var ErrNameTaken = errors.New("is there already, and not ours")
 
@@ -45,6 +48,9 @@ type PodLinks interface {
 	// NodeAddresses are those by which others reach the node: of the host's namespace,
 	// loopback and link-local ones apart.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
+	// CheckMAC refuses a MAC for a pod that belongs to the switch or to the host's end of the
+	// link to it; the error wraps [ErrMACTaken].
+	CheckMAC(ctx context.Context, mac net.HardwareAddr) error
 	// IsLocal reports whether the host's namespace has an address; it has all of 127.0.0.0/8.
 	IsLocal(ctx context.Context, a netip.Addr) (bool, error)
 	// Listeners returns the addresses at which sockets of the host's namespace receive

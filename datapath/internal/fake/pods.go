@@ -5,8 +5,10 @@ package fake
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -140,6 +142,14 @@ func (f *PodLinks) Devices(context.Context) (map[string]string, error) {
 // NodeAddresses implements [datapath.PodLinks].
 func (f *PodLinks) NodeAddresses(context.Context) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.17"), netip.MustParseAddr("2001:db8::17")}, nil
+}
+
+// CheckMAC implements [datapath.PodLinks]: the switch has the MACs of tunnels.
+func (f *PodLinks) CheckMAC(_ context.Context, mac net.HardwareAddr) error {
+	if strings.HasPrefix(mac.String(), "02:4c:4c:00:00:") {
+		return fmt.Errorf("MAC %s %w", mac, datapath.ErrMACTaken)
+	}
+	return nil
 }
 
 // IsLocal implements [datapath.PodLinks].

@@ -91,6 +91,10 @@ func routesOf(name datapath.EndpointName, value datapath.Endpoint) map[datapath.
 // join makes the device of an endpoint a port of its bridge.
 func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) error {
 	e.mu.Lock()
+	var before net.HardwareAddr
+	if v, ok := e.wanted[name]; ok {
+		before = v.MAC[:]
+	}
 	e.wanted[name] = value
 	e.mu.Unlock()
 	s, err := e.n.space(true)
@@ -110,6 +114,9 @@ func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) er
 			return err
 		}
 	}
+	if err := e.n.checkMAC(s, link, bridge, value.MAC[:]); err != nil {
+		return fmt.Errorf("device %q: %w", value.Device, err)
+	}
 	if a.MasterIndex != index {
 		if a.MasterIndex != 0 && !ours {
 			return fmt.Errorf("device %q is part of another device: take it out (ip link set %s nomaster)", value.Device, value.Device)
@@ -119,6 +126,12 @@ func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) er
 		}
 		if err := s.nl.LinkSetMaster(link, bridge); err != nil {
 			return fmt.Errorf("device %q: make it a port of %q: %w", value.Device, value.Bridge, err)
+		}
+		ours = true
+	}
+	if ours && !filters(bridge) {
+		if err := s.secure(link, bridge, before, value.MAC[:]); err != nil {
+			return fmt.Errorf("device %q: %w", value.Device, err)
 		}
 	}
 	if value.MTU != 0 && a.MTU != value.MTU {
@@ -222,6 +235,11 @@ func (e *endpoints) Verify(ctx context.Context, name datapath.EndpointName) (boo
 	a := link.Attrs()
 	if a.MasterIndex != bridge.Attrs().Index || a.Flags&net.FlagUp == 0 || value.MTU != 0 && a.MTU != value.MTU {
 		return false, nil
+	}
+	if record := e.n.journal.endpoint(string(name)); record != nil && record.Bridge == a.MasterIndex && !filters(bridge) {
+		if ok, err := s.isPinned(link, bridge, value.MAC[:]); !ok || err != nil {
+			return false, err
+		}
 	}
 	for route := range routesOf(name, value) {
 		if ok, err := e.n.routes.Verify(ctx, route); !ok || err != nil {

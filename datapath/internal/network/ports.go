@@ -89,11 +89,14 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 		if u.dry {
 			return nil
 		}
+		if fresh, err := u.s.link(p.Device); err == nil && fresh != nil {
+			link = fresh
+		}
 	default:
 		return fmt.Errorf("bridge %q: device %q is part of another device: take it out (ip link set %s nomaster)",
 			u.value.Device, p.Device, p.Device)
 	}
-	if err := u.isolate(link, p, record); err != nil {
+	if err := errors.Join(u.isolate(link, p, record), u.pinHost(link)); err != nil {
 		return err
 	}
 	if !u.value.VLANFiltering {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -214,6 +215,48 @@ func (l *Links) Devices(context.Context) (map[string]string, error) {
 		}
 	}
 	return devices, nil
+}
+
+// CheckMAC implements [datapath.PodLinks].
+func (l *Links) CheckMAC(_ context.Context, mac net.HardwareAddr) error {
+	taken := func(by string) error {
+		return fmt.Errorf("MAC %s %w: it is the MAC of %s", mac, datapath.ErrMACTaken, by)
+	}
+	if datapath.IsTunnelMAC([6]byte(mac)) {
+		return taken("tunnels")
+	}
+	sw, err := l.openSwitch()
+	if errors.Is(err, datapath.ErrAbsent) {
+		return nil // without the switch there is no ADD either
+	}
+	if err != nil {
+		return err
+	}
+	defer sw.close()
+	list, err := dump.Retry(sw.LinkList)
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	host, err := endAt(l.home, true)
+	if err != nil {
+		return err
+	}
+	defer host.close()
+	if l.cfg.HostDevice != "" {
+		link, err := host.link(l.cfg.HostDevice)
+		if err != nil {
+			return err
+		}
+		if link != nil {
+			list = append(list, link)
+		}
+	}
+	for _, link := range list {
+		if bytes.Equal(link.Attrs().HardwareAddr, mac) {
+			return taken(fmt.Sprintf("device %q", link.Attrs().Name))
+		}
+	}
+	return nil
 }
 
 // NodeAddresses implements [datapath.PodLinks].

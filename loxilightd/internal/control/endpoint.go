@@ -69,6 +69,8 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 		return mac, invalid(field, "%q is no MAC: %s", shorten(text), want)
 	case parsed[0]&1 != 0:
 		return mac, invalid(field, "%s is the address of a group of stations, not of one", parsed)
+	case datapath.IsTunnelMAC([6]byte(parsed)):
+		return mac, invalid(field, "%s is the MAC of tunnels; use another one", parsed)
 	case [6]byte(parsed) == mac:
 		return mac, invalid(field, "%s is nobody's address", parsed)
 	}

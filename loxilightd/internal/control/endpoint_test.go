@@ -43,6 +43,8 @@ func TestEndpointRefused(t *testing.T) {
 		{`"0a:58:0a:f4:03:05"`, `"0a:58"`, "mac", "six bytes"},
 		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:fe:80:00:00"`, "mac", "six bytes"},
 		{`"0a:58:0a:f4:03:05"`, `"01:58:0a:f4:03:05"`, "mac", "of a group"},
+		{`"0a:58:0a:f4:03:05"`, `"02:4c:4c:00:00:01"`, "mac", "the MAC of tunnels"},
+		{`"0a:58:0a:f4:03:05"`, `"02:4c:4c:00:00:02"`, "mac", "the MAC of tunnels"},
 		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:00:00"`, "mac", "nobody's"},
 		{`["10.244.3.5","2001:db8:3::5"]`, `[]`, "addresses", "is missing"},
 		{`["10.244.3.5","2001:db8:3::5"]`, `["` + strings.Repeat(`10.244.3.5","`, 64) + `10.244.3.5"]`, "addresses", "at most 64"},

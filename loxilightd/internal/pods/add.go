@@ -43,6 +43,9 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	if err := s.checkNodePorts(ctx, c.RuntimeConfig.PortMappings); err != nil {
 		return nil, err
 	}
+	if err := s.checkMAC(ctx, c); err != nil {
+		return nil, err
+	}
 	r, err := s.begin(ctx, p, c, &network)
 	if err != nil {
 		return nil, err

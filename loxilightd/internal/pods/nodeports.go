@@ -4,6 +4,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -27,6 +28,21 @@ func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Er
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// checkMAC refuses a MAC of the switch: the pod would receive the frames of other pods.
+func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
+	if c.mac == nil {
+		return nil
+	}
+	err := s.Links.CheckMAC(ctx, c.mac)
+	switch {
+	case errors.Is(err, datapath.ErrMACTaken):
+		return badConfig(c.macFrom, "%v; ask for another one, or for none", err)
+	case err != nil:
+		return failed("%v", err)
 	}
 	return nil
 }
