@@ -18,11 +18,13 @@ import (
 type endpointTable struct {
 	plane, network datapath.Table[datapath.EndpointName, datapath.Endpoint]
 	leaving        *leaving
+	// missing says why the device of an Endpoint is gone, where that is known; nil: nothing does.
+	missing func(endpoint string) string
 }
 
 func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e datapath.Endpoint) error {
 	if err := t.plane.Update(ctx, name, e); err != nil {
-		return err
+		return t.explained(name, err)
 	}
 	if e.Bridge == "" {
 		what := "there is no PodNetwork"
@@ -32,12 +34,23 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 		return fmt.Errorf("%s: %w", what, datapath.ErrAbsent)
 	}
 	if err := t.network.Update(ctx, name, e); err != nil {
-		return err
+		return t.explained(name, err)
 	}
 	if j, ok := t.plane.(datapath.EndpointJoiner); ok {
 		return j.Joined(name)
 	}
 	return nil
+}
+
+// explained adds to an error why the device is gone.
+func (t endpointTable) explained(name datapath.EndpointName, err error) error {
+	if t.missing == nil || !errors.Is(err, datapath.ErrAbsent) {
+		return err
+	}
+	if why := t.missing(string(name)); why != "" {
+		return fmt.Errorf("%w: %s", err, why)
+	}
+	return err
 }
 
 func (t endpointTable) Delete(ctx context.Context, name datapath.EndpointName) error {
@@ -78,7 +91,7 @@ func (o *Options) endpointTable(leaving *leaving) datapath.Table[datapath.Endpoi
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
 	}
-	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), leaving}
+	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), leaving, o.Missing}
 }
 
 // LookAtEndpoint has what the data plane has of an Endpoint looked at now: its status tells of

@@ -40,6 +40,10 @@ type Options struct {
 	// HealthTurned is the same for the health of a backend. Either may be nil.
 	HealthTurned func(health.Target, health.Result)
 
+	// Missing says why the device of an Endpoint is gone; empty: it is there, or nothing is
+	// known of it. Nil: nothing is known of any.
+	Missing func(endpoint string) string
+
 	// Keep are objects that may be wanted though they are not in the store: what
 	// the data plane has of them stays.
 	Keep []state.Key

@@ -103,11 +103,12 @@ type Server struct {
 
 	addresses []netip.Addr // of the node, as host ports follow them; of Run alone
 
-	mu    sync.Mutex
-	pods  map[ipam.Owner]*record
-	names map[string]ipam.Owner // of devices that are taken
-	locks map[ipam.Owner]*lock
-	kept  map[string]ipam.Owner // links of pods of which nothing is known, by device; the owner may be empty
+	mu      sync.Mutex
+	pods    map[ipam.Owner]*record
+	names   map[string]ipam.Owner // of devices that are taken
+	locks   map[ipam.Owner]*lock
+	missing map[string]string     // why links are gone, by the names of Endpoints
+	kept    map[string]ipam.Owner // links of pods of which nothing is known, by device; the owner may be empty
 }
 
 // New returns a Server that answers nothing but STATUS before Run.
@@ -118,6 +119,7 @@ func New(o Options) *Server {
 	return &Server{
 		Options: o, changes: newBatch(o.Objects), clean: make(chan struct{}), starts: time.Now().Add(startTime),
 		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{}, kept: map[string]ipam.Owner{},
+		missing: map[string]string{},
 	}
 }
 
@@ -147,6 +149,7 @@ func (s *Server) Run(ctx context.Context) {
 		}
 	}
 	close(s.clean)
+	changes.Go(func() { s.remakeLoop(ctx) })
 	queue, sweep := time.NewTicker(queueInterval), time.NewTicker(sweepInterval)
 	defer queue.Stop()
 	defer sweep.Stop()

@@ -187,6 +187,7 @@ func (s *Server) forget(r *record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, r.owner())
+	delete(s.missing, r.Object)
 	if s.names[r.Device] == r.owner() {
 		delete(s.names, r.Device)
 	}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+const (
+	// remakeInterval is how often links of pods are looked for that are gone.
+	remakeInterval = 500 * time.Millisecond
+	// remakeWait bounds how long a link that is gone waits for another command about it.
+	remakeWait = 50 * time.Millisecond
+	// maxRemakes is how many links are made anew at a time.
+	maxRemakes = 8
+)
+
+// remakeLoop makes links of pods anew that another program deleted, until ctx ends: with the
+// namespace of the switch, or one by one.
+func (s *Server) remakeLoop(ctx context.Context) {
+	ticker := time.NewTicker(remakeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.remakeAll(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// remakeAll makes all links anew that are gone while their pods are not.
+func (s *Server) remakeAll(ctx context.Context) {
+	devices, err := s.Links.Devices(ctx)
+	if err != nil {
+		return // the next time
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	slots := make(chan struct{}, maxRemakes)
+	for _, r := range s.all() {
+		if _, there := devices[r.Device]; there {
+			s.setMissing(r, "")
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			s.remake(ctx, r)
+		})
+	}
+}
+
+// remake makes the link of one pod anew, with the same name, MAC, addresses and routes.
+func (s *Server) remake(ctx context.Context, r *record) {
+	bounded, cancel := context.WithTimeout(ctx, remakeWait)
+	release, busy := s.hold(bounded, r.owner())
+	cancel()
+	if busy != nil {
+		return // an ADD or DEL of it is under way
+	}
+	defer release()
+	devices, err := s.Links.Devices(ctx)
+	s.mu.Lock()
+	current := s.pods[r.owner()] == r
+	s.mu.Unlock()
+	if _, there := devices[r.Device]; err != nil || there || !current || !r.Done {
+		return
+	}
+	if netnsGone(r.Netns) {
+		s.setMissing(r, fmt.Sprintf("the network namespace %s of its pod no longer exists", r.Netns))
+		return
+	}
+	if err := s.reconnect(ctx, r); err != nil {
+		s.setMissing(r, fmt.Sprintf("the link of its pod could not be made anew: %s", err.Message))
+		return
+	}
+	s.setMissing(r, "")
+	s.Log.Info("the link of a pod was deleted, and is made anew", slog.String("object", r.Object),
+		slog.String("container", r.ContainerID), slog.String("device", r.Device))
+}
+
+// reconnect makes the link of a pod, and opens it when the data plane guards it.
+func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
+	before := r.Device
+	link, err := s.makeLink(ctx, r)
+	if err != nil {
+		return err
+	}
+	endpoint, revision := r.endpoint(), uint64(0)
+	if r.Device != before {
+		if revision, err = s.changes.do(ctx, []api.Object{endpoint}, nil); err != nil {
+			return objectError(err)
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if s.Look != nil {
+		if err := s.Look(bounded, r.Object); err != nil {
+			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
+		}
+	}
+	if err := s.Objects.Ready(bounded, revision, refsOf([]api.Object{endpoint})); err != nil {
+		return objectError(err)
+	}
+	if err := s.Links.Open(ctx, link); err != nil {
+		return linkError(err)
+	}
+	return nil
+}
+
+// setMissing notes why the link of a pod is gone; empty: it is there.
+func (s *Server) setMissing(r *record, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if why == "" || s.pods[r.owner()] != r {
+		delete(s.missing, r.Object)
+		return
+	}
+	if s.missing[r.Object] != why {
+		s.Log.Warn("the link of a pod is gone", slog.String("object", r.Object), slog.String("device", r.Device), slog.String("cause", why))
+	}
+	s.missing[r.Object] = why
+}
+
+// Missing says why the device of an Endpoint is gone; empty: it is there, or is not of a pod.
+func (s *Server) Missing(endpoint string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.missing[endpoint]
+}
