@@ -239,8 +239,10 @@ type VersionResult struct {
 
 // StatusResult answers status.
 type StatusResult struct {
-	Instance string           `json:"instance"`
-	StateDir string           `json:"stateDir,omitempty"` // of the daemon
+	Instance string `json:"instance"`
+	StateDir string `json:"stateDir,omitempty"` // of the daemon
+	// Switch is the network namespace of the switch; host: it has none of its own.
+	Switch   string           `json:"switch,omitempty"`
 	PID      int              `json:"pid"`
 	Uptime   Duration         `json:"uptime"`
 	Revision uint64           `json:"revision"`

@@ -9,6 +9,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net/netip"
@@ -19,9 +20,21 @@ import (
 // so that retrying is pointless.
 var ErrUnsupported = errors.New("not supported by this data plane")
 
-// ErrAbsent is wrapped when what an object needs is not there (a device, say),
+// ErrAbsent is wrapped when something that an object needs does not exist (a device, say),
 // so that the object is pending rather than wrong. Retrying makes sense.
-var ErrAbsent = errors.New("not there")
+var ErrAbsent = errors.New("does not exist")
+
+// Absentf returns an [ErrAbsent] whose text is a sentence of its own: where the wanted thing is
+// instead, or which command helps.
+func Absentf(format string, args ...any) error { return &absentError{fmt.Sprintf(format, args...)} }
+
+type absentError struct{ text string }
+
+// Error implements error.
+func (e *absentError) Error() string { return e.text }
+
+// Is makes it an [ErrAbsent].
+func (e *absentError) Is(target error) bool { return target == ErrAbsent }
 
 // ErrOutdated is wrapped by Verify where what the row was put in force for is not so any more
 // (the node's addresses, a route), and nobody has touched the row: it is to be made anew.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -223,7 +224,7 @@ func (d *loxilightd) newControl() *control.Server {
 	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
 	return control.New(control.Options{
 		Network: lister,
-		Leases:  d.addresses, SwitchDevice: devices(d.cfg).Switch,
+		Leases:  d.addresses, SwitchDevice: devices(d.cfg).Switch, SwitchNamespace: cmp.Or(d.cfg.SwitchNamespace, "host"),
 		CNI: func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error) {
 			return d.pods.Handle(ctx, p)
 		},

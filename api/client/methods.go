@@ -139,7 +139,7 @@ func (c *Client) Replace(ctx context.Context, p api.ReplaceParams) (*api.ChangeR
 	return change[api.ChangeResult](ctx, c, api.MethodReplace, p.Change, p)
 }
 
-// Delete deletes objects, all or none. What is not there is no error.
+// Delete deletes objects, all or none. Deleting an object that does not exist is not an error.
 func (c *Client) Delete(ctx context.Context, p api.DeleteParams) (*api.ChangeResult, error) {
 	return change[api.ChangeResult](ctx, c, api.MethodDelete, p.Change, p)
 }

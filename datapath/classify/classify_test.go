@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 		text  string
 	}{
 		{make([]classify.Rule, classify.MaxRules+1), datapath.ErrCapacity, "16385 rules, at most 16384: table full"},
-		{one(datapath.Match{SourceGroups: []datapath.GroupName{"nobody"}}), datapath.ErrAbsent, "rule web: sourceGroups: there is no group nobody: not there"},
+		{one(datapath.Match{SourceGroups: []datapath.GroupName{"nobody"}}), datapath.ErrAbsent, "rule web: sourceGroups: there is no group nobody: does not exist"},
 		{one(datapath.Match{Ports: []datapath.PortRange{{First: 80, Last: 79}}}), nil, "rule web: ports: 80-79 is no range"},
 		{one(datapath.Match{DSCP: []uint8{64}}), nil, "rule web: dscp: 64 is not of 0 to 63"},
 		{one(datapath.Match{VLANs: []datapath.VLANRange{{First: 1, Last: 4095}}}), nil, "rule web: vlans: 1-4095 is no range of 1 to 4094"},

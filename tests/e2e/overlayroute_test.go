@@ -67,7 +67,7 @@ func routeToPeer(m *mesh) {
 	near.LLCLI("route", "add", "10.98.0.0/16", "--peer", "nobody")
 	testnet.Eventually(t, patience, "a Route to no Peer is Pending", func() bool {
 		out := near.LLCLI("get", "route", "10.98.0.0/16", "-o", "json")
-		return strings.Contains(out, `"Pending"`) && strings.Contains(out, "Peer nobody: not there")
+		return strings.Contains(out, `"Pending"`) && strings.Contains(out, "Peer nobody: does not exist")
 	})
 	near.LLCLI("delete", "route", "far4", "far6", "10.98.0.0/16")
 	for _, target := range targets {
@@ -91,14 +91,14 @@ func TestOverlayLocal(t *testing.T) {
 			return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(got, w) })
 		})
 	}
-	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): not there")
+	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): does not exist")
 	second.Apply("kind: Peer\nname: node1\nspec: {underlay: 192.0.2.91, prefixes: [10.74.1.0/24, \"fd74:1::/64\"], tunnel: mesh}")
 	first.ns.Addr(t, "lo", "192.0.2.91/32")
 	state(`"state": "Ready"`)
 	second.ns.Route(t, "192.0.2.91/32", "192.0.2.1")
 	m.allPairs()
 	first.ns.Run(t, "ip", "addr", "del", "192.0.2.91/32", "dev", "lo")
-	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): not there")
+	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): does not exist")
 }
 
 // TestOverlayDeviceTaken: a Tunnel whose device is another one's says so, and harms nobody.

@@ -119,7 +119,7 @@ func TestFromCommandToPacket(t *testing.T) {
 	s.expect("interface add in0 --wait 5s", "Interface/in0 created", "revision 1")
 	s.expect("interface add p1 --role port --wait 5s", "Interface/p1 created")
 	s.expect("service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080 --labels team=a --wait 5s", "Service/web created")
-	s.refuse(1, "service add web --frontend 198.51.100.10:81/tcp", "is there already")
+	s.refuse(1, "service add web --frontend 198.51.100.10:81/tcp", "already exists with a different spec")
 	s.refuse(1, "service add thief --frontend 198.51.100.10:80/tcp", "Service/thief: spec.frontends[0]", "Service/web")
 	s.refuse(1, "service add wrong --frontend 198.51.100.11:80/tcp --algorithm fast", "spec.algorithm", "maglev")
 	if err := s.greet("198.51.100.10:80"); err != nil {
@@ -156,7 +156,7 @@ func TestFromCommandToPacket(t *testing.T) {
 		t.Errorf("spec %s, want %s", compact(t, web.Spec), want)
 	}
 	s.expect("delete service web", "Service/web deleted")
-	s.expect("delete service web", "Service/web absent")
+	s.expect("delete service web", "Service/web not found, nothing to delete")
 	s.expect("changes --since 2", "3  created  Service/web", "deleted  Service/web")
 	s.refuse(1, "get service web", "Service/web")
 }
@@ -192,7 +192,7 @@ spec:
   health: {type: tcp, interval: 1s}
 `
 	file := s.File(objects)
-	s.expect("apply -f "+file+" --dry-run", "2 created", "dry run")
+	s.expect("apply -f "+file+" --dry-run", "2 would be created", "dry run")
 	s.expect("apply -f "+file, "2 created")
 	if out := s.LLCLI("diff", "-f", file, "--exit-code"); out != "" {
 		t.Errorf("diff of what was just applied:\n%s", out)
@@ -200,7 +200,7 @@ spec:
 	backup := s.File(s.LLCLI("export"))
 	s.expect("delete -f "+file, "2 deleted")
 	s.expect("service add other --frontend 198.51.100.12:80/tcp", "created")
-	s.expect("replace -f "+backup+" --dry-run", "2 created", "Service/other deleted")
+	s.expect("replace -f "+backup+" --dry-run", "2 would be created", "Service/other would be deleted")
 	s.expect("replace -f "+backup, "2 created", "1 deleted")
 	if out := s.LLCLI("diff", "-f", file); out != "" {
 		t.Errorf("diff of what came back:\n%s", out)

@@ -20,7 +20,7 @@ import (
 
 // Detach takes every program off that is pinned in cfg.PinDir, of whatever layout
 // version, then removes the pins, and the folder where nobody else put anything
-// into it. What is not there is no error.
+// into it. Deleting an object that does not exist is not an error.
 func Detach(cfg datapath.Config, log *slog.Logger) error {
 	if !onBPFFS(cfg.PinDir) {
 		return nil

@@ -62,7 +62,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	o.d.ports.mu.RLock()
 	defer o.d.ports.mu.RUnlock()
 	if o.d.ports.holder(zoneHost, out.Attrs().Index) == "" {
-		return fmt.Errorf("an Interface for device %q of the host, by which %s is reached and answers come in: %w", p.out, p.entry.Remote.addr(), datapath.ErrAbsent)
+		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.addr(), p.out)
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 		return entry, out, nil
 	}
 	if len(why) == 0 {
-		return entry, nil, fmt.Errorf("no underlay address is of the family of the tunnel's local address %s: %w", t.spec.Local, datapath.ErrAbsent)
+		return entry, nil, datapath.Absentf("no underlay address has the address family of the tunnel's local address %s", t.spec.Local)
 	}
 	return entry, nil, errors.Join(why...)
 }
@@ -106,7 +106,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
 	routes, err := z.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return local, nil, fmt.Errorf("a route that leads to it is %w: see ip route get %s", datapath.ErrAbsent, remote)
+		return local, nil, datapath.Absentf("no route to %s: see ip route get %s", remote, remote)
 	}
 	r := routes[0]
 	local, _ = netip.AddrFromSlice(r.Src)
@@ -114,7 +114,7 @@ func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err
 	case r.Type != unix.RTN_UNICAST && r.Type != 0:
 		return local, nil, errors.New("is an address of this node, or nobody's: want one of the other node")
 	case !local.IsValid():
-		return local, nil, fmt.Errorf("an address of this node to send from is %w: see ip route get %s", datapath.ErrAbsent, remote)
+		return local, nil, datapath.Absentf("this node has no source address towards %s: see ip route get %s", remote, remote)
 	}
 	out, err = z.nl.LinkByIndex(r.LinkIndex)
 	return local, out, err

@@ -182,7 +182,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	link, err := z.nl.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, t); err == nil {
-			err = datapath.ErrAbsent
+			return p.d.noDevice(id, name, value.Device)
 		}
 	}
 	if err != nil {

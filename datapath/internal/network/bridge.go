@@ -38,7 +38,7 @@ type bridgeUpdate struct {
 
 	bridge netlink.Link
 	vlans  map[int32][]*nl.BridgeVlanInfo
-	absent []string // ports that are not there
+	absent []string // ports that do not exist in the bridge's namespace
 }
 
 // change does f, unless nothing is to be changed.
@@ -68,9 +68,40 @@ func (u *bridgeUpdate) run() error {
 		}
 	}
 	if len(u.absent) > 0 {
-		return absent("bridge %q: port %s", u.value.Device, strings.Join(u.absent, ", "))
+		return u.absentPorts()
 	}
 	return nil
+}
+
+// absentPorts says of missing ports whether they are in the other namespace, and how to move
+// them.
+func (u *bridgeUpdate) absentPorts() error {
+	var absent, elsewhere []string
+	for _, device := range u.absent {
+		link, err := u.n.host.link(device)
+		if u.s == u.n.host || err != nil || link == nil {
+			absent = append(absent, device)
+		} else {
+			elsewhere = append(elsewhere, device)
+		}
+	}
+	var parts []string
+	if len(absent) > 0 {
+		parts = append(parts, fmt.Sprintf("port %s does not exist%s", strings.Join(absent, ", "), u.inSwitch()))
+	}
+	for _, device := range elsewhere {
+		parts = append(parts, fmt.Sprintf("port %s is in the host's network namespace, the bridge in %s: run ip link set %s netns %s",
+			device, u.n.cfg.SwitchNamespace, device, u.n.cfg.SwitchNamespace))
+	}
+	return datapath.Absentf("bridge %s: %s", u.value.Device, strings.Join(parts, "; "))
+}
+
+// inSwitch names the bridge's namespace where host and switch are two.
+func (u *bridgeUpdate) inSwitch() string {
+	if u.s == u.n.host {
+		return ""
+	}
+	return " in network namespace " + u.n.cfg.SwitchNamespace
 }
 
 // find finds the bridge, or makes it.

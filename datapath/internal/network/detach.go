@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -123,6 +124,7 @@ func (n *Network) removeSwitch() error {
 	if err != nil || !ours {
 		return err
 	}
+	n.warnOfDevices()
 	n.sw.drop()
 	n.sw = nil
 	path := filepath.Join(netnsDir, n.cfg.SwitchNamespace)
@@ -134,6 +136,25 @@ func (n *Network) removeSwitch() error {
 	}
 	n.log.Info("network namespace of the switch removed", slog.String("namespace", n.cfg.SwitchNamespace))
 	return nil
+}
+
+// warnOfDevices names the devices of other programs that are deleted with the switch's namespace:
+// all but physical ones, which return to the host.
+func (n *Network) warnOfDevices() {
+	links, err := n.sw.nl.LinkList()
+	if err != nil {
+		return // only the warning is lost
+	}
+	var devices []string
+	for _, link := range links {
+		if kind := link.Type(); kind != "device" && !isOurs(n.cfg, link) {
+			devices = append(devices, link.Attrs().Name+" ("+kind+")")
+		}
+	}
+	if len(devices) > 0 {
+		n.log.Warn("devices are deleted with the network namespace of the switch",
+			slog.String("namespace", n.cfg.SwitchNamespace), slog.String("devices", strings.Join(devices, ", ")))
+	}
 }
 
 // isGone says that what was to be removed is not there.

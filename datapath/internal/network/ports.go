@@ -72,7 +72,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 		return err
 	}
 	if link == nil {
-		u.absent = append(u.absent, fmt.Sprintf("%q", p.Device))
+		u.absent = append(u.absent, p.Device)
 		return nil
 	}
 	record := u.record.port(p.Device)

@@ -179,13 +179,24 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 func routeError(err error, v *datapath.Route) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return absent("no address of this node is on the link of its next hop (%v)", err)
+		return datapath.Absentf("%s is not on a directly connected network: add an address of its network to the device that leads there", nextHops(v))
 	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENODEV):
-		return absent("a device of its next hops (%v)", err)
+		return datapath.Absentf("a device of its next hops is down or does not exist (%v)", err)
 	case errors.Is(err, unix.EINVAL) && v.Source.IsValid():
-		return absent("source %s is no address of this node (%v)", v.Source, err)
+		return datapath.Absentf("source %s is not an address of this node (%v)", v.Source, err)
 	}
 	return err
+}
+
+// nextHops names the routers of a route.
+func nextHops(v *datapath.Route) string {
+	var hops []string
+	for _, h := range v.NextHops {
+		if h.Via.IsValid() {
+			hops = append(hops, h.Via.String())
+		}
+	}
+	return "next hop " + strings.Join(hops, " or ")
 }
 
 // protocols are the names that ip route knows.

@@ -120,7 +120,7 @@ func TestCheckFinds(t *testing.T) {
 		"route del default":                                   "0.0.0.0/0",
 		"-6 route del default":                                "::/0",
 		"-6 route replace default via fd00:201:3::9 dev eth0": "::/0",
-		"link set eth0 name eth9":                             "not there",
+		"link set eth0 name eth9":                             "does not exist",
 		"link del eth0":                                       "hs1",
 	} {
 		t.Run(command, func(t *testing.T) {

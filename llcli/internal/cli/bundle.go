@@ -108,7 +108,7 @@ func (a *app) writeBundle(ctx context.Context, file string, o bundle.Options) (e
 		return a.printValue(manifest)
 	}
 	a.printf("%s: %s, %s bytes\n", file, plural(uint64(len(manifest.Files)), "file"), count(uint64(written.n)))
-	t := a.table(column{title: "NOT HAD"}, column{title: "WHY", flexible: true})
+	t := a.table(column{title: "NOT COLLECTED"}, column{title: "WHY", flexible: true})
 	for _, m := range manifest.Missing {
 		t.add(cell{text: m.What}, cell{text: m.Why})
 	}

@@ -55,12 +55,13 @@ func (c *confirmTime) Type() string { return typeConfirm }
 
 func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.BoolVar(&o.dryRun, "dry-run", false, "check it and say what would happen, and change nothing")
-	flags.DurationVar(&o.wait, "wait", 0, "return only when the data plane does as told, after this `TIME` with exit code 4 if it does not")
-	flags.Var((*confirmTime)(&o.confirm), "confirm", "have the daemon take it back after this `TIME` (1s to 1h), unless llcli confirm comes before: for changes that may lock you out")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "check the change and show what it would do, without making it")
+	flags.BoolVar(&o.dryRun, "diff", false, "the same as --dry-run: show line by line what would change")
+	flags.DurationVar(&o.wait, "wait", 0, "return when the data plane has applied the change, or after this `TIME` with exit code 4")
+	flags.Var((*confirmTime)(&o.confirm), "confirm", "roll back automatically after `TIME` (1s to 1h) unless llcli confirm is run first: for changes that may lock you out")
 	flags.BoolVar(&o.force, "force", false, "delete an Interface although rules name its device")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
-	flags.StringVar(&o.requestID, "request-id", "", "an `ID` of your own; a change with the same id is carried out once only")
+	flags.StringVar(&o.requestID, "request-id", "", "your own `ID` of the change; a change with the same id is made only once")
 	hideDefault(flags, "if-revision")
 	for _, flag := range []string{"wait", "confirm", "if-revision", "request-id"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
@@ -158,7 +159,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete {KIND NAME… | -f FILE…}",
 		Short:   "Delete objects",
-		Long:    "Delete the objects that are named, or those that files name, in one transaction. What is not there is no error.",
+		Long:    "Delete the objects that are named, or those that files name, in one transaction. Deleting an object that does not exist is not an error.",
 		Example: "  llcli delete service web\n  llcli delete -f web.yaml",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
@@ -213,6 +214,11 @@ func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []docume
 	if err != nil {
 		a.tellWaiting(&t, err)
 		return locate(err, docs)
+	}
+	if t.change.DryRun && a.isTable() {
+		if err := a.diffObjects(ctx, d, t.changed(result)); err != nil {
+			return err
+		}
 	}
 	if err := a.printChange(result, t.change.DryRun); err != nil {
 		return err
@@ -272,13 +278,13 @@ func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {
 	}
 	paint := a.painter()
 	for _, c := range result.Changes {
-		a.printf("%s/%s %s\n", c.Kind, c.Name, paint.paint(actionColor(c.Action), c.Action))
+		a.printf("%s/%s %s\n", c.Kind, c.Name, paint.paint(actionColor(c.Action), actionText(c.Action, dryRun)))
 	}
 	var parts []string
 	total := 0
 	for _, action := range slices.Sorted(maps.Keys(summary)) {
 		total += summary[action]
-		parts = append(parts, fmt.Sprintf("%d %s", summary[action], action))
+		parts = append(parts, fmt.Sprintf("%d %s", summary[action], shortAction(action, dryRun)))
 	}
 	if more := total - len(result.Changes); more > 0 {
 		a.printf("… and %d more\n", more)
@@ -308,5 +314,24 @@ func actionColor(action string) string {
 		return red
 	default:
 		return ""
+	}
+}
+
+// actionText writes what became of an object, or would become of it.
+func actionText(action string, dryRun bool) string {
+	if action == api.ActionAbsent {
+		return "not found, nothing to delete"
+	}
+	return shortAction(action, dryRun)
+}
+
+func shortAction(action string, dryRun bool) string {
+	switch {
+	case action == api.ActionAbsent:
+		return "not found"
+	case dryRun && action != api.ActionUnchanged:
+		return "would be " + action
+	default:
+		return action
 	}
 }

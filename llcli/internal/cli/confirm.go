@@ -18,10 +18,10 @@ import (
 func (a *app) confirmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm [REVISION]",
-		Short: "Keep a change that is taken back otherwise",
-		Long: `Keep the change that was made with --confirm and waits for this: without it the
-daemon takes the change back when its time is over. REVISION is that of the change,
-which llcli told when it was made; without it the one that waits is kept, whose it is.`,
+		Short: "Confirm a change that would be rolled back",
+		Long: `Confirm a change that was made with --confirm. Without it the daemon rolls the change
+back when its time is over. REVISION as printed by the change; default: the pending one,
+whoever made it.`,
 		Example: "  llcli apply -f rules.yaml --confirm 60s\n  llcli confirm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -42,7 +42,7 @@ which llcli told when it was made; without it the one that waits is kept, whose 
 				return err
 			}
 			if waits == nil {
-				return errors.New("no change waits to be confirmed; llcli history tells what became of it")
+				return errors.New("no change waits to be confirmed; see llcli history")
 			}
 			return a.confirm(ctx, d, waits.Revision)
 		}),
@@ -53,7 +53,7 @@ which llcli told when it was made; without it the one that waits is kept, whose 
 func parseRevision(text string) (uint64, error) {
 	revision, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, usagef("%q is no revision: want a number; llcli history lists them", text)
+		return 0, usagef("%q is not a revision; want a number, as llcli history lists them", text)
 	}
 	return revision, nil
 }
@@ -73,7 +73,7 @@ func (a *app) confirm(ctx context.Context, d Daemon, revision uint64) error {
 	if !a.isTable() {
 		return a.printValue(result)
 	}
-	a.printf("revision %d stays\n", result.Revision)
+	a.printf("revision %d confirmed\n", result.Revision)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (a *app) keep(ctx context.Context, d Daemon, waits *api.PendingConfirm) err
 	if waits == nil || !a.isTable() {
 		return nil
 	}
-	a.printf("in force, and taken back in %s unless you run: %s confirm %d\n", short(waits.Left), a.self(), waits.Revision)
+	a.printf("in force; will be rolled back in %s unless you run: %s confirm %d\n", short(waits.Left), a.self(), waits.Revision)
 	if a.Terminal == nil || !a.Terminal() {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (a *app) keep(ctx context.Context, d Daemon, waits *api.PendingConfirm) err
 	defer cancel()
 	lines := a.readLines(over)
 	for {
-		a.printf("Keep it? Type yes, or no to take it back at once: ")
+		a.printf("Keep it? Type yes, or no to roll it back at once: ")
 		if err := a.out.Flush(); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (a *app) keep(ctx context.Context, d Daemon, waits *api.PendingConfirm) err
 			return ctx.Err()
 		case !ok:
 			a.printf("\n")
-			return fmt.Errorf("not confirmed: the change of revision %d is taken back at %s", waits.Revision, waits.Until)
+			return fmt.Errorf("not confirmed: the change of revision %d will be rolled back at %s", waits.Revision, waits.Until)
 		case word == "yes" || word == "y":
 			return a.confirm(ctx, d, waits.Revision)
 		case word == "no" || word == "n":
@@ -151,5 +151,5 @@ func (a *app) tellWaiting(t *transaction, err error) {
 	if t.change.Confirm == 0 || !ok || e.Reason() != api.ReasonTimeout {
 		return
 	}
-	a.note("the change is in force, and taken back %s after it was made unless you run: %s confirm", t.change.Confirm, a.self())
+	a.note("the change is in force, and will be rolled back %s after it was made unless you run: %s confirm", t.change.Confirm, a.self())
 }

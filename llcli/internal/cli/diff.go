@@ -53,7 +53,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 			}
 			differs := slices.ContainsFunc(result.Changes, func(c api.ObjectChange) bool { return c.Action != api.ActionUnchanged })
 			if a.isTable() {
-				err = a.diffObjects(ctx, d, docs)
+				err = a.diffObjects(ctx, d, objectsOf(docs))
 			} else {
 				err = a.printValue(result)
 			}
@@ -74,10 +74,10 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 	return cmd
 }
 
-// diffObjects shows how each document differs from what the daemon has.
-func (a *app) diffObjects(ctx context.Context, d Daemon, docs []document) error {
-	for i := range docs {
-		o := &docs[i].object
+// diffObjects shows how each object differs from what the daemon has.
+func (a *app) diffObjects(ctx context.Context, d Daemon, objects []api.Object) error {
+	for i := range objects {
+		o := &objects[i]
 		is, err := a.object(ctx, d, o.Kind, o.Name)
 		absent := isNotFound(err)
 		if err != nil && !absent {
@@ -93,7 +93,7 @@ func (a *app) diffObjects(ctx context.Context, d Daemon, docs []document) error 
 			return err
 		}
 		if lines := diffLines(before, after); len(lines) > 0 {
-			a.printDiff(docs[i].ref().String(), absent, lines)
+			a.printDiff(o.Kind+"/"+o.Name, absent, lines)
 		}
 	}
 	return nil
@@ -139,7 +139,7 @@ func (a *app) printDiff(ref string, absent bool, lines []string) {
 	paint := a.painter()
 	title := ref
 	if absent {
-		title += " (it is not there)"
+		title += " (does not exist)"
 	}
 	a.printf("%s\n", paint.paint(bold, clean(title)))
 	a.printDiffLines(lines)

@@ -78,7 +78,7 @@ var (
 			"nothing: that is how the sender learns of congestion"},
 		{"no_backend_silent", "the Service has no backend that takes new connections, and noBackend: drop; nobody is told",
 			"the same as for no_backend"},
-		{"no_service", "for an address of Services that says by otherPorts that it is only for them, and none of them has the port",
+		{"no_service", "no Service listens on this port of the address (otherPorts: reject)",
 			"llcli events drops shows the port: is a frontend missing?"},
 		{"no_service_limited", "as no_service, refused, but its sender was not told: too many were in this second",
 			"the same as for no_service"},
@@ -207,7 +207,7 @@ func (a *app) explain(name string) error {
 		}
 	}
 	if !found {
-		return usagef("%q is no word of this llcli; llcli explain lists them", name)
+		return usagef("nothing to explain called %q; see llcli explain", name)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (a *app) eachEntry(ctx context.Context, d Daemon, limit int, each func(api.
 
 func (a *app) history(ctx context.Context, d Daemon, limit int) error {
 	t := a.table(column{title: "REVISION", right: true}, column{title: "TIME"}, column{title: "USER"}, column{title: "BY"},
-		column{title: "OWNERS", flexible: true, optional: 1}, column{title: "CHANGES"}, column{title: "CONFIRM", optional: 2})
+		column{title: "OWNERS", flexible: true, optional: 1}, column{title: "CHANGES"}, column{title: "OBJECTS", flexible: true, optional: 3}, column{title: "CONFIRM", optional: 2})
 	list := listWriter{app: a}
 	count := 0
 	var failed error
@@ -86,12 +86,12 @@ func (a *app) history(ctx context.Context, d Daemon, limit int) error {
 			failed = list.add(e)
 			return failed == nil
 		}
-		method := e.Method
-		if e.Restored > 0 || e.Method == api.MethodRollback {
-			method += " to " + strconv.FormatUint(e.Restored, 10)
+		names, err := a.changedNames(ctx, d, count, &e)
+		if failed = err; err != nil {
+			return false
 		}
-		t.add(cell{text: strconv.FormatUint(e.Revision, 10)}, cell{text: a.localTime(e.Time)}, cell{text: userOf(e.Author)}, cell{text: method},
-			cell{text: join(e.Owners)}, cell{text: summaryText(e.Summary)}, cell{text: or(e.Confirm, "-"), color: confirmColor(e.Confirm)})
+		t.add(cell{text: strconv.FormatUint(e.Revision, 10)}, cell{text: a.localTime(e.Time)}, cell{text: userOf(e.Author)}, cell{text: madeBy(&e)},
+			cell{text: join(e.Owners)}, cell{text: summaryText(e.Summary)}, cell{text: names}, cell{text: or(e.Confirm, "-"), color: confirmColor(e.Confirm)})
 		return true
 	})
 	if err = errors.Join(err, failed); err != nil {
@@ -109,6 +109,45 @@ func (a *app) history(ctx context.Context, d Daemon, limit int) error {
 		}
 	}
 	return nil
+}
+
+// madeBy says which request made a revision, and where it went back to.
+func madeBy(e *api.HistoryEntry) string {
+	switch to := strconv.FormatUint(e.Restored, 10); {
+	case e.Method == methodExpire:
+		return "timed out, back to " + to
+	case e.Restored > 0 || e.Method == api.MethodRollback:
+		return e.Method + " to " + to
+	default:
+		return e.Method
+	}
+}
+
+// methodExpire is the method of a revision by which the daemon rolled back what was not confirmed.
+const methodExpire = "expire"
+
+// namedEntries bounds the revisions of which the objects are looked up, namedObjects the objects
+// that are shown of one.
+const namedEntries, namedObjects = 100, 3
+
+// changedNames names the first objects that a revision changed.
+func (a *app) changedNames(ctx context.Context, d Daemon, count int, e *api.HistoryEntry) (string, error) {
+	if count > namedEntries {
+		return "-", nil
+	}
+	var page api.HistoryResult
+	err := d.Call(ctx, api.MethodHistory, api.HistoryParams{Revision: e.Revision, Limit: namedObjects}, &page)
+	if isNotFound(err) { // forgotten meanwhile
+		return "-", nil
+	}
+	var names []string
+	for i := range page.Objects {
+		names = append(names, page.Objects[i].Kind+"/"+page.Objects[i].Name)
+	}
+	if page.Continue != "" {
+		names = append(names, "…")
+	}
+	return join(names), err
 }
 
 func userOf(author api.Author) string { return or(author.User, strconv.Itoa(author.UID)) }

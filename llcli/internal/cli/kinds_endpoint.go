@@ -146,6 +146,6 @@ spec:
   namespace: shop             # of the pod, as its orchestrator has it
   pod: web-1
   network: default            # PodNetwork or Bridge; default: the one that there is
-  netns: /run/netns/web-1     # of the pod; only told
-  containerID: 4f1d0c         # only told
+  netns: /run/netns/web-1     # of the pod; informational
+  containerID: 4f1d0c         # informational
 `

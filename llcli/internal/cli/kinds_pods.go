@@ -49,7 +49,7 @@ var podNetworkFields = []specField{
 	{flag: "subnet", path: "subnets", form: formWords, usage: "`PREFIX` that this node's pods are in, one of each family; may be repeated"},
 	{flag: "bridge", path: "bridge", usage: "the name of the pods' bridge `DEVICE`, which is made (default hsvlan110)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the pods in `BYTES` (default: what uplinks and tunnels carry)"},
-	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "have who is no pod see the node's address"},
+	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "masquerade traffic to destinations outside the pod network"},
 	{flag: "except", path: "masquerade.except", form: formWords, usage: "`PREFIX` that sees the pods' own addresses; may be repeated"},
 }
 
@@ -62,8 +62,8 @@ var endpointFields = []specField{
 	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod, as its orchestrator has it"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
 	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups, `KEY=VALUE`; may be repeated"},
-	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; only told"},
-	{flag: "container-id", path: "containerID", usage: "`ID` of the container; only told"},
+	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; informational"},
+	{flag: "container-id", path: "containerID", usage: "`ID` of the container; informational"},
 }
 
 // podNouns are the words for pods and their networks.

@@ -125,10 +125,14 @@ func (a *app) detachCommand() *cobra.Command {
 	var o localOptions
 	cmd := &cobra.Command{
 		Use:   "detach",
-		Short: "Take the data plane off this machine: nothing is forwarded by it any more",
+		Short: "Remove programs, bridges, routes and the switch of this instance from the kernel",
 		Long: `Take the programs of this instance off all devices and remove what is pinned. The
-kernel then forwards as if loxilight was not there; tracked connections are lost.
-What is wanted stays: the next start of the daemon attaches everything again.
+kernel then forwards as if loxilight was not installed, and no rule of the firewall is in
+force any more; tracked connections are lost. The network namespace of the switch is deleted
+if loxilight created it, and with it the veth and other virtual devices in it: those of pods and
+VMs. Move devices that you need out of it first.
+
+The configuration stays: the next start of the daemon attaches everything again.
 
 The daemon must be stopped before: systemctl stop loxilightd. Needs root.`,
 		Example: "  systemctl stop loxilightd && llcli detach",

@@ -108,7 +108,7 @@ func readManifests(stdin io.Reader, names []string) ([]document, error) {
 	for i := range docs {
 		d := &docs[i]
 		if first, twice := seen[d.ref()]; twice {
-			errs = append(errs, fmt.Errorf("%s: %s stands at %s already", d.at(), d.ref(), first.at()))
+			errs = append(errs, fmt.Errorf("%s: %s is already defined at %s", d.at(), d.ref(), first.at()))
 		}
 		seen[d.ref()] = d
 	}

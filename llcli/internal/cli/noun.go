@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
@@ -49,8 +50,8 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:     "add NAME",
-		Short:   "Add a " + k.name + " by flags",
-		Long:    fmt.Sprintf("Add a %s. One that is there with another spec stays as it is, unless --overwrite is\ngiven. llcli explain %s tells what the flags mean.", k.name, k.words[0]),
+		Short:   "Add " + article(k.name) + " by flags",
+		Long:    fmt.Sprintf("Add %s. An existing object with a different spec is left alone unless --overwrite is\ngiven. llcli explain %s explains the fields.", article(k.name), k.words[0]),
 		Example: example,
 		Args:    oneName(k.words[0]+" add", "NAME"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
@@ -77,10 +78,10 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	}
 	flags.bind(cmd)
 	options.bind(cmd)
-	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of it (default cli)")
-	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "its labels: `KEY=VALUE,...`")
+	cmd.Flags().StringVar(&owner, "owner", "", "`OWNER` of the object (default cli)")
+	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels of the object: `KEY=VALUE,...`")
 	hideDefault(cmd.Flags(), "labels")
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change one that is there already")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change the object if it exists")
 	return cmd
 }
 
@@ -94,7 +95,7 @@ func (t *transaction) checkAbsent(ctx context.Context, d Daemon) error {
 	}
 	for _, c := range result.Changes {
 		if c.Action == api.ActionUpdated {
-			return fmt.Errorf("%s/%s is there already and is not the same; change it with --overwrite or llcli apply", c.Kind, c.Name)
+			return fmt.Errorf("%s/%s already exists with a different spec; use llcli %s set, or --overwrite", c.Kind, c.Name, nounOf(c.Kind))
 		}
 	}
 	return nil
@@ -118,7 +119,7 @@ func (a *app) nounList(k *kind) *cobra.Command {
 func (a *app) nounShow(k *kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME…",
-		Short: fmt.Sprintf("Show all about a %s: what is wanted, what is, and its figures", k.name),
+		Short: fmt.Sprintf("Show all about %s: spec, status and counters", article(k.name)),
 		Args:  needWords(1, "llcli "+k.words[0]+" show NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			return a.repeat(ctx, func() error { return a.show(ctx, d, k.name, args) })
@@ -172,4 +173,20 @@ func (f *interfaceFlags) spec(name string) (any, error) {
 		spec.Device = or(spec.Device, name)
 	}
 	return spec, nil
+}
+
+// article returns a kind with its indefinite article.
+func article(kind string) string {
+	if strings.ContainsRune("AEIOU", rune(kind[0])) {
+		return "an " + kind
+	}
+	return "a " + kind
+}
+
+// nounOf returns the word of the command line for a kind.
+func nounOf(name string) string {
+	if k := findKind(name); k != nil {
+		return k.words[0]
+	}
+	return name
 }

@@ -11,11 +11,11 @@ import (
 
 // TestReportOnce: why an object is not Ready stands there once, though the error says it, too.
 func TestReportOnce(t *testing.T) {
-	err := api.Errorf(api.ReasonTimeout, `the change is durable as revision 3, but 2 of 2 objects were not Ready within 1s; Peer/a: Pending: tunnel "nope": not there`)
+	err := api.Errorf(api.ReasonTimeout, `saved as revision 3, but 2 of 2 objects were not Ready after 1s; Peer/a: Pending: tunnel "nope": not there`)
 	err.Data.NotReady = []api.NotReady{{Object: "Peer/a", State: api.StatePending, Message: `tunnel "nope": not there`}, {Object: "Peer/b", State: api.StatePending}}
 	var errs strings.Builder
 	(&app{Env: Env{Err: &errs}}).report(nil, err)
-	const want = `llcli: the change is durable as revision 3, but 2 of 2 objects were not Ready within 1s
+	const want = `llcli: saved as revision 3, but 2 of 2 objects were not Ready after 1s
   Peer/a is Pending: tunnel "nope": not there
   Peer/b is Pending
 `

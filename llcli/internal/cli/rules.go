@@ -132,15 +132,15 @@ var groupFields = []specField{
 // matchFields are what all rules have.
 var matchFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "`N`: lower ones first (default 1000)"},
-	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "`ADDRESS` that packets come from, or a prefix, a range or group:NAME; may be repeated"},
-	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "`ADDRESS` that they go to, likewise; may be repeated"},
+	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range or group:NAME; may be repeated"},
+	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range or group:NAME; may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: protocolValues},
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, or a range such as 8000-8100; may be repeated"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
 	{flag: "icmp", path: "match.icmp", form: formWords, usage: "`TYPE` of ICMP messages, by name or number, or TYPE/CODE; may be repeated"},
 	{flag: "tcp-flags", path: "match.tcpFlags", usage: "`FLAGS` that are set, and with ! those that are not: syn,!ack"},
-	{flag: "in", path: "match.in", form: formWords, usage: "`DEVICE` that they come in by; may be repeated"},
-	{flag: "out", path: "match.out", form: formWords, usage: "`DEVICE` that they leave by; may be repeated"},
+	{flag: "in", path: "match.in", form: formWords, usage: "incoming `DEVICE`; may be repeated"},
+	{flag: "out", path: "match.out", form: formWords, usage: "outgoing `DEVICE`; may be repeated"},
 	{flag: "vlan", path: "match.vlans", form: formWords, usage: "`VLAN`, or a range; may be repeated"},
 	{flag: "dscp", path: "match.dscp", form: formWords, usage: "`DSCP`, by name or number; may be repeated"},
 }
@@ -163,7 +163,7 @@ var firewallFields = append([]specField{
 	{flag: "action", path: "action", usage: "`ACTION`: allow, deny (dropped in silence) or reject (and the sender told)", values: []string{"allow", "deny", "reject"}},
 	{flag: "hook", path: "hooks", form: formWords, usage: "`HOOK` that it holds at: forward, input, output (default: all); may be repeated", values: []string{"forward", "input", "output"}},
 	{flag: "stateful", path: "stateful", form: formTruth, usage: "let answers through to what it allows (default); =false: ask about each direction"},
-	{flag: "log", path: "log", form: formTruth, usage: "sampled events for what it decides"},
+	{flag: "log", path: "log", form: formTruth, usage: "log a sample of matching packets"},
 }, matchFields...)
 
 // textOf returns a value that is a string; empty: it is none.

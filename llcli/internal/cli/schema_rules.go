@@ -97,7 +97,7 @@ spec:
     dscp: [ef, 12]
   action: reject              # allow, deny (dropped in silence) or reject (and told)
   stateful: true              # answers to what it allows are allowed; default true
-  log: true                   # sampled events for what it decides
+  log: true                   # log a sample of matching packets
 ---
 kind: FirewallRule
 name: ping

@@ -105,8 +105,8 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var options changeOptions
 	cmd := &cobra.Command{
 		Use:     "set NAME",
-		Short:   fmt.Sprintf("Change what the flags say of a %s, and nothing else", k.name),
-		Long:    fmt.Sprintf("Change what the flags say of a %s. What they do not say stays as it is; a list that\nis said takes the place of the whole list.", k.name),
+		Short:   fmt.Sprintf("Change fields of %s by flags", article(k.name)),
+		Long:    fmt.Sprintf("Change the fields of %s that flags name. Other fields stay as they are. A list replaces the\nwhole list; --add-… and --remove-… change single elements. --diff shows the difference first.", article(k.name)),
 		Example: example,
 		Args:    oneName(k.words[0]+" set", "NAME"),
 	}

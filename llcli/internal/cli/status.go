@@ -95,17 +95,17 @@ func (a *app) printStatus(s *api.StatusResult) {
 		field("", clean(message))
 	}
 	field("Instance", fmt.Sprintf("%s, process %d, up %s", s.Instance, s.PID, short(s.Uptime)))
+	if s.Switch != "" && s.Switch != "host" {
+		field("Switch", "network namespace "+clean(s.Switch))
+	}
 	field("Revision", strconv.FormatUint(s.Revision, 10))
 	if c := s.Confirm; c != nil {
-		field("To confirm", paint.paint(yellow, fmt.Sprintf("revision %d, %s by %s: taken back in %s unless confirmed", c.Revision, c.Method, clean(userOf(c.Author)), short(c.Left))))
+		field("To confirm", paint.paint(yellow, fmt.Sprintf("revision %d, %s by %s: will be rolled back in %s unless confirmed", c.Revision, c.Method, clean(userOf(c.Author)), short(c.Left))))
 		field("", fmt.Sprintf("%s confirm %d, or %s rollback --last", a.self(), c.Revision, a.self()))
-	}
-	if s.Repairs > 0 {
-		field("Repairs", strconv.FormatUint(s.Repairs, 10)+" changes by strangers were mended")
 	}
 	field("Kernel", fmt.Sprintf("%s, map layout %d", s.Datapath.Kernel, s.Datapath.Layout))
 	if s.Repairs > 0 {
-		field("Repairs", fmt.Sprintf("%s of what others had changed of ours, since the start", count(s.Repairs)))
+		field("Repairs", repairsText(s.Repairs))
 	}
 	for i, kind := range slices.Sorted(maps.Keys(s.Objects)) {
 		title := ""
@@ -163,4 +163,13 @@ func (a *app) capacityTable(capacity map[string]api.Usage) *table {
 		t.add(cell{text: name}, cell{text: count(u.Used)}, cell{text: room(u.Size)}, cell{text: percent(u.Used, u.Size), color: color})
 	}
 	return t
+}
+
+// repairsText says how much was repaired since the start of the daemon.
+func repairsText(n uint64) string {
+	were := "were"
+	if n == 1 {
+		were = "was"
+	}
+	return fmt.Sprintf("%s %s repaired since the start", plural(n, "external change"), were)
 }

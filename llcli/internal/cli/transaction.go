@@ -44,3 +44,21 @@ func (t *transaction) params() any {
 		return api.ApplyParams{Objects: t.objects, Change: t.change}
 	}
 }
+
+// mostDiffs is for how many objects a dry run shows the difference.
+const mostDiffs = 20
+
+// changed returns the objects of which a dry run shows the difference.
+func (t *transaction) changed(result *api.ChangeResult) (objects []api.Object) {
+	action := map[api.ObjectRef]string{}
+	for _, c := range result.Changes {
+		action[api.ObjectRef{Kind: c.Kind, Name: c.Name}] = c.Action
+	}
+	for i := range t.objects {
+		o := &t.objects[i]
+		if action[api.ObjectRef{Kind: o.Kind, Name: o.Name}] == api.ActionUpdated && len(objects) < mostDiffs {
+			objects = append(objects, *o)
+		}
+	}
+	return objects
+}

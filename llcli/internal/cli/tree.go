@@ -146,7 +146,7 @@ func (w *jsonWriter) writeMapping(node *yaml.Node) error {
 			return &lineError{key.Line, fmt.Sprintf("the key %q must be a plain string (quote it)", key.Value)}
 		}
 		if line, twice := lines[key.Value]; twice {
-			return &lineError{key.Line, fmt.Sprintf("%q stands in line %d already", key.Value, line)}
+			return &lineError{key.Line, fmt.Sprintf("%q is already set on line %d", key.Value, line)}
 		}
 		lines[key.Value] = key.Line
 		if i > 0 {

@@ -263,7 +263,7 @@ func (r *reader) mapping(prefix string, n *yaml.Node) {
 		k, v := n.Content[i], n.Content[i+1]
 		name := prefix + k.Value
 		if line, twice := seen[k.Value]; twice {
-			r.failf(k.Line, "%s stands in line %d already", name, line)
+			r.failf(k.Line, "%s is already set on line %d", name, line)
 			continue
 		}
 		seen[k.Value] = k.Line

@@ -38,9 +38,9 @@ func familyOf(a netip.Addr) families {
 func checkAddr(a netip.Addr) error {
 	switch {
 	case a.Zone() != "":
-		return fmt.Errorf("an address with a zone is none for all of the node: leave %%%s out", a.Zone())
+		return fmt.Errorf("has a scope: leave %%%s out", a.Zone())
 	case a.Is4In6():
-		return fmt.Errorf("an IPv4 address in IPv6 clothes: write %s", a.Unmap())
+		return fmt.Errorf("is an IPv4-mapped IPv6 address: write %s", a.Unmap())
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
-		return p, fmt.Errorf("is no address or prefix: want such as 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32")
+		return p, fmt.Errorf("is not an address or prefix; expected e.g. 10.1.2.3, 10.0.0.0/8 or 2001:db8::/32")
 	}
 	return p, checkPrefix(p)
 }
@@ -61,11 +61,11 @@ func parsePrefix(text string) (netip.Prefix, error) {
 func checkPrefix(p netip.Prefix) error {
 	switch a := p.Addr(); {
 	case a.Is4In6() && p.Bits() >= 96:
-		return fmt.Errorf("an IPv4 prefix in IPv6 clothes: write %s", netip.PrefixFrom(a.Unmap(), p.Bits()-96).Masked())
+		return fmt.Errorf("is an IPv4-mapped IPv6 prefix: write %s", netip.PrefixFrom(a.Unmap(), p.Bits()-96).Masked())
 	case a.Is4In6():
 		return checkAddr(a)
 	case p.Masked() != p:
-		return fmt.Errorf("has bits behind its length: write %s", p.Masked())
+		return fmt.Errorf("has host bits set: write %s", p.Masked())
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 	a, aerr := netip.ParseAddr(first)
 	b, berr := netip.ParseAddr(last)
 	if aerr != nil || berr != nil {
-		return nil, fmt.Errorf("is no range of addresses: want such as 192.0.2.10-192.0.2.20")
+		return nil, fmt.Errorf("is not a range of addresses; expected e.g. 192.0.2.10-192.0.2.20")
 	}
 	for _, addr := range []netip.Addr{a, b} {
 		if err := checkAddr(addr); err != nil {
@@ -184,13 +184,13 @@ func parseGroup(text string) (datapath.GroupName, bool, error) {
 	return datapath.GroupName(name), true, nil
 }
 
-// checkHost refuses what is not the address of one station.
+// checkHost refuses what is not the address of one host.
 func checkHost(a netip.Addr) error {
 	if err := checkAddr(a); err != nil {
 		return err
 	}
 	if a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		return errors.New("is not the address of one station")
+		return errors.New("is not the address of one host")
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func checkHost(a netip.Addr) error {
 func parseHost(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return a, fmt.Errorf("is no address: want such as 192.0.2.1 or 2001:db8::1")
+		return a, fmt.Errorf("is not an address; expected e.g. 192.0.2.1 or 2001:db8::1")
 	}
 	return a, checkHost(a)
 }
@@ -215,7 +215,7 @@ func checkDeviceName(field, name string, most int) *api.Error {
 	}
 	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
 	if len(name) > most || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
-		return invalid(field, "%q is no name of a device: want 1 to %d letters, digits or signs, but not / or :", shorten(name), most)
+		return invalid(field, "%q is not a device name: want 1 to %d letters, digits or signs, but not / or :", shorten(name), most)
 	}
 	return nil
 }

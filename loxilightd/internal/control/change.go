@@ -300,10 +300,10 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 		return result, nil
 	}
 	if ctx.Err() != nil {
-		return nil, api.Errorf(api.ReasonUnavailable, "the change is durable as revision %d; whether it is Ready nobody waits for, since the daemon stops", result.Revision)
+		return nil, api.Errorf(api.ReasonUnavailable, "saved as revision %d; the daemon stops before the result is known", result.Revision)
 	}
-	e := api.Errorf(api.ReasonTimeout, "the change is durable as revision %d, but %d of %d objects were not Ready within %s",
-		result.Revision, len(left), len(keys), r.change.Wait)
+	e := api.Errorf(api.ReasonTimeout, "saved as revision %d, but %d of %d objects %s not Ready after %s",
+		result.Revision, len(left), len(keys), wasOrWere(len(left)), r.change.Wait)
 	slices.SortFunc(left, func(a, b state.Key) int { return cmpKeys(a, b) })
 	for _, k := range left[:min(len(left), maxNotReady)] {
 		e.Data.NotReady = append(e.Data.NotReady, s.notReady(k))
@@ -398,4 +398,11 @@ func cmpKeys(a, b state.Key) int {
 		return 1
 	}
 	return 0
+}
+
+func wasOrWere(n int) string {
+	if n == 1 {
+		return "was"
+	}
+	return "were"
 }

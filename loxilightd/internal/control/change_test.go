@@ -48,7 +48,7 @@ func TestManyGoodOneBad(t *testing.T) {
 		return `{"objects":[` + strings.Join(list, ",") + `]}`
 	}
 	for _, tt := range []struct{ bad, object, field, text string }{
-		{`{"kind":"Service","name":"s498","spec":{"frontends":["10.96.1.242:80/tcp"],"backends":[{"address":"10.0.1.2:8080"},{"address":"10.0.1:8080"}]}}`, "Service/s498", "spec.backends[1].address", `"10.0.1:8080": "10.0.1" is no address`},
+		{`{"kind":"Service","name":"s498","spec":{"frontends":["10.96.1.242:80/tcp"],"backends":[{"address":"10.0.1.2:8080"},{"address":"10.0.1:8080"}]}}`, "Service/s498", "spec.backends[1].address", `"10.0.1:8080": "10.0.1" is not an address`},
 		{`{"kind":"Service","name":"s498","spec":{"frontends":["10.96.1.242:80/tcp"],"backends":[{"adress":"10.0.1.2:8080"}]}}`, "Service/s498", "spec.backends[0].adress", "unknown field; want one of address, state, weight"},
 		{`{"kind":"Service","name":"s498","spek":{}}`, "Service/s498", "spek", "unknown field"},
 		{`{"kind":"Service","name":"s498","labels":{"a":5}}`, "Service/s498", "labels.a", "5 is not a string"},
@@ -160,7 +160,7 @@ func TestWait(t *testing.T) {
 	h.progress.not[state.Key{Kind: "Service", Name: "web"}] = api.Status{State: api.StateError, Message: "no such device"}
 	start := time.Now()
 	answer := h.ask(admin, "apply", `{"wait":"30ms","objects":[`+webObject+`]}`)
-	checkError(t, "wait", answer, 8, "", "", "durable as revision 1, but 1 of 1 objects were not Ready within 30ms; Service/web: Error: no such device")
+	checkError(t, "wait", answer, 8, "", "", "saved as revision 1, but 1 of 1 objects was not Ready after 30ms; Service/web: Error: no such device")
 	var e api.Error
 	if err := json.Unmarshal([]byte(answer), &e); err != nil || len(e.Data.NotReady) != 1 || e.Data.NotReady[0].Object != "Service/web" || time.Since(start) < 30*time.Millisecond {
 		t.Errorf("%v after %s", e.Data, time.Since(start))
@@ -185,7 +185,7 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 	stop()
 	answer := h.Handle(ctx, admin, []byte(`{"jsonrpc":"2.0","id":7,"method":"apply","params":{"wait":"1h","objects":[`+webObject+`]}}`))
 	var r api.Reply
-	if err := json.Unmarshal(answer, &r); err != nil || r.Error == nil || r.Error.Reason() != api.ReasonUnavailable || !strings.Contains(r.Error.Message, "durable as revision 1") {
+	if err := json.Unmarshal(answer, &r); err != nil || r.Error == nil || r.Error.Reason() != api.ReasonUnavailable || !strings.Contains(r.Error.Message, "saved as revision 1") {
 		t.Errorf("%s", answer)
 	}
 }

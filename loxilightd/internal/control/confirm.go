@@ -45,7 +45,7 @@ func (s *Server) settled(r *request, result *state.Result) {
 		s.settleFiles()
 	}
 	if p := result.Pending; p != nil {
-		s.Log.Warn("a change is taken back unless it is confirmed", slog.Uint64("revision", p.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
+		s.Log.Warn("a change will be rolled back unless it is confirmed", slog.Uint64("revision", p.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
 		s.confirmTurned(p.Revision, state.Waiting, "until "+timeOf(p.Until))
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Bounds of an Endpoint.
 const (
 	mostEndpointAddresses = 64
-	longestWord           = 253 // of what is only told
+	longestWord           = 253 // of what is informational
 	longestPath           = 4096
 )
 
@@ -95,7 +95,7 @@ func parseEndpointAddresses(told []string) (list []netip.Addr, err *api.Error) {
 			perr = fmt.Errorf("%s is the loopback", a)
 		}
 		if perr != nil {
-			return nil, invalid(field, "%q: %v", shorten(text), perr)
+			return nil, invalid(field, "%q %v", shorten(text), perr)
 		}
 		if first := before(i, a); first >= 0 {
 			return nil, invalid(field, "%s stands at addresses[%d] already", a, first)

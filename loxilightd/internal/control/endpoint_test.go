@@ -37,7 +37,7 @@ func TestEndpointMeans(t *testing.T) {
 func TestEndpointRefused(t *testing.T) {
 	for _, tt := range []struct{ old, new, field, text string }{
 		{`"hs3"`, `""`, "device", "is missing: want the name of a device"},
-		{`"hs3"`, `"a device of too long a name"`, "device", "no name of a device"},
+		{`"hs3"`, `"a device of too long a name"`, "device", "not a device name"},
 		{`1450`, `67`, "mtu", "67 is not between 68 and 65535"},
 		{`"0a:58:0a:f4:03:05"`, `""`, "mac", "is missing"},
 		{`"0a:58:0a:f4:03:05"`, `"0a:58"`, "mac", "six bytes"},
@@ -49,8 +49,8 @@ func TestEndpointRefused(t *testing.T) {
 		{`["10.244.3.5","2001:db8:3::5"]`, `[]`, "addresses", "is missing"},
 		{`["10.244.3.5","2001:db8:3::5"]`, `["` + strings.Repeat(`10.244.3.5","`, 64) + `10.244.3.5"]`, "addresses", "at most 64"},
 		{`"10.244.3.5"`, `"10.244.3.5/24"`, "addresses[0]", "write 10.244.3.5"},
-		{`"10.244.3.5"`, `"pod"`, "addresses[0]", "no address"},
-		{`"10.244.3.5"`, `"224.0.0.1"`, "addresses[0]", "one station"},
+		{`"10.244.3.5"`, `"pod"`, "addresses[0]", "not an address"},
+		{`"10.244.3.5"`, `"224.0.0.1"`, "addresses[0]", "one host"},
 		{`"10.244.3.5"`, `"127.0.0.1"`, "addresses[0]", "loopback"},
 		{`"10.244.3.5"`, `"::ffff:10.244.3.5"`, "addresses[0]", "write 10.244.3.5"},
 		{`"10.244.3.5"`, `"2001:db8:3::5"`, "addresses[1]", "stands at addresses[0] already"},

@@ -117,7 +117,7 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["ff02::/64"]}`:                              "not addresses that stations can have",
 		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0"]}`:                               "is no prefix",
-		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "an IPv4 prefix in IPv6 clothes: write 10.7.0.0/24",
+		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "is an IPv4-mapped IPv6 prefix: write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second one of IPv4",
 		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
 		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",

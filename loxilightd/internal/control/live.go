@@ -161,7 +161,7 @@ func parseStations(field, text string) (p netip.Prefix, port uint16, err *api.Er
 		addr := a.Addr().Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), a.Port(), nil
 	}
-	return p, 0, invalid(field, "%q is no address, prefix or address:port", shorten(text))
+	return p, 0, invalid(field, "%q is not an address, prefix or address:port", shorten(text))
 }
 
 func connectionOf(c *datapath.Connection) *api.Connection {

@@ -107,7 +107,7 @@ func (p *matchParser) stations() *api.Error {
 				list, err = parsePrefixes(string(w))
 			}
 			if err != nil {
-				return invalid(element(side.name, i), "%q: %v; or group:NAME for an AddressGroup", shorten(string(w)), err)
+				return invalid(element(side.name, i), "%q %v; or group:NAME for an AddressGroup", shorten(string(w)), err)
 			}
 			if err := p.budget.take(list, element(side.name, i)); err != nil {
 				return err

@@ -83,7 +83,7 @@ func (p *natParser) addresses() *api.Error {
 			err = checkTarget(list)
 		}
 		if err != nil {
-			return invalid(field, "%q: %v", shorten(string(w)), err)
+			return invalid(field, "%q %v", shorten(string(w)), err)
 		}
 		f := familyOf(list[0].Addr())
 		if p.families&f == 0 {

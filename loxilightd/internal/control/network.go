@@ -63,7 +63,7 @@ func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		p, perr := netip.ParsePrefix(text)
 		if perr != nil {
-			return nil, invalid(field, "%q is no address with a length: want such as 10.1.0.1/24 or 2001:db8::1/64", shorten(text))
+			return nil, invalid(field, "%q is not an address with a length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", shorten(text))
 		}
 		if perr = checkHost(p.Addr()); perr == nil && p.Addr().IsLoopback() {
 			perr = fmt.Errorf("%s is the loopback", p.Addr())
@@ -75,7 +75,7 @@ func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
 			perr = fmt.Errorf("%s is the address of the network, not of a station in it", p.Addr())
 		}
 		if perr != nil {
-			return nil, invalid(field, "%q: %v", shorten(text), perr)
+			return nil, invalid(field, "%q %v", shorten(text), perr)
 		}
 		if first := before(i, p.Addr()); first >= 0 {
 			return nil, invalid(field, "%s stands at addresses[%d] already", p.Addr(), first)
@@ -154,9 +154,9 @@ func (p *routeParser) prefix() *api.Error {
 	case err != nil:
 		return invalid("spec.prefix", "%q is no prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.told.Prefix))
 	case prefix.Addr().Is4In6():
-		return invalid("spec.prefix", "%q is an IPv4 address in IPv6 clothes: write it as IPv4", shorten(p.told.Prefix))
+		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(p.told.Prefix))
 	case prefix.Masked() != prefix:
-		return invalid("spec.prefix", "%q has bits behind its length: write %s", shorten(p.told.Prefix), prefix.Masked())
+		return invalid("spec.prefix", "%q has host bits set: write %s", shorten(p.told.Prefix), prefix.Masked())
 	}
 	p.route.Prefix = prefix
 	return nil
@@ -263,7 +263,7 @@ func (p *routeParser) nextHop(told api.NextHop, place string) (hop datapath.Next
 	via, perr := parseHost(told.Via)
 	switch {
 	case perr != nil:
-		return hop, invalid(place+"via", "%q: %v", shorten(told.Via), perr)
+		return hop, invalid(place+"via", "%q %v", shorten(told.Via), perr)
 	case via.Is4() != p.route.Prefix.Addr().Is4():
 		return hop, invalid(place+"via", "%s is %s, and the prefix %s is %s", via, familyOf(via), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
 	case via.IsLinkLocalUnicast() && via.Is6() && told.Device == "":
@@ -294,7 +294,7 @@ func (p *routeParser) rest() *api.Error {
 	}
 	source, err := parseHost(p.told.Source)
 	if err != nil {
-		return invalid("spec.source", "%q: %v", shorten(p.told.Source), err)
+		return invalid("spec.source", "%q %v", shorten(p.told.Source), err)
 	}
 	if source.Is4() != p.route.Prefix.Addr().Is4() {
 		return invalid("spec.source", "%s is %s, and the prefix %s is %s", source, familyOf(source), p.route.Prefix, familyOf(p.route.Prefix.Addr()))

@@ -115,7 +115,7 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 			list, err = parsePrefixes(m.Text)
 		}
 		if err != nil {
-			return nil, invalid(field(), "%q: %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
+			return nil, invalid(field(), "%q %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
 		}
 		if err := b.take(list, field()); err != nil {
 			return nil, err

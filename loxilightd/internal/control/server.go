@@ -86,6 +86,8 @@ type Options struct {
 	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
 	// SwitchDevice is the switch's end of the link to the host; empty: there is none.
 	SwitchDevice string
+	// SwitchNamespace is the network namespace of the switch, or host.
+	SwitchNamespace string
 	// Publish numbers an event and sends it to whom it may concern.
 	Publish func(topic string, event Event) error
 	Log     *slog.Logger

@@ -144,9 +144,9 @@ func parseClients(texts []string, name string, before map[netip.Prefix]string) (
 		case err != nil:
 			return nil, invalid(field, "%q is no prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
 		case p.Addr().Is4In6():
-			return nil, invalid(field, "%q is an IPv4 address in IPv6 clothes: write it as IPv4", shorten(text))
+			return nil, invalid(field, "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(text))
 		case p.Masked() != p:
-			return nil, invalid(field, "%q has bits behind its length: write %s", shorten(text), p.Masked())
+			return nil, invalid(field, "%q has host bits set: write %s", shorten(text), p.Masked())
 		}
 		if first, ok := before[p]; ok {
 			return nil, invalid(field, "%s stands at %s already", p, strings.TrimPrefix(first, "spec."))

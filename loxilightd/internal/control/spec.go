@@ -131,7 +131,7 @@ func parseInterfaceDevice(s *api.InterfaceSpec) (address netip.Addr, err *api.Er
 	address, perr := parseHost(s.Address)
 	switch {
 	case perr != nil:
-		return address, invalid("spec.address", "%q: %v", shorten(s.Address), perr)
+		return address, invalid("spec.address", "%q %v", shorten(s.Address), perr)
 	case address.IsLoopback() || address.IsLinkLocalUnicast() && address.Is6():
 		return address, invalid("spec.address", "%s is an address of several devices: name the device", address)
 	}
@@ -171,15 +171,15 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddr(host)
 	switch {
 	case err != nil:
-		return netip.AddrPort{}, fmt.Errorf("%q is no address", shorten(host))
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", shorten(host))
 	case addr.Is6() && text[0] != '[':
 		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets")
 	case addr.Zone() != "":
 		return netip.AddrPort{}, fmt.Errorf("an address with a zone is none for all of the node")
 	case addr.Is4In6():
-		return netip.AddrPort{}, fmt.Errorf("an IPv4 address in IPv6 clothes: write %s", addr.Unmap())
+		return netip.AddrPort{}, fmt.Errorf("is an IPv4-mapped IPv6 address: write %s", addr.Unmap())
 	case addr.IsUnspecified(), addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return netip.AddrPort{}, fmt.Errorf("%s is not the address of one station", addr)
+		return netip.AddrPort{}, fmt.Errorf("%s is not the address of one host", addr)
 	}
 	return netip.AddrPortFrom(addr, uint16(port)), nil
 }

@@ -44,7 +44,7 @@ func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any
 	usage = s.withRules(usage, snapshot.Cost())
 	s.withPools(usage)
 	result := &api.StatusResult{
-		Instance: s.Instance, StateDir: s.StateDir, PID: os.Getpid(),
+		Instance: s.Instance, StateDir: s.StateDir, Switch: s.SwitchNamespace, PID: os.Getpid(),
 		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
 		Revision: snapshot.Revision,
 		Datapath: api.DatapathStatus{
@@ -156,6 +156,8 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		case u.Size == 0 || float64(u.Used) < nearlyFull*float64(u.Size):
 		case isPool(table):
 			m = append(m, fmt.Sprintf("%s are nearly all taken: pods have %d of %d; see llcli get podaddresses", table, u.Used, u.Size))
+		case u.Used >= u.Size:
+			m = append(m, fmt.Sprintf("table %s is full: %d of %d entries used", table, u.Used, u.Size))
 		default:
 			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
 		}

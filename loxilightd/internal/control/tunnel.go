@@ -51,7 +51,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	if s.Local != "" {
 		local, perr := parseHost(s.Local)
 		if perr != nil {
-			return nil, invalid("spec.local", "%q: %v", shorten(s.Local), perr)
+			return nil, invalid("spec.local", "%q %v", shorten(s.Local), perr)
 		}
 		t.Local = local
 	}
@@ -71,7 +71,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.underlay[%d]", i)
 		a, err := parseHost(string(told))
 		if err != nil {
-			return nil, invalid(field, "%q: %v", shorten(string(told)), err)
+			return nil, invalid(field, "%q %v", shorten(string(told)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
 			return nil, invalid(field, "%s is an address of every link: want one that routes lead to", a)

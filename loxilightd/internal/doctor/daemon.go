@@ -301,7 +301,7 @@ func (x *examiner) checkTables() {
 			why = "changes that need more of it are refused"
 		}
 		x.find(severity, "tables.full", "table "+name, words{
-			what: fmt.Sprintf("is full to %d %%: %d of %d", u.Used*100/u.Size, u.Used, u.Size),
+			what: fmt.Sprintf("is %d%% full: %d of %d", u.Used*100/u.Size, u.Used, u.Size),
 			why:  "when it is full, " + why,
 			do:   fmt.Sprintf("raise tables.%s in %s and restart the daemon: entries are kept", cmp.Or(tableSetBy[name], name), x.ConfigFile),
 		}, nil)

@@ -145,7 +145,7 @@ func (x *examiner) checkPortSysctls(family int, w *ways) {
 		}
 		if x.sysctl(conf+"accept_ra") == "1" && x.sysctl(conf+"forwarding") != "0" && x.sysctl(conf+"autoconf") == "1" {
 			x.find("note", "sysctl.accept_ra", conf+"accept_ra", words{
-				what: "is 1, which a device that forwards takes for 0",
+				what: "is 1, which a forwarding device treats as 0",
 				why:  "a default route by router advertisements lapses after its lifetime, and with it the way to clients",
 				do:   "sysctl -w " + conf + "accept_ra=2 where the routes come by router advertisements and not by a network manager",
 			}, nil)

@@ -27,7 +27,7 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	defer cancel()
 	network, ok := s.Network(c.Network)
 	if !ok {
-		return nil, unavailable("PodNetwork/%s (network): there is none of that name yet", c.Network)
+		return nil, unavailable("PodNetwork/%s (network) does not exist", c.Network)
 	}
 	if err := c.checkLengths(&network); err != nil {
 		return nil, err

@@ -106,7 +106,7 @@ func (s *Server) status(c *conf) *api.Error {
 	}
 	o := api.ObjectRef{Kind: kindPodNetwork, Name: c.Network}
 	if _, ok := s.Network(c.Network); !ok {
-		return notAvailable("%s: there is none of that name yet", o)
+		return notAvailable("%s does not exist", o)
 	}
 	if st, ok := s.Objects.Status(o); !ok || st.State != api.StateReady {
 		return notAvailable("%s: %s: %s", o, st.State, st.Message)

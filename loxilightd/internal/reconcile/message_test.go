@@ -14,9 +14,9 @@ import (
 func TestMessagesOnce(t *testing.T) {
 	nope := func() error { return fmt.Errorf("tunnel %q: %w", "nope", datapath.ErrAbsent) }
 	for want, err := range map[string]error{
-		`tunnel "nope": not there`:                     errors.Join(nope(), nope()),
-		`peer: tunnel "nope": not there`:               fmt.Errorf("peer: %w", errors.Join(nope(), errors.Join(nil, nope()))),
-		`tunnel "nope": not there; device "x" is down`: errors.Join(nope(), errors.New(`device "x" is down`), nope()),
+		`tunnel "nope": does not exist`:                     errors.Join(nope(), nope()),
+		`peer: tunnel "nope": does not exist`:               fmt.Errorf("peer: %w", errors.Join(nope(), errors.Join(nil, nope()))),
+		`tunnel "nope": does not exist; device "x" is down`: errors.Join(nope(), errors.New(`device "x" is down`), nope()),
 		`one; two`:         errors.New("one\ntwo"),
 		`not there; there`: errors.New("not there\nthere"),
 	} {

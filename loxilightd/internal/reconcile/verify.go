@@ -128,7 +128,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 		r.mu.Unlock()
 		return
 	}
-	message, outdated := "a stranger changed it in the data plane", errors.Is(err, datapath.ErrOutdated)
+	message, outdated := "changed by something other than loxilight; being repaired", errors.Is(err, datapath.ErrOutdated)
 	switch {
 	case outdated:
 		message = err.Error()

@@ -234,12 +234,12 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 			return s.refuseWaiting(w, f.Key, "", "this object was changed by it")
 		}
 		if f.object != nil && w.owners[f.object.Owner] {
-			return s.refuseWaiting(w, f.Key, "", "this object belongs to owner "+f.object.Owner+" as it does")
+			return s.refuseWaiting(w, f.Key, "", "this object has the same owner ("+f.object.Owner+") as that change")
 		}
 	}
 	for _, o := range p.puts {
 		if w.owners[o.Owner] {
-			return s.refuseWaiting(w, o.Key, "", "this object belongs to owner "+o.Owner+" as it does")
+			return s.refuseWaiting(w, o.Key, "", "this object has the same owner ("+o.Owner+") as that change")
 		}
 	}
 	if confirm > 0 && len(p.formers) > 0 {

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// noDevice is the error for a device that is missing in a zone. It says whether the device is in
+// the other zone, and which command mends that.
+func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
+	object := string(name)
+	if strings.HasPrefix(object, innerPrefix) || strings.Contains(object, "#") {
+		object = "" // of another kind than Interface
+	}
+	other := uint8(zoneSwitch)
+	if id == zoneSwitch {
+		other = zoneHost
+	}
+	switch {
+	case d.zoneOf(true) == d.zoneOf(false) || !d.hasDevice(other, device):
+		return datapath.Absentf("device %q does not exist%s", device, d.inNamespace(id))
+	case id == zoneSwitch:
+		return datapath.Absentf("device %q is in the host's network namespace, not in the switch's: run ip link set %s netns %s%s",
+			device, device, d.config.SwitchNamespace, orSet(object, "host"))
+	default:
+		return datapath.Absentf("device %q is in the switch's network namespace (%s), not in the host's%s",
+			device, d.config.SwitchNamespace, strings.Replace(orSet(object, "switch"), ", or", ": run", 1))
+	}
+}
+
+// orSet offers the change of an Interface to another namespace.
+func orSet(object, netns string) string {
+	if object == "" {
+		return ""
+	}
+	return ", or llcli interface set " + object + " --netns " + netns
+}
+
+// inNamespace names the switch's namespace, where it has one of its own.
+func (d *DataPlane) inNamespace(id uint8) string {
+	if id == zoneHost || d.zoneOf(true) == d.zoneOf(false) {
+		return ""
+	}
+	return " in network namespace " + d.config.SwitchNamespace
+}
+
+// hasDevice reports whether a device is in a zone, which need not be in use.
+func (d *DataPlane) hasDevice(id uint8, device string) bool {
+	name := ""
+	if id == zoneSwitch {
+		name = d.config.SwitchNamespace
+	}
+	z, err := openZone(id, name)
+	if err != nil {
+		return false
+	}
+	_, err = z.nl.LinkByName(device)
+	return z.Close() == nil && err == nil
+}
