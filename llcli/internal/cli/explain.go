@@ -111,7 +111,7 @@ var (
 		{"Error", "the data plane cannot do as told; it is tried again and again",
 			"llcli describe KIND NAME shows the message"},
 	}}
-	vocabularies = []*vocabulary{&dropWords, &verdictWords, &connectionWords, &objectWords}
+	vocabularies = []*vocabulary{&roleWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
 )
 
 // find returns the word with a name; nil: there is none.
@@ -190,15 +190,17 @@ func (a *app) explainAll() error {
 
 // explain tells about a word, in each of its senses.
 func (a *app) explain(name string) error {
-	if schema, is := schemas[kindOf(name)]; is {
+	schema, found := schemas[kindOf(name)]
+	if found {
 		a.printf("%s", schema)
-		return nil
 	}
-	found := false
 	for _, v := range vocabularies {
 		w := v.find(name)
 		if w == nil {
 			continue
+		}
+		if found {
+			a.printf("\n")
 		}
 		found = true
 		a.printf("%s (%s)\n  %s\n", a.painter().paint(bold, w.name), strings.ToLower(v.title), w.meaning)
@@ -206,8 +208,33 @@ func (a *app) explain(name string) error {
 			a.printf("  What to do: %s\n", w.advice)
 		}
 	}
-	if !found {
+	if !found && !a.explainField(name) {
 		return usagef("nothing to explain called %q; see llcli explain", name)
 	}
 	return nil
+}
+
+// explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind.
+func (a *app) explainField(name string) (found bool) {
+	only, field, dotted := strings.Cut(name, ".")
+	if !dotted {
+		only, field = "", name
+	}
+	field = field[strings.LastIndexByte(field, '.')+1:]
+	for i := range kinds {
+		k := &kinds[i]
+		if dotted && kindOf(only) != k.name {
+			continue
+		}
+		shown := map[string]bool{}
+		for line := range strings.Lines(schemas[k.name]) {
+			text := strings.TrimLeft(strings.TrimSpace(line), "-{ ")
+			if strings.HasPrefix(text, field+":") && !shown[text] {
+				shown[text] = true
+				a.printf("%s  %s\n", a.painter().paint(bold, k.name), text)
+			}
+		}
+		found = found || len(shown) > 0
+	}
+	return found
 }

@@ -158,8 +158,12 @@ func (f *fieldFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 func (f *specField) value(flags *pflag.FlagSet, name string) (value any, err error) {
 	switch f.form {
 	case formText:
-		if value, err = flags.GetString(name); value == "" {
-			value = nil
+		var word string
+		if word, err = flags.GetString(name); err == nil {
+			word, err = f.understood(word)
+		}
+		if word != "" {
+			value = word
 		}
 	case formWords, formItems:
 		var items []any
@@ -194,7 +198,12 @@ func (f *specField) items(flags *pflag.FlagSet, name string) (items []any, err e
 	if f.form == formWords {
 		words, err := flags.GetStringSlice(name)
 		for _, w := range words {
-			items = append(items, w)
+			if w, err = f.understood(w); err != nil {
+				return nil, err
+			}
+			if w != "" {
+				items = append(items, w)
+			}
 		}
 		return items, err
 	}

@@ -19,6 +19,8 @@ type specFlags interface {
 	spec(name string) (any, error)
 	// merge puts what the flags that were given say into a spec.
 	merge(spec map[string]any, given *pflag.FlagSet) error
+	// flagOf adds to an error of the daemon the flag that it is about.
+	flagOf(err error) error
 }
 
 func (a *app) interfaceCommand() *cobra.Command {
@@ -70,9 +72,9 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			object := api.Object{Kind: k.name, Name: args[0], Owner: owner, Labels: labels, Spec: raw}
 			t := transaction{method: api.MethodApply, objects: []api.Object{object}, change: change}
 			if overwrite {
-				return a.change(ctx, d, t, nil)
+				return flags.flagOf(a.change(ctx, d, t, nil))
 			}
-			return a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) })
+			return flags.flagOf(a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) }))
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -190,3 +192,5 @@ func nounOf(name string) string {
 	}
 	return name
 }
+
+func (f *interfaceFlags) flagOf(err error) error { return err }

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/loxilight/loxilight/api"
@@ -42,15 +41,7 @@ func nouns() []noun {
 		},
 		{
 			kind: findKind(api.KindRoute), fields: routeFields,
-			complete: func(name string, spec map[string]any) error {
-				if _, err := netip.ParsePrefix(name); spec["prefix"] == nil && err == nil {
-					spec["prefix"] = name
-				}
-				if spec["prefix"] == nil {
-					return usagef("which route? say --prefix ADDRESS/LENGTH, such as 10.0.0.0/8")
-				}
-				return nil
-			},
+			complete: completeRoute,
 			add: "  llcli route add 10.9.0.0/16 --via 10.1.0.254\n  llcli route add uplinks --prefix 0.0.0.0/0 --nexthop 192.0.2.1,weight=3 --nexthop 198.51.100.1\n" +
 				"  llcli route add nowhere --prefix 10.0.0.0/8 --type blackhole --netns switch",
 			set: "  llcli route set uplinks --add-nexthop 203.0.113.1\n  llcli route set 10.9.0.0/16 --metric 50",
@@ -62,12 +53,7 @@ func nouns() []noun {
 		},
 		{
 			kind: findKind(api.KindNAT), fields: natFields,
-			complete: func(_ string, spec map[string]any) error {
-				if spec["type"] == nil {
-					return usagef("what is translated? say --masquerade, --snat or --dnat")
-				}
-				return nil
-			},
+			complete: completeNAT,
 			add: "  llcli nat add out --masquerade --source 10.0.0.0/8 --out eth0\n" +
 				"  llcli nat add pool --snat --source 10.0.0.0/8 --to 192.0.2.10-192.0.2.20 --port-block 512 --log\n" +
 				"  llcli nat add web --dnat --destination 192.0.2.10 --protocol tcp --port 80 --to 10.0.0.7 --to-port 8080",
@@ -135,7 +121,7 @@ var matchFields = []specField{
 	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range or group:NAME; may be repeated"},
 	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range or group:NAME; may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: protocolValues},
-	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, or a range such as 8000-8100; may be repeated"},
+	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, a range such as 8000-8100, or a name such as ssh; may be repeated. Rules see the port before a NAT or Service translates it"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
 	{flag: "icmp", path: "match.icmp", form: formWords, usage: "`TYPE` of ICMP messages, by name or number, or TYPE/CODE; may be repeated"},
 	{flag: "tcp-flags", path: "match.tcpFlags", usage: "`FLAGS` that are set, and with ! those that are not: syn,!ack"},

@@ -95,6 +95,8 @@ spec:
     in: eth0                  # devices
     vlans: [10, 200-299]
     dscp: [ef, 12]
+  # A rule sees the source and destination of the client: of a port forward or a Service the
+  # address and port before translation.
   action: reject              # allow, deny (dropped in silence) or reject (and told)
   stateful: true              # answers to what it allows are allowed; default true
   log: true                   # log a sample of matching packets

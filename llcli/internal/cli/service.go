@@ -237,3 +237,5 @@ func backendsOf(o *api.Object) []string {
 	slices.Sort(addresses)
 	return addresses
 }
+
+func (f *serviceFlags) flagOf(err error) error { return err }

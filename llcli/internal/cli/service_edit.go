@@ -121,7 +121,7 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			return usagef("nothing to change; see llcli %s set --help", k.words[0])
 		}
 		ref := api.ObjectRef{Kind: k.name, Name: args[0]}
-		return a.edit(ctx, d, ref, change, func(spec map[string]any) error { return flags.merge(spec, cmd.Flags()) })
+		return flags.flagOf(a.edit(ctx, d, ref, change, func(spec map[string]any) error { return flags.merge(spec, cmd.Flags()) }))
 	})
 	var names []string
 	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })

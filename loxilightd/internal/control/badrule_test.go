@@ -12,7 +12,8 @@ import (
 // badRules holds one fault of each kind: the spec, or the match within one.
 var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},
-	{"FirewallRule", `{"action":"drop"}`, "action", "none of allow, deny, reject"},
+	{"FirewallRule", `{"action":"drop"}`, "action", "\"drop\" is called deny here"},
+	{"FirewallRule", `{"action":"maybe"}`, "action", "none of allow, deny, reject"},
 	{"FirewallRule", `{"action":"deny","priority":2147483648}`, "priority", "2147483648 is not between -2147483648 and 2147483647"},
 	{"FirewallRule", `{"action":"deny","hooks":["prerouting"]}`, "hooks[0]", "none of forward, input, output"},
 	{"FirewallRule", `{"action":"deny","hooks":["input","input"]}`, "hooks[1]", "twice"},

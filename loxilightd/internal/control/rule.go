@@ -30,6 +30,12 @@ func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Er
 		return nil, invalid("spec.action", "is missing: want one of allow, deny, reject")
 	}
 	action, err := choose("spec.action", s.Action, "allow", "deny", "reject")
+	switch s.Action {
+	case "drop":
+		err = invalid("spec.action", "\"drop\" is called deny here")
+	case "accept":
+		err = invalid("spec.action", "\"accept\" is called allow here")
+	}
 	if err != nil {
 		return nil, err
 	}
