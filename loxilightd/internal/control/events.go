@@ -100,6 +100,7 @@ func (s *Server) publishSample(sample datapath.Sample) {
 		})
 	}
 	if d := sample.Decision; d != nil {
+		s.ruleLog.write(s.Log, d)
 		s.publish(api.TopicFirewall, &api.FirewallEvent{
 			Rule: string(d.Rule), Action: d.Action.String(), Packet: packetOf(&d.Packet), Length: d.Length,
 		})

@@ -106,6 +106,7 @@ type Server struct {
 	expiry chan struct{} // signalled when a change is to be confirmed, or that is settled
 
 	pods       podNames
+	ruleLog    ruleLog
 	mu         sync.Mutex
 	expireFail error // why what was not confirmed could not be taken back yet
 	fileFail   error // why the object files were not taken over the last time

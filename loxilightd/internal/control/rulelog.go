@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// ruleLog writes packets that rules with log: true match to the log of the daemon, a bounded
+// number a second. The zero value is ready, and safe for concurrent use.
+type ruleLog struct {
+	mu    sync.Mutex
+	since time.Time // begin of the current second
+	lines int       // written since then
+	held  uint64    // packets that were not written since the last line
+}
+
+// ruleLogRate is how many lines are written in a second.
+const ruleLogRate = 10
+
+// write writes one packet, or counts it for the next line.
+func (l *ruleLog) write(log *slog.Logger, d *datapath.Decision) {
+	l.mu.Lock()
+	now := time.Now()
+	if now.Sub(l.since) >= time.Second {
+		l.since, l.lines = now, 0
+	}
+	if l.lines == ruleLogRate {
+		l.held++
+		l.mu.Unlock()
+		return
+	}
+	l.lines++
+	held := l.held
+	l.held = 0
+	l.mu.Unlock()
+	p := packetOf(&d.Packet)
+	log.Info("firewall rule matched", slog.String("rule", string(d.Rule)), slog.String("action", d.Action.String()),
+		slog.String("protocol", p.Protocol), slog.String("source", p.Source), slog.String("destination", p.Destination),
+		slog.String("device", p.Device), slog.String("hook", p.Hook), slog.Int("length", d.Length), slog.Uint64("not_logged", held))
+}
