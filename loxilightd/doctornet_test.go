@@ -48,7 +48,7 @@ func TestDoctorOfIPv6Parameters(t *testing.T) {
 	for _, x := range []struct{ name, value, sane, severity, key, word string }{
 		{"net.ipv6.conf.eth0.forwarding", "0", "1", "warning", "sysctl.device_forwarding net.ipv6.conf.eth0.forwarding", "eth0"},
 		{"net.ipv6.conf.eth0.disable_ipv6", "1", "0", "warning", "sysctl.disable_ipv6 net.ipv6.conf.eth0.disable_ipv6", "IPv6 Services"},
-		{"net.ipv6.conf.eth0.accept_ra", "1", "2", "note", "sysctl.accept_ra net.ipv6.conf.eth0.accept_ra", "takes for 0"},
+		{"net.ipv6.conf.eth0.accept_ra", "1", "2", "note", "sysctl.accept_ra net.ipv6.conf.eth0.accept_ra", "treats as 0"},
 		{"net.ipv6.conf.all.forwarding", "0", "1", "error", "sysctl.forwarding net.ipv6.conf.all.forwarding", "Service web6"},
 	} {
 		p.ns.Sysctl(t, x.name, x.value)

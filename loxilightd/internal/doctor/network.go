@@ -120,6 +120,7 @@ func (x *examiner) sysctl(name string) string {
 
 // checkPortSysctls is about the parameters of each port.
 func (x *examiner) checkPortSysctls(family int, w *ways) {
+	var ignored []string // devices that ignore router advertisements
 	for _, d := range x.plane.Devices {
 		if !d.Exists || d.Switch || len(w.beyond) == 0 {
 			continue
@@ -143,14 +144,29 @@ func (x *examiner) checkPortSysctls(family int, w *ways) {
 				do:   "sysctl -w " + conf + "disable_ipv6=0, unless no IPv6 is to go by this device",
 			}, nil)
 		}
-		if x.sysctl(conf+"accept_ra") == "1" && x.sysctl(conf+"forwarding") != "0" && x.sysctl(conf+"autoconf") == "1" {
-			x.find("note", "sysctl.accept_ra", conf+"accept_ra", words{
-				what: "is 1, which a forwarding device treats as 0",
-				why:  "a default route by router advertisements lapses after its lifetime, and with it the way to clients",
-				do:   "sysctl -w " + conf + "accept_ra=2 where the routes come by router advertisements and not by a network manager",
-			}, nil)
+		if d.Name != "lo" && x.sysctl(conf+"accept_ra") == "1" && x.sysctl(conf+"forwarding") != "0" && x.sysctl(conf+"autoconf") == "1" {
+			ignored = append(ignored, strings.ReplaceAll(d.Name, ".", "/"))
 		}
 	}
+	x.findIgnoredAdvertisements(ignored)
+}
+
+// findIgnoredAdvertisements is one finding about all devices that forward and so ignore router
+// advertisements.
+func (x *examiner) findIgnoredAdvertisements(devices []string) {
+	if len(devices) == 0 {
+		return
+	}
+	names := devices[0]
+	if len(devices) > 1 {
+		names = "{" + strings.Join(devices, ",") + "}" // as a shell expands it
+	}
+	key := "net.ipv6.conf." + names + ".accept_ra"
+	x.find("note", "sysctl.accept_ra", key, words{
+		what: "is 1, which a forwarding device treats as 0",
+		why:  "a default route by router advertisements expires after its lifetime, and with it the path to clients",
+		do:   "sysctl -w " + key + "=2 where the routes come by router advertisements and not by a network manager",
+	}, nil)
 }
 
 func (x *examiner) checkWays(family int, w *ways) {
