@@ -5,6 +5,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +34,7 @@ func (a *app) completionCommand() *cobra.Command {
 		Long: `Write a script to the standard output that makes a shell complete commands, flags
 and the names of objects, which it asks the daemon for.
 
-bash (with the package bash-completion):
+bash:
   llcli completion bash > /etc/bash_completion.d/llcli
 zsh:
   llcli completion zsh > "${fpath[1]}/_llcli"
@@ -46,6 +48,7 @@ fish:
 			a.started = true
 			switch root := cmd.Root(); args[0] {
 			case "bash":
+				a.printf("%s", bashFallback)
 				return root.GenBashCompletionV2(a.out, true)
 			case "zsh":
 				return root.GenZshCompletion(a.out)
@@ -54,6 +57,40 @@ fish:
 			}
 		},
 	}
+}
+
+// bashFallback defines what the script of cobra takes from the package bash-completion, for
+// machines without it.
+const bashFallback = `# Without the package bash-completion: words are split at blanks only.
+if ! declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
+    _get_comp_words_by_ref() {
+        local line="${COMP_LINE:0:COMP_POINT}"
+        read -r -a words <<<"$line"
+        [[ $line == *[[:space:]] ]] && words+=("")
+        cword=$((${#words[@]} - 1))
+        cur="${words[cword]}"
+        prev="${words[cword - 1]}"
+    }
+fi
+if ! declare -F __ltrim_colon_completions >/dev/null 2>&1; then
+    __ltrim_colon_completions() {
+        [[ $1 == *:* && $COMP_WORDBREAKS == *:* ]] || return 0
+        local head="${1%"${1##*:}"}" i=${#COMPREPLY[@]}
+        while ((i-- > 0)); do COMPREPLY[i]="${COMPREPLY[i]#"$head"}"; done
+    }
+fi
+`
+
+// completeDevices offers the network devices of the host.
+func (a *app) completeDevices(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	entries, _ := os.ReadDir(filepath.Join(a.Root, "/sys/class/net")) // none: nothing to offer
+	var names []string
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, prefix) && name != "lo" {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // oneOf wants one argument that is among words.

@@ -65,6 +65,8 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 		}
 		complete := cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)
 		switch {
+		case field.path == "match.in" || field.path == "match.out" || field.path == "device" && field.form == formText:
+			complete = f.app.completeDevices
 		case field.groups:
 			complete = f.app.completeGroups
 		case field.kind != "":

@@ -78,6 +78,9 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	if k.name == api.KindInterface {
+		cmd.ValidArgsFunction = a.completeDevices
+	}
 	flags.bind(cmd)
 	options.bind(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "`OWNER` of the object (default cli)")
