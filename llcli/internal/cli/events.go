@@ -72,6 +72,8 @@ Lost events are reported. JSON output has one event a line.`,
 	}
 	cmd.Flags().IntVar(&options.count, "count", 0, "end after `N` events; 0: when interrupted")
 	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`; of a pod or a service of Kubernetes KIND/NAMESPACE/NAME")
+	cmd.Flags().BoolP("follow", "f", true, "show events as they come, which is the default")
+	must(cmd.Flags().MarkHidden("follow"))
 	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))
 	return cmd
