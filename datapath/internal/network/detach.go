@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
 // Present says whether there is something that [Detach] would have to look at.
@@ -141,7 +142,7 @@ func (n *Network) removeSwitch() error {
 // warnOfDevices names the devices of other programs that are deleted with the switch's namespace:
 // all but physical ones, which return to the host.
 func (n *Network) warnOfDevices() {
-	links, err := n.sw.nl.LinkList()
+	links, err := dump.Retry(n.sw.nl.LinkList)
 	if err != nil {
 		return // only the warning is lost
 	}

@@ -141,7 +141,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"cni: {ipamPlugins: [/a, /a]}\n", `t.yaml:1: cni.ipamPlugins: "/a" stands there already`},
 		{"cni: {reservedHostPorts: [22, 0]}\n", `t.yaml:1: cni.reservedHostPorts: "0" is no port`},
 		{"cni: {reservedHostPorts: }\n", `t.yaml:1: cni.reservedHostPorts: want a value, or a list of them`},
-		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log stands in line 1 already"},
+		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log is already set on line 1"},
 		{"log: {level: info\n", "t.yaml:1: did not find expected ',' or '}'"},
 		{"---\nrunDir: /a\n---\nrunDir: /b\n", "t.yaml:3: a second document"},
 		{"runDir: /a\n\tb: c\n", "t.yaml:2: found a tab character"},
