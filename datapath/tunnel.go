@@ -77,6 +77,7 @@ type Peer struct {
 	Underlay []netip.Addr   // its addresses there; the first that can be reached is sent to
 	Prefixes []netip.Prefix // behind it
 	Tunnel   TunnelName     // empty: the underlay routes them
+	Here     bool           // this node itself: Prefixes are those of its pods, and there is nothing else
 	MTU      int            // of packets there, bytes, where less than the tunnel's; 0: as that
 }
 

@@ -215,7 +215,7 @@ static __always_inline void ct_move(const struct pkt *p, struct work *w, struct 
 		meta->nexthop = 0;
 		w->conn.meta.nexthop = 0;
 	}
-	meta->in_port = p->skb->ifindex;
+	meta->in_port = p->in_port;
 }
 
 /* Gives both entries their new state. One side may close on another CPU while the other closes
@@ -325,7 +325,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	track_count(p, meta);
 	if (p->proto == IPPROTO_SCTP && !meta->tcp_ack && event != EVENT_OPEN)
 		meta->tcp_ack = p->tcp_ack;
-	if (!p->egress && meta->in_port != (__u16)p->skb->ifindex)
+	if (!p->egress && meta->in_port != p->in_port)
 		ct_move(p, w, meta, twin);
 	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
 		ct_agree_scale(p, meta, twin);

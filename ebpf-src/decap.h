@@ -32,12 +32,10 @@ static __always_inline int decap_crosses(struct pkt *p, __u32 word)
 		return 0;
 	if ((word & TC_INDEX_INNER) != TC_INDEX_INNER)
 		return !config_zone && p->skb->ifindex == peer->return_ifindex;
-	if (p->skb->ifindex == peer->device_ifindex) {
+	p->early = config_zone && p->skb->ifindex == peer->crossing_ifindex;
+	if (p->early || p->skb->ifindex == peer->device_ifindex) {
 		p->peer = word & TC_INDEX_PEER;
-	} else if (config_zone && p->skb->ifindex == peer->crossing_ifindex) {
-		p->peer = word & TC_INDEX_PEER;
-		p->early = 1;
-		p->in_port = peer->device_ifindex;
+		p->in_port = IN_PORT_PEER | p->peer;
 	}
 	return 0;
 }
@@ -216,6 +214,11 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	peer = index ? bpf_map_lookup_elem(&ll_peer, &index) : NULL;
 	if (!peer)
 		return -DROP_TUNNEL_UNKNOWN_PEER;
+	/* Its address alone is no proof where others than the underlay's routers may write it. */
+	if (!port_is_uplink(skb->ifindex) && skb->ifindex != peer->out_ifindex) {
+		tunnel_count_drop(index);
+		return -DROP_TUNNEL_PORT;
+	}
 	ret = tunnel->type == TUNNEL_GRE ? LL_NEXT : decap_ethernet(skb, &d, tunnel->type);
 	if (ret == LL_PASS)
 		return LL_NEXT;
@@ -232,7 +235,7 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	tunnel_count(index, skb->len, 1);
 	__builtin_memset(p, 0, sizeof(*p));
 	p->peer = index;
-	p->in_port = peer->device_ifindex;
+	p->in_port = IN_PORT_PEER | index;
 	p->early = 1;
 	return decap_send(skb, p, peer, ret == LL_NEXT);
 }

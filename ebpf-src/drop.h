@@ -36,6 +36,10 @@ enum drop_reason {
 	DROP_NO_SERVICE, /* for the address of services, and none of theirs; refused, or not */
 	DROP_NO_SERVICE_LIMITED, /* refused, but nobody was told */
 	DROP_ENDING, /* its connection is being deleted at this moment; the next packet opens it */
+	DROP_TUNNEL_FORGED, /* to a Peer's end of a tunnel, and this node did not encapsulate it */
+	DROP_TUNNEL_PORT,   /* came in by a tunnel, on a port by which its Peer does not send */
+	DROP_UPLINK_SOURCE, /* came in by an uplink, outside of tunnels, with a source among pods */
+	DROP_LOOPBACK,	    /* came in from outside, from or to an address of the loopback */
 	DROP_MAX,
 };
 

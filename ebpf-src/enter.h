@@ -90,7 +90,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->twin = w->conn;
 	w->conn.meta.nexthop = w->nexthop;
 	w->twin.meta.nexthop = w->twin_nexthop;
-	w->conn.meta.in_port = p->egress ? 0 : p->skb->ifindex;
+	w->conn.meta.in_port = p->egress ? 0 : p->in_port;
 	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
 	w->twin.meta.flags |= CT_F_REPLY;
 	if (w->source_nat_id)

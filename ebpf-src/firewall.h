@@ -201,7 +201,9 @@ static __always_inline __u32 firewall_port(struct work *w)
 	__u32 index = w->conn.meta.nexthop;
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 
-	if (nexthop && (__u16)nexthop->ifindex == w->twin.meta.in_port)
+	if (nexthop && ((__u16)nexthop->ifindex == w->twin.meta.in_port ||
+			(nexthop->flags & NEXTHOP_F_TUNNEL &&
+			 w->twin.meta.in_port == (IN_PORT_PEER | nexthop->peer))))
 		return nexthop->ifindex;
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }

@@ -127,6 +127,9 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
 		return LL_UNTRACKED;
+	/* It goes to whoever sent that; else it is any packet, and the rules are asked. */
+	if (!addr_equal(&p->daddr, &w->inner.saddr))
+		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
 	if (!conn_find(w, &w->tuple, &w->conn, 0)) {

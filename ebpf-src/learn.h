@@ -27,6 +27,19 @@ static __noinline void domain_egress(struct pkt *p)
 	p->domain = out->flags & STATION_F_FLAT ? 0 : out->domain;
 }
 
+/* Reports whether the station with this MAC can be behind a port of a bridge: a pod has one MAC,
+ * whatever those who send to it write.
+ */
+static __always_inline int domain_has_station(__u32 ifindex, const __u8 *mac)
+{
+	struct station *s = domain_station(ifindex, 0);
+
+	return !s || !(s->flags & STATION_F_GUARDED) ||
+	       (*(__u16 *)&s->guard[0] == *(const __u16 *)&mac[0] &&
+		*(__u16 *)&s->guard[2] == *(const __u16 *)&mac[2] &&
+		*(__u16 *)&s->guard[4] == *(const __u16 *)&mac[4]);
+}
+
 /* Returns the MTU of the path that p, which the kernel has routed, goes by: that of its
  * route where that is less than the device's, mtu_bytes.
  */
@@ -73,8 +86,10 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 	if (device->flags & DEVICE_F_PART && (twin->in_port != (__u16)key.ifindex ||
 					      (meta->flags & CT_WHY_MASK) >> CT_WHY_SHIFT == *why))
 		return 0;
-	*why = WHY_FULL;
 	__builtin_memcpy(key.dmac, data, 6);
+	if (p->bridged && !domain_has_station(key.ifindex, key.dmac))
+		return 0;
+	*why = WHY_FULL;
 	key.mtu_bytes = device->mtu_bytes;
 	if (!p->bridged) {
 		__builtin_memcpy(key.smac, data + 6, 6);

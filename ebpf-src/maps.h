@@ -62,9 +62,10 @@ MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
 /* What may come in by devices with a guard, and a bit for each, as of ll_bridged. Written
  * by loxilightd: the bit before the programs are attached, removed after they are taken off.
+ * Behind the bits of both zones, likewise, a bit for each port of role uplink.
  */
 MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC);
-MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
+MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4 * GUARDED_WORDS, 0);
 
 /* A bit for each index that a port has had: connections may know it. For loxilightd. */
 MAP(ll_port_used, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
@@ -228,13 +229,13 @@ MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_
 MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key, 4096,
     BPF_F_NO_PREALLOC);
 
-/* What of the underlay is a tunnel's; peers by index, by their address in the underlay
- * and by the prefixes behind them. Written by loxilightd.
+/* What of the underlay is a tunnel's; peers by index, by their address in the underlay (with
+ * tunnel_id 0: whatever the tunnel) and by the prefixes behind them. Written by loxilightd.
  */
 MAP(ll_tunnel_gate, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel_gate, 1, 0);
 MAP(ll_tunnel, BPF_MAP_TYPE_HASH, struct tunnel_key, struct tunnel, 8192, BPF_F_NO_PREALLOC);
 MAP(ll_peer, BPF_MAP_TYPE_ARRAY, __u32, struct peer, PEER_COUNT, 0);
-MAP(ll_peer_id, BPF_MAP_TYPE_HASH, struct peer_key, __u32, 2 * PEER_COUNT, BPF_F_NO_PREALLOC);
+MAP(ll_peer_id, BPF_MAP_TYPE_HASH, struct peer_key, __u32, 4 * PEER_COUNT, BPF_F_NO_PREALLOC);
 MAP(ll_peer_prefix, BPF_MAP_TYPE_LPM_TRIE, struct peer_prefix_key, __u32, 8 * PEER_COUNT,
     BPF_F_NO_PREALLOC);
 

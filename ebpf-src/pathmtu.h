@@ -9,15 +9,18 @@
 #include "parse.h"
 #include "refuse.h"
 
-/* Less than that nobody has to carry, and who says so wants to slow us down. */
-#define PATH_MTU_LEAST4 576
-#define PATH_MTU_LEAST6 1280
+/* No underlay carries less (IPv6 has to carry that, RFC 8200), and a router that reports less
+ * wants to slow us down.
+ */
+#define PATH_MTU_LEAST 1280
 
 /* The packet that an ICMP error is about, as far as it says whose it is. */
 struct quote {
 	struct addr remote;
 	struct tunnel_key key;
-	__u32 off; /* of layer 4 */
+	__u32 off;    /* of layer 4; then of the inner IP header */
+	__be16 port;  /* source port; 0: GRE, which has none */
+	__be16 inner; /* Ethernet type of the inner packet */
 };
 
 /* Returns the MTU that an ICMP error tells; 0: none that is heeded. */
@@ -33,9 +36,9 @@ static __always_inline __u32 path_told(struct __sk_buff *skb, const struct pkt *
 		mtu &= 0xffff;
 		if (p->icmp_type != ICMP_DEST_UNREACH || p->icmp_code != ICMP_FRAG_NEEDED)
 			return 0;
-		return mtu < PATH_MTU_LEAST4 ? 0 : mtu;
+		return mtu < PATH_MTU_LEAST ? 0 : mtu;
 	}
-	return p->icmp_type != ICMPV6_TOO_BIG || mtu < PATH_MTU_LEAST6 ? 0 : mtu;
+	return p->icmp_type != ICMPV6_TOO_BIG || mtu < PATH_MTU_LEAST ? 0 : mtu;
 }
 
 /* Reads the IP header of the packet at off: ours have neither options nor extensions. */
@@ -74,6 +77,10 @@ static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote
 			return LL_PASS;
 		if (head[0] < 0xc0) /* no source port of ours: tunnel_source_port */
 			return LL_PASS;
+		if (bpf_skb_load_bytes(skb, q->off + 16 + 12, &q->inner, sizeof(q->inner)))
+			return LL_PASS;
+		q->off += 16 + ETH_HLEN;
+		q->port = *(__be16 *)&head[0];
 		q->key.port = *(__be16 *)&head[2];
 		q->key.vni = head[12] << 16 | head[13] << 8 | head[14];
 		return LL_NEXT;
@@ -85,6 +92,69 @@ static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote
 	q->key.keyed = *(__be16 *)head != 0;
 	q->key.vni = q->key.keyed ? bpf_ntohl(*(__be32 *)&head[4]) : 0;
 	return LL_NEXT;
+}
+
+/* The ports of a packet whose layer 4 is at off, as tunnel_source_port has them; -1: they are
+ * not in the quote.
+ */
+static __always_inline int path_ports(struct __sk_buff *skb, __u32 off, __u8 proto, __u32 *ports)
+{
+	struct icmp_header icmp;
+	__be16 both[2];
+
+	*ports = 0;
+	if (proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP) {
+		if (bpf_skb_load_bytes(skb, off, both, sizeof(both)))
+			return -1;
+		*ports = (__u32)both[0] << 16 | both[1];
+	} else if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
+		if (bpf_skb_load_bytes(skb, off, &icmp, sizeof(icmp)))
+			return -1;
+		both[0] = *(__be16 *)&icmp.rest;
+		if (proto == IPPROTO_ICMP
+			    ? icmp.type == ICMP_ECHO || icmp.type == ICMP_ECHO_REPLY
+			    : icmp.type == ICMPV6_ECHO || icmp.type == ICMPV6_ECHO_REPLY)
+			*ports = (__u32)both[0] << 16 | both[0];
+	}
+	return 0;
+}
+
+/* Reports whether the source port in the quote is the one that packets of its flow get, which
+ * depends on a seed that is nobody else's: so who quotes it has seen one. A global function,
+ * so that the verifier walks it once.
+ */
+__noinline int path_is_sent(struct __sk_buff *skb, const struct quote *q, __u32 seed)
+{
+	struct addr saddr, daddr;
+	__u32 ports = 0, off;
+	__u8 proto;
+
+	if (!q)
+		return 0;
+	if (q->inner == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, q->off, &ip, sizeof(ip)) || ip.version != 4)
+			return 0;
+		addr_from4(&saddr, ip.saddr);
+		addr_from4(&daddr, ip.daddr);
+		proto = ip.protocol;
+		off = q->off + ip.ihl * 4;
+		if (!(ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) &&
+		    path_ports(skb, off, proto, &ports))
+			return 0;
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, q->off, &ip, sizeof(ip)) || ip.version != 6)
+			return 0;
+		__builtin_memcpy(&saddr, &ip.saddr, sizeof(saddr));
+		__builtin_memcpy(&daddr, &ip.daddr, sizeof(daddr));
+		proto = ip.nexthdr;
+		if (path_ports(skb, q->off + sizeof(ip), proto, &ports))
+			return 0;
+	}
+	return q->port == tunnel_flow_port(tunnel_hash(&saddr, &daddr), ports, proto, seed);
 }
 
 /* Ingress hook, in the host's namespace, an ICMP error: remembers how long packets to a
@@ -114,7 +184,10 @@ __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 	index = bpf_map_lookup_elem(&ll_peer_id, &id);
 	peer = index ? bpf_map_lookup_elem(&ll_peer, index) : NULL;
 	/* Not what a pod says: routers of the underlay are not behind the switch. */
-	if (!peer || !addr_equal(&peer->remote, &q.remote) || skb->ifindex == peer->return_ifindex)
+	if (!peer || !addr_equal(&peer->remote, &q.remote) ||
+	    skb->ifindex == peer->return_ifindex || tunnel_is_inside(&p->saddr, 1))
+		return 0;
+	if (q.port && !path_is_sent(skb, &q, peer->seed))
 		return 0;
 	path = bpf_map_lookup_elem(&ll_peer_path, index);
 	if (!path)

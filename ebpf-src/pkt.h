@@ -60,7 +60,7 @@ struct pkt {
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__u16 mtu_bytes; /* of where it was to go; for DROP_TOO_BIG */
-	__u16 in_port;	 /* as in ct_meta: the device that it comes in by */
+	__u16 in_port;	 /* as in ct_meta: by what it comes in */
 	__u16 peer;	 /* whose tunnel it came out of; 0: none */
 	__u8 early;	 /* out of a tunnel just now: for the tracked path, or its device */
 	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
@@ -73,6 +73,8 @@ struct pkt {
 	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
 	__u32 nat_id;	  /* of the rule that translates it; 0: none */
 };
+
+#define LOOPBACK_IFINDEX 1 /* in every network namespace */
 
 /* Ticks from then to now, around the wrap; 0 where another CPU, which began its
  * packet later, wrote then.
@@ -166,6 +168,15 @@ static __always_inline __u32 ports_word(__be16 sport, __be16 dport)
 	return sport | (__u32)dport << 16;
 }
 
+/* Whether a device may have a guard; if not, it has none. */
+static __always_inline int guard_may_be_on(__u32 ifindex)
+{
+	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
+	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
+
+	return bits && *bits >> (low & 63) & 1;
+}
+
 /* Writes the addresses of the frame. */
 static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const __u8 *smac)
 {
@@ -223,8 +234,10 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
  */
 #define MARK_OURS 0x4c4c4d00
 
-/* Whether a program of ours has said so that a packet is handled. */
-static __always_inline int handled_before(struct __sk_buff *skb)
+/* Whether a program of ours has said so that a packet is handled. The mark says so always, the
+ * word alone only where no pod can have sent it: guarded is 0.
+ */
+static __always_inline int handled_before(struct __sk_buff *skb, int guarded)
 {
 	__u32 zero = 0, *front = bpf_map_lookup_elem(&ll_front, &zero);
 
@@ -232,7 +245,7 @@ static __always_inline int handled_before(struct __sk_buff *skb)
 		skb->mark = 0;
 		return 1;
 	}
-	return front && *front;
+	return !guarded && front && *front;
 }
 
 /* Leaves word that a packet is handled, which is to be redirected: with a mark, so that the
@@ -248,8 +261,11 @@ static __always_inline void tracked_word(struct __sk_buff *skb)
 /* What a hook returns for a packet that it has handled and that goes on. */
 static __always_inline int handled(struct __sk_buff *skb, int egress)
 {
-	if (config_first)
+	if (config_first) {
 		skb->tc_index = egress ? TC_INDEX_DONE_EGRESS
 				       : TC_INDEX_DONE_INGRESS | (skb->tc_index & 0xff);
+		if (!egress && !skb->mark && guard_may_be_on(skb->ifindex))
+			skb->mark = MARK_OURS; /* as no pod can */
+	}
 	return TC_ACT_UNSPEC;
 }

@@ -7,10 +7,10 @@
 #include "maps.h"
 #include "pkt.h"
 
-/* Whether a device may have a guard; if not, it has none. */
-static __always_inline int guard_may_be_on(__u32 ifindex)
+/* Whether a device is a port of role uplink, or in_port stands for one. */
+static __always_inline int port_is_uplink(__u32 ifindex)
 {
-	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
+	__u32 low = ifindex & 0xffff, word = (config_zone + 2) * GUARDED_WORDS + (low >> 6);
 	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
 
 	return bits && *bits >> (low & 63) & 1;
@@ -55,14 +55,16 @@ static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 }
 
 /* Whether a packet comes by another port than before: of what is not translated the kernel
- * decides anew, and what comes or came in by a port with a guard is looked at.
+ * decides anew, and what comes or came in by a port with a guard is looked at, as is what
+ * comes by an uplink and did not before, or the other way round.
  */
 static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
 {
 	if (meta->in_port == (__u16)ifindex)
 		return 0;
-	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || guard_may_be_on(ifindex) ||
-	       guard_may_be_on(meta->in_port);
+	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || !meta->in_port ||
+	       guard_may_be_on(ifindex) || guard_may_be_on(meta->in_port) ||
+	       port_is_uplink(ifindex) != port_is_uplink(meta->in_port);
 }
 
 /* Notes what a packet acknowledges and the window that it announces, unscaled. The other side

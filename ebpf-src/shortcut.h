@@ -196,14 +196,17 @@ static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_
 }
 
 /* Whether a packet that is just out of a tunnel, and not yet where it would come in, has
- * to go there: all that is not to be sent on at once.
+ * to go there: all that is not to be sent on at once, and what another peer sent than the one
+ * behind which its source was found.
  */
-static __always_inline int track_is_early(struct pkt *p, __u32 index)
+static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *meta, __u32 index)
 {
 	struct nexthop *nexthop;
 
 	if (!p->early)
 		return 0;
+	if (meta->in_port != p->in_port)
+		return 1;
 	nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 	return !nexthop || !nexthop_device(nexthop) || !track_may_short_cut(p, nexthop) ||
 	       ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks;
@@ -227,7 +230,7 @@ static __noinline int track_ipv4(struct pkt *p)
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
-	if (track_is_early(p, index))
+	if (track_is_early(p, &v->meta, index))
 		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
@@ -256,7 +259,7 @@ static __noinline int track_ipv6(struct pkt *p)
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
-	if (track_is_early(p, index))
+	if (track_is_early(p, &v->meta, index))
 		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)

@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "parse.h"
+#include "forged.h"
 #include "late.h"
 #include "learn.h"
 #include "leaving.h"
@@ -123,14 +124,14 @@ int ll_tc_egress(struct __sk_buff *skb)
 	__u32 word = skb->tc_index;
 	struct work *w;
 	struct pkt p;
-	int ret, translated;
+	int ret, translated, forged;
 
 	if (word) {
 		skb->tc_index = 0;
 		if ((word == TC_INDEX_TRACKED || word & TC_INDEX_UNDERLAY) && !egress_tracked(skb))
 			word = 0;
 	}
-	if (word == TC_INDEX_DONE_EGRESS && handled_before(skb))
+	if (word == TC_INDEX_DONE_EGRESS && handled_before(skb, 0))
 		return TC_ACT_UNSPEC;
 	if (word == TC_INDEX_TRACKED)
 		return handled(skb, 1);
@@ -175,13 +176,17 @@ int ll_tc_egress(struct __sk_buff *skb)
 			ret = late_translate(&p, w);
 		if (ret != LL_NEXT)
 			return finish(&p, ret);
-		if (nexthop_learn(&p, w))
-			return handled(skb, 1);
 	}
+	forged = forged_leaves(skb, &p);
+	p.skb = skb;
+	if (forged)
+		return finish(&p, -DROP_TUNNEL_FORGED);
+	if (ret == LL_NEXT && word == TC_INDEX_LEARN && nexthop_learn(&p, w))
+		return handled(skb, 1);
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)
-		ret = track_find(&p, w);
+		ret = track_find_allowed(&p, w);
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)

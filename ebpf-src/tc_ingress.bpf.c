@@ -11,6 +11,7 @@
 
 #include "announce.h"
 #include "clock.h"
+#include "forged.h"
 #include "guard.h"
 #include "parse.h"
 #include "refuse.h"
@@ -65,7 +66,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	struct pkt p;
 	__u32 word = skb->tc_index;
 	struct work *w;
-	int ret, domain;
+	int ret, domain, forged;
 
 	if (word & TC_INDEX_UNDERLAY) {
 		skb->tc_index = 0;
@@ -79,7 +80,8 @@ int ll_tc_ingress(struct __sk_buff *skb)
 			goto out;
 		}
 	} else if (word) {
-		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS && handled_before(skb);
+		int done = (word & 0xff00) == TC_INDEX_DONE_INGRESS &&
+			   handled_before(skb, guard_may_be_on(skb->ifindex));
 
 		skb->tc_index = done && word & 0xff ? TC_INDEX_OURS | (word & 0xff) : 0;
 		if (done)
@@ -159,7 +161,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	if (p.to_group && ret == LL_NEXT)
 		ret = LL_UNTRACKED;
 track:
-	if (ret == LL_NEXT && !p.half_open)
+	if (ret == LL_NEXT && !p.half_open && !p.icmp_error)
 		ret = p.family == 4 ? track_ipv4(&p) : track_ipv6(&p);
 	if (ret < 0 || ret == LL_STACK || ret == LL_REDIRECT)
 		goto out;
@@ -169,6 +171,12 @@ track:
 	}
 	if (is_spoofed(skb, &p)) {
 		ret = -DROP_SPOOFED;
+		goto out;
+	}
+	forged = forged_comes(skb, &p);
+	p.skb = skb;
+	if (forged) {
+		ret = forged;
 		goto out;
 	}
 	if (ret == LL_UNTRACKED && p.icmp_type == ND_SOLICITATION && p.proto == IPPROTO_ICMPV6) {
@@ -183,7 +191,7 @@ track:
 	if (!w)
 		return TC_ACT_UNSPEC;
 	if (ret == LL_NEXT)
-		ret = track_find(&p, w);
+		ret = track_find_allowed(&p, w);
 	if (ret == LL_UNTRACKED) {
 		int lost = announce_lost(&p);
 

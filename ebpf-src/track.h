@@ -5,6 +5,7 @@
 #pragma once
 
 #include "firewall.h"
+#include "forged.h"
 #include "fragment.h"
 #include "sender.h"
 #include "icmp.h"
@@ -75,8 +76,7 @@ static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
  */
 static __always_inline int track_answers_elsewhere(const struct pkt *p, const struct ct_meta *meta)
 {
-	return meta->flags & CT_F_REPLY && meta->in_port != (__u16)p->skb->ifindex &&
-	       firewall_asks_leaving(p);
+	return meta->flags & CT_F_REPLY && meta->in_port != p->in_port && firewall_asks_leaving(p);
 }
 
 /* Whether p comes by another port than what came in by one with a guard: what that lets in
@@ -86,7 +86,7 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
 {
 	__u16 in_port = meta->in_port;
 
-	return !p->egress && in_port != (__u16)p->skb->ifindex && guard_may_be_on(in_port);
+	return !p->egress && in_port != p->in_port && guard_may_be_on(in_port);
 }
 
 /* Whether the next hop of a service's connection is to be asked for, which p is the first
@@ -95,7 +95,7 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
 static __always_inline int track_may_resolve(const struct pkt *p, const struct ct_meta *meta)
 {
 	return !meta->nexthop && meta->service_id && !p->egress && ct_event_of(p) != EVENT_OPEN &&
-	       (!meta->in_port || meta->in_port == (__u16)p->skb->ifindex);
+	       (!meta->in_port || meta->in_port == p->in_port);
 }
 
 /* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
@@ -118,6 +118,14 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
+	if (firewall_has_changed(&w->conn.meta)) {
+		struct __sk_buff *skb = p->skb;
+		int forged = forged_before(skb, p);
+
+		p->skb = skb;
+		if (forged)
+			return -DROP_TUNNEL_FORGED;
+	}
 	if (firewall_has_changed(&w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {
 		int ret = firewall_again(p, w);
 
@@ -164,6 +172,21 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 		return ret;
 	p->stateless = ret == LL_PASS;
 	return open_connection(p, w);
+}
+
+/* As track_find, and drops what a connection would send to the end of a tunnel. The entry of
+ * one that was just opened stays half-open: nothing answers it.
+ */
+static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
+{
+	struct __sk_buff *skb = p->skb;
+	int ret = track_find(p, w), forged;
+
+	if (ret != LL_NEXT || p->proto != IPPROTO_UDP)
+		return ret;
+	forged = forged_sends(skb, p);
+	p->skb = skb;
+	return forged ? -DROP_TUNNEL_FORGED : ret;
 }
 
 /* What becomes of a packet that no stage could follow, ret being what it returned. Fragments of

@@ -27,22 +27,49 @@ static __noinline __u32 tunnel_peer_of(const struct addr *addr)
 	struct peer_prefix_key key = { .prefix_len = 128, .addr = *addr };
 	__u32 *index = bpf_map_lookup_elem(&ll_peer_prefix, &key);
 
-	return index ? *index : 0;
+	return index && !(*index & (PREFIX_F_HERE | PREFIX_F_ROUTED)) ? *index : 0;
 }
 
-/* The source port: the same for all packets of a connection, and in the range that RFC
- * 7348 wants. Fragments have no ports, the first one neither.
+/* Whether addr is one of pods, of this node or behind a peer; one that the underlay routes
+ * counts if routed says so.
  */
-static __always_inline __be16 tunnel_source_port(const struct pkt *p)
+static __always_inline int tunnel_is_inside(const struct addr *addr, int routed)
+{
+	struct peer_prefix_key key = { .prefix_len = 128, .addr = *addr };
+	__u32 *index = bpf_map_lookup_elem(&ll_peer_prefix, &key);
+
+	return index && (routed || !(*index & PREFIX_F_ROUTED));
+}
+
+/* The source port: the same for all packets of a flow, and in the range that RFC 7348 wants.
+ * ports has both of them, that of the source in the upper half; of fragments, which have none,
+ * the first one too, it is 0.
+ */
+static __always_inline __u32 tunnel_hash(const struct addr *saddr, const struct addr *daddr)
 {
 	__u32 hash = 0;
 
 	for (int i = 0; i < 4; i++)
-		hash = (hash ^ p->saddr.word[i]) * 0x9e3779b1 + p->daddr.word[i];
-	if (p->fragment == FRAGMENT_NONE)
-		hash ^= (__u32)p->sport << 16 | p->dport;
-	hash = (hash ^ p->proto ^ hash >> 15) * 0x85ebca6b;
+		hash = (hash ^ saddr->word[i]) * 0x9e3779b1 + daddr->word[i];
+	return hash;
+}
+
+static __always_inline __be16 tunnel_flow_port(__u32 hash, __u32 ports, __u8 proto, __u32 seed)
+{
+	hash ^= ports;
+	hash = (hash ^ proto ^ hash >> 15 ^ seed) * 0x85ebca6b;
+	hash = (hash ^ hash >> 13) * 0xc2b2ae35; /* so that all of the seed is in the upper bits */
 	return bpf_htons(0xc000 | hash >> 18);
+}
+
+static __always_inline __be16 tunnel_source_port(const struct pkt *p, __u32 seed)
+{
+	__u32 hash = tunnel_hash(&p->saddr, &p->daddr), ports = 0;
+
+	if (p->fragment == FRAGMENT_NONE)
+		ports = (__u32)p->sport << 16 | p->dport;
+	asm volatile("" : "+r"(hash)); /* one register is enough for what comes after */
+	return tunnel_flow_port(hash, ports, p->proto, seed);
 }
 
 /* The class of traffic of an IP packet at off: DSCP and ECN. */
@@ -150,6 +177,7 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 	}
 	if (p->l3_off != ETH_HLEN || len < ETH_HLEN)
 		return -DROP_REWRITE;
+	p->sport = tunnel_source_port(p, peer->seed); /* of the outer packet, as p is now */
 	class = tunnel_class(skb, ETH_HLEN, p->family);
 	if (class < 0 ||
 	    bpf_skb_adjust_room(skb, len - ETH_HLEN, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
@@ -159,7 +187,7 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 		return -DROP_REWRITE;
 	if (bpf_skb_store_bytes(skb, 0, peer->header, len, 0))
 		return -DROP_REWRITE;
-	return tunnel_header(skb, peer, class, tunnel_source_port(p), inner);
+	return tunnel_header(skb, peer, class, p->sport, inner);
 }
 
 /* Sends a packet, rewritten as it is to be, by the tunnel to the peer index. p->skb is not

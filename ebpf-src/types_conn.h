@@ -73,7 +73,7 @@ struct ct_meta {
 	__u32 last_seen_tick;
 	__u32 created_tick;
 	__u16 nexthop; /* index into nexthops; 0: not learnt, the kernel forwards */
-	__u16 in_port; /* lower half of the index of the device that it comes in by; 0: unknown */
+	__u16 in_port; /* lower half of the index of the device that it comes in by, or IN_PORT_PEER; 0: unknown */
 	__u32 service_id;
 	__u32 backend_id;
 	__u32 tcp_ack;	  /* host order: highest acknowledgement sent in this direction; of SCTP

@@ -20,6 +20,8 @@ enum tunnel_type {
 struct tunnel_gate {
 	__be16 port[TUNNEL_PORTS]; /* of UDP; 0: none */
 	__u32 gre;
+	__u32 inside; /* ll_peer_prefix has prefixes of pods, of this node or behind tunnels */
+	__u32 seed;   /* random, for loxilightd: the seed of all peers */
 };
 
 struct tunnel_key {
@@ -46,6 +48,15 @@ struct peer_prefix_key {
 	struct addr addr;
 };
 
+/* The value of ll_peer_prefix: the index of a peer, and one of these unless a tunnel leads to
+ * that.
+ */
+#define PREFIX_F_HERE	0x10000 /* of this node's own pods */
+#define PREFIX_F_ROUTED 0x20000 /* the underlay routes it */
+
+/* ct_meta.in_port of what comes out of tunnels: with the index of the peer. */
+#define IN_PORT_PEER 0x8000
+
 /* A node behind a tunnel. What the header has of each packet is zero in it: lengths,
  * source port, class of traffic, the type of what is inside. Its sum is without them.
  */
@@ -59,7 +70,7 @@ struct peer {
 	__u32 return_ifindex; /* in the host's namespace: its other end */
 	__u32 out_ifindex;    /* by which the host reaches it, where it does not forward */
 	__u32 header_len;     /* bytes, Ethernet included */
-	__u32 pad;
+	__u32 seed;	      /* of source ports: others cannot tell which they are */
 	__u8 header[TUNNEL_HEADER_MAX];
 };
 _Static_assert(sizeof(struct peer) == 160, "no holes");

@@ -23,6 +23,9 @@ func (o *overlay) announce() error {
 		if p.told {
 			prefixes = p.spec.Prefixes
 		}
+		if p.owner&prefixHere != 0 {
+			continue
+		}
 		for _, prefix := range prefixes {
 			if prefix.IsSingleIP() {
 				list = append(list, announcement{prefix: prefix, moved: true})

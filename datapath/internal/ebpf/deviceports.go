@@ -165,3 +165,37 @@ func (v *devices) joined(index int) error {
 	_, err = v.stations.setPorts(ports, v.links, v.tunnelEnds())
 	return err
 }
+
+// zoneCount is how many zones there are.
+const zoneCount = zoneSwitch + 1
+
+// writeUplinks brings the bits of uplinks, which are behind those of guards, to what ll_device
+// says. v.mu is held.
+func (v *devices) writeUplinks() error {
+	words := make(map[uint32]uint64)
+	for key, device := range v.written {
+		if device.Flags&deviceUplink != 0 && !v.isLink(device.name()) {
+			at, bit := guardedDevice{v.zone.id, int(key.Ifindex)}.word()
+			words[zoneCount*guardedWords+at] |= bit
+		}
+	}
+	for i := range uint32(guardedWords) {
+		at := uint32(zoneCount+v.zone.id)*guardedWords + i
+		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
+			continue
+		}
+		if err := v.d.maps[kernelMapLlGuarded].Put(at, words[at]); err != nil {
+			return fmt.Errorf("uplinks: %w", err)
+		}
+	}
+	v.uplinkWords, v.uplinksKnown = words, true
+	return nil
+}
+
+// isLink reports whether a device is an end of the link between host and switch: what comes by
+// it is this node's, whatever an Interface says.
+func (v *devices) isLink(device string) bool {
+	c := v.d.config
+	return device != "" && (v.zone.id == zoneHost && device == c.HostDevice ||
+		v.zone.id == zoneSwitch && device == c.SwitchDevice)
+}

@@ -51,10 +51,13 @@ type devices struct {
 	roles      map[int]deviceRole
 	named      map[int]string // devices of objects, by the names that these have for them
 	uplinks    map[int]bool   // of them, and as an earlier run had them
-	stations   *stations
-	stale      bool // a message was lost
-	deaf       bool // nobody listens to one of the kinds of messages any more
-	scanned    time.Time
+
+	uplinkWords  map[uint32]uint64 // of ll_uplink, that are not 0
+	uplinksKnown bool              // they were written
+	stations     *stations
+	stale        bool // a message was lost
+	deaf         bool // nobody listens to one of the kinds of messages any more
+	scanned      time.Time
 }
 
 func newDevices(d *DataPlane, z *zone) *devices {
@@ -233,6 +236,9 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	}
 	if len(changed) == 0 {
 		return nil
+	}
+	if err := v.writeUplinks(); err != nil {
+		return err
 	}
 	if err := v.d.firewall.devicesChanged(names); err != nil {
 		return err

@@ -55,11 +55,13 @@ type tunnel struct {
 	changes                uint64
 }
 
-// peer is one that is in force; without a tunnel it has no index.
+// peer is one that is in force; without a tunnel it has no index, and only its prefixes have an
+// owner.
 type peer struct {
 	spec     datapath.Peer
 	told     bool
 	index    uint32
+	owner    uint32 // of the prefixes: the index, or another one with a flag
 	entry    kernelPeer
 	prefixes map[netip.Prefix]bool
 	ids      map[kernelPeerKey]bool
@@ -111,12 +113,15 @@ func (o *overlay) adoptPeers() error {
 		if _, err := lookup(o.d.maps[kernelMapLlPeer], index, &p.entry); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
+		if p.owner = index; p.entry.TunnelId == 0 {
+			p.index = 0 // its prefixes say what it is
+		}
 		if old := o.peers[datapath.PeerName(name.text())]; old != nil {
 			// It was being moved from one index to another; what refers to the other goes.
-			if err := o.release(old.index); err != nil {
+			if err := o.release(old.owner & peerIndexMask); err != nil {
 				return err
 			}
-			delete(byIndex, old.index)
+			delete(byIndex, old.owner&peerIndexMask)
 		}
 		o.peers[datapath.PeerName(name.text())], byIndex[index] = p, p
 	}
@@ -134,8 +139,8 @@ func (o *overlay) adoptPeers() error {
 	var prefix kernelPeerPrefixKey
 	var stray []kernelPeerPrefixKey
 	for it := o.d.maps[kernelMapLlPeerPrefix].Iterate(); it.Next(&prefix, &index); {
-		if p := byIndex[index]; p != nil {
-			p.prefixes[prefix.prefix()] = true
+		if p := byIndex[index&peerIndexMask]; p != nil {
+			p.prefixes[prefix.prefix()], p.owner = true, index
 		} else {
 			stray = append(stray, prefix)
 		}
@@ -194,7 +199,7 @@ func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
 func (o *overlay) newIndex() (uint32, error) {
 	used := map[uint32]bool{}
 	for _, p := range o.peers {
-		used[p.index] = true
+		used[p.owner&peerIndexMask] = true
 	}
 	for index, since := range o.resting {
 		if time.Since(since) > peerRest {
@@ -300,7 +305,7 @@ func (o *overlay) names() map[uint32]peerName {
 	defer o.mu.Unlock()
 	names := make(map[uint32]peerName, len(o.peers))
 	for name, p := range o.peers {
-		names[p.index] = peerName{name, p.spec.Tunnel}
+		names[p.owner&peerIndexMask] = peerName{name, p.spec.Tunnel}
 	}
 	return names
 }

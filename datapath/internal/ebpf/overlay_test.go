@@ -47,7 +47,8 @@ var (
 // by in0 is what the kernel sent by the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
-	entry := kernelPeer{Local: addrOf(c.local), Remote: addrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index}
+	entry := kernelPeer{Local: addrOf(c.local), Remote: addrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
+		OutIfindex: r.out.index, Seed: 0x5eed1234}
 	entry.HeaderLen = uint32(copy(entry.Header[:], tunnelHeader(&c.spec, c.local, c.remote)))
 	r.put(kernelMapLlPeer, uint32(tunnelPeer), entry)
 	for _, f := range families {
@@ -55,6 +56,7 @@ func (r *rig) overlay(c *tunnelCase) {
 		r.put(kernelMapLlPeerPrefix, &k, uint32(tunnelPeer))
 	}
 	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote), TunnelId: 1}, uint32(tunnelPeer))
+	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote)}, uint32(tunnelPeer))
 	r.put(kernelMapLlNexthop, uint32(9), kernelNexthop{Ifindex: r.out.index, MtuBytes: 1500, Dmac: r.out.other, Smac: r.out.mac, CheckedTick: rigTick()})
 	r.put(kernelMapLlPeerWay, uint32(tunnelPeer), uint32(9))
 	key := kernelTunnelKey{Local: addrOf(c.local), Vni: c.spec.VNI, Proto: testpkt.ProtoUDP, Port: swap16(c.spec.Port)}

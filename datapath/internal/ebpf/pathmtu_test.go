@@ -12,10 +12,33 @@ import (
 
 // tooBig is what a router says about a packet, of which it quotes so many bytes.
 func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
-	router := netip.MustParseAddr("198.51.100.99")
+	if to.Is6() {
+		return r.tooBigFrom(netip.MustParseAddr("2001:db8:99::99"), to, mtu, code, about, quoted)
+	}
+	return r.tooBigFrom(netip.MustParseAddr("198.51.100.99"), to, mtu, code, about, quoted)
+}
+
+// sourcePort is the source port that the data plane gives to outer packets of a flow.
+func (r *rig) sourcePort(c *tunnelCase, inner []byte) uint16 {
+	r.t.Helper()
+	if c.spec.Type == datapath.TunnelGRE {
+		return 0
+	}
+	r.tunnelEnd()
+	frame := append([]byte(nil), inner...)
+	copy(frame, r.in.mac[:])
+	copy(frame[6:], r.in.other[:])
+	action, out := r.run(r.ingress, r.in, frame)
+	if action != actRedirect {
+		r.t.Fatalf("action %d for %s", action, testpkt.Parse(frame))
+	}
+	return testpkt.Parse(out).Source().Port()
+}
+
+func (r *rig) tooBigFrom(router, to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
 	icmp := testpkt.ICMP{Type: 3, Code: code, Seq: mtu}
 	if to.Is6() {
-		router, icmp = netip.MustParseAddr("2001:db8:99::99"), testpkt.ICMP{V6: true, Type: 2, Code: code, Seq: mtu}
+		icmp = testpkt.ICMP{V6: true, Type: 2, Code: code, Seq: mtu}
 	}
 	about = about[14:]
 	return testpkt.Build(r.out.arrives(), ipHeader(router, to, 60), icmp, testpkt.Payload(about[:min(quoted, len(about))]))
@@ -34,7 +57,8 @@ func TestUnderlayMTU(t *testing.T) {
 			sent := func(c tunnelCase, from, to netip.Addr, port uint16) []byte {
 				return c.wrap(r.out.leaves(), from, to, port, 0, inner)
 			}
-			ours := sent(c, c.local, c.remote, 50001)
+			port := r.sourcePort(&c, inner)
+			ours := sent(c, c.local, c.remote, port)
 			heard := func() (is kernelPeerPath) {
 				r.ok(r.maps[kernelMapLlPeerPath].Lookup(uint32(tunnelPeer), &is))
 				return is
@@ -50,24 +74,31 @@ func TestUnderlayMTU(t *testing.T) {
 			}
 			code := map[bool]uint8{true: 4, false: 0}[c.local.Is4()]
 			say("another address of the node's", r.tooBig(c.local.Next(), 1400, code, ours, whole), 0)
-			say("not sent by us", r.tooBig(c.local, 1400, code, sent(c, c.local.Next(), c.remote, 50001), whole), 0)
-			say("to nobody who is a peer", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote.Next(), 50001), whole), 0)
-			say("too little to carry", r.tooBig(c.local, map[bool]uint16{true: 575, false: 1279}[c.local.Is4()], code, ours, whole), 0)
+			say("not sent by us", r.tooBig(c.local, 1400, code, sent(c, c.local.Next(), c.remote, port), whole), 0)
+			say("to nobody who is a peer", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote.Next(), port), whole), 0)
+			say("too little to carry", r.tooBig(c.local, 1279, code, ours, whole), 0)
 			say("cut off", r.tooBig(c.local, 1400, code, ours, map[bool]int{true: 27, false: 47}[c.local.Is4()]), 0)
 			other := c
 			other.spec.Port++
 			other.header = append([]byte(nil), c.header...)
 			if len(other.header) == 8 {
 				other.header[5]++
-				say("of another network", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, 50001), whole), 0)
+				say("of another network", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, port), whole), 0)
 			}
 			if c.spec.Type != datapath.TunnelGRE {
 				other.header = c.header
-				say("to another port", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, 50001), whole), 0)
+				say("to another port", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, port), whole), 0)
 				say("from a port that is none of ours", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, 4001), whole), 0)
+				say("from a port that the flow does not have", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, port^1), whole), 0)
+				say("cut off before the inner ports", r.tooBig(c.local, 1400, code, ours, map[bool]int{true: 72, false: 92}[c.local.Is4()]), 0)
 			}
 			if c.local.Is4() {
 				say("of another kind", r.tooBig(c.local, 1400, 1, ours, whole), 0)
+			}
+			for _, f := range families { // whoever is a router is not behind a tunnel
+				if router := f.far.Addr(); router.Is4() == c.local.Is4() {
+					say("from behind a peer", r.tooBigFrom(router, c.local, 1400, code, ours, whole), 0)
+				}
 			}
 			say("one of ours", r.tooBig(c.local, 1400, code, ours, whole), 1400)
 			say("more, while that holds", r.tooBig(c.local, 1450, code, ours, whole), 1400)

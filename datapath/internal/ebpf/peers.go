@@ -39,7 +39,12 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	p.changes = o.changes.Load()
 	if p.spec.Tunnel == "" {
-		return o.clear(p)
+		return o.putPrefixes(name, p)
+	}
+	if p.owner != 0 && p.index == 0 { // it had no tunnel
+		if err := o.clear(p); err != nil {
+			return err
+		}
 	}
 	t := o.tunnels[p.spec.Tunnel]
 	if t == nil || !t.whole {
@@ -90,7 +95,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 		entry = kernelPeer{
 			Local: addrOf(local), Remote: addrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
 			DeviceIfindex: uint32(t.device), CrossingIfindex: uint32(t.crossing), ReturnIfindex: uint32(t.back),
-			OutIfindex: uint32(out.Attrs().Index),
+			OutIfindex: uint32(out.Attrs().Index), Seed: o.gate.Seed,
 		}
 		header := tunnelHeader(&t.spec, local, remote)
 		entry.HeaderLen = uint32(copy(entry.Header[:], header))
@@ -199,7 +204,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 	if err := o.d.maps[kernelMapLlPeer].Update(index, &entry, ebpf.UpdateAny); err != nil {
 		return tableError("peers", err)
 	}
-	p.index, p.entry = index, entry
+	p.index, p.owner, p.entry = index, index, entry
 	if old == 0 || old == index {
 		return nil
 	}
@@ -238,92 +243,40 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 	wanted := map[kernelPeerKey]bool{}
 	for _, a := range p.spec.Underlay {
 		wanted[kernelPeerKey{Underlay: addrOf(a), TunnelId: t.id}] = true
+		wanted[kernelPeerKey{Underlay: addrOf(a)}] = true // for whoever else sends there
 	}
+	fresh := false
 	for id := range wanted {
+		fresh = fresh || !p.ids[id]
 		if err := o.d.maps[kernelMapLlPeerId].Update(&id, p.index, ebpf.UpdateAny); err != nil {
 			return tableError("peers", err)
 		}
 	}
 	for id := range p.ids {
 		if !wanted[id] {
-			if err := o.deleteOwn(kernelMapLlPeerId, &id, p.index); err != nil {
+			if err := o.deleteID(p, id); err != nil {
 				return err
 			}
 		}
 	}
 	p.ids = wanted
+	if fresh { // what leads there was opened before it was the end of a tunnel
+		return o.d.raiseEpoch()
+	}
 	return nil
 }
 
-// deleteOwn deletes an entry unless it is another peer's by now.
-func (o *overlay) deleteOwn(table string, key any, index uint32) error {
-	var now uint32
-	there, err := lookup(o.d.maps[table], key, &now)
-	if err == nil && there && now == index {
-		err = ifThere(o.d.maps[table].Delete(key))
-	}
-	return err
-}
-
-// setPrefixes writes what is behind a peer. What was another's is this one's at once.
-func (o *overlay) setPrefixes(p *peer) error {
-	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
-	moved := false
-	for _, prefix := range p.spec.Prefixes {
-		wanted[prefix] = true
-		k := peerPrefixKeyOf(prefix)
-		if p.prefixes[prefix] && o.isOwn(&k, p.index) {
-			continue
-		}
-		moved = true
-		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, p.index, ebpf.UpdateAny); err != nil {
-			return tableError("peers", err)
+// deleteID deletes what a peer is known by. Another one at the same address, by another tunnel,
+// keeps it an end of tunnels. p has it no more by then, or is about to.
+func (o *overlay) deleteID(p *peer, id kernelPeerKey) error {
+	if id.TunnelId == 0 {
+		for _, other := range o.peers {
+			if other != p && other.ids[id] {
+				return o.d.maps[kernelMapLlPeerId].Update(&id, other.index, ebpf.UpdateAny)
+			}
 		}
 	}
-	for prefix := range p.prefixes {
-		if wanted[prefix] {
-			continue
-		}
-		moved = true
-		k := peerPrefixKeyOf(prefix)
-		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.index); err != nil {
-			return err
-		}
-	}
-	p.prefixes = wanted
-	if !moved {
-		return nil
-	}
-	return o.forgetAllHops()
-}
-
-func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
-	var now uint32
-	there, err := lookup(o.d.maps[kernelMapLlPeerPrefix], k, &now)
-	return err == nil && there && now == index
-}
-
-// clear takes a peer out of force.
-func (o *overlay) clear(p *peer) error {
-	if p.index == 0 {
-		return nil
-	}
-	for prefix := range p.prefixes {
-		k := peerPrefixKeyOf(prefix)
-		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.index); err != nil {
-			return err
-		}
-	}
-	for id := range p.ids {
-		if err := o.deleteOwn(kernelMapLlPeerId, &id, p.index); err != nil {
-			return err
-		}
-	}
-	clear(p.prefixes)
-	clear(p.ids)
-	index := p.index
-	p.index, p.entry = 0, kernelPeer{}
-	return o.release(index)
+	return o.deleteOwn(kernelMapLlPeerId, &id, p.index)
 }
 
 // Delete implements [datapath.Table].
@@ -357,7 +310,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		return false, nil
 	}
 	if p.index == 0 {
-		return p.spec.Tunnel == "", nil
+		return p.spec.Tunnel == "" && o.hasPrefixes(p), nil
 	}
 	if changes := o.changes.Load(); p.changes != changes {
 		t := o.tunnels[p.spec.Tunnel]

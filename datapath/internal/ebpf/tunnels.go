@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -150,7 +151,7 @@ func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index in
 	if isHeld() {
 		return index, nil
 	}
-	err = o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch})
+	err = o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch, Role: datapath.RoleHost})
 	if err != nil && isHeld() {
 		return index, nil // somebody was faster
 	}
@@ -279,6 +280,14 @@ func (o *overlay) setGate() error {
 		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
 	}
 	copy(g.Port[:], slices.Sorted(maps.Keys(ports)))
+	for _, p := range o.peers {
+		if len(p.prefixes) > 0 && p.owner&prefixRouted == 0 {
+			g.Inside = 1
+		}
+	}
+	if g.Seed = o.gate.Seed; g.Seed == 0 {
+		g.Seed = rand.Uint32() | 1
+	}
 	if g == o.gate {
 		return nil
 	}
@@ -319,9 +328,8 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 			}
 		}
 	}
-	inner := []datapath.PortName{}
 	device, end := innerPorts(name)
-	inner = append(inner, device, end)
+	inner := []datapath.PortName{device, end}
 	if len(o.tunnels) == 1 {
 		inner = append(inner, datapath.PortName(innerPrefix+"link "+o.d.config.HostDevice), datapath.PortName(innerPrefix+"link "+o.d.config.SwitchDevice))
 	}

@@ -30,6 +30,9 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 		}
 		device = t.Device
 	}
+	if value.Here {
+		return all, nil // pods of this node are on link
+	}
 	for _, prefix := range value.Prefixes {
 		r := datapath.Route{Prefix: prefix, Switch: value.Tunnel != ""}
 		if value.Tunnel != "" {

@@ -62,6 +62,7 @@ type derivation struct {
 	links   map[datapath.LinkName]datapath.Link
 	ports   map[datapath.PortName]datapath.Port
 	routes  map[datapath.RouteName]datapath.Route
+	peers   map[datapath.PeerName]datapath.Peer
 	needs   map[state.Key]*need
 }
 
@@ -69,6 +70,7 @@ func newDerivation() *derivation {
 	return &derivation{
 		bridges: map[datapath.BridgeName]datapath.Bridge{}, links: map[datapath.LinkName]datapath.Link{},
 		ports: map[datapath.PortName]datapath.Port{}, routes: map[datapath.RouteName]datapath.Route{},
+		peers: map[datapath.PeerName]datapath.Peer{},
 		needs: map[state.Key]*need{},
 	}
 }
@@ -114,6 +116,7 @@ func (d *derived) apply(s *state.Snapshot) {
 	d.n.links.derive(s.Revision, v.links)
 	d.n.ports.derive(s.Revision, v.ports)
 	d.n.routes.derive(s.Revision, v.routes)
+	d.n.peers.derive(s.Revision, v.peers)
 	d.mu.Lock()
 	for k, old := range d.needs {
 		if v.needs[k] == nil {

@@ -22,6 +22,7 @@ const (
 	podBridge   = "pods" + derivedMark + "bridge"
 	podHost     = "pods" + derivedMark + "host"
 	podSwitch   = "pods" + derivedMark + "switch"
+	podHere     = "pods" + derivedMark + "here"
 	podDefault4 = "pods" + derivedMark + "default4"
 	podDefault6 = "pods" + derivedMark + "default6"
 )
@@ -48,6 +49,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 	p.mtu = n.podMTU(s)
 	n.derived.podMTU = p.mtu
 	p.bridge()
+	p.here()
 	if n.opts.Devices.Host != "" && n.opts.Devices.Switch != "" {
 		p.link()
 		ports := state.PodPorts(n.opts.Devices.Host, n.opts.Devices.Switch)
@@ -91,6 +93,14 @@ func (p *podNetworks) bridge() {
 	}
 	p.v.bridges[podBridge] = b
 	p.shared = append(p.shared, rowRef{p.n.bridges, podBridge})
+}
+
+// here has the data plane know the pods' subnets: what comes in from there by an uplink is
+// forged.
+func (p *podNetworks) here() {
+	subnets := p.addresses(netip.Prefix.Addr)
+	p.v.peers[podHere] = datapath.Peer{Prefixes: subnets, Here: true}
+	p.shared = append(p.shared, rowRef{p.n.peers, podHere})
 }
 
 // link gives the host its addresses, and both ends of the link the MTU.

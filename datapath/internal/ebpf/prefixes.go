@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// What the headers define as numbers only: values of ll_peer_prefix.
+const (
+	peerIndexMask = 0xffff
+	prefixHere    = 0x10000 // PREFIX_F_HERE
+	prefixRouted  = 0x20000 // PREFIX_F_ROUTED
+)
+
+// putPrefixes enters the prefixes of a peer without a tunnel: what comes from there by an uplink
+// is told from what may come by tunnels alone. Those of this node's pods may not come in at all.
+func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
+	flag := uint32(prefixRouted)
+	if p.spec.Here {
+		flag = prefixHere
+	}
+	if p.index != 0 || p.owner != 0 && p.owner&^peerIndexMask != flag {
+		if err := o.clear(p); err != nil {
+			return err
+		}
+	}
+	if p.owner == 0 {
+		k, err := nameOfPeer(string(name), "")
+		if err != nil {
+			return err
+		}
+		index, err := o.newIndex()
+		if err != nil {
+			return err
+		}
+		if err := o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+		p.owner = index | flag
+	}
+	return o.setPrefixes(p)
+}
+
+// hasPrefixes reports whether the kernel has what was entered of a peer without a tunnel.
+func (o *overlay) hasPrefixes(p *peer) bool {
+	for prefix := range p.prefixes {
+		k := peerPrefixKeyOf(prefix)
+		if !o.isOwn(&k, p.owner) {
+			return false
+		}
+	}
+	return p.owner != 0
+}
+
+// deleteOwn deletes an entry unless it is another peer's by now.
+func (o *overlay) deleteOwn(table string, key any, index uint32) error {
+	var now uint32
+	there, err := lookup(o.d.maps[table], key, &now)
+	if err == nil && there && now == index {
+		err = ifThere(o.d.maps[table].Delete(key))
+	}
+	return err
+}
+
+// setPrefixes writes what is behind a peer. What was another's is this one's at once.
+func (o *overlay) setPrefixes(p *peer) error {
+	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
+	moved := false
+	for _, prefix := range p.spec.Prefixes {
+		wanted[prefix] = true
+		k := peerPrefixKeyOf(prefix)
+		if p.prefixes[prefix] && o.isOwn(&k, p.owner) {
+			continue
+		}
+		moved = true
+		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, p.owner, ebpf.UpdateAny); err != nil {
+			return tableError("peers", err)
+		}
+	}
+	for prefix := range p.prefixes {
+		if wanted[prefix] {
+			continue
+		}
+		moved = true
+		k := peerPrefixKeyOf(prefix)
+		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.owner); err != nil {
+			return err
+		}
+	}
+	p.prefixes = wanted
+	if !moved {
+		return nil
+	}
+	// What was let in from behind one peer may be another's now.
+	return errors.Join(o.setGate(), o.d.raiseEpoch(), o.forgetAllHops())
+}
+
+func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
+	var now uint32
+	there, err := lookup(o.d.maps[kernelMapLlPeerPrefix], k, &now)
+	return err == nil && there && now == index
+}
+
+// clear takes a peer out of force.
+func (o *overlay) clear(p *peer) error {
+	if p.owner == 0 {
+		return nil
+	}
+	for prefix := range p.prefixes {
+		k := peerPrefixKeyOf(prefix)
+		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.owner); err != nil {
+			return err
+		}
+	}
+	for id := range p.ids {
+		if err := o.deleteID(p, id); err != nil {
+			return err
+		}
+	}
+	clear(p.prefixes)
+	clear(p.ids)
+	index := p.owner & peerIndexMask
+	p.index, p.owner, p.entry = 0, 0, kernelPeer{}
+	return errors.Join(o.setGate(), o.release(index))
+}
