@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package security
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// frame builds a UDP datagram as a frame.
+func udpFrame(eth testpkt.Ethernet, from, to netip.AddrPort, text string) []byte {
+	var ip testpkt.Layer = testpkt.IPv4{Source: from.Addr(), Destination: to.Addr()}
+	if from.Addr().Is6() {
+		ip = testpkt.IPv6{Source: from.Addr(), Destination: to.Addr()}
+	}
+	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text))
+}
+
+// TestS13UplinkSources has a host of the LAN send with the addresses of pods, of their gateway and
+// of pods behind tunnels.
+func TestS13UplinkSources(t *testing.T) {
+	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "gre", over6: true, merged: true}} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s := newOverlaySite(t, kind)
+			a, b, v := s.pod(1, "a1"), s.pod(1, "b1"), s.pod(2, "v2")
+			w := s.host.Wire(t, "eth0")
+			eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
+			for family := range 2 {
+				to := netip.AddrPortFrom(a.addr[family], forgedPort)
+				h := a.listen(t, to)
+				before := s.nodes[0].drops("uplink_source")
+				for who, from := range map[string]netip.Addr{
+					"another pod": b.addr[family], "the gateway": s.inPods(1, 1, family), "no pod's": s.inPods(1, 99, family),
+					"a pod of node 2": v.addr[family], "a pod of node 3": s.inPods(3, 9, family),
+				} {
+					w.Send(t, udpFrame(eth, netip.AddrPortFrom(from, 5353), to, "FORGED as "+who))
+				}
+				h.until(t, "genuine", func() { sendUDP(t, s.host, to, []byte("genuine")) })
+				h.until(t, "by the tunnel", func() { sendUDP(t, v.NS, to, []byte("by the tunnel")) })
+				h.none(t)
+				if got := s.nodes[0].drops("uplink_source") - before; got != 5 {
+					t.Errorf("uplink_source %d, want 5", got)
+				}
+			}
+		})
+	}
+}
+
+// TestS14Loopback has a host of the LAN, and a pod, send to a host port of the loopback, and from
+// addresses of it.
+func TestS14Loopback(t *testing.T) {
+	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
+	a, b := s.pod(1, "a1"), s.pod(1, "b1")
+	s.nodes[0].Apply(fmt.Sprintf("kind: NAT\nname: port\nspec: {type: dnat, match: {destination: 127.0.0.1, protocol: udp, ports: 9999}, to: {addresses: %q, ports: %d}}",
+		a.addr[0], forgedPort))
+	to := netip.AddrPortFrom(a.addr[0], forgedPort)
+	h := a.listen(t, to)
+	w := s.host.Wire(t, "eth0")
+	eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
+	host, pod := netip.MustParseAddrPort("192.0.2.77:5353"), netip.AddrPortFrom(b.addr[0], 5353)
+	port := netip.MustParseAddrPort("127.0.0.1:9999")
+	mapped := func(p netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom16(p.Addr().As16()), p.Port())
+	}
+	w.Send(t, udpFrame(eth, host, port, "FORGED to the loopback, by the LAN"))
+	w.Send(t, udpFrame(eth, netip.MustParseAddrPort("127.0.0.1:5353"), to, "FORGED from the loopback, by the LAN"))
+	w.Send(t, udpFrame(eth, netip.MustParseAddrPort("[2001:db8:2::77]:5353"), netip.MustParseAddrPort("[::1]:9999"), "FORGED to ::1"))
+	w.Send(t, udpFrame(eth, mapped(host), mapped(port), "FORGED to the mapped loopback"))
+	inside := b.Wire(t, "eth0")
+	inside.Send(t, udpFrame(testpkt.Ethernet{Source: b.MAC(t, "eth0"), Destination: s.gatewayMAC(t, b)}, pod, port, "FORGED to the loopback, by a pod"))
+	h.until(t, "by the node", func() { sendUDP(t, s.nodes[0].ns, port, []byte("by the node")) })
+	h.none(t)
+	if got := s.nodes[0].drops("loopback"); got != 5 {
+		t.Errorf("loopback %d, want 5", got)
+	}
+}
+
+// gatewayMAC is the address of a pod's gateway on its link.
+func (s *overlaySite) gatewayMAC(t *testing.T, p *overlayPod) (mac [6]byte) {
+	t.Helper()
+	sendUDP(t, p.NS, netip.MustParseAddrPort("192.0.2.77:9"), []byte("who is the gateway?"))
+	testnet.Eventually(t, 10*time.Second, "the gateway answers", func() bool {
+		_, rest, ok := strings.Cut(p.Run(t, "ip", "neigh", "show", "10.76.1.1"), "lladdr ")
+		if !ok {
+			return false
+		}
+		m, err := net.ParseMAC(strings.Fields(rest)[0])
+		return err == nil && copy(mac[:], m) == len(mac)
+	})
+	return mac
+}
+
+// TestS6ICMPErrors has a host of the LAN, which rules let speak to one pod, send ICMP errors about
+// that to another one.
+func TestS6ICMPErrors(t *testing.T) {
+	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
+	a, b := s.pod(1, "a1"), s.pod(1, "b1")
+	s.nodes[0].Apply(fmt.Sprintf(`kind: FirewallRule
+name: allow
+spec: {action: allow, priority: 10, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [%q, %q]}}
+---
+kind: FirewallRule
+name: deny
+spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [10.76.1.0/24, "fd76:1::/64"]}}`, a.addr[0], a.addr[1]))
+	w, seen := s.host.Wire(t, "eth0"), b.Wire(t, "eth0")
+	own := a.Wire(t, "eth0")
+	eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
+	for family, host := range []netip.Addr{netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8:2::77")} {
+		at := netip.AddrPortFrom(a.addr[family], forgedPort)
+		h := a.listen(t, at)
+		from := s.host.ListenUDP(t, netip.AddrPortFrom(host, 40000).String())
+		h.until(t, "hello", func() { _, _ = from.WriteToUDPAddrPort([]byte("hello"), at) })
+		if _, err := h.WriteToUDPAddrPort([]byte("answer"), netip.AddrPortFrom(host, 40000)); err != nil {
+			t.Fatal(err)
+		}
+		quoted := udpFrame(testpkt.Ethernet{}, at, netip.AddrPortFrom(host, 40000), "FORGED in an error")[14:]
+		send := func(to netip.Addr) {
+			var ip testpkt.Layer = testpkt.IPv4{Source: host, Destination: to}
+			e := testpkt.ICMP{Type: 3, Code: 3}
+			if to.Is6() {
+				ip, e = testpkt.IPv6{Source: host, Destination: to}, testpkt.ICMP{V6: true, Type: 1, Code: 4}
+			}
+			w.Send(t, testpkt.Build(eth, ip, e, testpkt.Payload(quoted)))
+		}
+		isError := func(frame []byte) bool {
+			p := testpkt.Parse(frame)
+			proto := p.Protocol()
+			return (proto == 1 || proto == 58) && strings.Contains(string(frame), "FORGED in an error")
+		}
+		send(b.addr[family])
+		own.Await(t, 20*time.Second, "the error at the pod that it is about", func(frame []byte) bool {
+			if isError(frame) {
+				return true
+			}
+			send(a.addr[family])
+			return false
+		})
+		for _, frame := range seen.Frames() {
+			if isError(frame) {
+				t.Errorf("another pod got %s", testpkt.Parse(frame))
+			}
+		}
+	}
+}
+
+// TestS9PathMTU has a pod and a host of the LAN say, by ICMP errors, that packets from one node to
+// another are too large.
+func TestS9PathMTU(t *testing.T) {
+	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true}, {tunnel: "gre"}} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s := newOverlaySite(t, kind)
+			a, v := s.pod(1, "a1"), s.pod(2, "v2")
+			from, to := netip.AddrPortFrom(v.addr[0], 5353), netip.AddrPortFrom(a.addr[0], forgedPort)
+			quoted := s.outer(testpkt.Ethernet{}, s.underlay(2), s.underlay(1), s.encapsulated(from, to, "what was too large"))[14:]
+			e := testpkt.Build(testpkt.FragmentationNeeded(1300), testpkt.Payload(quoted))
+			network := "ip4:icmp"
+			if s.over6 {
+				network, e = "ip6:ipv6-icmp", testpkt.Build(testpkt.ICMP{V6: true, Type: 2, Seq: 1300}, testpkt.Payload(quoted))
+			}
+			senders := map[string]*testnet.NS{"a pod": a.NS}
+			if kind.port() != 0 { // GRE has nothing that only the path knows
+				senders["a host of the LAN"] = s.host
+			}
+			h := a.listen(t, to)
+			for who, ns := range senders {
+				var c net.Conn
+				ns.Do(t, func() (err error) {
+					c, err = net.Dial(network, s.underlay(2).String())
+					return err
+				})
+				for range 3 {
+					if _, err := c.Write(e); err != nil {
+						t.Logf("%s: %v", who, err)
+					}
+				}
+				c.Close()
+				h.until(t, "after "+who, func() { sendUDP(t, v.NS, to, []byte("after "+who)) })
+				h.until(t, "and more after "+who, func() { sendUDP(t, v.NS, to, []byte("and more after "+who)) })
+				if out := s.nodes[1].LLCLI("get", "peer", "node1", "-o", "yaml"); strings.Contains(out, "1300") {
+					t.Errorf("node 2 believes %s:\n%s", who, out)
+				}
+			}
+		})
+	}
+}
