@@ -84,6 +84,14 @@ var (
 			"the same as for no_service"},
 		{"ending", "its connection had been idle for too long and was being deleted at that very moment",
 			"nothing: the next packet opens the connection anew"},
+		{"tunnel_forged", "it was for the tunnel end of a Peer, and this node did not encapsulate it: a pod or another host sent it, or an ICMP error about such a packet",
+			"llcli events drops names the sender: see what runs there"},
+		{"tunnel_port", "it came in by a Tunnel with the address of a Peer, on a device that is no uplink and does not lead to that Peer",
+			"if the underlay has several paths, set role: uplink on their Interfaces; else see who sends it"},
+		{"uplink_source", "it came in by an uplink outside of Tunnels, with the address of a pod of this node or behind a Peer with a Tunnel",
+			"llcli events drops names the sender; if the underlay is to route pods, remove tunnel from the Peer"},
+		{"loopback", "it came in by a device, from or to an address of the loopback",
+			"llcli events drops names the device: see who sends it"},
 	}}
 	verdictWords = vocabulary{"VERDICT", []word{
 		{"tracked", "redirected from port to port in one look-up: the fast path", ""},
