@@ -322,7 +322,7 @@ type kernelPeer struct {
 	ReturnIfindex   uint32
 	OutIfindex      uint32
 	HeaderLen       uint32
-	Pad             uint32
+	Seed            uint32
 	Header          [96]uint8
 }
 
@@ -521,9 +521,11 @@ type kernelTunnel struct {
 }
 
 type kernelTunnelGate struct {
-	_    structs.HostLayout
-	Port [8]uint16
-	Gre  uint32
+	_      structs.HostLayout
+	Port   [8]uint16
+	Gre    uint32
+	Inside uint32
+	Seed   uint32
 }
 
 type kernelTunnelKey struct {
