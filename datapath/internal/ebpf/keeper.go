@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,24 +78,11 @@ func (k *keeper) run() {
 		}
 		if k.detached() {
 			k.d.signal()
-			// What is wrong with it is reported by the upkeep.
-			_ = k.d.followLoopback()
 		}
+		// What is wrong with these is reported by the upkeep.
+		_ = errors.Join(k.d.renewSwitch(), k.d.followLoopback())
 		k.keepPins()
 	}
-}
-
-// detached reports whether another program detached a link.
-func (k *keeper) detached() bool {
-	p := k.d.ports
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, t := range p.byName {
-		if t.ifindex != 0 && t.lost() != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // keepPins restores what is missing, and reports once what it cannot restore.
@@ -232,6 +218,13 @@ func (k *keeper) keepPorts() (restored int, err error) {
 	return restored, err
 }
 
+// repaired counts what others restored.
+func (k *keeper) repaired(n int) {
+	if k != nil {
+		k.repairs.Add(uint64(n))
+	}
+}
+
 // mend pins what a port lacks in its folder, and counts it.
 func (k *keeper) mend(t *port, folder string) error {
 	k.mu.Lock()
@@ -312,35 +305,6 @@ func (k *keeper) forget(folder string) {
 	delete(k.notes, folder)
 }
 
-// pinned reports whether all hooks of a port have their pins.
-func (t *port) pinned() bool {
-	for _, h := range t.hooks {
-		pin := ""
-		switch h := h.(type) {
-		case *tcx:
-			pin = h.pin
-		case *xdp:
-			pin = h.pin
-		case *filter:
-			pin = h.pin()
-		}
-		if _, err := os.Lstat(pin); errors.Is(err, fs.ErrNotExist) {
-			return false
-		}
-	}
-	return true
-}
-
-// lost returns a hook whose link another program detached, or nil.
-func (t *port) lost() hook {
-	for _, h := range t.hooks {
-		if l, ok := h.(interface{ inPlace() bool }); ok && !l.inPlace() {
-			return h
-		}
-	}
-	return nil
-}
-
 // unchanged reports whether a folder of pins is as it was when it was complete. k.mu is held.
 func (k *keeper) unchanged(folder string) bool {
 	id, err := folderOf(folder)
@@ -370,52 +334,4 @@ func inodeOf(path string) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	return st.Ino, err
-}
-
-// problems says what is missing now, whether or not it can be restored.
-func (k *keeper) problems() (found []string) {
-	if k == nil {
-		return nil
-	}
-	p := k.d.ports
-	p.mu.RLock()
-	k.mu.Lock()
-	missing, err := k.missingMaps(), k.err
-	var unpinned, detached []string
-	for name, t := range p.byName {
-		if len(t.hooks) == 0 || t.ifindex == 0 {
-			continue
-		}
-		if h := t.lost(); h != nil {
-			detached = append(detached, fmt.Sprintf("%s of %s", h.name(), describe(name)))
-		} else if !t.pinned() || len(k.lacking(p.folder(t.zone, name))) > 0 {
-			unpinned = append(unpinned, describe(name))
-		}
-	}
-	k.mu.Unlock()
-	p.mu.RUnlock()
-	switch {
-	case err != nil:
-		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses what they hold: %v", k.d.dir, err))
-	case len(missing) > 0:
-		found = append(found, fmt.Sprintf("pins of %d maps in %s were deleted by another program, %s among them; they are being restored", len(missing), k.d.dir, missing[0]))
-	}
-	if err == nil && len(unpinned) > 0 {
-		slices.Sort(unpinned)
-		found = append(found, "pins of programs were deleted by another program and are being restored: "+someOf(unpinned))
-	}
-	if len(detached) > 0 {
-		slices.Sort(detached)
-		found = append(found, "programs were detached by another program and are being attached again: "+someOf(detached))
-	}
-	return found
-}
-
-// someOf joins the first few of what may be many.
-func someOf(all []string) string {
-	const most = 5
-	if len(all) <= most {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }

@@ -83,8 +83,9 @@ func (p *ports) holdLoopback(wanted bool) error {
 		}
 	}
 	p.d.onLoopback.Store(true)
-	err = acceptOwn(z, folder)
+	repaired, err := acceptOwn(z, folder)
 	p.d.keeper.noted(folder)
+	p.d.keeper.repaired(repaired)
 	return err
 }
 
@@ -114,7 +115,7 @@ var ownSettings = []struct {
 // loopback, one of the loopback itself included, as it does of itself with those that never
 // left it: answers of services to the host, by one of its own addresses. What was not so
 // before is noted in folder.
-func acceptOwn(z *zone, folder string) error {
+func acceptOwn(z *zone, folder string) (repaired int, err error) {
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
 		var before []byte
@@ -123,19 +124,22 @@ func acceptOwn(z *zone, folder string) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return repaired, err
 		}
 		if strings.TrimSpace(string(before)) != "0" {
 			continue
 		}
+		if _, err := os.Lstat(filepath.Join(folder, s.name)); err == nil {
+			repaired++ // we had set it before
+		}
 		if err := pinClone(z.egress, filepath.Join(folder, s.name)); err != nil {
-			return err
+			return repaired, err
 		}
 		if err := z.setOwn(s.name, s.conf, 1); err != nil {
-			return err
+			return repaired, err
 		}
 	}
-	return nil
+	return repaired, nil
 }
 
 // refuseOwn makes the settings be again what acceptOwn found, by what it noted in folder.
