@@ -31,6 +31,8 @@ type Network interface {
 	// Maintain repairs the network namespace of the switch and the link between it
 	// and the host where somebody deleted them. The daemon calls it about once a second.
 	Maintain(ctx context.Context) error
+	// Repairs returns how often what is no row's was repaired after another program changed it.
+	Repairs() uint64
 	// Changed is signalled when something that is ours was changed by a stranger.
 	Changed() <-chan struct{}
 	// Closer lets go and leaves everything as it is.

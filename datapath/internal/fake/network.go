@@ -100,6 +100,9 @@ func (n *Network) Maintain(context.Context) error {
 	return nil
 }
 
+// Repairs implements [datapath.Network].
+func (n *Network) Repairs() uint64 { return 0 }
+
 // Changed implements [datapath.Network].
 func (n *Network) Changed() <-chan struct{} { return n.changed }
 

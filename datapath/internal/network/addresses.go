@@ -19,8 +19,8 @@ import (
 // ifaProto is IFA_PROTO: who set an address. Kernels before 5.18 ignore it.
 const ifaProto = 11
 
-// addressUpdate brings the addresses of a device to what is wanted. One that a stranger
-// set is left alone, and does as well.
+// addressUpdate brings the addresses of a device to what is wanted, and those that are ours have
+// their connected routes. An address that another program set is left alone, and does as well.
 type addressUpdate struct {
 	s      *space
 	link   netlink.Link
@@ -50,8 +50,11 @@ func (u *addressUpdate) run() error {
 		}
 	}
 	for _, p := range u.wanted {
+		u.s.noteConnected(p)
 		if !slices.Contains(now, p) {
 			problems = append(problems, u.change("add address "+p.String(), func() error { return u.add(p) }))
+		} else if slices.Contains(*u.ours, p.String()) {
+			problems = append(problems, u.connect(p))
 		}
 	}
 	return errors.Join(problems...)

@@ -92,13 +92,14 @@ func (n *Network) makeSwitch() error {
 }
 
 // MakeSwitch makes the network namespace of the switch, by the name that ip netns
-// knows it by; one that is there is left as it is.
+// knows it by. Of one that exists, and that we made, it restores the sysctls; another one is left
+// as it is.
 func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil
 	}
 	if _, there := namedID(cfg.SwitchNamespace); there {
-		return nil
+		return restoreSysctls(cfg)
 	}
 	path := filepath.Join(netnsDir, cfg.SwitchNamespace)
 	err := prepareNetnsDir()
@@ -200,13 +201,7 @@ func furnish(cfg datapath.Config) error {
 	if err := errors.Join(nl.LinkSetAlias(lo, mark(cfg)), nl.LinkSetUp(lo)); err != nil {
 		return err
 	}
-	for name, value := range switchSysctls {
-		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
-			return err
-		}
-	}
-	return nil
+	return setSysctls()
 }
 
 // madeByUs says whether the namespace is one that this instance made.

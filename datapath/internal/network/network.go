@@ -17,6 +17,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -42,13 +43,15 @@ type Network struct {
 	endpoints *endpoints
 	tunnels   *tunnels
 	signals   *signals
+	repairs   atomic.Uint64 // of what is no row's
 
-	mu    sync.Mutex // of the following
-	host  *space
-	sw    *space          // of the switch; nil: not there, or nobody needs it
-	ports map[string]bool // that want the switch to be there
-	asked time.Time
-	tends string // what is wrong with the link between host and switch; told once
+	mu     sync.Mutex // of the following
+	host   *space
+	sw     *space          // of the switch; nil: not there, or nobody needs it
+	ports  map[string]bool // that want the switch to be there
+	asked  time.Time
+	linked bool   // the link between host and switch existed in this run
+	tends  string // what is wrong with the link between host and switch; told once
 }
 
 var _ datapath.Network = (*Network)(nil)
@@ -117,8 +120,11 @@ func (n *Network) Maintain(context.Context) error {
 	if err != nil || !needed {
 		return err
 	}
-	return n.tendLink(s)
+	return errors.Join(n.tendLink(s), n.tendSysctls(s))
 }
+
+// Repairs implements [datapath.Network].
+func (n *Network) Repairs() uint64 { return n.repairs.Load() }
 
 // needsSwitch says whether an object wants the switch to be there. n.mu is held.
 func (n *Network) needsSwitch() bool {

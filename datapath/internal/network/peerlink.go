@@ -3,6 +3,7 @@
 package network
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,7 +40,8 @@ func (n *Network) ensureLink(s *space) error {
 		return err
 	}
 	if outer != nil && inner != nil && arePeers(outer, inner) {
-		return nil
+		n.linked = true
+		return errors.Join(n.tendEnd(n.host, outer), n.tendEnd(s, inner))
 	}
 	switch {
 	case outer != nil && !isOurs(n.cfg, outer):
@@ -61,6 +63,35 @@ func (n *Network) ensureLink(s *space) error {
 		}
 	}
 	return n.makeLink(s)
+}
+
+// tendEnd has one end of the link, if we made it, be as we made it.
+func (n *Network) tendEnd(s *space, end netlink.Link) error {
+	a := end.Attrs()
+	if !isOurs(n.cfg, end) {
+		return nil
+	}
+	changed := false
+	change := func(differs bool, set func() error) error {
+		if !differs {
+			return nil
+		}
+		changed = true
+		return set()
+	}
+	mac := macOf(n.cfg, a.Name)
+	err := errors.Join(
+		change(a.Alias != mark(n.cfg), func() error { return s.nl.LinkSetAlias(end, mark(n.cfg)) }),
+		change(!bytes.Equal(a.HardwareAddr, mac), func() error { return s.nl.LinkSetHardwareAddr(end, mac) }),
+		change(!isUp(end), func() error { return s.nl.LinkSetUp(end) }))
+	if err != nil {
+		return fmt.Errorf("restore device %q, which another program changed: %w", a.Name, err)
+	}
+	if changed {
+		n.repairs.Add(1)
+		n.log.Warn("a device of the link between host and switch was changed by another program and is restored", slog.String("device", a.Name))
+	}
+	return nil
 }
 
 // arePeers says whether a and b are the two ends of one veth.
@@ -95,6 +126,10 @@ func (n *Network) makeLink(s *space) error {
 	if err != nil {
 		return fmt.Errorf("%s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
 	}
+	if n.linked {
+		n.repairs.Add(1) // another program deleted it
+	}
+	n.linked = true
 	n.log.Info("link between host and switch made",
 		slog.String("host_device", n.cfg.HostDevice), slog.String("switch_device", n.cfg.SwitchDevice))
 	return nil

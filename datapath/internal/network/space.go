@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -32,6 +33,8 @@ type space struct {
 	strict *netlink.Handle // has the kernel choose what it lists; not for devices
 	raw    *nl.SocketHandle
 	done   chan struct{} // closed when nobody watches it any more
+
+	connected sync.Map // prefixes that routes of our addresses lead to
 
 	users   int  // who work on it now; of Network.mu, as dropped
 	dropped bool // closed with the last of them

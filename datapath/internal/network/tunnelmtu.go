@@ -17,6 +17,7 @@ import (
 const (
 	defaultMTU = 1500 // of an underlay that is not known yet
 	keepMTU    = time.Second
+	minMTU6    = 1280 // with a smaller one, a device has no IPv6
 )
 
 // adopt has the device of an earlier run keep its MTU until the peers are told, one after the
@@ -66,6 +67,11 @@ func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunn
 		}
 		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
 			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
+		}
+		if end.Attrs().MTU < minMTU6 { // IPv6 comes back to the device, with an address
+			if err := addressless(s, end); err != nil {
+				return false, fmt.Errorf("device %q: %w", end.Attrs().Name, err)
+			}
 		}
 	}
 	t.mu.Lock()

@@ -10,6 +10,8 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,8 +129,13 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 // ensure has the device and its other end be there.
 func (t *tunnels) ensure(s *space, device string) error {
 	outer, inner, err := s.ends(device)
-	if err != nil || outer != nil && inner != nil && arePeers(outer, inner) && isUp(outer) && isUp(inner) && isOurs(t.n.cfg, outer) {
+	if err != nil {
 		return err
+	}
+	if outer != nil && inner != nil {
+		if whole, err := t.whole(s, outer, inner); whole || err != nil {
+			return err
+		}
 	}
 	for i, end := range []netlink.Link{outer, inner} {
 		if end == nil {
@@ -136,7 +143,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		}
 		// As make makes them: others of ours, and of strangers, have other MACs.
 		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
-		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) {
+		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) && end.Attrs().Alias != mark(t.n.cfg) {
 			return fmt.Errorf("%s is there and no tunnel's: remove it, or give the tunnel another device", end.Attrs().Name)
 		}
 	}
@@ -156,15 +163,52 @@ func (t *tunnels) ensure(s *space, device string) error {
 		}
 	}
 	return errors.Join(s.nl.LinkSetAlias(outer, mark(t.n.cfg)), s.nl.LinkSetAlias(inner, mark(t.n.cfg)),
+		s.nl.LinkSetHardwareAddr(outer, tunnelMAC), s.nl.LinkSetHardwareAddr(inner, macOf(t.n.cfg, device+endSuffix)),
 		s.nl.LinkSetARPOff(outer), s.nl.LinkSetARPOff(inner), addressless(s, outer), addressless(s, inner),
 		s.nl.LinkSetUp(inner), s.nl.LinkSetUp(outer))
 }
 
-// addressless keeps a device from having an address of IPv6 that nobody gave it.
+// whole reports whether both ends of a tunnel's device are as ensure makes them.
+func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
+	if !arePeers(outer, inner) {
+		return false, nil
+	}
+	for _, end := range []netlink.Link{outer, inner} {
+		a := end.Attrs()
+		mac := tunnelMAC
+		if end == inner {
+			mac = macOf(t.n.cfg, a.Name)
+		}
+		if !isUp(end) || a.Alias != mark(t.n.cfg) || a.RawFlags&unix.IFF_NOARP == 0 || !bytes.Equal(a.HardwareAddr, mac) {
+			return false, nil
+		}
+		local, err := s.linkLocal(end)
+		if err != nil || len(local) > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// linkLocal returns the addresses that the kernel gave a device by itself.
+func (s *space) linkLocal(l netlink.Link) ([]netip.Prefix, error) {
+	all, err := s.addresses(l)
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() }), err
+}
+
+// addressless keeps a device from having an address of IPv6 that nobody gave it. The kernel
+// forgets the mode where an MTU below 1280 takes IPv6 off the device.
 func addressless(s *space, l netlink.Link) error {
 	err := s.nl.LinkSetIP6AddrGenMode(l, addrGenNone)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // a kernel without IPv6
+	}
+	local, e := s.linkLocal(l)
+	err = errors.Join(err, e)
+	for _, p := range local {
+		if e := s.removeAddress(l.Attrs().Index, p); e != nil && !isGone(e) {
+			err = errors.Join(err, e)
+		}
 	}
 	return err
 }
@@ -247,7 +291,10 @@ func (t *tunnels) Verify(_ context.Context, name datapath.TunnelName) (bool, err
 	}
 	defer t.n.done(s)
 	outer, inner, err := s.ends(value.Device)
-	if err != nil || outer == nil || inner == nil || !arePeers(outer, inner) || !isUp(outer) || !isUp(inner) || !isOurs(t.n.cfg, outer) {
+	if err != nil || outer == nil || inner == nil {
+		return false, err
+	}
+	if whole, err := t.whole(s, outer, inner); !whole || err != nil {
 		return false, err
 	}
 	return t.setMTU(s, name, value, true)

@@ -145,7 +145,7 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 				n.signals.raise()
 			}
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-			if n.routes.concerns(s, m) || s.host && n.tunnels.count() > 0 && isForeign(m) {
+			if n.routes.concerns(s, m) || s.connects(m) || s.host && n.tunnels.count() > 0 && isForeign(m) {
 				n.signals.raise()
 			}
 		}

@@ -109,9 +109,9 @@ func New(o Options) *Node {
 		world:    make(chan struct{}, 1),
 		took:     make(chan struct{}),
 	}
-	n.upkeep = upkeep{log: o.Log, maintain: []func(context.Context) error{o.Plane.Maintain}}
+	n.upkeep = upkeep{log: o.Log, chores: []chore{{o.Plane.Maintain, upkeepInterval}}}
 	if o.Network != nil {
-		n.upkeep.maintain = append(n.upkeep.maintain, o.Network.Maintain)
+		n.upkeep.chores = append(n.upkeep.chores, chore{o.Network.Maintain, networkInterval})
 	}
 	n.checker = health.New(n.healthTurned)
 	n.derived = newDerived(n)
@@ -359,6 +359,9 @@ func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
 func (n *Node) Repairs() (count uint64) {
 	for _, p := range n.parts {
 		count += p.Repairs()
+	}
+	if n.opts.Network != nil {
+		count += n.opts.Network.Repairs()
 	}
 	return count + n.opts.Plane.Telemetry().Repairs()
 }

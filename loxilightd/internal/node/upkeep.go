@@ -10,20 +10,40 @@ import (
 	"time"
 )
 
-// upkeepInterval is how often a data plane wants to be looked after.
-const upkeepInterval = time.Second
+// upkeepInterval is how often a data plane wants to be looked after, and networkInterval how
+// often the network does, which repairs what the kernel does not notify of.
+const (
+	upkeepInterval  = time.Second
+	networkInterval = 500 * time.Millisecond
+)
+
+// chore is one thing that is done again and again.
+type chore struct {
+	do    func(context.Context) error
+	every time.Duration
+}
 
 // upkeep has the data plane look after itself, and remembers how that went.
 type upkeep struct {
-	maintain []func(context.Context) error
-	log      *slog.Logger
+	chores []chore
+	log    *slog.Logger
 
-	mu  sync.Mutex
-	err error // of the last time
+	mu   sync.Mutex
+	errs map[int]error // of the last time, by the index of the chore
+	err  error         // all of them
 }
 
 func (u *upkeep) run(ctx context.Context) {
-	ticker := time.NewTicker(upkeepInterval)
+	var all sync.WaitGroup
+	for i := range u.chores {
+		all.Go(func() { u.repeat(ctx, i) })
+	}
+	all.Wait()
+}
+
+// repeat does one chore until ctx ends.
+func (u *upkeep) repeat(ctx context.Context, i int) {
+	ticker := time.NewTicker(u.chores[i].every)
 	defer ticker.Stop()
 	for {
 		select {
@@ -31,21 +51,26 @@ func (u *upkeep) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		var err error
-		for _, maintain := range u.maintain {
-			err = errors.Join(err, maintain(ctx))
-		}
+		err := u.chores[i].do(ctx)
 		if ctx.Err() == nil {
-			u.note(err)
+			u.note(i, err)
 		}
 	}
 }
 
 // note says once that something is wrong, and once that it is not any more.
-func (u *upkeep) note(err error) {
+func (u *upkeep) note(i int, of error) {
 	u.mu.Lock()
+	if u.errs == nil {
+		u.errs = map[int]error{}
+	}
+	u.errs[i] = of
 	before := u.err
-	u.err = err
+	u.err = nil
+	for i := range u.chores {
+		u.err = errors.Join(u.err, u.errs[i])
+	}
+	err := u.err
 	u.mu.Unlock()
 	switch {
 	case err != nil && before == nil:

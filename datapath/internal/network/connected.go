@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/dump"
+)
+
+// prefixMetric6 is that of the routes which the kernel makes for addresses of IPv6.
+const prefixMetric6 = 256
+
+// connectedRoutes returns the routes that the kernel makes for an address and that we restore:
+// the connected route to its network, and of IPv4 the one that delivers packets to the address.
+func connectedRoutes(index int, p netip.Prefix) []*netlink.Route {
+	whole := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+	network := &netlink.Route{
+		LinkIndex: index, Dst: ipNet(p.Masked()), Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST, Protocol: unix.RTPROT_KERNEL,
+	}
+	local := &netlink.Route{
+		LinkIndex: index, Dst: ipNet(whole), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL,
+	}
+	if p.Addr().Is4() {
+		network.Scope, network.Src = netlink.SCOPE_LINK, p.Addr().AsSlice()
+		local.Scope, local.Src = netlink.SCOPE_HOST, p.Addr().AsSlice()
+	} else {
+		network.Priority = prefixMetric6
+	}
+	switch {
+	case p.Addr().Is6() && p.Bits() == p.Addr().BitLen():
+		return nil
+	case p.Addr().Is6():
+		return []*netlink.Route{network}
+	case p.Bits() == p.Addr().BitLen():
+		return []*netlink.Route{local}
+	}
+	return []*netlink.Route{local, network}
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// connect has the connected routes of an address of ours exist, which the device has for some
+// time. The kernel makes them with the address, and not again where another program deletes them.
+func (u *addressUpdate) connect(p netip.Prefix) error {
+	a := u.link.Attrs()
+	if a.Flags&net.FlagUp == 0 || p.Addr().Is6() && a.Flags&net.FlagRunning == 0 {
+		return nil // the kernel makes them when it is up
+	}
+	var problems []error
+	for _, wanted := range connectedRoutes(a.Index, p) {
+		there, err := u.s.has(wanted)
+		if err != nil || there {
+			problems = append(problems, err)
+			continue
+		}
+		problems = append(problems, u.change("add connected route "+wanted.Dst.String(), func() error { return u.s.addConnected(wanted) }))
+	}
+	return errors.Join(problems...)
+}
+
+// has reports whether a device has a route to the same destination without a gateway, of
+// whatever protocol and metric.
+func (s *space) has(wanted *netlink.Route) (bool, error) {
+	list, err := s.routesTo(wanted)
+	for i := range list {
+		r := &list[i]
+		if r.LinkIndex == wanted.LinkIndex && r.Gw == nil && r.Via == nil && r.Type == wanted.Type {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// routesTo returns the routes of a table to the same destination.
+func (s *space) routesTo(wanted *netlink.Route) ([]netlink.Route, error) {
+	family := netlink.FAMILY_V4
+	if wanted.Dst.IP.To4() == nil {
+		family = netlink.FAMILY_V6
+	}
+	list, err := dump.Retry(func() ([]netlink.Route, error) {
+		return s.strict.RouteListFiltered(family, &netlink.Route{Table: wanted.Table}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	to := wanted.Dst.String()
+	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Dst == nil || r.Dst.String() != to }), nil
+}
+
+// addConnected adds a connected route as the kernel does: behind one of another device.
+func (s *space) addConnected(wanted *netlink.Route) error {
+	err := s.nl.RouteAdd(wanted)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	list, e := s.routesTo(wanted)
+	for i := range list {
+		if list[i].Protocol != unix.RTPROT_KERNEL {
+			return fmt.Errorf("another program has a route to %s in its place: remove that (ip route del %s)", wanted.Dst, wanted.Dst)
+		}
+	}
+	if e != nil {
+		return e
+	}
+	return s.nl.RouteAppend(wanted)
+}
+
+// connects reports whether a message is about a route that one of our addresses needs, and that
+// is deleted or replaced.
+func (s *space) connects(m syscall.NetlinkMessage) bool {
+	if len(m.Data) < unix.SizeofRtMsg {
+		return false
+	}
+	x := nl.DeserializeRtMsg(m.Data)
+	if m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE == 0 || x.Flags&unix.RTM_F_CLONED != 0 {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(m.Data[x.Len():])
+	if err != nil {
+		return false
+	}
+	key, ok := keyOfMessage(x, attrs)
+	if !ok {
+		return false
+	}
+	_, ours := s.connected.Load(key.Prefix)
+	return ours
+}
+
+// noteConnected notes what connects reports of.
+func (s *space) noteConnected(p netip.Prefix) {
+	s.connected.Store(p.Masked(), true)
+	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)
+}

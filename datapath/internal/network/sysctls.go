@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// tendSysctls has the sysctls of a namespace that we made be as we made them. n.mu is held.
+func (n *Network) tendSysctls(s *space) error {
+	made, err := madeByUs(n.cfg, s)
+	if err != nil || !made {
+		return err // in one that existed before, they are the operator's
+	}
+	var changed []string
+	err = s.enter(func() (err error) {
+		if changed = changedSysctls(); len(changed) > 0 {
+			err = setSysctls()
+		}
+		return err
+	})
+	if len(changed) == 0 {
+		return err
+	}
+	list := strings.Join(changed, ", ")
+	if err == nil {
+		n.repairs.Add(uint64(len(changed)))
+		n.log.Warn("sysctls of the switch were changed by another program and are restored", slog.String("sysctls", list))
+		return nil
+	}
+	// In the sandbox of the unit /proc/sys is read-only: the unit that makes the namespace sets
+	// them, too.
+	if n.cfg.MakeSwitch != nil && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) && time.Since(n.asked) > askPause {
+		n.asked = time.Now()
+		err = errors.Join(err, n.cfg.MakeSwitch())
+	}
+	return fmt.Errorf("another program changed %s in network namespace %q, so that the switch may not forward: set it back (ip netns exec %s sysctl -w %s): %w",
+		list, n.cfg.SwitchNamespace, n.cfg.SwitchNamespace, strings.Join(changed, " "), err)
+}
+
+// changedSysctls returns what the namespace of the thread should have and does not.
+func changedSysctls() (changed []string) {
+	for _, name := range slices.Sorted(maps.Keys(switchSysctls)) {
+		value, err := os.ReadFile("/proc/sys/" + name)
+		if err == nil && strings.TrimSpace(string(value)) != switchSysctls[name] {
+			changed = append(changed, strings.ReplaceAll(name, "/", ".")+"="+switchSysctls[name])
+		}
+	}
+	return changed
+}
+
+// setSysctls sets them in the namespace of the thread, those that differ.
+func setSysctls() error {
+	for name, value := range switchSysctls {
+		path := "/proc/sys/" + name
+		if now, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(now)) == value {
+			continue // writing forwarding makes the kernel go over all devices
+		}
+		err := os.WriteFile(path, []byte(value), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreSysctls sets those of a namespace that exists, where we made it.
+func restoreSysctls(cfg datapath.Config) error {
+	s, err := openSpace(cfg.SwitchNamespace)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if made, err := madeByUs(cfg, s); err != nil || !made {
+		return err
+	}
+	return s.enter(setSysctls)
+}
+
+// enter calls f on a thread that is in the namespace.
+func (s *space) enter(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		if err := unix.Setns(int(s.ns), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
