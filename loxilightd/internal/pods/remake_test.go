@@ -94,11 +94,11 @@ func TestMissing(t *testing.T) {
 	if why("c1") != "" {
 		t.Errorf("its link is there, and %q", why("c1"))
 	}
-	netns := n.all()[0].Netns
+	gone := n.all()[0] // in no order
+	netns := gone.Netns
 	if err := os.Remove(netns); err != nil {
 		t.Fatal(err)
 	}
-	gone := n.all()[0]
 	if err := n.links.Delete(t.Context(), gone.Device); err != nil {
 		t.Fatal(err)
 	}
