@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model matrix deb check-deb
+.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model pauses matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -95,6 +95,11 @@ PARITY_ROUNDS ?= 100
 
 parity: setup ## the node beside the kernel's bridge and router for longer: PARITY_ROUNDS topologies for each test (root)
 	$(GO) test ./tests/parity -count=1 -timeout 2h -v -rounds $(PARITY_ROUNDS) -frames 20000
+
+PAUSING_FLOWS ?= 200000
+
+pauses: setup ## flows that pause for about their idle time, for longer: PAUSING_FLOWS of UDP for five minutes (root)
+	$(GO) test ./tests/e2e -run 'TestPauses$$' -count=1 -timeout 20m -v -pauses.flows $(PAUSING_FLOWS) -pauses.time 5m
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m
