@@ -200,7 +200,7 @@ track:
 	}
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(&p, w, ret);
-	if (ret == LL_PASS && p.fragment == FRAGMENT_FIRST && p.needs_first)
+	if (ret == LL_PASS && p.fragment == FRAGMENT_FIRST && p.needs_first && firewall_rules())
 		fragment_teach(&p);
 	if (ret == LL_NEXT)
 		ret = forward(&p, w);

@@ -138,6 +138,9 @@ func TestNotOurs(t *testing.T) {
 			p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 			for name, frame := range strangers(r, f, p) {
 				r.step(name, r.in, frame, actUnspec, frame)
+				if n := r.count(kernelMapLlFragment); n != 0 {
+					t.Errorf("%s: %d fragments", name, n)
+				}
 			}
 			r.counted(map[string]uint64{})
 			for _, table := range []string{kernelMapLlHalf4, kernelMapLlHalf6, kernelMapLlCt4, kernelMapLlCt6, kernelMapLlFragment} {
