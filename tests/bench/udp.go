@@ -45,9 +45,14 @@ func establish(r *rig, p place, f flows) error {
 		if answered, err = r.generator.sink.count(); err != nil {
 			return err
 		}
-		if answered >= uint64(f.connections) {
-			return r.receivers[p].echo(false)
+		if answered < uint64(f.connections) {
+			continue
 		}
+		// UDP is established when its client speaks again after the answer.
+		if _, err := r.generator.send(f.connections); err != nil {
+			return err
+		}
+		return r.receivers[p].echo(false)
 	}
 	return fmt.Errorf("%s: %d connections to %s, port %d: %d packets answered",
 		r.name, f.connections, f.target, f.port, answered)
