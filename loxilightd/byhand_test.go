@@ -137,7 +137,7 @@ func TestDocumentedRequests(t *testing.T) {
 		"ApplyParams": "apply", "ReplaceParams": "replace", "DeleteParams": "delete", "GetParams": "get", "ListParams": "list",
 		"ChangesParams": "changes", "ConnectionsListParams": "connections.list", "ConnectionsFlushParams": "connections.flush",
 		"CountersParams": "counters", "NetworkListParams": "network.list", "HistoryParams": "history", "RollbackParams": "rollback",
-		"ConfirmParams": "confirm", "CNIParams": "cni", "AddressesListParams": "addresses.list",
+		"ConfirmParams": "confirm", "CNIParams": "cni", "AddressesListParams": "addresses.list", "StatusParams": "status",
 	}
 	s := newSite(t)
 	s.run()

@@ -192,13 +192,16 @@ func TestDoctorOfMissingPrograms(t *testing.T) {
 	}
 }
 
-// TestDoctorPinsAgain: somebody removed all pins under a running daemon, whose
-// restart would begin with empty tables.
-func TestDoctorPinsAgain(t *testing.T) {
+// TestPinsAgain: another program removes all pins under a running daemon, which restores them:
+// a restart finds its tables.
+func TestPinsAgain(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.remove(p.pin("layout-1"))
-	eventually(t, func() bool { _, err := os.Stat(p.ports); return err == nil }) // the daemon mends its links
-	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_ct4", "pinned again")
+	eventually(t, func() bool {
+		status := p.status()
+		_, err := os.Stat(p.pin("layout-1/ll_ct4"))
+		return err == nil && status.Repairs > 0 && status.Health.State == "ok"
+	})
 	p.kill()
 	p.daemon = p.run()
 	if _, ok := p.get(api.KindService, "web"); !ok {

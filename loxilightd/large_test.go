@@ -125,10 +125,13 @@ func TestObjectLargerThanARequest(t *testing.T) {
 	}
 	rule := api.Object{Kind: api.KindFirewallRule, Name: "r", Spec: json.RawMessage(`{"action":"deny","match":{"source":"group:big"}}`)}
 	before := len(group(members).Spec)
-	objects := []api.Object{serviceObject("first", 1, "10.0.1.2:80"), group(members), rule, serviceObject("last", 2, "10.0.1.2:80")}
+	objects := []api.Object{
+		serviceObject("first", 1, "10.0.1.2:80"), group(members), rule, serviceObject("last", 2, "10.0.1.2:80"),
+		{Kind: api.KindInterface, Name: "lo", Spec: json.RawMessage(`{"device":"lo"}`)}, // the rule needs one
+	}
 	result, err := s.Apply(t.Context(), api.ApplyParams{Objects: objects, Change: api.Change{Wait: api.Duration(20 * time.Second)}})
-	if err != nil || before < 2<<20 || result.Revision != 1 || result.Summary[api.ActionCreated] != 4 {
-		t.Fatalf("%d bytes: %+v, %v; want four created", before, result, err)
+	if err != nil || before < 2<<20 || result.Revision != 1 || result.Summary[api.ActionCreated] != 5 {
+		t.Fatalf("%d bytes: %+v, %v; want five created", before, result, err)
 	}
 	check := func() {
 		t.Helper()
