@@ -27,7 +27,6 @@ type change struct {
 	in   string // where do and look run: host or switch
 	do   string
 	look string
-	pods bool // running pods lose their links with it
 }
 
 // ownedObjects are those of a node with everything.
