@@ -58,7 +58,10 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 		return newTimeout
 	case kernelCtStateCT_ANSWERED:
 		if datapath.Protocol(proto) == datapath.UDP {
-			return min(exchangeTimeout, max(1, idle[m.ServiceId].udp))
+			if t, ok := idle[m.ServiceId]; ok { // 0: not known yet
+				return min(exchangeTimeout, t.udp)
+			}
+			return closedTimeout
 		}
 		return answeredTimeout
 	case kernelCtStateCT_FIN:
