@@ -90,7 +90,7 @@ func TestEndpoint(t *testing.T) {
 	if n := s.spoofed() - before; n != uint64(len(flood)) {
 		t.Errorf("%d of the flood counted as spoofed, want %d", n, len(flood))
 	}
-	if fdb := s.LLCLI("get", "fdb"); strings.Contains(fdb, "02:99:") || strings.Contains(fdb, b.macText()) && !strings.Contains(fdb, "hs2") {
+	if fdb := s.LLCLI("kernel", "fdb"); strings.Contains(fdb, "02:99:") || strings.Contains(fdb, b.macText()) && !strings.Contains(fdb, "hs2") {
 		t.Errorf("stations:\n%s", fdb)
 	}
 

@@ -134,10 +134,10 @@ func TestSwitch(t *testing.T) {
 		"fdb":       {"br0", "p1", "learned"},
 		"neighbors": {"10.71.0.3", "loxi_test", "host"},
 	} {
-		out := s.LLCLI("get", words)
+		out := s.LLCLI("kernel", words)
 		for _, w := range want {
 			if !strings.Contains(out, w) {
-				t.Errorf("llcli get %s has no %q:\n%s", words, w, out)
+				t.Errorf("llcli kernel %s has no %q:\n%s", words, w, out)
 			}
 		}
 	}

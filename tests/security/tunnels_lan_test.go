@@ -75,7 +75,7 @@ func TestS14Loopback(t *testing.T) {
 	w.Send(t, udpFrame(eth, mapped(host), mapped(port), "FORGED to the mapped loopback"))
 	inside := b.Wire(t, "eth0")
 	inside.Send(t, udpFrame(testpkt.Ethernet{Source: b.MAC(t, "eth0"), Destination: s.gatewayMAC(t, b)}, pod, port, "FORGED to the loopback, by a pod"))
-	h.until(t, "by the node", func() { sendUDP(t, s.nodes[0].ns, port, []byte("by the node")) })
+	h.until(t, "by the other pod", func() { sendUDP(t, b.NS, to, []byte("by the other pod")) })
 	h.none(t)
 	if got := s.nodes[0].drops("loopback"); got != 5 {
 		t.Errorf("loopback %d, want 5", got)
