@@ -82,8 +82,8 @@ static __always_inline void ct_note_ack(struct ct_meta *meta, __u32 ack, __u16 w
 }
 
 /* Ticks (7 s) of silence in one direction after which its next packet takes the slow path, which
- * alone knows how to keep a connection that is about to be deleted: no idle time is shorter
- * than EXPIRE_MIN_TICKS of expire.bpf.c, which leaves a packet on the fast path 2 s to finish.
+ * alone knows how to keep a connection that is about to be deleted (expire.bpf.c). Idle times
+ * of 9 s and more leave a packet on the fast path 2 s to finish.
  */
 #define CT_STALE_TICKS 52
 

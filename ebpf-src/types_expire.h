@@ -6,11 +6,6 @@
 
 #define EXPIRE_COUNT 64 /* connections that one run deletes at most */
 
-/* No connection that may still be in use is deleted before this many ticks (9 s) of idleness: see
- * CT_STALE_TICKS in settled.h.
- */
-#define EXPIRE_MIN_TICKS 67
-
 enum expire_result {
 	EXPIRE_ABSENT, /* there is no such entry */
 	EXPIRE_STAYS,  /* the connection is not idle any more */
