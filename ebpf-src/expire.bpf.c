@@ -6,10 +6,12 @@
  */
 #include <stddef.h>
 #include <linux/bpf.h>
+#include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "maps.h"
+#include "pkt.h"
 #include "types_expire.h"
 
 struct {
@@ -90,15 +92,9 @@ static __always_inline int is_twin4(const struct ct4_key *key, const struct ct4_
 	       twin->sport == key->dport && twin->dport == key->sport;
 }
 
-static __always_inline int is_same(const struct addr *a, const struct addr *b)
-{
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
-	       a->word[3] == b->word[3];
-}
-
 static __always_inline int is_twin6(const struct ct6_key *key, const struct ct6_val *twin)
 {
-	return is_same(&twin->saddr, &key->daddr) && is_same(&twin->daddr, &key->saddr) &&
+	return addr_equal(&twin->saddr, &key->daddr) && addr_equal(&twin->daddr, &key->saddr) &&
 	       twin->sport == key->dport && twin->dport == key->sport;
 }
 
