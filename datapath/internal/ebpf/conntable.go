@@ -117,9 +117,8 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 	return more, nil
 }
 
-// sweepOne counts an entry, and chooses its connection to be deleted when it has ended. Both
-// directions are judged alike, so that of an idle connection the client's entry decides, where
-// there is one.
+// sweepOne counts an entry, and chooses its connection to be deleted when it has ended. If an
+// idle connection has entries for both directions, the client's entry decides for both.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
 	p.count(m)

@@ -70,7 +70,7 @@ func (d *DataPlane) reused(id uint32) (t kernelTraffic, err error) {
 	return t, nil
 }
 
-// count enters a connection's direction that there is.
+// count adds an entry of a connection to the sums of existing connections.
 func (p *pass) count(m *kernelCtMeta) {
 	p.seen[p.table]++
 	if m.Nexthop < nexthopCount {
