@@ -62,11 +62,7 @@ func (p *patient) kill() {
 
 func (p *patient) remove(paths ...string) {
 	p.t.Helper()
-	for _, path := range paths {
-		if err := os.RemoveAll(path); err != nil {
-			p.t.Fatal(err)
-		}
-	}
+	testnet.RemovePins(p.t, paths...)
 }
 
 // finds wants a finding, and after --fix that it was mended; without did that

@@ -3,6 +3,7 @@
 package testnet
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,21 @@ import (
 )
 
 const runDir = "/run"
+
+// RemovePins removes pins and folders of pins. A running daemon may restore one while its folder
+// is being removed; the removal then begins again.
+func RemovePins(t T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		err := os.RemoveAll(path)
+		for tries := 0; errors.Is(err, unix.ENOTEMPTY) && tries < 100; tries++ {
+			err = os.RemoveAll(path)
+		}
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+}
 
 // BPFFS mounts a BPF file system for the test alone and returns where. What is
 // pinned there, and attached by it alone, ends with the test.

@@ -38,11 +38,7 @@ func restorePins(t *testing.T, attach string) {
 		do   func()
 	}{
 		{"files", s.deletePins},
-		{"the folder", func() {
-			if err := os.RemoveAll(s.PinDir); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		{"the folder", func() { testnet.RemovePins(t, s.PinDir) }},
 	} {
 		before := s.repairs()
 		delete.do()
