@@ -83,6 +83,8 @@ struct work {
 	__be16 spare_port; /* of a translated connection that ended; 0: none was seen */
 	__u16 pad;
 	struct tuple spare_tuple;
+	__u32 port_source; /* of portshare.h: 0x10000 and 16 bits of a hash; 0: no shares */
+	__u32 port_holder; /* the same, of whose the port looked at last is; 0: not known */
 	struct nat_pair_key pair_key;
 	struct mapping_key mapping_key; /* of the inner side */
 	struct mapping_key mapping_outer_key;

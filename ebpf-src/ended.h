@@ -6,19 +6,23 @@
 
 #include "conntrack.h"
 #include "count.h"
+#include "portshare.h"
 #include "twin.h"
 
 /* Ports that are looked at for a free one before that of a connection that ended is taken. */
 #define PORTS_FREE_TRIES 8
 
-/* The outer port that w->conn is tried with is another connection's: notes it where that one
- * ended, the longest ago of those seen.
+/* The outer port that w->conn is tried with is another connection's: notes whose, and the port
+ * where that connection ended, the longest ago of those seen.
  */
 static __always_inline void ports_note_ended(struct work *w)
 {
 	struct ct_meta *meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
 
-	if (!meta || w->twin.meta.state < CT_TIME_WAIT || !w->twin.meta.nat_id ||
+	if (!meta)
+		return;
+	share_note(w);
+	if (w->twin.meta.state < CT_TIME_WAIT || !w->twin.meta.nat_id ||
 	    (w->twin.meta.flags & (CT_F_REPLY | CT_F_SNAT)) != (CT_F_REPLY | CT_F_SNAT))
 		return;
 	if (w->spare_port && (__s32)(w->twin.meta.last_seen_tick - w->spare_tick) >= 0)

@@ -6,22 +6,6 @@
 
 #include "ended.h"
 
-/* The mixing step of a hash; as in lb.h. */
-static __always_inline __u32 ports_hash(const struct addr *a)
-{
-	__u32 h = 0x10c112;
-
-	for (int i = 0; i < 4; i++) {
-		h ^= a->word[i];
-		h ^= h >> 16;
-		h *= 0x85ebca6b;
-		h ^= h >> 13;
-		h *= 0xc2b2ae35;
-		h ^= h >> 16;
-	}
-	return h;
-}
-
 /* The i-th port of the ranges of a rule, i less than port_count. */
 static __always_inline __u16 ports_at(const struct nat_rule *rule, __u32 i)
 {
@@ -119,6 +103,15 @@ static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule
 	return ports_taken(port) ? 0 : port;
 }
 
+/* Whether a rule gives out a port. */
+static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
+{
+	for (int r = 0; r < NAT_RANGES; r++)
+		if ((__u16)(port - rule->range_first[r]) < rule->range_size[r])
+			return 1;
+	return 0;
+}
+
 /* The i-th port to be tried for w->conn; 0: not that one; negative: no more. */
 static __always_inline int ports_candidate(struct work *w, const struct nat_rule *rule, __u32 i)
 {
@@ -133,6 +126,11 @@ static __always_inline int ports_candidate(struct work *w, const struct nat_rule
 			       : -DROP_NO_PORT;
 	if (i >= NAT_PORT_TRIES)
 		return -DROP_NO_PORT;
+	if (share_turns(w, i)) {
+		port = share_other(w);
+		return !ports_has(rule, port) || share_forbids(w, port) || ports_taken(port) ? 0
+											     : port;
+	}
 	__builtin_memset(&w->snat_target, 0, sizeof(w->snat_target));
 	w->snat_target.saddr = w->conn.saddr;
 	if (!(rule->flags & NAT_F_MAPPING)) {
@@ -143,7 +141,7 @@ static __always_inline int ports_candidate(struct work *w, const struct nat_rule
 	w->snat_target.zone = config_zone;
 	index = (__u64)ports_turn(w) * rule->port_stride % rule->port_count;
 	port = ports_at(rule, index);
-	return ports_taken(port) ? 0 : port;
+	return share_forbids(w, port) || ports_taken(port) ? 0 : port;
 }
 
 /* w->conn leaves with an outer port. */
@@ -153,15 +151,6 @@ static __always_inline void ports_use(struct work *w, __be16 port)
 	if (w->echo)
 		w->conn.dport = port;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-}
-
-/* Whether a rule gives out a port. */
-static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
-{
-	for (int r = 0; r < NAT_RANGES; r++)
-		if ((__u16)(port - rule->range_first[r]) < rule->range_size[r])
-			return 1;
-	return 0;
 }
 
 /* A connection opened anew keeps the outer port that it had towards the same remote: to that
@@ -184,6 +173,8 @@ static __always_inline int ports_keep(struct work *w, const struct nat_rule *rul
 /* Whether an outer port is free for w->conn; then it has it. */
 static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
+	struct mapping *mapping;
+
 	ports_use(w, bpf_htons(port));
 	if (conn_exists(&w->twin_tuple)) {
 		if (!(rule->flags & NAT_F_MAPPING))
@@ -203,8 +194,13 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	w->mapping.nat_id = rule->id;
 	w->mapping.created_tick = w->now_tick;
 	w->mapping.used_tick = w->now_tick;
-	if (bpf_map_update_elem(&ll_mapping_outer, &w->mapping_outer_key, &w->mapping, BPF_NOEXIST))
+	if (bpf_map_update_elem(&ll_mapping_outer, &w->mapping_outer_key, &w->mapping,
+				BPF_NOEXIST)) {
+		mapping = bpf_map_lookup_elem(&ll_mapping_outer, &w->mapping_outer_key);
+		if (mapping)
+			share_held_by(w, &mapping->addr);
 		return 0;
+	}
 	w->mapping.addr = w->conn.saddr;
 	w->mapping.port = w->conn.sport;
 	/* What another CPU entered at this moment is as good; the sweep frees this one. */
@@ -253,6 +249,7 @@ static __always_inline int ports_choose(struct work *w, __u32 slot, const struct
 	if (rule->flags & NAT_F_MAPPING ? ports_mapped(w, rule) : ports_keep(w, rule))
 		return LL_NEXT;
 	w->spare_port = 0;
+	share_begin(w, rule->block_size ? 0 : rule->port_count);
 	for (int i = 0; i < NAT_BLOCKS_MAX * NAT_PORT_TRIES; i++) {
 		int ret = ports_attempt(rule, i);
 

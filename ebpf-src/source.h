@@ -4,11 +4,24 @@
 
 #include "domain.h"
 #include "lb.h"
+#include "portshare.h"
 #include "route.h"
 #include "tunnel.h"
 #include "twin.h"
 
-#define SNAT_TRIES 32 /* source ports looked at for one connection */
+#define SNAT_TRIES 64 /* source ports looked at for one connection */
+
+/* Notes whose the port is that w->conn was tried with. A global function, so that the verifier
+ * walks it once.
+ */
+__noinline int snat_note_holder(void)
+{
+	struct work *w = work_get();
+
+	if (w && conn_find(w, &w->twin_tuple, &w->twin, 0))
+		share_note(w);
+	return 0;
+}
 
 /* Takes the next source port towards the backend for w->conn. Ports go out in
  * order, each target starting at a place of its own, so that one is given out
@@ -50,6 +63,7 @@ __noinline int snat_port(void)
 		if (!next)
 			return -DROP_NO_PORT;
 	}
+	share_begin(w, *port_count);
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		__u16 *port;
 
@@ -57,12 +71,15 @@ __noinline int snat_port(void)
 		port = bpf_map_lookup_elem(&ll_snat_ports, &index);
 		if (!port)
 			return -DROP_NO_PORT;
+		if (share_forbids(w, *port) || (share_turns(w, i) && !share_is_other(w, *port)))
+			continue;
 		w->conn.sport = bpf_htons(*port);
 		if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6)
 			w->conn.dport = w->conn.sport; /* the identifier is both */
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		if (!conn_exists(&w->twin_tuple))
 			return LL_NEXT;
+		snat_note_holder();
 	}
 	return -DROP_NO_PORT;
 }

@@ -47,8 +47,8 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 	return ports
 }
 
-// TestPortsRunOut is F10: towards one server every port is given out once, but none that
-// is taken; then connections are refused, and counted for the NAT; another server has
+// TestPortsRunOut is F10: towards one server 15 of 16 ports, which one client may have, are given
+// out once each, but none that is taken; then connections are refused, and counted for the NAT; another server has
 // them all again.
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
@@ -71,8 +71,8 @@ func TestPortsRunOut(t *testing.T) {
 			opened++
 		}
 	}
-	if opened < free*995/1000 || opened > free {
-		t.Errorf("%d connections were opened, want nearly %d", opened, free)
+	if want := free * 15 / 16; opened < want*99/100 || opened > want*101/100 {
+		t.Errorf("%d connections were opened, want about %d", opened, want)
 	}
 	c, _, err := n.counters("away")
 	if err != nil || c.Connections != uint64(opened) || c.Drops["no_port"] != uint64(refused) || r.counters()["DROP_NO_PORT"] != uint64(refused) {
