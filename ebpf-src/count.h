@@ -19,7 +19,7 @@ static __always_inline void count_verdict(__u32 verdict)
 static __always_inline void count_reused(const struct ct_meta *meta)
 {
 	__u32 id = meta->backend_id, nat_id = meta->nat_id;
-	struct traffic *t = bpf_map_lookup_elem(&ll_backend_reused, &id);
+	struct backend_total *t = bpf_map_lookup_elem(&ll_backend_total, &id);
 	struct nat_stats *s = nat_id ? bpf_map_lookup_elem(&ll_nat_stats, &nat_id) : NULL;
 
 	if (s) {
@@ -28,8 +28,8 @@ static __always_inline void count_reused(const struct ct_meta *meta)
 	}
 	if (!t)
 		return;
-	__sync_fetch_and_add(&t->packet_count, meta->packet_count);
-	__sync_fetch_and_add(&t->byte_count, meta->byte_count);
+	__sync_fetch_and_add(&t->reused.packet_count, meta->packet_count);
+	__sync_fetch_and_add(&t->reused.byte_count, meta->byte_count);
 }
 
 /* Lets limit things a tick through on each CPU. */

@@ -102,10 +102,10 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	track_count(p, &w->conn.meta);
 	if (!w->conn.meta.service_id) {
 		__u32 nobody = 0;
-		__u64 *opened = bpf_map_lookup_elem(&ll_backend_opened, &nobody);
+		struct backend_total *total = bpf_map_lookup_elem(&ll_backend_total, &nobody);
 
-		if (opened)
-			__sync_fetch_and_add(opened, 1);
+		if (total)
+			__sync_fetch_and_add(&total->connection_count, 1);
 	}
 	if (w->reopen && open_reopen())
 		return LL_NEXT;

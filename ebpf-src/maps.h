@@ -100,21 +100,17 @@ MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
  */
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
-/* Connections that each backend was given so far; at 0, those of no service. Raised here, set to 0 by
- * loxilightd when the id gets another owner.
+/* Connections that each backend was given so far, and what those carried whose tuple a new one
+ * has taken over; at 0, those of no service. Raised here, set to 0 by loxilightd when the id gets
+ * another owner.
  */
-MAP(ll_backend_opened, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4096, 0);
+MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0);
 
 /* What connections carried that are gone, by backend id, and by service id for
  * backends that are gone too. Written by loxilightd.
  */
 MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
 MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
-
-/* What connections carried whose tuple a new one has taken over, by backend id.
- * Raised here, set to 0 by loxilightd when the id gets another owner.
- */
-MAP(ll_backend_reused, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
 
 /* Names of services, by id. Written by loxilightd. */
 MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC);

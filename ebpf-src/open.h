@@ -15,7 +15,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	struct service *found = lb_service(p, &w->service_key), *s;
 	struct backend *backend;
 	struct service_stats *stats;
-	__u64 *opened;
+	struct backend_total *total;
 	__u32 id, *load;
 	int ret;
 
@@ -62,9 +62,9 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	load = bpf_map_lookup_elem(&ll_backend_load, &id);
 	if (load)
 		__sync_fetch_and_add(load, 1);
-	opened = bpf_map_lookup_elem(&ll_backend_opened, &id);
-	if (opened)
-		__sync_fetch_and_add(opened, 1);
+	total = bpf_map_lookup_elem(&ll_backend_total, &id);
+	if (total)
+		__sync_fetch_and_add(&total->connection_count, 1);
 	stats = bpf_map_lookup_elem(&ll_service_stats, &s->id);
 	if (stats)
 		stats->connection_count++;

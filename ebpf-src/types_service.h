@@ -115,6 +115,12 @@ struct traffic {
 	__u64 byte_count; /* of whole frames */
 };
 
+/* Of a backend, since its id is its own. */
+struct backend_total {
+	__u64 connection_count; /* that it was given */
+	struct traffic reused;	/* of connections whose tuple a new one has taken over */
+};
+
 #define SERVICE_NAME_MAX 256
 
 /* For loxilightd, which finds its services again by it. */

@@ -139,9 +139,9 @@ func (s *services) adoptBackends() error {
 	}
 	// An id that was in use once has counters, even where it is free now.
 	last := uint32(0)
-	err = batches(s.d.maps[kernelMapLlBackendOpened], func(ids []uint32, opened []uint64) error {
+	err = batches(s.d.maps[kernelMapLlBackendTotal], func(ids []uint32, totals []kernelBackendTotal) error {
 		for i, id := range ids {
-			if used[id] || opened[i] != 0 {
+			if used[id] || totals[i].ConnectionCount != 0 {
 				last = max(last, id)
 			}
 		}

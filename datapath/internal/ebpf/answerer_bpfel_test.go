@@ -21,8 +21,7 @@ const (
 	answererMapLlAnswer           = "ll_answer"
 	answererMapLlBackend          = "ll_backend"
 	answererMapLlBackendLoad      = "ll_backend_load"
-	answererMapLlBackendOpened    = "ll_backend_opened"
-	answererMapLlBackendReused    = "ll_backend_reused"
+	answererMapLlBackendTotal     = "ll_backend_total"
 	answererMapLlBackendTraffic   = "ll_backend_traffic"
 	answererMapLlBlock            = "ll_block"
 	answererMapLlBlockOwner       = "ll_block_owner"
@@ -153,8 +152,7 @@ type answererMapSpecs struct {
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -261,8 +259,7 @@ type answererMaps struct {
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -337,8 +334,7 @@ func (m *answererMaps) Close() error {
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

@@ -63,8 +63,7 @@ const (
 	askerMapLlAnnounced        = "ll_announced"
 	askerMapLlBackend          = "ll_backend"
 	askerMapLlBackendLoad      = "ll_backend_load"
-	askerMapLlBackendOpened    = "ll_backend_opened"
-	askerMapLlBackendReused    = "ll_backend_reused"
+	askerMapLlBackendTotal     = "ll_backend_total"
 	askerMapLlBackendTraffic   = "ll_backend_traffic"
 	askerMapLlBlock            = "ll_block"
 	askerMapLlBlockOwner       = "ll_block_owner"
@@ -190,8 +189,7 @@ type askerMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -293,8 +291,7 @@ type askerMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -368,8 +365,7 @@ func (m *askerMaps) Close() error {
 		m.LlAnnounced,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

@@ -55,13 +55,10 @@ func (b *backendIDs) take() (uint32, error) {
 }
 
 func (b *backendIDs) zero(id uint32) error {
-	if err := b.d.maps[kernelMapLlBackendOpened].Update(id, uint64(0), ebpf.UpdateAny); err != nil {
-		return err
-	}
 	if err := b.d.maps[kernelMapLlBackendLoad].Update(id, uint32(0), ebpf.UpdateAny); err != nil {
 		return err
 	}
-	if err := b.d.maps[kernelMapLlBackendReused].Update(id, &kernelTraffic{}, ebpf.UpdateAny); err != nil {
+	if err := b.d.maps[kernelMapLlBackendTotal].Update(id, &kernelBackendTotal{}, ebpf.UpdateAny); err != nil {
 		return err
 	}
 	return b.d.maps[kernelMapLlBackendTraffic].Update(id, &kernelTraffic{}, ebpf.UpdateAny)

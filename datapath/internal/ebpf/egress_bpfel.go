@@ -34,8 +34,7 @@ const (
 	egressMapLlAnswer           = "ll_answer"
 	egressMapLlBackend          = "ll_backend"
 	egressMapLlBackendLoad      = "ll_backend_load"
-	egressMapLlBackendOpened    = "ll_backend_opened"
-	egressMapLlBackendReused    = "ll_backend_reused"
+	egressMapLlBackendTotal     = "ll_backend_total"
 	egressMapLlBackendTraffic   = "ll_backend_traffic"
 	egressMapLlBlock            = "ll_block"
 	egressMapLlBlockOwner       = "ll_block_owner"
@@ -162,8 +161,7 @@ type egressMapSpecs struct {
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -266,8 +264,7 @@ type egressMaps struct {
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -342,8 +339,7 @@ func (m *egressMaps) Close() error {
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

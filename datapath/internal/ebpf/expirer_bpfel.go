@@ -100,8 +100,7 @@ const (
 	expirerMapLlAnnounced        = "ll_announced"
 	expirerMapLlBackend          = "ll_backend"
 	expirerMapLlBackendLoad      = "ll_backend_load"
-	expirerMapLlBackendOpened    = "ll_backend_opened"
-	expirerMapLlBackendReused    = "ll_backend_reused"
+	expirerMapLlBackendTotal     = "ll_backend_total"
 	expirerMapLlBackendTraffic   = "ll_backend_traffic"
 	expirerMapLlBlock            = "ll_block"
 	expirerMapLlBlockOwner       = "ll_block_owner"
@@ -227,8 +226,7 @@ type expirerMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -330,8 +328,7 @@ type expirerMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -405,8 +402,7 @@ func (m *expirerMaps) Close() error {
 		m.LlAnnounced,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

@@ -191,12 +191,12 @@ func (r *rig) follow(p path) {
 	if s := r.stats(7); s.ConnectionCount != 1 || s.DropCount != [4]uint64{} {
 		r.t.Errorf("the service counted %+v, want one connection and no drop", s)
 	}
-	var opened uint64
+	var total kernelBackendTotal
 	var load uint32
-	r.ok(r.maps[kernelMapLlBackendOpened].Lookup(uint32(3), &opened))
+	r.ok(r.maps[kernelMapLlBackendTotal].Lookup(uint32(3), &total))
 	r.ok(r.maps[kernelMapLlBackendLoad].Lookup(uint32(3), &load))
-	if opened != 1 || load != 1 {
-		r.t.Errorf("the backend counted %d connections opened and %d open, want 1 and 1", opened, load)
+	if total.ConnectionCount != 1 || load != 1 {
+		r.t.Errorf("the backend counted %d connections opened and %d open, want 1 and 1", total.ConnectionCount, load)
 	}
 }
 

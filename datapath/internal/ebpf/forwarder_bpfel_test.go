@@ -21,8 +21,7 @@ const (
 	forwarderMapLlAnswer           = "ll_answer"
 	forwarderMapLlBackend          = "ll_backend"
 	forwarderMapLlBackendLoad      = "ll_backend_load"
-	forwarderMapLlBackendOpened    = "ll_backend_opened"
-	forwarderMapLlBackendReused    = "ll_backend_reused"
+	forwarderMapLlBackendTotal     = "ll_backend_total"
 	forwarderMapLlBackendTraffic   = "ll_backend_traffic"
 	forwarderMapLlBlock            = "ll_block"
 	forwarderMapLlBlockOwner       = "ll_block_owner"
@@ -150,8 +149,7 @@ type forwarderMapSpecs struct {
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -255,8 +253,7 @@ type forwarderMaps struct {
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -331,8 +328,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

@@ -64,6 +64,12 @@ type kernelBackend struct {
 	Pad       uint32
 }
 
+type kernelBackendTotal struct {
+	_               structs.HostLayout
+	ConnectionCount uint64
+	Reused          kernelTraffic
+}
+
 type kernelBlock struct {
 	_           structs.HostLayout
 	Outer       kernelAddr
@@ -555,8 +561,7 @@ const (
 	kernelMapLlAnswer           = "ll_answer"
 	kernelMapLlBackend          = "ll_backend"
 	kernelMapLlBackendLoad      = "ll_backend_load"
-	kernelMapLlBackendOpened    = "ll_backend_opened"
-	kernelMapLlBackendReused    = "ll_backend_reused"
+	kernelMapLlBackendTotal     = "ll_backend_total"
 	kernelMapLlBackendTraffic   = "ll_backend_traffic"
 	kernelMapLlBlock            = "ll_block"
 	kernelMapLlBlockOwner       = "ll_block_owner"
@@ -684,8 +689,7 @@ type kernelMapSpecs struct {
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -789,8 +793,7 @@ type kernelMaps struct {
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -865,8 +868,7 @@ func (m *kernelMaps) Close() error {
 		m.LlAnswer,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

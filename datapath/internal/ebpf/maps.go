@@ -30,9 +30,8 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlSlot:           chunks,
 		kernelMapLlBackend:        t.Backends + 1, // id 0 is none
 		kernelMapLlBackendLoad:    t.Backends + 1,
-		kernelMapLlBackendOpened:  t.Backends + 1,
+		kernelMapLlBackendTotal:   t.Backends + 1,
 		kernelMapLlBackendTraffic: t.Backends + 1,
-		kernelMapLlBackendReused:  t.Backends + 1,
 		kernelMapLlAffinity:       t.Affinity,
 		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
 		kernelMapLlServiceId:      t.Services,

@@ -26,7 +26,7 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 		return "tables.services", t.Services
 	case kernelMapLlSlot:
 		return "tables.slots", t.Slots
-	case kernelMapLlBackend, kernelMapLlBackendLoad, kernelMapLlBackendOpened, kernelMapLlBackendTraffic, kernelMapLlBackendReused:
+	case kernelMapLlBackend, kernelMapLlBackendLoad, kernelMapLlBackendTotal, kernelMapLlBackendTraffic:
 		return "tables.backends", t.Backends
 	case kernelMapLlAffinity:
 		return "tables.affinity", t.Affinity

@@ -11,10 +11,11 @@ import (
 
 // reused returns what the connections of a backend carried whose entries others have
 // taken over.
-func (r *rig) reused(backend uint32) (t kernelTraffic) {
+func (r *rig) reused(backend uint32) kernelTraffic {
 	r.t.Helper()
-	r.ok(r.maps[kernelMapLlBackendReused].Lookup(backend, &t))
-	return t
+	var t kernelBackendTotal
+	r.ok(r.maps[kernelMapLlBackendTotal].Lookup(backend, &t))
+	return kernelTraffic(t.Reused)
 }
 
 // lifeOfFive is a connection of five packets.

@@ -20,8 +20,7 @@ const (
 	shortestMapLlAnnounced        = "ll_announced"
 	shortestMapLlBackend          = "ll_backend"
 	shortestMapLlBackendLoad      = "ll_backend_load"
-	shortestMapLlBackendOpened    = "ll_backend_opened"
-	shortestMapLlBackendReused    = "ll_backend_reused"
+	shortestMapLlBackendTotal     = "ll_backend_total"
 	shortestMapLlBackendTraffic   = "ll_backend_traffic"
 	shortestMapLlBlock            = "ll_block"
 	shortestMapLlBlockOwner       = "ll_block_owner"
@@ -154,8 +153,7 @@ type shortestMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.MapSpec `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.MapSpec `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -264,8 +262,7 @@ type shortestMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
 	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendOpened  *ebpf.Map `ebpf:"ll_backend_opened"`
-	LlBackendReused  *ebpf.Map `ebpf:"ll_backend_reused"`
+	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -338,8 +335,7 @@ func (m *shortestMaps) Close() error {
 		m.LlAnnounced,
 		m.LlBackend,
 		m.LlBackendLoad,
-		m.LlBackendOpened,
-		m.LlBackendReused,
+		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,

@@ -83,15 +83,15 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
 		return err
 	}
 	var ended kernelTraffic
-	var opened uint64
+	var total kernelBackendTotal
 	err = errors.Join(t.d.maps[kernelMapLlBackendTraffic].Lookup(uint32(0), &ended),
-		t.d.maps[kernelMapLlBackendOpened].Lookup(uint32(0), &opened))
+		t.d.maps[kernelMapLlBackendTotal].Lookup(uint32(0), &total))
 	if err != nil {
 		return fmt.Errorf("counters of connections that are no service's: %w", err)
 	}
 	c.Packets += live.packets + ended.PacketCount
 	c.Bytes += live.bytes + ended.ByteCount
-	c.Connections += opened
+	c.Connections += total.ConnectionCount
 	return nil
 }
 
@@ -142,18 +142,18 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 
 func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
-	var opened uint64
+	var total kernelBackendTotal
 	var closed kernelTraffic
 	live, err := t.d.sweeper.backend(b.id)
 	err = errors.Join(err,
-		t.d.maps[kernelMapLlBackendOpened].Lookup(b.id, &opened),
+		t.d.maps[kernelMapLlBackendTotal].Lookup(b.id, &total),
 		t.d.maps[kernelMapLlBackendTraffic].Lookup(b.id, &closed))
 	if err != nil {
 		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.addr, err)
 	}
 	return datapath.BackendCounters{
 		Backend:     b.addr,
-		Connections: opened,
+		Connections: total.ConnectionCount,
 		Active:      live.active,
 		Packets:     closed.PacketCount + live.packets,
 		Bytes:       closed.ByteCount + live.bytes,

@@ -63,11 +63,12 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 
 // reused returns what the connections of a backend carried whose entries others have
 // taken over since.
-func (d *DataPlane) reused(id uint32) (t kernelTraffic, err error) {
-	if err := d.maps[kernelMapLlBackendReused].Lookup(id, &t); err != nil {
-		return t, fmt.Errorf("totals of backend %d: %w", id, err)
+func (d *DataPlane) reused(id uint32) (kernelTraffic, error) {
+	var t kernelBackendTotal
+	if err := d.maps[kernelMapLlBackendTotal].Lookup(id, &t); err != nil {
+		return kernelTraffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
 	}
-	return t, nil
+	return kernelTraffic(t.Reused), nil
 }
 
 // count adds an entry of a connection to the sums of existing connections.
