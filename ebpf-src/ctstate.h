@@ -13,6 +13,7 @@
 #include "ctevent.h"
 #include "parse.h"
 #include "settled.h"
+#include "share.h"
 #include "tcpscale.h"
 #include "twin.h"
 
@@ -68,11 +69,17 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
 	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
-/* Moves both entries to the established table. Where that is full they stay what
- * they are: usable, but the oldest of their kind make room.
+/* Moves both entries to the established table. Where that is full, or where their source has
+ * its share of it, they stay what they are: usable, but the oldest of their kind make room.
  */
 static __always_inline void ct_promote(struct work *w)
 {
+	__u32 *total, *count = share_of(w, &total);
+
+	if (!count) {
+		count_verdict(VERDICT_OVER_SHARE);
+		return;
+	}
 	w->conn.half_open = 0;
 	w->twin.half_open = 0;
 	if (conn_put(&w->tuple, &w->conn, BPF_ANY))
@@ -83,6 +90,8 @@ static __always_inline void ct_promote(struct work *w)
 	}
 	conn_remove(&w->tuple, 1);
 	conn_remove(&w->twin_tuple, 1);
+	__sync_fetch_and_add(count, 1);
+	__sync_fetch_and_add(total, 1);
 	return;
 full:
 	count_verdict(VERDICT_TABLE_FULL);

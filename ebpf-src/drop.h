@@ -52,5 +52,6 @@ enum verdict_count {
 	VERDICT_ICMP_ERROR, /* an ICMP error about a connection, translated */
 	VERDICT_TABLE_FULL, /* established table full: connection stays half-open */
 	VERDICT_ANSWERED,   /* refused, and an answer sent in its place */
+	VERDICT_OVER_SHARE, /* its source has many connections: this one stays half-open */
 	VERDICT_MAX,
 };

@@ -21,7 +21,7 @@
 /* An odd number and its inverse modulo 2^16: to multiply by them turns ports into others and
  * back.
  */
-#define SHARE_FACTOR  0x9e37
+#define SHARE_MULTIPLIER  0x9e37
 #define SHARE_INVERSE 0x7787
 
 /* The mixing step of a hash; as in lb.h. */
@@ -50,7 +50,7 @@ static __always_inline void share_begin(struct work *w, __u32 port_count)
 /* Whether a port, in host byte order, is not for the source of w->conn. */
 static __always_inline int share_forbids(const struct work *w, __u16 port)
 {
-	return w->port_source && (__u16)((port ^ w->port_source) * SHARE_FACTOR) < SHARE_PORTS;
+	return w->port_source && (__u16)((port ^ w->port_source) * SHARE_MULTIPLIER) < SHARE_PORTS;
 }
 
 /* Whether the next port is to be one that the holder of the last one may not have. */
@@ -71,7 +71,7 @@ static __always_inline __u16 share_other(const struct work *w)
 /* Whether the holder of the last port may not have a port, in host byte order. */
 static __always_inline int share_is_other(const struct work *w, __u16 port)
 {
-	return (__u16)((port ^ w->port_holder) * SHARE_FACTOR) < SHARE_PORTS;
+	return (__u16)((port ^ w->port_holder) * SHARE_MULTIPLIER) < SHARE_PORTS;
 }
 
 static __always_inline void share_held_by(struct work *w, const struct addr *source)

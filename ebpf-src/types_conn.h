@@ -109,3 +109,13 @@ struct ct6_val {
 	__u32 pad;
 };
 _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
+
+#define SHARE_SOURCES 65536
+
+/* Established connections by source: see share.h. */
+struct shares {
+	__u32 seed;	/* of the hash of sources */
+	__u32 capacity; /* connections that each family has room for; 0: there are no shares */
+	__u32 total[2]; /* by family, IPv4 first */
+	__u32 count[SHARE_SOURCES];
+};

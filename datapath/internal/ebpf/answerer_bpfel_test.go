@@ -76,6 +76,7 @@ const (
 	answererMapLlServiceName      = "ll_service_name"
 	answererMapLlServiceStats     = "ll_service_stats"
 	answererMapLlServiceTraffic   = "ll_service_traffic"
+	answererMapLlShares           = "ll_shares"
 	answererMapLlSlot             = "ll_slot"
 	answererMapLlSnatNext         = "ll_snat_next"
 	answererMapLlSnatPorts        = "ll_snat_ports"
@@ -207,6 +208,7 @@ type answererMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
@@ -314,6 +316,7 @@ type answererMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
@@ -389,6 +392,7 @@ func (m *answererMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,

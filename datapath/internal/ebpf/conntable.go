@@ -70,12 +70,13 @@ type connTable interface {
 }
 
 type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
-	d      *DataPlane
-	m      *ebpf.Map
-	other  *ebpf.Map // where the other direction's entry may be, too
-	keys   []K       // of the batch that is swept
-	values []V
-	doomed []doomed[K, V] // by the pass under way
+	d       *DataPlane
+	m       *ebpf.Map
+	lasting bool      // it has established connections
+	other   *ebpf.Map // where the other direction's entry may be, too
+	keys    []K       // of the batch that is swept
+	values  []V
+	doomed  []doomed[K, V] // by the pass under way
 }
 
 func newConnTables(d *DataPlane) []connTable {
@@ -85,9 +86,9 @@ func newConnTables(d *DataPlane) []connTable {
 	type v6 = connMap[kernelCt6Key, kernelCt6Val, *kernelCt6Key, *kernelCt6Val]
 	return []connTable{
 		&v4{d: d, m: half4, other: est4},
-		&v4{d: d, m: est4, other: half4},
+		&v4{d: d, m: est4, lasting: true, other: half4},
 		&v6{d: d, m: half6, other: est6},
-		&v6{d: d, m: est6, other: half6},
+		&v6{d: d, m: est6, lasting: true, other: half6},
 	}
 }
 
@@ -122,6 +123,9 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
 	p.count(m)
+	if t.lasting && m.Flags&ctReply == 0 {
+		t.d.sweeper.shares.add(k.tuple().Source.Addr(), 1)
+	}
 	if ends, matched := t.isEnded(p, k, v); ends {
 		t.doom(k, v, 0, true, matched)
 		return nil

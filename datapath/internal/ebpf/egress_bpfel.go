@@ -89,6 +89,7 @@ const (
 	egressMapLlServiceName      = "ll_service_name"
 	egressMapLlServiceStats     = "ll_service_stats"
 	egressMapLlServiceTraffic   = "ll_service_traffic"
+	egressMapLlShares           = "ll_shares"
 	egressMapLlSlot             = "ll_slot"
 	egressMapLlSnatNext         = "ll_snat_next"
 	egressMapLlSnatPorts        = "ll_snat_ports"
@@ -216,6 +217,7 @@ type egressMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
@@ -319,6 +321,7 @@ type egressMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
@@ -394,6 +397,7 @@ func (m *egressMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,

@@ -76,6 +76,7 @@ const (
 	forwarderMapLlServiceName      = "ll_service_name"
 	forwarderMapLlServiceStats     = "ll_service_stats"
 	forwarderMapLlServiceTraffic   = "ll_service_traffic"
+	forwarderMapLlShares           = "ll_shares"
 	forwarderMapLlSlot             = "ll_slot"
 	forwarderMapLlSnatNext         = "ll_snat_next"
 	forwarderMapLlSnatPorts        = "ll_snat_ports"
@@ -204,6 +205,7 @@ type forwarderMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
@@ -308,6 +310,7 @@ type forwarderMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
@@ -383,6 +386,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,

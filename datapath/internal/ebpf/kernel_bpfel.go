@@ -460,6 +460,14 @@ type kernelServiceStats struct {
 	DropCount       [4]uint64
 }
 
+type kernelShares struct {
+	_        structs.HostLayout
+	Seed     uint32
+	Capacity uint32
+	Total    [2]uint32
+	Count    [65536]uint32
+}
+
 type kernelSlotChunk struct {
 	_         structs.HostLayout
 	BackendId [64]uint32
@@ -616,6 +624,7 @@ const (
 	kernelMapLlServiceName      = "ll_service_name"
 	kernelMapLlServiceStats     = "ll_service_stats"
 	kernelMapLlServiceTraffic   = "ll_service_traffic"
+	kernelMapLlShares           = "ll_shares"
 	kernelMapLlSlot             = "ll_slot"
 	kernelMapLlSnatNext         = "ll_snat_next"
 	kernelMapLlSnatPorts        = "ll_snat_ports"
@@ -744,6 +753,7 @@ type kernelMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
@@ -848,6 +858,7 @@ type kernelMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
@@ -923,6 +934,7 @@ func (m *kernelMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,

@@ -75,6 +75,7 @@ const (
 	shortestMapLlServiceName      = "ll_service_name"
 	shortestMapLlServiceStats     = "ll_service_stats"
 	shortestMapLlServiceTraffic   = "ll_service_traffic"
+	shortestMapLlShares           = "ll_shares"
 	shortestMapLlSlot             = "ll_slot"
 	shortestMapLlSnatNext         = "ll_snat_next"
 	shortestMapLlSnatPorts        = "ll_snat_ports"
@@ -208,6 +209,7 @@ type shortestMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
@@ -317,6 +319,7 @@ type shortestMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
@@ -390,6 +393,7 @@ func (m *shortestMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,

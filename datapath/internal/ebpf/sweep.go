@@ -27,6 +27,7 @@ type sweeper struct {
 	wg     sync.WaitGroup
 
 	expirer *expirer
+	shares  *shares
 
 	mu     sync.Mutex // one sweep at a time
 	closed closed
@@ -76,6 +77,10 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	counts, err := newShares(d.maps[kernelMapLlShares], d.maps[kernelMapLlCt4].MaxEntries()/2)
+	if err != nil {
+		return nil, errors.Join(err, x.Close())
+	}
 	w := &sweeper{
 		d:      d,
 		stop:   make(chan struct{}),
@@ -84,6 +89,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 		tables: newConnTables(d),
 
 		expirer: x,
+		shares:  counts,
 		closed:  newClosed(),
 	}
 	w.wg.Add(1)
@@ -94,7 +100,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 func (w *sweeper) close() error {
 	close(w.stop)
 	w.wg.Wait()
-	return w.expirer.Close()
+	return errors.Join(w.expirer.Close(), w.shares.close())
 }
 
 // kick asks for a sweep without delay: backends have gone.
@@ -241,6 +247,7 @@ func (w *sweeper) begin() {
 	w.numbers.Unlock()
 	w.begins = time.Now().Add(w.d.config.SweepInterval)
 	w.d.nexthops.sweepBegins()
+	w.shares.passBegins()
 	idle, dead := w.d.services.forSweep()
 	for _, t := range w.tables {
 		t.spare()
@@ -273,6 +280,7 @@ func (w *sweeper) end(p *pass) error {
 	before := w.totals
 	w.totals, w.ended, w.took, w.seen = totals, time.Now(), time.Since(p.began), p.seen
 	w.numbers.Unlock()
+	w.shares.passEnded()
 	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < nexthopCount && p.used[index] })))

@@ -100,6 +100,8 @@ var (
 		{"icmp_error", "an ICMP error about a connection, translated with the packet that it quotes", ""},
 		{"table_full", "the table of established connections is full: the connection goes on as a half-open one",
 			"tables.connections in the daemon's configuration sets the size; until then a flood may end this connection"},
+		{"over_share", "its source has so many established connections that the table would fill up: this one goes on as a half-open one",
+			"llcli connections --source ADDRESS shows what it does; tables.connections in the daemon's configuration sets the size"},
 		{"answered", "refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error", ""},
 	}}
 	connectionWords = vocabulary{"CONNECTION", []word{

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// TestShareOfConnections: clients that establish as many connections as they can leave room in
+// the table for others; what is above their share works, and stays half-open.
+func TestShareOfConnections(t *testing.T) {
+	const capacity = 512
+	base := newRig(t, sized(2*capacity, 4096))
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				r.put(kernelMapLlShares, uint32(0), kernelShares{Seed: 1, Capacity: capacity})
+				p := r.connect(f, proto, natModes[0])
+				opens := func(count int) (established int) {
+					for i := range count {
+						q := p.from(uint16(1000 + i))
+						for s := stageOpen; s <= stageData; s++ {
+							r.slow(f.name+" "+name, q, s)
+						}
+						if c, ok := r.conn(q.forth()); !ok {
+							t.Fatalf("connection %d is not there", i)
+						} else if !c.half {
+							established++
+						}
+					}
+					return established
+				}
+				for n, bounds := range [][2]int{{480, 495}, {8, 24}, {1, 4}} {
+					if n > 0 {
+						p.client = netip.AddrPortFrom(p.client.Addr().Next(), p.client.Port())
+					}
+					if got := opens(600); got < bounds[0] || got > bounds[1] {
+						t.Errorf("client %d has %d connections of %d, want %d to %d", n, got, capacity, bounds[0], bounds[1])
+					}
+				}
+				p.client = netip.AddrPortFrom(p.client.Addr().Next(), p.client.Port())
+				if got := opens(1); got != 1 {
+					t.Error("there is no room for the first connection of a client beside three greedy ones")
+				}
+				if n := r.counters()["VERDICT_TABLE_FULL"]; n != 0 {
+					t.Errorf("%d packets found the table full", n)
+				}
+				if n := r.counters()["VERDICT_OVER_SHARE"]; n == 0 {
+					t.Error("no verdict tells that sources have their shares")
+				}
+			})
+		}
+	}
+}
+
+// TestSharesAreCounted: programs count what is established, passes what is there, over restarts
+// and after the counts were lost.
+func TestSharesAreCounted(t *testing.T) {
+	h := newHandover(t) // one connection of UDP and one of TCP
+	client := netip.MustParseAddr("192.0.2.10")
+	want := func(when string, count uint32) {
+		t.Helper()
+		s := h.d.sweeper.shares
+		if n, all := s.kernel.Count[s.index(client)], s.kernel.Total[0]; n != count || all != count {
+			t.Errorf("%s: %d of %d connections are counted for %s, want %d", when, n, all, client, count)
+		}
+	}
+	whole := func() { h.ok(h.d.sweeper.whole(nil)) }
+	want("when they are established", 2)
+	whole()
+	want("after a pass", 2)
+	more := h.dial("198.51.100.10:80")
+	more.echo(t, "another one")
+	want("with another one", 3)
+	h.restart("tcx")
+	want("after a restart", 3)
+	h.d.sweeper.shares.kernel.Total = [2]uint32{}
+	h.d.sweeper.shares.kernel.Count = [65536]uint32{}
+	whole()
+	want("after the counts were lost", 3)
+	_, err := h.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{Protocol: datapath.TCP})
+	h.ok(err)
+	want("after a flush of TCP", 1)
+}
