@@ -100,9 +100,9 @@ var (
 		{"icmp_error", "an ICMP error about a connection, translated with the packet that it quotes", ""},
 		{"table_full", "the table of established connections is full: the connection goes on as a half-open one",
 			"tables.connections in the daemon's configuration sets the size; until then a flood may end this connection"},
-		{"over_share", "its source has so many established connections that the table would fill up: this one goes on as a half-open one",
-			"llcli connections --source ADDRESS shows what it does; tables.connections in the daemon's configuration sets the size"},
 		{"answered", "refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error", ""},
+		{"over_share", "its source has so many connections that the table would fill up: this one goes on as half-open",
+			"llcli connections --source ADDRESS shows what it does; tables.connections sets the size of the table"},
 	}}
 	connectionWords = vocabulary{"CONNECTION", []word{
 		{"syn-sent", "the client asked for a connection; no answer yet", ""},
