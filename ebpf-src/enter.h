@@ -189,5 +189,9 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	open_begin(p, w);
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 	ret = open_apart(p, w);
-	return ret == LL_NEXT ? open_enter(p, w) : ret;
+	if (ret != LL_NEXT)
+		return ret;
+	ret = open_enter(p, w);
+	/* Where no table has room for it the kernel forwards it, as what we do not follow. */
+	return ret == -DROP_TABLE_FULL && !(w->conn.meta.flags & CT_F_SNAT) ? LL_PASS : ret;
 }

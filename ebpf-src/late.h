@@ -16,6 +16,7 @@ static __noinline int late_decide(struct pkt *p, struct work *w)
 	__u32 slot = translate_ask(p, w, RULES_SNAT, p->skb->ifindex);
 	int ret;
 
+	w->reopen = 0; /* of an earlier packet: track_lookup has not been called for this one */
 	if (!slot)
 		return LL_PASS;
 	p->nat_id = slot >> 2;

@@ -141,10 +141,14 @@ static __always_inline int nat_change(struct pkt *p, const struct rewrite *r)
 		return LL_NEXT;
 	if (nat_is_echo(p))
 		return nat_echo(p, addr_diff, (__be16)old_ports, (__be16)new_ports);
+	if (p->proto == IPPROTO_SCTP && old_ports != new_ports) {
+		/* How a change of the ports changes the checksum depends on the length of all. */
+		if (p->fragment)
+			return -DROP_REWRITE;
+		return sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
+	}
 	if (p->proto == IPPROTO_SCTP)
-		return old_ports == new_ports
-			       ? LL_NEXT
-			       : sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
+		return LL_NEXT;
 	return nat_l4_csum(p, addr_diff, port_diff);
 }
 

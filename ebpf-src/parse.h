@@ -86,7 +86,7 @@ static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p
 	}
 	return LL_PASS;
 out:
-	if (off > L4_OFF_MAX)
+	if (off > L4_OFF_MAX || off - p->l4_off > p->l4_len)
 		return LL_PASS;
 	p->l4_len -= off - p->l4_off;
 	p->l4_off = off;
@@ -144,6 +144,15 @@ static __always_inline __u8 parse_needs_first(const struct pkt *p)
 	return 0;
 }
 
+/* Whether the IP packet ends before the len bytes of its header of layer 4 do: what follows in the
+ * frame is none of it. A GSO packet may have no length (BIG TCP).
+ */
+static __always_inline int parse_ends_before(const struct __sk_buff *skb, const struct pkt *p,
+					     __u32 len)
+{
+	return p->l4_len < len && !skb->gso_size;
+}
+
 /* Reads ports, and of TCP what connection tracking needs. */
 static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
@@ -159,6 +168,8 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 	if (p->proto == IPPROTO_TCP) {
 		struct tcphdr *tcp = l4;
 
+		if (parse_ends_before(skb, p, sizeof(*tcp)))
+			return LL_PASS;
 		if ((void *)(tcp + 1) > end)
 			return LL_SHORT;
 		p->sport = tcp->source;
@@ -172,12 +183,14 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 	}
 	if (p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP) {
 		/* SCTP has its ports where UDP has them, and 12 bytes of header. */
+		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
+		if (parse_ends_before(skb, p, p->l4_header_len))
+			return LL_PASS;
 		if (l4 + (p->proto == IPPROTO_UDP ? 8 : 12) > end)
 			return LL_SHORT;
 		p->sport = ((struct udphdr *)l4)->source;
 		p->dport = ((struct udphdr *)l4)->dest;
 		p->sctp_chunk = 0xff;
-		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
 		if (p->proto == IPPROTO_SCTP)
 			p->tcp_ack = bpf_ntohl(((__be32 *)l4)[1]);
 		/* A GSO packet has its chunks in a list, where no pull reaches. */
@@ -187,7 +200,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		return LL_NEXT;
 	}
 	if (p->proto == (p->family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
-		return parse_icmp(p, l4, end);
+		return parse_ends_before(skb, p, 8) ? LL_PASS : parse_icmp(p, l4, end);
 	return LL_UNTRACKED;
 }
 
@@ -217,7 +230,7 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	addr_from4(&p->saddr, ip->saddr);
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
-	p->l4_len = bpf_ntohs(ip->tot_len) - ip->ihl * 4;
+	p->l4_len = bpf_ntohs(ip->tot_len) < ip->ihl * 4 ? 0 : bpf_ntohs(ip->tot_len) - ip->ihl * 4;
 	/* Of BIG TCP the length is 0. */
 	p->slow = ip->ihl != 5 || !parse_ipv4_sum(ip) ||
 		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len ||
@@ -247,6 +260,8 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void
 	p->l4_off = p->l3_off + sizeof(*ip);
 	p->l4_len = bpf_ntohs(ip->payload_len);
 	p->slow = p->l4_off + p->l4_len > skb->len;
+	if (addr_is_ipv4(&p->saddr) || addr_is_ipv4(&p->daddr))
+		return LL_PASS; /* IPv4-mapped: as addresses of IPv4 are written in tables */
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;
 	return parse_ipv6_extensions(skb, p);

@@ -112,6 +112,12 @@ static __always_inline void addr_from4(struct addr *a, __be32 v4)
 	a->word[3] = v4;
 }
 
+/* Whether an address is one of IPv4, as tables have it. */
+static __always_inline int addr_is_ipv4(const struct addr *a)
+{
+	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline int addr_equal(const struct addr *a, const struct addr *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&

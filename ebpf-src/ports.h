@@ -170,6 +170,14 @@ static __always_inline int ports_keep(struct work *w, const struct nat_rule *rul
 	return 1;
 }
 
+/* Whether the outer address and port of a mapping are those of w->conn's rule still. */
+static __always_inline int ports_is_usable(const struct work *w, const struct nat_rule *rule,
+					   const struct mapping *mapping)
+{
+	return addr_equal(&mapping->addr, &w->conn.saddr) &&
+	       ports_has(rule, bpf_ntohs(mapping->port));
+}
+
 /* Whether an outer port is free for w->conn; then it has it. */
 static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
@@ -203,8 +211,15 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	}
 	w->mapping.addr = w->conn.saddr;
 	w->mapping.port = w->conn.sport;
-	/* What another CPU entered at this moment is as good; the sweep frees this one. */
-	return bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_ANY) == 0;
+	if (!bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_NOEXIST))
+		return 1;
+	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
+	if (!mapping || !ports_is_usable(w, rule, mapping))
+		return !bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_ANY);
+	/* Another CPU has entered one at this moment: there is one for all remotes. */
+	bpf_map_delete_elem(&ll_mapping_outer, &w->mapping_outer_key);
+	ports_use(w, mapping->port);
+	return 1;
 }
 
 /* The mapping of w->conn's inner address and port, where it has one and its outer
@@ -220,8 +235,7 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 	w->mapping_key.zone = config_zone;
 	w->mapping_key.nat_id = rule->id | ports_hash(&w->conn.saddr) << 16;
 	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
-	if (!mapping || !addr_equal(&mapping->addr, &w->conn.saddr) ||
-	    !ports_has(rule, bpf_ntohs(mapping->port)))
+	if (!mapping || !ports_is_usable(w, rule, mapping))
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);

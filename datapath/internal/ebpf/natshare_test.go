@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -80,5 +81,47 @@ func TestPortsForOthers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, on two
+// processors at a time, leave by one outer port.
+func TestOneMappingOnTwoProcessors(t *testing.T) {
+	r := newRig(t, sized(8, 32768))
+	rule := masquerade("out0")
+	rule.Mapping = datapath.EndpointIndependent
+	r.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+	f := families[0]
+	const count = 2000
+	var ports [2][count]uint16
+	var wg sync.WaitGroup
+	var turn [count]sync.WaitGroup
+	for i := range turn {
+		turn[i].Add(2)
+	}
+	for n := range ports {
+		server := netip.AddrPortFrom(f.far.Addr(), f.far.Port()+uint16(n))
+		wg.Go(func() {
+			for i := range count {
+				client := netip.AddrPortFrom(f.client.Addr(), uint16(2000+i))
+				frame := tcpSegment(r.out.leaves(), client, server, testpkt.SYN)
+				turn[i].Done()
+				turn[i].Wait()
+				ports[n][i] = 0
+				if action, out := r.leave(r.in, r.out, frame); action != actShot {
+					ports[n][i] = sourcePort(out, testpkt.ProtoTCP)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	differ := 0
+	for i := range count {
+		if ports[0][i] != ports[1][i] || ports[0][i] == 0 {
+			differ++
+		}
+	}
+	if differ != 0 {
+		t.Errorf("%d of %d inner ports have two outer ports", differ, count)
 	}
 }
