@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,16 @@ func TestS7SourcePorts(t *testing.T) {
 			if got := answers(victim.NS, host.String(), 7000); len(got) == 0 {
 				lost++
 			}
+		}
+		status, err := s.Client.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := strings.Join(status.Health.Messages, "\n")
+		towards := netip.AddrPortFrom(host, 7000).String()
+		if !strings.Contains(told, "no source port is left for new connections to "+towards) ||
+			!strings.Contains(told, "pod shop/"+evil.rt.ContainerID+" ") {
+			t.Errorf("%s: health %q, which should name %s and the pod that has the ports", family, told, towards)
 		}
 		if lost > 1 {
 			t.Errorf("%s: %d of 20 questions of another pod were not answered", family, lost)

@@ -95,6 +95,7 @@ func (s *Server) publishSamples(ctx context.Context) {
 
 func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
+		s.noPorts.note(d)
 		s.publish(api.TopicDrops, &api.DropEvent{
 			Reason: d.Reason, Packet: droppedPacket(d), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Length: d.Length,
 		})

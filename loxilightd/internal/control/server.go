@@ -107,6 +107,7 @@ type Server struct {
 
 	pods       podNames
 	ruleLog    ruleLog
+	noPorts    portless
 	mu         sync.Mutex
 	expireFail error // why what was not confirmed could not be taken back yet
 	fileFail   error // why the object files were not taken over the last time

@@ -69,6 +69,9 @@ func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any
 	if p, left := s.Store.Pending(); p != nil {
 		result.Confirm = pendingConfirm(p, left)
 	}
+	if m := s.portless(ctx); m != "" {
+		features.Warnings = append(slices.Clip(features.Warnings), m)
+	}
 	result.Health = s.health(features.Warnings, usage, count, ignored)
 	fitStatus(result)
 	return result, nil
