@@ -38,6 +38,18 @@ kind: Route
 name: far
 spec: {prefix: 203.0.113.0/24, via: 10.0.2.2}
 ---
+kind: FirewallRule
+name: deny6
+spec: {action: deny, match: {source: ["2001:db8:0:2::/64"], in: [in0], protocol: tcp, ports: 8080}}
+---
+kind: NAT
+name: out6
+spec: {type: masquerade, match: {source: "2001:db8:0:2::/64", out: [p1]}}
+---
+kind: Route
+name: far6
+spec: {prefix: "2001:db8:f::/64", via: "2001:db8:2::2"}
+---
 kind: Bridge
 name: lan
 spec: {device: br7, ports: [{device: x1}, {device: x2}]}
@@ -64,19 +76,27 @@ spec:
   frontends: ["198.51.100.10:80/tcp"]
   backends: [{address: "10.0.3.2:9000"}]
   health: {type: tcp, interval: 1s, timeout: 500ms, healthy: 1, unhealthy: 1}
+---
+kind: Service
+name: web6
+spec:
+  frontends: ["[2001:db8:c633:6400::10]:80/tcp"]
+  backends: [{address: "[2001:db8:3::2]:9000"}]
+  health: {type: tcp, interval: 1s, timeout: 500ms, healthy: 1, unhealthy: 1}
 `
 
 // readySite is a site with servers, two machines behind a bridge of the node, and an object
 // of each kind.
 type readySite struct {
 	*site
-	x1, x2 *testnet.NS
-	server *testnet.Server // of the Service
+	x1, x2  *testnet.NS
+	servers [2]*testnet.Server // of the Services, IPv4 first
 }
 
 func newReadySite(t *testing.T) *readySite {
 	t.Helper()
 	s := &readySite{site: newSite(t), x1: testnet.New(t, "x1"), x2: testnet.New(t, "x2")}
+	s.node.Sysctl(t, "net.ipv6.conf.all.keep_addr_on_down", "1")
 	s.Start()
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x1"}, testnet.Port{NS: s.x1, Name: "eth0", Addrs: []string{"10.88.0.1/24"}})
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x2"}, testnet.Port{NS: s.x2, Name: "eth0", Addrs: []string{"10.88.0.2/24"}})
@@ -86,13 +106,26 @@ func newReadySite(t *testing.T) *readySite {
 	s.backends[0].ServeTCP(t, "[2001:db8:1::2]:9000", "b1")
 	s.backends[1].Up(t, "lo")
 	s.backends[1].Addr(t, "lo", "203.0.113.1/32")
+	s.backends[1].Addr(t, "lo", "2001:db8:f::1/128")
+	s.backends[1].ServeTCP(t, "[2001:db8:f::1]:9000", "b2")
+	s.node.ServeTCP(t, "[2001:db8:0:2::1]:8080", "node")
 	s.backends[1].ServeTCP(t, "203.0.113.1:9000", "b2")
-	s.serve()
+	s.serve4()
+	s.serve6()
 	s.Apply(readyObjects)
 	return s
 }
 
-func (s *readySite) serve() { s.server = s.backends[2].ServeTCP(s.t, "10.0.3.2:9000", "b3") }
+func (s *readySite) serve4() { s.servers[0] = s.backends[2].ServeTCP(s.t, "10.0.3.2:9000", "b3") }
+func (s *readySite) serve6() {
+	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
+}
+
+// address6 gives the second backend what IPv6 takes away when a device goes down.
+func (s *readySite) address6() {
+	s.backends[1].Run(s.t, "ip", "address", "replace", "2001:db8:2::2/64", "dev", "eth0", "nodad")
+	s.backends[1].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:2::1")
+}
 
 func (s *readySite) link(ns *testnet.NS, device, to string) func() {
 	return func() { ns.Run(s.t, "ip", "link", "set", device, to) }
@@ -107,7 +140,9 @@ func (s *readySite) llcli(args ...string) func() { return func() { s.LLCLI(args.
 func (s *readySite) cases() []readyCase {
 	const forward4, forward6 = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
 	off, on := s.sysctl(forward4, "0"), s.sysctl(forward4, "1")
+	off6, on6 := s.sysctl(forward6, "0"), s.sysctl(forward6, "1")
 	b1, far := "10.0.1.2:9000", "203.0.113.1:9000"
+	b16, far6 := "[2001:db8:1::2]:9000", "[2001:db8:f::1]:9000"
 	return []readyCase{
 		{"rule without Interface", "FirewallRule", "deny", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
 			[]string{"llcli interface add in0"}, "tcp4", "192.0.2.1:8080", s.client, silent, let},
@@ -123,15 +158,33 @@ func (s *readySite) cases() []readyCase {
 			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on") },
 			[]string{"10.0.2.2", "does not answer"}, "tcp4", far, s.client, let, silent},
 		{"Route without carrier", "Route", "far", s.link(s.backends[1], "eth0", "down"),
-			func() { s.link(s.backends[1], "eth0", "up")(); s.backends[1].Route(s.t, "default", "10.0.2.1") },
+			func() {
+				s.link(s.backends[1], "eth0", "up")()
+				s.backends[1].Route(s.t, "default", "10.0.2.1")
+				s.address6()
+			},
 			[]string{"p2", "no carrier"}, "tcp4", far, s.client, let, silent},
 		{"Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
 			[]string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent},
 		{"Peer without its address", "Peer", "near", s.link(s.node, "in0", "down"),
 			func() { s.link(s.node, "in0", "up")(); s.node.Route(s.t, "default", "192.0.2.17") },
 			[]string{"192.0.2.77"}, "tcp4", b1, s.client, let, silent},
-		{"Service without a healthy backend", "Service", "web", func() { s.server.Close() }, s.serve,
+		{"Service without a healthy backend", "Service", "web", func() { s.servers[0].Close() }, s.serve4,
 			[]string{"1 unhealthy"}, "tcp4", vip4 + ":80", s.client, let, refused},
+		{"IPv6 rule without Interface", "FirewallRule", "deny6", s.llcli("interface", "delete", "in0", "--force"),
+			s.llcli("interface", "add", "in0"), []string{"llcli interface add in0"}, "tcp6", "[2001:db8:0:2::1]:8080", s.client, silent, let},
+		{"IPv6 NAT without forwarding", "NAT", "out6", off6, on6, []string{"sysctl -w " + forward6 + "=1"}, "tcp6", b16, s.client, let, silent},
+		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1"),
+			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let},
+		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent},
+		{"IPv6 Route without its next hop", "Route", "far6", func() {
+			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:02")
+			s.node.Run(s.t, "ip", "-6", "neigh", "flush", "dev", "p2")
+		},
+			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on"); s.address6() },
+			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent},
+		{"IPv6 Service without a healthy backend", "Service", "web6", func() { s.servers[1].Close() }, s.serve6,
+			[]string{"1 unhealthy"}, "tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, refused},
 	}
 }
 
@@ -160,7 +213,7 @@ func TestReadyAndPackets(t *testing.T) {
 		})
 	}
 	t.Run("health", func(t *testing.T) {
-		s.server.Close()
+		s.servers[0].Close()
 		wantState(t, s.site, "Service", "web", "Pending")
 		testnet.Eventually(t, patience, "health is degraded", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 1 })
 		if out, code, err := s.TryLLCLI("health", "--ignore", "services"); code != 0 {
