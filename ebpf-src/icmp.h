@@ -50,6 +50,7 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 	inner->family = p->family;
 	inner->domain = p->domain;
 	inner->l3_off = p->l4_off + sizeof(struct icmp_header);
+	inner->l4_len = 0xffff; /* however long that was, of it there is what can be read */
 	if (p->family == 4) {
 		struct iphdr ip;
 
