@@ -21,6 +21,12 @@
 /* 0: no packet goes this way. For tests, which compare it with the other. */
 volatile const __u8 config_fast = 1;
 
+/* Bytes of a header of layer 4, of TCP without its options. */
+static __always_inline __u32 fast_header_len(__u8 proto)
+{
+	return proto == IPPROTO_UDP ? 8 : sizeof(struct tcphdr);
+}
+
 /* Whether layer 4, of TCP or UDP, is there, and no event of TCP's. */
 static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *end)
 {
@@ -94,8 +100,8 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 		return FAST_NOT;
 	len = FAST_L3 + bpf_ntohs(ip->tot_len);
 	if (*(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK) ||
-	    ip->ttl <= 1 || len > frame_len(f) || len < FAST_L44 + 8 || !parse_ipv4_sum(ip) ||
-	    !fast_is_data(proto, data + FAST_L44, end))
+	    ip->ttl <= 1 || len > frame_len(f) || len < FAST_L44 + fast_header_len(proto) ||
+	    !parse_ipv4_sum(ip) || !fast_is_data(proto, data + FAST_L44, end))
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L44);
 	key4_set(&key, ip->saddr, ip->daddr, old_ports, proto, 0);
@@ -149,7 +155,7 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 		return FAST_NOT;
 	len = FAST_L46 + bpf_ntohs(ip->payload_len);
 	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->hop_limit <= 1 || len > frame_len(f) ||
-	    !fast_is_data(proto, data + FAST_L46, end))
+	    len < FAST_L46 + fast_header_len(proto) || !fast_is_data(proto, data + FAST_L46, end))
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L46);
 	key6_set(&key, &ip->saddr, &ip->daddr, old_ports, proto, 0);

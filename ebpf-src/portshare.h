@@ -21,8 +21,8 @@
 /* An odd number and its inverse modulo 2^16: to multiply by them turns ports into others and
  * back.
  */
-#define SHARE_MULTIPLIER  0x9e37
-#define SHARE_INVERSE 0x7787
+#define SHARE_MULTIPLIER 0x9e37
+#define SHARE_INVERSE	 0x7787
 
 /* The mixing step of a hash; as in lb.h. */
 static __always_inline __u32 ports_hash(const struct addr *a)
