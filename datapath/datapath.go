@@ -214,6 +214,13 @@ type Tables struct {
 	Prefixes    uint32 // that rules and groups name; see FirewallRule.Cost
 }
 
+// MaxFirewallRules is how many rules a firewall has at most, whatever the size of the table:
+// the image of rules holds 16,384, some of which are for what is never filtered.
+const MaxFirewallRules = 16_000
+
+// MaxNATs returns how many rules of NAT there are at most.
+func (t *Tables) MaxNATs() uint32 { return max(t.Rules/16, 64) }
+
 // DefaultTables are the sizes of a node with plenty of memory.
 func DefaultTables() Tables {
 	return Tables{

@@ -24,11 +24,13 @@ func (e *RuleError) Unwrap() error { return e.Err }
 func (m *Match) prefixes() int { return len(m.Source) + len(m.Destination) }
 
 // Cost returns what r takes of the tables, its groups apart.
-func (r *FirewallRule) Cost() Cost { return Cost{Rules: 1, Prefixes: r.Match.prefixes()} }
+func (r *FirewallRule) Cost() Cost {
+	return Cost{Rules: 1, FirewallRules: 1, Prefixes: r.Match.prefixes()}
+}
 
 // Cost returns what n takes of the tables, its groups apart.
 func (n *NAT) Cost() Cost {
-	return Cost{Rules: 1, Prefixes: n.Match.prefixes() + len(n.Addresses)}
+	return Cost{Rules: 1, NATs: 1, Prefixes: n.Match.prefixes() + len(n.Addresses)}
 }
 
 // Cost returns what g takes of the tables, however many rules refer to it.

@@ -136,14 +136,18 @@ func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }
 
-// Cost is what an object takes of the tables.
-type Cost struct{ Frontends, Backends, Slots, Ranges, Rules, Prefixes int }
+// Cost is what an object takes of the tables. Rules are those of the firewall and of NAT together.
+type Cost struct {
+	Frontends, Backends, Slots, Ranges, Rules, Prefixes int
+
+	FirewallRules, NATs int // of Rules
+}
 
 // Add returns the sum of c and d.
 func (c Cost) Add(d Cost) Cost {
 	return Cost{
 		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Slots + d.Slots, c.Ranges + d.Ranges,
-		c.Rules + d.Rules, c.Prefixes + d.Prefixes,
+		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.FirewallRules + d.FirewallRules, c.NATs + d.NATs,
 	}
 }
 
@@ -151,7 +155,7 @@ func (c Cost) Add(d Cost) Cost {
 func (c Cost) Sub(d Cost) Cost {
 	return Cost{
 		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Slots - d.Slots, c.Ranges - d.Ranges,
-		c.Rules - d.Rules, c.Prefixes - d.Prefixes,
+		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.FirewallRules - d.FirewallRules, c.NATs - d.NATs,
 	}
 }
 

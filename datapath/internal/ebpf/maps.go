@@ -40,9 +40,9 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlRuleName:       t.Rules,
 		kernelMapLlRuleHits:       t.Rules,
 		kernelMapLlSnatNext:       min(1<<14, max(1<<12, t.Connections/4)),
-		kernelMapLlNatName:        max(t.Rules/16, 64),
-		kernelMapLlNatStats:       max(t.Rules/16, 64),
-		kernelMapLlNatTraffic:     max(t.Rules/16, 64),
+		kernelMapLlNatName:        t.MaxNATs(),
+		kernelMapLlNatStats:       t.MaxNATs(),
+		kernelMapLlNatTraffic:     t.MaxNATs(),
 		kernelMapLlNatRule:        max(t.Rules/4, 256), // both directions, old and new
 		kernelMapLlNatPool:        max(t.Rules/8, 1024),
 		kernelMapLlNatPair:        max(t.Rules/8, 1024),

@@ -4,8 +4,11 @@ package state
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 func actions(r *Result) []string {
@@ -133,6 +136,36 @@ func TestFrontendChangesHands(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Put: []*Object{service(t, "d", "192.0.2.1:80 1")}}, Conflict, "Service/d", "spec.frontends[0]", "Service/c")
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.9:80 1")}})
 	commit(t, s, &Transaction{Put: []*Object{service(t, "d", "192.0.2.2:80 1")}})
+}
+
+// TestMoreRulesThanCanBe: more rules than the data plane can put in force are refused, though
+// tables.rules would have room.
+func TestMoreRulesThanCanBe(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.Tables.Rules = 2 * datapath.MaxFirewallRules
+	s, _ := open(t, cfg)
+	several := func(n int, make func(name string) *Object) *Transaction {
+		tr := &Transaction{}
+		for i := range n {
+			tr.Put = append(tr.Put, make(fmt.Sprintf("r%05d", i)))
+		}
+		return tr
+	}
+	rule := func(name string) *Object {
+		return &Object{Key: Key{KindFirewallRule, name}, Value: &FirewallRule{datapath.FirewallRule{Hooks: datapath.HookAll}}}
+	}
+	nat := func(name string) *Object {
+		return &Object{Key: Key{KindNAT, name}, Value: &NAT{datapath.NAT{}}}
+	}
+	wantRefusal(t, s, several(datapath.MaxFirewallRules+1, rule), Capacity, "FirewallRule/r16000", "",
+		"a node has at most 16000 FirewallRules: 0 now, 16001 with this change; delete or join some")
+	commit(t, s, several(datapath.MaxFirewallRules, rule))
+	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 rules of NAT: 0 now, 2001 with this change")
+	commit(t, s, several(2000, nat))
+	wantRefusal(t, s, &Transaction{Put: []*Object{{
+		Key: Key{KindPodNetwork, "p"}, Value: &PodNetwork{Masquerade: true, Subnets: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
+	}}}, Capacity, "PodNetwork/p", "", "a node has at most 2000 rules of NAT: 2000 now, 2001 with this change")
+	commit(t, s, &Transaction{Put: []*Object{rule("s")}, Delete: []Key{{KindFirewallRule, "r00000"}}})
 }
 
 func TestCapacity(t *testing.T) {

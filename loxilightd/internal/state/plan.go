@@ -263,6 +263,14 @@ func (p *plan) holds(k Key, c claim) (held bool) {
 // checkCapacity refuses a plan that makes a table too full. What is over the
 // limit already, since the limit was lowered, may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
+	if err := p.checkMost("FirewallRules", "delete or join some", datapath.MaxFirewallRules,
+		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
+		return err
+	}
+	if err := p.checkMost("rules of NAT", "delete some, or raise tables.rules in the configuration: a 16th of it is the limit",
+		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
+		return err
+	}
 	for _, t := range []struct {
 		name, field string // field: empty where it is not the same for all kinds
 		of          func(datapath.Cost) int
@@ -284,6 +292,16 @@ func (s *Store) checkCapacity(p *plan) error {
 			t.name, before, t.size, after, t.name)
 	}
 	return nil
+}
+
+// checkMost refuses p if it leads to more of what than limit; do says what helps.
+func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int) error {
+	before, after := of(p.base.cost), of(p.cost)
+	if after <= limit || after <= before {
+		return nil
+	}
+	return refuse(Capacity, p.culprit(of, after-max(limit, before)), "",
+		"a node has at most %d %s: %d now, %d with this change; %s", limit, what, before, after, do)
 }
 
 // culprit returns the first object with which, and with that of all before it, the

@@ -25,7 +25,7 @@ func (p *PodNetwork) cost() datapath.Cost {
 	if !p.Masquerade {
 		return datapath.Cost{}
 	}
-	return datapath.Cost{Rules: len(p.Subnets)}
+	return datapath.Cost{Rules: len(p.Subnets), NATs: len(p.Subnets)}
 }
 
 // claims: what a PodNetwork has for itself it has beside objects of other kinds, too;
