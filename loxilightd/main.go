@@ -35,7 +35,7 @@ const (
 )
 
 func main() {
-	limitMemory()
+	collectEarly()
 	tameLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -96,12 +96,10 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	return 0
 }
 
-// limitMemory makes the garbage collector work harder where the daemon would
-// grow beyond what an ordinary node gives it. GOMEMLIMIT and GOGC rule where set.
-func limitMemory() {
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(160 << 20)
-	}
+// collectEarly lets garbage be half of what lives, and not as much. No limit in bytes: it would
+// have the collector run without end where more lives than the limit. GOMEMLIMIT and GOGC rule
+// where set.
+func collectEarly() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
