@@ -57,6 +57,7 @@ const (
 	MethodCounters         = "counters"
 	MethodNetworkList      = "network.list"
 	MethodAddressesList    = "addresses.list"
+	MethodEventsList       = "events.list" // an addition to the first contract
 )
 
 // Change is the change parameters that apply, replace, delete and rollback share.

@@ -37,6 +37,7 @@ var documented = map[string]any{
 	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
 	"VersionResult": VersionResult{}, "StatusResult": StatusResult{}, "StatusParams": StatusParams{},
 	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "HelloEvent": HelloEvent{},
+	"EventsListParams": EventsListParams{}, "EventsListResult": EventsListResult{},
 }
 
 func page(t *testing.T) string {
@@ -139,7 +140,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
 		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
-		MethodCNI, MethodAddressesList,
+		MethodCNI, MethodAddressesList, MethodEventsList,
 	} {
 		if !strings.Contains(text, "\n### "+method+"\n") {
 			t.Errorf("method %s has no section", method)

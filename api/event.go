@@ -2,6 +2,8 @@
 
 package api
 
+import "encoding/json"
+
 // Topics of events. A message on the events socket is the topic, a space, and
 // one JSON object, which begins with the fields of [Event].
 const (
@@ -93,4 +95,29 @@ type ConnectionEvent struct {
 	Event
 	Action string `json:"action"` // opened, closed
 	Connection
+}
+
+// EventsListParams are the parameters of events.list.
+type EventsListParams struct {
+	// Since is a time by the daemon's clock, as in RFC 3339; empty: all that are kept.
+	Since    string   `json:"since,omitempty"`
+	Topics   []string `json:"topics,omitempty"` // empty: all
+	Limit    int      `json:"limit,omitempty"`  // 0: as many as fit the reply
+	Continue string   `json:"continue,omitempty"`
+}
+
+// EventsListResult answers events.list.
+type EventsListResult struct {
+	Items []PastEvent `json:"items"` // in the order in which they were published
+	// Complete is for each topic asked for the time from which on events are kept: the start
+	// of the daemon, or later where events made room for newer ones.
+	Complete map[string]string `json:"complete"`
+	Continue string            `json:"continue,omitempty"` // empty: that was all
+}
+
+// PastEvent is an event with its topic and the time when it was published.
+type PastEvent struct {
+	Time  string          `json:"time"` // by the daemon's clock, as in RFC 3339
+	Topic string          `json:"topic"`
+	Event json.RawMessage `json:"event"`
 }

@@ -112,5 +112,8 @@ func TestEventsOf(t *testing.T) {
 		}
 		silent.Kill()
 	}
+	// The same packets are shown later, and the changes before them.
+	s.expect("events drops --since 5m --of firewall/rest --follow=false", "firewall: tcp 192.0.2.17:", "rule rest")
+	s.expect("events changes --since 5m --count 2", "Interface/in0 created", "FirewallRule/rest created")
 	s.refuse(2, "events drops --of route/default", "do not name objects of kind Route")
 }

@@ -40,7 +40,11 @@ func event(t *testing.T, topic string, v any) client.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client.Event{Topic: topic, Data: raw}
+	var number api.Event
+	if err := json.Unmarshal(raw, &number); err != nil {
+		t.Fatal(err)
+	}
+	return client.Event{Topic: topic, Seq: number.Seq, Data: raw}
 }
 
 // Events implements Daemon.
@@ -55,6 +59,33 @@ func (d *testDaemon) Events(_ context.Context, topics ...string) (Events, error)
 		}
 	}
 	return s, nil
+}
+
+// eventsList gives one event a page. The second event of topic status is also the second one
+// of the subscription.
+func (d *testDaemon) eventsList(p api.EventsListParams) (any, *api.Error) {
+	past := []api.PastEvent{
+		{Time: "2026-03-03T23:59:59Z", Topic: "status", Event: []byte(`{"seq":0,"kind":"Service","name":"old","state":"Ready"}`)},
+		{Time: "2026-03-04T04:00:01.5Z", Topic: "drops", Event: []byte(`{"seq":11,"reason":"no_backend","device":"eth0","hook":"ingress","service":"web","length":74}`)},
+		{Time: "2026-03-04T05:06:01Z", Topic: "status", Event: []byte(`{"seq":1,"kind":"Service","name":"web","state":"Ready"}`)},
+	}
+	result := api.EventsListResult{Items: []api.PastEvent{}, Complete: map[string]string{}}
+	for _, topic := range p.Topics {
+		result.Complete[topic] = "2026-03-03T20:00:00Z"
+	}
+	if result.Complete["drops"] != "" {
+		result.Complete["drops"] = "2026-03-04T04:00:00Z"
+	}
+	from := len(p.Continue)
+	for i, e := range past {
+		if i < from || p.Since != "" && e.Time < p.Since || !slices.Contains(p.Topics, e.Topic) {
+			continue
+		}
+		result.Items = append(result.Items, e)
+		result.Continue = "xxx"[:i+1]
+		break
+	}
+	return result, nil
 }
 
 type testSubscription struct {

@@ -111,6 +111,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return with(params, d.networkList)
 	case api.MethodAddressesList:
 		return with(params, addressesList)
+	case api.MethodEventsList:
+		return with(params, d.eventsList)
 	case api.MethodHistory:
 		return with(params, d.history)
 	case api.MethodRollback:

@@ -20,6 +20,12 @@ import (
 type eventOptions struct {
 	count int
 	of    string // KIND/NAME
+	// past shows what the daemon has kept, since a time or, if it is zero, all of it.
+	past   bool
+	since  time.Time
+	follow bool
+	// layout is of times: with the date if past events may be of another day.
+	layout string
 }
 
 // allTopics is the word for every topic. defaultTopics leaves out connections, of which there may
@@ -30,7 +36,7 @@ var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, 
 
 // eventLine is an event as programs read it.
 type eventLine struct {
-	Time  time.Time       `json:"time"` // when llcli got it
+	Time  time.Time       `json:"time"` // when llcli got it; of a past event when it was published
 	Topic string          `json:"topic"`
 	Lost  uint64          `json:"lost,omitempty"`  // events of the topic just before this one
 	Event json.RawMessage `json:"event,omitempty"` // absent: there is only the loss to tell
@@ -38,11 +44,13 @@ type eventLine struct {
 
 func (a *app) eventsCommand() *cobra.Command {
 	var options eventOptions
+	var since string
 	cmd := &cobra.Command{
 		Use:     "events [TOPIC…]",
 		Aliases: []string{"monitor"},
 		Short:   "Show what happens, as it happens",
-		Long: `Show events as they come, until interrupted. The topics are
+		Long: `Show events as they come, until interrupted; with --since those of the past first. The
+topics are
 
   changes      objects that were created, updated or deleted
   status       states of objects, and health of backends, that turned
@@ -55,8 +63,11 @@ Without a topic, all are shown but connections. With --of, all topics are shown 
 name the object; events of a rule, a NAT, a Service, an Endpoint or a Peer are found by its
 name, those of an Interface, a Bridge or a Tunnel also by its devices.
 
+The daemon keeps the latest 2000 events of each topic since its start; of drops, firewall
+and connections at most 5 of each second. --follow=false shows these, and ends.
+
 Lost events are reported. JSON output has one event a line.`,
-		Example:   "  llcli events\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
+		Example:   "  llcli events\n  llcli events --since 10m\n  llcli events status --since 14:30 --follow=false\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
 		Args:      topicsOnly,
 		ValidArgs: append(slices.Clone(api.Topics), allTopics),
 		RunE: a.run(func(ctx context.Context, d Daemon, topics []string) error {
@@ -64,6 +75,9 @@ Lost events are reported. JSON output has one event a line.`,
 				return usagef("--count %d: want 0 (no end) or more", options.count)
 			}
 			topics, err := options.topics(topics)
+			if err == nil {
+				err = options.readSince(since, a.Now)
+			}
 			if err != nil {
 				return err
 			}
@@ -72,11 +86,28 @@ Lost events are reported. JSON output has one event a line.`,
 	}
 	cmd.Flags().IntVar(&options.count, "count", 0, "end after `N` events; 0: when interrupted")
 	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`; of a pod or a service of Kubernetes KIND/NAMESPACE/NAME")
-	cmd.Flags().BoolP("follow", "f", true, "show events as they come, which is the default")
-	must(cmd.Flags().MarkHidden("follow"))
+	cmd.Flags().StringVar(&since, "since", "", "begin with the events since `TIME`: 10m ago, at 14:30, or at \"2006-01-02 15:04\"")
+	cmd.Flags().BoolVarP(&options.follow, "follow", "f", true, "wait for further events; --follow=false ends after those of the past")
+	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))
 	return cmd
+}
+
+// readSince reads the flag --since and chooses how times are written.
+func (o *eventOptions) readSince(text string, clock func() time.Time) (err error) {
+	o.past, o.layout = text != "" || !o.follow, "15:04:05"
+	if !o.past {
+		return nil
+	}
+	now := clock()
+	if text != "" {
+		o.since, err = parseSince(text, now)
+	}
+	if o.since.In(now.Location()).Format(time.DateOnly) != now.Format(time.DateOnly) {
+		o.layout = "2006-01-02 15:04:05"
+	}
+	return err
 }
 
 // topics returns the topics to show, of those that were named.
@@ -114,6 +145,9 @@ func (a *app) events(ctx context.Context, d Daemon, topics []string, options eve
 	out := outage{app: a}
 	for first := true; ; first = false {
 		err := a.subscribed(ctx, d, topics, options, &shown, &out)
+		if options.past && shown > 0 {
+			options.since = a.Now() // of the next connection: what was shown is not shown again
+		}
 		switch {
 		case ctx.Err() != nil || err == nil:
 			return nil
@@ -142,28 +176,38 @@ func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options
 	if err != nil {
 		return err
 	}
+	var seen map[string]uint64
+	show := func(at time.Time, e *client.Event) (done bool, err error) {
+		if e.Data != nil && (e.Seq != 0 && e.Seq <= seen[e.Topic] || !of.concerns(ctx, e)) {
+			e.Data = nil
+		}
+		if e.Lost == 0 && e.Data == nil {
+			return false, nil
+		}
+		if err := a.printEvent(at, e, options.layout); err != nil {
+			return false, err
+		}
+		if e.Data != nil {
+			*shown++
+		}
+		return *shown == options.count && options.count > 0, a.out.Flush()
+	}
+	if options.past {
+		last, done, err := a.pastEvents(ctx, d, topics, &options, show)
+		if err == nil && !options.follow && *shown == 0 && a.isTable() {
+			a.noneFound("events")
+		}
+		if seen = last; err != nil || done || !options.follow {
+			return err
+		}
+	}
 	for {
 		event, err := events.Next(ctx)
 		if err != nil {
 			return &brokenError{err}
 		}
-		if event.Data != nil && !of.concerns(ctx, &event) {
-			event.Data = nil
-		}
-		if event.Lost == 0 && event.Data == nil {
-			continue
-		}
-		if err := a.printEvent(&event); err != nil {
+		if done, err := show(a.Now(), &event); done || err != nil {
 			return err
-		}
-		if err := a.out.Flush(); err != nil {
-			return err
-		}
-		if event.Data != nil {
-			*shown++
-		}
-		if *shown == options.count && options.count > 0 {
-			return nil
 		}
 	}
 }
@@ -179,12 +223,11 @@ func isBroken(err error) bool {
 	return ok
 }
 
-func (a *app) printEvent(e *client.Event) error {
-	now := a.Now()
+func (a *app) printEvent(when time.Time, e *client.Event, layout string) error {
 	if !a.isTable() {
-		return a.printLine(eventLine{Time: now, Topic: e.Topic, Lost: e.Lost, Event: e.Data})
+		return a.printLine(eventLine{Time: when, Topic: e.Topic, Lost: e.Lost, Event: e.Data})
 	}
-	at := now.Format("15:04:05")
+	at := when.Format(layout)
 	paint := a.painter()
 	if e.Lost > 0 {
 		a.printf("%s  %-11s  %s\n", at, e.Topic, paint.paint(yellow, plural(e.Lost, "event")+" lost"))

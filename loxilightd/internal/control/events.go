@@ -55,7 +55,7 @@ func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
 }
 
 func (s *Server) publish(topic string, event Event) {
-	if err := s.Publish(topic, event); err != nil {
+	if err := s.past.publish(topic, event, time.Now(), s.Publish); err != nil {
 		s.Log.Debug("event not published", "topic", topic, "error", err)
 	}
 }

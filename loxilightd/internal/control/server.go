@@ -105,6 +105,7 @@ type Server struct {
 
 	expiry chan struct{} // signalled when a change is to be confirmed, or that is settled
 
+	past       *pastEvents
 	pods       podNames
 	ruleLog    ruleLog
 	noPorts    portless
@@ -126,6 +127,7 @@ func New(o Options) *Server {
 		o.Report = &state.Report{}
 	}
 	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
+	s.past = newPastEvents(s.started)
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
@@ -145,6 +147,7 @@ func New(o Options) *Server {
 		api.MethodNetworkList:      {run: with(s.networkList)},
 		api.MethodCNI:              {run: with(s.cni)}, // who may do what, it says itself
 		api.MethodAddressesList:    {run: with(s.addressesList)},
+		api.MethodEventsList:       {run: with(s.eventsList)},
 	}
 	return s
 }
