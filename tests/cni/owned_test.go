@@ -29,6 +29,11 @@ type change struct {
 	look string
 }
 
+// localRoute6 prints a local route of IPv6 without its metric.
+func localRoute6(address, device string) string {
+	return "ip -6 route show table local type local dev " + device + " " + address + " | sed 's/metric [0-9]*//'"
+}
+
 // ownedObjects are those of a node with everything.
 const ownedObjects = `
 kind: Tunnel
@@ -88,6 +93,9 @@ var changes = []change{
 	{row: "routes that the kernel makes for these addresses", name: "IPv4, of the host", in: "host", do: "ip route del 10.73.3.0/24", look: "ip route show 10.73.3.0/24"},
 	{row: "routes that the kernel makes for these addresses", name: "IPv6, of the host", in: "host", do: "ip -6 route del 2001:db8:73::/64", look: "ip -6 route show 2001:db8:73::/64"},
 	{row: "routes that the kernel makes for these addresses", name: "IPv4, to the address", in: "switch", do: "ip route del local 10.73.3.1 dev hsvlan110 table local", look: "ip route show table local 10.73.3.1"},
+	{row: "routes that the kernel makes for these addresses", name: "IPv6, to the address", in: "switch", do: "ip -6 route del local 2001:db8:73::1 dev hsvlan110 table local", look: localRoute6("2001:db8:73::1", "hsvlan110")},
+	{row: "routes that the kernel makes for these addresses", name: "IPv6, to the address of the host", in: "host", do: "ip -6 route del local 2001:db8:73::2 dev loxi_test table local", look: localRoute6("2001:db8:73::2", "loxi_test")},
+	{row: "routes that the kernel makes for these addresses", name: "IPv6, to multicast addresses", in: "switch", do: "ip -6 route del multicast ff00::/8 dev hsvlan110 table local", look: "ip -6 route show table local type multicast dev hsvlan110"},
 	{row: "veth DEVICE – DEVICE`-e` of a tunnel", name: "deleted", in: "switch", do: "ip link del hstunnel", look: "ip -br link show hstunnel"},
 	{row: "veth DEVICE – DEVICE`-e` of a tunnel", name: "down", in: "switch", do: "ip link set hstunnel-e down", look: "ip -br link show hstunnel-e"},
 	{row: "veth DEVICE – DEVICE`-e` of a tunnel", name: "MTU", in: "switch", do: "ip link set hstunnel mtu 1000", look: "ip -d link show hstunnel"},
@@ -132,7 +140,7 @@ func TestOwned(t *testing.T) {
 	list := s.list("1.1.0", nil)
 	p := s.addPod(list, "c1")
 	s.Apply(ownedObjects)
-	gateway := netip.MustParseAddr("10.73.3.1")
+	reached := []string{"10.73.3.1", "2001:db8:73::1", "192.0.2.77", "2001:db8:2::77"} // gateways, and a machine outside
 	for _, c := range changes {
 		if c.do == "true" {
 			continue
@@ -161,9 +169,13 @@ func TestOwned(t *testing.T) {
 				return
 			}
 			t.Logf("repaired after %s", time.Since(begin).Round(10*time.Millisecond))
-			testnet.Eventually(t, 5*time.Second, "it is counted as a repair", func() bool { return s.countRepairs() > before })
-			testnet.Eventually(t, 5*time.Second, "the pod reaches the gateway", func() bool { return p.ping(gateway) == nil })
-			testnet.Eventually(t, 20*time.Second, "the pod reaches the machine outside", func() bool { return p.ping(netip.MustParseAddr("192.0.2.77")) == nil })
+			testnet.Eventually(t, repairedWithin, "it is counted as a repair", func() bool { return s.countRepairs() > before })
+			for _, a := range reached {
+				testnet.Eventually(t, repairedWithin, "the pod reaches "+a, func() bool {
+					return p.pingWithin(netip.MustParseAddr(a), soon) == nil
+				})
+			}
+			t.Logf("packets pass after %s", time.Since(begin).Round(10*time.Millisecond))
 		})
 	}
 }

@@ -20,6 +20,9 @@ import (
 // remakePatience is how long it may take on a busy machine until pods have their links again.
 const remakePatience = 20 * time.Second
 
+// soon is how long a packet is waited for that may be lost.
+const soon = 300 * time.Millisecond
+
 // look returns what a pod has of its interface, without what a new device has of its own.
 func (p *pod) look(t *testing.T) string {
 	t.Helper()
@@ -73,7 +76,7 @@ func TestLinksMadeAnew(t *testing.T) {
 		for i, p := range pods {
 			for _, a := range []netip.Addr{gateways[0], gateways[1], netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8:2::77"),
 				pods[(i+1)%len(pods)].address(true), pods[(i+1)%len(pods)].address(false)} {
-				if err := p.ping(a); err != nil {
+				if err := p.pingWithin(a, soon); err != nil {
 					return err
 				}
 			}

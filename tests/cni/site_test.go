@@ -248,7 +248,9 @@ func (p *pod) reaches(t *testing.T, a netip.Addr) {
 }
 
 // ping sends one echo request, and waits for the answer.
-func (p *pod) ping(a netip.Addr) error {
+func (p *pod) ping(a netip.Addr) error { return p.pingWithin(a, 3*time.Second) }
+
+func (p *pod) pingWithin(a netip.Addr, patience time.Duration) error {
 	network, request, reply := "ip4:icmp", byte(8), byte(0)
 	if a.Is6() {
 		network, request, reply = "ip6:ipv6-icmp", 128, 129
@@ -263,7 +265,7 @@ func (p *pod) ping(a netip.Addr) error {
 	defer c.Close() // has done what it is for
 	// The kernel writes the checksum of ICMPv6.
 	b := testpkt.Build(testpkt.ICMP{Type: request, ID: 0x4c17, Seq: 1}, testpkt.Payload("ping"))
-	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
 	if _, err := c.Write(b); err != nil {

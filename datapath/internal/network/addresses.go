@@ -71,6 +71,9 @@ func (u *addressUpdate) add(p netip.Prefix) error {
 	if errors.Is(err, unix.EEXIST) && p.Addr().Is6() {
 		return fmt.Errorf("the device has it with another length: remove that one, or say that length")
 	}
+	if err == nil && p.Addr().Is6() {
+		u.s.awaitLocal(u.link.Attrs().Index, p)
+	}
 	return err
 }
 
@@ -153,6 +156,9 @@ func (s *space) addAddress(index int, p netip.Prefix) error {
 
 func (s *space) removeAddress(index int, p netip.Prefix) error {
 	_, err := s.execute(addressRequest(unix.RTM_DELADDR, unix.NLM_F_ACK, index, p), 0)
+	if err == nil && p.Addr().Is6() {
+		err = s.removeLocal(index, p)
+	}
 	return err
 }
 

@@ -109,6 +109,27 @@ func TestBridgeRepair(t *testing.T) {
 	}
 }
 
+// TestLocalRouteEndsWithAddress restores the local route of an IPv6 address on a bridge that
+// existed before. The kernel does not know the restored route: we remove it with the address.
+func TestLocalRouteEndsWithAddress(t *testing.T) {
+	requireIP(t)
+	r := newRig(t, true)
+	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.host.Bridge(t, "br0", "p1")
+	r.bridge("lan", datapath.Bridge{Device: "br0", Addresses: prefixes("fd71::1/64")})
+	r.host.Run(t, "ip", "-6", "route", "del", "local", "fd71::1", "dev", "br0", "table", "local")
+	if ok, err := r.n.Bridges().Verify(context.Background(), "lan"); ok || err != nil {
+		t.Errorf("the missing local route is not noticed (%v)", err)
+	}
+	r.bridge("lan", datapath.Bridge{Device: "br0", Addresses: prefixes("fd71::1/64")})
+	r.has(r.host, "ip -6 route show table local dev br0", []string{"local fd71::1"})
+	if err := r.n.Bridges().Delete(context.Background(), "lan"); err != nil {
+		t.Fatal(err)
+	}
+	r.has(r.host, "ip -6 route show table local dev br0", nil, "fd71::1")
+	r.has(r.host, "ip link show br0", []string{"br0"})
+}
+
 // TestBridgeStrangers checks that what others add to a bridge of ours stays.
 func TestBridgeStrangers(t *testing.T) {
 	requireIP(t)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,8 +21,12 @@ import (
 // prefixMetric6 is that of the routes which the kernel makes for addresses of IPv6.
 const prefixMetric6 = 256
 
+// multicast6 is the destination of the route by which a device receives multicast packets.
+var multicast6 = netip.MustParsePrefix("ff00::/8")
+
 // connectedRoutes returns the routes that the kernel makes for an address and that we restore:
-// the connected route to its network, and of IPv4 the one that delivers packets to the address.
+// the connected route to its network, the local route that delivers packets to the address, and
+// of IPv6 the multicast route of the device, without which it receives no neighbour solicitation.
 func connectedRoutes(index int, p netip.Prefix) []*netlink.Route {
 	whole := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 	network := &netlink.Route{
@@ -30,21 +35,21 @@ func connectedRoutes(index int, p netip.Prefix) []*netlink.Route {
 	local := &netlink.Route{
 		LinkIndex: index, Dst: ipNet(whole), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL,
 	}
+	routes := []*netlink.Route{local}
 	if p.Addr().Is4() {
 		network.Scope, network.Src = netlink.SCOPE_LINK, p.Addr().AsSlice()
 		local.Scope, local.Src = netlink.SCOPE_HOST, p.Addr().AsSlice()
 	} else {
 		network.Priority = prefixMetric6
+		routes = append(routes, &netlink.Route{
+			LinkIndex: index, Dst: ipNet(multicast6), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_MULTICAST,
+			Protocol: unix.RTPROT_KERNEL, Priority: prefixMetric6,
+		})
 	}
-	switch {
-	case p.Addr().Is6() && p.Bits() == p.Addr().BitLen():
-		return nil
-	case p.Addr().Is6():
-		return []*netlink.Route{network}
-	case p.Bits() == p.Addr().BitLen():
-		return []*netlink.Route{local}
+	if p.Bits() < p.Addr().BitLen() {
+		routes = append(routes, network)
 	}
-	return []*netlink.Route{local, network}
+	return routes
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -143,4 +148,36 @@ func (s *space) connects(m syscall.NetlinkMessage) bool {
 func (s *space) noteConnected(p netip.Prefix) {
 	s.connected.Store(p.Masked(), true)
 	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)
+	if p.Addr().Is6() {
+		s.connected.Store(multicast6, true)
+	}
+}
+
+// localPatience bounds how long awaitLocal waits, which is usually less than a millisecond.
+const localPatience = 200 * time.Millisecond
+
+// awaitLocal waits until the kernel has made the local route of a new address of IPv6, which a
+// work queue does. Without it, the next look would take the route for deleted.
+func (s *space) awaitLocal(index int, p netip.Prefix) {
+	local := connectedRoutes(index, p)[0]
+	for end := time.Now().Add(localPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if there, err := s.has(local); there || err != nil {
+			return
+		}
+	}
+}
+
+// removeLocal removes the local routes to an address of IPv6 that a device no longer has. The
+// kernel removes those that it made, and not those that we restored.
+func (s *space) removeLocal(index int, p netip.Prefix) error {
+	local := connectedRoutes(index, p)[0]
+	list, err := s.routesTo(local)
+	for i := range list {
+		if list[i].LinkIndex == index && list[i].Type == unix.RTN_LOCAL {
+			if e := s.nl.RouteDel(&list[i]); e != nil && !isGone(e) {
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	return err
 }

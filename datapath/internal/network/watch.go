@@ -129,7 +129,8 @@ func isClosed(s *space) bool {
 	}
 }
 
-// look signals what may concern us. names are those of the devices that were seen.
+// look signals what may concern us. names are those of the devices that were seen. With a device
+// that goes down, or its last address, the kernel removes routes of IPv4 without a message.
 func (n *Network) look(s *space, names map[int32]string, messages []syscall.NetlinkMessage) {
 	for _, m := range messages {
 		switch m.Header.Type {
@@ -138,10 +139,12 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 				continue
 			}
 			if name, known := names[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]; !known || n.names(name) {
+				n.routes.stale()
 				n.signals.raise()
 			}
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 			if n.concerns(names, m) {
+				n.routes.stale()
 				n.signals.raise()
 			}
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
