@@ -209,6 +209,7 @@ func (d *loxilightd) newNode() *node.Node {
 			d.control.HealthTurned(t.Service, t.Backend, r.State.String(), r.Message)
 		},
 	}
+	o.Moved = func() { d.pods.Wake() }
 	o.Missing = func(endpoint string) string { return d.pods.Missing(endpoint) }
 	for _, u := range d.report.Unreadable {
 		o.Keep = append(o.Keep, u.Key)

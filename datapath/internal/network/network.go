@@ -71,6 +71,9 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	if err = n.watch(n.host); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	if !n.isHost() {
+		go n.watchName(n.host)
+	}
 	return n, nil
 }
 

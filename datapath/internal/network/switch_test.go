@@ -302,3 +302,15 @@ func TestSwitchAsksAtOnce(t *testing.T) {
 		t.Errorf("it asked first whether others have it:\n%s", out)
 	}
 }
+
+// TestDeletedSwitchIsSignalled: the kernel notifies of no deleted name, and the links of pods
+// wait for this signal.
+func TestDeletedSwitchIsSignalled(t *testing.T) {
+	r := newRig(t, false)
+	if err := r.n.NeedSwitch("p1"); err != nil {
+		t.Fatal(err)
+	}
+	r.drainSignals()
+	r.deleteSwitch()
+	r.awaitSignal("the namespace of the switch was deleted")
+}

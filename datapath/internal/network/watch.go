@@ -110,6 +110,30 @@ func (n *Network) watch(s *space) error {
 	return nil
 }
 
+// namePause is how often the name of the switch's namespace is looked at. Nothing is notified
+// when another program deletes it.
+const namePause = 100 * time.Millisecond
+
+// watchName signals when the namespace that has the name of the switch is another one, or none,
+// until host is closed.
+func (n *Network) watchName(host *space) {
+	ticker := time.NewTicker(namePause)
+	defer ticker.Stop()
+	before, existed := namedID(n.cfg.SwitchNamespace)
+	for {
+		select {
+		case <-ticker.C:
+		case <-host.done:
+			return
+		}
+		id, exists := namedID(n.cfg.SwitchNamespace)
+		if id != before || exists != existed {
+			n.signals.raise()
+		}
+		before, existed = id, exists
+	}
+}
+
 // isForeign says whether a route of the main table is concerned that is not ours: one of
 // the underlay, maybe.
 func isForeign(m syscall.NetlinkMessage) bool {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
@@ -26,6 +27,24 @@ func bridge(name, device string) *state.Object {
 
 func endpointPlane() *backends.FakePlane {
 	return backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) { return datapath.PortState{Index: 7}, true }})
+}
+
+// TestMovedDevicesAreReported: what follows devices by itself is called when they change.
+func TestMovedDevicesAreReported(t *testing.T) {
+	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
+	moved := make(chan struct{}, 1)
+	start(t, Options{Store: store, Plane: endpointPlane(), Network: network, Moved: func() {
+		select {
+		case moved <- struct{}{}:
+		default:
+		}
+	}})
+	_ = network.DamageRoute("none") // signals, though there is no such route
+	select {
+	case <-moved:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not called")
+	}
 }
 
 // TestEndpointFollowsItsNetwork: an Endpoint is a port of the bridge that its network has,

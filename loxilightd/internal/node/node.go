@@ -40,6 +40,9 @@ type Options struct {
 	// HealthTurned is the same for the health of a backend. Either may be nil.
 	HealthTurned func(health.Target, health.Result)
 
+	// Moved is called when devices have changed; nil: nothing follows them.
+	Moved func()
+
 	// Missing says why the device of an Endpoint is gone; empty: it is there, or nothing is
 	// known of it. Nil: nothing is known of any.
 	Missing func(endpoint string) string
@@ -227,10 +230,12 @@ func (n *Node) watchWorld(ctx context.Context) {
 			n.kickNetwork()
 			n.conditions.kick()
 			n.signalWorld()
+			n.moved()
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
 			n.kickNetwork()
 			n.signalWorld()
+			n.moved()
 		case <-later.C:
 			last = time.Now()
 			n.services.Kick()
@@ -238,6 +243,12 @@ func (n *Node) watchWorld(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+func (n *Node) moved() {
+	if n.opts.Moved != nil {
+		n.opts.Moved()
 	}
 }
 

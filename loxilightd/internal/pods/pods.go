@@ -97,6 +97,7 @@ const (
 type Server struct {
 	Options
 	changes *batch
+	woken   chan struct{} // signalled by Wake
 	clean   chan struct{} // closed when what an earlier run left is cleared away
 	starts  time.Time     // until when the daemon is starting
 	root    uint32        // user id that owns IPAM plugins beside 0, in tests
@@ -117,7 +118,7 @@ func New(o Options) *Server {
 		o.Named = func(string) bool { return false }
 	}
 	return &Server{
-		Options: o, changes: newBatch(o.Objects), clean: make(chan struct{}), starts: time.Now().Add(startTime),
+		Options: o, changes: newBatch(o.Objects), woken: make(chan struct{}, 1), clean: make(chan struct{}), starts: time.Now().Add(startTime),
 		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{}, kept: map[string]ipam.Owner{},
 		missing: map[string]string{},
 	}

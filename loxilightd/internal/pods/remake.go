@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// remakeInterval is how often links of pods are looked for that are gone.
+	// remakeInterval is how often missing links of pods are looked for without a Wake, and
+	// remakePause the least time between two looks.
 	remakeInterval = 500 * time.Millisecond
+	remakePause    = 50 * time.Millisecond
 	// remakeWait bounds how long a link that is gone waits for another command about it.
 	remakeWait = 50 * time.Millisecond
 	// maxRemakes is how many links are made anew at a time.
@@ -28,11 +30,26 @@ func (s *Server) remakeLoop(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		select {
+		case <-s.woken:
 		case <-ticker.C:
-			s.remakeAll(ctx)
 		case <-ctx.Done():
 			return
 		}
+		begin := time.Now()
+		s.remakeAll(ctx)
+		select {
+		case <-time.After(max(remakePause, 4*time.Since(begin))):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Wake has missing links of pods looked for now: devices have changed.
+func (s *Server) Wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
 	}
 }
 
