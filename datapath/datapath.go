@@ -143,6 +143,9 @@ type Telemetry interface {
 	// DeviceOf returns the name of the device that has an address, in the switch's network
 	// namespace or the host's; empty: none has.
 	DeviceOf(addr netip.Addr, inSwitch bool) string
+	// LocalAddrs returns the addresses of the node in ascending order, those of the host and of
+	// the switch, but for loopback and link-local addresses.
+	LocalAddrs() []netip.Addr
 	// Forwarding returns whether the kernel forwards packets, in the switch's network
 	// namespace or the host's.
 	Forwarding(inSwitch bool) Forwarding

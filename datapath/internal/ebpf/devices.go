@@ -383,6 +383,20 @@ func (v *devices) nameByAddr(addr netip.Addr) string {
 	return found
 }
 
+// appendAddrs appends the addresses of all devices but for loopback and link-local addresses.
+func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, list := range v.addrs {
+		for _, p := range list {
+			if a := p.Addr().Unmap().WithZone(""); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
 // nameOf returns the name of the device with index, or the number.
 func (v *devices) nameOf(index int) string {
 	v.mu.Lock()

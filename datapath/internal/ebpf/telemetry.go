@@ -266,6 +266,18 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	return z.devices.nameByAddr(addr)
 }
 
+// LocalAddrs implements [datapath.Telemetry].
+func (t *telemetry) LocalAddrs() (all []netip.Addr) {
+	_, _ = t.d.zone(t.d.zoneOf(false)) // opened if it can be
+	for _, z := range t.d.openZones() {
+		if z.devices != nil {
+			all = z.devices.appendAddrs(all)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
 // Features implements [datapath.Telemetry].
 func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	var u unix.Utsname

@@ -132,6 +132,9 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	return s.Device
 }
 
+// LocalAddrs implements [datapath.Telemetry].
+func (t *telemetry) LocalAddrs() []netip.Addr { return nil }
+
 // Forwarding implements [datapath.Telemetry].
 func (t *telemetry) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}

@@ -68,7 +68,7 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 		case field.path == "match.in" || field.path == "match.out" || field.path == "device" && field.form == formText:
 			complete = f.app.completeDevices
 		case field.groups:
-			complete = f.app.completeGroups
+			complete = f.app.completeGroups(strings.HasPrefix(field.path, "match."))
 		case field.kind != "":
 			complete = f.app.completeNames(field.kind)
 		}
@@ -78,21 +78,24 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 	}
 }
 
-// completeGroups offers the groups of addresses as rules refer to them.
-func (a *app) completeGroups(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	const head = "group:"
-	name, isGroup := strings.CutPrefix(prefix, head)
-	if !isGroup && !strings.HasPrefix(head, prefix) {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// completeGroups offers the groups of addresses as rules refer to them, and local.
+func (a *app) completeGroups(local bool) cobra.CompletionFunc {
+	const head, word = "group:", "local"
+	return func(cmd *cobra.Command, _ []string, prefix string) (found []string, _ cobra.ShellCompDirective) {
+		name, isGroup := strings.CutPrefix(prefix, head)
+		if !isGroup {
+			name = "" // the beginning of the word itself
+		}
+		if isGroup || strings.HasPrefix(head, prefix) {
+			for _, group := range a.names(cmd.Context(), api.KindAddressGroup, name, nil) {
+				found = append(found, head+group)
+			}
+		}
+		if local && strings.HasPrefix(word, prefix) {
+			found = append(found, cobra.CompletionWithDesc(word, "the addresses of the node"))
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
 	}
-	if !isGroup {
-		name = "" // the beginning of the word itself
-	}
-	found := a.names(cmd.Context(), api.KindAddressGroup, name, nil)
-	for i := range found {
-		found[i] = head + found[i]
-	}
-	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (f *specField) isList() bool { return f.form == formWords || f.form == formItems }

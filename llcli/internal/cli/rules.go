@@ -118,8 +118,8 @@ var groupFields = []specField{
 // matchFields are what all rules have.
 var matchFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "`N`: lower ones first (default 1000)"},
-	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range or group:NAME; may be repeated"},
-	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range or group:NAME; may be repeated"},
+	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range, group:NAME or local: those of the node; may be repeated"},
+	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range, group:NAME or local: those of the node; may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: protocolValues},
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, a range such as 8000-8100, or a name such as ssh; may be repeated. Rules see the port before a NAT or Service translates it"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},

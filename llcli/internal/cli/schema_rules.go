@@ -84,7 +84,7 @@ spec:
   priority: 100               # lower first, then by name; default 1000
   hooks: [forward, input]     # and output; default: all, as far as in and out are known
   match:                      # absent: every packet; of a list one must match, and all fields
-    source:                   # addresses, prefixes, ranges of addresses, group:NAME
+    source:                   # addresses, prefixes, ranges, group:NAME, local (the node's)
       - 10.0.0.0/8
       - 192.0.2.10-192.0.2.20
     destination: 198.51.100.10  # a single value needs no list
@@ -133,7 +133,7 @@ name: forward-web
 spec:
   type: dnat
   match:
-    destination: 192.0.2.10
+    destination: local        # the node's addresses, also those by DHCP
     in: eth0
     protocol: tcp
     ports: 8000-8009

@@ -77,6 +77,9 @@ func (p *matchParser) protocols() *api.Error {
 	return nil
 }
 
+// localWord stands for the addresses of the node itself.
+const localWord = "local"
+
 func (p *matchParser) stations() *api.Error {
 	for _, side := range []struct {
 		name     string
@@ -97,6 +100,9 @@ func (p *matchParser) stations() *api.Error {
 				return invalid(element(side.name, i), "%s stands at %s[%d] already", shorten(string(w)), side.name, first)
 			}
 			group, isGroup, err := parseGroup(string(w))
+			if w == localWord {
+				group, isGroup = datapath.LocalGroup, true
+			}
 			if isGroup && err == nil {
 				*side.groups = append(*side.groups, group)
 				seen = bothFamilies
@@ -107,7 +113,7 @@ func (p *matchParser) stations() *api.Error {
 				list, err = parsePrefixes(string(w))
 			}
 			if err != nil {
-				return invalid(element(side.name, i), "%q %v; or group:NAME for an AddressGroup", shorten(string(w)), err)
+				return invalid(element(side.name, i), "%q %v; or group:NAME for an AddressGroup, or local for the addresses of the node", shorten(string(w)), err)
 			}
 			if err := p.budget.take(list, element(side.name, i)); err != nil {
 				return err

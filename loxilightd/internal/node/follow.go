@@ -47,7 +47,7 @@ func (n *Node) follow(ctx context.Context) {
 			}
 		case <-n.exempted:
 			if !first { // else the first round knows
-				n.rules.applyExempt(n.opts.Store.Snapshot())
+				n.rules.applyFirewall(n.opts.Store.Snapshot())
 			}
 		case <-grace.C:
 		}
@@ -60,8 +60,11 @@ func (n *Node) follow(ctx context.Context) {
 // applyWorld makes anew what depends on devices, where these are not what they were.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	turned := n.uplinksTurned(s)
-	if turned || n.hostPortsTurned(s) {
+	if turned || n.hostPortsTurned(s) || n.rules.nat.localTurned() {
 		n.rules.applyNAT(s)
+	}
+	if n.rules.firewall.localTurned() {
+		n.rules.applyFirewall(s)
 	}
 	if peers := n.pathsTurned(s); turned || len(peers) > 0 || n.podMTUTurned() {
 		n.apply(ctx, s, peers)

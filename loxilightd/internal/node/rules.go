@@ -63,8 +63,9 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
 	r.tellAll()
 }
 
-// applyExempt makes the set of the firewall anew, since what is exempt from it changed.
-func (r *rules) applyExempt(s *state.Snapshot) {
+// applyFirewall makes the set of the firewall anew, since what is exempt from it changed, or
+// addresses of the node.
+func (r *rules) applyFirewall(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 

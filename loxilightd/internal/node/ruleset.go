@@ -24,10 +24,14 @@ type ruleSet[V names] struct {
 	kind  string
 	build func(s *state.Snapshot, groups *groups) (set V, rules int)
 	held  held
+	// localAddrs returns the addresses of the node itself.
+	localAddrs func() []netip.Addr
 
 	mu       sync.Mutex
 	members  map[datapath.GroupName]struct{} // groups of the set, those within groups included
 	labelled bool                            // one of them chooses Endpoints by their labels
+	local    []netip.Addr                    // members of LocalGroup
+	isLocal  bool                            // a rule refers to LocalGroup
 	changed  uint64                          // the last revision of one of them
 	inForce  uint64                          // revision as of which the set is in force; 0: not known
 	faults   map[state.Key]string            // what the last attempt found wrong with single objects
@@ -57,7 +61,8 @@ func (r *ruleSet[V]) newest(o *state.Object) uint64 {
 func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outcome func(),
 	build func(*state.Snapshot, *groups) (V, int),
 ) *ruleSet[V] {
-	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build, held: held{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
+	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build,
+		localAddrs: n.opts.Plane.Telemetry().LocalAddrs, held: held{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
 	if !time.Now().Before(n.opts.PruneNotBefore) || !leftBehind(table) {
 		close(r.held.released)
 	}
@@ -104,12 +109,21 @@ func (r *ruleSet[V]) make(s *state.Snapshot) {
 
 // gather returns the set as it is wanted in s, and how many rules it has.
 func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
-	g := &groups{snapshot: s, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
+	g := &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules = r.build(s, g)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.members, r.changed, r.labelled = g.members, g.changed, g.labelled
+	r.local, r.isLocal = g.local, g.isLocal
 	return set, rules
+}
+
+// localTurned reports whether rules are about the addresses of the node, and these are others now.
+func (r *ruleSet[V]) localTurned() bool {
+	r.mu.Lock()
+	before, isLocal := r.local, r.isLocal
+	r.mu.Unlock()
+	return isLocal && !slices.Equal(before, r.localAddrs())
 }
 
 // Update is that of the table, and remembers whose fault it was that it failed.
@@ -249,6 +263,10 @@ type groups struct {
 	members  map[datapath.GroupName]struct{}              // these, and the groups within
 	changed  uint64                                       // the last revision of one of members
 	labelled bool                                         // one of members chooses Endpoints by their labels
+
+	localAddrs func() []netip.Addr
+	local      []netip.Addr // members of LocalGroup, if isLocal
+	isLocal    bool         // a match refers to LocalGroup
 }
 
 // add gathers the groups that a match refers to. One that is not understood is left
@@ -260,6 +278,10 @@ func (g *groups) add(m *datapath.Match) {
 				continue
 			}
 			whole := datapath.AddressGroup{}
+			if name == datapath.LocalGroup {
+				g.flat[name] = g.addLocal()
+				continue
+			}
 			if g.flatten(name, &whole, map[datapath.GroupName]struct{}{}) {
 				g.flat[name] = whole
 			}
@@ -295,6 +317,15 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 		}
 	}
 	return true
+}
+
+// addLocal returns the group of the addresses of the node itself.
+func (g *groups) addLocal() (whole datapath.AddressGroup) {
+	g.local, g.isLocal = g.localAddrs(), true
+	for _, a := range g.local {
+		whole.Prefixes = append(whole.Prefixes, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return whole
 }
 
 // addLabelled adds the addresses of the Endpoints that a group chooses by their labels.

@@ -35,12 +35,12 @@ func (g *AddressGroup) cost() datapath.Cost { return g.Cost() }
 
 func (*AddressGroup) claims(func(claim, func() string)) {}
 
-// groupsOf yields the groups that a value refers to, each with the field that does.
+// groupsOf yields the AddressGroups that a value refers to, each with the field that does.
 func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 	return func(yield func(datapath.GroupName, string) bool) {
 		all := func(groups []datapath.GroupName, field string) bool {
 			for _, g := range groups {
-				if !yield(g, field) {
+				if g != datapath.LocalGroup && !yield(g, field) {
 					return false
 				}
 			}
