@@ -7,14 +7,36 @@
 #include "nat.h"
 #include "settled.h"
 
+#define NEXTHOP_SHARE 8
+
+/* Returns where the next hops by a device are counted, or NULL if it has its share of them:
+ * where a part f of all is free, one device may have NEXTHOP_SHARE * f^2 of them, as the sources
+ * of share.h. So one device alone gets 70 %, and after n devices, each of which took what it
+ * could get, about 1/(8 n) is free for the others. total: where all are counted.
+ */
+static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
+{
+	__u32 zero = 0, at = (config_zone & 1) * NEXTHOP_DEVICES + ifindex % NEXTHOP_DEVICES;
+	struct shares *use = bpf_map_lookup_elem(&ll_shares, &zero);
+	__s64 left;
+
+	if (!use)
+		return NULL;
+	*total = &use->nexthop_total;
+	left = (__s64)NEXTHOP_COUNT - use->nexthop_total;
+	if (left <= 0 || use->nexthop_count[at] >= left * left * NEXTHOP_SHARE / NEXTHOP_COUNT)
+		return NULL;
+	return &use->nexthop_count[at];
+}
+
 /* Returns the index of a neighbour behind device, a new one where it is not known; 0
- * where there is no room. checked_tick is when the kernel last used it.
+ * where there is no room, or the device has its share. checked_tick is when the kernel last used it.
  */
 static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struct device *device,
 				      __u32 checked_tick)
 {
 	struct nexthop *nexthop;
-	__u32 *known, index;
+	__u32 *known, *count, *total, index;
 
 	if (!device)
 		return 0;
@@ -22,13 +44,16 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 	if (known) {
 		index = *known;
 	} else {
-		if (bpf_map_pop_elem(&ll_nexthop_free, &index))
+		count = nexthop_share(key->ifindex, &total);
+		if (!count || bpf_map_pop_elem(&ll_nexthop_free, &index))
 			return 0;
 		if (bpf_map_update_elem(&ll_nexthop_id, key, &index, BPF_NOEXIST)) {
 			/* Another CPU was first; the next packet finds its entry. */
 			bpf_map_push_elem(&ll_nexthop_free, &index, 0);
 			return 0;
 		}
+		__sync_fetch_and_add(count, 1);
+		__sync_fetch_and_add(total, 1);
 	}
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
 	if (!nexthop)

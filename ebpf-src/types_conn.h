@@ -112,10 +112,16 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 #define SHARE_SOURCES 65536
 
-/* Established connections by source: see share.h. */
+#define NEXTHOP_DEVICES 2048 /* for each zone: devices are counted by their index modulo this */
+
+/* Who has how much of what all need: established connections by source, see share.h; next hops by
+ * device, see nexthop.h.
+ */
 struct shares {
 	__u32 seed;	/* of the hash of sources */
 	__u32 capacity; /* connections that each family has room for; 0: there are no shares */
 	__u32 total[2]; /* by family, IPv4 first */
 	__u32 count[SHARE_SOURCES];
+	__u32 nexthop_total; /* in use, or not free yet */
+	__u32 nexthop_count[2 * NEXTHOP_DEVICES];
 };

@@ -35,6 +35,7 @@ type DataPlane struct {
 	images    *images
 	nats      *nats
 	announcer *announcer
+	shared    *shared[kernelShares]
 	nexthops  *nexthops
 	sweeper   *sweeper
 	conns     *connections
@@ -117,6 +118,9 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 		}
 	}
 	if err := r.pinNew(); err != nil {
+		return err
+	}
+	if d.shared, err = newShared[kernelShares](d.maps[kernelMapLlShares]); err != nil {
 		return err
 	}
 	d.nexthops = newNexthops(d, first)
@@ -301,6 +305,9 @@ func (d *DataPlane) Close() (err error) {
 		}
 		if d.ports != nil {
 			d.ports.close()
+		}
+		if d.shared != nil {
+			err = errors.Join(err, d.shared.close())
 		}
 		closeMaps(d.maps)
 	})

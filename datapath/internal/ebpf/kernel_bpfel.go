@@ -461,11 +461,13 @@ type kernelServiceStats struct {
 }
 
 type kernelShares struct {
-	_        structs.HostLayout
-	Seed     uint32
-	Capacity uint32
-	Total    [2]uint32
-	Count    [65536]uint32
+	_            structs.HostLayout
+	Seed         uint32
+	Capacity     uint32
+	Total        [2]uint32
+	Count        [65536]uint32
+	NexthopTotal uint32
+	NexthopCount [4096]uint32
 }
 
 type kernelSlotChunk struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 )
@@ -16,20 +17,28 @@ import (
 // over all connections has found nobody who refers to it.
 type nexthops struct {
 	table, ids, free *ebpf.Map
+	use              *kernelShares
 
 	mu      sync.Mutex
-	retired map[uint32]uint64 // index: number of the first sweep that counts
-	sweep   uint64            // number of the sweep that begins next
-	unused  map[uint32]int    // sweeps in a row that found no reference
+	retired map[uint32]retiredHop
+	sweep   uint64         // number of the sweep that begins next
+	unused  map[uint32]int // sweeps in a row that found no reference
+}
+
+// retiredHop is an index that was taken away and may still be referred to.
+type retiredHop struct {
+	sweep uint64 // number of the first one that counts
+	at    int    // where it is counted; -1: an earlier run retired it
 }
 
 // newNexthops takes over what an earlier run learnt; first is whether there was none.
 func newNexthops(d *DataPlane, first bool) *nexthops {
 	n := &nexthops{
+		use:     d.shared.value,
 		table:   d.maps[kernelMapLlNexthop],
 		ids:     d.maps[kernelMapLlNexthopId],
 		free:    d.maps[kernelMapLlNexthopFree],
-		retired: make(map[uint32]uint64),
+		retired: make(map[uint32]retiredHop),
 		unused:  make(map[uint32]int),
 	}
 	n.adopt(first)
@@ -56,7 +65,7 @@ func (n *nexthops) adopt(first bool) {
 		case first || free[index]:
 			n.free.Update(nil, index, ebpf.UpdateAny) // a full queue: cannot be, it has room for all
 		default:
-			n.retired[index] = 0
+			n.retired[index] = retiredHop{at: -1}
 		}
 	}
 }
@@ -94,8 +103,14 @@ func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
 	if err := n.void(index); err != nil {
 		return err
 	}
-	n.retired[index] = n.sweep
+	n.retired[index] = retiredHop{n.sweep, useIndex(key)}
 	return nil
+}
+
+// useIndex is where nexthop.h counts a next hop.
+func useIndex(k kernelNexthopKey) int {
+	const devices = len(kernelShares{}.NexthopCount) / 2
+	return int(k.Zone&1)*devices + int(k.Ifindex)%devices
 }
 
 // void makes a next hop invalid. Its addresses stay, for programs that found it valid
@@ -126,15 +141,15 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs error
-	for index, first := range n.retired {
+	for index, r := range n.retired {
 		// A program that was just about to learn may have made it valid again.
 		var now kernelNexthop
 		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
 			errs = errors.Join(errs, n.void(index))
-			n.retired[index] = n.sweep
+			n.retired[index] = retiredHop{n.sweep, r.at}
 			continue
 		}
-		if used(index) || n.sweep <= first {
+		if used(index) || n.sweep <= r.sweep {
 			continue
 		}
 		delete(n.retired, index)
@@ -142,7 +157,40 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 			errs = errors.Join(errs, fmt.Errorf("free next hop %d: %w", index, err))
 		}
 	}
-	return errors.Join(errs, n.age(used))
+	return errors.Join(errs, n.age(used), n.count())
+}
+
+// count sets what each device has to what there is. A next hop that a program enters meanwhile
+// may count twice until the next sweep.
+func (n *nexthops) count() error {
+	before, all := n.use.NexthopCount, n.use.NexthopTotal
+	var seen [len(before)]uint32
+	var total uint32
+	add := func(at int) {
+		total++
+		if at >= 0 {
+			seen[at]++
+		}
+	}
+	var key kernelNexthopKey
+	var index uint32
+	it := n.ids.Iterate()
+	for it.Next(&key, &index) {
+		add(useIndex(key))
+	}
+	if it.Err() != nil {
+		return nil // entries came and went: the next sweep counts them
+	}
+	for _, r := range n.retired {
+		add(r.at)
+	}
+	atomic.AddUint32(&n.use.NexthopTotal, total-all)
+	for at, now := range seen {
+		if now != before[at] {
+			atomic.AddUint32(&n.use.NexthopCount[at], now-before[at])
+		}
+	}
+	return nil
 }
 
 // age retires neighbours that no connection has referred to for three sweeps.

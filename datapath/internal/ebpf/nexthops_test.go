@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -106,9 +107,95 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
 	}
 	// As loxilightd makes one invalid.
-	hops := nexthops{table: r.maps[kernelMapLlNexthop], ids: r.maps[kernelMapLlNexthopId], retired: map[uint32]uint64{}}
+	hops := nexthops{table: r.maps[kernelMapLlNexthop], ids: r.maps[kernelMapLlNexthopId], retired: map[uint32]retiredHop{}}
 	r.ok(hops.invalidate(func(kernelNexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
 		t.Errorf("next hop %d is not valid, and new connections have it", third)
 	}
+}
+
+// TestShareOfNextHops: a device that has its share of the next hops gets no more, and others do.
+func TestShareOfNextHops(t *testing.T) {
+	r := newRig(t)
+	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
+	r.service(rigService{id: 1, proto: testpkt.ProtoTCP, frontend: frontend, backends: []rigBackend{{id: 1, addr: backend}}})
+	for i := range uint32(8) {
+		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, 100+i))
+	}
+	at := useIndex(kernelNexthopKey{Ifindex: uint32(r.out.index)})
+	for i, c := range []struct {
+		total, has uint32
+		gets       bool
+	}{
+		{0, 0, true}, {11_400, 11_400, true}, {11_600, 11_600, false}, {11_600, 1600, true}, {16_000, 71, true},
+		{16_000, 72, false}, {16_383, 0, false}, {17_000, 0, false},
+	} {
+		use := kernelShares{NexthopTotal: c.total}
+		use.NexthopCount[at] = c.has
+		r.put(kernelMapLlShares, uint32(0), use)
+		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", fmt.Sprintf("02:00:5e:10:02:%02x", i), "dev", "out0", "nud", "permanent")
+		client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), uint16(1024+i))
+		frame := testpkt.Build(r.in.arrives(), ipHeader(client.Addr(), frontend.Addr(), 64),
+			testpkt.TCP{Source: client.Port(), Destination: frontend.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions})
+		r.ns.Do(t, func() error {
+			_, _, err := timeOne(r.ingress, frame, r.in)
+			return err
+		})
+		conn, found := r.conn(rigTuple{testpkt.ProtoTCP, client, frontend})
+		if !found || (conn.Nexthop != 0) != c.gets {
+			t.Errorf("%d in use, %d of them by its device: found %t, next hop %d, want one: %t", c.total, c.has, found, conn.Nexthop, c.gets)
+		}
+		r.ok(r.maps[kernelMapLlShares].Lookup(uint32(0), &use))
+		want := c.has
+		if c.gets {
+			want++
+		}
+		if use.NexthopCount[at] != want || use.NexthopTotal != c.total+want-c.has {
+			t.Errorf("%d in use, %d of them by its device: %d and %d afterwards", c.total, c.has, use.NexthopTotal, use.NexthopCount[at])
+		}
+	}
+}
+
+// TestNextHopsAreCounted: passes set what each device has to what there is.
+func TestNextHopsAreCounted(t *testing.T) {
+	h := newHandover(t)
+	n := h.d.nexthops
+	there := func() (total uint32, counts map[int]uint32) {
+		counts = make(map[int]uint32)
+		var key kernelNexthopKey
+		var index uint32
+		for it := n.ids.Iterate(); it.Next(&key, &index); {
+			counts[useIndex(key)]++
+			total++
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, r := range n.retired {
+			total++
+			if r.at >= 0 {
+				counts[r.at]++
+			}
+		}
+		return total, counts
+	}
+	want := func(when string) {
+		t.Helper()
+		total, counts := there()
+		if total == 0 || n.use.NexthopTotal != total {
+			t.Errorf("%s: %d next hops are counted, want %d", when, n.use.NexthopTotal, total)
+		}
+		for at, count := range n.use.NexthopCount {
+			if count != counts[at] {
+				t.Errorf("%s: %d next hops are counted at %d, want %d", when, count, at, counts[at])
+			}
+		}
+	}
+	want("when they are learnt")
+	n.use.NexthopTotal, n.use.NexthopCount = 9, [len(n.use.NexthopCount)]uint32{}
+	n.use.NexthopCount[7] = 5
+	h.ok(h.d.sweeper.whole(nil))
+	want("after the counts were lost")
+	h.ok(n.invalidate(func(kernelNexthopKey) bool { return true }))
+	h.ok(h.d.sweeper.whole(nil))
+	want("after all were taken away")
 }

@@ -211,10 +211,14 @@ func TestTwinOfAnother(t *testing.T) {
 		raw[rigMetaSize+2*size+1]++ // the port that they leave with
 		r.put(map[bool]string{true: kernelMapLlCt4, false: kernelMapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
 		before, _ := r.conn(other)
-		r.run(r.ingress, r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61))
-		after, found := r.conn(other)
-		if !found || after != before {
-			t.Errorf("%s: the other connection's entry was %+v and is %+v, %t", f.name, before, after, found)
+		for _, flags := range []uint8{testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK, testpkt.SYN} {
+			r.run(r.ingress, r.in, testpkt.Build(r.in.arrives(), ipHeader(p.client.Addr(), p.vip.Addr(), 61), testpkt.TCP{
+				Source: p.client.Port(), Destination: p.vip.Port(), Flags: flags, Seq: clientISN + 1, Ack: serverISN + 1, Window: 501,
+			}))
+			after, found := r.conn(other)
+			if !found || after != before {
+				t.Errorf("%s: flags %#x: the other connection's entry was %+v and is %+v, %t", f.name, flags, before, after, found)
+			}
 		}
 	}
 }

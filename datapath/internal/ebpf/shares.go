@@ -3,42 +3,28 @@
 package ebpf
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
-	"unsafe"
-
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
 // shares counts the established connections of each source: see share.h. The programs raise the
 // counts when connections are established; each pass of the sweeper sets them to what it has seen.
 // It is not safe for concurrent use.
 type shares struct {
-	memory []byte
-	kernel *kernelShares // in memory, which the programs write as well
+	kernel *kernelShares // which the programs write as well
 	before kernelShares  // as of the beginning of the pass
 	seen   kernelShares  // by the pass
 }
 
-// newShares maps the counts into memory and sets how many connections there is room for.
-func newShares(m *ebpf.Map, capacity uint32) (*shares, error) {
-	memory, err := unix.Mmap(m.FD(), 0, int(m.ValueSize()),
-		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map the memory of shares of connections: %w", err)
+// newShares sets how many connections there is room for.
+func newShares(kernel *kernelShares, capacity uint32) *shares {
+	if kernel.Seed == 0 {
+		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
-	s := &shares{memory: memory, kernel: (*kernelShares)(unsafe.Pointer(&memory[0]))}
-	if s.kernel.Seed == 0 {
-		atomic.StoreUint32(&s.kernel.Seed, rand.Uint32()|1)
-	}
-	atomic.StoreUint32(&s.kernel.Capacity, capacity)
-	return s, nil
+	atomic.StoreUint32(&kernel.Capacity, capacity)
+	return &shares{kernel: kernel}
 }
-
-func (s *shares) close() error { return unix.Munmap(s.memory) }
 
 // passBegins notes what was counted before a pass.
 func (s *shares) passBegins() {

@@ -77,10 +77,6 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := newShares(d.maps[kernelMapLlShares], d.maps[kernelMapLlCt4].MaxEntries()/2)
-	if err != nil {
-		return nil, errors.Join(err, x.Close())
-	}
 	w := &sweeper{
 		d:      d,
 		stop:   make(chan struct{}),
@@ -89,7 +85,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 		tables: newConnTables(d),
 
 		expirer: x,
-		shares:  counts,
+		shares:  newShares(d.shared.value, d.maps[kernelMapLlCt4].MaxEntries()/2),
 		closed:  newClosed(),
 	}
 	w.wg.Add(1)
@@ -100,7 +96,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 func (w *sweeper) close() error {
 	close(w.stop)
 	w.wg.Wait()
-	return errors.Join(w.expirer.Close(), w.shares.close())
+	return w.expirer.Close()
 }
 
 // kick asks for a sweep without delay: backends have gone.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package security
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
+)
+
+// bridged is one of two hosts behind a bridge that attack together.
+type bridged struct {
+	wire *testnet.Wire
+	mac  [6]byte
+	addr [2]netip.Addr // IPv4, IPv6
+}
+
+// talk has a establish count connections with b, each with a MAC of its own for b: in its
+// frames as their destination, and, if answersToo, as the source of b's.
+func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
+	t.Helper()
+	for i := first; i < first+count; i++ {
+		mac := [6]byte{0x02, 0x53, 0x16}
+		binary.BigEndian.PutUint16(mac[4:], uint16(i))
+		from, to := netip.AddrPortFrom(a.addr[i%2], uint16(1024+i)), netip.AddrPortFrom(b.addr[i%2], 7)
+		forth := udpFrame(testpkt.Ethernet{Source: a.mac, Destination: mac}, from, to, "forth")
+		source := b.mac
+		if answersToo {
+			source = mac
+		}
+		a.wire.Send(t, forth)
+		b.wire.Send(t, udpFrame(testpkt.Ethernet{Source: source, Destination: a.mac}, to, from, "back"))
+		a.wire.Send(t, forth)
+		a.wire.Send(t, forth)
+	}
+}
+
+// expectTracked has a pod that was not heard before ask the LAN host, and expects that its
+// connections take the fast path.
+func (s *podsSite) expectTracked(what string) {
+	s.t.Helper()
+	victim := s.addPod(nil)
+	for family, host := range hosts {
+		target := netip.AddrPortFrom(host, 7001).String()
+		c, err := victim.Dial("tcp", "", target, 5*time.Second)
+		if err != nil {
+			s.t.Fatalf("%s: %s: %v", what, family, err)
+		}
+		defer c.Close()
+		var last api.Connection
+		b := make([]byte, 64)
+		tracked := func() bool {
+			if _, err := fmt.Fprint(c, "ping"); err != nil {
+				return false
+			}
+			if _, err := c.Read(b); err != nil {
+				return false
+			}
+			for _, last = range s.Connections(api.ConnectionFilter{Protocol: "tcp"}) {
+				if last.Original.Source == c.LocalAddr().String() {
+					return last.Path == "tracked"
+				}
+			}
+			return false
+		}
+		for end := time.Now().Add(5 * time.Second); !tracked(); {
+			if time.Now().After(end) {
+				s.t.Errorf("%s: %s: a connection of another pod takes the slow path: %+v", what, family, last)
+				break
+			}
+		}
+	}
+}
+
+// TestS16NextHops: two hosts behind ports without a guard, and two pods, send to and from as many
+// MACs as they can. Connections of another pod still take the fast path.
+func TestS16NextHops(t *testing.T) {
+	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")
+	sw := testnet.Named(t, s.name)
+	for _, host := range hosts {
+		s.lan.ServeTCP(t, netip.AddrPortFrom(host, 7001).String(), "lan")
+	}
+	var vms [2]bridged
+	for i := range vms {
+		vm := testnet.New(t, "vm")
+		port := fmt.Sprintf("vm%d", i)
+		testnet.Veth(t, testnet.Port{NS: sw, Name: port}, testnet.Port{NS: vm, Name: "eth0"})
+		vms[i] = bridged{vm.Wire(t, "eth0"), vm.MAC(t, "eth0"), [2]netip.Addr{
+			netip.AddrFrom4([4]byte{10, 9, 8, byte(7 + i)}), netip.MustParseAddr(fmt.Sprintf("fd09:8::%d", 7+i)),
+		}}
+	}
+	s.Apply("kind: Bridge\nname: vms\nspec: {device: br9, ports: [{device: vm0}, {device: vm1}]}")
+	talk(t, vms[0], vms[1], 0, 17_000, true)
+	s.expectTracked("ports without a guard")
+
+	var pods [2]bridged
+	for i := range pods {
+		p := s.addPod(nil)
+		pods[i] = bridged{wire: p.Wire(t, "eth0"), mac: p.MAC(t, "eth0")}
+		for _, ip := range p.ips {
+			a := netip.MustParseAddr(ip)
+			pods[i].addr[(a.BitLen()-32)/96] = a
+		}
+	}
+	talk(t, pods[0], pods[1], 0, 17_000, false)
+	s.expectTracked("pods")
+}
