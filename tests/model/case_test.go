@@ -25,10 +25,12 @@ type flow struct {
 type op struct {
 	config *config // nil: a packet
 	flow   int
+	about  *icmpError // instead of a packet, about the last one that came out
 	// back is a packet of whom the flow's last packet reached, to where that came from.
 	back         bool
 	stranger     bool // with back: by somebody else beside it
 	flags, chunk uint8
+	blind        bool // by somebody who guesses its sequence number or verification tag
 	ttl, tos     uint8
 	size         int
 }
@@ -45,6 +47,8 @@ type reached struct {
 	port int
 	as   tuple
 	mac  [6]byte
+	// frame is what came out.
+	frame []byte
 }
 
 // play makes a scenario happen and compares it with the model. It returns how many
@@ -80,6 +84,18 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 			}
 			continue
 		}
+		if op.about != nil {
+			told, ok, err := s.playError(o, op.about, &last[op.flow])
+			if !ok {
+				continue
+			}
+			judged++
+			fmt.Fprintf(&b, "%4d. %s", i, told)
+			if err != nil {
+				return judged, fmt.Sprintf("%s        BUT: %v\n", b.String(), err), nil
+			}
+			continue
+		}
 		p, port, mac, ok := s.packet(sc, op, last)
 		if !ok {
 			continue
@@ -110,6 +126,9 @@ func (s *site) packet(sc *scenario, op op, last []reached) (p *pkt, port int, ma
 	p = &pkt{
 		tuple: f.tuple, flags: op.flags, chunk: op.chunk, seq: 1000, ack: 5000, ttl: op.ttl, tos: op.tos, id: uint16(s.marks),
 		payload: payload + strings.Repeat("x", max(0, op.size-len(payload))),
+	}
+	if op.blind {
+		p.blind = blindBy
 	}
 	if !op.back {
 		return p, f.port, macOf(f.src.Addr()), true
@@ -208,7 +227,7 @@ func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []outpu
 		return fmt.Errorf("the packet is not as it should be (-):\n%s", diff)
 	}
 	if !op.back {
-		*last = reached{seen: true, port: out[0].port, as: got, mac: mac}
+		*last = reached{seen: true, port: out[0].port, as: got, mac: mac, frame: bytes.Clone(out[0].frame)}
 	}
 	return nil
 }

@@ -37,7 +37,14 @@ func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 			sc.ops = append(sc.ops, op{config: c})
 		}
 		f := rng.IntN(len(sc.flows))
-		sc.ops = append(sc.ops, nextOp(rng, sc.flows[f], f, progress[f]))
+		if progress[f] > 1 && rng.IntN(16) == 0 {
+			sc.ops = append(sc.ops, op{flow: f, about: randomError(rng)})
+			continue
+		}
+		next := nextOp(rng, sc.flows[f], f, progress[f])
+		if sc.ops = append(sc.ops, next); next.blind { // what has ended may begin anew
+			sc.ops = append(sc.ops, op{flow: f, ttl: 64, tos: next.tos, size: 20, flags: testpkt.SYN, chunk: 1})
+		}
 		progress[f]++
 	}
 	return sc
@@ -199,8 +206,10 @@ func nextOp(rng *rand.Rand, f flow, index, step int) op {
 		o.chunk = 11
 	case rng.IntN(12) == 0:
 		o.flags, o.chunk = testpkt.FIN|testpkt.ACK, 7
+		o.blind = rng.IntN(2) == 0
 	case rng.IntN(20) == 0:
 		o.flags, o.chunk = testpkt.RST, 6
+		o.blind = rng.IntN(2) == 0
 	case rng.IntN(20) == 0:
 		o.flags, o.chunk = testpkt.SYN, 1
 		o.back = false

@@ -33,6 +33,7 @@ type direction struct {
 	*conn
 	out   tuple
 	reply bool
+	told  bool // TCP: it has acknowledged something; SCTP: its verification tag is known
 }
 
 // conn is a connection, as it was decided.
@@ -209,8 +210,15 @@ func leaves(out int, got tuple) error {
 func (o *oracle) note(p *pkt, d *direction) {
 	over := p.proto == testpkt.ProtoTCP && p.flags&(testpkt.FIN|testpkt.RST) != 0 ||
 		p.proto == testpkt.ProtoSCTP && slices.Contains([]uint8{6, 7, 8, 14}, p.chunk)
-	if over {
+	known := d.told
+	if twin := o.conns[d.out.turned()]; p.proto == testpkt.ProtoTCP {
+		known = twin != nil && twin.told
+	}
+	if over && (p.blind == 0 || !known) {
 		d.ended = true
+	}
+	if p.proto == testpkt.ProtoSCTP && p.chunk != 1 && p.blind == 0 || p.flags&(testpkt.ACK|testpkt.RST) == testpkt.ACK && p.blind == 0 {
+		d.told = true
 	}
 }
 

@@ -29,6 +29,8 @@ var protoNames = map[uint8]string{
 
 const protoGRE = 47
 
+const blindBy = 1 << 30 // further than any window reaches
+
 func protoName(p uint8) string {
 	if s, ok := protoNames[p]; ok {
 		return s
@@ -48,6 +50,7 @@ type pkt struct {
 	chunk    uint8  // SCTP: type of the first chunk
 	reply    bool   // ICMP: an echo reply
 	seq, ack uint32 // TCP
+	blind    uint32 // by so much seq is not what it should be
 	ttl, tos uint8
 	id       uint16 // IPv4
 	df       bool
@@ -67,11 +70,11 @@ func (p *pkt) frame(from, to [6]byte) []byte {
 	layers := []testpkt.Layer{eth, ip}
 	switch {
 	case p.proto == testpkt.ProtoTCP:
-		layers = append(layers, testpkt.TCP{Source: p.src.Port(), Destination: p.dst.Port(), Seq: p.seq, Ack: p.ack, Flags: p.flags}, testpkt.Payload(p.payload))
+		layers = append(layers, testpkt.TCP{Source: p.src.Port(), Destination: p.dst.Port(), Seq: p.seq + p.blind, Ack: p.ack, Flags: p.flags}, testpkt.Payload(p.payload))
 	case p.proto == testpkt.ProtoUDP:
 		layers = append(layers, testpkt.UDP{Source: p.src.Port(), Destination: p.dst.Port()}, testpkt.Payload(p.payload))
 	case p.proto == testpkt.ProtoSCTP:
-		layers = append(layers, testpkt.SCTP{Source: p.src.Port(), Destination: p.dst.Port(), Tag: p.seq, Chunks: []testpkt.Chunk{{Type: p.chunk, Flags: 3, Value: []byte(p.payload)}}})
+		layers = append(layers, testpkt.SCTP{Source: p.src.Port(), Destination: p.dst.Port(), Tag: p.seq + p.blind, Chunks: []testpkt.Chunk{{Type: p.chunk, Flags: 3, Value: []byte(p.payload)}}})
 	case isICMP(p.proto):
 		kind := map[[2]bool]uint8{{false, false}: testpkt.EchoRequest, {false, true}: testpkt.EchoReply, {true, false}: testpkt.V6EchoRequest, {true, true}: testpkt.V6EchoReply}[[2]bool{v6, p.reply}]
 		layers = append(layers, testpkt.ICMP{V6: v6, Type: kind, ID: p.echoID(), Seq: uint16(p.seq)}, testpkt.Payload(p.payload))
@@ -110,6 +113,9 @@ func (p *pkt) String() string {
 		s += " [echo reply]"
 	case isICMP(p.proto):
 		s += " [echo request]"
+	}
+	if p.blind != 0 {
+		s += " blind"
 	}
 	if p.ttl != 64 {
 		s += fmt.Sprintf(" ttl %d", p.ttl)
