@@ -158,6 +158,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	var files []string
 	cmd := &cobra.Command{
 		Use:     "delete {KIND NAME… | -f FILE…}",
+		Aliases: []string{"rm", "remove"},
 		Short:   "Delete objects",
 		Long:    "Delete the objects that are named, or those that files name, in one transaction. Deleting an object that does not exist is not an error.",
 		Example: "  llcli delete service web\n  llcli delete -f web.yaml",

@@ -47,7 +47,10 @@ func needWords(n int, usage string) cobra.PositionalArgs {
 }
 
 // flagError says what a flag wants, where the library only says what failed.
-func flagError(_ *cobra.Command, err error) error {
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return withFlag(cmd, unknown)
+	}
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
 		return err
@@ -96,6 +99,9 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if instead := foreignCommands[strings.ToLower(args[0])]; instead != "" && !cmd.HasParent() {
+		return usagef("%s; use %s", text, instead)
+	}
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		text += "; did you mean " + strings.Join(near, " or ") + "?"
 	}

@@ -29,8 +29,9 @@ func (o *getOptions) bind(cmd *cobra.Command) {
 func (a *app) getCommand() *cobra.Command {
 	var options getOptions
 	cmd := &cobra.Command{
-		Use:   "get KIND [NAME…]",
-		Short: "Show objects: spec and status",
+		Use:     "get KIND [NAME…]",
+		Aliases: []string{"list", "ls"},
+		Short:   "Show objects: spec and status",
 		Long: `Show the objects of a kind, or the objects with these names.
 
 With -o yaml and -o json the objects come out as apply takes them.

@@ -198,6 +198,16 @@ func atLine(title string, line int, err error) error {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
+// yamlHint explains an error of the YAML library about a tab.
+func yamlHint(data []byte, line int, text string) string {
+	lines := bytes.Split(data, []byte("\n"))
+	if line >= 1 && line <= len(lines) && strings.HasPrefix(text, "found character that cannot start any token") &&
+		bytes.HasPrefix(bytes.TrimLeft(lines[line-1], " "), []byte("\t")) {
+		return "the line begins with a tab; YAML wants spaces"
+	}
+	return text
+}
+
 // parseNodes returns the content of each document that is not empty.
 func parseNodes(data []byte) ([]*yaml.Node, error) {
 	if nodes, ok := parseJSONValues(data); ok {
@@ -225,7 +235,7 @@ func parseNodes(data []byte) ([]*yaml.Node, error) {
 					line++
 				}
 			}
-			return nil, fmt.Errorf("%d: %s", line, text)
+			return nil, fmt.Errorf("%d: %s", line, yamlHint(data, line, text))
 		}
 		content := node.Content[0]
 		if content.ShortTag() != "!!null" {

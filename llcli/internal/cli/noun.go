@@ -52,6 +52,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:     "add NAME",
+		Aliases: []string{"create"},
 		Short:   "Add " + article(k.name) + " by flags",
 		Long:    fmt.Sprintf("Add %s. An existing object with a different spec is left alone unless --overwrite is\ngiven. llcli explain %s explains the fields.", article(k.name), k.words[0]),
 		Example: example,
@@ -109,9 +110,10 @@ func (t *transaction) checkAbsent(ctx context.Context, d Daemon) error {
 func (a *app) nounList(k *kind) *cobra.Command {
 	var options getOptions
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: fmt.Sprintf("List %ss", k.name),
-		Args:  noWords("name objects with show or get"),
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   fmt.Sprintf("List %ss", k.name),
+		Args:    noWords("name objects with show or get"),
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
 			return a.get(ctx, d, k.name, nil, options)
 		}),
@@ -138,9 +140,10 @@ func (a *app) nounShow(k *kind) *cobra.Command {
 func (a *app) nounDelete(k *kind) *cobra.Command {
 	var options changeOptions
 	cmd := &cobra.Command{
-		Use:   "delete NAME…",
-		Short: fmt.Sprintf("Delete %ss", k.name),
-		Args:  needWords(1, "llcli "+k.words[0]+" delete NAME…"),
+		Use:     "delete NAME…",
+		Aliases: []string{"rm", "remove"},
+		Short:   fmt.Sprintf("Delete %ss", k.name),
+		Args:    needWords(1, "llcli "+k.words[0]+" delete NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {

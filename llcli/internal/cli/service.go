@@ -87,7 +87,7 @@ func (f *serviceFlags) spec(string) (any, error) {
 // fields returns the fields that the flags say.
 func (f *serviceFlags) fields() (*api.ServiceSpec, error) {
 	spec := &api.ServiceSpec{
-		Frontends: f.frontends, Algorithm: f.algorithm, Source: f.source, SourceRanges: f.sourceRanges,
+		Frontends: f.frontends, Algorithm: or(foreignAlgorithms[f.algorithm], f.algorithm), Source: f.source, SourceRanges: f.sourceRanges,
 		NoBackend: f.noBackend, Announce: f.announce, OtherPorts: f.otherPorts,
 	}
 	for _, text := range f.diverts {

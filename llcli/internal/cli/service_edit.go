@@ -105,6 +105,7 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var options changeOptions
 	cmd := &cobra.Command{
 		Use:     "set NAME",
+		Aliases: []string{"update"},
 		Short:   fmt.Sprintf("Change fields of %s by flags", article(k.name)),
 		Long:    fmt.Sprintf("Change the fields of %s that flags name. Other fields stay as they are. A list replaces the\nwhole list; --add-… and --remove-… change single elements. --diff shows the difference first.", article(k.name)),
 		Example: example,

@@ -7,14 +7,79 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // foreignActions are words of other tools for actions of FirewallRules.
 var foreignActions = map[string]string{"drop": "deny", "discard": "deny", "block": "deny", "accept": "allow", "pass": "allow", "permit": "allow"}
+
+// foreignICMP are words of other tools for types of ICMP messages.
+var foreignICMP = map[string]string{"ping": "echo-request", "pong": "echo-reply"}
+
+// foreignAlgorithms are words of other tools for algorithms of Services.
+var foreignAlgorithms = map[string]string{
+	"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin",
+	"lc": "least-connections", "wlc": "least-connections", "leastconn": "least-connections", "least-conn": "least-connections",
+	"sh": "source-hash", "source": "source-hash", "ip-hash": "source-hash", "mh": "maglev",
+}
+
+// foreignCommands are commands of other tools, and what to use instead.
+var foreignCommands = map[string]string{
+	"log": "llcli events --since 1h", "logs": "llcli events --since 1h", "tail": "llcli events",
+	"trace": "llcli events drops", "tcpdump": "llcli events drops", "capture": "llcli events drops",
+	"ping": "llcli health", "ps": "llcli status", "stats": "llcli counters", "show-drops": "llcli events drops",
+	"add": "llcli KIND add NAME, such as llcli service add web", "create": "llcli KIND add NAME, such as llcli service add web",
+	"set": "llcli KIND set NAME, such as llcli service set web", "update": "llcli KIND set NAME, such as llcli service set web",
+	"allow":  "llcli firewall add NAME --action allow",
+	"accept": "llcli firewall add NAME --action allow", "drop": "llcli firewall add NAME --action deny",
+	"deny": "llcli firewall add NAME --action deny", "block": "llcli firewall add NAME --action deny",
+	"masquerade": "llcli nat add NAME --masquerade", "forward": "llcli nat add NAME --dnat",
+	"lb": "llcli service", "vip": "llcli service", "frontend": "llcli service", "backend": "llcli service backend",
+	"import": "llcli apply -f FILE", "load": "llcli apply -f FILE", "restore": "llcli replace -f FILE",
+	"save": "llcli export (a change is saved when it is made)", "commit": "llcli confirm (a change is in force when it is made)",
+	"undo": "llcli rollback --last", "revert": "llcli rollback --last",
+	"flush": "llcli connections flush, or llcli delete KIND NAME", "reset": "llcli delete KIND NAME",
+	"start": "systemctl start loxilightd", "stop": "systemctl stop loxilightd", "restart": "systemctl restart loxilightd",
+	"config": "llcli export", "info": "llcli status", "conntrack": "llcli connections", "sessions": "llcli connections",
+	"fdb": "llcli kernel fdb", "neigh": "llcli kernel neighbors", "neighbors": "llcli kernel neighbors", "arp": "llcli kernel neighbors",
+}
+
+// foreignFlags are flags of other tools, and those to use instead.
+var foreignFlags = map[string]string{
+	"src": "--source", "saddr": "--source", "from": "--source", "dst": "--destination", "daddr": "--destination",
+	"sport": "--source-port", "source-ports": "--source-port", "dport": "--port", "ports": "--port", "dports": "--port",
+	"proto": "--protocol", "in-interface": "--in", "iif": "--in", "iifname": "--in", "input": "--hook input",
+	"out-interface": "--out", "oif": "--out", "oifname": "--out", "output": "--hook output", "hooks": "--hook", "chain": "--hook",
+	"jump": "--action", "drop": "--action deny", "deny": "--action deny", "accept": "--action allow", "allow": "--action allow",
+	"reject": "--action reject", "gateway": "--via", "gw": "--via", "nexthop": "--via", "dev": "--device", "interface": "--in or --out",
+	"blackhole": "--type blackhole", "unreachable": "--type unreachable", "vip": "--frontend", "listen": "--frontend", "server": "--backend",
+	"real-server": "--backend", "scheduler": "--algorithm", "port-forward": "--dnat", "redirect": "--dnat", "to-destination": "--to",
+	"to-source": "--to", "nat": "--masquerade", "prio": "--priority", "order": "--priority", "members": "--member", "address": "--member",
+	"follow": "--watch", "namespace": "--netns", "force": "--overwrite",
+}
+
+// foreignShorthands are one-letter flags of other tools.
+var foreignShorthands = map[string]string{
+	"s": "--source", "d": "--destination", "p": "--protocol", "i": "--in", "j": "--action", "A": "--hook", "w": "--watch", "b": "--backend",
+}
+
+// withFlag completes the error about an unknown flag by the one that the command has instead.
+func withFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
+	name := unknown.GetSpecifiedName()
+	instead := foreignFlags[name]
+	if unknown.GetSpecifiedShortnames() != "" {
+		instead = foreignShorthands[name]
+	}
+	own, _, _ := strings.Cut(strings.TrimPrefix(instead, "--"), " ")
+	if own == "" || cmd.Flags().Lookup(own) == nil {
+		return unknown
+	}
+	return fmt.Errorf("%w; use %s", unknown, instead)
+}
 
 // understood returns a value of a flag in the words of the API, where other tools call it
 // otherwise. Empty: any value matches, so the flag says nothing.
@@ -22,7 +87,11 @@ func (f *specField) understood(word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {
 	case "action":
-		return or(foreignActions[lower], word), nil
+		return or(foreignActions[lower], lower), nil
+	case "hooks":
+		return lower, nil
+	case "match.icmp":
+		return or(foreignICMP[lower], word), nil
 	case "match.source", "match.destination", "match.protocol", "match.in", "match.out":
 		if lower == "any" || lower == "all" && f.path == "match.protocol" {
 			return "", nil
@@ -78,6 +147,9 @@ func completeRoute(name string, spec map[string]any) error {
 	if _, err := netip.ParsePrefix(name); spec["prefix"] == nil && err == nil {
 		spec["prefix"] = name
 	}
+	if spec["prefix"] == nil && name == "0/0" {
+		spec["prefix"] = "0.0.0.0/0"
+	}
 	if prefix, _ := spec["prefix"].(string); prefix == "default" || prefix == "" && name == "default" {
 		spec["prefix"] = "0.0.0.0/0"
 		if strings.Contains(textOf(spec["via"]), ":") {
@@ -90,13 +162,13 @@ func completeRoute(name string, spec map[string]any) error {
 	return nil
 }
 
-// flagNamed is an error of the daemon with the flag that it is about.
+// flagNamed is an error of the daemon about a field, in the words of the command line.
 type flagNamed struct {
-	flag string
+	text string
 	err  error
 }
 
-func (e *flagNamed) Error() string { return "--" + e.flag + ": " + e.err.Error() }
+func (e *flagNamed) Error() string { return e.text }
 func (e *flagNamed) Unwrap() error { return e.err }
 
 // flagOf names the flag that an error of the daemon is about, where one was given for the field.
@@ -106,11 +178,23 @@ func (f *fieldFlags) flagOf(err error) error {
 		return err
 	}
 	path, _, _ := strings.Cut(strings.TrimPrefix(e.Data.Field, "spec."), "[")
-	i := slices.IndexFunc(f.fields, func(s specField) bool { return s.path == path && f.flags.Changed(s.flag) })
-	if i < 0 {
+	given := ""
+	for i := range f.fields {
+		for _, flag := range []string{f.fields[i].flag, "add-" + f.fields[i].flag, "remove-" + f.fields[i].flag} {
+			if f.fields[i].path == path && f.flags.Changed(flag) && given == "" {
+				given = flag
+			}
+		}
+	}
+	if given == "" {
 		return err
 	}
-	return &flagNamed{f.fields[i].flag, err}
+	text := strings.TrimPrefix(e.Error(), e.Data.Object+": ")
+	text = strings.TrimPrefix(text, e.Data.Field+": ")
+	for i := range f.fields { // the rest of the text may name other fields
+		text = strings.ReplaceAll(text, "spec."+f.fields[i].path+" ", "--"+f.fields[i].flag+" ")
+	}
+	return &flagNamed{"--" + given + ": " + text, err}
 }
 
 // roleWords are the roles of Interfaces.

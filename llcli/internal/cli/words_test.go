@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // TestForeignWords: words of other tools mean what they mean there.
@@ -23,6 +25,11 @@ func TestForeignWords(t *testing.T) {
 			`{"match":{"ports":["8080"]},"to":{"addresses":["192.168.1.10"],"ports":["80"]},"type":"dnat"}`},
 		{"nat add web6 --dnat --port 8080 --to [2001:db8::1]:80", api.KindNAT, "web6",
 			`{"match":{"ports":["8080"]},"to":{"addresses":["2001:db8::1"],"ports":["80"]},"type":"dnat"}`},
+		{"firewall add d --action DENY --hook INPUT --protocol icmp --icmp ping", api.KindFirewallRule, "d",
+			`{"action":"deny","hooks":["input"],"match":{"icmp":["echo-request"],"protocol":["icmp"]}}`},
+		{"service create rr --frontend 192.0.2.1:80/tcp --algorithm rr", api.KindService, "rr",
+			`{"algorithm":"round-robin","frontends":["192.0.2.1:80/tcp"]}`},
+		{"route add 0/0 --via 192.0.2.1", api.KindRoute, "0/0", `{"prefix":"0.0.0.0/0","via":"192.0.2.1"}`},
 		{"route add default --via 192.0.2.1", api.KindRoute, "default", `{"prefix":"0.0.0.0/0","via":"192.0.2.1"}`},
 		{"route add default6 --prefix default --via 2001:db8::1", api.KindRoute, "default6", `{"prefix":"::/0","via":"2001:db8::1"}`},
 	} {
@@ -41,14 +48,33 @@ func TestForeignWords(t *testing.T) {
 		"nat add x --dnat --to 192.168.1.10:80 --to-port 81": "so does --to-port",
 		"firewall add x --action deny --wait 1":              "--wait",
 		"get all":                                            "llcli export",
+		"logs":                                               `unknown command "logs" for "llcli"; use llcli events --since 1h`,
+		"drop":                                               "use llcli firewall add NAME --action deny",
+		"firewall add x --action deny --dport 22":            "unknown flag: --dport; use --port",
+		"firewall add x --drop":                              "unknown flag: --drop; use --action deny",
+		"firewall add x -p tcp":                              "use --protocol",
+		"route add x --gateway 192.0.2.1":                    "unknown flag: --gateway; use --via",
+		"interface add x --gateway 192.0.2.1":                "unknown flag: --gateway",
 	} {
 		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d: %s", command, code, errs)
 		}
 	}
-	s.daemon.fail[api.MethodApply] = api.Errorf(api.ReasonInvalid, `"abc" is not a port`).At("FirewallRule/x", "spec.match.ports[0]")
-	if _, _, errs := s.run(t.Context(), "firewall", "add", "x", "--action", "deny", "--port", "abc"); !strings.Contains(errs, "llcli: --port: ") {
-		t.Errorf("an error of a flag: %s", errs)
+	s.daemon.fail[api.MethodApply] = api.Errorf(api.ReasonInvalid, "only tcp has ports: set spec.match.protocol to it").
+		At("FirewallRule/x", "spec.match.ports[0]")
+	for command, want := range map[string]string{
+		"firewall add x --action deny --port 80": "llcli: --port: only tcp has ports: set --protocol to it\n",
+		"firewall set a --add-port 80":           "llcli: --add-port: only tcp has ports: set --protocol to it\n",
+	} {
+		if _, _, errs := s.run(t.Context(), strings.Fields(command)...); errs != want {
+			t.Errorf("%s: %q, want %q", command, errs, want)
+		}
+	}
+	delete(s.daemon.fail, api.MethodApply)
+	for _, command := range []string{"list services", "ls svc rr", "firewall ls", "rm service rr", "firewall rm a"} {
+		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitDone {
+			t.Errorf("%s: exit code %d: %s", command, code, errs)
+		}
 	}
 }
 
@@ -68,6 +94,39 @@ func TestExplainWords(t *testing.T) {
 			if code != ExitDone || !strings.Contains(out, want) {
 				t.Errorf("explain %s: exit code %d, no %q in %s%s", word, code, want, out, errs)
 			}
+		}
+	}
+}
+
+// TestForeignWordsLeadSomewhere checks that the commands and flags that are named instead exist, and the
+// words that are not understood are no commands.
+func TestForeignWordsLeadSomewhere(t *testing.T) {
+	root := (&app{Env: Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}}).root()
+	flags := map[string]bool{}
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags[f.Name] = true })
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(root)
+	for word, instead := range foreignCommands {
+		if cmd, _, err := root.Find([]string{word}); err == nil && cmd != root {
+			t.Errorf("%s is a command", word)
+		}
+		use, isOurs := strings.CutPrefix(instead, "llcli ")
+		use = strings.TrimPrefix(use, "KIND add NAME, such as llcli ")
+		use = strings.TrimPrefix(use, "KIND set NAME, such as llcli ")
+		first, _, _ := strings.Cut(use, " ")
+		if cmd, _, err := root.Find([]string{strings.Trim(first, ",")}); isOurs && (err != nil || cmd == root) {
+			t.Errorf("%s: there is no command %s", word, instead)
+		}
+	}
+	for word, instead := range foreignFlags {
+		name, _, _ := strings.Cut(strings.TrimPrefix(instead, "--"), " ")
+		if !flags[name] {
+			t.Errorf("--%s: there is no flag %s", word, instead)
 		}
 	}
 }

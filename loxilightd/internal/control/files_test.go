@@ -193,3 +193,11 @@ func FuzzYAML(f *testing.F) {
 		}
 	})
 }
+
+// TestTabInFile: the error says what is wrong, in words of somebody who cannot see the tab.
+func TestTabInFile(t *testing.T) {
+	_, err := splitYAML("a.yaml", []byte("kind: Service\nspec:\n\tfrontends: []\n"))
+	if want := "a.yaml:3: no YAML: the line begins with a tab; YAML wants spaces"; err == nil || err.Message != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -27,7 +27,7 @@ func parseMatch(told *api.Match, b *budget) (datapath.Match, families, *api.Erro
 	if told == nil {
 		return p.match, p.families, nil
 	}
-	for _, step := range []func() *api.Error{p.protocols, p.stations, p.ports, p.icmp, p.tcpFlags, p.devices, p.vlans, p.dscp} {
+	for _, step := range []func() *api.Error{p.anything, p.protocols, p.stations, p.ports, p.icmp, p.tcpFlags, p.devices, p.vlans, p.dscp} {
 		if err := step(); err != nil {
 			return p.match, 0, err
 		}
@@ -73,6 +73,24 @@ func (p *matchParser) protocols() *api.Error {
 	}
 	if len(p.told.Protocol) > 0 {
 		p.families = only
+	}
+	return nil
+}
+
+// anything refuses words for everything, which an absent field stands for.
+func (p *matchParser) anything() *api.Error {
+	for _, list := range []struct {
+		name  string
+		words api.Words
+	}{
+		{"source", p.told.Source}, {"destination", p.told.Destination}, {"protocol", p.told.Protocol},
+		{"ports", p.told.Ports}, {"sourcePorts", p.told.SourcePorts},
+	} {
+		for i, w := range list.words {
+			if w == "any" || w == "all" {
+				return invalid(element(list.name, i), "%q: leave spec.match.%s out, which matches everything", string(w), list.name)
+			}
+		}
 	}
 	return nil
 }

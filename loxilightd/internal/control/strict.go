@@ -364,7 +364,16 @@ func (d *decoder) wrong(want string) *fieldError {
 	if err != nil {
 		return err
 	}
-	return fieldErrorf("", "%s is not %s", shorten(string(raw)), want)
+	text, hint := shorten(string(raw)), ""
+	switch {
+	case want == "a list" && raw[0] != '{' && text == string(raw):
+		hint = ": write [" + text + "]"
+	case want == "a number" || want == "true or false":
+		if inner := bytes.Trim(raw, `"`); len(inner) == len(raw)-2 && json.Valid(inner) {
+			hint = ": leave out the quotes"
+		}
+	}
+	return fieldErrorf("", "%s is not %s%s", text, want, hint)
 }
 
 // shorten makes a value fit for a message.

@@ -41,6 +41,10 @@ func splitYAML(path string, text []byte) ([]*document, *api.Error) {
 			if strings.HasPrefix(message, "did not find expected") {
 				line = firstBadLine(text, message)
 			}
+			if lines := bytes.Split(text, []byte("\n")); line <= len(lines) && strings.HasPrefix(message, "found character that cannot start any token") &&
+				bytes.HasPrefix(bytes.TrimLeft(lines[line-1], " "), []byte("\t")) {
+				message = "the line begins with a tab; YAML wants spaces"
+			}
 			return nil, api.Errorf(api.ReasonInvalid, "%s:%d: no YAML: %s", path, line, message)
 		}
 		if node.Kind != yaml.DocumentNode || len(node.Content) != 1 {
