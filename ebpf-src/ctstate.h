@@ -97,7 +97,7 @@ full:
 	count_verdict(VERDICT_TABLE_FULL);
 }
 
-/* Counts the packet in its entry. */
+/* Counts the packet in its entry, and notes in it what ends of the connection are checked by. */
 static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 {
 	meta->packet_count++;
@@ -107,6 +107,8 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    p->fragment != FRAGMENT_LATER)
 		ct_note_ack(meta, p->tcp_ack, p->tcp_window);
+	if (p->proto == IPPROTO_SCTP && !meta->tcp_ack && p->sctp_chunk != SCTP_INIT)
+		meta->tcp_ack = p->tcp_ack;
 }
 
 /* Reports whether neither entry of a connection is being deleted, p having been seen in the
@@ -252,8 +254,6 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	if (!ct_stays(p, meta, twin))
 		return -DROP_ENDING;
 	track_count(p, meta);
-	if (p->proto == IPPROTO_SCTP && !meta->tcp_ack && event != EVENT_OPEN)
-		meta->tcp_ack = p->tcp_ack;
 	if (!p->egress && meta->in_port != p->in_port)
 		ct_move(p, w, meta, twin);
 	if (event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)

@@ -325,6 +325,14 @@ func TestForgedEndsOfSCTP(t *testing.T) {
 		if got := r.stateOf(p); got != "CLOSED+" {
 			t.Errorf("%s: an ABORT makes it %s, want CLOSED+", f.name, got)
 		}
+		// One that is followed from its middle on: its first packet has the tag already.
+		r = base.fresh(t)
+		p = r.connect(f, testpkt.ProtoSCTP, natModes[0])
+		chunk('c', 0, serverTag)
+		chunk('c', chunkAbort, 7)
+		if got := r.stateOf(p); got != "NEW" {
+			t.Errorf("%s: a wrong tag makes one that was open before %s, want NEW", f.name, got)
+		}
 	}
 }
 
