@@ -119,7 +119,7 @@ func listen(t *testing.T, handle func(sock mangos.Socket, request map[string]any
 
 func TestNoDaemon(t *testing.T) {
 	path := socketPath(t)
-	start(t, nil, "status", "--socket", path).check(t, cli.ExitUnreachable, "loxilightd is not running", path, "systemctl start loxilightd")
+	start(t, nil, "status", "--socket", path).check(t, cli.ExitUnreachable, "loxilightd is not running", path, "name another socket")
 	start(t, []string{"LOXILIGHT_SOCKET=" + path}, "apply", "-f", "-").check(t, cli.ExitUnreachable, "loxilightd is not running", path)
 	start(t, nil, "events", "--socket", path).check(t, cli.ExitUnreachable, "loxilightd is not running")
 	start(t, nil, "get", "services", "--watch", "--socket", path).check(t, cli.ExitUnreachable, "loxilightd is not running")

@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +107,34 @@ func TestTimeout(t *testing.T) {
 	err = c.Call(ctx, api.MethodStatus, nil, nil)
 	if !errors.Is(err, ErrNotAnswering) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("error = %v, want ErrNotAnswering alone", err)
+	}
+}
+
+// TestStarting: a daemon that has the lock and no socket yet is starting, which is no other kind
+// of error than that it does not run.
+func TestStarting(t *testing.T) {
+	path := socketIn(t)
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	program := filepath.Join(filepath.Dir(path), "loxilightd") // what its process is called
+	if err := os.Symlink(sleep, program); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // it ends by the signal
+	lock := filepath.Join(filepath.Dir(path), "loxilightd.lock")
+	for pid, starting := range map[int]bool{cmd.Process.Pid: true, os.Getpid(): false} {
+		if err := os.WriteFile(lock, []byte(strconv.Itoa(pid)+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Dial(t.Context(), Options{Socket: path})
+		if !errors.Is(err, ErrNotRunning) || strings.Contains(err.Error(), "is starting") != starting {
+			t.Errorf("process %d: %v; starting: %v", pid, err, starting)
+		}
 	}
 }

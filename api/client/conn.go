@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -87,6 +88,12 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 			e.kinds = []error{ErrNotRunning}
 			e.hint = "start it with systemctl start loxilightd, or name its socket"
+			switch pid := startingProcess(path); {
+			case pid != "":
+				e.kinds, e.hint = []error{errStarting}, "process "+pid+"; try again in a moment"
+			case path != strings.TrimPrefix(api.ControlSocket, "ipc://"):
+				e.hint = "start it, or name another socket"
+			}
 			return nil, e
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 			e.kinds, e.hint = []error{ErrPermission}, permissionHint

@@ -6,6 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 // What a call can fail with besides an [*api.Error], to be tested with [errors.Is].
@@ -22,6 +26,33 @@ var (
 	// ErrTooLong: a request is larger than the channel allows.
 	ErrTooLong = errors.New("request too long")
 )
+
+// errStarting is ErrNotRunning of a daemon that has no socket yet.
+var errStarting error = startingError{}
+
+type startingError struct{}
+
+func (startingError) Error() string        { return "loxilightd is starting or stopping" }
+func (startingError) Is(target error) bool { return target == ErrNotRunning }
+
+// startingProcess returns the id of the daemon that has the lock beside a socket, on which it
+// does not listen yet; empty: none has. Nothing is locked for that, which could keep a daemon
+// from starting.
+func startingProcess(socket string) string {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), "loxilightd.lock"))
+	if err != nil {
+		return ""
+	}
+	pid := strings.TrimSpace(string(text))
+	if _, err := strconv.ParseUint(pid, 10, 32); err != nil {
+		return ""
+	}
+	comm, err := os.ReadFile("/proc/" + pid + "/comm")
+	if err != nil || strings.TrimSpace(string(comm)) != "loxilightd" {
+		return ""
+	}
+	return pid
+}
 
 // Inside the package: how far a request came.
 var (

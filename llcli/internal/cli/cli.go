@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -180,7 +181,26 @@ func (a *app) runLocal(f func(ctx context.Context, args []string) error) func(*c
 
 // dial connects to the daemon that the flags and the environment name.
 func (a *app) dial(ctx context.Context) (Daemon, error) {
-	return a.Dial(ctx, a.controlURL(), a.timeout)
+	d, err := a.Dial(ctx, a.controlURL(), a.timeout)
+	if errors.Is(err, client.ErrNotRunning) && a.controlURL() == api.ControlSocket {
+		a.noteInstances()
+	}
+	return d, err
+}
+
+// noteInstances names the instances of which a socket exists, where the one without a name does
+// not run.
+func (a *app) noteInstances() {
+	const head = "/run/loxilight-"
+	sockets, _ := filepath.Glob(filepath.Join(a.Root, head+"*"+controlName)) // of a good pattern
+	var names []string
+	for _, s := range sockets {
+		s = strings.TrimSuffix(strings.TrimPrefix(s, a.Root), controlName)
+		names = append(names, "--instance "+strings.TrimPrefix(s, head))
+	}
+	if len(names) > 0 {
+		a.note("other instances have sockets: say %s", strings.Join(names, " or "))
+	}
 }
 
 // controlURL returns the control socket as a nanomsg URL.

@@ -40,6 +40,9 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 			if fix {
 				args = append(args, "--fix")
 			}
+			if a.isTable() && a.Terminal != nil && a.Terminal() {
+				a.note("checking this machine; the kernel verifies the programs, which may take ten seconds …")
+			}
 			out, code, err := a.loxilightd(ctx, args...)
 			if err != nil {
 				return err

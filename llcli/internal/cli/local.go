@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,7 +20,7 @@ import (
 type localOptions struct{ config string }
 
 func (o *localOptions) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of --instance or --socket, in /etc/loxilight)")
+	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of the daemon that runs, or of --instance or --socket, in /etc/loxilight)")
 	must(cmd.MarkFlagFilename("config", "yaml"))
 }
 
@@ -33,6 +35,9 @@ func (a *app) configFile(o *localOptions) (string, error) {
 		socket = "/run/loxilight-" + a.instance + controlName
 	}
 	dir, ok := strings.CutSuffix(socket, controlName)
+	if config := a.runningConfig(dir); ok && config != "" {
+		return config, nil
+	}
 	suffix, ours := strings.CutPrefix(dir, "/run/loxilight")
 	if !ok || !ours || suffix != "" && (len(suffix) < 2 || suffix[0] != '-' || strings.Contains(suffix, "/")) {
 		return "", usagef("nothing tells the configuration of the daemon behind socket %s: say --config FILE", socket)
@@ -41,6 +46,43 @@ func (a *app) configFile(o *localOptions) (string, error) {
 		suffix = ""
 	}
 	return "/etc/loxilight" + suffix + "/loxilightd.yaml", nil
+}
+
+// runningConfig returns the configuration that the daemon with a run directory was started with;
+// empty: none runs.
+func (a *app) runningConfig(runDir string) string {
+	lock, err := os.ReadFile(filepath.Join(a.Root, runDir, "loxilightd.lock"))
+	if err != nil {
+		return ""
+	}
+	process := filepath.Join(a.Root, "/proc", filepath.Base(strings.TrimSpace(string(lock))))
+	comm, err := os.ReadFile(filepath.Join(process, "comm"))
+	if err != nil || strings.TrimSpace(string(comm)) != "loxilightd" {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(process, "cmdline"))
+	if err != nil {
+		return ""
+	}
+	args := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+	for i, arg := range args {
+		flag, value, isSet := strings.Cut(arg, "=")
+		if !isSet && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if flag != "--config" && flag != "-config" || value == "" {
+			continue
+		}
+		if !filepath.IsAbs(value) {
+			dir, err := os.Readlink(filepath.Join(process, "cwd"))
+			if err != nil {
+				return ""
+			}
+			value = filepath.Join(dir, value)
+		}
+		return value
+	}
+	return "/etc/loxilight/loxilightd.yaml"
 }
 
 const controlName = "/control.sock"

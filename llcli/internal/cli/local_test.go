@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,53 @@ func (s *session) exec(_ context.Context, stdout, stderr io.Writer, name string,
 	}
 	_, err = fmt.Fprintf(stderr, "loxilightd: run as %s %s\n", name, strings.Join(args, " "))
 	return code, err
+}
+
+// TestRunningConfig: the configuration is the one that the daemon behind the socket was started
+// with, and instances that exist are named where the default one does not run.
+func TestRunningConfig(t *testing.T) {
+	root := t.TempDir()
+	files := map[string]string{
+		"/tmp/here/loxilightd.lock":            "4711\n",
+		"/run/loxilight-blue/loxilightd.lock":  "4712\n",
+		"/run/loxilight-green/loxilightd.lock": "4713\n",
+		"/run/loxilight-blue/control.sock":     "",
+		"/proc/4711/comm":                      "loxilightd\n",
+		"/proc/4711/cmdline":                   "/usr/sbin/loxilightd\x00--config=here/ll.yaml\x00",
+		"/proc/4712/comm":                      "loxilightd\n",
+		"/proc/4712/cmdline":                   "loxilightd\x00-config\x00/srv/blue.yaml\x00",
+		"/proc/4713/comm":                      "bash\n",
+		"/proc/4713/cmdline":                   "bash\x00--config\x00/srv/green.yaml\x00",
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(root+name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/srv", root+"/proc/4711/cwd"); err != nil {
+		t.Fatal(err)
+	}
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}, program: "0\n{}", root: root}
+	for command, want := range map[string]string{
+		"--socket /tmp/here/control.sock": "--config /srv/here/ll.yaml",
+		"--instance blue":                 "--config /srv/blue.yaml",
+		"--instance green":                "--config /etc/loxilight-green/loxilightd.yaml",
+		"--instance red":                  "--config /etc/loxilight-red/loxilightd.yaml",
+	} {
+		if _, _, errs := s.run(t.Context(), append(strings.Fields(command), "preflight")...); !strings.Contains(errs, want) {
+			t.Errorf("%s: %s, want %s", command, errs, want)
+		}
+	}
+	s.daemon.away = client.ErrNotRunning
+	if _, _, errs := s.run(t.Context(), "status"); !strings.Contains(errs, "--instance blue\n") {
+		t.Errorf("the instance blue is not named: %s", errs)
+	}
+	if _, _, errs := s.run(t.Context(), "--instance red", "status"); strings.Contains(errs, "other instances") {
+		t.Errorf("another one than the default: %s", errs)
+	}
 }
 
 // TestBundle writes an archive of a daemon that is away, and never over a file.

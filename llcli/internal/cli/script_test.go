@@ -28,6 +28,7 @@ type session struct {
 	seconds int
 	edit    func(text string) string // what the user does in the editor
 	program string                   // what programs of the machine do; see exec
+	root    string                   // of the machine's files
 }
 
 // now is two seconds later each time, so that rates have a time to go by.
@@ -59,6 +60,7 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 			return os.WriteFile(path, []byte(s.edit(string(text))), 0o600)
 		},
 		Terminal: func() bool { return s.env["SITS_THERE"] != "" },
+		Root:     s.root,
 		Program:  func() (string, error) { return "/sbin/loxilightd", nil },
 		Exec:     s.exec,
 		Version:  "0.9",
