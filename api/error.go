@@ -69,8 +69,18 @@ type ErrorData struct {
 	Field  string `json:"field,omitempty"`  // such as spec.backends[3].address
 	// NotReady lists the objects that kept a request waiting until its timeout.
 	NotReady []NotReady `json:"notReady,omitempty"`
+	// Others are further objects of the request that are refused for what they say themselves,
+	// at most nine of them.
+	Others []ObjectError `json:"others,omitempty"`
 	// CNICode is the code that the plugin is to tell the runtime, of errors of cni.
 	CNICode int `json:"cniCode,omitempty"`
+}
+
+// ObjectError is why one object is refused.
+type ObjectError struct {
+	Object  string `json:"object"`
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message"`
 }
 
 func (e *Error) Error() string { return e.Message }

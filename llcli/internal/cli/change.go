@@ -229,8 +229,9 @@ func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []docume
 
 // located is an error of the daemon with the place in a file that it is about.
 type located struct {
-	place string
-	err   error
+	place  string
+	err    error
+	others []string // the same of other objects
 }
 
 func (e *located) Error() string { return e.place + ": " + e.err.Error() }
@@ -242,14 +243,24 @@ func locate(err error, docs []document) error {
 	if !ok || e.Data == nil {
 		return err
 	}
-	for i := range docs {
-		if d := &docs[i]; d.ref().String() == e.Data.Object {
-			return &located{fmt.Sprintf("%s:%d", d.file, d.lineOf(e.Data.Field)), err}
+	place := func(object, field string) string {
+		for i := range docs {
+			if d := &docs[i]; d.ref().String() == object {
+				return fmt.Sprintf("%s:%d", d.file, d.lineOf(field))
+			}
 		}
+		return ""
+	}
+	if at := place(e.Data.Object, e.Data.Field); at != "" {
+		l := &located{place: at, err: err}
+		for _, o := range e.Data.Others {
+			l.others = append(l.others, or(place(o.Object, o.Field), "?")+": "+o.Message)
+		}
+		return l
 	}
 	if d := nameless(e, docs); d != nil {
 		_, field, _ := strings.Cut(e.Data.Field, ".")
-		return &located{fmt.Sprintf("%s:%d", d.file, d.lineOf(field)), err}
+		return &located{place: fmt.Sprintf("%s:%d", d.file, d.lineOf(field)), err: err}
 	}
 	return err
 }

@@ -150,6 +150,11 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	}
 	// There is nowhere to tell of an error of writing this.
 	_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", text)
+	if l, ok := errors.AsType[*located](err); ok {
+		for _, other := range l.others {
+			_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", other)
+		}
+	}
 	if listed {
 		for _, object := range e.Data.NotReady {
 			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, prefixed(": ", object.Message))

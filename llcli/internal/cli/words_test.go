@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -128,5 +129,22 @@ func TestForeignWordsLeadSomewhere(t *testing.T) {
 		if !flags[name] {
 			t.Errorf("--%s: there is no flag %s", word, instead)
 		}
+	}
+}
+
+// TestOtherErrors: every refused object is named with its place in its file.
+func TestOtherErrors(t *testing.T) {
+	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
+	t.Chdir(t.TempDir())
+	text := "kind: Service\nname: a\nspec: {}\n---\nkind: Service\nname: b\nspec:\n  algorithm: x\n"
+	if err := os.WriteFile("two.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := api.Errorf(api.ReasonInvalid, "wrong").At("Service/a", "spec")
+	refused.Data.Others = []api.ObjectError{{Object: "Service/b", Field: "spec.algorithm", Message: "Service/b: spec.algorithm: wrong, too"}}
+	s.daemon.fail[api.MethodApply] = refused
+	const want = "llcli: two.yaml:3: Service/a: spec: wrong\nllcli: two.yaml:8: Service/b: spec.algorithm: wrong, too\n"
+	if code, _, errs := s.run(t.Context(), "apply", "-f", "two.yaml"); code != ExitFailed || errs != want {
+		t.Errorf("exit code %d, %q, want %q", code, errs, want)
 	}
 }

@@ -115,20 +115,42 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 		objects, base = objects[1:], base+1
 	}
 	r.puts = make([]*state.Object, len(objects))
+	var first *api.Error
 	for i := range objects {
-		o, err := parseObject(&objects[i], owner, base+i, r.budget)
-		if err == nil {
-			err = s.carried(o)
+		o, err := s.parsePut(r, &objects[i], owner, base+i)
+		if r.puts[i] = o; err == nil {
+			continue
 		}
-		if err != nil {
-			return err
+		full := err.Reason() == api.ReasonCapacity // by all of them together
+		switch {
+		case first == nil:
+			first = err
+		case !full && err.Data != nil && err.Data.Object != "":
+			first.Data.Others = append(first.Data.Others, api.ObjectError{
+				Object: shortenTo(err.Data.Object, maxErrorRef), Field: shortenTo(err.Data.Field, maxErrorRef),
+				Message: shortenTo(err.Message, maxErrorRef),
+			})
 		}
-		if o.Owner == api.OwnerFile {
-			return invalid("", "the owner %s is for the object files: choose another", api.OwnerFile).At(o.Key.String(), "owner")
+		if full || first.Data == nil || first.Data.Object == "" || len(first.Data.Others) == maxOthers {
+			break
 		}
-		r.puts[i] = o
 	}
-	return nil
+	return first
+}
+
+// maxOthers bounds how many more objects an error is about.
+const maxOthers = 9
+
+// parsePut checks one object of a request.
+func (s *Server) parsePut(r *request, o *api.Object, owner string, index int) (*state.Object, *api.Error) {
+	put, err := parseObject(o, owner, index, r.budget)
+	if err == nil {
+		err = s.carried(put)
+	}
+	if err == nil && put.Owner == api.OwnerFile {
+		err = invalid("", "the owner %s is for the object files: choose another", api.OwnerFile).At(put.Key.String(), "owner")
+	}
+	return put, err
 }
 
 // sizeOf returns how many objects a request has; -1 where it does not say.

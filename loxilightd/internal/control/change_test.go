@@ -220,3 +220,36 @@ func TestTruncated(t *testing.T) {
 		t.Errorf("committed as %d, truncated: %v", r.Revision, r.Truncated)
 	}
 }
+
+// TestOtherErrors: an error names further objects that are wrong by themselves, a bounded number.
+func TestOtherErrors(t *testing.T) {
+	h := newHarness(t)
+	errorOf := func(names ...string) *api.Error {
+		var objects []string
+		for _, name := range names {
+			action := "allow"
+			if strings.HasPrefix(name, "bad") {
+				action = strings.Repeat("x", 100_000)
+			}
+			objects = append(objects, fmt.Sprintf(`{"kind":"FirewallRule","name":%q,"spec":{"action":%q}}`, name, action))
+		}
+		var e api.Error
+		answer := h.ask(admin, "apply", `{"objects":[`+strings.Join(objects, ",")+`]}`)
+		if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Data == nil {
+			t.Fatalf("no error, but %s", answer)
+		}
+		return &e
+	}
+	e := errorOf("good", "bad-1", "fine", "bad-2", "bad-3")
+	if e.Data.Object != "FirewallRule/bad-1" || len(e.Data.Others) != 2 || e.Data.Others[1].Object != "FirewallRule/bad-3" ||
+		e.Data.Others[1].Field != "spec.action" || !strings.HasPrefix(e.Data.Others[1].Message, "FirewallRule/bad-3: spec.action: ") {
+		t.Errorf("got %s, others %+v", e.Data.Object, e.Data.Others)
+	}
+	var many []string
+	for i := range 12 {
+		many = append(many, fmt.Sprint("bad-", i))
+	}
+	if e := errorOf(many...); len(e.Data.Others) != maxOthers {
+		t.Errorf("%d others, want %d", len(e.Data.Others), maxOthers)
+	}
+}
