@@ -102,6 +102,10 @@ func (a *app) noteIncomplete(topics []string, o *eventOptions, clock *time.Locat
 	}
 	slices.Sort(times)
 	for _, text := range times {
+		if len(missing[text]) == len(topics) && len(topics) > 1 {
+			a.note("events before %s are not kept", text)
+			continue
+		}
 		a.note("events of %s before %s are not kept", strings.Join(missing[text], ", "), text)
 	}
 }

@@ -121,7 +121,7 @@ var (
 		{"Error", "the data plane cannot do as told; it is tried again and again",
 			"llcli describe KIND NAME shows the message"},
 	}}
-	vocabularies = []*vocabulary{&roleWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
+	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
 )
 
 // find returns the word with a name; nil: there is none.
@@ -218,14 +218,18 @@ func (a *app) explain(name string) error {
 			a.printf("  What to do: %s\n", w.advice)
 		}
 	}
-	if !found && !a.explainField(name) {
+	if isKind := schemas[kindOf(name)] != ""; !isKind && a.explainField(name, found) {
+		found = true
+	}
+	if !found {
 		return usagef("nothing to explain called %q; see llcli explain", name)
 	}
 	return nil
 }
 
-// explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind.
-func (a *app) explainField(name string) (found bool) {
+// explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind;
+// more: below other text.
+func (a *app) explainField(name string, more bool) (found bool) {
 	only, field, dotted := strings.Cut(name, ".")
 	if !dotted {
 		only, field = "", name
@@ -240,6 +244,9 @@ func (a *app) explainField(name string) (found bool) {
 		for line := range strings.Lines(schemas[k.name]) {
 			text := strings.TrimLeft(strings.TrimSpace(line), "-{ ")
 			if strings.HasPrefix(text, field+":") && !shown[text] {
+				if more && !found && len(shown) == 0 {
+					a.printf("\n")
+				}
 				shown[text] = true
 				a.printf("%s  %s\n", a.painter().paint(bold, k.name), text)
 			}

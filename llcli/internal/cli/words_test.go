@@ -87,8 +87,11 @@ func TestExplainWords(t *testing.T) {
 		"firewall":       {"kind: FirewallRule", "What to do: llcli counters", "before translation"},
 		"interface.role": {"role:", "uplink"},
 		"uplink":         {"the default"},
-		"masquerade":     {"PodNetwork"},
 		"hooks":          {"FirewallRule  hooks:"},
+		"masquerade":     {"masquerade (rule)", "--out eth0\n\nPodNetwork  masquerade:"},
+		"dnat":           {"--destination local"},
+		"local":          {"local (rule)", "local (verdict)"},
+		"unhealthy":      {"unhealthy (backend)", "Service  unhealthy: 3"},
 	} {
 		code, out, errs := s.run(t.Context(), "explain", word)
 		for _, want := range wants {
