@@ -165,6 +165,7 @@ not be tried: no privileges, or no BPF on this machine.`,
 
 func (a *app) detachCommand() *cobra.Command {
 	var o localOptions
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "detach",
 		Short: "Remove programs, bridges, routes and the switch of this instance from the kernel",
@@ -176,7 +177,8 @@ VMs. Move devices that you need out of it first.
 
 The configuration stays: the next start of the daemon attaches everything again.
 
-The daemon must be stopped before: systemctl stop loxilightd. Needs root.`,
+The daemon must be stopped before: systemctl stop loxilightd. Needs root. At a terminal llcli
+asks before, unless --yes is given.`,
 		Example: "  systemctl stop loxilightd && llcli detach",
 		Args:    noWords("detach takes flags only"),
 		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
@@ -184,11 +186,28 @@ The daemon must be stopped before: systemctl stop loxilightd. Needs root.`,
 			if err != nil {
 				return err
 			}
+			if !yes && a.Terminal != nil && a.Terminal() && !a.sure(ctx,
+				"Packets will pass without any rule of the firewall, NAT or Service. Detach? Type yes to go on: ") {
+				return errors.New("nothing was detached")
+			}
 			return a.passOn(ctx, "--config", config, "--detach")
 		}),
 	}
 	o.bind(cmd)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask at a terminal")
 	return cmd
+}
+
+// sure asks a question at the terminal, and reports whether the answer is yes.
+func (a *app) sure(ctx context.Context, question string) bool {
+	_, _ = fmt.Fprint(a.Err, question) // who cannot read it does not answer
+	select {
+	case line := <-a.readLines(ctx):
+		word := strings.ToLower(strings.TrimSpace(line))
+		return word == "yes" || word == "y"
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // ErrNoProgram: there is no loxilightd on this machine.

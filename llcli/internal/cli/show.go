@@ -17,7 +17,7 @@ func (a *app) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "describe KIND NAME…",
 		Aliases: []string{"show"},
-		Short:   "Show all about an object: what is wanted, what is, and its figures",
+		Short:   "Show all about an object: spec, status and counters",
 		Example: "  llcli describe service web\n  llcli describe interface eth0",
 		Args:    needKind("llcli describe KIND NAME…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
@@ -82,6 +82,7 @@ func (a *app) showObject(ctx context.Context, d Daemon, o *api.Object) error {
 		return a.showService(ctx, d, o)
 	case api.KindInterface:
 		a.showInterface(o)
+		a.showTraffic(ctx, d, o)
 		return nil
 	}
 	if k := findKind(o.Kind); k != nil {
@@ -106,6 +107,40 @@ func (a *app) showInterface(o *api.Object) {
 	a.field("MTU", number(status.MTU))
 	a.lines("Addresses", status.Addresses)
 	a.lines("Hooks", status.Hooks)
+}
+
+// showTraffic shows the packets of a device or a tunnel, and those that were dropped.
+func (a *app) showTraffic(ctx context.Context, d Daemon, o *api.Object) {
+	counters, err := a.counters(ctx, d, o.Kind, o.Name)
+	if isNotFound(err) || isUnsupported(err) {
+		return
+	}
+	if err != nil {
+		a.note("the counters of %s: %v", o.Name, err)
+		return
+	}
+	text := func(bytes, packets uint64) string {
+		return fmt.Sprintf("%s in %s", size(bytes), plural(packets, "packet"))
+	}
+	if counters.Sent != nil && counters.Received != nil {
+		a.field("Sent", text(counters.Sent.Bytes, counters.Sent.Packets))
+		a.field("Received", text(counters.Received.Bytes, counters.Received.Packets))
+	} else {
+		a.field("Traffic", text(counters.Bytes, counters.Packets))
+	}
+	if counters.Dropped > 0 {
+		a.field("Dropped", plural(counters.Dropped, "packet"))
+	}
+	a.showDrops(counters)
+}
+
+// showDrops shows how many packets were dropped for which reason.
+func (a *app) showDrops(counters *api.CountersResult) {
+	for _, reason := range slices.Sorted(maps.Keys(counters.Drops)) {
+		if n := counters.Drops[reason]; n > 0 {
+			a.field("Dropped", fmt.Sprintf("%s: %s", plural(n, "packet"), reason))
+		}
+	}
 }
 
 // lines writes a field of several values, one a line.
@@ -142,15 +177,11 @@ func (a *app) showService(ctx context.Context, d Daemon, o *api.Object) error {
 
 	counters, err := a.counters(ctx, d, o.Kind, o.Name)
 	if err != nil {
-		a.note("the figures of %s: %v", o.Name, err)
+		a.note("the counters of %s: %v", o.Name, err)
 		counters = &api.CountersResult{}
 	}
 	a.field("Traffic", fmt.Sprintf("%s, %s in %s", plural(counters.Connections, "connection"), size(counters.Bytes), plural(counters.Packets, "packet")))
-	for _, reason := range slices.Sorted(maps.Keys(counters.Drops)) {
-		if n := counters.Drops[reason]; n > 0 {
-			a.field("Dropped", fmt.Sprintf("%s: %s", plural(n, "packet"), reason))
-		}
-	}
+	a.showDrops(counters)
 	a.section(a.backendTable(&spec, &status, counters.Backends))
 	return nil
 }

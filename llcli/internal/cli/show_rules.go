@@ -29,6 +29,9 @@ func (a *app) showFields(ctx context.Context, d Daemon, k *kind, o *api.Object) 
 		a.showPorts(o)
 	case api.KindEndpoint:
 		a.showHostPorts(ctx, d, o)
+		a.showTraffic(ctx, d, o)
+	case api.KindPeer, api.KindTunnel:
+		a.showTraffic(ctx, d, o)
 	case api.KindAddressGroup:
 		a.showMembers(o)
 	case api.KindNAT, api.KindFirewallRule:
@@ -92,7 +95,7 @@ func (a *app) showMembers(o *api.Object) {
 func (a *app) showHits(ctx context.Context, d Daemon, o *api.Object) {
 	counters, err := a.counters(ctx, d, o.Kind, o.Name)
 	if err != nil {
-		a.note("the figures of %s: %v", o.Name, err)
+		a.note("the counters of %s: %v", o.Name, err)
 		return
 	}
 	a.field("Hits", fmt.Sprintf("%s, %s in %s", plural(counters.Packets, "packet"), size(counters.Bytes), plural(counters.Connections, "connection")))
