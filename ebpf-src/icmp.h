@@ -112,6 +112,16 @@ static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 f
 	return bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0) ? -DROP_REWRITE : LL_NEXT;
 }
 
+/* Takes one from the TTL of IPv4. */
+static __always_inline int icmp_hop(struct pkt *p)
+{
+	__u8 ttl = p->ttl - 1;
+
+	return bpf_l3_csum_replace(p->skb, p->l3_off + offsetof(struct iphdr, check),
+				   bpf_htons((__u16)p->ttl << 8), bpf_htons((__u16)ttl << 8), 2) ||
+	       bpf_skb_store_bytes(p->skb, p->l3_off + offsetof(struct iphdr, ttl), &ttl, 1, 0);
+}
+
 /* Translates the ICMP error p. What it is about was sent as w->conn turned round
  * before we rewrote it. LL_PASS: it is as it should be; LL_UNTRACKED:
  * about no connection of ours.
@@ -123,7 +133,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		__be16 sport;
 		__be16 dport;
 	} ports;
-	__u32 ports_off, ports_size = sizeof(ports);
+	__u32 ports_off, ports_size = sizeof(ports), out = 0;
 	__u64 diff;
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
@@ -168,6 +178,12 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
+	/* The stack drops a packet that comes in with its own address: it is forwarded here. */
+	if (!p->egress && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
+	    firewall_is_local(&outer->saddr))
+		out = route_out(p, &outer->saddr, &outer->daddr);
+	if (out && p->ttl <= 1)
+		return -DROP_TTL_LIMITED; /* no error about an error (RFC 1122, section 3.2.2) */
 	if (icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
 	    icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
 	    bpf_skb_store_bytes(p->skb, ports_off, &ports, ports_size, 0) ||
@@ -177,8 +193,6 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	p->verdict = VERDICT_ICMP_ERROR;
 	p->skb->tc_index = TC_INDEX_LEARN; /* of which there is nothing to learn */
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
-		__u32 out;
-
 		if (w->conn.meta.flags & CT_F_LOCAL)
 			return route_back(p);
 		/* Already routed to where it was: route it anew. */
@@ -188,15 +202,11 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 		return LL_REDIRECT;
 	}
-	/* To the stack its own address, coming in, is a martian. */
-	if (!p->egress && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
-	    firewall_is_local(&outer->saddr)) {
-		__u32 out = route_out(p, &outer->saddr, &outer->daddr);
-
-		if (out) {
-			p->action = bpf_redirect_neigh(out, NULL, 0, 0);
-			return LL_REDIRECT;
-		}
+	if (!p->egress && out) {
+		if (icmp_hop(p))
+			return -DROP_REWRITE;
+		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+		return LL_REDIRECT;
 	}
 	if (p->egress)
 		p->skb->tc_index = 0; /* it leaves */

@@ -223,6 +223,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 		r.step(fmt.Sprintf("error %d %d", e.Type, e.Code), r.out, about(r.out.arrives(), e, f.farRouter, outer.Addr(), asLeft, 8),
 			actUnspec, about(r.out.arrives(), e, f.farRouter, f.client.Addr(), asSent, 8))
 	}
+	r.innerError(f, proto, rigTuple{proto, server, f.client}, rigTuple{proto, far, outer})
 	other := netip.AddrPortFrom(f.client.Addr(), f.client.Port()+1)
 	if echo {
 		server = netip.AddrPortFrom(server.Addr(), other.Port())
@@ -231,9 +232,36 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	if again := sourcePort(out, proto); again == port || addressOf(out) != outer.Addr() {
 		r.t.Errorf("the second connection has %s port %d, the first %s", addressOf(out), again, outer)
 	}
-	if c := r.counters(); c["VERDICT_SLOW"]+c["VERDICT_LOCAL"]+c["VERDICT_ICMP_ERROR"] != uint64(5+len(icmpErrors[f.name])) {
+	if c := r.counters(); c["VERDICT_SLOW"]+c["VERDICT_LOCAL"]+c["VERDICT_ICMP_ERROR"] != uint64(6+len(icmpErrors[f.name])) {
 		r.t.Errorf("counters %v", c)
 	}
+}
+
+// innerError has a router beside the client send an error about an answer, which left as inside
+// and came in as outside. The server does not see the router (RFC 5508, REQ-5). From the node's
+// own IPv4 address it leaves without the stack, as a packet that was forwarded all the same.
+func (r *rig) innerError(f family, proto uint8, inside, outside rigTuple) {
+	r.t.Helper()
+	e := icmpErrors[f.name][1]
+	quoted := message(testpkt.Ethernet{}, proto, inside.src, inside.dst, stageAnswer, 58)
+	sent := message(testpkt.Ethernet{}, proto, outside.src, outside.dst, stageAnswer, 58)
+	l4 := 34
+	if e.V6 {
+		l4 = 54
+	}
+	if proto == testpkt.ProtoICMP || proto == testpkt.ProtoICMPv6 {
+		copy(sent[l4+2:l4+4], quoted[l4+2:])
+	} else {
+		sent = seen(proto, quoted, sent)
+	}
+	r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.outAddr)}, uint8(1))
+	action, ttl := int32(actUnspec), uint8(61)
+	if outside.dst.Addr() == f.outAddr && !e.V6 {
+		action, ttl = actRedirect, 60
+	}
+	r.step("error of an inner router", r.in,
+		about(r.in.arrives(), e, f.client.Addr().Next(), inside.src.Addr(), quoted, 8), action,
+		testpkt.Build(r.in.arrives(), ipHeader(outside.dst.Addr(), outside.src.Addr(), ttl), e, testpkt.Raw(sent[14:l4+8])))
 }
 
 // addressOf returns the source address of a frame.
