@@ -193,7 +193,7 @@ func devices(cfg *config.Config) node.Devices {
 	if merged(cfg) {
 		return node.Devices{}
 	}
-	return node.Devices{Host: cfg.HostDevice, Switch: cfg.SwitchDevice}
+	return node.Devices{Host: cfg.HostDevice, Switch: cfg.SwitchDevice, Namespace: cfg.SwitchNamespace}
 }
 
 // newNode returns a node that tells d.control what became of objects.
@@ -210,6 +210,7 @@ func (d *loxilightd) newNode() *node.Node {
 		},
 	}
 	o.Moved = func() { d.pods.Wake() }
+	o.Opening = func(endpoint string) bool { return d.pods.Opening(endpoint) }
 	o.Missing = func(endpoint string) string { return d.pods.Missing(endpoint) }
 	for _, u := range d.report.Unreadable {
 		o.Keep = append(o.Keep, u.Key)

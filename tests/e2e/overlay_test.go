@@ -39,6 +39,8 @@ type meshKind struct {
 	// The uplink is a bridge with eth0 in it: packets leave by a queue, as of a NIC, and
 	// not right into the namespace of a veth's other end.
 	queued bool
+	// The namespace of the switch exists before the daemon starts, so it is not the daemon's.
+	foreign bool
 }
 
 func (k meshKind) String() string {
@@ -80,6 +82,12 @@ func newMesh(t *testing.T, count int, kind meshKind) *mesh {
 		if kind.split {
 			n.sw = testnet.UniqueName("switch")
 			namespace = n.sw
+			if kind.foreign {
+				testnet.MakeNamed(t, n.sw)
+				sw := testnet.Named(t, n.sw)
+				sw.Up(t, "lo")
+				sw.Forward(t)
+			}
 			t.Cleanup(func() {
 				if namespaceThere(n.sw) {
 					testnet.DeleteNamed(t, n.sw)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -18,6 +19,8 @@ type readyCase struct {
 	network, to  string   // the packet
 	from         *testnet.NS
 	ready, lost  string // what becomes of the packet
+	// state of the object while the thing is missing; empty: Pending
+	state string
 }
 
 // readyObjects has an object of each kind on the site.
@@ -145,47 +148,75 @@ func (s *readySite) cases() []readyCase {
 	b16, far6 := "[2001:db8:1::2]:9000", "[2001:db8:f::1]:9000"
 	return []readyCase{
 		{"rule without Interface", "FirewallRule", "deny", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
-			[]string{"llcli interface add in0"}, "tcp4", "192.0.2.1:8080", s.client, silent, let},
+			[]string{"llcli interface add in0"}, "tcp4", "192.0.2.1:8080", s.client, silent, let, ""},
 		{"rule on a bridge's port without the port", "FirewallRule", "bridged", s.llcli("bridge", "set", "lan", "--remove-port", "x1"),
-			s.llcli("bridge", "set", "lan", "--add-port", "x1"), []string{"llcli interface add x1"}, "tcp4", "10.88.0.2:8081", s.x1, silent, silent},
-		{"NAT without forwarding", "NAT", "out", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", b1, s.client, let, silent},
-		{"PodNetwork without forwarding", "PodNetwork", "default", off, on, []string{forward4}, "tcp4", b1, s.client, let, silent},
-		{"Route without forwarding", "Route", "far", off, on, []string{forward4}, "tcp4", far, s.client, let, silent},
+			s.llcli("bridge", "set", "lan", "--add-port", "x1"), []string{"llcli interface add x1"}, "tcp4", "10.88.0.2:8081", s.x1, silent, silent, ""},
+		{"NAT without forwarding", "NAT", "out", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", b1, s.client, let, silent, ""},
+		{"PodNetwork without forwarding", "PodNetwork", "default", off, on, []string{forward4}, "tcp4", b1, s.client, let, silent, ""},
+		{"Route without forwarding", "Route", "far", off, on, []string{forward4}, "tcp4", far, s.client, let, silent, ""},
 		{"Route without its next hop", "Route", "far", func() {
 			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:01")
 			s.node.Run(s.t, "ip", "neigh", "flush", "dev", "p2")
 		},
 			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on") },
-			[]string{"10.0.2.2", "does not answer"}, "tcp4", far, s.client, let, silent},
+			[]string{"10.0.2.2", "does not answer"}, "tcp4", far, s.client, let, silent, ""},
 		{"Route without carrier", "Route", "far", s.link(s.backends[1], "eth0", "down"),
 			func() {
 				s.link(s.backends[1], "eth0", "up")()
 				s.backends[1].Route(s.t, "default", "10.0.2.1")
 				s.address6()
 			},
-			[]string{"p2", "no carrier"}, "tcp4", far, s.client, let, silent},
+			[]string{"p2", "no carrier"}, "tcp4", far, s.client, let, silent, ""},
 		{"Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
-			[]string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent},
+			[]string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent, ""},
+		{"Interface without carrier", "Interface", "p1", s.link(s.backends[0], "eth0", "down"), func() {
+			s.link(s.backends[0], "eth0", "up")()
+			s.backends[0].Route(s.t, "default", "10.0.1.1")
+			s.backends[0].Run(s.t, "ip", "address", "replace", "2001:db8:1::2/64", "dev", "eth0", "nodad")
+			s.backends[0].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:1::1")
+		}, []string{"p1", "no carrier"}, "tcp4", b1, s.client, let, silent, ""},
+		{"IPv6 Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
+			[]string{"ip link set p1 up"}, "tcp6", b16, s.client, let, silent, ""},
 		{"Peer without its address", "Peer", "near", s.link(s.node, "in0", "down"),
 			func() { s.link(s.node, "in0", "up")(); s.node.Route(s.t, "default", "192.0.2.17") },
-			[]string{"192.0.2.77"}, "tcp4", b1, s.client, let, silent},
+			[]string{"192.0.2.77"}, "tcp4", b1, s.client, let, silent, ""},
 		{"Service without a healthy backend", "Service", "web", func() { s.servers[0].Close() }, s.serve4,
-			[]string{"1 unhealthy"}, "tcp4", vip4 + ":80", s.client, let, refused},
+			[]string{"1 unhealthy"}, "tcp4", vip4 + ":80", s.client, let, refused, ""},
 		{"IPv6 rule without Interface", "FirewallRule", "deny6", s.llcli("interface", "delete", "in0", "--force"),
-			s.llcli("interface", "add", "in0"), []string{"llcli interface add in0"}, "tcp6", "[2001:db8:0:2::1]:8080", s.client, silent, let},
-		{"IPv6 NAT without forwarding", "NAT", "out6", off6, on6, []string{"sysctl -w " + forward6 + "=1"}, "tcp6", b16, s.client, let, silent},
+			s.llcli("interface", "add", "in0"), []string{"llcli interface add in0"}, "tcp6", "[2001:db8:0:2::1]:8080", s.client, silent, let, ""},
+		{"IPv6 NAT without forwarding", "NAT", "out6", off6, on6, []string{"sysctl -w " + forward6 + "=1"}, "tcp6", b16, s.client, let, silent, ""},
 		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1"),
-			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let},
-		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent},
+			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let, ""},
+		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent, ""},
 		{"IPv6 Route without its next hop", "Route", "far6", func() {
 			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:02")
 			s.node.Run(s.t, "ip", "-6", "neigh", "flush", "dev", "p2")
 		},
 			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on"); s.address6() },
-			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent},
+			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent, ""},
 		{"IPv6 Service without a healthy backend", "Service", "web6", func() { s.servers[1].Close() }, s.serve6,
-			[]string{"1 unhealthy"}, "tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, refused},
+			[]string{"1 unhealthy"}, "tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, refused, ""},
 	}
+}
+
+// run compares the state with what becomes of packets before, while and after the thing is
+// missing.
+func (c *readyCase) run(t *testing.T, s *site) {
+	t.Helper()
+	packet := func(when, want string) {
+		t.Helper()
+		testnet.Eventually(t, patience, c.name+", "+when+": "+c.to+" is "+want, func() bool {
+			return try(c.from, c.network, c.to, silence) == want
+		})
+	}
+	wantState(t, s, c.kind, c.object, "Ready")
+	packet("ready", c.ready)
+	c.lose()
+	wantState(t, s, c.kind, c.object, cmp.Or(c.state, "Pending"), c.words...)
+	packet("lost", c.lost)
+	c.mend()
+	wantState(t, s, c.kind, c.object, "Ready")
+	packet("mended", c.ready)
 }
 
 // TestReadyAndPackets takes from a node, one at a time, each thing that objects of all kinds
@@ -193,24 +224,7 @@ func (s *readySite) cases() []readyCase {
 func TestReadyAndPackets(t *testing.T) {
 	s := newReadySite(t)
 	for _, c := range s.cases() {
-		t.Run(c.name, func(t *testing.T) {
-			wantState(t, s.site, c.kind, c.object, "Ready")
-			packet := func(when, want string) {
-				t.Helper()
-				got := ""
-				testnet.Eventually(t, patience, c.name+", "+when+": "+c.to+" is "+want, func() bool {
-					got = try(c.from, c.network, c.to, silence)
-					return got == want
-				})
-			}
-			packet("ready", c.ready)
-			c.lose()
-			wantState(t, s.site, c.kind, c.object, "Pending", c.words...)
-			packet("lost", c.lost)
-			c.mend()
-			wantState(t, s.site, c.kind, c.object, "Ready")
-			packet("mended", c.ready)
-		})
+		t.Run(c.name, func(t *testing.T) { c.run(t, s.site) })
 	}
 	t.Run("health", func(t *testing.T) {
 		s.servers[0].Close()

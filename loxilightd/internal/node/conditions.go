@@ -42,7 +42,8 @@ type conditions struct {
 // conditionKinds are the kinds whose objects have conditions.
 var conditionKinds = []string{
 	state.KindBridge, state.KindInterface, state.KindPeer, state.KindRoute, state.KindPodNetwork,
-	state.KindNAT, state.KindFirewallRule, state.KindService,
+	state.KindNAT, state.KindFirewallRule, state.KindService, state.KindAddressGroup, state.KindEndpoint,
+	state.KindTunnel,
 }
 
 func newConditions(n *Node) *conditions {
@@ -147,7 +148,13 @@ func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 	case *state.PodNetwork:
 		return w.ofPodNetwork(v)
 	case *state.Peer:
-		return w.ofPeer(o.Name)
+		return w.ofPeer(o.Name, v)
+	case *state.Tunnel:
+		return w.ofTunnel(o.Name)
+	case *state.Endpoint:
+		return w.ofEndpoint(o.Name)
+	case *state.AddressGroup:
+		return w.ofGroup(datapath.GroupName(o.Name))
 	}
 	return condition{}
 }

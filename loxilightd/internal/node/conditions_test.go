@@ -97,3 +97,32 @@ func TestForwardingOff(t *testing.T) {
 		t.Errorf("a rule for the node itself, too: %s", is.message)
 	}
 }
+
+// TestPodDevicesWithoutForwarding names the device, and where the command is to run.
+func TestPodDevicesWithoutForwarding(t *testing.T) {
+	n := New(Options{
+		Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler),
+		Devices: Devices{Host: "loxi_host", Switch: "hs_host", Namespace: "sw7"},
+	})
+	t.Cleanup(n.watch.Close)
+	v := &state.PodNetwork{Subnets: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix("fd09::/64")}, Bridge: "hsvlan110"}
+	for want, change := range map[string]func(host, sw *datapath.Forwarding){
+		"": func(*datapath.Forwarding, *datapath.Forwarding) {},
+		"run ip netns exec sw7 sysctl -w net.ipv4.conf.hsvlan110.forwarding=1": func(_, sw *datapath.Forwarding) {
+			sw.Off4 = []string{"hsvlan110"}
+		},
+		"run ip netns exec sw7 sysctl -w net.ipv6.conf.hs_host.forwarding=1": func(_, sw *datapath.Forwarding) {
+			sw.Off6 = []string{"hs_host"}
+		},
+		"run ip netns exec sw7 sysctl -w net.ipv6.conf.all.forwarding=1": func(_, sw *datapath.Forwarding) { sw.IPv6 = false },
+		"run sysctl -w net.ipv4.conf.loxi_host.forwarding=1":             func(host, _ *datapath.Forwarding) { host.Off4 = []string{"loxi_host"} },
+	} {
+		w := &world{n: n}
+		w.forwarding[0] = datapath.Forwarding{IPv4: true, IPv6: true}
+		w.forwarding[1] = w.forwarding[0]
+		change(&w.forwarding[0], &w.forwarding[1])
+		if is := w.ofPodNetwork(v); want == "" && is.message != "" || !strings.Contains(is.message, want) {
+			t.Errorf("%q, want %q", is.message, want)
+		}
+	}
+}

@@ -43,6 +43,10 @@ type Options struct {
 	// Moved is called when devices have changed; nil: nothing follows them.
 	Moved func()
 
+	// Opening reports whether the link of an Endpoint is to be set up once the Endpoint is
+	// Ready, so that it has no carrier before. Nil: of none.
+	Opening func(endpoint string) bool
+
 	// Missing says why the device of an Endpoint is gone; empty: it is there, or nothing is
 	// known of it. Nil: nothing is known of any.
 	Missing func(endpoint string) string

@@ -15,6 +15,7 @@ import (
 // Devices are the names of the link between host and switch.
 type Devices struct {
 	Host, Switch string // empty where there is no such link, since both are one
+	Namespace    string // name of the switch's network namespace; empty: it is the host's
 }
 
 // Rows that all pod networks have together.

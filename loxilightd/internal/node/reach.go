@@ -18,7 +18,8 @@ const (
 	sendsAtLeast = 3
 	// silenceLapses is how long after the last packet to a Peer its silence says nothing.
 	silenceLapses = 30 * time.Second
-	// maxHops bounds how many next hops of Routes are looked at.
+	// maxHops bounds how many next hops of Routes are looked at, and which Peers are resolved
+	// without packets to them.
 	maxHops = 64
 	// askInterval and askFailed are how often the kernel is told to resolve a next hop.
 	askInterval, askFailed = 10 * time.Second, 5 * time.Second
@@ -69,7 +70,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		if p := o.Value.(*state.Peer); !remote.IsValid() && len(p.Underlay) > 0 {
 			remote = p.Underlay[0]
 		}
-		message := r.look(telemetry, &before, hop{remote, false}, now, false)
+		message := r.look(telemetry, &before, hop{remote, false}, now, len(r.peers) <= maxHops)
 		if message != "" {
 			message = fmt.Sprintf("underlay address %s is not reached: %s", remote, message)
 		} else {
@@ -79,13 +80,15 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 			r.problems["Peer/"+o.Name] = message
 		}
 	}
+	hops := 0
 	for o := range s.After(state.KindRoute, "") {
 		v := o.Value.(*state.Route)
 		for i := range v.NextHops {
 			h := hop{v.NextHops[i].Via, v.Switch}
-			if _, seen := r.asked[h]; seen || !h.addr.IsValid() || len(r.asked) >= maxHops {
+			if _, seen := r.asked[h]; seen || !h.addr.IsValid() || hops >= maxHops {
 				continue
 			}
+			hops++
 			if message := r.look(telemetry, &before, h, now, true); message != "" {
 				r.hops[h] = message
 				r.problems[fmt.Sprint("hop ", h)] = message

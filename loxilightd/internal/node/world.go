@@ -170,10 +170,13 @@ func (w *world) ofRule(v *state.FirewallRule) condition {
 	if is := w.ofDevices(&v.Match); is.message != "" {
 		return is
 	}
-	if v.Hooks != datapath.HookForward || v.Action != datapath.ActionAllow || w.isBridged(&v.Match) {
-		return condition{} // effective without the kernel forwarding anything
-	}
-	return w.notForwarded(w.families(&v.Match, nil), &v.Match)
+	if v.Hooks == datapath.HookForward && v.Action == datapath.ActionAllow && !w.isBridged(&v.Match) {
+		is := w.notForwarded(w.families(&v.Match, nil), devicesOf(&v.Match))
+		if is.message != "" {
+			return is
+		}
+	} // else it is effective without the kernel forwarding anything
+	return w.ofGroups(&v.Match)
 }
 
 // isBridged says whether packets of a match may be bridged, and so need no forwarding.
@@ -190,11 +193,16 @@ func (w *world) ofNAT(v *state.NAT) condition {
 	if is := w.ofDevices(&v.Match); is.message != "" {
 		return is
 	}
-	if v.Type == datapath.DNAT && slices.ContainsFunc(v.Addresses, w.isOwn) {
-		return condition{} // for the node itself, which forwards nothing then
-	}
-	return w.notForwarded(w.families(&v.Match, v.Addresses), &v.Match)
+	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
+		is := w.notForwarded(w.families(&v.Match, v.Addresses), devicesOf(&v.Match))
+		if is.message != "" {
+			return is
+		}
+	} // else it is for the node itself, which forwards nothing then
+	return w.ofGroups(&v.Match)
 }
+
+func devicesOf(m *datapath.Match) []string { return slices.Concat(m.In, m.Out) }
 
 // isOwn says whether a prefix is one address of an attached device.
 func (w *world) isOwn(p netip.Prefix) bool {
@@ -236,38 +244,36 @@ var forwardingKeys = [2]struct{ all, device string }{
 }
 
 // notForwarded says which kernel parameter keeps the host from forwarding packets of the
-// families; of devices, those that a match names.
-func (w *world) notForwarded(families [2]bool, m *datapath.Match) condition {
-	f := &w.forwarding[0]
+// families, those of some devices included.
+func (w *world) notForwarded(families [2]bool, devices []string) condition {
+	return w.forwardingOff(0, families, devices)
+}
+
+// inSwitchOff is the same of the switch.
+func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
+	return w.forwardingOff(1, families, devices)
+}
+
+func (w *world) forwardingOff(zone int, families [2]bool, devices []string) condition {
+	f, who, command := &w.forwarding[zone], "the host", "sysctl"
+	if zone == 1 && w.n.opts.Devices.Namespace != "" {
+		who, command = "the switch", "ip netns exec "+w.n.opts.Devices.Namespace+" sysctl"
+	}
 	for family, on := range [2]bool{f.IPv4, f.IPv6} {
 		if !families[family] {
 			continue
 		}
 		key, what := forwardingKeys[family], [2]string{"IPv4", "IPv6"}[family]
 		if !on {
-			return condition{message: fmt.Sprintf("%s is 0, so the host forwards no %s packet: run sysctl -w %s=1", key.all, what, key.all)}
-		}
-		if m == nil {
-			continue
+			return condition{message: fmt.Sprintf("%s is 0, so %s forwards no %s packet: run %s -w %s=1", key.all, who, what, command, key.all)}
 		}
 		off := [2][]string{f.Off4, f.Off6}[family]
-		for _, device := range slices.Concat(m.In, m.Out) {
+		for _, device := range devices {
 			if slices.Contains(off, device) {
 				name := fmt.Sprintf(key.device, strings.ReplaceAll(device, ".", "/"))
-				return condition{message: fmt.Sprintf("%s is 0, so the host forwards no %s packet that arrives on %s: run sysctl -w %s=1", name, what, device, name)}
+				return condition{message: fmt.Sprintf("%s is 0, so %s forwards no %s packet that arrives on %s: run %s -w %s=1",
+					name, who, what, device, command, name)}
 			}
-		}
-	}
-	return condition{}
-}
-
-// inSwitchOff says which kernel parameter keeps the switch from forwarding.
-func (w *world) inSwitchOff(families [2]bool) condition {
-	f := &w.forwarding[1]
-	for family, on := range [2]bool{f.IPv4, f.IPv6} {
-		if families[family] && !on {
-			key := forwardingKeys[family].all
-			return condition{message: fmt.Sprintf("%s is 0 in the network namespace of the switch: run sysctl -w %s=1 there", key, key)}
 		}
 	}
 	return condition{}
@@ -278,12 +284,14 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 	for _, subnet := range v.Subnets {
 		families[familyOf(subnet.Addr())] = true
 	}
-	if w.n.opts.Devices.Host != "" {
-		if is := w.inSwitchOff(families); is.message != "" {
+	devices := []string{v.Bridge}
+	if d := w.n.opts.Devices; d.Host != "" {
+		if is := w.inSwitchOff(families, v.Bridge, d.Switch); is.message != "" {
 			return is
 		}
+		devices = []string{d.Host}
 	}
-	return w.notForwarded(families, nil)
+	return w.notForwarded(families, devices)
 }
 
 func (w *world) ofInterface(name string, v *state.Interface) condition {
@@ -294,16 +302,18 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	quiet := v.Role != datapath.RoleUplink
 	switch is.Link {
 	case datapath.LinkDown:
-		return condition{message: fmt.Sprintf("device %q is down: run ip link set %s up", is.Device, is.Device), quiet: quiet}
+		return condition{message: w.linkIsDown(is.Device, v.Switch), quiet: quiet}
 	case datapath.LinkNoCarrier:
 		return condition{message: fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", is.Device), quiet: quiet}
 	}
 	return condition{}
 }
 
-// ofBridge wants the programs on all ports: rules are to see what is bridged.
+// ofBridge wants the programs on all ports, since rules are to see what is bridged, and the
+// links of the ports.
 func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
-	for name, port := range state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch) {
+	ports := state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch)
+	for name, port := range ports {
 		is := w.unseen(port.Device, false)
 		if is.message == "" {
 			continue
@@ -313,7 +323,7 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 		}
 		return condition{message: "rules do not see packets of port " + port.Device + " yet", untried: true}
 	}
-	return condition{}
+	return w.ofBridgeLinks(ports)
 }
 
 // ownerK8s owns what the agent writes. A Service of Kubernetes without endpoints is ordinary.
@@ -361,38 +371,15 @@ func (w *world) ofRoute(v *state.Route) condition {
 		return condition{message: message}
 	}
 	family := familyOf(v.Prefix.Addr())
-	if v.Switch || v.Type != datapath.RouteUnicast || !w.gateway()[family] {
-		return condition{}
-	}
 	var families [2]bool
 	families[family] = true
+	switch {
+	case v.Type != datapath.RouteUnicast:
+		return condition{}
+	case v.Switch && w.n.opts.Devices.Host != "":
+		return w.inSwitchOff(families)
+	case !w.gateway()[family]:
+		return condition{}
+	}
 	return w.notForwarded(families, nil)
-}
-
-func (w *world) ofPeer(name string) condition {
-	return condition{message: w.reach.problems["Peer/"+name]}
-}
-
-// deriveBridgePorts has the programs on all ports of Bridges, unless an Interface or an
-// Endpoint attaches them.
-func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
-	taken := map[string]bool{}
-	for o := range s.After(state.KindInterface, "") {
-		if i := o.Value.(*state.Interface); i.Switch || n.opts.Devices.Host == "" {
-			taken[i.Device] = true
-		}
-	}
-	for o := range s.After(state.KindEndpoint, "") {
-		taken[o.Value.(*state.Endpoint).Device] = true
-	}
-	for _, port := range v.ports {
-		taken[port.Device] = taken[port.Device] || port.Switch
-	}
-	for o := range s.After(state.KindBridge, "") {
-		for name, port := range state.BridgePorts(o.Name, o.Value.(*state.Bridge), n.opts.Devices.Switch) {
-			if !taken[port.Device] {
-				v.ports[name] = port
-			}
-		}
-	}
 }

@@ -265,6 +265,7 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 		s.Log.Debug("step", slog.String("what", what), slog.Duration("took", time.Since(step)))
 		step = time.Now()
 	}
+	defer s.opens(r)()
 	link, err := s.makeLink(ctx, r)
 	if err != nil {
 		return err

@@ -108,6 +108,7 @@ type Server struct {
 	pods    map[ipam.Owner]*record
 	names   map[string]ipam.Owner // of devices that are taken
 	locks   map[ipam.Owner]*lock
+	opening map[string]bool       // Endpoints whose link is opened when they are Ready
 	missing map[string]string     // why links are gone, by the names of Endpoints
 	kept    map[string]ipam.Owner // links of pods of which nothing is known, by device; the owner may be empty
 }
@@ -120,7 +121,7 @@ func New(o Options) *Server {
 	return &Server{
 		Options: o, changes: newBatch(o.Objects), woken: make(chan struct{}, 1), clean: make(chan struct{}), starts: time.Now().Add(startTime),
 		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{}, kept: map[string]ipam.Owner{},
-		missing: map[string]string{},
+		missing: map[string]string{}, opening: map[string]bool{},
 	}
 }
 

@@ -107,6 +107,7 @@ func (s *Server) remake(ctx context.Context, r *record) {
 // reconnect makes the link of a pod, and opens it when the data plane guards it.
 func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	before := r.Device
+	defer s.opens(r)()
 	link, err := s.makeLink(ctx, r)
 	if err != nil {
 		return err
@@ -131,6 +132,26 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 		return linkError(err)
 	}
 	return nil
+}
+
+// opens notes that the link of a pod is opened when its Endpoint is Ready; the function says
+// that it is, or that nothing more is tried.
+func (s *Server) opens(r *record) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening[r.Object] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.opening, r.Object)
+	}
+}
+
+// Opening reports whether the link of an Endpoint is to be opened when that is Ready.
+func (s *Server) Opening(endpoint string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opening[endpoint]
 }
 
 // setMissing notes why the link of a pod is gone; empty: it is there.

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// linkIsDown says that a device is down, and which command sets it up.
+func (w *world) linkIsDown(device string, inSwitch bool) string {
+	command := "ip link"
+	if namespace := w.n.opts.Devices.Namespace; inSwitch && namespace != "" {
+		command = "ip -n " + namespace + " link"
+	}
+	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
+}
+
+// linkInSwitch returns the state of the link of a device in the switch that the programs are
+// attached to.
+func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
+	for _, a := range w.devices[device] {
+		if !a.inSwitch && w.n.opts.Devices.Host != "" || a.port == "" {
+			continue
+		}
+		if is, ok := w.n.opts.Plane.Telemetry().PortState(a.port); ok && is.Index != 0 {
+			return is.Link, true
+		}
+	}
+	return 0, false
+}
+
+// ofBridgeLinks returns the first port that is down, or those without carrier: if they are all
+// ports, nothing is bridged.
+func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
+	var silent []string
+	count := 0
+	for _, name := range slices.Sorted(maps.Keys(ports)) {
+		device := ports[name].Device
+		is, known := w.linkInSwitch(device)
+		switch {
+		case !known:
+			continue
+		case is == datapath.LinkDown:
+			return condition{message: w.linkIsDown(device, true)}
+		case is == datapath.LinkNoCarrier:
+			silent = append(silent, device)
+		}
+		count++
+	}
+	if len(silent) == 0 {
+		return condition{}
+	}
+	return condition{ready: len(silent) < count, quiet: true, message: fmt.Sprintf(
+		"no packet passes %s without carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
+}
+
+// ofEndpoint wants the link of the pod. What opens the link when the Endpoint is Ready waits for
+// that, so until then the missing carrier is for information.
+func (w *world) ofEndpoint(name string) condition {
+	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.EndpointName(name).Port())
+	if !ok || is.Index == 0 {
+		return condition{}
+	}
+	switch is.Link {
+	case datapath.LinkDown:
+		return condition{message: w.linkIsDown(is.Device, true), quiet: true}
+	case datapath.LinkNoCarrier:
+		opening := w.n.opts.Opening != nil && w.n.opts.Opening(name)
+		return condition{ready: opening, quiet: true, message: fmt.Sprintf(
+			"device %q has no carrier: set the pod's end of the link up (ip link set DEVICE up in its network namespace)", is.Device)}
+	}
+	return condition{}
+}
+
+// ofPeer wants the Peer to be reached, and packets to it to be forwarded.
+func (w *world) ofPeer(name string, v *state.Peer) condition {
+	if message := w.reach.problems["Peer/"+name]; message != "" {
+		return condition{message: message}
+	}
+	var families [2]bool
+	inSwitch := v.Tunnel != "" && w.n.opts.Devices.Host != ""
+	for _, p := range v.Prefixes {
+		family := familyOf(p.Addr())
+		families[family] = inSwitch || w.gateway()[family]
+	}
+	if inSwitch {
+		return w.inSwitchOff(families)
+	}
+	return w.notForwarded(families, nil)
+}
+
+// ofTunnel wants one of the Peers behind the Tunnel to be reached, if it has any.
+func (w *world) ofTunnel(name string) condition {
+	var first condition
+	for o := range w.n.opts.Store.Snapshot().After(state.KindPeer, "") {
+		v := o.Value.(*state.Peer)
+		if string(v.Tunnel) != name {
+			continue
+		}
+		is := w.ofPeer(o.Name, v)
+		if s, ok := w.n.peers.Status(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Realised {
+			is = condition{message: s.Message, untried: !ok || isUntried(s)}
+		}
+		if is.message == "" && !is.untried {
+			return condition{}
+		}
+		if first.message == "" {
+			first = condition{message: fmt.Sprintf("no Peer behind it is Ready; %s: %s", o.Key, is.message), untried: is.untried}
+		}
+	}
+	return first
+}
+
+// ofGroups says that a match is about groups without members alone, so that it matches nothing.
+func (w *world) ofGroups(m *datapath.Match) condition {
+	s := w.n.opts.Store.Snapshot()
+	for _, side := range []struct {
+		groups []datapath.GroupName
+		others int
+	}{{m.SourceGroups, len(m.Source)}, {m.DestinationGroups, len(m.Destination)}} {
+		empty := func(g datapath.GroupName) bool { return !hasMembers(s, g, map[datapath.GroupName]bool{}) }
+		if len(side.groups) == 0 || side.others > 0 || !allOf(side.groups, empty) {
+			continue
+		}
+		return condition{ready: true, quiet: true, message: fmt.Sprintf(
+			"matches no packet, because AddressGroup/%s has no members", side.groups[0])}
+	}
+	return condition{}
+}
+
+func allOf[T any](list []T, is func(T) bool) bool {
+	return !slices.ContainsFunc(list, func(v T) bool { return !is(v) })
+}
+
+// ofGroup says that a group has no members now. Rules that name it are in force all the same.
+func (w *world) ofGroup(name datapath.GroupName) condition {
+	s := w.n.opts.Store.Snapshot()
+	if hasMembers(s, name, map[datapath.GroupName]bool{}) {
+		return condition{}
+	}
+	message := "has no members, so rules that name it alone match no packet: add addresses to spec.members"
+	if o, ok := s.Get(state.Key{Kind: state.KindAddressGroup, Name: string(name)}); ok && len(o.Value.(*state.AddressGroup).Labels) > 0 {
+		message = "no Endpoint has its labels, so rules that name it alone match no packet: see llcli get endpoints -o wide"
+	}
+	return condition{ready: true, quiet: true, message: message}
+}
+
+// hasMembers reports whether a group, or one of the groups in it, has an address.
+func hasMembers(s *state.Snapshot, name datapath.GroupName, seen map[datapath.GroupName]bool) bool {
+	o, ok := s.Get(state.Key{Kind: state.KindAddressGroup, Name: string(name)})
+	if !ok || seen[name] {
+		return false
+	}
+	seen[name] = true
+	v := o.Value.(*state.AddressGroup)
+	if len(v.Prefixes) > 0 {
+		return true
+	}
+	if len(v.Labels) > 0 {
+		for e := range s.After(state.KindEndpoint, "") {
+			if slices.ContainsFunc(v.Labels, e.Value.(*state.Endpoint).Has) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(v.Groups, func(within datapath.GroupName) bool { return hasMembers(s, within, seen) })
+}
+
+// deriveBridgePorts has the programs on all ports of Bridges, unless an Interface or an
+// Endpoint attaches them.
+func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
+	taken := map[string]bool{}
+	for o := range s.After(state.KindInterface, "") {
+		if i := o.Value.(*state.Interface); i.Switch || n.opts.Devices.Host == "" {
+			taken[i.Device] = true
+		}
+	}
+	for o := range s.After(state.KindEndpoint, "") {
+		taken[o.Value.(*state.Endpoint).Device] = true
+	}
+	for _, port := range v.ports {
+		taken[port.Device] = taken[port.Device] || port.Switch
+	}
+	for o := range s.After(state.KindBridge, "") {
+		for name, port := range state.BridgePorts(o.Name, o.Value.(*state.Bridge), n.opts.Devices.Switch) {
+			if !taken[port.Device] {
+				v.ports[name] = port
+			}
+		}
+	}
+}
