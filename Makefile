@@ -22,7 +22,7 @@ build: ## static binaries in bin/
 
 image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 image: build ## the container image with all programs, in bin/loxilight-image.tar (for docker load, ctr images import)
-	$(GO) run ./internal/image/make -bin bin -o bin/loxilight-image.tar -version '$(VERSION)' \
+	$(GO) run ./tools/image/make -bin bin -o bin/loxilight-image.tar -version '$(VERSION)' \
 		-revision "$$(git rev-parse HEAD 2>/dev/null)" $(notdir $(BINARIES))
 
 demo: ## watch traffic being balanced, on a network made for it alone (root, Debian 12)
@@ -56,7 +56,7 @@ bench-kernels: ## plain traffic beside nftables' flowtable on a Debian kernel, e
 	VERSION='$(VERSION)' tests/kernels/bench $(KERNEL) $(BENCH)
 
 manifests: ## configs/kubernetes/*.yaml from the chart beside them
-	$(GO) test ./internal/chart -count=1 -run TestManifests -update
+	$(GO) test ./tools/chart -count=1 -run TestManifests -update
 
 deb: ## the Debian package, built from source, in dist/ (root, Debian 12)
 	.ci/setup package

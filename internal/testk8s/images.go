@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/loxilight/loxilight/internal/image"
+	"github.com/loxilight/loxilight/tools/image"
 )
 
 // References of the images that every node has.

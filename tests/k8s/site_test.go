@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/loxilight/loxilight/internal/chart"
 	"github.com/loxilight/loxilight/internal/testk8s"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/tools/chart"
 )
 
 // pools are the addresses that load balancers get.
@@ -43,7 +43,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary folder
 	for _, args := range [][]string{
 		{"build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", dir + "/", "./loxilightd", "./llcli", "./loxilight-cni", "./loxilight-agent"},
-		{"run", "./internal/image/make", "-bin", dir, "-o", filepath.Join(dir, "image.tar"), "-version", "test", "loxilightd", "llcli", "loxilight-cni", "loxilight-agent"},
+		{"run", "./tools/image/make", "-bin", dir, "-o", filepath.Join(dir, "image.tar"), "-version", "test", "loxilightd", "llcli", "loxilight-cni", "loxilight-agent"},
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")

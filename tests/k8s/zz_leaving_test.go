@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/loxilight/loxilight/internal/chart"
 	"github.com/loxilight/loxilight/internal/testk8s"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/tools/chart"
 )
 
 // The tests of this file take loxilight away, and put it back: they come last.

@@ -234,7 +234,7 @@ func TestS10Containers(t *testing.T) {
 	}
 	numbers := map[string]string{"loxilight": "64250", "loxilight-admin": "64251"}
 	for file, pattern := range map[string]string{
-		"../../systemd/sysusers.conf": `(?m)^g %s +%s `, "../../internal/image/make/main.go": `"%s:x:%s:`,
+		"../../systemd/sysusers.conf": `(?m)^g %s +%s `, "../../tools/image/make/main.go": `"%s:x:%s:`,
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {

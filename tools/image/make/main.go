@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/loxilight/loxilight/internal/image"
+	"github.com/loxilight/loxilight/tools/image"
 )
 
 // places are where programs are in the image: as in the Debian package.
