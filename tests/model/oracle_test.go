@@ -264,7 +264,12 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 		if got != p.tuple {
 			return fmt.Errorf("nothing translates %s, and it left as %s", p.tuple, got)
 		}
-		if in >= 0 && opens(p) {
+		switch {
+		case in < 0 || !opens(p):
+		case o.conns[p.turned()] != nil && len(o.config.nats) > 0:
+			// Its answers are packets of another connection: this one is not followed.
+			o.ghosts[p.tuple] = true
+		default:
 			o.enter(in, p, got, &conn{})
 		}
 		return nil
