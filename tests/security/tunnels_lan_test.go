@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -183,10 +186,34 @@ func TestS9PathMTU(t *testing.T) {
 				c.Close()
 				h.until(t, "after "+who, func() { sendUDP(t, v.NS, to, []byte("after "+who)) })
 				h.until(t, "and more after "+who, func() { sendUDP(t, v.NS, to, []byte("and more after "+who)) })
-				if out := s.nodes[1].LLCLI("get", "peer", "node1", "-o", "yaml"); strings.Contains(out, "1300") {
-					t.Errorf("node 2 believes %s:\n%s", who, out)
+				if paths := s.nodes[1].believed(t); len(paths) > 0 {
+					t.Errorf("node 2 believes %s: %v", who, paths)
 				}
 			}
 		})
 	}
+}
+
+// believed returns what ICMP errors have changed of the path MTUs of Peers, by their index. The
+// status of a Peer says so later.
+func (n *overlayNode) believed(t *testing.T) map[uint32][8]byte {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(n.PinDir, "layout-1", "ll_peer_path"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	all := make(map[uint32][8]byte)
+	var index uint32
+	var path [8]byte // MTU and tick
+	it := m.Iterate()
+	for it.Next(&index, &path) {
+		if path != [8]byte{} {
+			all[index] = path
+		}
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
