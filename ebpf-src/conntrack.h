@@ -29,6 +29,7 @@ struct tuple {
 	__u8 family;
 	__u16 domain;
 };
+_Static_assert(sizeof(struct tuple) == CROWD_WORDS * sizeof(__u64), "is kept in words");
 
 /* What a packet is to become. */
 struct rewrite {

@@ -11,9 +11,9 @@
 #include "conntrack.h"
 #include "count.h"
 #include "ctevent.h"
+#include "openshare.h"
 #include "parse.h"
 #include "settled.h"
-#include "share.h"
 #include "tcpscale.h"
 #include "twin.h"
 
@@ -74,9 +74,14 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
  */
 static __always_inline void ct_promote(struct work *w)
 {
-	__u32 *total, *count = share_of(w, &total);
+	__u32 zero = 0, index;
+	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
+	int six = w->tuple.family == 6;
 
-	if (!count) {
+	if (!s)
+		return;
+	index = share_index(s, w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr : &w->tuple.saddr);
+	if (share_is_full(s, index, six)) {
 		count_verdict(VERDICT_OVER_SHARE);
 		return;
 	}
@@ -90,8 +95,9 @@ static __always_inline void ct_promote(struct work *w)
 	}
 	conn_remove(&w->tuple, 1);
 	conn_remove(&w->twin_tuple, 1);
-	__sync_fetch_and_add(count, 1);
-	__sync_fetch_and_add(total, 1);
+	__sync_fetch_and_add(&s->count[index], 1);
+	__sync_fetch_and_add(&s->total[six], 1);
+	half_established(s, index, six);
 	return;
 full:
 	count_verdict(VERDICT_TABLE_FULL);

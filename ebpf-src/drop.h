@@ -53,5 +53,6 @@ enum verdict_count {
 	VERDICT_TABLE_FULL, /* established table full: connection stays half-open */
 	VERDICT_ANSWERED,   /* refused, and an answer sent in its place */
 	VERDICT_OVER_SHARE, /* its source has many connections: this one stays half-open */
+	VERDICT_CROWDED,    /* its source has many half-open ones: it takes the place of another */
 	VERDICT_MAX,
 };

@@ -81,6 +81,7 @@ __noinline int open_put(void)
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
 	int scale = TCP_SCALE_MAX; /* not known of what was open before */
+	int ret;
 
 	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
 		scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
@@ -109,7 +110,10 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	}
 	if (w->reopen && open_reopen())
 		return LL_NEXT;
-	return open_put();
+	ret = open_put();
+	if (ret == LL_NEXT && w->fresh)
+		half_opened();
+	return ret;
 }
 
 /* Whether a packet like p may open a connection that is no service's. */

@@ -33,9 +33,8 @@ MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0);
 MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0);
 MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0);
 
-/* How many established connections each source has, and how many next hops each device. Raised
- * here, set to what there is by loxilightd. The only entry. Of one map, since a program may use
- * 64 of them.
+/* How many connections each source has, and how many next hops each device. Raised here, set to
+ * what there is by loxilightd. The only entry: a program may use 64 maps, and uses as many.
  */
 MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE);
 

@@ -30,25 +30,27 @@ static __always_inline __u32 share_index(const struct shares *s, const struct ad
 	return h % SHARE_SOURCES;
 }
 
-/* Returns where the connections of the client of w->conn, found under w->tuple, are counted, or
- * NULL where it has its share already. total: where all of its family are.
+/* A count that is a little below zero until loxilightd sets it: connections that have ended, or
+ * moved, and were not counted.
  */
-static __always_inline __u32 *share_of(const struct work *w, __u32 **total)
+static __always_inline __u32 share_count(__u32 n)
 {
-	__u32 zero = 0;
-	__s64 left;
-	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
-	__u32 *count;
+	return (__s32)n < 0 ? 0 : n;
+}
 
-	if (!s)
-		return NULL;
-	*total = &s->total[w->tuple.family == 6];
-	count = &s->count[share_index(s, w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr
-									 : &w->tuple.saddr)];
-	if (!s->capacity)
-		return count;
-	left = (__s64)s->capacity - **total;
-	if (left <= 0 || *count >= (__u64)left * left * SHARE_FACTOR / s->capacity)
-		return NULL;
-	return count;
+/* Whether a source has its share: count of total connections, in a table for capacity of them. */
+static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capacity, __u32 factor)
+{
+	__s64 left = (__s64)capacity - share_count(total);
+
+	return left <= 0 || share_count(count) >= (__u64)left * left * factor / capacity;
+}
+
+/* Whether the client whose connections are counted at index has its share of the established ones
+ * of a family.
+ */
+static __always_inline int share_is_full(const struct shares *s, __u32 index, int six)
+{
+	return s->capacity &&
+	       share_is_taken(s->count[index], s->total[six], s->capacity, SHARE_FACTOR);
 }

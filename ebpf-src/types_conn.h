@@ -114,8 +114,12 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 #define NEXTHOP_DEVICES 2048 /* for each zone: devices are counted by their index modulo this */
 
-/* Who has how much of what all need: established connections by source, see share.h; next hops by
- * device, see nexthop.h.
+#define CROWD_COUNT 16	/* of sources that have more half-open connections than their share */
+#define CROWD_SLOTS 256 /* connections of each that are remembered */
+#define CROWD_WORDS 5	/* of a struct tuple */
+
+/* Who has how much of what all need: connections by source, see share.h and openshare.h; next hops
+ * by device, see nexthop.h.
  */
 struct shares {
 	__u32 seed;	/* of the hash of sources */
@@ -124,4 +128,12 @@ struct shares {
 	__u32 count[SHARE_SOURCES];
 	__u32 nexthop_total; /* in use, or not free yet */
 	__u32 nexthop_count[2 * NEXTHOP_DEVICES];
+
+	__u32 half_capacity; /* half-open connections that are shared; 0: there are no shares */
+	__u32 half_slots;    /* CROWD_SLOTS, or less where the table is small */
+	__u32 half_tick;     /* as of when loxilightd has seen all of them */
+	__u32 half_total[2];
+	__u32 half_count[SHARE_SOURCES];
+	__u64 crowd[CROWD_COUNT * CROWD_SLOTS *
+		    CROWD_WORDS]; /* words, not structs: compared at start */
 };

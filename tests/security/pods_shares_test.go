@@ -134,3 +134,41 @@ func TestS8Connections(t *testing.T) {
 		read("after")
 	}
 }
+
+// TestS8HalfOpen: a pod opens as many connections as it can while another pod waits for an answer,
+// which still arrives.
+func TestS8HalfOpen(t *testing.T) {
+	s := newPodsSite(t, "tables: {connections: 8192, halfOpen: 4096}")
+	evil, victim := s.addPod(nil), s.addPod(nil)
+	for family, host := range hosts {
+		server := s.lan.ListenUDP(t, netip.AddrPortFrom(host, 7000).String())
+		c, err := victim.Dial("udp", "", netip.AddrPortFrom(host, 7000).String(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("question")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 64)
+		if err := server.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		_, from, err := server.ReadFromUDPAddrPort(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port := range uint16(3) {
+			flood(t, evil.NS, netip.AddrPortFrom(host, 7997+port), 1, 20_000)
+		}
+		if _, err := server.WriteToUDPAddrPort([]byte("answer"), from); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(b); err != nil || string(b[:n]) != "answer" {
+			t.Errorf("%s: read %q, %v, after another pod opened 60,000 connections", family, b[:n], err)
+		}
+	}
+}

@@ -29,6 +29,8 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"TICK_SHIFT":          tickShift,
 		"SLOTS_PER_CHUNK":     slotsPerChunk,
 		"NEXTHOP_COUNT":       nexthopCount,
+		"CROWD_COUNT":         crowdCount,
+		"CROWD_WORDS":         crowdWords,
 		"CT_F_REPLY":          ctReply,
 		"CT_F_DNAT":           ctDNAT,
 		"CT_F_SNAT":           ctSNAT,

@@ -92,6 +92,14 @@ func newConnTables(d *DataPlane) []connTable {
 	}
 }
 
+// kind says which of the counts of shares are of this table.
+func (t *connMap[K, V, KP, VP]) kind() int {
+	if t.lasting {
+		return shareEstablished
+	}
+	return shareHalfOpen
+}
+
 // batch reads the next entries after cursor.
 func (t *connMap[K, V, KP, VP]) batch(cursor *ebpf.MapBatchCursor, keys []K, values []V) (n int, more bool, err error) {
 	n, err = t.m.BatchLookup(cursor, keys, values, nil)
@@ -123,8 +131,8 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.meta()
 	p.count(m)
-	if t.lasting && m.Flags&ctReply == 0 {
-		t.d.sweeper.shares.add(k.tuple().Source.Addr(), 1)
+	if m.Flags&ctReply == 0 {
+		t.d.sweeper.shares.add(t.kind(), k.tuple().Source.Addr(), 1)
 	}
 	if ends, matched := t.isEnded(p, k, v); ends {
 		t.doom(k, v, 0, true, matched)

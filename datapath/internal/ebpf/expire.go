@@ -167,8 +167,8 @@ func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *expirerExpi
 	m, twin := kernelCtMeta(e.Meta), kernelCtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	comes, leaves := tuplesOf[K, V](k, v)
-	if t.lasting {
-		t.d.sweeper.shares.add(clientAddr[K, V](k, v), -1)
+	if result == expirerExpireResultEXPIRE_BOTH || m.Flags&ctReply == 0 { // the client's entry was seen
+		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
 	}
 	p.close(&m)
 	p.nat.leave(&m, comes, leaves, k.proto(), k.zone())

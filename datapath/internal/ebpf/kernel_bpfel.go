@@ -468,6 +468,12 @@ type kernelShares struct {
 	Count        [65536]uint32
 	NexthopTotal uint32
 	NexthopCount [4096]uint32
+	HalfCapacity uint32
+	HalfSlots    uint32
+	HalfTick     uint32
+	HalfTotal    [2]uint32
+	HalfCount    [65536]uint32
+	Crowd        [20480]uint64
 }
 
 type kernelSlotChunk struct {

@@ -8,59 +8,91 @@ import (
 	"sync/atomic"
 )
 
-// shares counts the established connections of each source: see share.h. The programs raise the
-// counts when connections are established; each pass of the sweeper sets them to what it has seen.
-// It is not safe for concurrent use.
+// shares counts the connections of each source: see share.h and openshare.h. The programs raise
+// the counts when connections are opened or established; each pass of the sweeper sets them to
+// what it has seen. It is not safe for concurrent use.
 type shares struct {
-	kernel *kernelShares // which the programs write as well
-	before kernelShares  // as of the beginning of the pass
-	seen   kernelShares  // by the pass
+	kernel       *kernelShares // which the programs write as well
+	before, seen [2]shareCounts
 }
 
-// newShares sets how many connections there is room for.
-func newShares(kernel *kernelShares, capacity uint32) *shares {
+// shareCounts are those of one kind of table: before a pass, and as the pass has seen them.
+type shareCounts struct {
+	total [2]uint32 // by family
+	count [len(kernelShares{}.Count)]uint32
+}
+
+// The kinds of tables.
+const (
+	shareEstablished = iota
+	shareHalfOpen
+)
+
+// of returns where the programs count for a kind of table.
+func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernelShares{}.Count)]uint32) {
+	if kind == shareHalfOpen {
+		return &s.kernel.HalfTotal, &s.kernel.HalfCount
+	}
+	return &s.kernel.Total, &s.kernel.Count
+}
+
+// newShares sets for how many established and half-open connections there is room.
+func newShares(kernel *kernelShares, established, halfOpen uint32) *shares {
 	if kernel.Seed == 0 {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
-	atomic.StoreUint32(&kernel.Capacity, capacity)
+	atomic.StoreUint32(&kernel.Capacity, established)
+	// Every crowd together is a quarter of the table.
+	slots := min(len(kernel.Crowd)/crowdWords/crowdCount, max(1, int(halfOpen)/4/crowdCount))
+	atomic.StoreUint32(&kernel.HalfSlots, uint32(slots))
+	atomic.StoreUint32(&kernel.HalfCapacity, halfOpen/4*3)
 	return &shares{kernel: kernel}
 }
 
 // passBegins notes what was counted before a pass.
 func (s *shares) passBegins() {
-	for i := range s.kernel.Total {
-		s.before.Total[i] = atomic.LoadUint32(&s.kernel.Total[i])
+	for kind := range s.before {
+		before := &s.before[kind]
+		total, count := s.of(kind)
+		for i := range total {
+			before.total[i] = atomic.LoadUint32(&total[i])
+		}
+		for i := range count {
+			before.count[i] = atomic.LoadUint32(&count[i])
+		}
+		s.seen[kind] = shareCounts{}
 	}
-	for i := range s.kernel.Count {
-		s.before.Count[i] = atomic.LoadUint32(&s.kernel.Count[i])
-	}
-	s.seen = kernelShares{}
 }
 
-// add counts n established connections of a client that a pass has seen; of those that it has
-// deleted, n is negative.
-func (s *shares) add(client netip.Addr, n int32) {
+// add counts n connections of a client that a pass has seen; of those that it has deleted, n is
+// negative.
+func (s *shares) add(kind int, client netip.Addr, n int32) {
 	family := 0
 	if client.Is6() {
 		family = 1
 	}
-	s.seen.Total[family] += uint32(n)
-	s.seen.Count[s.index(client)] += uint32(n)
+	s.seen[kind].total[family] += uint32(n)
+	s.seen[kind].count[s.index(client)] += uint32(n)
 }
 
-// passEnded sets the counts to what the pass has seen. A connection that was established
-// meanwhile, and seen, counts twice until the next pass.
+// passEnded sets the counts to what the pass has seen. A connection that came meanwhile, and was
+// seen, counts twice until the next pass.
 func (s *shares) passEnded() {
-	for i, seen := range s.seen.Total {
-		if seen != s.before.Total[i] {
-			atomic.AddUint32(&s.kernel.Total[i], seen-s.before.Total[i])
+	for kind := range s.before {
+		before, seen := &s.before[kind], &s.seen[kind]
+		total, count := s.of(kind)
+		for i, n := range seen.total {
+			if n != before.total[i] {
+				atomic.AddUint32(&total[i], n-before.total[i])
+			}
+		}
+		for i, n := range seen.count {
+			if n != before.count[i] {
+				atomic.AddUint32(&count[i], n-before.count[i])
+			}
 		}
 	}
-	for i, seen := range s.seen.Count {
-		if seen != s.before.Count[i] {
-			atomic.AddUint32(&s.kernel.Count[i], seen-s.before.Count[i])
-		}
-	}
+	atomic.StoreUint32(&s.kernel.HalfTick, nowTick())
 }
 
 // index is share_index of share.h.

@@ -58,6 +58,53 @@ func TestShareOfConnections(t *testing.T) {
 	}
 }
 
+// TestShareOfHalfOpen: clients that open connections without end do not push out those that others
+// are opening, and each connection that they open works for a while.
+func TestShareOfHalfOpen(t *testing.T) {
+	const capacity, slots = 1024, 8
+	base := newRig(t, sized(4096, 2*capacity))
+	for _, f := range families {
+		for name, proto := range protocols {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				r.put(kernelMapLlShares, uint32(0), kernelShares{
+					Seed: 1, HalfCapacity: capacity / 4 * 3, HalfSlots: slots, HalfTick: rigTick(),
+				})
+				victim := r.connect(f, proto, natModes[0])
+				r.slow("victim", victim, stageOpen)
+				evil := victim
+				for n, want := range []int{648, 82} { // besides what a crowd remembers
+					evil.client = netip.AddrPortFrom(evil.client.Addr().Next(), evil.client.Port())
+					for i := range uint16(3000) {
+						q := evil.from(1000 + i)
+						r.slow("opening", q, stageOpen)
+						if _, ok := r.conn(q.forth()); !ok {
+							t.Fatalf("connection %d of client %d is not there", i, n)
+						}
+					}
+					held := 0
+					for i := range uint16(3000) {
+						if _, ok := r.conn(evil.from(1000 + i).forth()); ok {
+							held++
+						}
+					}
+					if held < want/2 || held > want+slots {
+						t.Errorf("client %d has %d half-open connections, want %d at most", n, held, want+slots)
+					}
+				}
+				r.slow("answer", victim, stageAnswer)
+				r.slow("confirmation", victim, stageConfirm)
+				if c, ok := r.conn(victim.forth()); !ok || c.half {
+					t.Errorf("the connection of before is there: %t, and half-open: %t", ok, c.half)
+				}
+				if n := r.counters()["VERDICT_CROWDED"]; n == 0 {
+					t.Error("no verdict tells that sources have their shares")
+				}
+			})
+		}
+	}
+}
+
 // TestSharesAreCounted: programs count what is established, passes what is there, over restarts
 // and after the counts were lost.
 func TestSharesAreCounted(t *testing.T) {

@@ -85,7 +85,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 		tables: newConnTables(d),
 
 		expirer: x,
-		shares:  newShares(d.shared.value, d.maps[kernelMapLlCt4].MaxEntries()/2),
+		shares:  newShares(d.shared.value, d.maps[kernelMapLlCt4].MaxEntries()/2, d.maps[kernelMapLlHalf4].MaxEntries()/2),
 		closed:  newClosed(),
 	}
 	w.wg.Add(1)
