@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -50,16 +51,54 @@ spec: {type: masquerade, match: {source: [10.0.0.0/16, "2001:db8:1::/64"], out: 
 			}
 		}
 	}
+	// Connections of each stage go on in all later ones.
+	var lasting []net.Conn
+	talk := func(when string) {
+		t.Helper()
+		c, err := s.backends[0].Dial("tcp", "", "192.0.2.17:9000", patience)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		t.Cleanup(func() { _ = c.Close() }) // has nothing unsent
+		lasting = append(lasting, c)
+		for i, c := range lasting {
+			_ = c.SetDeadline(time.Now().Add(patience)) // what follows fails otherwise
+			_, err := c.Write([]byte("x"))
+			if err == nil {
+				_, err = c.Read(make([]byte, 100))
+			}
+			if err != nil {
+				t.Errorf("%s: connection %d: %v", when, i, err)
+			}
+		}
+	}
 	more("at first")
+	talk("at first")
 	s.rename("in0", "wan7")
 	s.node.Addr(t, "wan7", "2001:db8:0:2::1/64") // which the kernel removed with the link down
 	more("renamed")
+	talk("renamed")
 	s.Kill()
 	s.Start()
 	more("renamed, after a restart")
+	talk("renamed, after a restart")
 	s.rename("wan7", "in0")
 	s.node.Addr(t, "in0", "2001:db8:0:2::1/64")
 	more("with its name again")
+	talk("with its name again")
+	s.ready()
+	s.Kill()
+	s.rename("in0", "wan7")
+	s.node.Addr(t, "wan7", "2001:db8:0:2::1/64")
+	more("renamed without a daemon")
+	talk("renamed without a daemon")
+	s.Start()
+	more("renamed before a start")
+	talk("renamed before a start")
+	s.rename("wan7", "in0")
+	s.node.Addr(t, "in0", "2001:db8:0:2::1/64")
+	more("with its name again, at last")
+	talk("with its name again, at last")
 	close(stop)
 	opened.Wait()
 	s.ready()

@@ -159,7 +159,8 @@ func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error 
 	name := imageSizes[which-1].name
 	inner, err := ebpf.NewMap(m.inner[name])
 	if err != nil {
-		return fmt.Errorf("no memory for the %d KiB of an image of rules: %w", m.inner[name].ValueSize>>10, err)
+		return fmt.Errorf("no memory for the %d KiB of an image of rules; "+
+			"allow more (MemoryMax of the unit counts maps), or use fewer rules and addresses: %w", m.inner[name].ValueSize>>10, err)
 	}
 	defer inner.Close() // the map that it is put into holds it
 	err = mapped(inner, unix.PROT_READ|unix.PROT_WRITE, func(b []byte) error {
