@@ -245,6 +245,10 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 	}
 	link := z.devices.byName(p.device)
 	if link == nil {
+		// Renamed, or of an earlier run: rules match it by the name that it had.
+		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
+			s.Device = z.devices.nameOf(p.ifindex)
+		}
 		return s, true
 	}
 	a := link.Attrs()

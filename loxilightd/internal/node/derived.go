@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
@@ -85,8 +86,8 @@ type derived struct {
 	gone  map[state.Key][]rowRef // what objects needed that are gone
 	moved chan struct{}          // closed and replaced when needs were made anew or something turned
 
-	podMTU  podMTU   // that the rows were made with; of follow alone
-	uplinks []string // likewise
+	podMTU  podMTU                   // that the rows were made with; of follow alone
+	uplinks atomic.Pointer[[]string] // likewise, written by follow alone
 
 	telling sync.Mutex           // held while telling, so that what is told is in order
 	told    map[state.Key]Status // changed with mu held, too

@@ -63,6 +63,10 @@ func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	if turned || n.hostPortsTurned(s) || n.rules.nat.localTurned() {
 		n.rules.applyNAT(s)
 	}
+	if turned {
+		n.rules.waitNAT(ctx) // before a port has another name for rules
+		n.ports.Kick()
+	}
 	if n.rules.firewall.localTurned() {
 		n.rules.applyFirewall(s)
 	}

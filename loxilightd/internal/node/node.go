@@ -230,7 +230,9 @@ func (n *Node) watchWorld(ctx context.Context) {
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
-			n.ports.Kick()
+			if !n.uplinksTurned(n.opts.Store.Snapshot()) { // else applyWorld does, after the rules
+				n.ports.Kick()
+			}
 			n.kickNetwork()
 			n.conditions.kick()
 			n.signalWorld()

@@ -63,7 +63,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 		p.tunnels()
 	}
 	uplinks := n.uplinksOf(s)
-	n.derived.uplinks = uplinks
+	n.derived.uplinks.Store(&uplinks)
 	for _, o := range p.objects {
 		need := &need{object: o, rows: p.shared, routes: p.remote}
 		if o.Value.(*state.PodNetwork).Masquerade {
@@ -228,15 +228,23 @@ const defaultMetric6 = 1024
 // uplinksOf returns the devices by which packets leave the node: those of Interfaces that
 // are uplinks, but for the link between host and switch.
 func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
-	d := n.opts.Devices
+	d, telemetry := n.opts.Devices, n.opts.Plane.Telemetry()
 	for o := range s.After(state.KindInterface, "") {
 		i := o.Value.(*state.Interface)
-		device := i.Device
-		if i.Address.IsValid() {
-			device = n.opts.Plane.Telemetry().DeviceOf(i.Address, i.Switch)
+		if i.Role != datapath.RoleUplink {
+			continue
 		}
-		if i.Role == datapath.RoleUplink && device != "" && device != d.Host && device != d.Switch && !slices.Contains(devices, device) {
-			devices = append(devices, device)
+		names := []string{i.Device}
+		if i.Address.IsValid() {
+			// Where the programs are, also while no device has the address, and where they will be:
+			// no packet may leave untranslated meanwhile.
+			is, _ := telemetry.PortState(datapath.PortName(o.Name))
+			names = []string{is.Device, telemetry.DeviceOf(i.Address, i.Switch)}
+		}
+		for _, device := range names {
+			if device != "" && device != d.Host && device != d.Switch && !slices.Contains(devices, device) {
+				devices = append(devices, device)
+			}
 		}
 	}
 	return devices
@@ -244,7 +252,11 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 
 // uplinksTurned says whether addresses by which uplinks are chosen are on other devices now.
 func (n *Node) uplinksTurned(s *state.Snapshot) bool {
-	return len(s.PodNetworks()) > 0 && !slices.Equal(n.uplinksOf(s), n.derived.uplinks)
+	if len(s.PodNetworks()) == 0 {
+		return false
+	}
+	before := n.derived.uplinks.Load()
+	return before == nil || !slices.Equal(n.uplinksOf(s), *before)
 }
 
 // masquerade is the last of all rules of NAT: any other one comes before it.

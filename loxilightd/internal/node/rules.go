@@ -210,6 +210,13 @@ func (r *rules) waitTried(ctx context.Context) {
 	_ = r.nat.WaitTried(ctx, datapath.NodeSet)
 }
 
+// waitNAT waits until the rules of NAT were tried as they are wanted now, for a moment at most.
+func (r *rules) waitNAT(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	_ = r.nat.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
+}
+
 // problems says what nobody's status shows: that something which is gone from the
 // desired state is still in force.
 func (r *rules) problems() (list []string) {
