@@ -6,10 +6,15 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
@@ -182,5 +187,90 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	n.ok(err)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("a rule that denies what is forwarded does not end the connection")
+	}
+}
+
+// TestLateAfterReopened: the source of a connection is translated on the egress hook right after
+// that hook, on the same CPU, was about to open one of a client behind no port anew, which rules
+// then denied. The two have the same remote, and not the same outer port.
+//
+//	client ─ eth0 ══ in0 (port)    node (port) out0 ══ eth0 ─ backends
+//	aside  ─ eth0 ══ side0 (no port) ┘
+func TestLateAfterReopened(t *testing.T) {
+	n, aside := newNetwork(t), testnet.New(t, "aside")
+	testnet.Veth(t,
+		testnet.Port{NS: n.node, Name: "side0", Addrs: []string{"192.0.3.1/24", "2001:db8:3::1/64"}},
+		testnet.Port{NS: aside, Name: "eth0", Addrs: []string{"192.0.3.10/24", "2001:db8:3::10/64"}})
+	n.attach()
+	n.nft("add table inet m", "add chain inet m c { type filter hook forward priority 0; }",
+		"add rule inet m c counter accept") // else the ingress hook translates
+	n.told("has 1 rule")
+	n.translate(map[datapath.NATName]datapath.NAT{"out": masquerade("out0")})
+	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
+		"expedited": {Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{DSCP: []uint8{46}}},
+	}})
+	begin := nowTick() // what comes in the same tick as the rules is evaluated again
+	testnet.Eventually(t, 5*time.Second, "the rules are two ticks old", func() bool { return nowTick()-begin >= 2 })
+	stay := onOneCPU(t)
+	defer stay()
+	wires := map[*testnet.NS]*testnet.Wire{n.client: n.client.Wire(t, "eth0"), aside: aside.Wire(t, "eth0")}
+	send := func(ns *testnet.NS, device string, source, target netip.AddrPort, dscp uint8) {
+		t.Helper()
+		var ip testpkt.Layer = testpkt.IPv4{Source: source.Addr(), Destination: target.Addr(), TOS: dscp << 2}
+		if source.Addr().Is6() {
+			ip = testpkt.IPv6{Source: source.Addr(), Destination: target.Addr(), Class: dscp << 2}
+		}
+		wires[ns].Send(t, testpkt.Build(testpkt.Ethernet{Source: ns.MAC(t, "eth0"), Destination: n.node.MAC(t, device)}, ip,
+			testpkt.TCP{Source: source.Port(), Destination: target.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions}))
+	}
+	reset := func(ns *testnet.NS, source netip.AddrPort) {
+		t.Helper()
+		wires[ns].Await(t, 5*time.Second, "a reset for "+source.String(), func(frame []byte) bool {
+			tcp := testpkt.Parse(frame).TCP
+			return tcp != nil && tcp.Flags&testpkt.RST != 0 && tcp.Destination == source.Port()
+		})
+	}
+	for family, f := range []struct{ client, aside, server string }{
+		{"192.0.2.10", "192.0.3.10", "10.0.1.11:7"}, {"2001:db8:1::10", "2001:db8:3::10", "[2001:db8:2::11]:7"},
+	} {
+		server := netip.MustParseAddrPort(f.server)
+		for try := range 4 {
+			port := uint16(20_000 + 10*family + try)
+			first, other := netip.AddrPortFrom(netip.MustParseAddr(f.aside), port), netip.AddrPortFrom(netip.MustParseAddr(f.client), port)
+			send(aside, "side0", first, server, 0)
+			reset(aside, first)
+			send(aside, "side0", first, server, 46)
+			send(n.client, "in0", other, server, 0)
+			reset(n.client, other)
+		}
+	}
+	if drops := n.dropped(); drops["no_port"] != 0 || drops["firewall"] < 8 {
+		t.Errorf("drops %v", drops)
+	}
+}
+
+// onOneCPU keeps this goroutine, and so what its packets make the kernel do, on one CPU until
+// the function that it returns is called.
+func onOneCPU(t *testing.T) (end func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if before.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	set := func(cpus *unix.CPUSet) {
+		if err := unix.SchedSetaffinity(0, cpus); err != nil {
+			t.Error(err)
+		}
+	}
+	set(&one)
+	return func() {
+		set(&before)
+		runtime.UnlockOSThread()
 	}
 }
