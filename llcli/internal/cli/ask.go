@@ -44,12 +44,6 @@ func (a *app) counters(ctx context.Context, d Daemon, kind, name string) (*api.C
 	return &counters, err
 }
 
-// isUnsupported says whether err is the daemon's word that it cannot do that.
-func isUnsupported(err error) bool {
-	e, ok := errors.AsType[*api.Error](err)
-	return ok && e.Reason() == api.ReasonUnsupported
-}
-
 // isNotFound says whether err is the daemon's word that an object is not there.
 func isNotFound(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)

@@ -109,28 +109,17 @@ func (a *app) showInterface(o *api.Object) {
 	a.lines("Hooks", status.Hooks)
 }
 
-// showTraffic shows the packets of a device or a tunnel, and those that were dropped.
+// showTraffic shows the packets of a device, and those that were dropped.
 func (a *app) showTraffic(ctx context.Context, d Daemon, o *api.Object) {
 	counters, err := a.counters(ctx, d, o.Kind, o.Name)
-	if isNotFound(err) || isUnsupported(err) {
+	if isNotFound(err) {
 		return
 	}
 	if err != nil {
 		a.note("the counters of %s: %v", o.Name, err)
 		return
 	}
-	text := func(bytes, packets uint64) string {
-		return fmt.Sprintf("%s in %s", size(bytes), plural(packets, "packet"))
-	}
-	if counters.Sent != nil && counters.Received != nil {
-		a.field("Sent", text(counters.Sent.Bytes, counters.Sent.Packets))
-		a.field("Received", text(counters.Received.Bytes, counters.Received.Packets))
-	} else {
-		a.field("Traffic", text(counters.Bytes, counters.Packets))
-	}
-	if counters.Dropped > 0 {
-		a.field("Dropped", plural(counters.Dropped, "packet"))
-	}
+	a.field("Traffic", fmt.Sprintf("%s in %s", size(counters.Bytes), plural(counters.Packets, "packet")))
 	a.showDrops(counters)
 }
 

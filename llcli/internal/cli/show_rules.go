@@ -30,8 +30,6 @@ func (a *app) showFields(ctx context.Context, d Daemon, k *kind, o *api.Object) 
 	case api.KindEndpoint:
 		a.showHostPorts(ctx, d, o)
 		a.showTraffic(ctx, d, o)
-	case api.KindPeer, api.KindTunnel:
-		a.showTraffic(ctx, d, o)
 	case api.KindAddressGroup:
 		a.showMembers(o)
 	case api.KindNAT, api.KindFirewallRule:
