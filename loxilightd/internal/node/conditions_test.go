@@ -4,6 +4,7 @@ package node
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -124,5 +125,31 @@ func TestPodDevicesWithoutForwarding(t *testing.T) {
 		if is := w.ofPodNetwork(v); want == "" && is.message != "" || !strings.Contains(is.message, want) {
 			t.Errorf("%q, want %q", is.message, want)
 		}
+	}
+}
+
+// TestServiceWaitsForItsFirstHealth: who waits for a new Service learns whether a backend answers.
+func TestServiceWaitsForItsFirstHealth(t *testing.T) {
+	live, err := net.Listen("tcp", "127.0.1.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	port := live.Addr().(*net.TCPAddr).AddrPort().Port()
+	store := openStore(t)
+	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
+	good, dead := service("good", 1, port, 1), service("dead", 2, 1, 1)
+	for _, o := range []*state.Object{good, dead} {
+		o.Value.(*state.Service).Health = &state.HealthCheck{
+			Type: "tcp", Interval: 50 * time.Millisecond, Timeout: time.Second, Healthy: 2, Unhealthy: 2,
+		}
+	}
+	revision := commit(t, store, []*state.Object{good, dead})
+	left, _ := n.Wait(within(t, 2*time.Second), revision, []state.Key{good.Key, dead.Key})
+	if len(left) != 1 || left[0] != dead.Key {
+		t.Fatalf("not Ready: %v, want %v", left, dead.Key)
+	}
+	if s, _ := n.Status(dead.Key); !strings.Contains(s.Message, "1 unhealthy") {
+		t.Errorf("status %+v, want it to say that its backend is unhealthy", s)
 	}
 }

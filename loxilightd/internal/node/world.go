@@ -335,7 +335,7 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 		if !fronts {
 			continue
 		}
-		total, active, unhealthy := 0, 0, 0
+		total, active, unhealthy, unknown := 0, 0, 0, 0
 		for i := range v.Backends {
 			b := &v.Backends[i]
 			if b.Addr.Addr().Is4() != is4 {
@@ -345,15 +345,22 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 			if b.State != datapath.BackendActive || b.Weight == 0 {
 				continue
 			}
-			if v.Health != nil && w.n.checker.Result(o.Name, b.Addr).State == health.Unhealthy {
-				unhealthy++
-				continue
+			if v.Health != nil {
+				switch w.n.checker.Result(o.Name, b.Addr).State {
+				case health.Unhealthy:
+					unhealthy++
+					continue
+				case health.Unknown:
+					unknown++
+				}
 			}
 			active++
 		}
 		what := [2]string{"IPv4", "IPv6"}[family]
 		quiet := o.Owner == ownerK8s
 		switch {
+		case active > 0 && active == unknown:
+			return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
 		case active > 0:
 		case unhealthy > 0:
 			return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, unhealthy, o.Name), quiet: quiet}
