@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -164,13 +163,6 @@ func ticksOf(d time.Duration) uint32 {
 }
 
 func durationOf(ticks uint32) time.Duration { return time.Duration(int64(ticks) << tickShift) }
-
-// nowTick is the clock of the programs.
-func nowTick() uint32 {
-	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: the clock is always there
-	return uint32(ts.Nano() >> tickShift)
-}
 
 // enumNames reads the names of an enum out of the program itself, so that they
 // cannot differ from what it counts: DROP_NO_BACKEND becomes no_backend.

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nowTick is the clock of the programs, which have the time of the machine also where the daemon
+// is in a time namespace.
+func nowTick() uint32 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: the clock is always there
+	return uint32((time.Duration(ts.Nano()) - clockOffset()) >> tickShift)
+}
+
+// clockOffset is how far the daemon's monotonic clock is ahead of that of the machine.
+var clockOffset = sync.OnceValue(func() time.Duration {
+	text, err := os.ReadFile("/proc/self/timens_offsets")
+	if err != nil {
+		return 0 // a kernel without time namespaces
+	}
+	return monotonicOffset(string(text))
+})
+
+// monotonicOffset reads the offset out of a table of clocks: name, seconds, nanoseconds.
+func monotonicOffset(table string) time.Duration {
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 || fields[0] != "monotonic" {
+			continue
+		}
+		seconds, err1 := strconv.ParseInt(fields[1], 10, 64)
+		nanos, err2 := strconv.ParseInt(fields[2], 10, 64)
+		if err1 == nil && err2 == nil {
+			return time.Duration(seconds)*time.Second + time.Duration(nanos)
+		}
+	}
+	return 0
+}
