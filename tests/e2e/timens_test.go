@@ -32,7 +32,7 @@ func TestTimeNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close() // has nothing unsent
-	for range 30 { // some ten times as long as all connections are looked through
+	for range 30 {  // some ten times as long as all connections are looked through
 		_ = c.SetDeadline(time.Now().Add(patience)) // what follows fails otherwise
 		_, err := c.Write([]byte("x"))
 		if err == nil {
