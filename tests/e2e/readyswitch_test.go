@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -161,6 +162,29 @@ func TestReadyAndPacketsOfSwitch(t *testing.T) {
 					t.Run(family+" "+c.name, func(t *testing.T) { c.run(t, s.site) })
 				}
 			}
+			t.Run("status", s.statusWithoutForwarding)
 		})
+	}
+}
+
+// statusWithoutForwarding: health, status and doctor name the parameter and the command.
+func (s *readySwitch) statusWithoutForwarding(t *testing.T) {
+	s.sw.Sysctl(t, "net.ipv4.ip_forward", "0")
+	defer s.sw.Sysctl(t, "net.ipv4.ip_forward", "1")
+	wantState(t, s.site, "Peer", "node2", "Pending")
+	want := "ip netns exec " + s.nodes[0].sw + " sysctl -w net.ipv4.ip_forward=1"
+	for _, command := range []string{"status", "doctor"} {
+		last := ""
+		testnet.Eventually(t, patience, "llcli "+command+" names the command", func() bool {
+			out, _, err := s.TryLLCLI(command)
+			last = fmt.Sprint(out, err)
+			return strings.Contains(strings.Join(strings.Fields(last), " "), want)
+		})
+		if t.Failed() {
+			t.Log(last)
+		}
+	}
+	if out, code, _ := s.TryLLCLI("health"); code != 1 {
+		t.Errorf("health: exit code %d: %s", code, out)
 	}
 }
