@@ -41,9 +41,9 @@ func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
 	}
 }
 
-// expectTracked has a pod that was not heard before ask the LAN host, and expects that its
-// connections take the fast path.
-func (s *podsSite) expectTracked(what string) {
+// expectTracked has a pod that was not heard before ask the LAN host right after each attack, and
+// expects that its connections take the fast path.
+func (s *podsSite) expectTracked(what string, attack func()) {
 	s.t.Helper()
 	victim := s.addPod(nil)
 	for family, host := range hosts {
@@ -56,11 +56,14 @@ func (s *podsSite) expectTracked(what string) {
 		var last api.Connection
 		b := make([]byte, 64)
 		tracked := func() bool {
-			if _, err := fmt.Fprint(c, "ping"); err != nil {
-				return false
-			}
-			if _, err := c.Read(b); err != nil {
-				return false
+			attack()
+			for range 8 {
+				if _, err := fmt.Fprint(c, "ping"); err != nil {
+					return false
+				}
+				if _, err := c.Read(b); err != nil {
+					return false
+				}
 			}
 			for _, last = range s.Connections(api.ConnectionFilter{Protocol: "tcp"}) {
 				if last.Original.Source == c.LocalAddr().String() {
@@ -78,36 +81,44 @@ func (s *podsSite) expectTracked(what string) {
 	}
 }
 
-// TestS16NextHops: two hosts behind ports without a guard, and two pods, send to and from as many
-// MACs as they can. Connections of another pod still take the fast path.
-func TestS16NextHops(t *testing.T) {
+// newNextHopsSite is a site whose LAN host answers expectTracked.
+func newNextHopsSite(t *testing.T) *podsSite {
+	t.Helper()
 	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")
-	sw := testnet.Named(t, s.name)
 	for _, host := range hosts {
 		s.lan.ServeTCP(t, netip.AddrPortFrom(host, 7001).String(), "lan")
 	}
-	var vms [2]bridged
-	for i := range vms {
-		vm := testnet.New(t, "vm")
-		port := fmt.Sprintf("vm%d", i)
-		testnet.Veth(t, testnet.Port{NS: sw, Name: port}, testnet.Port{NS: vm, Name: "eth0"})
-		vms[i] = bridged{vm.Wire(t, "eth0"), vm.MAC(t, "eth0"), [2]netip.Addr{
-			netip.AddrFrom4([4]byte{10, 9, 8, byte(7 + i)}), netip.MustParseAddr(fmt.Sprintf("fd09:8::%d", 7+i)),
-		}}
-	}
-	s.Apply("kind: Bridge\nname: vms\nspec: {device: br9, ports: [{device: vm0}, {device: vm1}]}")
-	talk(t, vms[0], vms[1], 0, 17_000, true)
-	s.expectTracked("ports without a guard")
+	return s
+}
 
-	var pods [2]bridged
-	for i := range pods {
-		p := s.addPod(nil)
-		pods[i] = bridged{wire: p.Wire(t, "eth0"), mac: p.MAC(t, "eth0")}
-		for _, ip := range p.ips {
-			a := netip.MustParseAddr(ip)
-			pods[i].addr[(a.BitLen()-32)/96] = a
+// TestS16NextHops: two hosts behind ports without a guard, or two pods, send to and from as many
+// MACs as they can. Connections of another pod still take the fast path.
+func TestS16NextHops(t *testing.T) {
+	t.Run("ports without a guard", func(t *testing.T) {
+		s := newNextHopsSite(t)
+		sw := testnet.Named(t, s.name)
+		var vms [2]bridged
+		for i := range vms {
+			vm := testnet.New(t, "vm")
+			testnet.Veth(t, testnet.Port{NS: sw, Name: fmt.Sprintf("vm%d", i)}, testnet.Port{NS: vm, Name: "eth0"})
+			vms[i] = bridged{vm.Wire(t, "eth0"), vm.MAC(t, "eth0"), [2]netip.Addr{
+				netip.AddrFrom4([4]byte{10, 9, 8, byte(7 + i)}), netip.MustParseAddr(fmt.Sprintf("fd09:8::%d", 7+i)),
+			}}
 		}
-	}
-	talk(t, pods[0], pods[1], 0, 17_000, false)
-	s.expectTracked("pods")
+		s.Apply("kind: Bridge\nname: vms\nspec: {device: br9, ports: [{device: vm0}, {device: vm1}]}")
+		s.expectTracked("ports without a guard", func() { talk(t, vms[0], vms[1], 0, 17_000, true) })
+	})
+	t.Run("pods", func(t *testing.T) {
+		s := newNextHopsSite(t)
+		var pods [2]bridged
+		for i := range pods {
+			p := s.addPod(nil)
+			pods[i] = bridged{wire: p.Wire(t, "eth0"), mac: p.MAC(t, "eth0")}
+			for _, ip := range p.ips {
+				a := netip.MustParseAddr(ip)
+				pods[i].addr[(a.BitLen()-32)/96] = a
+			}
+		}
+		s.expectTracked("pods", func() { talk(t, pods[0], pods[1], 0, 17_000, false) })
+	})
 }
