@@ -115,7 +115,13 @@ func TestLostGroups(t *testing.T) {
 	if _, err := n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{rule("a", 1).Key}); err == nil {
 		t.Error("rules of before were replaced while nobody knows which Endpoints there are")
 	}
-	if s, ok := n.Status(rule("a", 1).Key); !ok || !strings.Contains(s.Message, "labels") {
-		t.Errorf("status %+v, want that it speaks of labels", s)
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		s, ok := n.Status(rule("a", 1).Key)
+		if ok && strings.Contains(s.Message, "labels") {
+			return
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("status %+v, want that it speaks of labels", s)
+		}
 	}
 }
