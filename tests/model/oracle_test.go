@@ -166,7 +166,9 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	// A new connection in the place of one that may be over, or that lost its backend.
 	anew := o.open(in, p)
 	return verdict{
-		why: "goes on as " + d.out.String() + ", or anew: " + anew.why, silent: anew.accept == nil || anew.silent,
+		why: "goes on as " + d.out.String() + ", or anew: " + anew.why,
+		// A packet that meets the deletion of its connection is dropped.
+		silent: anew.accept == nil || anew.silent || d.service != "" && !d.reopens(p),
 		accept: func(out int, got tuple) error {
 			if err := goesOn.accept(out, got); err == nil || anew.accept == nil {
 				return err
@@ -179,7 +181,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 // mayChange reports whether the packet may be decided anew although its connection is
 // known.
 func (o *oracle) mayChange(p *pkt, d *direction) bool {
-	if d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1) {
+	if d.reopens(p) {
 		return true
 	}
 	if d.service == "" {
@@ -196,6 +198,11 @@ func (o *oracle) mayChange(p *pkt, d *direction) bool {
 		}
 	}
 	return true
+}
+
+// reopens reports whether the packet begins a connection that has perhaps ended anew.
+func (d *direction) reopens(p *pkt) bool {
+	return d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1)
 }
 
 // leaves checks that a packet comes out where the routes say.
