@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// claim is something that belongs to at most one object.
+// claim is a resource that at most one object may own.
 type claim struct {
 	what     claimed
 	frontend datapath.Frontend
@@ -21,14 +21,14 @@ type claim struct {
 	port     uint16       // of UDP, of a tunnel
 }
 
-// claimed is what is claimed.
+// claimed is the kind of resource that a claim is for.
 type claimed uint8
 
 const (
 	claimFrontend         claimed = iota // by a Service
 	claimInterface                       // a device, by an Interface
 	claimBridged                         // a device, by a Bridge, as itself or as a port
-	claimRoute                           // a prefix, metric and namespace, by a Route, or a Peer, which is reached by one
+	claimRoute                           // a prefix, metric and namespace, by a Route or Peer
 	claimEndpoint                        // a device, by an Endpoint
 	claimMAC                             // by an Endpoint
 	claimAddress                         // by an Endpoint
@@ -39,13 +39,13 @@ const (
 	claimInterfaceAddress                // an address, by an Interface
 )
 
-// elsewhere is the same claim in the other network namespace: that of the host or of the switch.
+// elsewhere returns the same claim in the other network namespace (host or switch).
 func (c claim) elsewhere() claim {
 	c.inSwitch = !c.inSwitch
 	return c
 }
 
-// netns is what objects call the network namespace.
+// netns returns the name of the network namespace as in the API.
 func (c claim) netns() string {
 	if c.inSwitch {
 		return "switch"

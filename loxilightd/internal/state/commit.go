@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Transaction is a change that is made whole or not at all.
+// Transaction is a change that is applied as a whole or not at all.
 type Transaction struct {
 	Put     []*Object // created or updated; their revision does not matter
 	Delete  []Key
 	Replace *Scope
-	// Owner is on whose behalf objects are deleted. Only [OwnerFile] matters: nobody
-	// else deletes what stands in files.
+	// Owner is the owner on whose behalf objects are deleted. Only [OwnerFile] matters: objects
+	// from files can be deleted by no other owner.
 	Owner string
 
 	IfRevision *uint64 // refuse with Conflict unless the store is at this revision; nil: any
 	DryRun     bool    // everything but the commit
 
-	// RequestID, if not empty, makes the transaction be carried out at most once,
-	// restarts of the daemon included. Answer then makes what a repetition gets.
+	// RequestID, if not empty, makes the transaction run at most once, even across restarts of
+	// the daemon. Answer then creates the reply that a repetition receives.
 	RequestID string
 	Answer    func(*Result) []byte
 
@@ -32,55 +32,55 @@ type Transaction struct {
 	DeviceOf func(name string) string
 
 	By Author // for the history
-	// Confirm has the change taken back after so long, unless it is confirmed. Zero:
-	// it stays.
+	// Confirm is the time after which the change is rolled back unless it is confirmed. Zero: no
+	// confirmation is needed.
 	Confirm time.Duration
 
-	restores bool   // it goes back to what was: owners and sizes are no reason against it
-	restored uint64 // the revision that it goes back to
-	force    bool   // what is refused is left out
-	settles  bool   // with it the change that waits for its confirmation is taken back
+	restores bool   // rollback: checks of owners and sizes do not apply
+	restored uint64 // the revision that the rollback restores
+	force    bool   // skip refused objects instead of failing
+	settles  bool   // rolls back the change that waits for confirmation
 }
 
-// Scope makes a transaction absolute: objects of Owner of one of Kinds that Put
-// does not name are deleted.
+// Scope makes a transaction absolute: objects of Owner and of one of Kinds that Put does not
+// contain are deleted.
 type Scope struct {
 	Owner string
 	Kinds []string
 }
 
-// Result says what became of a transaction.
+// Result is the result of a transaction.
 type Result struct {
-	Revision uint64   // after it; as before if nothing changed
+	Revision uint64   // after the transaction; unchanged if nothing changed
 	Changes  []Change // in the order of the transaction, deletions of a Scope last
-	// Answer is what the transaction of the same RequestID was answered before. If
-	// it is set nothing was done now, and the other fields are not.
+	// Answer is the reply to an earlier transaction with the same RequestID. If it is set,
+	// nothing was done now and the other fields are unset.
 	Answer []byte
-	// Pending says until when the change is to be confirmed; nil: it stays.
+	// Pending is the change if it must be confirmed, with its deadline; nil: no confirmation is
+	// needed.
 	Pending *Pending
-	// Settled is the change that waited to be confirmed, and was taken back by this
-	// one. Nil: there was none.
+	// Settled is the unconfirmed change that this transaction rolled back; nil: none.
 	Settled *Pending
-	// Left are the objects that a rollback left as they are though they were
-	// different then: those in files.
+	// Left are the objects that a rollback did not restore although they differ from that
+	// revision: objects from files.
 	Left []Key
-	// Warnings say which rules no longer see packets of which devices.
+	// Warnings report which rules no longer see the packets of which devices.
 	Warnings []string
 }
 
-// Reason says why a transaction was refused.
+// Reason is why a transaction was refused.
 type Reason uint8
 
 // The reasons.
 const (
 	Invalid     Reason = iota // the transaction contradicts itself
-	Conflict                  // somebody else holds it, or the revision moved on
+	Conflict                  // another owner holds the object, or the revision has changed
 	Capacity                  // a table is full
 	Unavailable               // it could not be made durable
-	NotKept                   // the history does not go back so far
+	NotKept                   // the history does not reach back to that revision
 )
 
-// Refusal is the error of a transaction that was not made.
+// Refusal is the error of a refused transaction.
 type Refusal struct {
 	Reason  Reason
 	Key     Key    // the object at fault; zero: none in particular
@@ -103,8 +103,8 @@ func refuse(reason Reason, k Key, field, format string, args ...any) *Refusal {
 	return &Refusal{reason, k, field, fmt.Sprintf(format, args...)}
 }
 
-// Answer returns what the transaction of that RequestID was answered; nil if none
-// of that id is remembered.
+// Answer returns the stored reply to the transaction with that RequestID; nil if no such reply is
+// stored.
 func (s *Store) Answer(requestID string) ([]byte, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -115,8 +115,8 @@ func (s *Store) Answer(requestID string) ([]byte, error) {
 	return answer, nil
 }
 
-// repeated returns what the transaction of that RequestID was answered; nil if it
-// was not carried out before. s.writer is held.
+// repeated returns the stored reply to the transaction with that RequestID; nil if it did not run
+// before. s.writer is held.
 func (s *Store) repeated(requestID string) (*Result, error) {
 	if requestID == "" {
 		return nil, nil
@@ -131,9 +131,9 @@ func (s *Store) repeated(requestID string) (*Result, error) {
 	return &Result{Answer: answer}, nil
 }
 
-// Commit makes t whole, or refuses it with a [*Refusal]. When it returns without
-// an error what changed is durable. Safe for concurrent use; one at a time is
-// carried out. A dry run keeps no other waiting.
+// Commit applies t as a whole, or refuses it with a [*Refusal]. When it returns without an error,
+// the changes are durable. Safe for concurrent use; commits are serialized. A dry run does not
+// block other commits.
 func (s *Store) Commit(t *Transaction) (*Result, error) {
 	if t.DryRun {
 		return s.commit(t)
@@ -146,14 +146,15 @@ func (s *Store) Commit(t *Transaction) (*Result, error) {
 	return s.commit(t)
 }
 
-// maxTries is how often a dry run is planned again since the store moved on.
+// maxTries is how often a dry run is planned again because the store changed meanwhile.
 const maxTries = 3
 
-// commit is Commit of what was not carried out before. s.writer is held, unless it is a dry run.
+// commit carries out a transaction that is not a repetition. s.writer is held, except for a dry
+// run.
 func (s *Store) commit(t *Transaction) (*Result, error) {
 	base := s.Snapshot()
 	p, err := s.plan(t)
-	// A commit meanwhile may have mixed two states: look again, for as long as that may help.
+	// A concurrent commit may have mixed two states: plan again, up to maxTries times.
 	for tries := 0; t.DryRun && base != s.Snapshot() && tries < maxTries; tries++ {
 		base = s.Snapshot()
 		p, err = s.plan(t)
@@ -202,7 +203,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	return result, nil
 }
 
-// remember works out what the history is to keep of a change.
+// remember computes what the history must keep of a change.
 func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
 	sortFormers(p.formers)
@@ -221,7 +222,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	}
 }
 
-// noteWaiting takes over which change waits now, if any.
+// noteWaiting updates which change waits for confirmation, if any.
 func (s *Store) noteWaiting(p *plan, w *write) {
 	if w.pending == nil {
 		if w.settled {
@@ -242,7 +243,7 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 	s.waiting.Store(waits)
 }
 
-// publish makes a durable plan the state. s.writer is held.
+// publish makes a durable plan the current state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
 	dark := p.base.dark
 	if len(p.lit)+len(p.darkens) > 0 {
@@ -272,7 +273,7 @@ func (s *Store) publish(p *plan, result *Result) {
 	}
 }
 
-// reclaim takes over what the objects of a plan claim.
+// reclaim updates the claims with the objects of a plan.
 func (s *Store) reclaim(p *plan) {
 	s.claiming.Lock()
 	defer s.claiming.Unlock()

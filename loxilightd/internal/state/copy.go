@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copySuffix is what the copy of the store is called besides. It is whole, and of some
-// revision within the last minutes: a damaged store is begun again with it.
+// copySuffix is the suffix of the store's copy. The copy is complete and at most a few minutes
+// old; a damaged store is recreated from it.
 const copySuffix = ".copy"
 
-// copyEvery is how often a store that changes is copied at most.
+// copyEvery is the shortest interval between two copies of a changing store.
 const copyEvery = time.Minute
 
-// KeepCopy keeps a copy of the store beside it until ctx ends. failed is told once of each
-// row of failures.
+// KeepCopy keeps a copy of the store beside it until ctx ends. It calls failed once for each
+// series of failures.
 func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 	t := time.NewTicker(copyEvery)
 	defer t.Stop()
@@ -43,7 +43,7 @@ func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 	}
 }
 
-// Copy copies the store, if it changed since the last copy. Commits go on meanwhile.
+// Copy copies the store if it changed since the last copy. Commits continue meanwhile.
 func (s *Store) Copy() error {
 	s.writer.Lock()
 	revision := s.Snapshot().Revision
@@ -77,8 +77,8 @@ func (s *Store) Copy() error {
 	return nil
 }
 
-// writeCopy writes the store as tx sees it to a new file, and makes it durable. It leaves
-// as much room on the file system as it takes, for changes.
+// writeCopy writes the store as tx sees it to a new file and makes it durable. It leaves as much
+// free space on the file system as the copy takes, for further changes.
 func writeCopy(path string, tx *bbolt.Tx) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
@@ -97,8 +97,8 @@ func writeCopy(path string, tx *bbolt.Tx) error {
 	return errors.Join(err, f.Close())
 }
 
-// beginAgain makes a store in the place of one that is damaged or gone: of its copy, or
-// without one an empty store.
+// beginAgain replaces a damaged or missing store by its copy, or by an empty store if there is no
+// usable copy.
 func beginAgain(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
 	d, c, err := fromCopy(path, damage, decode)
 	if err == nil {
@@ -115,7 +115,7 @@ func beginAgain(path string, damage *Damage, decode func(string, []byte) (Value,
 	return openDisk(path, decode)
 }
 
-// fromCopy makes a store of the copy beside it, and notes the damage in it.
+// fromCopy creates a store from its copy and records the damage in it.
 func fromCopy(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
 	if lost, err := verify(path + copySuffix); err != nil || lost {
 		return nil, nil, errors.Join(err, lostMeta(lost))
@@ -145,8 +145,8 @@ func lostMeta(lost bool) error {
 	return nil
 }
 
-// noteDamage makes it durable that the store is a copy of one that was damaged, under a
-// revision that no client has seen.
+// noteDamage records durably that the store is a copy of a damaged one, under a revision that no
+// client has seen.
 func (d *disk) noteDamage(c *content) error {
 	text, err := json.Marshal(c.damage)
 	if err != nil {

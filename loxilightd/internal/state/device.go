@@ -26,14 +26,14 @@ func (p *plan) checkTunnelled() error {
 	return nil
 }
 
-// makes says whether a device is one end of a Tunnel's.
+// makes reports whether a device is one end of a Tunnel's link.
 func (t *Tunnel) makes(device string) bool {
 	return device == t.Device || device == t.Device+datapath.TunnelEndSuffix
 }
 
-// NamesDevice says whether an object speaks of a device of that name as one that is there, or
-// is to be made: as things are, or as they are again if the change that waits to be confirmed
-// is taken back. Objects of the owner but do not count.
+// NamesDevice reports whether an object refers to a device of that name, as an existing device or
+// as one to create. It considers the current state and the state after a rollback of the change
+// that waits for confirmation. Objects of the owner but are ignored.
 func (s *Store) NamesDevice(device, but string) bool {
 	w := s.waiting.Load()
 	return s.Snapshot().table.namesDevice(device, but) || w != nil && w.back.namesDevice(device, but)

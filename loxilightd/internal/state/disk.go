@@ -22,13 +22,13 @@ import (
 var (
 	bucketMeta     = []byte("meta")
 	bucketObjects  = []byte("objects")  // Kind/name: record
-	bucketRequests = []byte("requests") // sequence number: what was answered
+	bucketRequests = []byte("requests") // sequence number: reply
 	buckets        = [][]byte{bucketMeta, bucketObjects, bucketRequests}
 
 	keyHead   = []byte(headKey)
 	keyDamage = []byte("damage")
 
-	// keyPending has the promise to take a change back.
+	// keyPending is the change that will be rolled back unless it is confirmed.
 	keyPending = []byte("pending")
 )
 
@@ -40,12 +40,12 @@ type disk struct {
 	broken   error // why nothing can be written any more
 	path     string
 	readOnly error // why nothing can be written for now; nil: it can
-	settled  bool  // nothing is left to be written that opening it found
+	settled  bool  // everything that opening the store requires to be written has been written
 
 	noHistory bool // written by a version that kept none
 }
 
-// content is what a store held when it was opened.
+// content is the content of a store when it was opened.
 type content struct {
 	head
 	objects    []*Object
@@ -56,12 +56,12 @@ type content struct {
 	rolledBack bool
 
 	history     []Entry  // oldest first
-	historyLost string   // why there is none though there was one
+	historyLost string   // why the history was lost; empty: it was not
 	pending     *Pending // nil: no change waits for its confirmation
 }
 
-// guarded runs f, which reads a mapped file. Where that is damaged bbolt panics,
-// or the kernel objects; both become errDamaged.
+// guarded runs f, which reads a memory-mapped file. If the file is damaged, bbolt panics or the
+// kernel raises a fault; both become errDamaged.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -72,7 +72,7 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// create makes a new, empty store. It appears under its name when it is whole.
+// create makes a new, empty store. The file gets its name only when it is complete.
 func create(path string, revision uint64, damage *Damage) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -121,8 +121,8 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// openDisk opens and checks the store at path. The error wraps errDamaged,
-// os.ErrNotExist or ErrLocked where it is one of these.
+// openDisk opens and checks the store at path. The error wraps errDamaged, os.ErrNotExist or
+// ErrLocked if one of them applies.
 func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, nil, err
@@ -151,7 +151,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		return nil, nil, fmt.Errorf("%w: %v", errDamaged, err)
 	}
 	if err := guarded(func() error { return d.load(c, decode) }); err != nil {
-		// What was mapped is given up rather than closed: closing touches it again.
+		// A damaged mapping is abandoned, not closed: closing would access it again.
 		if !errors.Is(err, errDamaged) {
 			err = errors.Join(err, d.db.Close())
 		}
@@ -167,14 +167,14 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	return d, c, nil
 }
 
-// mapped is the address space of the store, in bytes. A file that outgrows it is mapped anew,
-// and that waits for everybody who reads the history.
+// mapped is the address space reserved for the store, in bytes. A larger file is mapped again,
+// and remapping waits for all readers of the history.
 const mapped = 1 << 30
 
 // growBy is by how much the file grows at least, in bytes.
 const growBy = 32 << 10
 
-// settle makes a store that was opened fit to be gone on with.
+// settle writes what a newly opened store needs before it can be used.
 func (d *disk) settle(c *content) error {
 	if d.noHistory || c.historyLost != "" {
 		if err := d.beginHistory(!d.noHistory); err != nil {
@@ -194,8 +194,8 @@ func (d *disk) settle(c *content) error {
 	return nil
 }
 
-// isPassing tells what the system lacks now, which another start may have, from
-// what is wrong with the store.
+// isPassing reports whether err is a lack of permission or of a system resource, which may be
+// gone at the next start, rather than damage to the store.
 func isPassing(err error) bool {
 	for _, lack := range []error{
 		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EINTR,
@@ -274,17 +274,17 @@ type write struct {
 	revision  uint64
 	puts      []*Object
 	deletes   []*Object
-	replaced  []*Object // what puts and deletes do away with
+	replaced  []*Object // objects that puts and deletes replace
 	count     int       // of objects afterwards, dark ones included
 	requestID string    // empty: none
 	answer    []byte
 
 	entry     *Entry // nil: no new revision
 	formers   []formerRow
-	evicted   []uint64 // revisions that are kept no longer
-	rewritten *Entry   // an older one of which more is known now; nil: none
+	evicted   []uint64 // revisions whose history is deleted
+	rewritten *Entry   // an older entry with updated information; nil: none
 	pending   *Pending // nil: as before
-	settled   bool     // no change waits for its confirmation any more
+	settled   bool     // no change waits for confirmation any more
 }
 
 // write makes w durable, whole or not at all.
@@ -328,9 +328,8 @@ func (d *disk) write(w *write) error {
 	return nil
 }
 
-// update runs f in a transaction of the store. After an error it makes sure that
-// the store really is as before, and else gives it up: what is in memory and
-// what is on disk must not drift apart.
+// update runs f in a transaction of the store. After an error it checks that the store is
+// unchanged, and otherwise marks it as broken, because memory and disk must not diverge.
 func (d *disk) update(f func(*bbolt.Tx) error) error {
 	if d.broken != nil {
 		return d.broken
@@ -357,7 +356,7 @@ func (d *disk) update(f func(*bbolt.Tx) error) error {
 	return err
 }
 
-// answer returns what the request id was answered; nil if it is not remembered.
+// answer returns the stored reply to the request id; nil if none is stored.
 func (d *disk) answer(id string) (answer []byte, err error) {
 	seq, ok := d.requests.find(id)
 	if !ok {

@@ -7,8 +7,7 @@ import (
 	"iter"
 )
 
-// refersTo yields the objects that a value cannot be without, each with the field that
-// names it.
+// refersTo yields the objects that a value requires, each with the field that names it.
 func refersTo(v Value) iter.Seq2[Key, string] {
 	return func(yield func(Key, string) bool) {
 		for group, field := range groupsOf(v) {
@@ -28,7 +27,8 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 	}
 }
 
-// checkDiverts refuses a plan in which a service diverts clients to one that is not there.
+// checkDiverts refuses a plan in which a service diverts clients to a service that does not
+// exist.
 func (p *plan) checkDiverts() error {
 	gone := map[Key]struct{}{}
 	for _, o := range p.dropped {

@@ -30,7 +30,7 @@ func (e *Endpoint) claims(each func(claim, func() string)) {
 	}
 }
 
-// PodName is what people call it: namespace/pod, or its pod, or nothing.
+// PodName returns the name for users: namespace/pod, or only pod, or an empty string.
 func (e *Endpoint) PodName() string {
 	if e.Namespace != "" && e.Pod != "" {
 		return e.Namespace + "/" + e.Pod
@@ -38,7 +38,7 @@ func (e *Endpoint) PodName() string {
 	return e.Pod
 }
 
-// Has says whether an Endpoint has all of these labels.
+// Has reports whether an Endpoint has all of these labels.
 func (e *Endpoint) Has(labels map[string]string) bool {
 	for k, v := range labels {
 		if is, ok := e.Labels[k]; !ok || is != v {
@@ -48,7 +48,7 @@ func (e *Endpoint) Has(labels map[string]string) bool {
 	return true
 }
 
-// EndpointAt is the one that has an address; nil: none has.
+// EndpointAt returns the Endpoint that has an address; nil: none has it.
 func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
 	for o := range s.After(KindEndpoint, "") {
 		if slices.Contains(o.Value.(*Endpoint).Addresses, a) {
@@ -58,7 +58,7 @@ func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
 	return nil
 }
 
-// Endpoints are those of a snapshot by their addresses.
+// Endpoints returns the Endpoints of a snapshot by address.
 func (s *Snapshot) Endpoints() map[netip.Addr]*Object {
 	byAddr := map[netip.Addr]*Object{}
 	for o := range s.After(KindEndpoint, "") {

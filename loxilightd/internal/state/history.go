@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Bounds of the history where a [Config] does not say.
+// Limits of the history if a [Config] sets none.
 const (
 	DefaultRevisions    = 1000
 	DefaultHistoryBytes = 64 << 20
 )
 
-// HistoryLimits bound what is kept of earlier revisions. The latest revision is
-// kept whatever its size is, and so is one that waits for its confirmation.
+// HistoryLimits limit how much of earlier revisions is kept. The latest revision and a revision
+// that waits for confirmation are kept whatever their size.
 type HistoryLimits struct {
 	Revisions int   // zero: [DefaultRevisions]
 	Bytes     int64 // zero: [DefaultHistoryBytes]
 }
 
-// Author is who made a revision, and by what.
+// Author is the user who made a revision, and the method that was called.
 type Author struct {
 	UID    int
-	User   string // name of UID; empty: it has none
+	User   string // name of UID; empty: UID has no name
 	Method string // of the channel; [MethodExpire]: the daemon itself
 }
 
-// MethodExpire is the method of the revision that takes back what was not confirmed.
+// MethodExpire is the method of a revision that rolls back an unconfirmed change.
 const MethodExpire = "expire"
 
 func (l HistoryLimits) orDefault() HistoryLimits {
@@ -42,23 +42,23 @@ func (l HistoryLimits) orDefault() HistoryLimits {
 	return l
 }
 
-// Confirmation is what became of a change that was to be confirmed.
+// Confirmation is the outcome of a change that must be confirmed.
 type Confirmation uint8
 
 // The confirmations.
 const (
 	NotAsked  Confirmation = iota
-	Waiting                // in force, until its time is over
-	Confirmed              // for good
+	Waiting                // in force until its deadline
+	Confirmed              // permanent
 	TakenBack
 )
 
-// String returns the name as in the API; the one of NotAsked is empty.
+// String returns the name as in the API; the name of NotAsked is empty.
 func (c Confirmation) String() string {
 	return [...]string{"", "waiting", "confirmed", "taken-back"}[c]
 }
 
-// Entry tells of one revision. The objects as they were before it are on disk.
+// Entry describes one revision. The objects as they were before it are on disk.
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before it
@@ -66,7 +66,7 @@ type Entry struct {
 	Author
 	Owners                    []string // of the objects that changed, at most maxOwners of them
 	Created, Updated, Deleted int
-	Restored                  uint64 // the revision that a rollback went back to; zero: it is none
+	Restored                  uint64 // the revision that a rollback restored; zero: not a rollback
 	Confirmation              Confirmation
 
 	bytes int64 // on disk
@@ -75,23 +75,21 @@ type Entry struct {
 // maxOwners bounds the owners that an [Entry] names.
 const maxOwners = 8
 
-// entryFormat is the version of an entry's record: a history in another one is
-// begun anew.
+// entryFormat is the version of the entry records. A history in another version is discarded.
 const entryFormat = 1
 
 // former is an object as it was before a revision.
 type former struct {
 	Key
-	object *Object // nil: there was none
+	object *Object // nil: it did not exist
 }
 
-// Rows of the history: an entry's record under its revision, then its former
-// objects in the order of their names, many to a row, which is called after the
-// first of them.
+// Rows of the history: the record of an entry under its revision, then its former objects in the
+// order of their names. One row holds many objects and is named after the first.
 const (
 	rowEntry  = 0
 	rowFormer = 1
-	rowBytes  = 64 << 10 // a row is ended when it is that long
+	rowBytes  = 64 << 10 // a row ends at this length
 )
 
 func entryKey(revision uint64) []byte { return append(seqKey(revision), rowEntry) }
@@ -168,8 +166,8 @@ func encodeFormers(revision uint64, formers []former) (rows []formerRow) {
 	return rows
 }
 
-// decodeFormers calls each for the former objects of a row until it returns
-// false. A row that is not as it was written is not ok.
+// decodeFormers calls each for the former objects of a row until each returns false. ok is false
+// if the row is damaged.
 func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (ok bool) {
 	payload, _, ok := unseal(string(key), record)
 	r := reader{rest: payload}
@@ -186,7 +184,7 @@ func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (o
 	return ok
 }
 
-// newEntry tells of the plan p of t. Its bytes are not known yet.
+// newEntry returns the entry for the plan p of t. Its size in bytes is not known yet.
 func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restored}
 	owners := map[string]bool{}
@@ -219,18 +217,17 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 	return e
 }
 
-// History returns what is known of the last revisions, oldest first. It is not to
-// be written to.
+// History returns the entries of the last revisions, oldest first. The caller must not modify it.
 func (s *Store) History() []Entry { return *s.history.Load() }
 
-// find returns the place of revision in a history.
+// find returns the index of revision in a history.
 func find(history []Entry, revision uint64) (i int, ok bool) {
 	i = sort.Search(len(history), func(i int) bool { return history[i].Revision >= revision })
 	return i, i < len(history) && history[i].Revision == revision
 }
 
-// setHistory takes over what a commit wrote: the oldest entries, which are gone,
-// one of which more is known, and a new one. s.writer is held.
+// setHistory updates the history after a commit: it removes the evicted entries, replaces the
+// rewritten one and appends the new one. s.writer is held.
 func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
 	history := s.History()[len(evicted):]
 	if rewritten != nil {
@@ -245,7 +242,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
 	s.history.Store(&history)
 }
 
-// became returns the entry of a revision that is known, with what became of it.
+// became returns the entry of a known revision with its new confirmation.
 func (s *Store) became(revision uint64, c Confirmation) *Entry {
 	i, _ := find(s.History(), revision)
 	e := s.History()[i]
@@ -253,8 +250,8 @@ func (s *Store) became(revision uint64, c Confirmation) *Entry {
 	return &e
 }
 
-// since returns the entries after revision, oldest first. It is refused where
-// the state of that revision is not to be had any more, or never was.
+// since returns the entries after revision, oldest first. It refuses a revision whose state is no
+// longer available or never existed.
 func (r *historyReader) since(revision uint64) ([]Entry, error) {
 	history := r.history
 	if revision == r.now.Revision {
@@ -273,15 +270,14 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 		revision, r.now.Revision, oldest)
 }
 
-// Diff is what a revision did to one object; nil: there was none.
+// Diff is the change of one object by a revision; nil: the object did not exist.
 type Diff struct {
 	Key
 	Before, After *Object
 }
 
-// Diffs calls each, until it returns false, for what revision did to objects, in
-// the order of their names, beginning after the name after. each must not call the
-// store.
+// Diffs calls each for the changes of objects by revision, in the order of their names, starting
+// after the name after, until each returns false. each must not call the store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
 	return s.look(func(r *historyReader) error {
 		i, ok := find(r.history, revision)
@@ -308,7 +304,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 	})
 }
 
-// At returns the object of k as it was at revision; nil: there was none.
+// At returns the object of k as it was at revision; nil: it did not exist.
 func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
 	err = s.look(func(r *historyReader) error {
 		later, err := r.since(revision)
@@ -320,7 +316,7 @@ func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
 	return o, err
 }
 
-// at returns the object of k as it was before the entries later.
+// at returns the object of k as it was before the entries in later.
 func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	for i := range later {
 		o, touched, err := r.former(later[i].Revision, k.String())
@@ -334,8 +330,7 @@ func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	return r.now.dark[k], nil
 }
 
-// understood gives an object of the history its value, if this version has one
-// for it.
+// understood sets the value of an object from the history if this version can decode it.
 func (s *Store) understood(o *Object) *Object {
 	if o == nil {
 		return nil

@@ -12,13 +12,11 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// bucketHistory has the rows of the history. A version that knows none of it
-// leaves it as it is.
+// bucketHistory contains the rows of the history. A version without history does not touch it.
 var bucketHistory = []byte("history")
 
-// loadHistory reads the entries. What is not as it was written, or does not lead
-// to the revision that the store is at (since an older version went on with it),
-// is no use: why says so then, and nothing is left.
+// loadHistory reads the entries. A history that is damaged, or that does not lead to the current
+// revision (an older version has changed the store since), is discarded; why then says so.
 func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	if b == nil {
 		return ""
@@ -53,7 +51,7 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	return ""
 }
 
-// beginHistory makes a bucket for the history, in place of one that is no use.
+// beginHistory creates the bucket of the history. anew replaces an unusable one.
 func (d *disk) beginHistory(anew bool) error {
 	return d.update(func(tx *bbolt.Tx) error {
 		if anew {
@@ -69,7 +67,7 @@ func (d *disk) beginHistory(anew bool) error {
 	})
 }
 
-// writeHistory writes a commit's part of the history into its transaction.
+// writeHistory adds the history of a commit to its transaction.
 func writeHistory(tx *bbolt.Tx, w *write) error {
 	b, meta := tx.Bucket(bucketHistory), tx.Bucket(bucketMeta)
 	if w.pending != nil {
@@ -105,7 +103,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 
 // deleteRevision deletes the rows of a revision.
 func deleteRevision(b *bbolt.Bucket, revision uint64) error {
-	var keys [][]byte // a cursor is not to be trusted once something is deleted
+	var keys [][]byte // a cursor is unreliable after a deletion
 	prefix, c := seqKey(revision), b.Cursor()
 	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		keys = append(keys, bytes.Clone(k))
@@ -118,8 +116,8 @@ func deleteRevision(b *bbolt.Bucket, revision uint64) error {
 	return nil
 }
 
-// historyReader reads former objects in one transaction of the store, and has what the
-// store held in memory when that began.
+// historyReader reads former objects in one transaction of the store. It keeps the in-memory
+// state of the store from the start of that transaction.
 type historyReader struct {
 	b       *bbolt.Bucket
 	now     *Snapshot
@@ -136,7 +134,7 @@ func (s *Store) read(f func(*historyReader) error) error {
 	return r.run(tx, f)
 }
 
-// look is read for callers that do not hold s.writer: commits go on while f runs.
+// look is read for callers that do not hold s.writer: commits continue while f runs.
 func (s *Store) look(f func(*historyReader) error) error {
 	s.writer.Lock()
 	r, tx, err := s.beginRead()
@@ -147,7 +145,7 @@ func (s *Store) look(f func(*historyReader) error) error {
 	return r.run(tx, f)
 }
 
-// beginRead begins to read the history as it is now. s.writer is held.
+// beginRead starts reading the history as it is now. s.writer is held.
 func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
 	if err = s.disk.broken; err == nil {
 		err = guarded(func() (err error) {
@@ -174,8 +172,8 @@ func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
 	return err
 }
 
-// formers calls each, until it returns false, for the former objects of a
-// revision, in the order of their names, beginning after the name after.
+// formers calls each for the former objects of a revision, in the order of their names, starting
+// after the name after, until each returns false.
 func (r *historyReader) formers(revision uint64, after string, each func(name string, o *Object) bool) error {
 	prefix := append(seqKey(revision), rowFormer)
 	c := r.b.Cursor()
@@ -192,8 +190,8 @@ func (r *historyReader) formers(revision uint64, after string, each func(name st
 	return nil
 }
 
-// seek moves c to the row of a revision that name would be in, or to the first
-// row behind where there is none.
+// seek moves c to the row of a revision that would contain name, or to the next row if no such
+// row exists.
 func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, v []byte) {
 	want := formerKey(revision, name)
 	k, v = c.Seek(want)
@@ -211,8 +209,7 @@ func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, 
 	return c.Seek(want)
 }
 
-// former returns the object name as it was before revision, and whether the
-// revision touched it.
+// former returns the object name as it was before revision, and whether the revision changed it.
 func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
 	k, v := r.seek(r.b.Cursor(), revision, name)
 	if !bytes.HasPrefix(k, append(seqKey(revision), rowFormer)) {
@@ -230,8 +227,8 @@ func (r *historyReader) former(revision uint64, name string) (o *Object, touched
 	return o, touched, nil
 }
 
-// evict returns which revisions go when one of bytes more comes, so that the
-// limits are kept. keep and what comes after it stay.
+// evict returns which revisions must be deleted before an entry of that many bytes is added, so
+// that the limits hold. The revision keep and all later ones stay.
 func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (gone []uint64) {
 	count := len(history) + 1
 	for i := range history {

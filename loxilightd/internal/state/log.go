@@ -4,16 +4,16 @@ package state
 
 import "sort"
 
-// Action is what became of an object.
+// Action is the result for one object.
 type Action uint8
 
-// The actions. The first three are the ones of the change log.
+// The actions. The change log contains only the first three.
 const (
 	Created Action = iota
 	Updated
 	Deleted
 	Unchanged
-	Absent // was to be deleted, and was not there
+	Absent // should be deleted, but did not exist
 )
 
 // String returns the name of a as in the API.
@@ -21,19 +21,19 @@ func (a Action) String() string {
 	return [...]string{"created", "updated", "deleted", "unchanged", "absent"}[a]
 }
 
-// Change says what became of one object.
+// Change is the result for one object.
 type Change struct {
 	Key
 	Action   Action
-	Revision uint64 // of the commit; 0 where nothing was committed
+	Revision uint64 // of the commit; 0 if nothing was committed
 }
 
 // logSize bounds the change log, in changes.
 const logSize = 1 << 16
 
-// changeLog remembers the last changes, in the order of their revisions.
+// changeLog contains the last changes, in the order of their revisions.
 type changeLog struct {
-	oldest  uint64 // changes after this revision are all there
+	oldest  uint64 // all changes after this revision are present
 	changes []Change
 }
 
@@ -44,16 +44,15 @@ func (l *changeLog) add(changes []Change) {
 	}
 	cut := len(l.changes) - logSize
 	for cut < len(l.changes) && l.changes[cut].Revision == l.changes[cut-1].Revision {
-		cut++ // a revision is remembered whole or not at all
+		cut++ // a revision is kept as a whole or not at all
 	}
 	l.oldest = l.changes[cut-1].Revision
 	l.changes = append([]Change(nil), l.changes[cut:]...)
 }
 
-// Changes returns what changed after revision since, in order, and the revision
-// that it leads to. It is false where the store does not remember so far back,
-// or was never at since: only a fresh look at a [Snapshot] helps then. The
-// changes are not to be written to.
+// Changes returns the changes after revision since, in order, and the revision that they lead to.
+// ok is false if the log does not reach back to since, or if the store was never at since; the
+// caller then needs a new [Snapshot]. The caller must not modify the changes.
 func (s *Store) Changes(since uint64) (changes []Change, revision uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +65,8 @@ func (s *Store) Changes(since uint64) (changes []Change, revision uint64, ok boo
 	return all[i:len(all):len(all)], revision, true
 }
 
-// Watch tells which objects changed. It remembers each object once, however
-// often it changed, so a slow reader costs little.
+// Watch reports which objects changed. It records each object once, however often it changed, so
+// a slow reader costs little.
 type Watch struct {
 	store  *Store
 	signal chan struct{}
@@ -87,7 +86,7 @@ func (s *Store) Watch() *Watch {
 	return w
 }
 
-// C receives a value when there is something to take.
+// C receives a value when changes are available.
 func (w *Watch) C() <-chan struct{} { return w.signal }
 
 // Take returns a snapshot and the keys, in no order, of the objects that changed

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state keeps the desired state: the objects that the daemon was told,
-// whole transactions at a time, durable before anybody is answered.
+// Package state keeps the desired state: the configured objects, changed by transactions that are
+// atomic, and durable before the request is answered.
 //
-// It checks what concerns several objects at once (owners, frontends claimed
-// twice, full tables) and tells who asks which objects changed. It neither
-// parses requests nor knows what the data plane made of an object.
+// It checks conditions that concern several objects (owners, duplicate claims of frontends, full
+// tables) and notifies watchers of the objects that changed. It neither parses requests nor knows
+// the state of the data plane.
 package state
 
 import (
@@ -35,12 +35,11 @@ const (
 // kinds lists them.
 var kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
-// OwnerFile owns the objects that stand in files. Only a [Transaction] by that
-// owner touches them.
+// OwnerFile owns the objects from files. Only a [Transaction] of that owner changes them.
 const OwnerFile = "file"
 
-// OwnerCNI owns what goes with pods that container runtimes attached. Going back leaves
-// it as it is: the pods do not go back.
+// OwnerCNI owns the objects of pods that container runtimes attached. A rollback does not change
+// them, because the pods themselves are not rolled back.
 const OwnerCNI = "cni"
 
 // Key names an object.
@@ -61,20 +60,20 @@ func (k Key) compare(l Key) int {
 	}
 }
 
-// Object is one object of the desired state. It is never changed once it is in
-// the store: whoever gets one may keep and share it, and must not write to it.
+// Object is one object of the desired state. It is immutable once it is in the store: it may be
+// kept and shared, but must not be modified.
 type Object struct {
 	Key
 	Owner    string
 	Labels   map[string]string
-	Spec     string // as JSON, as it was told
+	Spec     string // as JSON, as configured
 	Value    Value  // what Spec means
 	Revision uint64 // of the commit that last changed it; set by the store
 
 	crc uint32 // of its record on disk
 }
 
-// same says whether o and p differ in nothing but the revision.
+// same reports whether o and p differ in nothing but the revision.
 func (o *Object) same(p *Object) bool {
 	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
 }
@@ -82,9 +81,9 @@ func (o *Object) same(p *Object) bool {
 // Value is the checked spec of an object: a pointer to one of the types of this
 // package that are named like a kind.
 type Value interface {
-	// cost is what it takes of the tables.
+	// cost returns how many entries of each table it needs.
 	cost() datapath.Cost
-	// claims calls each for everything that only one object may have.
+	// claims calls each for every resource that at most one object may own.
 	claims(each func(c claim, field func() string))
 }
 
@@ -116,7 +115,8 @@ func (s *Service) claims(each func(claim, func() string)) {
 	}
 }
 
-// HealthCheck finds out whether a backend serves. No field is left to a default.
+// HealthCheck configures how the health of backends is checked. All fields are set, without
+// defaults.
 type HealthCheck struct {
 	Type      string // tcp, http, https, ping
 	Path      string // http and https only

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 )
 
-// checkOwned refuses a plan in which an Endpoint has an address that the switch or the node
-// has by a Bridge or a PodNetwork: whoever is behind it could answer for the gateway.
+// checkOwned refuses a plan in which an Endpoint has an address that the switch or the node has
+// because of a Bridge or a PodNetwork: that Endpoint could answer for the gateway.
 func (p *plan) checkOwned() error {
-	var fresh []*Object // what has such addresses, and is new or changed
+	var fresh []*Object // new or changed objects with such addresses
 	var owned map[netip.Addr]Key
 	for _, o := range p.puts {
 		switch v := o.Value.(type) {
@@ -47,8 +47,8 @@ func (p *plan) checkOwned() error {
 	return nil
 }
 
-// ownedBy yields the addresses that the switch or the node has by an object, with the field
-// that says so.
+// ownedBy yields the addresses that the switch or the node has because of an object, with the
+// field that sets them.
 func ownedBy(v Value) iter.Seq2[netip.Addr, string] {
 	return func(yield func(netip.Addr, string) bool) {
 		switch v := v.(type) {
@@ -60,7 +60,8 @@ func ownedBy(v Value) iter.Seq2[netip.Addr, string] {
 			}
 		case *PodNetwork:
 			for i, subnet := range v.Subnets {
-				gateway := subnet.Masked().Addr().Next() // the first is the switch's, the second the node's
+				// The first address is the switch's, the second the node's.
+				gateway := subnet.Masked().Addr().Next()
 				field := fmt.Sprintf("spec.subnets[%d]", i)
 				if !yield(gateway, field) || !yield(gateway.Next(), field) {
 					return
@@ -70,7 +71,7 @@ func ownedBy(v Value) iter.Seq2[netip.Addr, string] {
 	}
 }
 
-// owned are the addresses of the switch and the node, with whose they are.
+// owned returns the addresses of the switch and the node, each with the object that sets it.
 func (t *table) owned() map[netip.Addr]Key {
 	owned := map[netip.Addr]Key{}
 	for _, kind := range []string{KindBridge, KindPodNetwork} {
@@ -83,11 +84,12 @@ func (t *table) owned() map[netip.Addr]Key {
 	return owned
 }
 
-// each yields the objects of a kind as the plan leaves them.
+// each yields the objects of a kind in the state after the plan.
 func (p *plan) each(kind string) iter.Seq[*Object] { return p.edit.each(kind) }
 
-// AddressHolder returns the object by which no other Endpoint may have an address: as things
-// are, or as they are again if the change that waits to be confirmed is taken back.
+// AddressHolder returns the object because of which no other Endpoint may have an address. It
+// considers the current state and the state after a rollback of the change that waits for
+// confirmation.
 func (s *Store) AddressHolder(a netip.Addr) (k Key, held bool) {
 	now := s.Snapshot()
 	if o := now.EndpointAt(a); o != nil {

@@ -10,21 +10,20 @@ import (
 	"path/filepath"
 )
 
-// maxPeek bounds the store that is copied to be looked at.
+// maxPeek is the largest store, in bytes, that is copied for inspection.
 const maxPeek = 1 << 30
 
-// Peeked is what a store holds that no daemon has open.
+// Peeked is the content of a store that no daemon has open.
 type Peeked struct {
 	Revision uint64
 	Objects  []*Object
 	Report
-	// Damaged is what is wrong with a store that the next start would set aside.
+	// Damaged is the damage because of which the next start would set the store aside.
 	Damaged error
 }
 
-// Peek reads the store in dir, which no daemon uses, and changes nothing: it looks
-// at a copy, so that a daemon that starts meanwhile is not in the way. The error
-// wraps [os.ErrNotExist] where there is no store.
+// Peek reads the store in dir, which no daemon uses, and changes nothing. It reads a copy, so
+// that a daemon can start meanwhile. The error wraps [os.ErrNotExist] if no store exists.
 func Peek(dir string, decode func(kind string, spec []byte) (Value, error)) (p *Peeked, err error) {
 	tmp, err := os.MkdirTemp("", "loxilight-state-")
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock tells the time. A field that is nil is the machine's.
+// Clock provides the time. A nil field means the machine's clock.
 type Clock struct {
-	// Now is the time of day, which people and time servers set.
+	// Now is the wall-clock time, which users and time servers can set.
 	Now func() time.Time
-	// Boot returns an id of this run of the machine and how long it has run, sleep
-	// included: nobody sets that. An empty id: it is not known.
+	// Boot returns the boot ID of the machine and the time since boot, including suspend; this
+	// time cannot be set. An empty id: unknown.
 	Boot func() (id string, since time.Duration)
 }
 
@@ -43,8 +43,8 @@ func machineBoot() (string, time.Duration) {
 	return strings.TrimSpace(string(id)), time.Duration(ts.Nano())
 }
 
-// Pending is a change that is in force until a deadline, and taken back then
-// unless somebody confirms it.
+// Pending is a change that is in force until a deadline and is then rolled back unless it is
+// confirmed.
 type Pending struct {
 	Revision uint64
 	Begun    time.Time
@@ -63,16 +63,15 @@ func (c Clock) begin(revision uint64, within time.Duration, by Author) *Pending 
 	return p
 }
 
-// left returns how long p may still be confirmed. Clocks that disagree count as
-// the one by which less is left: what should have been confirmed is taken back
-// rather too early than too late.
+// left returns how much time remains to confirm p. If the clocks disagree, the one with less time
+// left counts: an unconfirmed change is rolled back too early rather than too late.
 func (c Clock) left(p *Pending) time.Duration {
 	now := c.Now()
 	left := min(p.Until.Sub(now), p.Within)
 	if id, since := c.Boot(); id != "" && id == p.bootID {
 		left = min(left, p.Within-(since-p.bootAt))
 	} else if now.Before(p.Begun) {
-		left = 0 // another run of the machine, and its clock was set back: nobody knows
+		left = 0 // the machine was rebooted and its clock set back: the elapsed time is unknown
 	}
 	return max(left, 0)
 }
@@ -90,8 +89,8 @@ func (p *Pending) encode() []byte {
 	return buf
 }
 
-// loadPending reads the promise to take a change back. One that cannot be read, or
-// is about a change that the history does not have, is a loss of the history.
+// loadPending reads the change that waits for confirmation. If it cannot be read, or the history
+// does not contain its revision, the history counts as lost.
 func (c *content) loadPending(record []byte) {
 	if record == nil {
 		return
@@ -126,32 +125,32 @@ func (r *reader) int64() int64 {
 	return n
 }
 
-// waiting is a change that waits for its confirmation, with what it holds until
-// then: it must be possible to take it back. It is never changed once it is in the store.
+// waiting is a change that waits for confirmation, with the resources that it reserves until then
+// so that it can be rolled back. It is immutable once it is in the store.
 type waiting struct {
 	Pending
 	base   uint64          // the revision before it
 	keys   map[Key]bool    // the objects that it changed
 	all    map[string]bool // owners of these objects
-	owners map[string]bool // whose other objects wait with it
+	owners map[string]bool // owners whose other objects must not change either
 	claims map[claim]Key   // what its former objects claimed
 
-	// back is the state that there is once it is taken back: the one before it, with what
-	// others did since. A commit has to fit both.
+	// back is the state after a rollback: the state before the change, with the later changes of
+	// other owners. A commit must be valid in both states.
 	back     *table
-	dark     map[Key]*Object // as back, what is not understood
-	networks []*Object       // pod networks that it made or changed, as they are
+	dark     map[Key]*Object // as back, for objects that this version cannot decode
+	networks []*Object       // pod networks that it created or changed, as they are now
 }
 
-// machineOwners are programs that cannot wait for people: what they hold may
-// change while a change by others waits.
+// machineOwners are programs that cannot wait for users: their objects may change while a change
+// of another owner waits.
 var machineOwners = map[string]bool{OwnerFile: true, "cni": true, "k8s": true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
 	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}}
 }
 
-// hold notes that the change touched an object: as it was, and as it is.
+// hold records an object that the change touched, as it was and as it is.
 func (w *waiting) hold(k Key, before, after *Object) {
 	w.keys[k] = true
 	for _, o := range []*Object{before, after} {
@@ -171,7 +170,7 @@ func (w *waiting) hold(k Key, before, after *Object) {
 	}
 }
 
-// resumeWaiting takes up the promise that an earlier run gave.
+// resumeWaiting restores the pending change of an earlier run.
 func (s *Store) resumeWaiting(c *content) error {
 	if c.pending == nil || c.historyLost != "" {
 		return nil
@@ -201,8 +200,8 @@ func (s *Store) resumeWaiting(c *content) error {
 	return nil
 }
 
-// Pending returns the change that waits for its confirmation, and how much longer;
-// nil: none does.
+// Pending returns the change that waits for confirmation and the time that remains; nil: no
+// change waits.
 func (s *Store) Pending() (p *Pending, left time.Duration) {
 	w := s.waiting.Load()
 	if w == nil {
@@ -211,8 +210,8 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 	return &w.Pending, s.clock.left(&w.Pending)
 }
 
-// checkConfirmed refuses to have a plan taken back that changes what goes with pods: those
-// come and go meanwhile.
+// checkConfirmed refuses a plan with confirmation that changes objects of pods: pods are created
+// and deleted meanwhile, independently of the confirmation.
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
 		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.get(f.Key), OwnerCNI) {
@@ -222,8 +221,8 @@ func (p *plan) checkConfirmed() error {
 	return nil
 }
 
-// checkWaiting refuses a plan that would keep the change that waits for its
-// confirmation from being taken back, is of the same owner, or would wait beside it.
+// checkWaiting refuses a plan that would make a rollback of the waiting change impossible, that
+// concerns its owner, or that needs confirmation itself.
 func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	w := s.waiting.Load()
 	if w == nil {
@@ -261,8 +260,8 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	return err
 }
 
-// plan is what a plan makes of the state that there is once w is taken back. No object of w
-// is in it.
+// plan returns a plan as it applies to the state after a rollback of w. That state contains no
+// object of w.
 func (w *waiting) plan(p *plan) *plan {
 	back := &plan{
 		edit: w.back.edit(), puts: p.puts, gone: p.gone, dropped: p.dropped, dark: w.dark, lit: p.lit, darkens: p.darkens, formers: p.formers,
@@ -278,8 +277,8 @@ func (w *waiting) plan(p *plan) *plan {
 	return back
 }
 
-// checkStays refuses a plan in which an Endpoint is in a pod network that is no more, or has
-// other subnets, once w is taken back.
+// checkStays refuses a plan in which an Endpoint is in a pod network that a rollback of w would
+// delete, or whose subnets it would change.
 func (p *plan) checkStays(w *waiting) error {
 	for _, o := range p.puts {
 		e, ok := o.Value.(*Endpoint)
@@ -299,7 +298,7 @@ func (p *plan) checkStays(w *waiting) error {
 	return nil
 }
 
-// with is w after a commit that made back of what there is once it is taken back.
+// with returns w after a commit. back is that commit applied to the state after a rollback of w.
 func (w *waiting) with(back *plan) *waiting {
 	next := *w
 	next.back = back.edit.done()
@@ -320,7 +319,7 @@ func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 
-// String names a user for people.
+// String returns the name of a user for messages.
 func (a Author) String() string {
 	if a.User != "" {
 		return a.User

@@ -8,30 +8,32 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// plan is a transaction worked out against the state that it is to change.
+// plan is a transaction evaluated against the state that it will change.
 type plan struct {
 	base    *Snapshot
 	edit    *editor
 	changes []Change
-	puts    []*Object // created and updated ones, as they will be
+	puts    []*Object // created and updated objects, as they will be
 	gone    []*Object // as they were: deleted, or updated
-	dropped []*Object // deleted ones, as they were
+	dropped []*Object // deleted objects, as they were
 	cost    datapath.Cost
 	counts  map[string]int
 	dark    map[Key]*Object // as in the store
 	lit     []*Object       // of dark: replaced or deleted
-	darkens []*Object       // put, but not understood: only a rollback does that
-	formers []former        // what changes, as it was
+	darkens []*Object       // put, but not decodable: only a rollback does that
+	formers []former        // the changed objects, as they were
 
 	warnings []string
 
 	restores bool
-	restored uint64 // the revision that it goes back to
-	back     *plan  // what it makes of the state that the change that waits goes back to; nil: none waits, or it goes back by this
+	restored uint64 // the revision that the rollback restores
+	// The same transaction applied to the state after a rollback of the waiting change; nil: no
+	// change waits, or this plan is that rollback.
+	back *plan
 }
 
-// plan works t out. It changes nothing. Without s.writer held the store may move on meanwhile;
-// the plan is then one for a state between the two.
+// plan evaluates t. It changes nothing. If s.writer is not held, the store may change meanwhile;
+// the plan is then based on a state between two revisions.
 func (s *Store) plan(t *Transaction) (*plan, error) {
 	base := s.Snapshot()
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
@@ -123,7 +125,7 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 	return nil
 }
 
-// add puts o into the state as it will be.
+// add adds o to the future state.
 func (p *plan) add(o *Object) {
 	if o.Value == nil {
 		p.edit.remove(o.Key)
@@ -136,7 +138,7 @@ func (p *plan) add(o *Object) {
 	p.puts = append(p.puts, o)
 }
 
-// release gives back what an object takes.
+// release frees the resources of an object.
 func (p *plan) release(o *Object) {
 	p.cost = p.cost.Sub(o.Value.cost())
 	if p.counts[o.Kind]--; p.counts[o.Kind] == 0 {
@@ -176,7 +178,7 @@ func (p *plan) drop(old *Object) {
 	p.release(old)
 }
 
-// prune deletes what scope covers and nobody named.
+// prune deletes the objects in scope that are not in named.
 func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	kinds := slices.Compact(slices.Sorted(slices.Values(scope.Kinds)))
 	for _, kind := range kinds {
@@ -193,9 +195,8 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	}
 }
 
-// check refuses a plan after which objects are in the way of each other, or lack what they
-// refer to. holder tells who claimed something before; merged: host and switch are one network
-// namespace.
+// check refuses a plan after which objects conflict, or lack objects that they refer to. holder
+// returns the previous holder of a claim; merged: host and switch are one network namespace.
 func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
 	if err := p.checkClaims(holder, merged); err != nil {
 		return err
@@ -218,10 +219,10 @@ func (s *Store) holder(c claim) (k Key, held bool) {
 	return k, held
 }
 
-// checkClaims refuses a plan in which two objects claim the same, as check says.
+// checkClaims refuses a plan in which two objects have the same claim; see check.
 func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	claimed := make(map[claim]Key, len(p.puts))
-	// A claim that o itself had before needs no look at all that o claims.
+	// A claim that o itself had before needs no search through the claims of o.
 	holder := func(o *Object, c claim) (Key, bool) {
 		if k, ok := claimed[c]; ok {
 			return k, true
@@ -250,7 +251,7 @@ func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	return nil
 }
 
-// holds says whether the object of k still claims c when the plan is carried out.
+// holds reports whether the object of k still has the claim c after the plan.
 func (p *plan) holds(k Key, c claim) (held bool) {
 	o := p.edit.get(k)
 	if o == nil {
@@ -260,8 +261,8 @@ func (p *plan) holds(k Key, c claim) (held bool) {
 	return held
 }
 
-// checkCapacity refuses a plan that makes a table too full. What is over the
-// limit already, since the limit was lowered, may stay and may shrink.
+// checkCapacity refuses a plan that overfills a table. Objects above a limit that was lowered
+// later may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
 	if err := p.checkMost("FirewallRules", "delete or join some", datapath.MaxFirewallRules,
 		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
@@ -294,7 +295,8 @@ func (s *Store) checkCapacity(p *plan) error {
 	return nil
 }
 
-// checkMost refuses p if it leads to more of what than limit; do says what helps.
+// checkMost refuses p if it leads to more than limit objects of the kind what; do is the advice
+// for the user.
 func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int) error {
 	before, after := of(p.base.cost), of(p.cost)
 	if after <= limit || after <= before {
@@ -304,8 +306,8 @@ func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int)
 		"a node has at most %d %s: %d now, %d with this change; %s", limit, what, before, after, do)
 }
 
-// culprit returns the first object with which, and with that of all before it, the
-// growth is more than there is room for: excess entries too many in the end.
+// culprit returns the first object whose growth, added to the growth by all objects before it,
+// exceeds the free space. excess is by how many entries the whole plan exceeds it.
 func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
 	for _, o := range slices.Backward(p.puts) {
 		grown := of(o.Value.cost())

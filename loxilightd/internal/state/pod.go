@@ -20,7 +20,7 @@ type PodNetwork struct {
 	Except     []netip.Prefix // from Masquerade, beside what pods and peers have
 }
 
-// cost is that of the rules that masquerade, one for each family.
+// cost returns the cost of the masquerade rules, one for each family.
 func (p *PodNetwork) cost() datapath.Cost {
 	if !p.Masquerade {
 		return datapath.Cost{}
@@ -28,11 +28,11 @@ func (p *PodNetwork) cost() datapath.Cost {
 	return datapath.Cost{Rules: len(p.Subnets), NATs: len(p.Subnets)}
 }
 
-// claims: what a PodNetwork has for itself it has beside objects of other kinds, too;
-// see checkPods.
+// claims yields nothing: resources of a PodNetwork also conflict with objects of other kinds; see
+// checkPods.
 func (*PodNetwork) claims(func(claim, func() string)) {}
 
-// PodNetworks returns those of a snapshot, by name.
+// PodNetworks returns the PodNetworks of a snapshot, by name.
 func (s *Snapshot) PodNetworks() (list []*Object) {
 	for o := range s.After(KindPodNetwork, "") {
 		list = append(list, o)
@@ -40,15 +40,15 @@ func (s *Snapshot) PodNetworks() (list []*Object) {
 	return list
 }
 
-// Names of the ports that a node with pod networks has beside Interfaces. No object's
-// name has a #.
+// Names of the ports that a node with pod networks has in addition to Interfaces. The name of an
+// object never contains #.
 const (
 	PodPortHost   datapath.PortName = "pods#host"
 	PodPortSwitch datapath.PortName = "pods#switch"
 )
 
-// PodPorts returns the ports that a node with pod networks has beside Interfaces: the
-// ends of the link between host and switch. An Interface on the same device is in its place.
+// PodPorts returns the ports that a node with pod networks has in addition to Interfaces: the
+// ends of the link between host and switch. An Interface on the same device replaces such a port.
 func PodPorts(hostDevice, switchDevice string) map[datapath.PortName]datapath.Port {
 	return map[datapath.PortName]datapath.Port{
 		PodPortSwitch: {Device: switchDevice, Switch: true, Role: datapath.RoleHost},
@@ -56,14 +56,14 @@ func PodPorts(hostDevice, switchDevice string) map[datapath.PortName]datapath.Po
 	}
 }
 
-// BridgePorts returns the ports to which the programs are attached because a Bridge has them,
-// so that rules see what is bridged. switchDevice is the switch's end of the link to the host.
-// An Interface on the same device takes the place of such a port.
+// BridgePorts returns the bridge ports of b to which the programs are attached, so that rules
+// apply to bridged packets. switchDevice is the switch's end of the link to the host. An
+// Interface on the same device replaces such a port.
 func BridgePorts(name string, b *Bridge, switchDevice string) map[datapath.PortName]datapath.Port {
 	ports := make(map[datapath.PortName]datapath.Port, len(b.Ports))
 	for _, p := range b.Ports {
 		if p.Device == b.Device {
-			continue // the bridge itself, to say in which VLAN its addresses are
+			continue // the bridge itself, listed to set the VLAN of its addresses
 		}
 		role := datapath.RolePort
 		if p.Device == switchDevice {
@@ -74,8 +74,7 @@ func BridgePorts(name string, b *Bridge, switchDevice string) map[datapath.PortN
 	return ports
 }
 
-// checkPods refuses a plan in which pod networks are in the way of each other, or of
-// a Bridge.
+// checkPods refuses a plan in which pod networks conflict with each other or with a Bridge.
 func (p *plan) checkPods() error {
 	var all, fresh []*Object // pod networks as they will be, and those that are new or changed
 	for o := range p.edit.from(Key{KindPodNetwork, ""}) {
@@ -113,8 +112,8 @@ func (p *plan) checkPods() error {
 	return nil
 }
 
-// checkBridged refuses object at, by which a Bridge has a device that is the bridge of
-// one of the pod networks.
+// checkBridged refuses the object at if it makes a Bridge use a device that is the bridge of one
+// of the pod networks.
 func checkBridged(at, bridge *Object, networks []*Object) error {
 	b := bridge.Value.(*Bridge)
 	for _, n := range networks {
@@ -136,7 +135,7 @@ func checkBridged(at, bridge *Object, networks []*Object) error {
 	return nil
 }
 
-// checkPodNetwork refuses a pod network that is in the way of another one.
+// checkPodNetwork refuses a pod network that conflicts with another.
 func checkPodNetwork(o *Object, all []*Object) error {
 	v := o.Value.(*PodNetwork)
 	for _, other := range all {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// checkSubnets refuses a plan in which a pod network of this node is reached through a
-// Peer, or goes, or gives up addresses, while pods have them.
+// checkSubnets refuses a plan in which a pod network of this node is reached through a Peer, or
+// in which a pod network is deleted or loses addresses that pods still use.
 func (p *plan) checkSubnets() error {
 	for _, o := range p.puts {
 		for prefix, field := range behindPeer(o) {
@@ -39,7 +39,7 @@ func (p *plan) checkSubnets() error {
 	return nil
 }
 
-// behindPeer yields the prefixes by which an object leads to another node, with their fields.
+// behindPeer yields the prefixes that an object routes to another node, with their fields.
 func behindPeer(o *Object) func(func(netip.Prefix, string) bool) {
 	return func(yield func(netip.Prefix, string) bool) {
 		switch v := o.Value.(type) {
@@ -57,8 +57,9 @@ func behindPeer(o *Object) func(func(netip.Prefix, string) bool) {
 	}
 }
 
-// notBehind says why a prefix cannot be behind a Peer beside a subnet of this node's pods;
-// empty: it can. A wider one can, since the longest wins, and so can an address of a pod that moved there.
+// notBehind returns why a prefix cannot be behind a Peer together with a subnet of this node's
+// pods; empty: it can. A wider prefix can, because the longest match wins, and so can an address
+// of a pod that moved there.
 func notBehind(prefix, subnet netip.Prefix, of string) string {
 	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
 		return ""
@@ -75,7 +76,7 @@ func notBehind(prefix, subnet netip.Prefix, of string) string {
 	return ""
 }
 
-// checkBehind refuses a pod network of which a part is reached through a Peer.
+// checkBehind refuses a pod network if a part of it is reached through a Peer.
 func (p *plan) checkBehind(network *Object) error {
 	for _, kind := range []string{KindPeer, KindRoute} {
 		for o := range p.each(kind) {
@@ -97,14 +98,14 @@ func (p *plan) checkBehind(network *Object) error {
 	return nil
 }
 
-// checkInhabited refuses that a pod network goes, or has other subnets, while there are
-// Endpoints for which that is the end of what they are.
+// checkInhabited refuses to delete a pod network, or to change its subnets, while Endpoints
+// depend on them.
 func (p *plan) checkInhabited(was *Object) error {
 	o := p.edit.get(was.Key)
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
 		if p.restores && e.Revision <= p.restored {
-			continue // it was there without
+			continue // the Endpoint also existed in that revision
 		}
 		v := e.Value.(*Endpoint)
 		i, ends := v.livesIn(was, o)
@@ -132,8 +133,9 @@ func (p *plan) checkInhabited(was *Object) error {
 	return refuse(Conflict, was.Key, field, "%d Endpoints %s, the first is %s: %s", count, many, first, todo)
 }
 
-// livesIn says whether an Endpoint is in a pod network as it was, and cannot be in it as it is
-// after (nil: it is gone); and which address of it is in no subnet any more, -1: none.
+// livesIn reports whether an Endpoint is in the pod network was and cannot be in it any more as
+// it is after the plan (nil: deleted). address is the index of its first address outside all
+// subnets; -1: none.
 func (e *Endpoint) livesIn(was, after *Object) (address int, ends bool) {
 	subnets := []netip.Prefix(nil)
 	if after != nil {

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// little is how many bytes a file system has free at least that changes can be relied on.
+// little is the free space, in bytes, below which changes may fail.
 const little = 1 << 20
 
-// isReadOnly tells that a store can be read and not be written now.
+// isReadOnly reports whether err means that the store can be read but not written now.
 func isReadOnly(err error) bool {
 	for _, lack := range []error{unix.EROFS, unix.EACCES, unix.EPERM, unix.ENOSPC, unix.EDQUOT, unix.EFBIG} {
 		if errors.Is(err, lack) {
@@ -25,7 +25,7 @@ func isReadOnly(err error) bool {
 	return false
 }
 
-// open opens the file, which was verified.
+// open opens the file, which has been verified.
 func (d *disk) open(readOnly bool) (err error) {
 	d.db, err = bbolt.Open(d.path, 0o600, &bbolt.Options{
 		Timeout: time.Second, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped, ReadOnly: readOnly,
@@ -36,7 +36,7 @@ func (d *disk) open(readOnly bool) (err error) {
 	return err
 }
 
-// needWritable opens a store that could only be read for writing, if that is possible now.
+// needWritable reopens a read-only store for writing if that is possible now.
 func (d *disk) needWritable() error {
 	if d.readOnly == nil {
 		return nil
@@ -68,7 +68,7 @@ func (d *disk) needWritable() error {
 	})
 }
 
-// noteFailure remembers why a change could not be made durable; nil: it could.
+// noteFailure records why a change could not be made durable; nil: it was made durable.
 func (s *Store) noteFailure(err error) {
 	if err == nil {
 		s.failure.Store(nil)
@@ -77,7 +77,7 @@ func (s *Store) noteFailure(err error) {
 	s.failure.Store(&err)
 }
 
-// Problem says for people why changes are refused, or soon will be; empty: they are not.
+// Problem returns a message why changes are or soon will be refused; empty: no problem.
 func (s *Store) Problem() string {
 	dir := filepath.Dir(s.path)
 	failed := s.failure.Load()

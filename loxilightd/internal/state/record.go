@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// errDamaged is wrapped when what is on disk cannot be what was written.
+// errDamaged is wrapped if data on disk is not as it was written.
 var errDamaged = errors.New("damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal puts a checksum of key and payload before the payload, which begins at
-// buf[4], and returns the checksum too.
+// seal writes a checksum of key and payload before the payload, which begins at buf[4], and
+// returns the checksum.
 func seal(key string, buf []byte) uint32 {
 	crc := crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, buf[4:])
 	binary.LittleEndian.PutUint32(buf, crc)
@@ -34,7 +34,7 @@ func unseal(key string, record []byte) (payload []byte, crc uint32, ok bool) {
 	return record[4:], crc, binary.LittleEndian.Uint32(record) == crc
 }
 
-// encodeObject returns the record of o, and notes its checksum.
+// encodeObject returns the record of o and stores its checksum in o.
 func encodeObject(o *Object) []byte {
 	record, crc := recordOf(o)
 	o.crc = crc
@@ -94,7 +94,7 @@ func kindName(kind string) string {
 	return kind
 }
 
-// reader takes values off the front of rest; bad tells that it once could not.
+// reader takes values off the front of rest; bad is set after a failed read.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -151,15 +151,15 @@ func (r *reader) string() string {
 	return s
 }
 
-// head is what the store knows of itself as a whole.
+// head is the record of the store as a whole.
 type head struct {
 	format   uint64
 	revision uint64
 	count    uint64 // of objects
-	sum      uint64 // of the checksums of all objects: one that is missing shows
+	sum      uint64 // of the checksums of all objects, so that a missing object is detected
 }
 
-// format is the version of what is written here.
+// format is the version of the record format.
 const format = 1
 
 const headKey = "head"

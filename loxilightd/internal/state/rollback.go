@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Rollback is a change back to what was. It is one new revision.
+// Rollback restores an earlier state. It creates one new revision.
 type Rollback struct {
-	// Revision is the one to go back to: the objects of all owners but [OwnerFile]
-	// and [OwnerCNI] become as they were then.
+	// Revision is the revision to restore: the objects of all owners but [OwnerFile] and
+	// [OwnerCNI] become as they were then.
 	Revision uint64
-	// Undo, where it is not zero, takes Revision's place: the change of that
-	// revision, which waits for its confirmation, is taken back, and no other.
+	// Undo, if not zero, replaces Revision: only the change of that revision, which waits for
+	// confirmation, is rolled back.
 	Undo uint64
-	// Owner, if not empty, leaves the objects of others as they are. With [OwnerCNI] there is
-	// nothing that goes back.
+	// Owner, if not empty, limits the rollback to objects of that owner. With [OwnerCNI] nothing
+	// is rolled back.
 	Owner string
 
 	// The rest is as in a [Transaction].
@@ -29,14 +29,15 @@ type Rollback struct {
 	RequestID  string
 	Answer     func(*Result) []byte
 
-	// MaxBytes refuses to read more of the history than that; 0: all of it is read.
+	// MaxBytes is the most bytes of history that may be read, otherwise the rollback is refused;
+	// 0: no limit.
 	MaxBytes int64
 
-	force bool // what cannot go back stays, and nothing else does for it
+	force bool // skip objects that cannot be restored, and do not fail for them
 }
 
-// Rollback goes back, or refuses with a [*Refusal]. What stands in files, and what goes with pods, stays;
-// the result says what of it would be different.
+// Rollback restores an earlier state, or refuses with a [*Refusal]. Objects from files and
+// objects of pods are not changed; the result lists which of them differ.
 func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	if r.DryRun {
 		return s.goBackOrUndo(r, s.look)
@@ -49,7 +50,7 @@ func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	return s.goBackOrUndo(r, s.read)
 }
 
-// reading is how the history is read: with s.writer held, or without.
+// reading calls a function with a historyReader, with s.writer held or without.
 type reading func(func(*historyReader) error) error
 
 func (s *Store) goBackOrUndo(r *Rollback, read reading) (*Result, error) {
@@ -63,7 +64,7 @@ func (s *Store) goBackOrUndo(r *Rollback, read reading) (*Result, error) {
 	return s.goBack(r, read)
 }
 
-// tooLong refuses to read all of entries where that is more than r may.
+// tooLong refuses to read all of entries if they exceed r.MaxBytes.
 func (r *Rollback) tooLong(entries []Entry) error {
 	bytes := int64(0)
 	for i := range entries {
@@ -108,7 +109,7 @@ func (s *Store) goBack(r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, r.Owner)
 }
 
-// undo takes back the change that waits.
+// undo rolls back the waiting change.
 func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	then := map[Key]*Object{}
 	err := read(func(h *historyReader) error {
@@ -130,7 +131,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, "")
 }
 
-// transaction is r as a transaction, without its objects.
+// transaction returns r as a transaction, without objects.
 func (r *Rollback) transaction() *Transaction {
 	return &Transaction{
 		By: r.By, IfRevision: r.IfRevision, DryRun: r.DryRun, Confirm: r.Confirm, RequestID: r.RequestID, Answer: r.Answer,
@@ -140,7 +141,7 @@ func (r *Rollback) transaction() *Transaction {
 
 func belongsTo(o *Object, owner string) bool { return o != nil && o.Owner == owner }
 
-// restore makes the objects of owner (empty: of all) be as they were then.
+// restore makes the objects of owner (empty: of all owners) equal to then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
 	keys := make([]Key, 0, len(then))
 	for k := range then {
@@ -161,7 +162,8 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 			if is == nil || was == nil || !is.same(was) {
 				left = append(left, k)
 			}
-			if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI { // it was not there, the pod's was
+			// It did not exist then, or was an object of a pod.
+			if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI {
 				t.Delete = append(t.Delete, k)
 			}
 		case isFile && was != nil && !wasFile && mine:
@@ -195,7 +197,8 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 	return result, err
 }
 
-// leave takes an object out of the transaction. It is false if it is not in it.
+// leave removes an object from the transaction. It returns false if the transaction does not
+// contain it.
 func (t *Transaction) leave(k Key) bool {
 	before := len(t.Put) + len(t.Delete)
 	t.Put = slices.DeleteFunc(t.Put, func(o *Object) bool { return o.Key == k })
@@ -203,9 +206,8 @@ func (t *Transaction) leave(k Key) bool {
 	return len(t.Put)+len(t.Delete) < before
 }
 
-// Expire takes back the change that waits for its confirmation if its time is
-// over, and returns it. It returns nil if there is none. An error means that it is
-// to be tried again.
+// Expire rolls back the change that waits for confirmation if its deadline has passed, and
+// returns it; nil: nothing to roll back. The caller must retry after an error.
 func (s *Store) Expire() (*Pending, *Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -217,8 +219,7 @@ func (s *Store) Expire() (*Pending, *Result, error) {
 	return &w.Pending, result, err
 }
 
-// Confirm makes the change of revision, which waits for it, stay. Confirming what
-// was confirmed is no error.
+// Confirm makes the waiting change of revision permanent. Confirming it again is no error.
 func (s *Store) Confirm(revision uint64) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -27,15 +27,15 @@ func (*NAT) claims(func(claim, func() string)) {}
 // AddressGroup is the spec of an AddressGroup.
 type AddressGroup struct {
 	datapath.AddressGroup
-	Groups []datapath.GroupName // whose prefixes are its own, too
-	Labels []map[string]string  // of Endpoints whose addresses are: all labels of one of these
+	Groups []datapath.GroupName // groups whose prefixes belong to it, too
+	Labels []map[string]string  // of Endpoints: all labels of one of these maps
 }
 
 func (g *AddressGroup) cost() datapath.Cost { return g.Cost() }
 
 func (*AddressGroup) claims(func(claim, func() string)) {}
 
-// groupsOf yields the AddressGroups that a value refers to, each with the field that does.
+// groupsOf yields the AddressGroups that a value refers to, each with the field.
 func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 	return func(yield func(datapath.GroupName, string) bool) {
 		all := func(groups []datapath.GroupName, field string) bool {
@@ -60,11 +60,11 @@ func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 	}
 }
 
-// referring are the kinds of objects that refer to groups.
+// referring are the kinds of objects that may refer to groups.
 var referring = []string{KindFirewallRule, KindNAT, KindAddressGroup}
 
-// checkGroups refuses a plan in which an object refers to a group that is not there,
-// or to itself.
+// checkGroups refuses a plan in which an object refers to a group that does not exist, or to
+// itself.
 func (p *plan) checkGroups() error {
 	gone := map[datapath.GroupName]struct{}{}
 	for _, o := range p.dropped {
@@ -86,12 +86,12 @@ func (p *plan) checkGroups() error {
 	return p.checkGone(gone)
 }
 
-// has says whether an object is there when the plan is carried out, understood or not.
+// has reports whether an object exists after the plan, decodable or not.
 func (p *plan) has(k Key) bool {
 	return p.edit.get(k) != nil || p.dark[k] != nil || slices.ContainsFunc(p.darkens, func(o *Object) bool { return o.Key == k })
 }
 
-// checkGone refuses to delete groups that something goes on referring to.
+// checkGone refuses to delete groups that an object still refers to.
 func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {
 	if len(gone) == 0 {
 		return nil
@@ -108,13 +108,13 @@ func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {
 	return nil
 }
 
-// checkCircles refuses groups that have themselves for a member, by way of others. It looks
-// at each group once, however many are put.
+// checkCircles refuses groups that contain themselves, directly or through other groups. It
+// visits each group once, however many are put.
 func (p *plan) checkCircles() error {
 	const open, finished = 1, 2
 	type step struct {
 		name   string
-		groups []datapath.GroupName // that are still to be looked at
+		groups []datapath.GroupName // groups that are still to be visited
 	}
 	state := map[string]uint8{}
 	var path []step
@@ -153,8 +153,8 @@ func (p *plan) checkCircles() error {
 	return nil
 }
 
-// refuseCircle blames the first group of the circle that the plan puts. There is one: what
-// was stored has no circle.
+// refuseCircle returns the refusal for the first group of the circle that the plan puts. The
+// circle contains such a group, because the stored groups have no circle.
 func (p *plan) refuseCircle(circle map[string]bool) error {
 	for _, o := range p.puts {
 		if o.Kind == KindAddressGroup && circle[o.Name] {

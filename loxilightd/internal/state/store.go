@@ -14,15 +14,14 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// fileName is the store's name in the state directory.
+// fileName is the name of the store in the state directory.
 const fileName = "state.db"
 
-// Config is how a [Store] is opened.
+// Config is the configuration of a [Store].
 type Config struct {
-	Dir    string          // state directory; made if need be
-	Tables datapath.Tables // what there is room for
-	// InUse: a data plane is at work that an earlier run set up, so that a store that
-	// is not there is one that was lost.
+	Dir    string          // state directory; created if it does not exist
+	Tables datapath.Tables // sizes of the tables
+	// InUse: a data plane from an earlier run is active, so that a missing store counts as lost.
 	InUse bool
 	// Decode turns the spec of a stored object into its value.
 	Decode  func(kind string, spec []byte) (Value, error)
@@ -32,38 +31,37 @@ type Config struct {
 	OneNamespace bool
 }
 
-// Report says what [Open] found that an operator should know.
+// Report contains findings of [Open] that an operator should know.
 type Report struct {
-	// Damage is the last store that was set aside, at this start or an earlier
-	// one. Nil: none ever was.
+	// Damage is the last store that was set aside, at this start or an earlier one; nil: none
+	// ever was.
 	Damage *Damage
-	// RolledBack tells that a damaged page may have taken the last commit with it:
-	// the store is whole, and as it was before that.
+	// RolledBack: a damaged page may have destroyed the last commit. The store is consistent, but
+	// possibly one commit old.
 	RolledBack bool
-	// Unreadable are stored objects that this version does not understand. They
-	// are kept in the store and take no part, until an object of that name is told
-	// anew or deleted, or a version comes that understands them.
+	// Unreadable are stored objects that this version cannot decode. They stay in the store
+	// without effect until an object of that name is put or deleted, or a version runs that can
+	// decode them.
 	Unreadable []Unreadable
-	// HistoryLost is why the history of the store was begun anew; empty: it was not.
+	// HistoryLost is why the history of the store was restarted; empty: it was not.
 	HistoryLost string
-	// Unconfirmed is a change that waited for its confirmation and cannot be taken
-	// back, since the history is lost. Nil: there is none.
+	// Unconfirmed is a change that waited for confirmation and cannot be rolled back, because the
+	// history is lost; nil: none.
 	Unconfirmed *Pending
 }
 
-// Damage tells of a store that was set aside since it was damaged. The objects in
-// it are lost to the daemon: until their owners have spoken again nobody knows
-// what of the data plane is still wanted.
+// Damage describes a damaged store that was set aside. The daemon has lost its objects: until
+// their owners have configured them again, it is unknown which parts of the data plane are still
+// wanted.
 type Damage struct {
 	At    time.Time `json:"at"`
-	File  string    `json:"file"` // where the damaged store is now; empty: it was gone
+	File  string    `json:"file"` // path of the damaged store now; empty: it was missing
 	Cause string    `json:"cause"`
-	// Restored is the revision of the copy of the store that took its place; 0: there was
-	// none, or none that could be used.
+	// Restored is the revision of the copy that replaced the store; 0: no usable copy existed.
 	Restored uint64 `json:"restored,omitempty"`
 }
 
-// Unreadable is a stored object without meaning to this version.
+// Unreadable is a stored object that this version cannot decode.
 type Unreadable struct {
 	Key Key
 	Err error
@@ -80,13 +78,14 @@ type Store struct {
 	clock  Clock
 	merged bool // host and switch are one network namespace
 
-	// claims are the holders. A plan reads them without the writer's lock.
+	// claims maps claims to their holders. A plan reads it without the writer's lock.
 	claiming sync.RWMutex
 	claims   map[claim]Key
 
-	path     string                  // of the file
-	copied   uint64                  // the revision of the copy; of writer
-	failure  atomic.Pointer[error]   // of the last change, which could not be made durable; nil: it could
+	path   string // of the file
+	copied uint64 // the revision of the copy; of writer
+	// failure is why the last change could not be made durable; nil: it was made durable.
+	failure  atomic.Pointer[error]
 	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
 	history  atomic.Pointer[[]Entry]
 	snapshot atomic.Pointer[Snapshot]
@@ -99,9 +98,9 @@ type Store struct {
 // ErrLocked is wrapped when another process has the store open.
 var ErrLocked = errors.New("another process has it open")
 
-// Open opens the store in cfg.Dir, and makes it if there is none. A damaged store
-// is renamed and a new one begun; the report tells of it. An error means that
-// the directory cannot be used at all, or [ErrLocked].
+// Open opens the store in cfg.Dir and creates it if it does not exist. A damaged store is renamed
+// and replaced, and the report describes the damage. An error means that the directory cannot be
+// used at all, or is [ErrLocked].
 func Open(cfg Config) (*Store, *Report, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("state directory: %w", err)
@@ -184,14 +183,14 @@ func setAside(path string, cause error) (*Damage, error) {
 	return damage, nil
 }
 
-// freshRevision returns a revision that no store was ever at, so that no client
-// takes one of a store that lost something for one that it saw before.
+// freshRevision returns a revision that no store ever had, so that clients cannot confuse it with
+// a revision that they saw before the store lost data.
 func freshRevision(now time.Time) uint64 { return uint64(now.UnixMilli()) }
 
 // Snapshot returns the desired state as it is now.
 func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 
-// Tables returns the sizes that transactions are held against.
+// Tables returns the table sizes against which transactions are checked.
 func (s *Store) Tables() datapath.Tables { return s.tables }
 
 // Close closes the store. Commits after it are refused.

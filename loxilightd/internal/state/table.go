@@ -8,11 +8,11 @@ import (
 	"sort"
 )
 
-// chunkMax bounds the objects of one chunk, so what one change copies.
+// chunkMax limits the objects in a chunk, and so how much one change copies.
 const chunkMax = 128
 
-// table is an immutable ordered set of objects: a row of sorted chunks. Tables
-// share the chunks in which they do not differ.
+// table is an immutable ordered set of objects: a list of sorted chunks. Tables share the chunks
+// in which they do not differ.
 type table struct {
 	chunks []*chunk // none empty
 	count  int
@@ -20,12 +20,12 @@ type table struct {
 
 type chunk struct {
 	objects []*Object
-	editor  *editor // who may still write to it; compared only
+	editor  *editor // the editor that may still write to it; compared only
 }
 
 func (c *chunk) last() Key { return c.objects[len(c.objects)-1].Key }
 
-// seek returns the place of the first object not before k.
+// seek returns the position of the first object not before k.
 func (t *table) seek(k Key) (ci, oi int, found bool) {
 	ci = sort.Search(len(t.chunks), func(i int) bool { return t.chunks[i].last().compare(k) >= 0 })
 	if ci == len(t.chunks) {
@@ -68,15 +68,15 @@ func (t *table) each(kind string) iter.Seq[*Object] {
 	}
 }
 
-// editor makes a new table from an old one, which stays as it is. It copies each
-// chunk that it writes to once.
+// editor makes a new table from an old one, which does not change. It copies each chunk once,
+// before the first write to it.
 type editor struct{ table }
 
 func (t *table) edit() *editor {
 	return &editor{table{slices.Clone(t.chunks), t.count}}
 }
 
-// own returns chunk ci, fit to be written to.
+// own returns chunk ci, copied if necessary, ready for writing.
 func (e *editor) own(ci int) *chunk {
 	c := e.chunks[ci]
 	if c.editor != e {
@@ -113,8 +113,8 @@ func (e *editor) put(o *Object) (old *Object) {
 	return nil
 }
 
-// split halves chunk ci. Where objects come in order (appending) it leaves the
-// chunk nearly full instead.
+// split halves chunk ci. If objects arrive in order (appending), it leaves the chunk nearly full
+// instead.
 func (e *editor) split(ci int, appending bool) {
 	c := e.chunks[ci]
 	at := len(c.objects) / 2
@@ -127,7 +127,7 @@ func (e *editor) split(ci int, appending bool) {
 	e.chunks = slices.Insert(e.chunks, ci+1, right)
 }
 
-// remove takes the object of k away and returns it; nil if there is none.
+// remove removes the object of k and returns it; nil if it does not exist.
 func (e *editor) remove(k Key) *Object {
 	ci, oi, found := e.seek(k)
 	if !found {
@@ -146,7 +146,7 @@ func (e *editor) remove(k Key) *Object {
 	return old
 }
 
-// merge joins the small chunk ci with the one after or before it if that stays small.
+// merge joins the small chunk ci with the next or previous one if the result is small.
 func (e *editor) merge(ci int) {
 	if ci == len(e.chunks)-1 {
 		ci--
@@ -159,8 +159,8 @@ func (e *editor) merge(ci int) {
 	e.chunks = slices.Delete(e.chunks, ci+1, ci+2)
 }
 
-// done returns the table as edited and leaves the editor empty: chunks point to
-// the editor that made them, and must not keep old tables alive by it.
+// done returns the edited table and resets the editor: chunks refer to the editor that made them
+// and must not keep old tables alive.
 func (e *editor) done() *table {
 	t := e.table
 	e.table = table{}

@@ -23,7 +23,7 @@ func (t *Tunnel) claims(each func(claim, func() string)) {
 	each(wire, func() string { return "spec.vni" })
 }
 
-// Peer is the spec of a Peer. See [Snapshot.Peers] for all that is behind it.
+// Peer is the spec of a Peer. [Snapshot.Peers] returns it with all prefixes behind it.
 type Peer struct{ datapath.Peer }
 
 func (*Peer) cost() datapath.Cost { return datapath.Cost{} }
@@ -39,8 +39,8 @@ func (p *Peer) claims(each func(claim, func() string)) {
 	}
 }
 
-// checkTunnels refuses that a Tunnel goes while Peers name it. One may name a Tunnel that is
-// not there yet, so what was may always be again.
+// checkTunnels refuses to delete a Tunnel that Peers name. A Peer may name a Tunnel that does not
+// exist yet, so a rollback needs no check.
 func (p *plan) checkTunnels() error {
 	if p.restores {
 		return nil
@@ -69,9 +69,9 @@ func (p *plan) checkTunnels() error {
 	return nil
 }
 
-// Peers returns every Peer with all prefixes that are behind it, those of Routes to it
-// included, and why a Route to a Peer does not count, by its name. The maps are not to be
-// changed.
+// Peers returns every Peer with all prefixes behind it, including those from Routes, and the
+// reason why a Route to a Peer is ignored, by the name of the Route. The caller must not modify
+// the maps.
 func (s *Snapshot) Peers() (peers map[string]datapath.Peer, refused map[string]error) {
 	return s.behind()
 }

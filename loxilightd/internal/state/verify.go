@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bbolt maps its file and follows what stands there: a damaged one makes it read
-// outside the mapping, run in circles or claim all memory, and none of this can
-// be caught. So the file is looked through before bbolt gets it. The layout is
-// that of bbolt's file format 2, in native byte order.
+// bbolt maps its file and follows the pointers in it: a damaged file makes it read outside the
+// mapping, loop or allocate all memory, and none of this can be caught. So the file is checked
+// before bbolt opens it. The layout is bbolt's file format 2, in native byte order.
 const (
 	headerLen  = 16 // of a page: id, flags, count, overflow
 	elementLen = 16
@@ -36,23 +35,23 @@ const (
 
 var native = binary.NativeEndian
 
-// meta is what the newer sound one of two meta pages says.
+// meta is the content of the newer valid one of the two meta pages.
 type meta struct {
 	pageSize             int64
 	root, freelist, next uint64 // pages; next is behind the last
 	txid                 uint64
 }
 
-// walker looks through the pages of a file.
+// walker checks the pages of a file.
 type walker struct {
 	file *os.File
 	meta
 	used []bool // pages met so far
 }
 
-// verify checks the structure of the store at path, so that bbolt can be let at
-// it. lost tells that one of the meta pages is damaged, and with it maybe the
-// last commit. The error wraps errDamaged or ErrLocked where it is one of these.
+// verify checks the structure of the store at path, so that bbolt can open it safely. lost
+// reports that one of the meta pages is damaged, and the last commit may be lost. The error wraps
+// errDamaged or ErrLocked if one of them applies.
 func verify(path string) (lost bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -120,7 +119,7 @@ func (w *walker) readMeta(at int64) (m meta, ok bool) {
 	return m, m.pageSize >= 1024
 }
 
-// read returns page id with what overflows it, and marks all of it as used.
+// read returns page id with its overflow pages and marks them all as used.
 func (w *walker) read(id uint64) (page []byte, err error) {
 	if id < 2 || id >= w.next {
 		return nil, bad("page %d of %d", id, w.next)
@@ -146,8 +145,8 @@ func (w *walker) read(id uint64) (page []byte, err error) {
 	return page, nil
 }
 
-// page checks page id and all below it. Its keys are to be from low to before
-// high; nil: no bound.
+// page checks page id and all pages below it. Its keys must be at least low and below high; nil:
+// no bound.
 func (w *walker) page(id uint64, low, high []byte, depth int) error {
 	page, err := w.read(id)
 	if err != nil {
@@ -159,7 +158,7 @@ func (w *walker) page(id uint64, low, high []byte, depth int) error {
 	return w.elements(page, fmt.Sprint(id), low, high, depth)
 }
 
-// elements checks what stands in a branch or leaf page, and all below it.
+// elements checks the elements of a branch or leaf page, and all pages below it.
 func (w *walker) elements(page []byte, id string, low, high []byte, depth int) error {
 	flags, count := native.Uint16(page[8:]), int(native.Uint16(page[10:]))
 	if flags != pageBranch && flags != pageLeaf || headerLen+count*elementLen > len(page) || flags == pageBranch && count == 0 {
@@ -200,7 +199,7 @@ func (w *walker) elements(page []byte, id string, low, high []byte, depth int) e
 	return nil
 }
 
-// bucket checks a bucket: a tree of its own, or a small page within its parent.
+// bucket checks a bucket: a tree of its own, or an inline page within its parent.
 func (w *walker) bucket(value []byte, id string, depth int) error {
 	if len(value) < bucketLen {
 		return bad("page %s: a bucket of %d bytes", id, len(value))
@@ -215,8 +214,8 @@ func (w *walker) bucket(value []byte, id string, depth int) error {
 	return w.elements(inline, id, nil, nil, depth)
 }
 
-// checkFreelist checks that what counts as free is not in use: it will be
-// written over.
+// checkFreelist checks that no page on the free list is in use, because free pages will be
+// overwritten.
 func (w *walker) checkFreelist() error {
 	if w.freelist == noList {
 		return nil
