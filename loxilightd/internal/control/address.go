@@ -34,7 +34,7 @@ func familyOf(a netip.Addr) families {
 	return ipv6
 }
 
-// checkAddr refuses addresses that mean something else than they seem to.
+// checkAddr refuses scoped addresses and IPv4-mapped IPv6 addresses.
 func checkAddr(a netip.Addr) error {
 	switch {
 	case a.Zone() != "":
@@ -45,7 +45,7 @@ func checkAddr(a netip.Addr) error {
 	return nil
 }
 
-// parsePrefix parses an address or a prefix without bits behind its length.
+// parsePrefix parses an address, or a prefix whose host bits are zero.
 func parsePrefix(text string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), checkAddr(a)
@@ -57,7 +57,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return p, checkPrefix(p)
 }
 
-// checkPrefix refuses prefixes that mean something else than they seem to.
+// checkPrefix refuses prefixes with host bits and IPv4-mapped ones.
 func checkPrefix(p netip.Prefix) error {
 	switch a := p.Addr(); {
 	case a.Is4In6() && p.Bits() >= 96:
@@ -70,12 +70,11 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// mostOfRange bounds how many prefixes a range of addresses can become: it is twice
-// the bits of an address at most.
+// mostOfRange is the most prefixes to which a range of addresses can expand: less than twice the
+// bits of an address.
 const mostOfRange = 256
 
-// parsePrefixes is parsePrefix, or takes a range of addresses, which it returns as
-// the prefixes that it is made of.
+// parsePrefixes is parsePrefix, or parses a range of addresses into the prefixes that cover it.
 func parsePrefixes(text string) ([]netip.Prefix, error) {
 	first, last, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -101,12 +100,12 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 	return splitRange(a, b), nil
 }
 
-// splitRange returns the prefixes that a to b is made of, in order.
+// splitRange returns the prefixes that cover a to b exactly, in order.
 func splitRange(a, b netip.Addr) []netip.Prefix {
 	var list []netip.Prefix
 	at, last := numberOf(a), numberOf(b)
 	for range mostOfRange {
-		// As large as its beginning allows, and the end.
+		// The largest prefix that starts at at and does not extend beyond b.
 		size := min(at.trailingZeros(), a.BitLen())
 		for size > 0 && last.less(at.withOnes(size)) {
 			size--
@@ -121,7 +120,7 @@ func splitRange(a, b netip.Addr) []netip.Prefix {
 	return list
 }
 
-// number is an address as a number of 128 bits.
+// number is an address as a 128-bit number.
 type number struct{ high, low uint64 }
 
 func numberOf(a netip.Addr) number {
@@ -169,10 +168,10 @@ func (n number) next() number {
 	return number{n.high + carry, low}
 }
 
-// groupPrefix is how a rule refers to an AddressGroup.
+// groupPrefix marks a reference to an AddressGroup in a rule.
 const groupPrefix = "group:"
 
-// parseGroup returns the group that a word names; false: it names none.
+// parseGroup returns the group that a word refers to; false: the word is no reference.
 func parseGroup(text string) (datapath.GroupName, bool, error) {
 	name, ok := strings.CutPrefix(text, groupPrefix)
 	if !ok {
@@ -184,7 +183,7 @@ func parseGroup(text string) (datapath.GroupName, bool, error) {
 	return datapath.GroupName(name), true, nil
 }
 
-// checkHost refuses what is not the address of one host.
+// checkHost requires the unicast address of one host.
 func checkHost(a netip.Addr) error {
 	if err := checkAddr(a); err != nil {
 		return err
@@ -195,7 +194,7 @@ func checkHost(a netip.Addr) error {
 	return nil
 }
 
-// parseHost parses the address of one station.
+// parseHost parses the address of one host.
 func parseHost(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -204,11 +203,10 @@ func parseHost(text string) (netip.Addr, error) {
 	return a, checkHost(a)
 }
 
-// checkDevice refuses what cannot be the name of a Linux device.
+// checkDevice requires a valid name of a Linux device.
 func checkDevice(field, name string) *api.Error { return checkDeviceName(field, name, maxDevice) }
 
-// checkDeviceName refuses what cannot be the name of a Linux device that has at most so many
-// characters.
+// checkDeviceName requires a valid name of a Linux device with at most so many characters.
 func checkDeviceName(field, name string, most int) *api.Error {
 	if name == "" {
 		return invalid(field, "is missing: want the name of a device")

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Bounds of what a change may ask for.
+// Limits of a change.
 const (
 	maxID       = 128 // bytes of requestID and transaction
 	maxWait     = time.Hour
@@ -25,19 +25,19 @@ const (
 	maxConfirm  = time.Hour
 )
 
-// maxResult is how long a result may be, so that the reply around it fits.
+// maxResult is the largest result, in bytes, for which the reply still fits.
 const maxResult = api.MaxReply - 2048
 
-// request is an apply, replace, delete or rollback after its checks.
+// request is a checked request to apply, replace, delete or roll back.
 type request struct {
 	method string
 	change api.Change
 	puts   []*state.Object
 	gone   []state.Key
 	scope  *state.Scope
-	// rest is a further part of the last object of the requests before.
+	// rest continues the last object of the previous requests.
 	rest *api.Object
-	back *state.Rollback // of a rollback; nil: it is none
+	back *state.Rollback // of a rollback; nil: not a rollback
 
 	budget *budget // of the request
 }
@@ -108,7 +108,7 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 	})
 }
 
-// parsePuts checks the objects of a request. base is how many came before it.
+// parsePuts checks the objects of a request. base is the number of objects before it.
 func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
 	if len(objects) > 0 && objects[0].Append {
 		r.rest = &objects[0]
@@ -121,7 +121,7 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 		if r.puts[i] = o; err == nil {
 			continue
 		}
-		full := err.Reason() == api.ReasonCapacity // by all of them together
+		full := err.Reason() == api.ReasonCapacity // all objects together exceed the budget
 		switch {
 		case first == nil:
 			first = err
@@ -138,7 +138,7 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 	return first
 }
 
-// maxOthers bounds how many more objects an error is about.
+// maxOthers limits how many further objects an error names.
 const maxOthers = 9
 
 // parsePut checks one object of a request.
@@ -153,7 +153,7 @@ func (s *Server) parsePut(r *request, o *api.Object, owner string, index int) (*
 	return put, err
 }
 
-// sizeOf returns how many objects a request has; -1 where it does not say.
+// sizeOf returns the number of objects in a request; -1 if it has no list.
 func sizeOf[T any](objects []T) int {
 	if objects == nil {
 		return -1
@@ -161,8 +161,8 @@ func sizeOf[T any](objects []T) int {
 	return len(objects)
 }
 
-// change carries out a change, or stages it. parse checks its objects, before
-// which base were staged.
+// change carries out a change, or stages it. parse checks its objects; base is the number of
+// objects staged before.
 func (s *Server) change(ctx context.Context, c Caller, r *request, size int, parse func(base int) *api.Error) (any, *api.Error) {
 	if err := checkChange(&r.change); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (s *Server) change(ctx context.Context, c Caller, r *request, size int, par
 	return s.await(ctx, r, s.changeResult(result, from))
 }
 
-// commit carries out a request that is whole.
+// commit carries out a complete request.
 func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
 	answer := func(result *state.Result) []byte { return encodeResult(s.changeResult(result, 0)) }
 	by := state.Author{UID: c.UID, User: userName(c.UID), Method: r.method}
@@ -225,7 +225,7 @@ func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
 	})
 }
 
-// deviceOf returns the device of an Interface that is chosen by its address.
+// deviceOf returns the device of an Interface that is selected by address.
 func (s *Server) deviceOf(name string) string {
 	is, _ := s.Plane.Telemetry().PortState(datapath.PortName(name))
 	return is.Device
@@ -251,8 +251,7 @@ func checkChange(c *api.Change) *api.Error {
 	return nil
 }
 
-// requestID returns the id by which a request is remembered: ids of one user
-// mean nothing among those of another.
+// requestID returns the id under which a request is remembered. Each user has separate ids.
 func requestID(c Caller, r *request) string {
 	if r.change.RequestID == "" || r.change.DryRun {
 		return ""
@@ -260,7 +259,7 @@ func requestID(c Caller, r *request) string {
 	return fmt.Sprintf("%d/%s", c.UID, r.change.RequestID)
 }
 
-// answered returns what the request was answered before; nil: it was not.
+// answered returns the stored reply to the request; nil: it did not run before.
 func (s *Server) answered(c Caller, r *request) (*api.ChangeResult, *api.Error) {
 	id := requestID(c, r)
 	if id == "" {
@@ -289,7 +288,7 @@ func (s *Server) repeated(ctx context.Context, r *request, text []byte) (any, *a
 	return s.await(ctx, r, result)
 }
 
-// note remembers the objects that a change was about besides those it named.
+// note adds the objects that a change affected beyond those that it named.
 func (r *request) note(changes []state.Change) {
 	if r.scope == nil && r.back == nil {
 		return
@@ -301,7 +300,8 @@ func (r *request) note(changes []state.Change) {
 	}
 }
 
-// await answers when the data plane does as told, where that was asked for.
+// await delays the answer until the data plane has applied the change, if the request asks for
+// it.
 func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult) (any, *api.Error) {
 	if r.change.Wait == 0 || r.change.DryRun {
 		return result, nil
@@ -310,7 +310,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	for _, o := range r.puts {
 		keys = append(keys, o.Key)
 	}
-	if len(keys) == 0 { // a repeated request, of which only the answer is known
+	if len(keys) == 0 { // a repeated request: only the answer is known
 		for _, c := range result.Changes {
 			keys = append(keys, state.Key{Kind: c.Kind, Name: c.Name})
 		}
@@ -340,13 +340,13 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	return nil, e
 }
 
-// changeResult is a result as it is answered, with as many changes as fit.
+// changeResult encodes a result, with as many changes as fit.
 func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
 	if r.Pending != nil {
 		result.Confirm = pendingConfirm(r.Pending, r.Pending.Within)
 	}
-	size := 1024 // all but the changes
+	size := 1024 // everything but the changes
 	for _, w := range r.Warnings {
 		size += len(w) + 8
 	}
@@ -381,7 +381,7 @@ var reasons = map[state.Reason]api.Reason{
 	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable, state.NotKept: api.ReasonNotFound,
 }
 
-// refusalError is the one place where the store's errors become those of the API.
+// refusalError converts the store's errors into errors of the API, in this place only.
 func refusalError(err error) *api.Error {
 	r, ok := errors.AsType[*state.Refusal](err)
 	if !ok {
@@ -401,7 +401,7 @@ func refusalErrorOrNil(err error) *api.Error {
 	return refusalError(err)
 }
 
-// kindsOf are the kinds of a replace, for messages and comparison.
+// kindsOf returns the kinds of a replace, for messages and comparison.
 func kindsOf(s *state.Scope) []string { return slices.Sorted(maps.Keys(setOf(s.Kinds))) }
 
 func setOf(words []string) map[string]struct{} {

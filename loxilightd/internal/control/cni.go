@@ -15,11 +15,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// CNI carries out commands of the container network interface.
+// CNI carries out commands of the Container Network Interface.
 type CNI func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error)
 
-// cni hands a command on. Commands are for root alone: they enter network namespaces, and run
-// IPAM plugins. STATUS does neither, so every user who may read may ask for it.
+// cni forwards a command to CNI. Only root may use commands, because they enter network
+// namespaces and run IPAM plugins. STATUS does neither, so every user with read access may call
+// it.
 func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api.Error) {
 	if c.UID != 0 && p.Command != api.CNIStatus {
 		return nil, api.Errorf(api.ReasonDenied, "%s: user id %d is not root, who alone may attach containers", api.MethodCNI, c.UID)
@@ -34,8 +35,7 @@ func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api
 	return result, nil
 }
 
-// Objects is the desired state for a part of the daemon that makes objects of one
-// owner. Safe for concurrent use.
+// Objects gives a part of the daemon access to the objects of one owner. Safe for concurrent use.
 type Objects struct {
 	s     *Server
 	owner string
@@ -44,7 +44,7 @@ type Objects struct {
 // ObjectsOf returns the objects of owner.
 func (s *Server) ObjectsOf(owner string) Objects { return Objects{s, owner} }
 
-// Change puts objects and deletes others, all or none, and returns the revision of it.
+// Change puts objects and deletes others, all or none, and returns the new revision.
 func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
 	t := &state.Transaction{Owner: o.owner, By: state.Author{User: userName(0), Method: api.MethodCNI}}
 	for i := range puts {
@@ -70,8 +70,8 @@ func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *ap
 	return result.Revision, nil
 }
 
-// podsGone reads the object files again where pods were in the way of a PodNetwork in
-// them. While others still are, the state of the daemon says so.
+// podsGone reads the object files again if a PodNetwork in them was refused because of pods. If
+// pods still conflict, the daemon's health reports it.
 func (s *Server) podsGone() {
 	err, ok := errors.AsType[*api.Error](s.filesFailed())
 	if !ok || err.Reason() != api.ReasonConflict || err.Data == nil || !strings.HasPrefix(err.Data.Object, api.KindPodNetwork+"/") {
@@ -82,8 +82,8 @@ func (s *Server) podsGone() {
 	}
 }
 
-// Ready waits until the objects are as wanted at revision or later. When ctx ends first
-// the error names what is not, and why.
+// Ready waits until the objects are realised at revision or later. If ctx ends first, the error
+// names an object that is not Ready, and the reason.
 func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error {
 	keys := make([]state.Key, len(objects))
 	for i, ref := range objects {
@@ -102,7 +102,7 @@ func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.Objec
 	return api.Errorf(api.ReasonTimeout, "%s", text)
 }
 
-// Status returns what became of an object; false if there is none.
+// Status returns the status of an object; false if the object does not exist.
 func (o Objects) Status(ref api.ObjectRef) (api.Status, bool) {
 	k := state.Key{Kind: ref.Kind, Name: ref.Name}
 	if _, ok := o.s.Store.Snapshot().Get(k); !ok {
@@ -115,7 +115,7 @@ func (o Objects) Status(ref api.ObjectRef) (api.Status, bool) {
 	return st, true
 }
 
-// Owned returns the objects of a kind that the owner has.
+// Owned returns the owner's objects of a kind.
 func (o Objects) Owned(kind string) (list []api.Object) {
 	for x := range o.s.Store.Snapshot().After(kind, "") {
 		if x.Owner == o.owner {

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// clockCheck is how often the clocks are looked at while a change waits to be
-// confirmed: the date may jump.
+// clockCheck is how often the clocks are read while a change waits for confirmation, because the
+// date may jump.
 const clockCheck = time.Second
 
 func pendingConfirm(p *state.Pending, left time.Duration) *api.PendingConfirm {
@@ -34,7 +34,7 @@ func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any
 	return &api.ConfirmResult{Revision: p.Revision}, nil
 }
 
-// settled tells what a change means for confirmations.
+// settled logs and publishes what a change means for confirmations.
 func (s *Server) settled(r *request, result *state.Result) {
 	if r.change.DryRun {
 		return
@@ -58,8 +58,8 @@ func (s *Server) confirmTurned(revision uint64, c state.Confirmation, message st
 	}
 }
 
-// settleFiles reads the object files again where they could not be taken over,
-// which a change that waited to be confirmed may have been in the way of.
+// settleFiles reads the object files again if they were refused: a change that waited for
+// confirmation may have been the reason.
 func (s *Server) settleFiles() {
 	if s.filesFailed() == nil {
 		return
@@ -75,7 +75,7 @@ func (s *Server) filesFailed() error {
 	return s.fileFail
 }
 
-// watchConfirm takes back what is not confirmed in time until ctx ends.
+// watchConfirm rolls back changes that are not confirmed in time, until ctx ends.
 func (s *Server) watchConfirm(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -93,7 +93,7 @@ func (s *Server) watchConfirm(ctx context.Context) {
 	}
 }
 
-// Expire takes back the change that waits to be confirmed if its time is over.
+// Expire rolls back the change that waits for confirmation if its deadline has passed.
 func (s *Server) Expire() {
 	p, result, err := s.Store.Expire()
 	if p == nil {

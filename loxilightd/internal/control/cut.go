@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// parts is an object of JSON whose lists can be told in parts, those of objects
-// within it as well. What stands in lists is not taken apart.
+// parts is a JSON object whose lists, including the lists of objects within it, can be sent in
+// parts. Elements of lists are not split.
 type parts struct {
 	fields map[string]json.RawMessage
 	lists  map[string][]json.RawMessage
@@ -42,7 +42,7 @@ func partsOf(text json.RawMessage) (*parts, error) {
 	return p, nil
 }
 
-// longest returns how many elements the longest list has.
+// longest returns the length of the longest list.
 func (p *parts) longest() int {
 	n := 0
 	for _, list := range p.lists {
@@ -54,7 +54,7 @@ func (p *parts) longest() int {
 	return n
 }
 
-// part returns the object with size elements of each list, from element from on.
+// part returns the object with at most size elements of each list, starting at element from.
 func (p *parts) part(from, size int) map[string]any {
 	m := make(map[string]any, len(p.fields)+len(p.lists)+len(p.inner))
 	for name, value := range p.fields {
@@ -71,8 +71,8 @@ func (p *parts) part(from, size int) map[string]any {
 	return m
 }
 
-// cutObject encodes an object that is too large for one reply: each of its lists
-// from element from on, as many elements of each as fit.
+// cutObject encodes a part of an object that is too large for one reply: of each list the
+// elements from from, as many as fit.
 func cutObject(o *api.Object, from, limit int) (json.RawMessage, *api.Error) {
 	spec, err := partsOf(o.Spec)
 	if err != nil {

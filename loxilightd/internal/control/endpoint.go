@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Bounds of an Endpoint.
+// Limits of an Endpoint.
 const (
 	mostEndpointAddresses = 64
-	longestWord           = 253 // of what is informational
+	longestWord           = 253 // of informational fields
 	longestPath           = 4096
 )
 
@@ -57,7 +57,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 	return v, nil
 }
 
-// parseMAC parses the address of one station.
+// parseMAC parses the MAC address of one host.
 func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	const want = "want six bytes, such as 0a:58:0a:f4:01:05"
 	if text == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// sampleRetry is how long to rest after samples could not be read.
+// sampleRetry is the delay after a failure to read samples.
 const sampleRetry = 5 * time.Second
 
 // Run publishes changes and samples until ctx ends.
@@ -34,8 +34,8 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// publishChanges publishes what is in the store's log and was not published yet.
-// keys are the objects that changed; they stand in where the log is too short.
+// publishChanges publishes the entries of the store's log that were not published yet. keys are
+// the changed objects; they are used instead if the log does not reach back far enough.
 func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
 	changes, revision, ok := s.Store.Changes(s.told)
 	if !ok {
@@ -60,12 +60,12 @@ func (s *Server) publish(topic string, event Event) {
 	}
 }
 
-// StatusTurned publishes that the state of an object turned.
+// StatusTurned publishes that the state of an object changed.
 func (s *Server) StatusTurned(k state.Key, st api.Status) {
 	s.publish(api.TopicStatus, &api.StatusEvent{Kind: k.Kind, Name: k.Name, State: st.State, Message: shortMessage(st.Message)})
 }
 
-// HealthTurned publishes that the health of a backend turned.
+// HealthTurned publishes that the health of a backend changed.
 func (s *Server) HealthTurned(service string, backend netip.AddrPort, health, message string) {
 	s.publish(api.TopicStatus, &api.StatusEvent{
 		Kind: api.KindService, Name: service, State: health, Message: shortMessage(message), Backend: backend.String(),
@@ -115,11 +115,12 @@ func (s *Server) publishSample(sample datapath.Sample) {
 	}
 }
 
-// spoofed is the reason for drops by the guard of an Endpoint, which reads ARP, too.
+// spoofed is the drop reason of the source guard of an Endpoint, which also checks ARP.
 const spoofed = "spoofed"
 
-// droppedPacket tells of a packet as far as it was looked into. Protocol 0 of addresses of
-// IPv4 is ARP where a guard dropped it: of IP it would be IPv6's hop-by-hop options.
+// droppedPacket describes a packet with the fields that were parsed. Protocol 0 with IPv4
+// addresses is ARP if the source guard dropped the packet; for IP, 0 would be IPv6 hop-by-hop
+// options.
 func droppedPacket(d *datapath.Drop) api.Packet {
 	p := packetOf(&d.Packet)
 	source, destination := d.Packet.Tuple.Source.Addr().Unmap(), d.Packet.Tuple.Destination.Addr().Unmap()

@@ -8,16 +8,16 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// maxSpec bounds what the parts of one object can add up to, in bytes.
+// maxSpec is the largest total size of the parts of one object, in bytes.
 const maxSpec = 16 << 20
 
-// misplaced refuses a part of an object that nothing came before.
+// misplaced refuses a part of an object if no object precedes it.
 func misplaced(part *api.Object) *api.Error {
 	return invalid("", "nothing came before in this transaction that it could be a part of").At(shorten(part.Kind+"/"+part.Name), "append")
 }
 
-// extend adds a further part to the last object of a transaction. b is the budget of the
-// request with that part.
+// extend adds a part to the last object of a transaction. b is the budget of the request with
+// that part.
 func (r *request) extend(part *api.Object, b *budget) *api.Error {
 	if len(r.puts) == 0 {
 		return misplaced(part)
@@ -44,7 +44,7 @@ func (r *request) extend(part *api.Object, b *budget) *api.Error {
 	return nil
 }
 
-// joinParts puts the lists of b behind those of a.
+// joinParts appends the lists of b to the lists of a.
 func joinParts(a, b json.RawMessage) (json.RawMessage, error) {
 	whole, err := partsOf(a)
 	if err != nil {

@@ -24,12 +24,12 @@ func (s *Server) reload(_ context.Context, c Caller, _ *none) (any, *api.Error) 
 	return result, nil
 }
 
-// Reload reads the object files and makes them, whole or not at all, what the
-// owner file holds. An error is an [*api.Error]; it names file and line where it
-// is about a file. What the files said before then goes on.
+// Reload reads the object files and replaces the objects of owner file by their content, as a
+// whole or not at all. An error is an [*api.Error]; it names the file and line if it concerns a
+// file. After an error the previous objects stay in force.
 func (s *Server) Reload() (*api.ReloadResult, error) { return s.ReloadFor(Caller{UID: os.Getuid()}) }
 
-// ReloadFor is Reload on behalf of somebody.
+// ReloadFor is Reload on behalf of a caller.
 func (s *Server) ReloadFor(c Caller) (*api.ReloadResult, error) {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -67,8 +67,8 @@ func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
 	return result, nil
 }
 
-// ReadFiles returns the object files in dir and what stands in them, as
-// [Server.Reload] would read them, and takes nothing over.
+// ReadFiles returns the object files in dir and the objects in them as [Server.Reload] would read
+// them, but does not apply them.
 func ReadFiles(dir string) (files []string, objects []*state.Object, err error) {
 	files, read, refused := readFiles(dir, nil)
 	if refused != nil {
@@ -80,14 +80,14 @@ func ReadFiles(dir string) (files []string, objects []*state.Object, err error) 
 	return files, objects, nil
 }
 
-// placeRefusal adds the file and the line of the object that a refusal is about.
+// placeRefusal adds the file and the line of the refused object.
 func placeRefusal(err error, objects []fileObject) *api.Error {
 	e := refusalError(err)
 	r, ok := errors.AsType[*state.Refusal](err)
 	if !ok {
 		return e
 	}
-	// Of an object that is there twice the second is at fault.
+	// If an object occurs twice, report the second occurrence.
 	for _, o := range slices.Backward(objects) {
 		if o.object.Key == r.Key {
 			return o.document.placed(e)
@@ -96,14 +96,14 @@ func placeRefusal(err error, objects []fileObject) *api.Error {
 	return e
 }
 
-// fileObject is one object with where it stands.
+// fileObject is one object with its position.
 type fileObject struct {
 	object   *state.Object
 	document *document
 }
 
-// readFiles reads all object files in dir, in the order of their names, with the budget b
-// for all of them. A folder that is not there has none.
+// readFiles reads all object files in dir, in the order of their names, with the budget b for all
+// of them. A missing folder counts as empty.
 func readFiles(dir string, b *budget) (files []string, objects []fileObject, err *api.Error) {
 	files = []string{}
 	if dir == "" {
@@ -132,7 +132,7 @@ func readFiles(dir string, b *budget) (files []string, objects []fileObject, err
 	return files, objects, nil
 }
 
-// maxFile is how large an object file may be, in bytes.
+// maxFile is the largest object file, in bytes.
 const maxFile = 64 << 20
 
 func readFile(path string, b *budget) ([]fileObject, *api.Error) {
@@ -180,7 +180,7 @@ func (d *document) parse(b *budget) (*state.Object, *api.Error) {
 	}
 	object, aerr := parseObject(&o, api.OwnerFile, 0, b)
 	if aerr != nil && aerr.Data != nil && aerr.Data.Object == "" {
-		// Kind or name themselves: there is no list to be a place in.
+		// The error concerns kind or name, which are not in a list.
 		field := strings.TrimPrefix(aerr.Data.Field, "objects[0].")
 		text := strings.TrimPrefix(aerr.Message, aerr.Data.Field+": ")
 		return nil, api.Errorf(aerr.Reason(), "%s", text).At(d.ref(), field)
@@ -188,7 +188,7 @@ func (d *document) parse(b *budget) (*state.Object, *api.Error) {
 	return object, aerr
 }
 
-// placed returns err with the file and the line that it is about at its head.
+// placed returns err with the file and the line before its message.
 func (d *document) placed(err *api.Error) *api.Error {
 	field := ""
 	if err.Data != nil {

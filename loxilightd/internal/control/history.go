@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxLeft bounds the objects that an answer to rollback names as left.
+// maxLeft limits how many unchanged objects an answer to rollback names.
 const maxLeft = 100
 
-// userName returns the name of a user; empty: there is none.
+// userName returns the name of a user; empty: uid has no name.
 func userName(uid int) string {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 	return s.change(ctx, c, r, 0, func(int) *api.Error { return nil })
 }
 
-// getAt is get of an object as it was.
+// getAt answers get for an object as it was at a revision.
 func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
 	k, from, err := parseGet(p.Kind, p.Name, p.Continue)
 	if err != nil {
@@ -133,7 +133,7 @@ func entryOf(e *state.Entry) api.HistoryEntry {
 	}
 }
 
-// diffs answers what one revision changed.
+// diffs answers with the changes of one revision.
 func (s *Server) diffs(p *api.HistoryParams, history []state.Entry, result *api.HistoryResult) (any, *api.Error) {
 	result.Objects = []api.HistoryDiff{}
 	for i := range history {

@@ -15,15 +15,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Leases knows whose the addresses of pods are. Safe for concurrent use.
+// Leases lists the addresses of pods and their owners. Safe for concurrent use.
 type Leases interface {
-	// Leases returns all of them, by network and owner.
+	// Leases returns all leases, by network and owner.
 	Leases() []ipam.Lease
-	// Pools tells how full the subnets are, by network and subnet.
+	// Pools returns the usage of the subnets, by network and subnet.
 	Pools() []ipam.Pool
-	// Gone says why the owner of a lease cannot be alive any more; empty: it may be.
+	// Gone returns why the owner of a lease cannot exist any more; empty: it may exist.
 	Gone(ipam.Lease) string
-	// Problem says what is or was wrong with what keeps them; empty: nothing.
+	// Problem describes what is or was wrong with the storage of leases; empty: nothing.
 	Problem() string
 }
 
@@ -76,10 +76,10 @@ func (s *Server) leaseOf(l *ipam.Lease) *api.AddressLease {
 	return x
 }
 
-// poolTable is the word before the subnet in the names of the pools' tables.
+// poolTable is the prefix of the names of the pools in the usage tables.
 const poolTable = "addresses "
 
-// withPools adds the pools of addresses for pods.
+// withPools adds the address pools of pods to usage.
 func (s *Server) withPools(usage map[string]datapath.Usage) {
 	if s.Leases == nil {
 		return

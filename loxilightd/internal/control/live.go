@@ -16,10 +16,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Bounds of a page of connections.
+// Limits of a page of connections.
 const (
-	longestConnection = 2700 // bytes of one, encoded, with the longest of names
-	fewConnections    = 8    // a page that has room for no more is full
+	longestConnection = 2700 // bytes of one connection, encoded, with the longest names
+	fewConnections    = 8    // a page without room for so many counts as full
 )
 
 func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.ConnectionsListParams) (any, *api.Error) {
@@ -36,7 +36,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
 	room := maxResult
 	for {
-		// What was read cannot be read again, so no more is read than surely fits.
+		// A batch cannot be read again, so read no more than certainly fits.
 		limit := room / longestConnection
 		if p.Limit > 0 {
 			limit = min(limit, p.Limit-len(result.Items))
@@ -87,7 +87,7 @@ func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.Connecti
 	return &api.ConnectionsFlushResult{Flushed: n}, nil
 }
 
-// planeError turns an error of the data plane into one of the API.
+// planeError converts an error of the data plane into an error of the API.
 func planeError(err error) *api.Error {
 	switch {
 	case errors.Is(err, datapath.ErrUnsupported):
@@ -102,7 +102,7 @@ func planeError(err error) *api.Error {
 	return api.FromError(err)
 }
 
-// connectionStates are the words of [api.Connection.State].
+// connectionStates are the values of [api.Connection.State].
 var connectionStates = []string{
 	"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied",
 }
@@ -238,7 +238,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	return result, nil
 }
 
-// plainCounters are those of an object that has no parts; nil: it has none.
+// plainCounters returns the counters of an object without parts; nil: the kind has no counters.
 func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
 	t := s.Plane.Telemetry()
 	ofRule := func(c datapath.RuleCounters, _ bool, err error) (*api.CountersResult, error) {
@@ -266,7 +266,7 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	return nil, nil
 }
 
-// overlayCounters are those of a tunnel or peer; known: the data plane has it.
+// overlayCounters returns the counters of a tunnel or peer; known: it exists in the data plane.
 func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
 	if !known {
 		c = datapath.PeerCounters{}
@@ -278,11 +278,11 @@ func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
 	}
 }
 
-// longestBackendCounters is how many bytes those of one backend have, encoded.
+// longestBackendCounters is the largest encoded size of one backend's counters, in bytes.
 const longestBackendCounters = 240
 
-// serviceCounters tells of the backends in the order of the spec, beginning with
-// the one at from, as many as fit.
+// serviceCounters returns the counters of the backends in the order of the spec, starting at
+// index from, as many as fit.
 func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Service, from int) (any, *api.Error) {
 	c, _, err := s.Plane.Telemetry().ServiceCounters(ctx, datapath.ServiceName(name))
 	if err != nil {

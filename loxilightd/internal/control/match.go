@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// matchParser reads the match of a rule.
+// matchParser parses the match of a rule.
 type matchParser struct {
 	told     *api.Match
 	match    datapath.Match
@@ -20,8 +20,8 @@ type matchParser struct {
 	budget   *budget
 }
 
-// parseMatch reads a match, which may be nil, and tells which families it leaves. Its
-// prefixes are taken from b.
+// parseMatch parses a match, which may be nil, and returns the address families that can match
+// it. Its prefixes are charged to b.
 func parseMatch(told *api.Match, b *budget) (datapath.Match, families, *api.Error) {
 	p := matchParser{told: told, families: bothFamilies, budget: b}
 	if told == nil {
@@ -35,10 +35,10 @@ func parseMatch(told *api.Match, b *budget) (datapath.Match, families, *api.Erro
 	return p.match, p.families, nil
 }
 
-// element names one element of a list in a match.
+// element returns the path of one element of a list in a match.
 func element(list string, i int) string { return fmt.Sprintf("spec.match.%s[%d]", list, i) }
 
-// protocolNumbers are those besides the ones that package datapath names.
+// protocolNumbers are the protocols beyond those that package datapath names.
 var protocolNumbers = map[string]datapath.Protocol{
 	"igmp": 2, "ipip": 4, "dccp": 33, "ipv6": 41, "rsvp": 46, "gre": 47, "esp": 50, "ah": 51, "ospf": 89, "pim": 103,
 	"vrrp": 112, "l2tp": 115, "udplite": 136,
@@ -77,7 +77,7 @@ func (p *matchParser) protocols() *api.Error {
 	return nil
 }
 
-// anything refuses words for everything, which an absent field stands for.
+// anything refuses words for "any", because an absent field means any.
 func (p *matchParser) anything() *api.Error {
 	for _, list := range []struct {
 		name  string
@@ -95,7 +95,7 @@ func (p *matchParser) anything() *api.Error {
 	return nil
 }
 
-// localWord stands for the addresses of the node itself.
+// localWord means the addresses of the node itself.
 const localWord = "local"
 
 func (p *matchParser) stations() *api.Error {
@@ -147,7 +147,7 @@ func (p *matchParser) stations() *api.Error {
 	return nil
 }
 
-// hasPorts says whether every protocol of the match has ports.
+// hasPorts reports whether every protocol of the match has ports.
 func (p *matchParser) hasPorts() bool { return protocolsHavePorts(p.match.Protocols) }
 
 func protocolsHavePorts(list []datapath.Protocol) bool {
@@ -198,7 +198,7 @@ func parseRange(text string, low, high uint16) (r [2]uint16, err error) {
 	return r, nil
 }
 
-// The names of ICMP types, with a code where the name means one.
+// The names of ICMP types, with a code if the name implies one.
 var (
 	icmpNames = map[string]datapath.ICMPMatch{
 		"echo-reply": anyCode(0), "destination-unreachable": anyCode(3), "redirect": anyCode(5), "echo-request": anyCode(8),

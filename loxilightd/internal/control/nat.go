@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// natParser reads the spec of a NAT.
+// natParser parses the spec of a NAT.
 type natParser struct {
 	told     *api.NATSpec
 	nat      datapath.NAT
@@ -100,7 +100,7 @@ func (p *natParser) addresses() *api.Error {
 	return nil
 }
 
-// checkTarget refuses what no packet can come from or go to.
+// checkTarget refuses addresses that cannot be the source or destination of a forwarded packet.
 func checkTarget(list []netip.Prefix) error {
 	for _, p := range list {
 		if err := checkHost(p.Addr()); err != nil {

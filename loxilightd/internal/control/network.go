@@ -56,7 +56,7 @@ func parseBridge(s *api.BridgeSpec) (state.Value, *api.Error) {
 	return v, nil
 }
 
-// parseAddresses parses the addresses of a device, each with the length of its network.
+// parseAddresses parses the addresses of a device, each with its prefix length.
 func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
 	before := firstTwice[netip.Addr](len(told))
 	for i, text := range told {
@@ -132,7 +132,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 	return p, nil
 }
 
-// routeParser reads the spec of a Route.
+// routeParser parses the spec of a Route.
 type routeParser struct {
 	told  *api.RouteSpec
 	route state.Route
@@ -177,8 +177,7 @@ func (p *routeParser) choice() *api.Error {
 	return p.peer()
 }
 
-// peer reads where a Route leads that leads to a Peer, which says all the rest: by which
-// device, in which namespace.
+// peer parses the Peer of a Route to a Peer. The Peer determines the device and the namespace.
 func (p *routeParser) peer() *api.Error {
 	told := p.told
 	if told.Peer == "" {
@@ -240,7 +239,7 @@ func (p *routeParser) nextHops() *api.Error {
 	return nil
 }
 
-// nextHop reads one next hop, whose fields have names that begin with place.
+// nextHop parses one next hop. place is the prefix of the names of its fields.
 func (p *routeParser) nextHop(told api.NextHop, place string) (hop datapath.NextHop, err *api.Error) {
 	if told.Via == "" && told.Device == "" {
 		return hop, invalid(place+"via", "is missing: say the address of the router, or by device on which link the route is")

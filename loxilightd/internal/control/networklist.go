@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// networkPage is how many entries are asked for at once.
+// networkPage is how many entries are requested at once.
 const networkPage = 500
 
 var networkViews = map[string]datapath.NetworkView{
@@ -28,7 +28,7 @@ type networkListResult struct {
 	Continue string            `json:"continue,omitempty"`
 }
 
-// networkPlace is how far a listing has come.
+// networkPlace is the position in a listing.
 type networkPlace struct {
 	netns string
 	skip  int
@@ -69,7 +69,7 @@ func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListPa
 	}
 }
 
-// parsePlace returns where a listing begins or goes on.
+// parsePlace returns where a listing starts or continues.
 func parsePlace(p *api.NetworkListParams) (at networkPlace, err *api.Error) {
 	if p.Continue == "" {
 		if at.netns = p.Netns; at.netns == "" {
@@ -93,8 +93,8 @@ type networkListing struct {
 	room   int
 }
 
-// read adds entries from at on, until there are no more of its namespace, which done
-// says, or the reply is full.
+// read adds entries from at on until the namespace has no more, in which case done is set, or
+// until the reply is full.
 func (l *networkListing) read(ctx context.Context, view datapath.NetworkView, at *networkPlace) (done bool, err error) {
 	for {
 		count := networkPage

@@ -21,15 +21,15 @@ var (
 	ownerPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9._/:]*[a-z0-9])?$`)
 )
 
-// Bounds of labels.
+// Limits of labels.
 const (
 	maxLabels   = 64
 	maxLabelLen = 253
 	maxOwner    = 63
 )
 
-// parseObject checks one object of a request or a file. owner is who it belongs
-// to where it does not say. index is its place in the request, b what the request may become.
+// parseObject checks one object of a request or a file. owner is the default owner, index the
+// position in the request, b the budget of the request.
 func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Object, *api.Error) {
 	place := "objects[" + strconv.Itoa(index) + "]"
 	kind, err := parseKind(o.Kind, place+".kind")
@@ -72,12 +72,12 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 	}, nil
 }
 
-// NotCarried are the kinds that the data plane in the kernel does not carry yet, so
-// that this version refuses their objects. A kind's line goes with what carries it.
+// NotCarried are the kinds that the data plane in the kernel does not support yet, so that this
+// version refuses their objects. Remove a kind from it when it becomes supported.
 var NotCarried = map[string]bool{}
 
-// carried refuses an object of a kind that nothing would carry out, or that cannot be beside
-// what the daemon makes without being told.
+// carried refuses an object of an unsupported kind, or an object that conflicts with devices that
+// the daemon creates itself.
 func (s *Server) carried(o *state.Object) *api.Error {
 	if !s.NotCarried[o.Kind] {
 		return s.notReserved(o)
@@ -119,7 +119,7 @@ func checkLabels(labels map[string]string) *api.Error {
 	return nil
 }
 
-// objectOf returns o as it is told to clients. status is nil where nobody asked.
+// objectOf returns o as clients receive it. status is nil if it was not requested.
 func objectOf(o *state.Object, status json.RawMessage) api.Object {
 	return api.Object{
 		Kind: o.Kind, Name: o.Name, Owner: o.Owner, Labels: o.Labels,
@@ -127,8 +127,8 @@ func objectOf(o *state.Object, status json.RawMessage) api.Object {
 	}
 }
 
-// documentError turns a fault in the shape of a request into an error. Where it
-// is within an object it names that object, as far as it can be made out.
+// documentError converts a structural error in a request into an API error. If the error is
+// within an object and the name of that object can be read, the error names it.
 func documentError(e *fieldError, params []byte) *api.Error {
 	if e.syntax {
 		return &api.Error{Code: api.CodeParse, Message: e.text, Data: &api.ErrorData{Reason: api.ReasonInvalid}}
@@ -148,8 +148,8 @@ func documentError(e *fieldError, params []byte) *api.Error {
 	return err
 }
 
-// refAt finds out the name of object i of a request that is not as it should be. It keeps
-// nothing of the objects before: the request may have very many.
+// refAt returns the name of object i of a malformed request. It keeps nothing of the objects
+// before it, because a request may contain very many.
 func refAt(params []byte, i int) string {
 	var found json.RawMessage
 	d := decoder{data: params}

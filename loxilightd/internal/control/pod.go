@@ -10,11 +10,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// defaultPodBridge is the bridge of pods that are told none.
+// defaultPodBridge is the bridge of a PodNetwork that configures none.
 const defaultPodBridge = "hsvlan110"
 
-// Bounds of the length of a pod subnet: at least one address for a pod beside those
-// that are reserved, at most what a cluster has.
+// Limits of the prefix length of a pod subnet: at least one address for a pod besides the
+// reserved addresses, at most a cluster's size.
 const (
 	shortestPod4, longestPod4 = 8, 29
 	shortestPod6, longestPod6 = 32, 125

@@ -11,14 +11,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podNames finds Endpoints by their addresses, as of the last revision.
+// podNames finds Endpoints by address, as of the last revision.
 type podNames struct {
 	mu     sync.Mutex
 	of     *state.Snapshot
 	byAddr map[netip.Addr]*state.Object
 }
 
-// at returns what there is as of a snapshot.
+// at returns the Endpoints of a snapshot by address.
 func (p *podNames) at(s *state.Snapshot) map[netip.Addr]*state.Object {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,7 +28,7 @@ func (p *podNames) at(s *state.Snapshot) map[netip.Addr]*state.Object {
 	return p.byAddr
 }
 
-// sideOf is the Endpoint that has an address; nil: none has.
+// sideOf returns the Endpoint that has an address; nil: no Endpoint has it.
 func (s *Server) sideOf(a netip.Addr) *api.ConnectionSide {
 	o := s.pods.at(s.Store.Snapshot())[a.Unmap()]
 	if o == nil {
@@ -38,15 +38,15 @@ func (s *Server) sideOf(a netip.Addr) *api.ConnectionSide {
 	return &api.ConnectionSide{Endpoint: o.Name, Namespace: v.Namespace, Pod: v.Pod}
 }
 
-// nameConnection says which Endpoints a connection is between: who began it, and who
-// answers, whatever the destination was translated to.
+// nameConnection adds the Endpoints of a connection: the one that opened it, and the one that
+// answers, after translation of the destination.
 func (s *Server) nameConnection(a *api.Connection, c *datapath.Connection) *api.Connection {
 	a.From = s.sideOf(c.Original.Source.Addr())
 	a.To = s.sideOf(c.Reply.Source.Addr())
 	return a
 }
 
-// addressesOf returns those of an Endpoint, for a filter.
+// addressesOf returns the addresses of an Endpoint, for a filter.
 func (s *Server) addressesOf(endpoint string) ([]netip.Addr, *api.Error) {
 	o, ok := s.Store.Snapshot().Get(state.Key{Kind: state.KindEndpoint, Name: endpoint})
 	if !ok {

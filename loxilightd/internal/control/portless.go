@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// portlessTold is how long after the last such drop the health is degraded.
+	// portlessTold is how long after the last such drop the health stays degraded.
 	portlessTold = 10 * time.Second
-	// portlessFresh is how long the count of connections by source is good for.
+	// portlessFresh is how long a count of connections by source is reused.
 	portlessFresh = 5 * time.Second
-	// portlessCounted bounds the connections that are counted.
+	// portlessCounted limits how many connections are counted.
 	portlessCounted = 1 << 14
 )
 
-// noPort is the reason for drops of packets that open a connection for which there is no source port.
+// noPort is the drop reason of packets that open a connection if no source port is free.
 const noPort = "no_port"
 
-// portless is what is known of packets that were dropped since no source port was left towards
-// their destination. Safe for concurrent use.
+// portless records packets that were dropped because no source port was free for their
+// destination. Safe for concurrent use.
 type portless struct {
 	mu          sync.Mutex
 	at          time.Time // of the last drop
 	destination netip.AddrPort
 	protocol    datapath.Protocol
-	rule        string // the object that translates, or is to
+	rule        string // the object that translates
 
 	counting sync.Mutex
 	counted  time.Time      // when connections were last counted
-	of       netip.AddrPort // towards which destination
-	owner    netip.Addr     // of the most connections; invalid: there are none
+	of       netip.AddrPort // to which destination
+	owner    netip.Addr     // source of the most connections; invalid: no connections
 	owns     int
-	all      bool // that all of them were counted
+	all      bool // all connections were counted
 }
 
-// note takes a sample of a drop.
+// note records a sample of a drop.
 func (p *portless) note(d *datapath.Drop) {
 	if d.Reason != noPort {
 		return
@@ -59,7 +59,7 @@ func (p *portless) note(d *datapath.Drop) {
 	}
 }
 
-// count finds out who has the most connections to a destination.
+// count finds the source with the most connections to a destination.
 func (p *portless) count(ctx context.Context, c datapath.Connections, to netip.AddrPort, proto datapath.Protocol) error {
 	if p.of == to && time.Since(p.counted) < portlessFresh {
 		return nil
@@ -92,7 +92,8 @@ func (p *portless) count(ctx context.Context, c datapath.Connections, to netip.A
 	return nil
 }
 
-// portless says that connections are refused since no source port is left; empty: none is.
+// portless returns a message if connections are dropped because no source port is free; else the
+// empty string.
 func (s *Server) portless(ctx context.Context) string {
 	p := &s.noPorts
 	p.mu.Lock()

@@ -27,8 +27,8 @@ func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.E
 	return text, nil
 }
 
-// find returns the object that a request names, and from which element of its lists
-// on the answer is to go.
+// find returns the object that a request names, and the index in its lists at which the answer
+// starts.
 func (s *Server) find(kindText, name, continued string) (o *state.Object, from int, err *api.Error) {
 	k, from, err := parseGet(kindText, name, continued)
 	if err != nil {
@@ -53,7 +53,7 @@ func parseGet(kindText, name, continued string) (k state.Key, from int, err *api
 	return state.Key{Kind: kind, Name: name}, from, err
 }
 
-// parseIndex parses the continuation of an answer that was cut within its lists.
+// parseIndex parses the continuation of an answer that was split within lists.
 func parseIndex(text string) (int, *api.Error) {
 	if text == "" {
 		return 0, nil
@@ -73,8 +73,8 @@ func notFound(kind, name string) *api.Error {
 	return api.Errorf(api.ReasonNotFound, "there is no such object: %s", todo).At(kind+"/"+shorten(name), "")
 }
 
-// encode returns o as an answer of at most limit bytes, with its lists from
-// element from on; whole tells whether they fit.
+// encode returns o as an answer of at most limit bytes, with its lists from element from; whole
+// reports whether the lists fit.
 func (s *Server) encode(o *state.Object, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
 	return encodeWith(o, s.objectStatus(o), from, limit)
 }
@@ -90,7 +90,8 @@ func encodeWith(o *state.Object, status json.RawMessage, from, limit int) (text 
 		return text, true, nil
 	}
 	if limit < maxResult {
-		return text, false, nil // it does not fit here, and is not to be cut
+		// It does not fit here and must not be split.
+		return text, false, nil
 	}
 	text, err = cutObject(&a, from, limit)
 	return text, false, err
@@ -150,8 +151,7 @@ type listResult struct {
 	last     state.Key
 }
 
-// listRange returns the kinds to be listed, and the name in the first after which
-// to begin.
+// listRange returns the kinds to list, and the name in the first kind after which to start.
 func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error) {
 	if p.Limit < 0 {
 		return nil, "", invalid("limit", "%d is negative", p.Limit)
@@ -185,8 +185,8 @@ func hasLabels(o *state.Object, want map[string]string) bool {
 	return true
 }
 
-// changes tells what changed. A revision is told whole: one that does not fit a
-// reply has expired, and limit may be exceeded by the last one.
+// changes lists what changed. A revision is sent as a whole: a revision that does not fit a reply
+// counts as expired, and the last revision may exceed limit.
 func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any, *api.Error) {
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)

@@ -10,12 +10,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podDevice matches the names that links of pods get. Devices that somebody brings may have
-// them, too: pods take others then.
+// podDevice matches the names of pod links. External devices may have such names, too; pods then
+// use other names.
 var podDevice = regexp.MustCompile("^" + datapath.PodDevicePrefix + "[0-9]+$")
 
-// notReserved refuses an object by which a device is made that has a name of what the daemon
-// makes of itself.
+// notReserved refuses an object that creates a device with a name that the daemon uses for its
+// own devices.
 func (s *Server) notReserved(o *state.Object) *api.Error {
 	field, device := "spec.device", ""
 	switch v := o.Value.(type) {

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// defaultPriority leaves room before and behind a rule that says none.
+// defaultPriority leaves room before and after a rule without a priority.
 const defaultPriority = 1000
 
 func priorityOf(told *int32) int32 {
@@ -54,8 +54,8 @@ var hookNames = []struct {
 	hook datapath.FirewallHook
 }{{"forward", datapath.HookForward}, {"input", datapath.HookInput}, {"output", datapath.HookOutput}}
 
-// parseHooks reads the hooks of a rule. Where none are told they are all those at
-// which the devices of the match are known.
+// parseHooks parses the hooks of a rule. The default is all hooks at which the devices of the
+// match are known.
 func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.Error) {
 	known := datapath.HookAll
 	if len(m.In) > 0 {
@@ -131,7 +131,7 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 	return v, nil
 }
 
-// parseLabelMember reads a member that stands for Endpoints: {"labels": {…}}.
+// parseLabelMember parses a member that selects Endpoints: {"labels": {…}}.
 func parseLabelMember(field, text string) (map[string]string, *api.Error) {
 	var m struct {
 		Labels map[string]string `json:"labels"`

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// raw checks the next value for syntax and returns it as it stands.
+// raw checks the syntax of the next value and returns its text.
 func (d *decoder) raw() ([]byte, *fieldError) {
 	first := d.peek()
 	start := d.pos
@@ -45,7 +45,7 @@ func (d *decoder) word(w string) *fieldError {
 	return nil
 }
 
-// number passes a number: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?
+// number skips a number: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?
 func (d *decoder) number() *fieldError {
 	at := func() byte {
 		if d.pos < len(d.data) {
@@ -89,7 +89,7 @@ func (d *decoder) number() *fieldError {
 	return nil
 }
 
-// quoted passes a string and tells whether there is a backslash in it.
+// quoted skips a string and reports whether it contains a backslash.
 func (d *decoder) quoted() (escaped bool, err *fieldError) {
 	start := d.pos
 	for d.pos++; d.pos < len(d.data); d.pos++ {

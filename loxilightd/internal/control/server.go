@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control carries out what clients ask for: it decodes JSON-RPC requests,
-// checks what they say, changes and reads the desired state, and reads the data
-// plane. It also reads the object files, and says what happened as events.
+// Package control carries out requests of clients: it decodes JSON-RPC requests, checks them,
+// changes and reads the desired state, and reads the data plane. It also reads the object files,
+// and publishes events.
 //
-// It never changes the data plane, except that it ends connections when told to:
-// what is wanted goes into the store, and somebody else makes it so.
+// It never changes the data plane, except to end connections on request: the desired state goes
+// into the store, and other parts of the daemon apply it.
 package control
 
 import (
@@ -22,73 +22,72 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Caller is who asks.
+// Caller is the user who sent a request.
 type Caller struct {
 	UID   int
-	Admin bool // may change
+	Admin bool // may change objects
 
-	budget *budget // of the request; nil: not bounded
+	budget *budget // of the request; nil: no limit
 }
 
-// Plane is what is read of a data plane. [datapath.DataPlane] has it.
+// Plane is the part of a data plane that is read here. [datapath.DataPlane] implements it.
 type Plane interface {
 	Connections() datapath.Connections
 	Telemetry() datapath.Telemetry
 }
 
-// Progress knows what became of the desired state. Safe for concurrent use.
+// Progress reports how far the desired state is applied. Safe for concurrent use.
 type Progress interface {
-	// Status returns what became of an object; false if nothing yet.
+	// Status returns the status of an object; false if it has none yet.
 	Status(k state.Key) (api.Status, bool)
-	// NotReady returns at most limit objects that are not Ready, and how many there are of
-	// kinds that are not ignored.
+	// NotReady returns at most limit objects that are not Ready, and the number of such objects
+	// of kinds that are not ignored.
 	NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int)
-	// Noted returns messages about Ready objects that count for the health.
+	// Noted returns messages about Ready objects that affect the health.
 	Noted() map[state.Key]string
-	// LastHeard is when a packet of a Peer was last seen; zero: not since the start.
+	// LastHeard is when a packet from a Peer was last received; zero: not since the start.
 	LastHeard(peer string) time.Time
-	// Wait returns when the objects of keys are as wanted at revision or later, or
-	// gone. When ctx ends first it returns those that are left, and an error.
+	// Wait returns when the objects of keys are realised at revision or later, or deleted. If ctx
+	// ends first, it returns the remaining objects and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
-	// Health returns what is known of a backend (healthy, unhealthy, unknown) and why.
+	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
 	Health(service string, backend netip.AddrPort) (health, message string)
-	// PodMTU is how long a packet of a pod may be, in bytes; 0: not known.
+	// PodMTU is the largest packet of a pod, in bytes; 0: unknown.
 	PodMTU() int
-	// Repairs counts what was mended that a stranger had changed.
+	// Repairs returns the number of external changes that were repaired.
 	Repairs() uint64
-	// Problems says what keeps the node from working as it should, for people.
+	// Problems returns messages about faults of the node.
 	Problems() []string
 }
 
-// Event is an event that can be numbered, as all of package api.
+// Event is an event that can be numbered, such as all events of package api.
 type Event interface{ SetSeq(seq uint64) }
 
-// Options are what [New] needs. All fields must be set, but for Report, Network, CNI,
+// Options are the parameters of [New]. All fields must be set, except Report, Network, CNI,
 // Leases, PodRates, NotCarried and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
 	StateDir                 string
 
 	Store    *state.Store
-	Report   *state.Report // what opening the store told; nil: nothing
+	Report   *state.Report // of opening the store; nil: no findings
 	Plane    Plane
 	Progress Progress
-	Network  datapath.NetworkLister // what the kernel's own forwarding holds; nil: not to be told
-	CNI      CNI                    // carries out what runtimes ask for; nil: not supported
-	Leases   Leases                 // of addresses for pods; nil: there are none
-	// PodProblems says what is wrong with what is remembered of pods; nil: nothing.
+	Network  datapath.NetworkLister // forwarding state of the kernel; nil: not available
+	CNI      CNI                    // carries out commands of container runtimes; nil: unsupported
+	Leases   Leases                 // of addresses of pods; nil: no leases
+	// PodProblems returns the problems of the stored state of pods; nil: no problems.
 	PodProblems func() []string
-	// PodRates tells what bounds the traffic to and from the pod of an Endpoint behind a
-	// device; nil: nothing does.
+	// PodRates returns the rate limits of the pod of an Endpoint behind a device; nil: no limits.
 	PodRates func(device, endpoint string) (ingress, egress datapath.PodRate)
-	// NotCarried are kinds of which objects are refused as unsupported; nil: none.
+	// NotCarried are the kinds whose objects are refused as unsupported; nil: none.
 	NotCarried map[string]bool
-	ObjectDir  string // *.yaml in it are the objects of owner file; empty: there are none
-	// SwitchDevice is the switch's end of the link to the host; empty: there is none.
+	ObjectDir  string // directory of the *.yaml files of owner file; empty: no files
+	// SwitchDevice is the switch's end of the link to the host; empty: the link does not exist.
 	SwitchDevice string
 	// SwitchNamespace is the network namespace of the switch, or host.
 	SwitchNamespace string
-	// Publish numbers an event and sends it to whom it may concern.
+	// Publish numbers an event and sends it to its subscribers.
 	Publish func(topic string, event Event) error
 	Log     *slog.Logger
 }
@@ -100,24 +99,24 @@ type Server struct {
 	methods map[string]method
 	staging staging
 	readers readers
-	loading sync.Mutex // held while the object files are read and taken over
-	told    uint64     // revision up to which changes are published; of Run alone
+	loading sync.Mutex // held while the object files are read and applied
+	told    uint64     // revision up to which changes are published; used by Run only
 
-	expiry chan struct{} // signalled when a change is to be confirmed, or that is settled
+	expiry chan struct{} // signalled when a change starts or stops waiting for confirmation
 
 	past       *pastEvents
 	pods       podNames
 	ruleLog    ruleLog
 	noPorts    portless
 	mu         sync.Mutex
-	expireFail error // why what was not confirmed could not be taken back yet
-	fileFail   error // why the object files were not taken over the last time
+	expireFail error // why an unconfirmed change could not be rolled back yet
+	fileFail   error // why the object files were refused the last time
 }
 
 // method is one method of the channel.
 type method struct {
 	run func(ctx context.Context, c Caller, params json.RawMessage) (any, *api.Error)
-	// changes says that only an admin may call it.
+	// changes: only an admin may call it.
 	changes bool
 }
 
@@ -131,21 +130,21 @@ func New(o Options) *Server {
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
-		api.MethodApply:            {run: with(s.apply)}, // a dry run is for everybody
+		api.MethodApply:            {run: with(s.apply)}, // everybody may do a dry run
 		api.MethodReplace:          {run: with(s.replace)},
 		api.MethodDelete:           {run: with(s.delete)},
 		api.MethodGet:              {run: with(s.get)},
 		api.MethodList:             {run: with(s.list)},
 		api.MethodChanges:          {run: with(s.changes)},
 		api.MethodHistory:          {run: with(s.historyOf)},
-		api.MethodRollback:         {run: with(s.rollback)}, // a dry run is for everybody
+		api.MethodRollback:         {run: with(s.rollback)}, // everybody may do a dry run
 		api.MethodConfirm:          {run: with(s.confirm), changes: true},
 		api.MethodReload:           {run: with(s.reload), changes: true},
 		api.MethodConnectionsList:  {run: with(s.connectionsList)},
 		api.MethodConnectionsFlush: {run: with(s.connectionsFlush), changes: true},
 		api.MethodCounters:         {run: with(s.counters)},
 		api.MethodNetworkList:      {run: with(s.networkList)},
-		api.MethodCNI:              {run: with(s.cni)}, // who may do what, it says itself
+		api.MethodCNI:              {run: with(s.cni)}, // checks permissions itself
 		api.MethodAddressesList:    {run: with(s.addressesList)},
 		api.MethodEventsList:       {run: with(s.eventsList)},
 	}
@@ -165,7 +164,7 @@ func with[P any](run func(context.Context, Caller, *P) (any, *api.Error)) func(c
 	}
 }
 
-// none are the parameters of a method without.
+// none are the parameters of a method without parameters.
 type none struct{}
 
 // Handle answers one request. The reply fits [api.MaxReply].
@@ -218,8 +217,7 @@ func (c Caller) mayChange(method string) *api.Error {
 	return api.Errorf(api.ReasonDenied, "%s: user id %d may only read; changes are for root and for the group of admins (loxilight-admin)", method, c.UID)
 }
 
-// parseRequest returns a request with what ID could be made out even where it
-// returns an error.
+// parseRequest returns a request, with its ID if it could be read, even with an error.
 func parseRequest(text []byte) (*api.Request, *api.Error) {
 	r := &api.Request{}
 	refuse := func(code int, field, format string, args ...any) (*api.Request, *api.Error) {
@@ -281,14 +279,14 @@ func reply(id json.RawMessage, result any, err *api.Error) []byte {
 		r.Result, r.Error = nil, api.Errorf(api.ReasonInternal, "a bug in the daemon: the answer has %d bytes, at most %d", len(text), api.MaxReply)
 		text, merr = json.Marshal(&r)
 	}
-	if merr != nil { // only an id can do that, and it was checked
+	if merr != nil { // only the id can cause that, and it was checked
 		text, _ = json.Marshal(api.Reply{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: api.FromError(merr)})
 	}
 	return text
 }
 
-// Bounds of the texts of an error, in bytes: whatever a request makes them contain, the
-// reply stays within [api.MaxReply].
+// Limits of the texts of an error, in bytes. With them the reply fits [api.MaxReply] for every
+// request.
 const (
 	maxMessage  = 4 << 10
 	maxErrorRef = 1 << 10
@@ -304,7 +302,7 @@ func clampError(e *api.Error) {
 	}
 }
 
-// TooLong is the answer to a request that is longer than [api.MaxRequest].
+// TooLong returns the answer to a request longer than [api.MaxRequest].
 func TooLong() []byte {
 	err := api.Errorf(api.ReasonInvalid, "the request is longer than %d bytes: use a transaction of several requests (parameters transaction and more)", api.MaxRequest)
 	err.Code = api.CodeInvalidRequest

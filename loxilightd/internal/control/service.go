@@ -14,8 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// serviceMemory is what a frontend, backend or source range is charged with once it is
-// parsed, in bytes.
+// serviceMemory is the charge for a parsed frontend, backend or source range, in bytes.
 const serviceMemory = 128
 
 func parseService(s *api.ServiceSpec, b *budget) (state.Value, *api.Error) {
@@ -37,7 +36,8 @@ func parseService(s *api.ServiceSpec, b *budget) (state.Value, *api.Error) {
 	return v, nil
 }
 
-// firstTwice returns a lookup that tells where a key was seen before; -1: nowhere.
+// firstTwice returns a function that returns the index at which a key occurred before; -1: it did
+// not occur.
 func firstTwice[K comparable](count int) func(i int, k K) int {
 	seen := make(map[K]int, count)
 	return func(i int, k K) int {
@@ -134,8 +134,8 @@ func parseRanges(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 	return err
 }
 
-// parseClients parses prefixes of clients in a field. None stands twice, nor at another
-// place: before has those.
+// parseClients parses client prefixes of a field. A prefix must not occur twice in it, nor in
+// before, which maps prefixes to the fields that contain them.
 func parseClients(texts []string, name string, before map[netip.Prefix]string) (list []netip.Prefix, _ *api.Error) {
 	for i, text := range texts {
 		field := fmt.Sprintf("%s[%d]", name, i)
@@ -177,8 +177,8 @@ func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 	return nil
 }
 
-// parseRest reads what becomes of the frontends' addresses, and of connections that
-// there is no backend for.
+// parseRest parses the options for the frontends' addresses and for connections without a
+// backend.
 func parseRest(s *api.ServiceSpec, v *state.Service) *api.Error {
 	silent, err := choose("spec.noBackend", s.NoBackend, "reject", "drop")
 	if err != nil {
@@ -243,7 +243,7 @@ func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
-// healthPath returns what a check asks for, empty where its type asks for nothing.
+// healthPath returns the path of an HTTP check; empty for other types.
 func healthPath(h *api.HealthCheck) (string, *api.Error) {
 	web := h.Type == "http" || h.Type == "https"
 	switch {

@@ -15,10 +15,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// kindSpec is how the spec of one kind is understood.
+// kindSpec describes how the spec of one kind is parsed.
 type kindSpec struct {
-	// parse checks a spec. canonical is the same spec as it is kept: its fields
-	// in their order, so that equal specs are equal texts.
+	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so
+	// that equal specs are equal texts.
 	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
 }
 
@@ -59,7 +59,7 @@ func parseWithin[S any](parse func(*S, *budget) (state.Value, *api.Error)) func(
 	}
 }
 
-// Decode turns the spec of an object that was stored into its value.
+// Decode parses the spec of a stored object.
 func Decode(kind string, spec []byte) (state.Value, error) {
 	k, ok := kindSpecs[kind]
 	if !ok {
@@ -72,12 +72,12 @@ func Decode(kind string, spec []byte) (state.Value, error) {
 	return v, nil
 }
 
-// invalid is an error about one field of a spec.
+// invalid returns an error about one field of a spec.
 func invalid(field, format string, args ...any) *api.Error {
 	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
 }
 
-// choose finds word among the words of a field; the first is the default.
+// choose returns the index of word among the words of a field; the first is the default.
 func choose(field, word string, words ...string) (int, *api.Error) {
 	if word == "" {
 		return 0, nil
@@ -90,7 +90,7 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 	return 0, invalid(field, "%q is none of %s", shorten(word), strings.Join(words, ", "))
 }
 
-// maxDevice is the longest name of a device: the kernel's IFNAMSIZ less the zero.
+// maxDevice is the longest name of a device: the kernel's IFNAMSIZ without the terminating zero.
 const maxDevice = 15
 
 func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
@@ -119,7 +119,7 @@ func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
 	}}, nil
 }
 
-// parseInterfaceDevice checks how a device is chosen: by its name, or by the address that it
+// parseInterfaceDevice checks how a device is selected: by its name, or by the address that it
 // returns.
 func parseInterfaceDevice(s *api.InterfaceSpec) (address netip.Addr, err *api.Error) {
 	switch {
@@ -158,7 +158,7 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 	return datapath.Frontend{Addr: addr, Protocol: protocol}, nil
 }
 
-// parseAddrPort parses the address and port of one station.
+// parseAddrPort parses the address and port of one host.
 func parseAddrPort(text string) (netip.AddrPort, error) {
 	host, portText, ok := cutPort(text)
 	if !ok {
@@ -184,7 +184,7 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, uint16(port)), nil
 }
 
-// cutPort cuts host:port or [host]:port.
+// cutPort splits host:port or [host]:port.
 func cutPort(text string) (host, port string, ok bool) {
 	at := strings.LastIndexByte(text, ':')
 	if at <= 0 || at == len(text)-1 {
@@ -203,7 +203,7 @@ func cutPort(text string) (host, port string, ok bool) {
 	return host, port, true
 }
 
-// between returns d, or otherwise if d is zero, and refuses what is out of bounds.
+// between returns d, or otherwise if d is zero. It refuses d outside low to high.
 func between(field string, d api.Duration, otherwise, low, high time.Duration) (time.Duration, *api.Error) {
 	v := time.Duration(d)
 	if v == 0 {

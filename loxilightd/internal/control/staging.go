@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Bounds of what is staged by all users together.
+// Limits of the staged transactions of all users together.
 const (
 	maxStages       = 32
 	maxStagedObject = 1 << 18
@@ -18,7 +18,7 @@ const (
 	stageTimeout    = 30 * time.Second
 )
 
-// stageID names a transaction of several requests; users do not share them.
+// stageID identifies a transaction of several requests. Each user has separate ids.
 type stageID struct {
 	uid  int
 	name string
@@ -37,13 +37,12 @@ type stage struct {
 	mu      sync.Mutex
 	request *request
 	objects int
-	used    budgetLimit // what its requests took of their budgets
-	gone    bool        // forgotten, or taken
+	used    budgetLimit // budget that its requests used
+	gone    bool        // dropped, or committed
 	expiry  *time.Timer
 }
 
-// add adds a request. parse checks its objects, of which there are size. What is
-// not as it should be ends the transaction.
+// add adds a request. parse checks its size objects. An error ends the transaction.
 func (g *staging) add(id stageID, r *request, size int, parse func(base int) *api.Error) (staged int, err *api.Error) {
 	st, err := g.open(id, r, size)
 	if err != nil {
@@ -72,7 +71,7 @@ func (g *staging) add(id stageID, r *request, size int, parse func(base int) *ap
 	return st.objects, nil
 }
 
-// open returns the stage of id with room for size more objects.
+// open returns the stage of id and reserves room for size more objects.
 func (g *staging) open(id stageID, r *request, size int) (*stage, *api.Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +99,7 @@ func (g *staging) open(id stageID, r *request, size int) (*stage, *api.Error) {
 	return st, nil
 }
 
-// join adds r to what is staged.
+// join adds r to the staged request.
 func (st *stage) join(r *request) *api.Error {
 	all := st.request
 	switch {
@@ -122,8 +121,8 @@ func (st *stage) join(r *request) *api.Error {
 	return nil
 }
 
-// take ends the collection: r becomes all that was staged and its own. Without a
-// transaction it is its own only.
+// take ends the collection: r becomes all staged requests and itself. Without a transaction it is
+// only checked.
 func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
 	if id.name == "" {
 		err := parse(0)
@@ -155,7 +154,7 @@ func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) 
 	return nil
 }
 
-// forget ends a transaction, if there is one.
+// forget ends a transaction if it exists.
 func (g *staging) forget(id stageID) {
 	g.mu.Lock()
 	st := g.byID[id]
@@ -168,7 +167,7 @@ func (g *staging) forget(id stageID) {
 	g.drop(id, st)
 }
 
-// drop takes st out. st.mu is held.
+// drop removes st. st.mu is held.
 func (g *staging) drop(id stageID, st *stage) {
 	if st.gone {
 		return
@@ -182,7 +181,7 @@ func (g *staging) drop(id stageID, st *stage) {
 	g.memory -= st.used.memory
 }
 
-// remember counts what a request took of its budget to st.
+// remember adds the budget that a request used to st.
 func (g *staging) remember(st *stage, used budgetLimit) *api.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

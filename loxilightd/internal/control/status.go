@@ -77,7 +77,7 @@ func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any
 	return result, nil
 }
 
-// withRules adds the tables that only bound what can be wanted.
+// withRules adds the tables that only limit the desired state.
 func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) map[string]datapath.Usage {
 	all := map[string]datapath.Usage{}
 	maps.Copy(all, usage)
@@ -87,7 +87,7 @@ func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) 
 	return all
 }
 
-// fitStatus leaves out of a status what does not fit a reply, and says so.
+// fitStatus shortens a status that does not fit a reply, and notes that it did.
 func fitStatus(r *api.StatusResult) {
 	for left := 0; ; {
 		text, err := json.Marshal(r)
@@ -104,13 +104,13 @@ func fitStatus(r *api.StatusResult) {
 	}
 }
 
-// nearlyFull is the part of a table from which on the daemon says so.
+// nearlyFull is the fraction of a table from which on the daemon warns.
 const nearlyFull = 0.9
 
-// damageTold is how long the loss of the desired state counts against the health.
+// damageTold is how long a loss of the desired state degrades the health.
 const damageTold = 24 * time.Hour
 
-// health is the daemon's judgement of itself.
+// health returns the health of the daemon.
 func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int, ignored map[string]bool) api.Health {
 	var m []string
 	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageTold {
@@ -181,7 +181,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	return api.Health{State: "degraded", Messages: m}
 }
 
-// noted returns what is wrong with objects that are Ready, the first few of them.
+// noted returns messages about objects that are Ready, at most maxNotReady of them.
 func (s *Server) noted(ignored map[string]bool) (list []string) {
 	noted := s.Progress.Noted()
 	maps.DeleteFunc(noted, func(k state.Key, _ string) bool { return ignored[k.Kind] })
@@ -194,7 +194,7 @@ func (s *Server) noted(ignored map[string]bool) (list []string) {
 	return list
 }
 
-// shortMessage bounds a message that is one of several in a reply.
+// shortMessage shortens a message that is one of several in a reply.
 func shortMessage(s string) string {
 	const most = 500
 	if len(s) <= most {
@@ -203,7 +203,7 @@ func shortMessage(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// statusOf is what became of an object.
+// statusOf returns the status of an object.
 func (s *Server) statusOf(k state.Key) api.Status {
 	if st, ok := s.Progress.Status(k); ok {
 		return st
@@ -216,7 +216,7 @@ func (s *Server) notReady(k state.Key) api.NotReady {
 	return api.NotReady{Object: k.String(), State: st.State, Message: shortMessage(st.Message)}
 }
 
-// objectStatus is the status of an object, encoded.
+// objectStatus returns the encoded status of an object.
 func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	var status any
 	switch v := o.Value.(type) {

@@ -16,11 +16,11 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// fieldError says what is wrong with a document, and where.
+// fieldError describes an error in a document, and its position.
 type fieldError struct {
 	path   string // such as spec.backends[3].address; empty: the document itself
 	text   string
-	syntax bool // no JSON at all
+	syntax bool // not valid JSON
 	full   bool // the budget is spent
 }
 
@@ -31,7 +31,7 @@ func (e *fieldError) Error() string {
 	return e.path + ": " + e.text
 }
 
-// reason is the reason of the API for e.
+// reason returns the API's reason for e.
 func (e *fieldError) reason() api.Reason {
 	if e.full {
 		return api.ReasonCapacity
@@ -43,8 +43,8 @@ func fieldErrorf(path, format string, args ...any) *fieldError {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// under returns e seen from one level further out. A long step is cut: a peer chooses the
-// names of fields, and an error names a path of them.
+// under returns e with step before its path. A long step is cut: the client chooses the names of
+// fields, and an error contains a path of them.
 func (e *fieldError) under(step string) *fieldError {
 	step = shorten(step)
 	switch {
@@ -58,14 +58,13 @@ func (e *fieldError) under(step string) *fieldError {
 	return e
 }
 
-// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json
-// it refuses fields that v does not have or that differ in case, fields given
-// twice, text that is not UTF-8 and null in a list, and says where the fault is.
-// Null in place of a field means that it is absent. A [json.RawMessage] becomes
-// part of data.
+// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json it refuses
+// fields that v does not have or that differ in case, duplicate fields, text that is not UTF-8
+// and null in a list, and reports the position of the error. Null instead of a field means that
+// the field is absent. A [json.RawMessage] aliases data.
 func decodeStrict(data []byte, v any) *fieldError { return decodeWithin(data, v, nil) }
 
-// decodeWithin is decodeStrict of what may take no more memory than b has left.
+// decodeWithin is decodeStrict with the memory limit of b.
 func decodeWithin(data []byte, v any, b *budget) *fieldError {
 	d := decoder{data: data, budget: b}
 	if err := d.value(reflect.ValueOf(v).Elem()); err != nil {
@@ -77,8 +76,8 @@ func decodeWithin(data []byte, v any, b *budget) *fieldError {
 	return nil
 }
 
-// elementError is an error that a type of its own decoding told: about an element of a list
-// where it begins with [INDEX].
+// elementError converts an error from a type's own decoder. It concerns an element of a list if
+// it begins with [INDEX].
 func elementError(text string) *fieldError {
 	index, rest, ok := strings.Cut(text, "]: ")
 	if !ok || len(index) < 2 || index[0] != '[' || strings.Trim(index[1:], "0123456789") != "" {
@@ -87,17 +86,17 @@ func elementError(text string) *fieldError {
 	return &fieldError{path: index + "]", text: rest}
 }
 
-// maxNesting bounds the depth of a document.
+// maxNesting limits the depth of a document.
 const maxNesting = 64
 
 type decoder struct {
 	data   []byte
 	pos    int
 	depth  int
-	budget *budget // nil: not bounded
+	budget *budget // nil: no limit
 }
 
-// charge takes memory from the budget.
+// charge takes memory, in bytes, from the budget.
 func (d *decoder) charge(bytes int) *fieldError {
 	if d.budget.grow(bytes) {
 		return nil
@@ -121,7 +120,7 @@ func (d *decoder) space() {
 	}
 }
 
-// peek returns the byte that the next value begins with; 0 at the end.
+// peek returns the first byte of the next value; 0 at the end.
 func (d *decoder) peek() byte {
 	d.space()
 	if d.pos == len(d.data) {
@@ -206,7 +205,7 @@ func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *field
 	})
 }
 
-// members goes through what stands between brackets, with commas between.
+// members parses the elements between brackets, separated by commas.
 func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
 	if d.depth++; d.depth > maxNesting {
 		return d.syntax("nested more than %d deep", maxNesting)
@@ -267,7 +266,7 @@ func (d *decoder) entry(v reflect.Value, key string) *fieldError {
 	return nil
 }
 
-// entryMemory is what an entry of a map is charged with besides its key, in bytes.
+// entryMemory is the charge for an entry of a map in addition to its key, in bytes.
 const entryMemory = 96
 
 func (d *decoder) slice(v reflect.Value) *fieldError {
@@ -347,7 +346,7 @@ func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
 	return nil
 }
 
-// notWhole is the error for a number that is none of those between least and most.
+// notWhole returns the error for a number that is not an integer between least and most.
 func notWhole(raw json.RawMessage, least, most any) *fieldError {
 	if bytes.ContainsAny(raw, ".eE") {
 		return fieldErrorf("", "%s is no whole number", shorten(string(raw)))
@@ -355,7 +354,7 @@ func notWhole(raw json.RawMessage, least, most any) *fieldError {
 	return fieldErrorf("", "%s is not between %d and %d", shorten(string(raw)), least, most)
 }
 
-// wrong is the error for a value of another type than wanted.
+// wrong returns the error for a value of the wrong type.
 func (d *decoder) wrong(want string) *fieldError {
 	if d.peek() == 0 {
 		return d.syntax("it ends where %s should be", want)
@@ -376,7 +375,7 @@ func (d *decoder) wrong(want string) *fieldError {
 	return fieldErrorf("", "%s is not %s%s", text, want, hint)
 }
 
-// shorten makes a value fit for a message.
+// shorten shortens a value for a message.
 func shorten(s string) string { return shortenTo(s, 60) }
 
 // shortenTo cuts s after at most most bytes.
@@ -391,7 +390,7 @@ func shortenTo(s string, most int) string {
 	return s[:cut] + "…"
 }
 
-// fields are the fields of a struct as they are called in JSON.
+// fields are the fields of a struct by their JSON names.
 type fields struct {
 	byName map[string]field
 	names  []string

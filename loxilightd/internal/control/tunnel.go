@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxTunnelDevice leaves room for what the other end is called, which has -e behind it.
+	// maxTunnelDevice leaves room for the suffix -e in the name of the other end.
 	maxTunnelDevice = maxDevice - 2
 	maxVNI          = 1<<24 - 1
 	maxPort         = 65535
@@ -113,8 +113,8 @@ func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
 	return st
 }
 
-// tooLarge says where a Tunnel was told an MTU that its device does not have, since it does not
-// fit the way to its Peers; empty: it has it.
+// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger one
+// does not fit the path to its Peers; empty: the MTU is as configured.
 func (s *Server) tooLarge(k state.Key) string {
 	o, ok := s.Store.Snapshot().Get(k)
 	if !ok {
@@ -128,7 +128,7 @@ func (s *Server) tooLarge(k state.Key) string {
 	return fmt.Sprintf("mtu %d does not fit the way to its Peers, encapsulated: the device has %d; leave mtu out, or widen the way", told, t.MTU)
 }
 
-// largeTunnels says the same of each Tunnel.
+// largeTunnels returns these messages for all Tunnels.
 func (s *Server) largeTunnels() (list []string) {
 	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
 		if text := s.tooLarge(o.Key); text != "" {

@@ -23,7 +23,7 @@ type document struct {
 	root *yaml.Node
 }
 
-// yamlLine is where the YAML library says a line number.
+// yamlLine matches a line number in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`^yaml: line ([0-9]+): `)
 
 // splitYAML returns the documents of a file that are not empty.
@@ -65,9 +65,9 @@ func yamlFault(err error) (message string, line int) {
 	return strings.TrimPrefix(message, "yaml: "), line
 }
 
-// firstBadLine returns the line at which text begins to have a fault. For what is
-// wrong in the order of things, rather than in a word, the library names the line
-// before the beginning of the list or mapping, however long that is.
+// firstBadLine returns the line at which text becomes invalid. For errors of structure the
+// library reports only the line before the beginning of the list or mapping, however far away
+// that is.
 func firstBadLine(text []byte, message string) int {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	ends := make([]int, len(lines))
@@ -89,10 +89,10 @@ func firstBadLine(text []byte, message string) int {
 	})
 }
 
-// maxNodes bounds what aliases can make of a document.
+// maxNodes limits to how many nodes aliases can expand a document.
 const maxNodes = 4 << 20
 
-// json returns the document as JSON. Names that occur twice stay so.
+// json returns the document as JSON. Duplicate names are kept.
 func (d *document) json() ([]byte, *api.Error) {
 	w := jsonWriter{left: maxNodes}
 	if err := w.node(d.root, 0); err != nil {
@@ -103,7 +103,7 @@ func (d *document) json() ([]byte, *api.Error) {
 
 type jsonWriter struct {
 	bytes.Buffer
-	left int // nodes that may still come
+	left int // nodes that may still follow
 }
 
 func (w *jsonWriter) node(n *yaml.Node, depth int) *api.Error {
@@ -181,17 +181,17 @@ func (w *jsonWriter) scalar(n *yaml.Node) *api.Error {
 			return api.Errorf(api.ReasonInvalid, "line %d: %v", n.Line, err)
 		}
 		text, err := json.Marshal(f)
-		if err != nil { // infinite, or no number
+		if err != nil { // infinite, or not a number
 			return api.Errorf(api.ReasonInvalid, "line %d: %s is no number", n.Line, shorten(n.Value))
 		}
 		w.Write(text)
-	default: // strings, and what else is written like one
+	default: // strings, and values that are written like strings
 		w.text(n.Value)
 	}
 	return nil
 }
 
-// ref returns Kind/name as far as it can be made out; else the empty string.
+// ref returns Kind/name if both can be read; else the empty string.
 func (d *document) ref() string {
 	_, kind := child(d.root, "kind")
 	_, name := child(d.root, "name")
@@ -204,8 +204,8 @@ func (d *document) ref() string {
 // step is one step of a path: a name, or an index in brackets.
 var step = regexp.MustCompile(`\[([0-9]+)\]|[^.\[]+`)
 
-// line returns the line of a field such as spec.backends[3].address, or of what is
-// nearest to it. The last of several of one name counts: it is the one at fault.
+// line returns the line of a field such as spec.backends[3].address, or of its nearest existing
+// parent. If a name occurs several times, the last one counts, because that is the faulty one.
 func (d *document) line(field string) int {
 	at, line := d.root, d.root.Line
 	for _, s := range step.FindAllStringSubmatch(field, -1) {
@@ -230,7 +230,7 @@ func (d *document) line(field string) int {
 	return line
 }
 
-// child returns name and its value in a mapping, nil if it is not there.
+// child returns name and its value in a mapping; nil if name does not exist.
 func child(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		return nil, nil
