@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// batchSize is how many entries of a map one system call reads.
+// batchSize is the maximum number of map entries that one system call reads.
 const batchSize = 4096
 
 // batches reads a whole map in batches.
@@ -35,7 +35,7 @@ func batches[K, V any](m *ebpf.Map, each func(keys []K, values []V) error) error
 	}
 }
 
-// adoptServices takes over what an earlier run wrote.
+// adoptServices takes over the services that an earlier run wrote.
 func adoptServices(d *DataPlane) (*services, error) {
 	s := &services{
 		d:        d,
@@ -61,7 +61,8 @@ func (s *services) adoptNames() error {
 		for i, id := range ids {
 			v := &service{name: names[i].name(), id: id}
 			s.lastID = max(s.lastID, id)
-			// Of two the younger is the one in use: the other was a try that failed.
+			// Of two entries with one name the younger is in use: the other is from a failed
+			// update.
 			if twin := s.byName[v.name]; twin != nil {
 				left = append(left, min(twin.id, id))
 				if twin.id > id {
@@ -92,8 +93,7 @@ func (s *services) adoptFrontends() error {
 			fam := familyOf(f.Addr.Addr())
 			v.frontends = append(v.frontends, f)
 			s.owner[f] = v
-			// A run that ended between two frontends of a service left them
-			// with different tables.
+			// A run that ended between two frontends of a service left them with different tables.
 			if old := v.tables[fam]; old.id != 0 && old.id != e.TableId {
 				v.strays(oldTable{table: old})
 			}
@@ -137,7 +137,7 @@ func (s *services) adoptBackends() error {
 	for _, v := range s.byID {
 		slices.SortFunc(v.backends, compareBackends)
 	}
-	// An id that was in use once has counters, even where it is free now.
+	// An id that was once in use has counters, even if it is free now.
 	last := uint32(0)
 	err = batches(s.d.maps[kernelMapLlBackendTotal], func(ids []uint32, totals []kernelBackendTotal) error {
 		for i, id := range ids {
@@ -163,7 +163,7 @@ func (s *services) adoptBackend(id uint32, e *kernelBackend) {
 		return
 	}
 	b := backend{addr: e.backendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
-	// One that went and came again has two ids for a while; the dead one is unusable.
+	// A backend that was removed and added again has two ids for a while; the dead one is unusable.
 	if i := slices.IndexFunc(v.backends, func(o backend) bool { return o.addr == b.addr }); i >= 0 {
 		if b.flags > v.backends[i].flags || b.weight > v.backends[i].weight {
 			b, v.backends[i] = v.backends[i], b
@@ -174,8 +174,8 @@ func (s *services) adoptBackend(id uint32, e *kernelBackend) {
 	v.backends = append(v.backends, b)
 }
 
-// adoptTables finds selection tables that no frontend refers to: of a run that
-// ended before it could delete them, or before it could use them.
+// adoptTables finds selection tables that no frontend refers to. Their run ended before it could
+// delete them, or before it could use them.
 func (s *services) adoptTables() error {
 	referred := make(map[uint32]bool)
 	for _, v := range s.byID {

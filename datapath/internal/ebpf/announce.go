@@ -15,30 +15,30 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/gratuitous"
 )
 
-// announcement is addresses that are the node's to its neighbours, though it has them on
-// no device.
+// announcement is a prefix that the node answers for towards its neighbours, though no device of
+// the node has it.
 type announcement struct {
 	prefix  netip.Prefix
-	devices []string // that it may be announced by, where they have its network; none: all
-	nat     uint16   // whose it is; 0: no translation's
-	// uplinks says that it is a service's: by uplinks only, wherever its address is, and what
-	// comes in for it is the business of the service.
+	devices []string // devices that may announce it, if they are in its network; empty: all
+	nat     uint16   // id of the translation; 0: not of a translation
+	// uplinks: the address belongs to a service. Only uplinks announce it, wherever it is routed,
+	// and the service handles the packets for it.
 	uplinks   bool
-	elsewhere bool // of these: an uplink has its network, so that others do not answer
-	// alone says that nobody else has it wherever it is announced or not: what comes in for
-	// it, and no connection has, is dropped.
+	elsewhere bool // with uplinks: an uplink is in its network, so the others do not answer
+	// alone: no other host has the address, announced or not. A packet for it that belongs to no
+	// connection is dropped.
 	alone bool
-	// moved says that it is behind a peer: stations of bridges in the switch with its network
-	// are answered, whoever was known to have it there, and its packets are routed.
+	// moved: the address is behind a peer. Hosts in bridges of the switch with its network are
+	// answered, even if another host was known to have it there, and its packets are routed.
 	moved bool
 }
 
-// announcers are those who want addresses announced.
+// announcers identifies a source of announcements.
 type announcers string
 
 const announcedByNAT announcers = "NAT"
 
-// announcer keeps ll_announced: programs answer for what is in it.
+// announcer keeps ll_announced, the addresses that programs answer for.
 type announcer struct {
 	d *DataPlane
 
@@ -46,10 +46,10 @@ type announcer struct {
 	wanted  map[announcers][]announcement
 	said    map[announcers]bool // in this run
 	written map[kernelAnnounceKey]kernelAnnounced
-	again   []told // to be told once more
+	again   []told // to be announced a second time
 }
 
-// told is a device, and what its neighbours were told.
+// told is a device with the addresses that were announced on it.
 type told struct {
 	due   time.Time
 	zone  *zone
@@ -63,7 +63,7 @@ const (
 
 	// announcePause is ANNOUNCE_INTERVAL of RFC 5227.
 	announcePause = 2 * time.Second
-	// announceMax is how many addresses of a prefix neighbours are told of without asking.
+	// announceMax is the maximum number of addresses of a prefix that are announced unsolicited.
 	announceMax = 256
 )
 
@@ -81,7 +81,7 @@ func newAnnouncer(d *DataPlane) (*announcer, error) {
 	return a, nil
 }
 
-// set says what somebody wants announced, instead of what they wanted before.
+// set replaces the announcements of one source.
 func (a *announcer) set(who announcers, list []announcement) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,7 @@ func (a *announcer) set(who announcers, list []announcement) error {
 	return a.apply()
 }
 
-// seed notes what somebody wanted in an earlier run, so that it stays as it is.
+// seed sets the announcements of one source from an earlier run, so that its entries stay.
 func (a *announcer) seed(who announcers, list []announcement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,15 +113,15 @@ func isServices(key kernelAnnounceKey, value kernelAnnounced) bool {
 	return key.Ifindex != 0 && value == kernelAnnounced{}
 }
 
-// follow announces by what devices there are now.
+// follow updates the announcements to the current devices.
 func (a *announcer) follow() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.apply()
 }
 
-// apply writes what is wanted, and tells neighbours of what is new. What an earlier run
-// wrote stays until somebody has said what they want.
+// apply writes the wanted entries and announces new addresses. Entries of an earlier run stay until
+// their source has called set.
 func (a *announcer) apply() error {
 	if len(a.said) == 0 {
 		return nil
@@ -157,8 +157,8 @@ func (a *announcer) apply() error {
 	return nil
 }
 
-// alone enters what nobody else has, in each zone, but for the addresses of the node in
-// any of them. Others are in a network.
+// alone adds the addresses that no other host has, in each zone, except addresses of the node in
+// any zone. A prefix that covers a network of the zone is skipped: other hosts are in it.
 func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
 	zones := a.d.openZones()
 	for _, z := range zones {
@@ -187,8 +187,8 @@ func announceKey(z *zone, index int, p netip.Prefix) kernelAnnounceKey {
 	return kernelAnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Zone: uint32(z.id), Addr: addrOf(p.Masked().Addr())}
 }
 
-// byNetwork enters what x has of a network, and returns which of its addresses are new. Not
-// a whole network, which others are in, nor what one of them is known to have.
+// byNetwork adds the entries of x for network n and returns the new addresses. A prefix that covers
+// the whole network is skipped, since other hosts are in it; so are addresses of known neighbours.
 func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
 	if x.uplinks {
 		return a.byUplink(wanted, z, n, x)
@@ -229,9 +229,9 @@ func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *z
 	return news
 }
 
-// byUplink enters an address of a service, and returns it where it is new. Where an uplink
-// is in its network it is announced by those that are, else by all: who asks there believes
-// it to be on that link.
+// byUplink adds the address of a service and returns it if it is new. If an uplink is in the
+// network of the address, only such uplinks announce it; else all do: a host that asks on a link
+// takes the address to be on that link.
 func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
 	key := announceKey(z, n.index, x.prefix)
 	_, before := a.written[key]
@@ -253,8 +253,8 @@ func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 	return news
 }
 
-// write brings the table to wanted: first what is more, for a single address may be taken
-// out of a prefix.
+// write makes the table equal wanted. It inserts before it deletes, since an entry for a single
+// address may exclude that address from a prefix.
 func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 	table := a.d.maps[kernelMapLlAnnounced]
 	for key, value := range wanted {
@@ -278,7 +278,7 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 	return nil
 }
 
-// tell sends what nobody asked for. Neighbours that do not hear it ask, and are answered.
+// tell sends unsolicited announcements. Neighbours that miss them ask later and are answered.
 func (a *announcer) tell(t *told) {
 	err := t.zone.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
@@ -286,8 +286,8 @@ func (a *announcer) tell(t *told) {
 	}
 }
 
-// maintain tells once more what was new a moment ago (RFC 5227, section 2.3), and looks
-// again for what could not be written.
+// maintain repeats recent announcements after a pause (RFC 5227, section 2.3), and retries entries
+// that could not be written.
 func (a *announcer) maintain() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -302,23 +302,23 @@ func (a *announcer) maintain() error {
 	return nil
 }
 
-// onLink is one network that a port, or a bridge of ports, is in.
+// onLink is a network of a port, or of a bridge with ports.
 type onLink struct {
 	index      int
 	name       string
 	mac        [6]byte
 	prefix     netip.Prefix
-	neighbours []netip.Addr // that are known there
+	neighbours []netip.Addr // neighbours known in this network
 	local      map[netip.Addr]bool
 	role       deviceRole
 	bridge     bool
 }
 
-// deviceRole is whether a device is an uplink.
+// deviceRole distinguishes uplinks from other devices.
 type deviceRole uint8
 
 const (
-	roleUnknown deviceRole = iota // an earlier run attached to it, and nobody has said so yet
+	roleUnknown deviceRole = iota // attached by an earlier run and not yet configured in this one
 	roleUplink
 	roleOther
 )
@@ -336,7 +336,7 @@ func (v *devices) own() (all []netip.Addr) {
 	return all
 }
 
-// networks returns those whose questions our programs see.
+// networks returns the networks whose ARP and NDP requests our programs see.
 func (v *devices) networks() (all []onLink) {
 	if v == nil {
 		return nil
@@ -376,10 +376,9 @@ func (v *devices) networks() (all []onLink) {
 	return all
 }
 
-// natAnnouncements returns what translations want announced: the addresses that they
-// translate to, and those that they translate from where these are single ones, or stand for
-// others one to one. A rule for some devices wants them announced by these, and one that is
-// Unannounced wants none announced.
+// natAnnouncements returns the announcements of translations: the addresses that they translate to,
+// and those that they translate from if these are single addresses or mapped one to one. A rule
+// that is limited to some devices is announced on these only, an Unannounced rule not at all.
 func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) (list []announcement) {
 	for name, v := range rules {
 		if v.Unannounced {

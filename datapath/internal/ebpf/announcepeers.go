@@ -14,8 +14,8 @@ const (
 	announcedFor = 0x2 // ANNOUNCED_F_FOR
 )
 
-// announce has stations of the pods' bridge find what is behind peers and they have on link:
-// single addresses, of pods that moved there. o.mu is held.
+// announce makes hosts in the pods' bridge find addresses of their network that are behind peers:
+// the single addresses of pods that moved there. o.mu is held.
 func (o *overlay) announce() error {
 	var list []announcement
 	for _, p := range o.peers {
@@ -43,7 +43,7 @@ func (o *overlay) announce() error {
 	return nil
 }
 
-// wantedBy returns whose an entry is that is no service's.
+// wantedBy returns the source of an entry that does not belong to a service.
 func wantedBy(value kernelAnnounced) announcers {
 	if value.Flags&announcedFor != 0 {
 		return announcedByPeers
@@ -51,7 +51,7 @@ func wantedBy(value kernelAnnounced) announcers {
 	return announcedByNAT
 }
 
-// byBridge enters an address behind a peer, and returns it where it is new.
+// byBridge adds the entry of an address behind a peer, and returns the address if it is new.
 func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
 	addr := x.prefix.Addr()
 	if z.id != a.d.overlay.switchZone() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
@@ -65,7 +65,7 @@ func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 	return news
 }
 
-// announces says whether an address that neighbours were told of is announced there still.
+// announces reports whether an address that was announced on a device is still to be announced.
 func (a *announcer) announces(t *told, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.addr().As16()), int(key.PrefixLen)-64)

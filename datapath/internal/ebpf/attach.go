@@ -21,19 +21,19 @@ type hook interface {
 	name() string // such as tcx-ingress
 	program() ebpf.ProgramID
 	attached() bool
-	// precede has this run's program run before an earlier run's, as the first of
-	// the two; replace puts it in that one's place, at once and in the least of time;
-	// settle does what is left to do then, and ends what precede began.
+	// precede attaches this run's program as a shadow program before an earlier run's. replace
+	// atomically replaces the earlier run's program. settle does the remaining work and removes the
+	// shadow program.
 	precede() error
 	replace() error
 	settle() error
-	// mend pins again what is in its place and has lost its pin, and reports whether it did.
+	// mend restores the pin of an attached program that has lost it, and reports whether it did.
 	mend() (bool, error)
-	// detach takes the program off, and the pins with it.
+	// detach detaches the program and removes its pins.
 	detach() error
-	// moved says that its pins are in another folder now.
+	// moved records that the pins have moved to another folder.
 	moved(folder string)
-	// close lets go of it; the program stays.
+	// close closes the handle; the program stays attached.
 	close()
 }
 
@@ -47,12 +47,12 @@ type side struct {
 
 var sides = []side{
 	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *pair) *ebpf.Program { return p.egress }},
-	// Last: with it packets begin to be ours, and the other side is ready for them.
+	// Last: with ingress our processing begins, so egress must be ready.
 	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *pair) *ebpf.Program { return p.ingress }},
 }
 
-// sidesOf returns the hooks of a device that programs are attached to: of the loopback where
-// packets leave.
+// sidesOf returns the hooks of a device that programs are attached to; on the loopback device only
+// egress.
 func sidesOf(index int) []side {
 	if index == loopbackIndex {
 		return sides[:1]
@@ -115,8 +115,8 @@ func linkTCX(z *zone, o link.TCXOptions) (l link.Link, err error) {
 	return l, err
 }
 
-// openHooks finds the hooks that are pinned in folder, the programs of an earlier
-// run still in place.
+// openHooks opens the hooks that are pinned in folder, on which an earlier run's programs are
+// attached.
 func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
@@ -132,7 +132,7 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 				if f.index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
-				// Without it the device went, and another one may have its index.
+				// Otherwise the device is gone, and another one may have its index.
 				if f.found = f.attached(); f.found {
 					index = f.index
 				}
@@ -162,8 +162,8 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 	return hooks, index, nil
 }
 
-// oneOf ends a change from one kind of hook to the other that an earlier run did not:
-// the link that runs before the filter, and marks what it handles, can do without.
+// oneOf finishes a change from one kind of hook to the other that an earlier run did not finish. It
+// keeps the link, which runs before the filter and marks the packets that it handled.
 func oneOf(hooks []hook) ([]hook, error) {
 	if len(hooks) < 2 {
 		return hooks, nil
@@ -183,12 +183,12 @@ func oneOf(hooks []hook) ([]hook, error) {
 	return hooks[keep : keep+1], nil
 }
 
-// tcx is a program attached by a link.
+// tcx is a program attached by a tcx link.
 type tcx struct {
 	pinnedLink
 	zone  *zone
 	side  side
-	first link.Link // runs before; goes with the process if need be
+	first link.Link // the shadow program; detached when the process ends
 }
 
 func openTCX(z *zone, s side, pin string) (hook, int, error) {
@@ -200,7 +200,7 @@ func openTCX(z *zone, s side, pin string) (hook, int, error) {
 }
 
 func (t *tcx) precede() (err error) {
-	if t.index != 0 { // else the device went
+	if t.index != 0 { // else the device is gone
 		t.first, err = linkTCX(t.zone, link.TCXOptions{
 			Interface: t.index, Program: t.side.of(&t.zone.first), Attach: t.side.attach, Anchor: link.BeforeLink(t.link),
 		})
@@ -228,7 +228,7 @@ func (t *tcx) close() {
 	t.pinnedLink.close()
 }
 
-// mend pins what another program unpinned, so that nothing has to be taken off for it. p.mu is
+// mend restores pins that another program removed, so that nothing has to be detached. p.mu is
 // held.
 func (p *ports) mend(z *zone, t *port, folder string) error {
 	if k := p.d.keeper; k != nil {
@@ -242,7 +242,7 @@ func (p *ports) mend(z *zone, t *port, folder string) error {
 	return err
 }
 
-// attached reports whether both programs of tc are where they were put.
+// attached reports whether both tc programs are still attached.
 func (z *zone) attached(t *port) bool {
 	there := 0
 	for _, h := range t.hooks {

@@ -18,12 +18,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// DataPlane is the data plane in this node's kernel. Safe for concurrent use as
-// far as [datapath.DataPlane] is.
+// DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
+// that [datapath.DataPlane] is.
 type DataPlane struct {
 	config datapath.Config
 	log    *slog.Logger
-	dir    string // of the pins of this layout
+	dir    string // pins of this layout
 	maps   map[string]*ebpf.Map
 
 	zonesMu sync.Mutex
@@ -48,16 +48,16 @@ type DataPlane struct {
 	changed   chan struct{}
 	closing   sync.Once
 
-	onLoopback atomic.Bool // our program is there
+	onLoopback atomic.Bool // our program is attached to the loopback device
 
 	reasons, verdicts, states []string // by value of the enum
 }
 
 var _ datapath.DataPlane = (*DataPlane)(nil)
 
-// Open loads the programs and takes over what an earlier run left pinned in
-// cfg.PinDir: maps with all that they hold, and programs, which are replaced in
-// place. Nothing is attached that was not.
+// Open loads the programs and takes over the pins that an earlier run left in cfg.PinDir: maps with
+// their entries, and programs, which are replaced in place. It attaches programs only to devices
+// that already had them.
 func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	d := &DataPlane{
 		config:  cfg,
@@ -100,9 +100,8 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	return d, d.takeOver(r, pins.Action == datapath.PinsNone, origin{cfg.Version, layoutSum(spec.Maps)})
 }
 
-// takeOver replaces maps and programs of an earlier run by those of this one, in
-// the order in which it may end at any point: the next run, of whatever version,
-// goes on.
+// takeOver replaces maps and programs of an earlier run by this run's. The order is such that it
+// may be interrupted at any point: the next run, of whatever version, continues.
 func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) {
 	if err := d.loadZones(); err != nil {
 		return err
@@ -110,8 +109,8 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := r.copy(); err != nil {
 		return err
 	}
-	// Up to here nothing was changed that anybody uses. From here on until the end the
-	// maps are of no one version.
+	// Up to here nothing in use was changed. From here until the end the maps belong to no single
+	// version.
 	if len(r.list) > 0 {
 		if err := writeOrigin(d.dir, origin{version: readOrigin(d.dir).version}); err != nil {
 			return err
@@ -181,8 +180,8 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	return err
 }
 
-// loadZones loads the programs of the zones that an earlier run used. A namespace
-// that is not there has none.
+// loadZones loads the programs of the zones that an earlier run used, except zones whose namespace
+// does not exist.
 func (d *DataPlane) loadZones() error {
 	for id := range d.zones {
 		if id != zoneHost && isEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
@@ -195,8 +194,8 @@ func (d *DataPlane) loadZones() error {
 	return nil
 }
 
-// loadZone opens a zone and loads its programs, once. The caller holds zonesMu, or
-// is alone.
+// loadZone opens a zone and loads its programs, once. The caller holds zonesMu, or is the only
+// goroutine.
 func (d *DataPlane) loadZone(id uint8) (*zone, error) {
 	if d.zones[id] != nil {
 		return d.zones[id], nil
@@ -290,7 +289,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	return errors.Join(err, d.refreshSNATPorts())
 }
 
-// Close implements [datapath.DataPlane]: what is pinned goes on. Closing again does
+// Close implements [datapath.DataPlane]. Pinned maps and programs stay in force. Further calls do
 // nothing.
 func (d *DataPlane) Close() (err error) {
 	d.closing.Do(func() {
@@ -314,10 +313,10 @@ func (d *DataPlane) Close() (err error) {
 	return err
 }
 
-// signal tells the reader of Changed that something is not as it was.
+// signal notifies the reader of Changed of a change.
 func (d *DataPlane) signal() {
 	select {
 	case d.changed <- struct{}{}:
-	default: // it will see this, too
+	default: // a notification is already pending
 	}
 }

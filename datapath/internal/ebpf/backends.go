@@ -11,22 +11,22 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// backendIDs gives out the ids of backends. The id of a backend that is gone is
-// dead: its connections end, and when a whole sweep has seen none of them any
-// more it may name another backend. One that is down is dead to UDP, which has no
-// other way to learn of it. The lock of [services] guards it.
+// backendIDs allocates the ids of backends. The id of a deleted backend is dead: its connections
+// are deleted, and after a whole sweep has found none of them the id is free again. A backend that
+// is down is dead for UDP, which has no other way to detect the failure. The lock of [services]
+// guards it.
 type backendIDs struct {
 	d     *DataPlane
-	next  uint32 // never given out from here on
+	next  uint32 // this id and higher ones were never allocated
 	free  []uint32
 	dead  map[uint32]deadBackend
-	total uint32 // ids of ll_backend
+	total uint32 // number of ids in ll_backend
 }
 
 type deadBackend struct {
-	service uint32 // whose totals it goes into
+	service uint32 // service to whose totals its counters are added
 	pass    uint64 // the first sweep that counts
-	gone    bool   // all its connections end, then it is freed; else those of UDP do, and it may come back
+	gone    bool   // all its connections end, then the id is freed; else only UDP ones end
 }
 
 func newBackendIDs(d *DataPlane) *backendIDs {
@@ -37,7 +37,7 @@ func newBackendIDs(d *DataPlane) *backendIDs {
 	}
 }
 
-// take returns a free id, its counters at zero.
+// take returns a free id with its counters at zero.
 func (b *backendIDs) take() (uint32, error) {
 	var id uint32
 	switch n := len(b.free); {
@@ -64,7 +64,7 @@ func (b *backendIDs) zero(id uint32) error {
 	return b.d.maps[kernelMapLlBackendTraffic].Update(id, &kernelTraffic{}, ebpf.UpdateAny)
 }
 
-// end makes the connections of what changed end.
+// end has the connections of backends that are down or deleted end.
 func (s *services) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {
 		return
@@ -79,12 +79,12 @@ func (s *services) end(service uint32, c changes) {
 	s.d.sweeper.kick()
 }
 
-// revive takes id back: it is up again.
+// revive marks id as alive: its backend is up again.
 func (b *backendIDs) revive(id uint32) {
 	delete(b.dead, id)
 }
 
-// passEnded frees the ids of which sweep number pass, whole, saw no connection.
+// passEnded frees the dead ids for which sweep number pass, a whole one, found no connection.
 func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
 	for id, dead := range b.dead {
 		if !dead.gone || pass < dead.pass || live(id) {
@@ -99,7 +99,7 @@ func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
 	return nil
 }
 
-// bury adds what the connections of id carried to the totals of its service.
+// bury adds the traffic counters of id to the totals of its service.
 func (b *backendIDs) bury(id, service uint32) error {
 	if err := b.d.maps[kernelMapLlBackend].Update(id, &kernelBackend{}, ebpf.UpdateAny); err != nil {
 		return err

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bridgePort is a device that is enslaved to a bridge, as the kernel has it.
+// bridgePort is a device that is attached to a bridge, as the kernel reports it.
 type bridgePort struct {
 	bridge int   // index of the device
-	other  bool  // the bridge goes by other tags than those of 802.1Q
-	state  uint8 // of the spanning tree
+	other  bool  // the bridge uses other VLAN tags than 802.1Q
+	state  uint8 // spanning tree state
 	flags  portFlags
-	vlans  string // of bridge_vlan_info, as they came
+	vlans  string // the bridge_vlan_info structures, unparsed
 }
 
-// portFlags are the settings of a port that change where frames may go, by their
-// attributes' numbers.
+// portFlags are the settings of a bridge port that decide where frames may go, indexed by attribute
+// number.
 type portFlags [brportFlagMax]uint8
 
-// Attributes of a port that the library does not name (linux/if_link.h).
+// Attributes of a bridge port that the library does not define (linux/if_link.h).
 const (
 	brportLocked  = 43
 	brportFlagMax = 48
@@ -37,15 +37,15 @@ const (
 	stateForwarding = 3
 )
 
-// watchedFlags are those of portFlags that are kept.
+// watchedFlags lists the attributes that are kept in portFlags.
 var watchedFlags = []uint16{
 	nl.IFLA_BRPORT_MODE, nl.IFLA_BRPORT_GUARD, nl.IFLA_BRPORT_LEARNING, nl.IFLA_BRPORT_UNICAST_FLOOD,
 	nl.IFLA_BRPORT_VLAN_TUNNEL, nl.IFLA_BRPORT_ISOLATED, brportLocked,
 }
 
-// follows reports whether the data plane may stand in for the bridge at this port. That of an
-// endpoint is disabled until its other end is up, and nothing comes by it so long: it is not
-// waited for the kernel to say so.
+// follows reports whether the data plane may forward in place of the bridge at this port. The port
+// of an endpoint is disabled until its peer device is up; no packet arrives before that, so a
+// guarded port counts as forwarding without waiting for the kernel's message.
 func (p *bridgePort) follows(guarded bool) bool {
 	forwards := p.state == stateForwarding || guarded && p.state == stateDisabled
 	return forwards && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
@@ -69,7 +69,7 @@ func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
 	}
 }
 
-// bridgePorts lists the ports of all bridges of the zone, by their indexes.
+// bridgePorts returns the ports of all bridges of the zone by ifindex.
 func (z *zone) bridgePorts() (map[int]bridgePort, error) {
 	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -94,8 +94,7 @@ func (z *zone) bridgePorts() (map[int]bridgePort, error) {
 	})
 }
 
-// addBridgePort reads one message of a listing. The bridge itself, which has no
-// master, is left out.
+// addBridgePort parses one message of a listing. It skips the bridge itself, which has no master.
 func addBridgePort(ports map[int]bridgePort, m []byte) error {
 	msg := nl.DeserializeIfInfomsg(m)
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
@@ -144,7 +143,7 @@ func (p *bridgePort) setFlag(number uint16, value []byte) {
 	}
 }
 
-// vlanProtocol returns the EtherType of the VLAN tags that a bridge goes by.
+// vlanProtocol returns the EtherType of the VLAN tags that a bridge uses.
 func (z *zone) vlanProtocol(bridge int) (uint16, error) {
 	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -168,8 +167,8 @@ func (z *zone) vlanProtocol(bridge int) (uint16, error) {
 	return binary.BigEndian.Uint16(value), nil
 }
 
-// attribute returns the value of an attribute in others, by their numbers from the
-// outermost on; nil: it is not there.
+// attribute returns the value of a nested attribute; path has the numbers from the outermost on.
+// nil: it does not exist.
 func attribute(b []byte, path ...uint16) []byte {
 	for _, number := range path {
 		attrs, err := nl.ParseRouteAttr(b)
@@ -182,7 +181,7 @@ func attribute(b []byte, path ...uint16) []byte {
 	return b
 }
 
-// filtersVLANs reports whether a bridge does.
+// filtersVLANs reports whether a device is a bridge with VLAN filtering.
 func filtersVLANs(l netlink.Link) bool {
 	b, ok := l.(*netlink.Bridge)
 	return ok && b.VlanFiltering != nil && *b.VlanFiltering

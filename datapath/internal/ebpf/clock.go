@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nowTick is the clock of the programs, which have the time of the machine also where the daemon
-// is in a time namespace.
+// nowTick returns the time on the clock of the programs, which use the machine's monotonic clock
+// even if the daemon is in a time namespace.
 func nowTick() uint32 {
 	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: the clock is always there
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: every kernel has this clock
 	return uint32((time.Duration(ts.Nano()) - clockOffset()) >> tickShift)
 }
 
-// clockOffset is how far the daemon's monotonic clock is ahead of that of the machine.
+// clockOffset is how far the daemon's monotonic clock is ahead of the machine's.
 var clockOffset = sync.OnceValue(func() time.Duration {
 	text, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {
@@ -29,7 +29,7 @@ var clockOffset = sync.OnceValue(func() time.Duration {
 	return monotonicOffset(string(text))
 })
 
-// monotonicOffset reads the offset out of a table of clocks: name, seconds, nanoseconds.
+// monotonicOffset parses the offset from a table of clocks: name, seconds, nanoseconds.
 func monotonicOffset(table string) time.Duration {
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// What the headers define as numbers only; a test compares the two.
+// Constants that the headers define with #define only; a test compares both.
 const (
 	tickShift     = 27    // TICK_SHIFT
 	slotsPerChunk = 64    // SLOTS_PER_CHUNK
@@ -54,7 +54,7 @@ const (
 	backendUsable = 0x1 // BACKEND_F_USABLE
 )
 
-// addrOf encodes a, an IPv4 one as ::ffff:a.b.c.d.
+// addrOf encodes a; IPv4 addresses become IPv4-mapped (::ffff:a.b.c.d).
 func addrOf(a netip.Addr) (k kernelAddr) {
 	k.Word = wordsOf(a.As16())
 	return k
@@ -103,7 +103,7 @@ func (k kernelBackend) backendAddr() datapath.BackendAddr {
 	return netip.AddrPortFrom(k.Addr.addr(), swap16(k.Port))
 }
 
-// sourceRangeKeyOf encodes p; the id of the set counts as part of the prefix.
+// sourceRangeKeyOf encodes p; the id of the set is part of the prefix.
 func sourceRangeKeyOf(setID uint32, p netip.Prefix) kernelSourceRangeKey {
 	bits := 32 + p.Bits()
 	if p.Addr().Is4() {
@@ -157,15 +157,15 @@ var sourceModes = map[datapath.SourceMode]kernelSourceMode{
 	datapath.SourceSNAT: kernelSourceModeSOURCE_SNAT,
 }
 
-// ticksOf rounds d up to the time unit of the maps.
+// ticksOf rounds d up to ticks, the time unit of the maps.
 func ticksOf(d time.Duration) uint32 {
 	return uint32((int64(d) + 1<<tickShift - 1) >> tickShift)
 }
 
 func durationOf(ticks uint32) time.Duration { return time.Duration(int64(ticks) << tickShift) }
 
-// enumNames reads the names of an enum out of the program itself, so that they
-// cannot differ from what it counts: DROP_NO_BACKEND becomes no_backend.
+// enumNames reads the names of an enum from the program's BTF, so that they cannot differ from the
+// constants that it counts: DROP_NO_BACKEND becomes no_backend.
 func enumNames(types *btf.Spec, enum, prefix string) ([]string, error) {
 	var e *btf.Enum
 	if err := types.TypeByName(enum, &e); err != nil {
@@ -181,7 +181,7 @@ func enumNames(types *btf.Spec, enum, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// sampleOf decodes what a program put into the ring buffer.
+// sampleOf decodes a record of the ring buffer.
 func sampleOf(raw []byte) (s kernelSample, ok bool) {
 	if len(raw) < int(unsafe.Sizeof(s)) {
 		return s, false
@@ -190,7 +190,7 @@ func sampleOf(raw []byte) (s kernelSample, ok bool) {
 	return s, err == nil
 }
 
-// deviceName is the name of a device as the programs see it.
+// deviceName returns the name of a device in the form that the programs use.
 func deviceName(name string) (b [16]byte) {
 	copy(b[:len(b)-1], name)
 	return b

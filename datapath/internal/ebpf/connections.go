@@ -14,23 +14,23 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// listBatch is how many entries a listing reads at once.
+// listBatch is the number of entries that a listing reads at once.
 const listBatch = 1024
 
-// Listings that wait for their next page: how many at most, and for how long.
+// Limits of listings that wait for their next page: their number and how long they are kept.
 const (
 	maxListings = 64
 	listingLife = 2 * time.Minute
 )
 
-// listing is a list of connections, part of which was given out. A map has no
-// place to go on from that outlives its entries, so the kernel's cursor is kept.
+// listing is a list of connections, part of which was returned. A map has no position that outlives
+// its entries, so the kernel's cursor is kept.
 type listing struct {
 	table  int
 	cursor *ebpf.MapBatchCursor
 	idle   idleTimeouts
 	ways   *ways
-	rest   []datapath.Connection // read, and not given out yet
+	rest   []datapath.Connection // read, and not yet returned
 	used   time.Time
 }
 
@@ -46,8 +46,8 @@ func newConnections(d *DataPlane) *connections {
 	return &connections{d: d, tables: newConnTables(d), listings: make(map[string]*listing)}
 }
 
-// List implements [datapath.Connections]. A connection that is there all the time
-// is listed once.
+// List implements [datapath.Connections]. A connection that exists during the whole listing is
+// listed once.
 func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
 	l, err := c.resume(cursor)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 	return page, c.keep(l), nil
 }
 
-// resume takes the listing out that cursor names, or begins one.
+// resume removes and returns the listing of a cursor, or begins one.
 func (c *connections) resume(cursor string) (*listing, error) {
 	if cursor == "" {
 		idle, _ := c.d.services.forSweep()
@@ -96,7 +96,7 @@ func (c *connections) resume(cursor string) (*listing, error) {
 	return l, nil
 }
 
-// keep puts l aside until its next page is asked for.
+// keep stores l until its next page is requested.
 func (c *connections) keep(l *listing) (cursor string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,8 +125,8 @@ func (c *connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (u
 	return c.d.sweeper.flush(ctx, f.Match)
 }
 
-// stateWords are the words of the API for the states of the C source: for TCP
-// and SCTP, and for the protocols that neither open nor close a connection.
+// stateWords maps the states of the C source to the API's words: for TCP and SCTP, and for
+// protocols without a handshake.
 var stateWords = map[string][2]string{
 	"new":         {"syn-sent", "unreplied"},
 	"answered":    {"syn-received", "replied"},
@@ -137,8 +137,8 @@ var stateWords = map[string][2]string{
 	"ending":      {"closed", "replied"},
 }
 
-// stateName returns the word for a state. One without a word, of another version
-// of the programs, goes by its number.
+// stateName returns the word for a state, or its number if the state is unknown: another version of
+// the programs may have other states.
 func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
 	if int(state) >= len(d.states) {
 		return fmt.Sprint(state)
@@ -154,7 +154,7 @@ func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
 	}
 }
 
-// name returns the name of the service with id; empty: there is none.
+// name returns the name of the service with id, or "".
 func (s *services) name(id uint32) datapath.ServiceName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -164,7 +164,7 @@ func (s *services) name(id uint32) datapath.ServiceName {
 	return ""
 }
 
-// since returns the time from one tick to another, 0 where it lies ahead.
+// since returns the time from tick to now, or 0 if tick is later.
 func since(now, tick uint32) time.Duration {
 	return durationOf(uint32(max(0, int32(now-tick))))
 }

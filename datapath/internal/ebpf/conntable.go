@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// connKey and connValue are what the entries of both families have in common.
+// connKey and connValue are the common parts of the entries of both families.
 type connKey[K any] interface {
 	*K
 	tuple() datapath.Tuple
@@ -57,26 +57,26 @@ func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
 	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone, Domain: k.Domain}
 }
 
-// connTable is one map of connections, whatever its family.
+// connTable is one map of connections, of either family.
 type connTable interface {
-	// sweep handles the next batch of entries for p and reports whether there are more.
+	// sweep processes the next batch of entries for p and reports whether there are more.
 	sweep(p *pass) (more bool, err error)
 	// expire deletes connections that sweep chose, and reports whether there are more.
 	expire(p *pass) (more bool, err error)
-	// spare forgets those that sweep chose.
+	// spare clears the list of connections that sweep chose.
 	spare()
-	// list returns the connections of the next batch that match chooses.
+	// list returns the connections of the next batch that match selects.
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
 }
 
 type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 	d       *DataPlane
 	m       *ebpf.Map
-	lasting bool      // it has established connections
-	other   *ebpf.Map // where the other direction's entry may be, too
-	keys    []K       // of the batch that is swept
+	lasting bool      // holds established connections
+	other   *ebpf.Map // the other table that may hold the entry of the other direction
+	keys    []K       // of the current batch
 	values  []V
-	doomed  []doomed[K, V] // by the pass under way
+	doomed  []doomed[K, V] // chosen by the current pass
 }
 
 func newConnTables(d *DataPlane) []connTable {
@@ -92,7 +92,7 @@ func newConnTables(d *DataPlane) []connTable {
 	}
 }
 
-// kind says which of the counts of shares are of this table.
+// kind returns the index of this table's counts of shares.
 func (t *connMap[K, V, KP, VP]) kind() int {
 	if t.lasting {
 		return shareEstablished
@@ -152,8 +152,8 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	return nil
 }
 
-// isEnded reports whether the connection of an entry ends though it may not be idle; matched:
-// since it was chosen by the pass's match.
+// isEnded reports whether the connection of an entry ends even if it is not idle. matched: because
+// the pass's match selected it.
 func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool) {
 	m := v.meta()
 	gone, down := p.dead[m.BackendId]
@@ -179,7 +179,7 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 	return ends || matched, matched
 }
 
-// tuplesOf returns those that the packets of an entry come and leave with.
+// tuplesOf returns the tuples with which the packets of an entry arrive and leave.
 func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) (comes, leaves datapath.Tuple) {
 	other := v.twin((*K)(k))
 	leaves = KP(&other).tuple()
@@ -187,10 +187,10 @@ func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP
 	return k.tuple(), leaves
 }
 
-// idleSince returns for how many ticks a direction has carried nothing.
+// idleSince returns the number of ticks since a direction last carried a packet.
 func idleSince(now uint32, m *kernelCtMeta) uint32 { return uint32(max(0, int32(now-m.LastSeenTick))) }
 
-// twinMeta returns the shared part of the entry at k in either table, or nil.
+// twinMeta returns the common part of the entry at k in either table, or nil.
 func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
 	for _, m := range []*ebpf.Map{t.m, t.other} {
 		var value V
@@ -201,8 +201,8 @@ func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
 	return nil, nil
 }
 
-// connection describes the connection that an entry is a direction of. What only
-// the other direction's entry knows is missing.
+// connection describes the connection of an entry, without the fields that only the other
+// direction's entry holds.
 func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Connection {
 	m := v.meta()
 	other := v.twin((*K)(k))

@@ -10,23 +10,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// converter makes keys or values of one layout into those of another, field by
-// name: what is new is zero, what is gone is left out.
+// converter converts keys or values from one layout to another, field by name. New fields are zero;
+// removed fields are dropped.
 type converter struct {
-	size  int // of what it makes
+	size  int // of the result, in bytes
 	moves []move
 }
 
-// move is a run of bytes that stays as it is, or a field that changes its width or
-// its names.
+// move is a run of bytes that stays unchanged, or a field whose width or enum values change.
 type move struct {
 	from, to  field
 	unchanged bool
 	values    map[int64]int64 // of an enum, old to new
 }
 
-// newConverter refuses what would lose or mix up meaning. In a key no field may go:
-// two entries could become one.
+// newConverter fails if the conversion would lose or confuse information. In a key no field may be
+// removed: two entries could become one.
 func newConverter(from, to fields, key bool) (*converter, error) {
 	c := &converter{size: to.size}
 	for i := range to.list {
@@ -76,7 +75,7 @@ func newMove(f, t *field) (m move, err error) {
 	return m, nil
 }
 
-// merge makes runs of fields that stay as they are into one.
+// merge joins adjacent unchanged fields into one run.
 func (c *converter) merge() {
 	slices.SortFunc(c.moves, func(a, b move) int { return a.to.offset - b.to.offset })
 	var merged []move
@@ -96,7 +95,7 @@ func (c *converter) merge() {
 	c.moves = merged
 }
 
-// convert writes what from means into to, which has c.size bytes.
+// convert converts from into to, which has c.size bytes.
 func (c *converter) convert(to, from []byte) error {
 	clear(to)
 	for i := range c.moves {
@@ -130,7 +129,7 @@ func (m *move) convert(to, from []byte) error {
 		}
 		at := to[m.to.offset+i*m.to.size:]
 		setNumber(at, m.to.size, v)
-		// As unsigned 64-bit numbers compare as the signed ones that they are made.
+		// An unsigned 64-bit number compares equal to the signed number with the same bits.
 		if number(at, m.to.size, m.to.signed) != v || m.from.signed != m.to.signed && v < 0 {
 			return fmt.Errorf("field %q: %d does not fit into %d bytes", m.from.name, v, m.to.size)
 		}
@@ -169,10 +168,10 @@ func setNumber(b []byte, size int, v int64) {
 	}
 }
 
-// entryConverter converts the entries of a map; nil: they stay as they are.
+// entryConverter converts the entries of a map; a nil converter leaves its part unchanged.
 type entryConverter struct{ key, value *converter }
 
-// newEntryConverter compares the layout of a map with the one that it is to have.
+// newEntryConverter compares the current layout of a map with the wanted one.
 func newEntryConverter(t ebpf.MapType, from, to shape) (*entryConverter, error) {
 	if from.same(to) {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// scratch are the maps that hold nothing worth copying: what lasts for a moment, and
-// what a start makes invalid anyhow.
+// scratch lists the maps that hold nothing worth copying: short-lived entries, and entries that
+// every start invalidates.
 var scratch = map[string]bool{
 	kernelMapLlRate:        true,
 	kernelMapLlSamples:     true,
@@ -24,7 +24,7 @@ var scratch = map[string]bool{
 	kernelMapLlNexthopFree: true,
 }
 
-// daemonWrites are the maps that only daemons make entries of: none come while one
+// daemonWrites lists the maps in which only daemons create entries: none are created while a daemon
 // starts.
 var daemonWrites = map[string]bool{
 	kernelMapLlDevice:         true,
@@ -42,9 +42,9 @@ var daemonWrites = map[string]bool{
 	kernelMapLlNatTraffic:     true,
 }
 
-// follows reports whether programs enter what has to be copied once more. Arrays
-// have all their entries from the start: what the programs of before count in them
-// while they are being replaced is not counted.
+// follows reports whether programs may have added entries that have to be copied once more. Arrays
+// have all their entries from the start: what the old programs count in them during the replacement
+// is lost.
 func follows(x *replacement) bool {
 	switch x.target.Type() {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
@@ -53,8 +53,8 @@ func follows(x *replacement) bool {
 	return false
 }
 
-// cells are keys or values of one size, as the batches of the library want them: a
-// slice of arrays. bytes is the same memory.
+// cells are keys or values of one size, as a slice of arrays, which the library's batches require.
+// bytes is the same memory.
 type cells struct {
 	v     reflect.Value
 	size  int
@@ -70,8 +70,8 @@ func (c cells) at(i int) []byte { return c.bytes[i*c.size : (i+1)*c.size] }
 func (c cells) first(n int) any { return c.v.Slice(0, n).Interface() }
 func (c cells) all() any        { return c.v.Interface() }
 
-// eachEntry calls each for all entries of a map that has one value for a key. What
-// it is given is not to be kept.
+// eachEntry calls each for all entries of a map with one value for each key. The arguments of each
+// are valid only during the call.
 func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
 	if m.Type() != ebpf.LPMTrie {
 		return eachBatch(m, func(keys, values cells, n int) error {
@@ -121,7 +121,7 @@ func perCPUMap(m *ebpf.Map) bool {
 	return false
 }
 
-// fill copies what from holds into m, which nobody uses yet.
+// fill copies the entries of from to m, which is not yet in use.
 func fill(m *ebpf.Map, from generation) (count int, err error) {
 	if perCPUMap(m) || m.Type() == ebpf.LPMTrie {
 		return oneByOne(m, from, ebpf.UpdateAny)
@@ -152,7 +152,7 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 	return count, tooFull(err, m)
 }
 
-// shareMaps puts the maps that from holds into m as well.
+// shareMaps puts the inner maps of from into m as well.
 func shareMaps(m, from *ebpf.Map) (count int, err error) {
 	for i := range min(m.MaxEntries(), from.MaxEntries()) {
 		var inner *ebpf.Map
@@ -162,7 +162,7 @@ func shareMaps(m, from *ebpf.Map) (count int, err error) {
 			return count, err
 		}
 		err := m.Put(i, inner)
-		inner.Close() // both hold it
+		inner.Close() // both outer maps hold it
 		if err != nil {
 			return count, err
 		}
@@ -171,7 +171,7 @@ func shareMaps(m, from *ebpf.Map) (count int, err error) {
 	return count, nil
 }
 
-// tooFull says what to do where entries came while they were counted.
+// tooFull explains an error that occurs if entries were added while they were counted.
 func tooFull(err error, m *ebpf.Map) error {
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("it holds more than the %d that it is to have room for: raise the tables in the configuration: %w", m.MaxEntries(), err)
@@ -179,7 +179,7 @@ func tooFull(err error, m *ebpf.Map) error {
 	return err
 }
 
-// entry converts one entry, if need be.
+// entry copies one entry, converted if necessary.
 func (g *generation) entry(toKey, toValue, key, value []byte) error {
 	if g.convert == nil {
 		copy(toKey, key)
@@ -192,13 +192,13 @@ func (g *generation) entry(toKey, toValue, key, value []byte) error {
 	return nil
 }
 
-// recencySlack is how many ticks an entry may be older than its time says.
+// recencySlack is how many ticks an entry may be older than its time field.
 const recencySlack = 15
 
-// ages are the fields that say when an entry was made, the best one first.
+// ages lists the fields that hold the creation time of an entry, the most precise one first.
 var ages = []string{"meta.created_tick", "created_tick", "seen_tick", "used_tick"}
 
-// age returns a field of the values that says how new an entry is, or nil.
+// age returns a field of the values that holds the age of an entry, or nil.
 func (g *generation) age() *field {
 	if s, err := shapeOfPinned(g.m); err == nil {
 		for _, name := range ages {
@@ -210,8 +210,8 @@ func (g *generation) age() *field {
 	return nil
 }
 
-// addMissing copies what from holds and m does not. Where since is not 0, and
-// entries tell, only those are looked at that may have been made after it.
+// addMissing copies the entries that are in from and not in m. If since is not 0, and entries have
+// an age, entries that were certainly created before since are skipped.
 func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err error) {
 	if perCPUMap(m) {
 		return oneByOne(m, from, ebpf.UpdateNoExist)
@@ -230,7 +230,7 @@ func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err erro
 				}
 			}
 			if from.entry(key, value, keys.at(i), values.at(i)) != nil {
-				continue // it has no place in the new layout; the others have
+				continue // it cannot be converted to the new layout; continue with the others
 			}
 			switch err := m.Update(key, value, ebpf.UpdateNoExist); {
 			case err == nil:
@@ -244,7 +244,7 @@ func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err erro
 	return count, err
 }
 
-// oneByOne copies a map that has several values for each key, or no batches.
+// oneByOne copies a map that has several values for each key, or that does not support batches.
 func oneByOne(m *ebpf.Map, from generation, flags ebpf.MapUpdateFlags) (count int, err error) {
 	toKey, key := make([]byte, m.KeySize()), make([]byte, from.m.KeySize())
 	var value any = new([]byte)

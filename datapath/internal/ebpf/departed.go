@@ -10,12 +10,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// departedGrace is how long an address may be nobody's before its connections end: what
-// one endpoint leaves to another with the same change goes on.
+// departedGrace is how long an address may be unassigned before its connections end. If one change
+// moves an address from one endpoint to another, its connections continue.
 const departedGrace = time.Second
 
-// departed are addresses that no endpoint has any more. The next sweep ends their
-// connections, which nobody else is to go on with, but for those that are closing.
+// departed holds released addresses: no endpoint has them any more. The next sweep ends their
+// connections, since no other endpoint is to continue them, except connections that are closing.
 type departed struct {
 	mu   sync.Mutex
 	left map[zoneAddr]departure
@@ -26,9 +26,9 @@ type zoneAddr struct {
 	addr netip.Addr
 }
 
-// departedAt is where connections of an address are looked for that is nobody's in a zone:
-// in all of them, since what one translates to it goes on to the other; but one of a link is
-// of its own zone alone.
+// departedAt returns the key of a released address. Its connections are looked for in all zones,
+// since a connection may be translated in one zone and continue in the other. A link-local address
+// is looked for in its own zone only.
 func departedAt(zone uint8, a netip.Addr) zoneAddr {
 	if !a.IsLinkLocalUnicast() {
 		zone = 0
@@ -37,7 +37,7 @@ func departedAt(zone uint8, a netip.Addr) zoneAddr {
 }
 
 type departure struct {
-	tick uint32 // connections that began later are another's
+	tick uint32 // connections that began later belong to another endpoint
 	at   time.Time
 }
 
@@ -50,7 +50,7 @@ func (d *departed) leave(zone uint8, a netip.Addr) {
 	d.left[departedAt(zone, a)] = departure{nowTick(), time.Now()}
 }
 
-// back says that somebody has the address again.
+// back records that an endpoint has the address again.
 func (d *departed) back(zone uint8, a netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +59,7 @@ func (d *departed) back(zone uint8, a netip.Addr) {
 	}
 }
 
-// passBegins returns those whose connections a pass is to end.
+// passBegins returns the addresses whose connections a pass is to end.
 func (d *departed) passBegins() map[zoneAddr]departure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,8 +82,8 @@ func (d *departed) passEnded(due map[zoneAddr]departure) {
 	}
 }
 
-// departs says whether a direction is of a connection of an address that nobody has: comes
-// is the tuple that it comes in with, back that of the other one.
+// departs reports whether a direction belongs to a connection of a released address. comes is the
+// tuple of its packets, back the tuple of the other direction.
 func (p *pass) departs(m *kernelCtMeta, zone uint8, comes, back datapath.Tuple) bool {
 	switch kernelCtState(m.State) {
 	case kernelCtStateCT_FIN, kernelCtStateCT_TIME_WAIT, kernelCtStateCT_CLOSED:

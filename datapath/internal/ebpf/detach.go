@@ -18,9 +18,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Detach takes every program off that is pinned in cfg.PinDir, of whatever layout
-// version, then removes the pins, and the folder where nobody else put anything
-// into it. Deleting an object that does not exist is not an error.
+// Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
+// the pins, and the folder if it is empty then. Deleting an object that does not exist is not an
+// error.
 func Detach(cfg datapath.Config, log *slog.Logger) error {
 	if !onBPFFS(cfg.PinDir) {
 		return nil
@@ -43,14 +43,14 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 	switch err := os.Remove(cfg.PinDir); {
 	case errors.Is(err, unix.ENOTEMPTY):
 		log.Warn("the folder of the pins stays: it holds what is not ours", "dir", cfg.PinDir)
-	case errors.Is(err, unix.EBUSY): // a BPF file system is mounted right there
+	case errors.Is(err, unix.EBUSY): // a BPF file system is mounted on this folder
 	case err != nil:
 		return err
 	}
 	return nil
 }
 
-// detachZone takes the programs of all ports below folder off.
+// detachZone detaches the programs of all ports below folder.
 func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
 	ports, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(ports) == 0 {
@@ -61,7 +61,7 @@ func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
 	}
 	z, err := openZone(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
-		z, err = nil, nil // and the devices in it
+		z, err = nil, nil // the devices went with it
 	}
 	if err != nil {
 		return err
@@ -78,8 +78,8 @@ func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
 	return nil
 }
 
-// detachPort takes off what is pinned in folder. Without a zone there are no
-// devices, and filters went with them.
+// detachPort detaches the programs that are pinned in folder. If the zone does not exist, its
+// devices and their filters do not exist either.
 func detachPort(z *zone, folder string) error {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
@@ -94,7 +94,7 @@ func detachPort(z *zone, folder string) error {
 			return err
 		}
 	}
-	// The other way round than they were attached: ingress first.
+	// In the reverse order of attaching: ingress first.
 	for i := len(sides) - 1; i >= 0; i-- {
 		s := sides[i]
 		for _, pin := range pins {

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// devicesOfBefore are the devices that an earlier run's programs know to have a flag: this
-// one takes them for such until it has found what there is.
+// devicesOfBefore returns the devices that have a flag in an earlier run's entries. They count as
+// such until this run has read the current state.
 func devicesOfBefore(d *DataPlane, zone uint8, flag uint32) map[int]bool {
 	those := make(map[int]bool)
 	var key kernelDeviceKey
@@ -27,8 +27,8 @@ func devicesOfBefore(d *DataPlane, zone uint8, flag uint32) map[int]bool {
 	return those
 }
 
-// setRole notes what lies behind a device that our programs are, or are going to be, attached to,
-// and the name that its object has for it.
+// setRole records the role of a device that has our programs, or will have them, and the name by
+// which its object refers to it.
 func (v *devices) setRole(index int, device string, role datapath.Role) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -40,14 +40,14 @@ func (v *devices) setRole(index int, device string, role datapath.Role) {
 	}
 }
 
-// ruleName returns the name by which rules match a device. While our programs are attached it is
-// that of the object, also where another program renames the device: else packets would pass
-// untranslated, and by no rule, until it has its name again. v.mu is held.
+// ruleName returns the name by which rules match a device. While our programs are attached this is
+// the name in the object, even if another program renames the device: otherwise packets would
+// bypass rules and translations until the device has its name again. v.mu is held.
 func (v *devices) ruleName(l netlink.Link) string {
 	a := l.Attrs()
 	name := v.named[a.Index]
 	if name == "" {
-		if old, err := v.before(v.key(l)); err == nil { // of an earlier run
+		if old, err := v.before(v.key(l)); err == nil { // from an earlier run
 			name = old.name()
 		}
 	}
@@ -62,7 +62,7 @@ func (v *devices) ruleName(l netlink.Link) string {
 	return name
 }
 
-// role returns what setRole noted.
+// role returns the role that setRole recorded.
 func (v *devices) role(index int) deviceRole {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -76,7 +76,7 @@ func roleOf(role datapath.Role) deviceRole {
 	return roleOther
 }
 
-// setPort notes whether our programs are attached to a device.
+// setPort records whether our programs are attached to a device.
 func (v *devices) setPort(index int, attached bool) error {
 	v.mu.Lock()
 	if attached {
@@ -92,9 +92,9 @@ func (v *devices) setPort(index int, attached bool) error {
 	return errors.Join(v.scan(), v.d.announcer.follow())
 }
 
-// addPort notes that our programs are attached to a device that has just come and is not up
-// yet. What else there is is not read for it: that takes long where devices are many, and
-// what becomes of this one the kernel tells.
+// addPort records that our programs are attached to a new device, which is not up yet. It does not
+// scan all devices, since that takes long if there are many; the kernel reports later changes of
+// this device.
 func (v *devices) addPort(index int) error {
 	if ok, err := v.addFresh(index); ok || err != nil {
 		return err
@@ -105,7 +105,7 @@ func (v *devices) addPort(index int) error {
 func (v *devices) addFresh(index int) (ok bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	l, err := v.zone.nl.LinkByIndex(index) // now: what was read before may be older than the last scan
+	l, err := v.zone.nl.LinkByIndex(index) // an earlier result may be older than the last scan
 	if err != nil || l.Attrs().Flags&net.FlagUp != 0 || l.Attrs().MasterIndex != 0 {
 		return false, nil
 	}
@@ -115,7 +115,7 @@ func (v *devices) addFresh(index int) (ok bool, err error) {
 	return true, v.write(wanted)
 }
 
-// dropPort notes that they are taken off one that is about to go.
+// dropPort records that our programs are detached from a device that is about to be deleted.
 func (v *devices) dropPort(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -132,7 +132,7 @@ func (v *devices) dropPort(index int) error {
 	return v.write(wanted)
 }
 
-// keepPorts notes that our programs are attached to these devices only.
+// keepPorts records that our programs are attached to exactly these devices.
 func (v *devices) keepPorts(attached map[int]bool) error {
 	v.mu.Lock()
 	v.ports = make(map[int]bool, len(attached))
@@ -141,14 +141,14 @@ func (v *devices) keepPorts(attached map[int]bool) error {
 	return errors.Join(v.scan(), v.d.announcer.follow())
 }
 
-// hasPort says whether that is noted of a device.
+// hasPort reports whether our programs are recorded as attached to a device.
 func (v *devices) hasPort(index int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.ports[index]
 }
 
-// joined has the programs know a port of a bridge, if they do not yet.
+// joined makes a bridge port known to the programs if it is not yet.
 func (v *devices) joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -166,11 +166,11 @@ func (v *devices) joined(index int) error {
 	return err
 }
 
-// zoneCount is how many zones there are.
+// zoneCount is the number of zones.
 const zoneCount = zoneSwitch + 1
 
-// writeUplinks brings the bits of uplinks, which are behind those of guards, to what ll_device
-// says. v.mu is held.
+// writeUplinks updates the bits of uplinks, which follow the bits of guards, from ll_device. v.mu
+// is held.
 func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
@@ -192,8 +192,8 @@ func (v *devices) writeUplinks() error {
 	return nil
 }
 
-// isLink reports whether a device is an end of the link between host and switch: what comes by
-// it is this node's, whatever an Interface says.
+// isLink reports whether a device is an end of the link between host and switch. Its packets are
+// this node's own, so it is no uplink even if its Interface has that role.
 func (v *devices) isLink(device string) bool {
 	c := v.d.config
 	return device != "" && (v.zone.id == zoneHost && device == c.HostDevice ||

@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// rescanInterval bounds how long a lost message of the kernel goes unnoticed.
+// rescanInterval limits how long a lost netlink message goes unnoticed.
 const rescanInterval = 30 * time.Second
 
 type neighbour struct {
@@ -28,8 +28,8 @@ type neighbour struct {
 	addr    netip.Addr
 }
 
-// devices follows the devices, addresses, neighbours and routes of a zone. It
-// keeps ll_device as they are, and makes next hops invalid that may have changed.
+// devices follows the devices, addresses, neighbours and routes of a zone. It keeps ll_device in
+// sync with them, and invalidates next hops that may have changed.
 type devices struct {
 	d    *DataPlane
 	zone *zone
@@ -39,24 +39,24 @@ type devices struct {
 	mu         sync.Mutex
 	links      map[int]netlink.Link
 	addrs      map[int][]netip.Prefix
-	first      map[int][2]netip.Addr // as firstAddrs returned them
+	first      map[int][2]netip.Addr // returned by firstAddrs
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
-	failed     map[neighbour]bool       // that the kernel has given up asking for
+	failed     map[neighbour]bool       // the kernel has given up resolving these
 	ports      map[int]bool             // devices that our programs are attached to
-	queued     map[int]bool             // devices with a queue before they send
-	xdp        map[int]datapath.XDPMode // of devices that our program is in XDP of
-	takers     takers                   // where that is any
-	listening  bool                     // to what the kernel tells about them
+	queued     map[int]bool             // devices with a qdisc that queues
+	xdp        map[int]datapath.XDPMode // devices with our XDP program
+	takers     takers                   // XDP transmit targets, if a device has our XDP program
+	listening  bool                     // changes of XDP features are subscribed to
 	roles      map[int]deviceRole
-	named      map[int]string // devices of objects, by the names that these have for them
-	uplinks    map[int]bool   // of them, and as an earlier run had them
+	named      map[int]string // names by which objects refer to devices
+	uplinks    map[int]bool   // subset of named; at first, as an earlier run had them
 
-	uplinkWords  map[uint32]uint64 // of ll_uplink, that are not 0
-	uplinksKnown bool              // they were written
+	uplinkWords  map[uint32]uint64 // non-zero words of ll_uplink
+	uplinksKnown bool              // uplinkWords have been written
 	stations     *stations
 	stale        bool // a message was lost
-	deaf         bool // nobody listens to one of the kinds of messages any more
+	deaf         bool // a subscription has ended
 	scanned      time.Time
 }
 
@@ -76,7 +76,7 @@ func newDevices(d *DataPlane, z *zone) *devices {
 	}
 }
 
-// forget takes the devices out of ll_device: their namespace went.
+// forget deletes the devices from ll_device: their namespace is gone.
 func (v *devices) forget() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -88,12 +88,12 @@ func (v *devices) Close() {
 	v.wg.Wait()
 }
 
-// start subscribes, then reads what there is.
+// start subscribes to changes, then reads the current state.
 func (v *devices) start() error {
 	if err := v.subscribe(); err != nil {
 		return err
 	}
-	// What the programs learnt before this run began may have changed since.
+	// What an earlier run's programs learnt may be out of date.
 	if err := v.invalidateAll(); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (v *devices) subscribe() error {
 	v.wg.Add(4)
 	go followAll(v, links, v.refresh)
 	go followAll(v, addrs, func() {
-		v.report(v.invalidateAll()) // what is for an address of the node's goes nowhere else
+		v.report(v.invalidateAll()) // packets for an address of the node must not be forwarded
 		v.refresh()
 	})
 	go follow(v, neighs, v.neighbourChanged)
@@ -144,7 +144,7 @@ func (v *devices) refresh() {
 	v.d.signal()
 }
 
-// scan reads the devices and writes what has changed into ll_device.
+// scan reads the devices and writes changes to ll_device.
 func (v *devices) scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -187,13 +187,13 @@ func (v *devices) scan() error {
 		return err
 	}
 	changed, err := v.stations.setPorts(bridgePorts, v.links, v.tunnelEnds())
-	if changed { // frames may go another way, or none
+	if changed { // frames may take another path now, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
 	return err
 }
 
-// invalidateAll makes all next hops of the zone invalid.
+// invalidateAll invalidates all next hops of the zone.
 func (v *devices) invalidateAll() error {
 	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id })
 }
@@ -202,12 +202,12 @@ func (v *devices) key(l netlink.Link) kernelDeviceKey {
 	return kernelDeviceKey{Ifindex: uint32(l.Attrs().Index), Zone: uint32(v.zone.id)}
 }
 
-// write brings ll_device from v.written to wanted. Next hops by a device that is
-// not what it was are invalid.
+// write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
+// changed devices.
 func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	table := v.d.maps[kernelMapLlDevice]
 	changed := make(map[uint32]bool)
-	var names []string // of devices that are not what they were
+	var names []string // old and new names of changed devices
 	for key, device := range wanted {
 		if old, ok := v.written[key]; ok && old == device {
 			continue
@@ -246,7 +246,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id && changed[k.Ifindex] })
 }
 
-// before returns what programs know of a device, from an earlier run it may be.
+// before returns what programs know of a device, possibly from an earlier run.
 func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
@@ -257,7 +257,7 @@ func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 	return old, nil
 }
 
-// encode returns what programs are to know of a device. v.mu is held.
+// encode returns the ll_device entry of a device. v.mu is held.
 func (v *devices) encode(l netlink.Link) kernelDevice {
 	a := l.Attrs()
 	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(v.ruleName(l))}
@@ -285,17 +285,17 @@ func (v *devices) encode(l netlink.Link) kernelDevice {
 	if v.d.overlay.has(v.zone.id, a.Name) {
 		k.Flags |= deviceTunnel
 	}
-	// Routes lead by a device of a VRF itself, and not by the VRF.
+	// Routes point to a device of a VRF itself, not to the VRF.
 	if master := v.links[a.MasterIndex]; a.MasterIndex != 0 && (master == nil || master.Type() != "vrf") {
 		k.Flags |= devicePart
 	}
 	return k
 }
 
-// neighbourChanged makes the next hops of a neighbour invalid that has another
-// address of its link, or none any more. What is for it may leave by another device than
-// the one that it is known by: by a port of that bridge, or of the bridge under that VLAN.
-// So its address alone tells. What is bridged asks no neighbour.
+// neighbourChanged invalidates the next hops of a neighbour whose MAC address has changed or is
+// gone. They are matched by MAC address alone, since packets for the neighbour may leave by another
+// device than its entry names: by a port of the bridge, or of the bridge below the VLAN device.
+// Bridged next hops are skipped: bridging does not resolve neighbours.
 func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if u.Family == unix.AF_BRIDGE {
 		v.stationChanged(u)
@@ -326,8 +326,8 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	}))
 }
 
-// stationChanged makes the next hops invalid by which a bridge's station is no more, or
-// not any longer, to be found.
+// stationChanged invalidates the next hops to a MAC address that a bridge has learnt on another
+// port, or forgotten.
 func (v *devices) stationChanged(u netlink.NeighUpdate) {
 	var mac [6]byte
 	if copy(mac[:], u.HardwareAddr) != len(mac) {
@@ -339,8 +339,8 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 	}))
 }
 
-// routeChanged makes all next hops invalid: any connection may go another way
-// now. Those of the neighbours' own entries and of the local table change nothing.
+// routeChanged invalidates all next hops: any connection may take another path now. Cached clones
+// and the local table are ignored.
 func (v *devices) routeChanged(u netlink.RouteUpdate) {
 	if u.Route.Flags&unix.RTM_F_CLONED != 0 || u.Route.Table == unix.RT_TABLE_LOCAL {
 		return
@@ -350,14 +350,14 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 	v.d.signal()
 }
 
-// underlayChanged notes that peers may be reached in another way than before.
+// underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
 	if v.zone.id == zoneHost {
 		v.d.overlay.changes.Add(1)
 	}
 }
 
-// byName returns the device of a port, or nil.
+// byName returns the device with a name, or nil.
 func (v *devices) byName(name string) netlink.Link {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -383,7 +383,7 @@ func (v *devices) nameByAddr(addr netip.Addr) string {
 	return found
 }
 
-// appendAddrs appends the addresses of all devices but for loopback and link-local addresses.
+// appendAddrs appends the addresses of all devices, except loopback and link-local ones.
 func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()

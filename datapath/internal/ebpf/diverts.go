@@ -15,10 +15,10 @@ import (
 
 const serviceSilent = 0x1 // SERVICE_F_SILENT
 
-// divert is one entry of ll_divert: clients that another service serves.
+// divert is one entry of ll_divert: a prefix of clients that another service serves.
 type divert struct {
 	prefix  netip.Prefix
-	service uint32 // id of the other one
+	service uint32 // id of the other service
 	name    datapath.ServiceName
 }
 
@@ -37,9 +37,9 @@ func (d divert) entry() kernelDivert {
 	return kernelDivert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
 }
 
-// writeDiverts enters which clients are served by which other services, under a new id,
-// where that has changed. A service that is not there yet gets its id with that: until it
-// comes its clients are served by v.
+// writeDiverts writes which clients are served by which other services, under a new id, if that has
+// changed. A service that does not exist yet gets its id here; until it exists its clients are
+// served by v.
 func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 	var wanted []divert
 	for _, d := range told {
@@ -88,7 +88,7 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 	return names
 }
 
-// undivert notes that one service less diverts to each of names.
+// undivert records for each of names that one service less diverts to it.
 func (s *services) undivert(names map[datapath.ServiceName]bool) error {
 	var errs error
 	for name := range names {
@@ -103,7 +103,7 @@ func (s *services) undivert(names map[datapath.ServiceName]bool) error {
 	return errs
 }
 
-// forgetDiverts notes that v, which goes, diverts nobody any more, and nobody to it.
+// forgetDiverts deletes the diverts of v, which is being deleted, and its entries by id.
 func (s *services) forgetDiverts(v *service) error {
 	before := targetsOf(v.diverts)
 	v.diverts, v.divertSet = nil, 0
@@ -112,7 +112,7 @@ func (s *services) forgetDiverts(v *service) error {
 
 var divertFamilies = [2]uint32{4, 6}
 
-// writeByID enters a service by its id, for those who divert clients to it.
+// writeByID writes a service by its id, for services that divert clients to it.
 func (s *services) writeByID(v *service, entries [2]kernelService) error {
 	if s.diverted[v.name] == 0 {
 		return nil
@@ -120,7 +120,7 @@ func (s *services) writeByID(v *service, entries [2]kernelService) error {
 	for f := range entries {
 		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.d.maps[kernelMapLlServiceId].Update(&key, &entries[f], ebpf.UpdateAny); err != nil {
-			v.suspect = true // the next time all is written
+			v.suspect = true // all of it is written the next time
 			return tableError("services", err)
 		}
 	}
@@ -136,7 +136,7 @@ func (s *services) deleteByID(id uint32) error {
 	return errs
 }
 
-// adoptDiverts takes over which clients an earlier run diverted, and to whom.
+// adoptDiverts takes over the diverts of an earlier run.
 func (s *services) adoptDiverts() error {
 	sets := make(map[uint32][]divert)
 	var key kernelSourceRangeKey
@@ -176,7 +176,7 @@ func (s *services) adoptDiverts() error {
 	return s.adoptByID()
 }
 
-// adoptByID removes what nobody diverts to.
+// adoptByID removes entries that no service diverts to.
 func (s *services) adoptByID() error {
 	var left []kernelServiceIdKey
 	err := batches(s.d.maps[kernelMapLlServiceId], func(keys []kernelServiceIdKey, _ []kernelService) error {
@@ -193,8 +193,8 @@ func (s *services) adoptByID() error {
 	return err
 }
 
-// verifyDiverts reports whether the kernel holds what was written of v's clients, and of v
-// for those who divert theirs to it.
+// verifyDiverts reports whether the kernel holds the diverts of v as written, and the entries of v
+// for services that divert to it.
 func (s *services) verifyDiverts(v *service) (bool, error) {
 	for _, d := range v.diverts {
 		key := sourceRangeKeyOf(v.divertSet, d.prefix)

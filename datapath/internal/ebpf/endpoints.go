@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endpoints is the table of endpoints: ports with a guard. What is known of one after a
-// restart is the folder of its port and the guard in the maps.
+// endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
+// known by the folder of its port and its guard in the maps.
 type endpoints struct{ p *ports }
 
 // Endpoints implements [datapath.DataPlane].
@@ -28,8 +28,8 @@ func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value d
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 
-// Joined implements [datapath.EndpointJoiner]. The kernel tells so, too, but that may be heard
-// late where there is much to do, and what the pod sends until then is not translated.
+// Joined implements [datapath.EndpointJoiner]. The kernel reports it as well, but that message may
+// be processed late under load, and until then packets of the pod are not translated.
 func (e endpoints) Joined(name datapath.EndpointName) error {
 	e.p.mu.RLock()
 	t := e.p.byName[name.Port()]
@@ -76,7 +76,7 @@ func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, 
 	return e.p.d.guards.intact(t.guarded())
 }
 
-// endpointOf returns the endpoint whose device it is; empty: none's.
+// endpointOf returns the endpoint that has a device, or "".
 func (d *DataPlane) endpointOf(zone uint8, index int) datapath.EndpointName {
 	d.ports.mu.RLock()
 	defer d.ports.mu.RUnlock()
@@ -86,13 +86,13 @@ func (d *DataPlane) endpointOf(zone uint8, index int) datapath.EndpointName {
 
 func (t *port) guarded() guardedDevice { return guardedDevice{t.zone, t.ifindex} }
 
-// prepare does what has to be before programs are attached to a device: that of an
-// endpoint is closed.
+// prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
+// none for another port.
 func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
 		return p.d.guards.clear(t.guarded())
 	}
-	// Connections know the lower half of an index.
+	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
 		if other != t && other.zone == t.zone && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
 			return fmt.Errorf("device %q has index %d and that of %s %d, which the data plane cannot tell apart: delete the device and make it again",
@@ -102,8 +102,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	return p.d.guards.close(t.guarded())
 }
 
-// noted has the zone know that programs are attached to a device, and of its guard where that
-// has turned.
+// noted records that programs are attached to a device, and that its guard has changed (turned).
 func (z *zone) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
 	switch {
 	case endpoint != nil && fresh:
@@ -114,7 +113,7 @@ func (z *zone) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool)
 	return z.devices.setPort(index, true)
 }
 
-// forgotten has the zone know that programs are attached to a device no more.
+// forgotten records that programs are no longer attached to a device.
 func (z *zone) forgotten(name datapath.PortName, index int) error {
 	if _, ok := name.Endpoint(); ok {
 		return z.devices.dropPort(index)
@@ -122,10 +121,10 @@ func (z *zone) forgotten(name datapath.PortName, index int) error {
 	return z.devices.setPort(index, false)
 }
 
-// attachedHow is by which kind of hook programs are attached to a device that has none yet.
-// A link makes the kernel wait for a grace period, some 14 ms with the lock of all network
-// devices held, and twice; a filter of a new device does not. It costs packets a hundredth
-// more, and pods come by the hundred.
+// attachedHow returns the kind of hook for a device that has no programs yet. Attaching a link
+// takes two grace periods of the kernel, some 14 ms each, with the lock of all network devices
+// held; adding a filter to a new device does not. A filter costs about 1 % more per packet, but
+// pods are created by the hundred.
 func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 	if how := p.d.config.Attach; how != "" || endpoint == nil {
 		return how
@@ -133,7 +132,7 @@ func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 	return "tc"
 }
 
-// forgetGuards removes what guards of ports there are that are no endpoint's any more.
+// forgetGuards removes guards of devices that are no longer an endpoint's.
 func (p *ports) forgetGuards() error {
 	live := make(map[guardedDevice]bool)
 	for name, t := range p.byName {
@@ -144,7 +143,7 @@ func (p *ports) forgetGuards() error {
 	return p.d.guards.keep(live)
 }
 
-// forgetDrops removes the counters of a device that went, or is ours no more.
+// forgetDrops removes the drop counters of a device that is gone, or no longer ours.
 func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 	for reason := range d.reasons {
 		key := kernelPortDropKey{Ifindex: uint32(v.index), Zone: uint32(v.zone), Reason: uint32(reason)}
@@ -155,8 +154,8 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 	return err
 }
 
-// detachGuarded is detach, of programs that are about to be attached anew. The device of an
-// endpoint is down meanwhile, for it has no guard then; the network sets it up again.
+// detachGuarded is detach for programs that are about to be attached again. The device of an
+// endpoint is set down first, since it has no guard meanwhile; the network sets it up again.
 func (p *ports) detachGuarded(z *zone, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.nl.LinkSetDown(link); err != nil {
@@ -166,8 +165,8 @@ func (p *ports) detachGuarded(z *zone, name datapath.PortName, t *port, link net
 	return p.detach(name, t)
 }
 
-// releaseFrom has another port let go of a device that was called otherwise when it got it,
-// or that a tunnel has only because nobody else had.
+// releaseFrom makes another port release a device that has been renamed since, or that a tunnel has
+// only because no other port had it.
 func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
 	other := p.holder(zone, index)
 	if other == "" || other == name {
@@ -188,7 +187,7 @@ func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, devic
 	return p.detach(other, o)
 }
 
-// describe is what a port is called in messages.
+// describe returns the name of a port for messages.
 func describe(name datapath.PortName) string {
 	if endpoint, ok := name.Endpoint(); ok {
 		return fmt.Sprintf("endpoint %q", endpoint)

@@ -12,19 +12,20 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// expireBatch is EXPIRE_COUNT: how many connections one run of the program deletes.
+// expireBatch is EXPIRE_COUNT: the maximum number of connections that one run of the program
+// deletes.
 const expireBatch = 64
 
-// expirer deletes connections, both directions together, by a program in the kernel: see
-// expire.bpf.c. It is not safe for concurrent use.
+// expirer deletes connections, both directions together, with a program in the kernel
+// (expire.bpf.c). It is not safe for concurrent use.
 type expirer struct {
 	program *ebpf.Program
 	list    *ebpf.Map
 	indexes []uint32
-	frame   []byte // that the program is run on
+	frame   []byte // packet for the test run of the program
 }
 
-// newExpirer loads the program on top of maps.
+// newExpirer loads the program with these maps.
 func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
 	spec, err := loadExpirer()
 	if err != nil {
@@ -70,15 +71,14 @@ func mapsUsed(p *ebpf.ProgramSpec) map[string]bool {
 
 func (x *expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
 
-// run has the connections of all, expireBatch at most, deleted, and fills in what became of
-// each.
+// run deletes up to expireBatch connections and fills in the result of each.
 func (x *expirer) run(all []expirerExpire) error {
 	if len(all) == 0 {
 		return nil
 	}
 	n := len(all)
 	if n < expireBatch {
-		all = append(all, expirerExpire{}) // where the list ends
+		all = append(all, expirerExpire{}) // end of the list
 	}
 	if _, err := x.list.BatchUpdate(x.indexes[:len(all)], all, nil); err != nil {
 		return fmt.Errorf("connections to be deleted: %w", err)
@@ -111,26 +111,26 @@ func (k *kernelCt6Key) expire(e *expirerExpire) {
 	e.Key6.Proto, e.Key6.Zone, e.Key6.Domain = k.Proto, k.Zone, k.Domain
 }
 
-// doomed is a connection that a pass is to delete when it has seen all entries: until then
-// each entry counts once for the totals, whichever of the two was seen first.
+// doomed is a connection that a pass deletes after it has seen all entries. Until then each entry
+// counts once for the totals, whichever of the two was seen first.
 type doomed[K, V any] struct {
 	key     K
 	value   V
-	idle    uint32 // ticks of silence that it is deleted after
-	force   bool   // however short it was silent
-	matched bool   // chosen by pass.match
+	idle    uint32 // it is deleted if it was idle for more than these ticks
+	force   bool   // deleted even if it was not idle
+	matched bool   // selected by pass.match
 }
 
-// doom notes that the connection of an entry is to be deleted.
+// doom records that the connection of an entry is to be deleted.
 func (t *connMap[K, V, KP, VP]) doom(k KP, v VP, idle uint32, force, matched bool) {
 	t.doomed = append(t.doomed, doomed[K, V]{*(*K)(k), *(*V)(v), idle, force, matched})
 }
 
-// spare forgets what was to be deleted.
+// spare clears the list of connections to be deleted.
 func (t *connMap[K, V, KP, VP]) spare() { t.doomed = nil }
 
-// expire deletes the next of the connections that the pass is to delete, and reports whether
-// there are more.
+// expire deletes the next batch of the connections that the pass chose, and reports whether there
+// are more.
 func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 	n := min(expireBatch, len(t.doomed))
 	batch := t.doomed[:n]
@@ -154,7 +154,7 @@ func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 	return t.doomed != nil, nil
 }
 
-// expired enters what became of a connection that was to be deleted.
+// expired records the result for a connection that was to be deleted.
 func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *expirerExpire) {
 	result := e.Result
 	if result != expirerExpireResultEXPIRE_ALONE && result != expirerExpireResultEXPIRE_BOTH {

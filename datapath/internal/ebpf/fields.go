@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// field is a number in a key or value of a map, or a run of them.
+// field is a number in a key or value of a map, or an array of numbers.
 type field struct {
 	name   string // path, such as meta.flags
 	offset int
@@ -22,7 +22,7 @@ type field struct {
 	count  int
 	signed bool
 	wire   bool             // in network byte order
-	enum   map[string]int64 // names of the values; nil: it is no enum
+	enum   map[string]int64 // names of the values; nil if it is not an enum
 }
 
 // fields describes a key or a value.
@@ -31,7 +31,7 @@ type fields struct {
 	list []field
 }
 
-// padding reports whether f only fills a gap, as types.h spells them out.
+// padding reports whether f only fills a gap, named as in types.h.
 func (f *field) padding() bool {
 	last := f.name[strings.LastIndexByte(f.name, '.')+1:]
 	return last == "pad"
@@ -42,7 +42,7 @@ func (f *field) same(g *field) bool {
 		f.signed == g.signed && f.wire == g.wire && maps.Equal(f.enum, g.enum)
 }
 
-// same reports whether both have the same fields at the same places.
+// same reports whether both have the same fields at the same offsets.
 func (a fields) same(b fields) bool {
 	if a.size != b.size {
 		return false
@@ -67,7 +67,7 @@ func (a fields) find(name string) *field {
 	return nil
 }
 
-// fieldsOf takes a type apart.
+// fieldsOf returns the fields of a type.
 func fieldsOf(t btf.Type) (f fields, err error) {
 	if f.size, err = btf.Sizeof(t); err != nil {
 		return f, err
@@ -76,7 +76,7 @@ func fieldsOf(t btf.Type) (f fields, err error) {
 	return f, err
 }
 
-// add adds count numbers or structures of type t, from offset on.
+// add adds count numbers or structures of type t, starting at offset.
 func (a *fields) add(name string, offset, count int, wire bool, t btf.Type) error {
 	f := field{name: name, offset: offset, count: count, wire: wire}
 	switch t := t.(type) {
@@ -93,7 +93,7 @@ func (a *fields) add(name string, offset, count int, wire bool, t btf.Type) erro
 	case *btf.Enum:
 		f.size, f.signed, f.enum = int(t.Size), t.Signed, make(map[string]int64)
 		for _, v := range t.Values {
-			if !strings.HasSuffix(v.Name, "_MAX") { // how many there are is no value
+			if !strings.HasSuffix(v.Name, "_MAX") { // the count of values is not a value
 				f.enum[v.Name] = int64(v.Value)
 			}
 		}
@@ -135,7 +135,7 @@ type shape struct{ key, value fields }
 
 func (a shape) same(b shape) bool { return a.key.same(b.key) && a.value.same(b.value) }
 
-// shapeOf returns the layout that a map is to have.
+// shapeOf returns the layout that a map should have.
 func shapeOf(spec *ebpf.MapSpec) (s shape, err error) {
 	if s.key, err = fieldsOf(spec.Key); err == nil {
 		s.value, err = fieldsOf(spec.Value)
@@ -145,8 +145,8 @@ func shapeOf(spec *ebpf.MapSpec) (s shape, err error) {
 
 var errNoTypes = errors.New("the kernel knows no description (BTF) of its fields")
 
-// shapeOfPinned returns the layout that a map was made with, as the kernel keeps it.
-// That takes CAP_SYS_ADMIN: without it the error wraps EPERM.
+// shapeOfPinned returns the layout that a map was created with, as the kernel keeps it. This takes
+// CAP_SYS_ADMIN: without it the error wraps EPERM.
 func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
 	key, value, err := typeIDs(m)
 	if err != nil {
@@ -179,10 +179,9 @@ func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
 	return s, nil
 }
 
-// typeIDs asks the kernel for the types of key and value, which the library does
-// not tell.
+// typeIDs asks the kernel for the BTF types of key and value, which the library does not return.
 func typeIDs(m *ebpf.Map) (key, value btf.TypeID, err error) {
-	var info struct { // bpf_map_info, up to what is asked for
+	var info struct { // bpf_map_info, up to the fields that are needed
 		_          [64]byte
 		btf        uint32
 		key, value uint32

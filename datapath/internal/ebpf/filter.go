@@ -14,35 +14,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterPriority is that of our cls_bpf filters: those with lower ones run first.
+// filterPriority is the priority of our cls_bpf filters; filters with lower priorities run first.
 const (
 	filterPriority = 0x4c4c
 	filterHandle   = 1
 	filterName     = "loxilight_" // and the name of the side
 	firstName      = "loxilight_first_"
-	firstPriority  = filterPriority - 1 // of one that runs before ours while we take over
+	firstPriority  = filterPriority - 1 // of the shadow program during a takeover
 )
 
-// filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels
-// before 6.6. What it is attached to is known by the name of its pin.
+// filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels before 6.6. The
+// name of its pin contains the index of its device.
 type filter struct {
 	zone   *zone
 	side   side
 	index  int
 	folder string
-	found  bool // an earlier run's filter is in place
+	found  bool // an earlier run's filter is still attached
 }
 
 func (f *filter) moved(folder string) { f.folder = folder }
 
 func (f *filter) replace() error {
 	if !f.found {
-		return nil // the device went, or somebody took it off
+		return nil // the device is gone, or another program removed the filter
 	}
 	return f.zone.nl.FilterReplace(f.entry(f.side.of(&f.zone.pair)))
 }
 
-// precede takes the place of one that an earlier run left where it ended.
+// precede attaches the shadow program, in place of any that an interrupted run left.
 func (f *filter) precede() error {
 	if !f.found {
 		return nil
@@ -55,7 +55,7 @@ func (f *filter) precede() error {
 	return f.zone.nl.FilterReplace(b)
 }
 
-// removeFirst ends what precede began, in this run or an earlier one.
+// removeFirst removes the shadow program, from this run or an earlier one.
 func (f *filter) removeFirst() error {
 	filters, err := f.list(f.side.parent)
 	for _, x := range filters {
@@ -94,7 +94,7 @@ func (f *filter) pin() string {
 	return filepath.Join(f.folder, "tc_"+f.side.name+"_"+strconv.Itoa(f.index))
 }
 
-// qdiscPin is there where the qdisc is ours.
+// qdiscPin is the path of a pin that exists only if we created the qdisc.
 func (f *filter) qdiscPin() string { return filepath.Join(f.folder, "clsact") }
 
 func (f *filter) qdisc() netlink.Qdisc {
@@ -104,7 +104,7 @@ func (f *filter) qdisc() netlink.Qdisc {
 	}
 }
 
-// attach pins the program, then adds the filter or puts the program in its place.
+// attach pins the program, then adds the filter or replaces the existing one.
 func (f *filter) attach() error {
 	program := f.side.of(&f.zone.pair)
 	if err := pinClone(program, f.pin()); err != nil {
@@ -136,7 +136,7 @@ func (f *filter) attach() error {
 	return err
 }
 
-// vacant returns an error where a stranger's filter has the place of want, which
+// vacant returns an error if another program's filter has the priority and handle of want, since it
 // would be replaced.
 func (f *filter) vacant(want *netlink.BpfFilter) error {
 	filters, err := f.list(f.side.parent)
@@ -149,8 +149,8 @@ func (f *filter) vacant(want *netlink.BpfFilter) error {
 	return err
 }
 
-// pinClone pins a clone of program, so that the program itself is free to be pinned
-// elsewhere, in place of what was pinned there.
+// pinClone pins a clone of program at path, replacing an existing pin. The program itself stays
+// free to be pinned elsewhere.
 func pinClone(program *ebpf.Program, path string) error {
 	if err := remove(path); err != nil {
 		return err
@@ -169,8 +169,8 @@ func remove(path string) error {
 	return nil
 }
 
-// list returns the filters on one side of the device; none where there is no such
-// device or qdisc.
+// list returns the filters on one side of the device; none if the device or the qdisc does not
+// exist.
 func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
 	filters, err := retry(func() ([]netlink.Filter, error) { return f.zone.nl.FilterList(device, parent) })
@@ -180,7 +180,7 @@ func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 	return filters, err
 }
 
-// mine returns our filter on its own side; nil: it is not there.
+// mine returns our filter on its own side, or nil.
 func (f *filter) mine() (*netlink.BpfFilter, error) {
 	filters, err := f.list(f.side.parent)
 	for _, x := range filters {
@@ -191,7 +191,7 @@ func (f *filter) mine() (*netlink.BpfFilter, error) {
 	return nil, err
 }
 
-// find returns our filter, or nil, and how many others there are on the device.
+// find returns our filter, or nil, and the number of other filters on the device.
 func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
 	for _, s := range sides {
 		filters, err := f.list(s.parent)
@@ -232,7 +232,7 @@ func (f *filter) attached() bool {
 func (f *filter) mend() (bool, error) {
 	b, err := f.mine()
 	if b == nil || err != nil {
-		return false, nil // it is not in its place
+		return false, nil // the filter is not attached
 	}
 	if _, err := os.Stat(f.pin()); !errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -241,8 +241,8 @@ func (f *filter) mend() (bool, error) {
 	return err == nil, err
 }
 
-// detach removes the filter, and the qdisc where it is ours and nobody else is on
-// it. Where our filter went with its qdisc, one that is there now is a stranger's.
+// detach removes the filter, and the qdisc if we created it and no other filter is on it. If our
+// filter is already gone, the current qdisc is not ours.
 func (f *filter) detach() error {
 	if err := f.removeFirst(); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (f *filter) removeQdisc() error {
 	return remove(f.qdiscPin())
 }
 
-// gone reports whether err says that what was to be removed is not there.
+// gone reports whether err means that the object to be removed does not exist.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// What a rule's record says, as RULE_F_ in types_rules.h; its action is a [datapath.FirewallAction].
+// Flags of a rule's record, RULE_F_ in types_rules.h; its action is a [datapath.FirewallAction].
 const (
 	ruleStateless = 1
 	ruleLog       = 2
@@ -28,29 +28,29 @@ const (
 
 // firewall is the table of the firewall's rules, which has one row.
 //
-// Rules have ids, by which they are counted and told: they stay the same as long as
-// there is a rule of the name, across changes and restarts.
+// Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
+// that name exists, across changes and restarts.
 type firewall struct {
 	d *DataPlane
 
 	mu     sync.Mutex
 	ids    map[datapath.RuleName]uint32
 	lastID uint32
-	named  map[string]bool // devices that rules name; nil: not known
+	named  map[string]bool // devices that rules name; nil: unknown
 
 	asked sync.RWMutex
 	byID  map[uint32]ruleInForce
 }
 
-// ruleInForce is what is told of a rule with what it decided.
+// ruleInForce is the data of a rule that is reported with its decisions.
 type ruleInForce struct {
 	name   datapath.RuleName
 	action datapath.FirewallAction
 	log    bool
 }
 
-// rule returns the rule of an id, and whether it is to log what it decides. What an
-// earlier run put in force has its name only, until it is put in force again.
+// rule returns the rule with an id, and whether its decisions are logged. A rule of an earlier run
+// has only its name until the rule set is put in force again.
 func (f *firewall) rule(id uint32) (r ruleInForce, logged bool) {
 	f.asked.RLock()
 	defer f.asked.RUnlock()
@@ -58,7 +58,7 @@ func (f *firewall) rule(id uint32) (r ruleInForce, logged bool) {
 	return r, r.log
 }
 
-// know notes what there is to tell of the rules in force.
+// know records the data of the rules in force.
 func (f *firewall) know(set *datapath.FirewallSet) {
 	f.asked.Lock()
 	defer f.asked.Unlock()
@@ -70,7 +70,7 @@ func (f *firewall) know(set *datapath.FirewallSet) {
 
 var _ datapath.RuleTable[datapath.FirewallSet] = (*firewall)(nil)
 
-// adoptRules takes over the sets of rules that an earlier run put in force.
+// adoptRules takes over the rule sets that an earlier run put in force.
 func (d *DataPlane) adoptRules() (err error) {
 	if d.images, err = newImages(d.maps); err == nil {
 		d.firewall, err = adoptFirewall(d)
@@ -78,7 +78,7 @@ func (d *DataPlane) adoptRules() (err error) {
 	return err
 }
 
-// adoptFirewall takes over the ids that an earlier run gave.
+// adoptFirewall takes over the ids that an earlier run assigned.
 func adoptFirewall(d *DataPlane) (*firewall, error) {
 	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce)}
 	err := batches(d.maps[kernelMapLlRuleName], func(ids []uint32, names []kernelRuleName) error {
@@ -111,7 +111,7 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 	f.d.log.Debug("rules compiled", "rules", len(rules), "bytes", len(image.Bytes()), "took", time.Since(begin))
 	gone := func(name datapath.RuleName) bool { _, ok := set.Rules[name]; return !ok }
 	if err := f.enter(set.Rules); errors.Is(err, unix.E2BIG) {
-		// Those that go make room; they are in force for a moment without being counted.
+		// The deleted rules make room; they are in force for a moment longer without being counted.
 		err = errors.Join(f.remove(gone), f.enter(set.Rules))
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 	return f.remove(gone)
 }
 
-// order returns the rules in the order in which they are asked, with an id each.
+// order returns the rules in the order in which they are evaluated, each with its id.
 func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 	var rules []classify.Rule
 	for i := range set.Exempt {
@@ -164,7 +164,7 @@ func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 // ruleNameMax is RULE_NAME_MAX.
 const ruleNameMax = len(kernelRuleName{}.Name)
 
-// enter makes the entries of rules that have none, for their names and counters.
+// enter creates the missing names and counters of rules.
 func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
 	known := make(map[uint32]bool, len(f.ids))
 	err := batches(f.d.maps[kernelMapLlRuleName], func(ids []uint32, _ []kernelRuleName) error {
@@ -187,7 +187,7 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		if err := putPatiently(f.d.maps[kernelMapLlRuleHits], id, none); err != nil {
 			return fmt.Errorf("counters of rule %s: %w", name, err)
 		}
-		// Last: what has a name has counters.
+		// Last, so that each rule with a name has counters.
 		if err := putPatiently(f.d.maps[kernelMapLlRuleName], id, &k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
@@ -195,8 +195,8 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	return nil
 }
 
-// publish puts an image in force, then has connections that were allowed by another
-// one asked about again.
+// publish puts a compiled rule set in force, then has connections that an earlier one allowed
+// evaluated again.
 func (f *firewall) publish(image *classify.Image) error {
 	changed, err := f.d.images.publish(rulesFirewall, image)
 	if changed {
@@ -208,7 +208,7 @@ func (f *firewall) publish(image *classify.Image) error {
 	return f.d.images.settle(rulesFirewall)
 }
 
-// remove forgets rules that are not in force.
+// remove deletes the entries of rules that are not in force.
 func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 	for name, id := range f.ids {
 		if !gone(name) {
@@ -256,7 +256,7 @@ func (f *firewall) Verify(context.Context, datapath.SetName) (bool, error) {
 	return f.d.images.verify(rulesFirewall)
 }
 
-// counters returns what a rule decided; false: there is none of that name.
+// counters returns the counters of a rule; false: no rule has that name.
 func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, found bool, err error) {
 	f.mu.Lock()
 	id, ok := f.ids[name]
@@ -289,8 +289,8 @@ func devicesOf(set *datapath.FirewallSet) map[string]bool {
 	return named
 }
 
-// devicesChanged has connections asked about again where a device has another index
-// now, or is gone, that a rule names: the rules themselves know devices by their names.
+// devicesChanged has connections evaluated again if a device that a rule names has a new ifindex or
+// is gone: the rules themselves hold names of devices.
 func (f *firewall) devicesChanged(names []string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -303,7 +303,7 @@ func (f *firewall) devicesChanged(names []string) error {
 	return f.d.raiseEpoch()
 }
 
-// raiseEpoch makes all connections be asked about again that were allowed before.
+// raiseEpoch has all existing connections evaluated again.
 func (d *DataPlane) raiseEpoch() error {
 	d.epochMu.Lock()
 	defer d.epochMu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen has handle take what a socket receives, until v.done, and then closes it. lost is
-// called where messages were lost. about names what is listened to in errors.
+// listen calls handle with the messages that a socket receives, until v.done, and then closes the
+// socket. lost is called if messages were lost. about names the subject in errors.
 func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
 	v.wg.Go(func() {
 		<-v.done
@@ -49,13 +49,12 @@ func follow[T any](v *devices, updates <-chan T, handle func(T)) {
 	v.unheard()
 }
 
-// followRest is for how many times as long as it took nothing is looked at again: where
-// there are hundreds of devices, and more come all the time, that would be all that is done.
+// followRest limits rescans: after each the pause is this many times as long as the rescan took.
+// Otherwise a node with hundreds of devices, and new ones all the time, would do nothing else.
 const followRest = 3
 
-// followAll has handle look at what there is after updates, until they end. What has piled
-// up while it did, and while it rests, is handled as one: a device that comes makes half a
-// dozen.
+// followAll calls handle after updates, until they end. Updates that arrive while handle runs, and
+// during the pause after it, are handled together: a new device causes half a dozen.
 func followAll[T any](v *devices, updates <-chan T, handle func()) {
 	defer v.wg.Done()
 	rest := time.NewTimer(0)
@@ -82,27 +81,26 @@ func followAll[T any](v *devices, updates <-chan T, handle func()) {
 	}
 }
 
-// unheard notes that a subscription has ended.
+// unheard records that a subscription has ended.
 func (v *devices) unheard() {
 	select {
 	case <-v.done:
 	default:
-		// The library ends a subscription with the first message that did not fit.
+		// The library ends a subscription at the first receive buffer overflow.
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.stale, v.deaf = true, true
 	}
 }
 
-// lost notes that messages were lost; maintain makes up for them.
+// lost records that messages were lost; maintain then reads the current state.
 func (v *devices) lost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.stale = true
 }
 
-// maintain listens and scans again where messages were lost, and scans from time to
-// time.
+// maintain subscribes and scans again if messages were lost, and scans periodically.
 func (v *devices) maintain() error {
 	v.mu.Lock()
 	stale, deaf, due := v.stale, v.deaf, time.Since(v.scanned) > rescanInterval
@@ -126,13 +124,13 @@ func (v *devices) maintain() error {
 	return v.scan()
 }
 
-// listenAgain ends what is left of the subscriptions, and begins anew.
+// listenAgain ends the remaining subscriptions and subscribes again.
 func (v *devices) listenAgain() error {
 	close(v.done)
 	v.wg.Wait()
 	v.done = make(chan struct{})
 	if err := v.subscribe(); err != nil {
-		v.done = make(chan struct{}) // which subscribe has closed
+		v.done = make(chan struct{}) // subscribe has closed the old one
 		return err
 	}
 	v.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Of linux/netconf.h; the library does not have them.
+// From linux/netconf.h; the library does not define them.
 const (
 	netconfIfindex    = 1
 	netconfForwarding = 2
@@ -34,8 +34,8 @@ func linkState(a *netlink.LinkAttrs) datapath.LinkState {
 	return datapath.LinkUp
 }
 
-// Forwarding implements [datapath.Telemetry]. Where the kernel does not answer, forwarding
-// counts as on: a wrong warning would be worse than none.
+// Forwarding implements [datapath.Telemetry]. If the kernel does not answer, forwarding counts as
+// on: a false warning would be worse than none.
 func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
 	z, err := t.d.zone(t.d.zoneOf(inSwitch))
@@ -53,8 +53,8 @@ func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	return f
 }
 
-// notForwarding returns whether the namespace forwards packets of a family, and the names of
-// devices that do not although it does, in order.
+// notForwarding returns whether the namespace forwards packets of a family, and the sorted names of
+// devices that do not forward although the namespace does.
 func (z *zone) notForwarding(family uint8) (all bool, off []string, err error) {
 	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -90,7 +90,7 @@ func (z *zone) notForwarding(family uint8) (all bool, off []string, err error) {
 	return all, off, nil
 }
 
-// netconf reads one message of a listing.
+// netconf parses one message of a listing.
 func netconf(m []byte) (index int, forwards bool, err error) {
 	const header = 4
 	if len(m) < header {
@@ -146,7 +146,7 @@ func (t *telemetry) HopTo(addr netip.Addr, inSwitch, ask bool) (h datapath.HopSt
 	}
 	h.Resolved, h.Failed = z.devices.neighbourState(neighbour{a.Index, h.Neighbour})
 	if ask {
-		// The next look sees what becomes of it.
+		// A later call returns the result.
 		_ = z.nl.NeighSet(&netlink.Neigh{LinkIndex: a.Index, IP: h.Neighbour.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE})
 	}
 	return h
@@ -159,8 +159,8 @@ func (v *devices) byIndex(index int) netlink.Link {
 	return v.links[index]
 }
 
-// neighbourState reports whether the link-layer address of a neighbour is known, and whether
-// the kernel has given up asking for it.
+// neighbourState reports whether the link-layer address of a neighbour is known, and whether the
+// kernel has given up resolving it.
 func (v *devices) neighbourState(n neighbour) (resolved, failed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -168,7 +168,7 @@ func (v *devices) neighbourState(n neighbour) (resolved, failed bool) {
 	return resolved, v.failed[n]
 }
 
-// noteFailed notes whether the kernel has given up asking for a neighbour. v.mu is held.
+// noteFailed records whether the kernel has given up resolving a neighbour. v.mu is held.
 func (v *devices) noteFailed(n neighbour, u *netlink.NeighUpdate) {
 	if u.Type != unix.RTM_DELNEIGH && u.State&unix.NUD_FAILED != 0 {
 		v.failed[n] = true

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// writeFrontends makes the frontends point to what was written before them.
+// writeFrontends makes the frontends point to the tables that were written before them.
 func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernelService
 	for f := range entries {
@@ -41,7 +41,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 		}
 		key := serviceKeyOf(f)
 		if err := s.d.maps[kernelMapLlService].Update(&key, &entries[fam], ebpf.UpdateAny); err != nil {
-			v.suspect = true // some point here, some there: write all the next time
+			v.suspect = true // frontends are inconsistent: all is written the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
 		}
 		s.takes(v, f)
@@ -53,14 +53,14 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 	return nil
 }
 
-// gives reports whether v has a frontend to give up that nobody else has by now.
+// gives reports whether v has a frontend to give up that no other service has taken.
 func (s *services) gives(v *service, value *datapath.Service) bool {
 	return slices.ContainsFunc(v.frontends, func(f datapath.Frontend) bool {
 		return s.owner[f] == v && !slices.Contains(value.Frontends, f)
 	})
 }
 
-// giveUp removes the frontends that the service has no more.
+// giveUp removes the frontends that the service no longer has.
 func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
 	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
 		if slices.Contains(value.Frontends, f) {
@@ -73,7 +73,7 @@ func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
 	return err
 }
 
-// deleteFrontend removes f unless another service has it by now.
+// deleteFrontend removes f unless another service has taken it.
 func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
 	if s.owner[f] != v {
 		return nil

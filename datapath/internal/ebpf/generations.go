@@ -16,15 +16,14 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// A map is pinned under its name. While its entries move to one of another layout
-// or size, that one is pinned beside it, under the name and the number of its
-// generation: programs of before use the one, programs of this run the other. When
-// all of them are this run's, the new one is renamed to the name alone. A run that
-// ends meanwhile leaves more than one, and the next, of whatever version, goes on
-// with the one that suits it.
+// A map is pinned under its name. While its entries move to a map of another layout or size, the
+// new map is pinned beside it, under the name and its generation number: earlier programs use the
+// old map, programs of this run the new one. When all programs are this run's, the new map is
+// renamed to the plain name. A run that is interrupted leaves more than one map, and the next run,
+// of any version, continues with the newest that suits it.
 const generationMark = "__"
 
-// generation is one of the maps pinned for a name, and how it compares.
+// generation is one of the maps pinned for a name, with its comparison.
 type generation struct {
 	path   string
 	number int
@@ -32,7 +31,7 @@ type generation struct {
 	comparison
 }
 
-// generations are those of one name, the newest first.
+// generations are the generations of one name, the newest first.
 type generations []generation
 
 func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error) {
@@ -60,7 +59,7 @@ func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error
 	return all, nil
 }
 
-// splitGeneration takes the name of a pin apart.
+// splitGeneration splits the name of a pin into map name and generation number.
 func splitGeneration(pin string) (name string, number int, ok bool) {
 	name, suffix, marked := strings.Cut(pin, generationMark)
 	if !marked {
@@ -72,12 +71,12 @@ func splitGeneration(pin string) (name string, number int, ok bool) {
 
 func (all generations) close() {
 	for _, g := range all {
-		g.m.Close() // harmless: a file descriptor
+		g.m.Close() // only closes a file descriptor
 	}
 }
 
-// choose returns which generation this run can go on with, the newest that is as
-// it is to be, or -1; and what becomes of the name as a whole.
+// choose returns the newest generation that this run can continue with, or -1; and the comparison
+// for the name as a whole.
 func (all generations) choose() (int, comparison) {
 	if i := slices.IndexFunc(all, func(g generation) bool { return g.shortage != nil }); i >= 0 {
 		return -1, all[i].comparison

@@ -15,16 +15,16 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// What the headers define as numbers only.
+// Constants that the headers define with #define only.
 const (
 	guardedWords   = 1024 // GUARDED_WORDS
 	guardOpen      = 0x1  // GUARD_F_OPEN
 	stationGuarded = 0x1  // STATION_F_GUARDED
 )
 
-// guards keeps what may come in by the devices of endpoints: ll_guard and ll_guarded. A
-// device is closed before programs are attached to it, then opened; what is left of it goes
-// after they are taken off.
+// guards keeps the source guards of endpoints' devices: ll_guard and ll_guarded. A device is closed
+// before programs are attached to it, then opened; its entries are removed after the programs are
+// detached.
 type guards struct {
 	d    *DataPlane
 	bits *ebpf.Map
@@ -41,7 +41,7 @@ type guardedDevice struct {
 	index int
 }
 
-// word is where in ll_guarded the bit of a device is.
+// word returns the position of a device's bit in ll_guarded.
 func (v guardedDevice) word() (at uint32, bit uint64) {
 	low := uint32(v.index & 0xffff)
 	return uint32(v.zone)*guardedWords + low>>6, 1 << (low & 63)
@@ -55,7 +55,7 @@ func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
 	return k
 }
 
-// newGuards takes over what an earlier run wrote.
+// newGuards takes over the guards that an earlier run wrote.
 func newGuards(d *DataPlane) *guards {
 	g := &guards{
 		d: d, bits: d.maps[kernelMapLlGuarded], used: d.maps[kernelMapLlPortUsed],
@@ -106,7 +106,7 @@ func (g *guards) drop(v guardedDevice, a netip.Addr) error {
 	return nil
 }
 
-// setBit sets or clears the bit of a device in one of the two arrays, and reports what it was.
+// setBit sets or clears the bit of a device in one of the two arrays, and returns its old value.
 func setBit(m *ebpf.Map, v guardedDevice, on bool) (was bool, err error) {
 	at, bit := v.word()
 	var word uint64
@@ -124,8 +124,8 @@ func setBit(m *ebpf.Map, v guardedDevice, on bool) (was bool, err error) {
 	return was, nil
 }
 
-// close lets nothing in by a device that programs are about to be attached to, until it is
-// opened. Connections of a device that had its index before are looked at again.
+// close blocks all packets from a device that programs are about to be attached to, until open.
+// Connections of an earlier device with the same ifindex are evaluated again.
 func (g *guards) close(v guardedDevice) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,7 +142,7 @@ func (g *guards) close(v guardedDevice) error {
 	return err
 }
 
-// clear makes sure that a device which is no endpoint's has no guard of an earlier one.
+// clear makes sure that a device that is not an endpoint's has no guard from an earlier endpoint.
 func (g *guards) clear(v guardedDevice) error {
 	if err := g.remove(v); err != nil {
 		return err
@@ -151,8 +151,8 @@ func (g *guards) clear(v guardedDevice) error {
 	return err
 }
 
-// open lets in by a device what has mac and one of addrs as source. Connections of an
-// address that it had before do not go on. It says whether it was closed, or let another MAC in.
+// open admits packets from a device whose source is mac and one of addrs. Connections of addresses
+// that it had before end. Reports whether the device was closed, or had another MAC.
 func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,7 +190,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 	return turned, err
 }
 
-// remove forgets a device that no programs are attached to any more.
+// remove deletes the entries of a device that has no programs any more.
 func (g *guards) remove(v guardedDevice) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -213,7 +213,7 @@ func (g *guards) remove(v guardedDevice) error {
 	return err
 }
 
-// keep removes the guards of all devices but these: of what went while no daemon ran.
+// keep removes the guards of all other devices: some may have gone while no daemon ran.
 func (g *guards) keep(live map[guardedDevice]bool) (err error) {
 	for _, v := range g.devices() {
 		if !live[v] {
@@ -232,7 +232,7 @@ func (g *guards) devices() (all []guardedDevice) {
 	return all
 }
 
-// mac returns the source of frames that may come in by a device; false: any.
+// mac returns the source MAC that a device must use; false: any.
 func (g *guards) mac(v guardedDevice) (mac [6]byte, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,7 +240,7 @@ func (g *guards) mac(v guardedDevice) (mac [6]byte, ok bool) {
 	return guard.Mac, ok
 }
 
-// intact reports whether the kernel has what was written of a device.
+// intact reports whether the kernel holds the entries of a device as written.
 func (g *guards) intact(v guardedDevice) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -255,7 +255,7 @@ func (g *guards) intact(v guardedDevice) (bool, error) {
 			return false, fmt.Errorf("guard: %w", err)
 		}
 		if !found || is != want {
-			delete(g.written[v], a) // to be written again
+			delete(g.written[v], a) // written again by the next update
 			return false, nil
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// takes notes that v is given frontend f: what came by it to another service is to go to v,
-// if it is UDP, whose client may never stop. The next sweep sees to that. s.mu is held.
+// takes records that frontend f now belongs to v. UDP connections by f to another service are to
+// move to v, since their clients may never stop; the next sweep ends them. s.mu is held.
 func (s *services) takes(v *service, f datapath.Frontend) {
 	before := s.owner[f]
 	s.owner[f] = v
@@ -22,20 +22,20 @@ func (s *services) takes(v *service, f datapath.Frontend) {
 	}
 }
 
-// forHandover returns the frontends whose connections a pass is to look at.
+// forHandover returns the frontends whose connections a pass has to check.
 func (s *services) forHandover() map[datapath.Frontend]uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return maps.Clone(s.taken)
 }
 
-// handedOver forgets those that sweep number pass, whole, has looked at. s.mu is held.
+// handedOver removes the frontends that sweep number pass, a whole one, has checked. s.mu is held.
 func (s *services) handedOver(pass uint64) {
 	maps.DeleteFunc(s.taken, func(_ datapath.Frontend, first uint64) bool { return pass >= first })
 }
 
-// keeps says whether connections by f to a backend of service may stay: f leads to that
-// service, or that server, still, or to nobody.
+// keeps reports whether connections by f to a backend of service may stay: f still leads to that
+// service or server, or has no owner.
 func (s *services) keeps(f datapath.Frontend, service uint32, backend datapath.BackendAddr) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -51,8 +51,8 @@ func (s *services) keeps(f datapath.Frontend, service uint32, backend datapath.B
 	return false
 }
 
-// has says whether v is the service with id service, or has a backend at that address that
-// keeps its UDP.
+// has reports whether v is the service with id service, or has a backend at addr that keeps its UDP
+// connections.
 func (s *services) has(v *service, service uint32, addr datapath.BackendAddr) bool {
 	if v.id == service {
 		return true
@@ -65,8 +65,8 @@ func (s *services) has(v *service, service uint32, addr datapath.BackendAddr) bo
 	return !dead
 }
 
-// isTaken says whether a direction is of a connection of UDP by a frontend that another
-// service has now: comes is the tuple that it comes in with, back that of the other one.
+// isTaken reports whether a direction belongs to a UDP connection by a frontend that another
+// service has now. comes is the tuple of its packets, back the tuple of the other direction.
 func (p *pass) isTaken(s *services, m *kernelCtMeta, comes, back datapath.Tuple) bool {
 	if m.Flags&ctReply != 0 {
 		comes, back = back, comes

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// followHooks signals where somebody takes a filter of ours, or the qdisc that it is on, off a
-// device: packets pass without the program from then on. The kernel tells of no other hooks.
+// followHooks signals if another program removes one of our filters, or its qdisc, from a device:
+// from then on packets bypass our program. The kernel reports this for no other kind of hook.
 func (v *devices) followHooks() error {
 	s, err := nl.SubscribeAt(v.zone.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
 	}
-	// Where this ends, verification finds the same, later.
+	// If this subscription ends, verification finds the same, later.
 	v.listen(s, "filters of devices", v.d.signal, func(messages []syscall.NetlinkMessage) {
 		for i := range messages {
 			if m := &messages[i]; m.Header.Type == unix.RTM_DELQDISC || m.Header.Type == unix.RTM_DELTFILTER {
@@ -30,8 +30,8 @@ func (v *devices) followHooks() error {
 	return nil
 }
 
-// hookWent signals where the port that a message is of lacks a program. It lacks none, or is no
-// port any more, where it was ourselves.
+// hookWent signals if the port of a message lacks a program. If we removed the hook ourselves, the
+// port lacks none, or is no port any more.
 func (v *devices) hookWent(message []byte) {
 	if len(message) < nl.SizeofTcMsg {
 		return
@@ -41,7 +41,7 @@ func (v *devices) hookWent(message []byte) {
 		return
 	}
 	p := v.d.ports
-	for !p.mu.TryRLock() { // who has it may wait for us to end
+	for !p.mu.TryRLock() { // the holder may wait for this goroutine to end
 		select {
 		case <-time.After(time.Millisecond):
 		case <-v.done:

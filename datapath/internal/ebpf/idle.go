@@ -8,30 +8,30 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// What ends connections besides the idle timeout of their service.
+// Timeouts that end connections besides the idle timeout of their service.
 var (
-	newTimeout      = ticksOf(30 * time.Second) // nothing answered
+	newTimeout      = ticksOf(30 * time.Second) // no answer
 	answeredTimeout = ticksOf(60 * time.Second) // handshake not finished
-	exchangeTimeout = ticksOf(30 * time.Second) // UDP: one question and its answers, no stream
+	exchangeTimeout = ticksOf(30 * time.Second) // UDP: one request and its answers, no stream
 	finTimeout      = ticksOf(120 * time.Second)
-	finLongest      = ticksOf(time.Hour) // of a service: its server may answer at length to who has closed
+	finLongest      = ticksOf(time.Hour) // maximum for a service; its server may send on after FIN
 	timeWaitTimeout = ticksOf(60 * time.Second)
 	closedTimeout   = ticksOf(10 * time.Second)
 	echoTimeout     = ticksOf(60 * time.Second) // ICMP (RFC 5508, section 3.2)
 )
 
-// plainIdle is after how long connections end that are no service's: RFC 5382, section
-// 5, for TCP, and RFC 4787, section 4.3, for UDP.
+// plainIdle is the idle timeout of connections without a service: RFC 5382, section 5, for TCP, and
+// RFC 4787, section 4.3, for UDP.
 var plainIdle = idleTicks{
 	tcp: ticksOf(2*time.Hour + 4*time.Minute), udp: ticksOf(5 * time.Minute), sctp: ticksOf(2*time.Hour + 4*time.Minute),
 }
 
-// idleTimeouts are those of the services, by id.
+// idleTimeouts are the timeouts of the services, by id.
 type idleTimeouts map[uint32]idleTicks
 
 type idleTicks struct{ tcp, udp, sctp uint32 }
 
-// of returns the one of a protocol.
+// of returns the timeout of a protocol.
 func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	switch protocol {
 	case datapath.ICMP, datapath.ICMPv6:
@@ -45,8 +45,8 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
-// idleFor returns after how many idle ticks a connection ends; 0: never, it is not
-// known yet what its service wants.
+// idleFor returns the idle ticks after which a connection ends; 0: never, since its service is not
+// configured yet in this run.
 func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	if m.NatId != 0 && m.ServiceId == 0 {
 		if t := translatedIdle(kernelCtState(m.State), datapath.Protocol(proto)); t != 0 {
@@ -58,7 +58,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 		return newTimeout
 	case kernelCtStateCT_ANSWERED:
 		if datapath.Protocol(proto) == datapath.UDP {
-			if t, ok := idle[m.ServiceId]; ok { // 0: not known yet
+			if t, ok := idle[m.ServiceId]; ok { // 0: unknown
 				return min(exchangeTimeout, t.udp)
 			}
 			return closedTimeout
@@ -76,7 +76,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	}
 	t, ok := idle[m.ServiceId]
 	if !ok {
-		return closedTimeout // of a service that is gone
+		return closedTimeout // its service was deleted
 	}
 	return t.of(datapath.Protocol(proto))
 }

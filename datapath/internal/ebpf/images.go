@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// imageSizes are the maps of images, the smallest first, and how large one of theirs
-// may be. Places in this list, from 1 on, are rules.image.
+// imageSizes lists the maps of compiled rule sets, the smallest first, with the size of their
+// entries. rules.image is an index into this list, counted from 1.
 var imageSizes = []struct {
 	name string
 	size int
@@ -40,14 +40,13 @@ const (
 	ruleSetMax
 )
 
-// images are the sets of rules that are in force, each as an image. Safe for
-// concurrent use.
+// images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.
 type images struct {
 	maps  map[string]*ebpf.Map
-	inner map[string]*ebpf.MapSpec // of what is in the maps of images
+	inner map[string]*ebpf.MapSpec // specs of the inner maps
 
 	mu  sync.Mutex
-	ids [ruleSetMax]ebpf.MapID // of the images that were published
+	ids [ruleSetMax]ebpf.MapID // of the published images
 }
 
 func newImages(maps map[string]*ebpf.Map) (*images, error) {
@@ -62,8 +61,8 @@ func newImages(maps map[string]*ebpf.Map) (*images, error) {
 	return m, nil
 }
 
-// publish puts an image in force for a set, at once; nil: the set has no rules. It
-// returns whether anything was changed, now or before settle was called last.
+// publish atomically puts an image in force for a set; nil: the set has no rules. It returns
+// whether anything has changed since settle was last called.
 func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,15 +87,15 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 			return false, err
 		}
 	}
-	// Until here a program finds the old image, from here on the new one. Where they
-	// are in the same map, that was a moment ago.
+	// Up to here programs use the old image, from here on the new one. If both are in the same map,
+	// insert has already replaced it.
 	if err := step("publish image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), entry) }); err != nil {
 		return true, err
 	}
 	return true, m.removeOthers(set, entry.Image)
 }
 
-// entryOf returns what is to be told of an image.
+// entryOf returns the ll_rules entry of an image.
 func entryOf(image *classify.Image) (entry kernelRules) {
 	if image == nil {
 		return entry
@@ -115,7 +114,7 @@ func entryOf(image *classify.Image) (entry kernelRules) {
 	return entry
 }
 
-// same reports whether an image is in force already, and takes it for published then.
+// same reports whether an image is already in force; if so, it counts as published.
 func (m *images) same(set ruleSet, now, entry kernelRules, image *classify.Image) (bool, error) {
 	now.Flags &^= rulesPending
 	if now != entry || image == nil {
@@ -128,8 +127,8 @@ func (m *images) same(set ruleSet, now, entry kernelRules, image *classify.Image
 	return true, m.remember(set, now.Image)
 }
 
-// prepare has programs find out, while the old image is in force, what the new one asks,
-// and a run that begins after this one was killed that it may have changed.
+// prepare makes programs look up, while the old image is in force, what the new one needs. The
+// entry also shows a run that starts after this one was killed that the rules may have changed.
 func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
 	if now.Image == 0 || flags&^now.Flags == 0 {
 		return nil
@@ -138,7 +137,7 @@ func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
 	return step("prepare image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), now) })
 }
 
-// settle notes that all has been done that a changed set asks for.
+// settle records that all consequences of a changed set are done.
 func (m *images) settle(set ruleSet) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +153,7 @@ func (m *images) read(set ruleSet) (r kernelRules, err error) {
 	return r, m.maps[kernelMapLlRules].Lookup(uint32(set), &r)
 }
 
-// insert makes a map of an image, and puts it where programs look.
+// insert creates a map for an image, and puts it into the outer map that programs use.
 func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error {
 	name := imageSizes[which-1].name
 	inner, err := ebpf.NewMap(m.inner[name])
@@ -162,7 +161,7 @@ func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error 
 		return fmt.Errorf("no memory for the %d KiB of an image of rules; "+
 			"allow more (MemoryMax of the unit counts maps), or use fewer rules and addresses: %w", m.inner[name].ValueSize>>10, err)
 	}
-	defer inner.Close() // the map that it is put into holds it
+	defer inner.Close() // the outer map holds it
 	err = mapped(inner, unix.PROT_READ|unix.PROT_WRITE, func(b []byte) error {
 		copy(b, image.Bytes())
 		return nil
@@ -181,7 +180,7 @@ func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error 
 	return nil
 }
 
-// mapped lets f read or write the value of an array that has but one.
+// mapped calls f with the memory of an array's only value, to read or write it.
 func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
 	b, err := unix.Mmap(m.FD(), 0, int(m.ValueSize()), access, unix.MAP_SHARED)
 	if err != nil {
@@ -190,8 +189,8 @@ func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
 	return errors.Join(f(b), unix.Munmap(b))
 }
 
-// removeOthers removes the images of a set that are not in force, after the last
-// program that may be reading one has ended.
+// removeOthers removes the images of a set that are not in force, after waiting for programs that
+// may be reading one.
 func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
 	synchronized := false
 	for i, s := range imageSizes {
@@ -211,8 +210,8 @@ func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
 	return err
 }
 
-// inForce returns a copy of the image that programs use for a set; nil: there is none,
-// or none that can be read.
+// inForce returns a copy of the image that programs use for a set; nil if none exists or it cannot
+// be read.
 func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
 	now, err := m.read(set)
 	if err != nil || now.Image == 0 || int(now.Image) > len(imageSizes) {
@@ -234,7 +233,7 @@ func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
 	return image, err
 }
 
-// remember notes the image in force as the one that was published.
+// remember records the image in force as the published one.
 func (m *images) remember(set ruleSet, which uint32) error {
 	return m.maps[imageSizes[which-1].name].Lookup(uint32(set), &m.ids[set])
 }

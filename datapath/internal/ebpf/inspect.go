@@ -21,34 +21,34 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
-// inspector looks at what is in the kernel, and changes nothing.
+// inspector reads the state of the kernel and changes nothing.
 type inspector struct {
 	datapath.InspectOptions
 	out   *datapath.Inspection
-	zones [2]*zone // nil: not there
-	// links are the pinned ones, filters what pins say of cls_bpf ones.
+	zones [2]*zone // nil: does not exist
+	// links are the pinned links, filters the cls_bpf filters that pins name.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
 	inXDP   map[xdpKey]bool
-	maps    map[ebpf.MapID]bool // pinned ones
+	maps    map[ebpf.MapID]bool // pinned maps
 }
 
-// filterKey is a place for one filter of ours.
+// filterKey identifies the place of one of our filters.
 type filterKey struct {
 	zone   uint8
 	index  int
 	parent uint32
 }
 
-// xdpKey is a program in XDP of a device.
+// xdpKey identifies a program in XDP of a device.
 type xdpKey struct {
 	zone    uint8
 	index   int
 	program uint32
 }
 
-// Inspect says what is pinned and attached, and what others have on the hooks of
-// the same devices. What could not be looked at is in Unseen.
+// Inspect returns our pins and attached programs, and other programs on the hooks of the same
+// devices. Parts that could not be read are in Unseen.
 func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 	x := &inspector{
 		InspectOptions: o,
@@ -93,7 +93,7 @@ func (x *inspector) openZones() (err error) {
 	return nil
 }
 
-// close lets go of the namespaces. What Remove needs it opens again.
+// close closes the namespaces. Remove opens them again if it needs them.
 func (x *inspector) close() {
 	for _, z := range x.zones {
 		if z != nil {
@@ -104,7 +104,7 @@ func (x *inspector) close() {
 
 func (x *inspector) unseen(what string, err error) { x.out.Unseen[what] = err.Error() }
 
-// pins looks through the folders of all layouts.
+// pins reads the folders of all layouts.
 func (x *inspector) pins() {
 	if !onBPFFS(x.PinDir) {
 		return
@@ -156,8 +156,8 @@ func (x *inspector) layout(dir string) {
 	x.out.Layouts = append(x.out.Layouts, l)
 }
 
-// wantedIn returns the maps that a folder should have, where a daemon of this
-// version, or of one with the same maps, made it.
+// wantedIn returns the maps that a folder should have if a daemon of this version, or of one with
+// the same maps, made it.
 func (x *inspector) wantedIn(l *datapath.InspectedLayout) map[string]*ebpf.MapSpec {
 	spec, err := loadKernel()
 	if err != nil || !l.Current {
@@ -201,8 +201,7 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted m
 	}
 }
 
-// portFolders looks at the folders of the ports of a zone, and returns how many
-// there are.
+// portFolders reads the folders of the ports of a zone, and returns their number.
 func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	folders, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -287,7 +286,7 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 	}
 }
 
-// pinnedLink reads a link into h, and returns the index of its device; 0: it is severed.
+// pinnedLink reads a link into h, and returns the ifindex of its device; 0: the link is severed.
 func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int, err error) {
 	l, err := link.LoadPinnedLink(pin, nil) // the kernel knows no read-only links
 	if err != nil {
@@ -304,7 +303,7 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 	return index, nil
 }
 
-// removePort removes the folder of a port whose device went, if it still has gone.
+// removePort removes the folder of a port whose device is gone, if it is still gone.
 func (x *inspector) removePort(id uint8, path string) error {
 	name := ""
 	if id == zoneSwitch {
@@ -317,7 +316,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 	if err != nil {
 		return err
 	}
-	defer z.Close() // only asked
+	defer z.Close() // only read from
 	now := &inspector{InspectOptions: x.InspectOptions, out: &datapath.Inspection{Unseen: map[string]string{}}, links: map[link.ID]bool{}, filters: map[filterKey]bool{}}
 	now.zones[id] = z
 	p := datapath.InspectedPort{Path: path}
@@ -333,7 +332,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 	return os.RemoveAll(path)
 }
 
-// route looks up the way to an address, in the host's namespace first.
+// route looks up the route to an address, in the host's namespace first.
 func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
 	for _, z := range x.zones {
 		if z == nil {

@@ -21,8 +21,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// devices looks at the hooks of the devices of a zone that ours is attached to, or
-// is to be.
+// devices reads the hooks of the devices of a zone that have our programs, or should have them.
 func (x *inspector) devices(id uint8, z *zone) {
 	wanted := make(map[string]bool)
 	for _, p := range x.Ports {
@@ -56,7 +55,7 @@ func (x *inspector) zoneOf(p datapath.Port) uint8 {
 	return zoneHost
 }
 
-// missingDevices adds those that are wanted and not there.
+// missingDevices adds the wanted devices that do not exist.
 func (x *inspector) missingDevices() {
 	for _, p := range x.Ports {
 		inSwitch := x.zoneOf(p) == zoneSwitch
@@ -94,7 +93,7 @@ func (x *inspector) device(id uint8, z *zone, l netlink.Link) datapath.Inspected
 	return d
 }
 
-// tcxChain returns the tcx programs on one side of a device, in their order.
+// tcxChain returns the tcx programs on one side of a device, in order.
 func (x *inspector) tcxChain(z *zone, a *netlink.LinkAttrs, s side) (chain []datapath.ChainProgram) {
 	err := z.do(func() error {
 		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.attach})
@@ -119,11 +118,11 @@ func (x *inspector) tcxChain(z *zone, a *netlink.LinkAttrs, s side) (chain []dat
 	return chain
 }
 
-// filterChain returns the filters on one side of a device, in their order.
+// filterChain returns the filters on one side of a device, in order.
 func (x *inspector) filterChain(id uint8, z *zone, l netlink.Link, s side) (chain []datapath.ChainProgram) {
 	filters, err := retry(func() ([]netlink.Filter, error) { return z.nl.FilterList(l, s.parent) })
 	if err != nil {
-		return nil // there is no clsact
+		return nil // no clsact
 	}
 	for _, f := range filters {
 		a := f.Attrs()
@@ -150,12 +149,11 @@ func programNameOf(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// strayFilters looks on all devices of a zone for filters that are called as ours
-// and that no pin knows.
+// strayFilters looks on all devices of a zone for filters with our name but without a pin.
 func (x *inspector) strayFilters(id uint8, z *zone) {
 	links, err := linkAttrs(z)
 	if err != nil {
-		return // said by devices
+		return // reported by devices
 	}
 	for _, l := range links {
 		for _, s := range sides {
@@ -176,8 +174,8 @@ func (x *inspector) strayFilters(id uint8, z *zone) {
 	}
 }
 
-// holder says who else uses the maps of a program: it is ours if its maps are
-// pinned where ours are.
+// holder names the other user of a program's maps; "" if the program is ours, that is if its maps
+// are pinned in our folder.
 func (x *inspector) holder(id ebpf.ProgramID) string {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -189,7 +187,7 @@ func (x *inspector) holder(id ebpf.ProgramID) string {
 		return "unknown: " + err.Error()
 	}
 	used := make(map[ebpf.MapID]bool)
-	ids, _ := info.MapIDs() // the kernels that are not too old tell
+	ids, _ := info.MapIDs() // older kernels return none
 	for _, id := range ids {
 		if x.maps[id] {
 			return ""
@@ -202,7 +200,7 @@ func (x *inspector) holder(id ebpf.ProgramID) string {
 	return processWith(used)
 }
 
-// otherPins returns a folder of pins that has one of the maps.
+// otherPins returns a folder of pins that contains one of the maps.
 func otherPins(used map[ebpf.MapID]bool) string {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -214,7 +212,7 @@ func otherPins(used map[ebpf.MapID]bool) string {
 			continue
 		}
 		for _, pattern := range []string{"layout-*/ll_*", "*/layout-*/ll_*"} {
-			pins, _ := filepath.Glob(filepath.Join(f[1], pattern)) // the pattern is sound
+			pins, _ := filepath.Glob(filepath.Join(f[1], pattern)) // the pattern is valid
 			for _, pin := range pins {
 				if id, ok := pinnedID(pin); ok && used[id] {
 					return filepath.Dir(pin)
@@ -238,9 +236,9 @@ func pinnedID(pin string) (ebpf.MapID, bool) {
 	return info.ID()
 }
 
-// processWith returns a process that has one of the maps open, by /proc.
+// processWith returns a process that has one of the maps open, from /proc.
 func processWith(used map[ebpf.MapID]bool) string {
-	infos, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*") // the pattern is sound
+	infos, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*") // the pattern is valid
 	for _, path := range infos {
 		if id, ok := mapOfDescriptor(path); ok && used[id] {
 			return "process " + strings.Split(path, "/")[2]
@@ -249,11 +247,11 @@ func processWith(used map[ebpf.MapID]bool) string {
 	return ""
 }
 
-// mapOfDescriptor returns the map that the file descriptor is of whose fdinfo is at path.
+// mapOfDescriptor returns the map of a file descriptor, given the path of its fdinfo.
 func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return 0, false // it went
+		return 0, false // closed meanwhile
 	}
 	for line := range strings.Lines(string(text)) {
 		var id uint32
@@ -264,7 +262,7 @@ func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 	return 0, false
 }
 
-// removeFilter removes a filter, if it is still the one that was looked at.
+// removeFilter removes a filter, if it is still the same one.
 func (x *inspector) removeFilter(id uint8, s side, index, program int) error {
 	name := ""
 	if id == zoneSwitch {
@@ -274,7 +272,7 @@ func (x *inspector) removeFilter(id uint8, s side, index, program int) error {
 	if err != nil {
 		return err
 	}
-	defer z.Close() // nothing of it is unwritten
+	defer z.Close() // nothing to flush
 	b, _, err := (&filter{zone: z, side: s, index: index}).find()
 	if b == nil || err != nil {
 		return err

@@ -24,8 +24,8 @@ const (
 	zoneSwitch = 1
 )
 
-// zone is one network namespace that the data plane works in: connections,
-// devices and next hops of one are not those of the other.
+// zone is one network namespace that the data plane works in. Connections, devices and next hops
+// belong to one zone each.
 type zone struct {
 	id   uint8
 	name string
@@ -33,13 +33,13 @@ type zone struct {
 	own  bool // the namespace of the daemon itself
 	nl   *netlink.Handle
 	pair
-	first   pair // loaded where programs take over from others; see takeover.go
+	first   pair // loaded while programs take over from an earlier run's; see takeover.go
 	maps    map[string]*ebpf.Map
 	devices *devices
 	rules   *rules
 }
 
-// pair is the programs of both hooks.
+// pair holds the programs of both hooks.
 type pair struct{ ingress, egress *ebpf.Program }
 
 func (p *pair) Close() (err error) {
@@ -51,8 +51,8 @@ func (p *pair) Close() (err error) {
 	return err
 }
 
-// openZone opens the namespace called name, or the daemon's own where it is empty.
-// It wraps [datapath.ErrAbsent] where there is none.
+// openZone opens the namespace called name, or the daemon's own if name is empty. The error wraps
+// [datapath.ErrAbsent] if the namespace does not exist.
 func openZone(id uint8, name string) (_ *zone, err error) {
 	z := &zone{id: id, name: name, own: name == "", ns: -1}
 	if z.own {
@@ -72,8 +72,8 @@ func openZone(id uint8, name string) (_ *zone, err error) {
 	return z, nil
 }
 
-// current says whether the namespace is still the one of its name: somebody may have
-// deleted it, and somebody made another.
+// current reports whether the name still refers to this namespace; it may have been deleted, and
+// created again.
 func (z *zone) current() bool {
 	if z.own {
 		return true
@@ -86,10 +86,10 @@ func (z *zone) current() bool {
 	return named.Equal(z.ns)
 }
 
-// renewSwitch lets go of the switch's namespace where it has lost its name: it would
-// live on as long as we hold it. Its ports are attached anew when there is another.
+// renewSwitch closes the switch's namespace if its name is gone or refers to another one: an open
+// handle would keep the namespace alive. Its ports are attached again when a new one exists.
 func (d *DataPlane) renewSwitch() error {
-	// Nobody works on ports meanwhile: what is closed must not be used.
+	// Locked so that no port operation uses the zone after it is closed.
 	d.ports.mu.Lock()
 	defer d.ports.mu.Unlock()
 	d.zonesMu.Lock()
@@ -121,15 +121,14 @@ func (z *zone) Close() error {
 	return errors.Join(err, z.ns.Close())
 }
 
-// label is what the zone is called in the API.
+// label returns the name of the zone in the API.
 func (z *zone) label() string { return [...]string{zoneHost: "host", zoneSwitch: "switch"}[z.id] }
 
 // do calls f on a thread that is in the zone's namespace.
 func (z *zone) do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Not unlocked: the thread ends with the goroutine, and nobody gets
-		// one that is in the wrong namespace.
+		// Never unlocked: the thread is in the wrong namespace, so it must end with the goroutine.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(z.ns), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter namespace: %w", err)
@@ -140,13 +139,13 @@ func (z *zone) do(f func() error) error {
 	return <-done
 }
 
-// load loads the programs of the zone on top of maps.
+// load loads the programs of the zone with these maps.
 func (z *zone) load(maps map[string]*ebpf.Map) error {
 	z.maps = maps
 	return z.pair.load(z.id, false, maps)
 }
 
-// loadFirst loads those that run before an earlier run's.
+// loadFirst loads the programs that run before an earlier run's.
 func (z *zone) loadFirst(maps map[string]*ebpf.Map) error {
 	if z.first.ingress != nil {
 		return nil
@@ -165,7 +164,7 @@ func (p *pair) load(id uint8, first bool, maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// copyOf is a program with its constants.
+// copyOf identifies a program and its constants.
 type copyOf struct {
 	load  func() (*ebpf.CollectionSpec, error)
 	name  string
@@ -173,8 +172,8 @@ type copyOf struct {
 	first bool // config_first
 }
 
-// loadProgram loads a program, or takes the one of an earlier run, where it is the same; log
-// asks for what the verifier says, and so for one that is loaded now.
+// loadProgram loads a program, or reuses an earlier run's identical one. A non-zero log level
+// requests the verifier's log, so the program is always loaded.
 func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
 	s, err := p.load()
 	if err != nil {
@@ -214,7 +213,7 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 	return c.DetachProgram(p.name), nil
 }
 
-// preparePinDir makes dir on a BPF file system, mounting one where there is none.
+// preparePinDir creates dir on a BPF file system, and mounts one if necessary.
 func preparePinDir(dir string) error {
 	const root = "/sys/fs/bpf"
 	parent := dir
