@@ -10,14 +10,14 @@ import (
 // BridgeName identifies a [Bridge].
 type BridgeName string
 
-// Bridge is a bridge of the kernel in the switch's network namespace. Its ports,
-// addresses and VLANs are those that are told here; what others add to it stays.
+// Bridge is a bridge of the kernel in the switch's network namespace. Its configured ports,
+// addresses and VLANs are applied; those that other programs add stay.
 type Bridge struct {
 	Device        string
 	VLANFiltering bool
 	Addresses     []netip.Prefix // of the bridge device, host bits kept
 	Ports         []BridgePort
-	Ageing        time.Duration // of learnt stations; 0: the kernel's 300 s
+	Ageing        time.Duration // of learnt MACs; 0: the kernel's 300 s
 	MTU           int           // bytes; 0: the kernel chooses
 }
 
@@ -26,7 +26,7 @@ type BridgePort struct {
 	Device   string
 	PVID     uint16      // VLAN of frames that come without a tag; 0: such frames are refused
 	VLANs    []VLANRange // tagged, in both directions
-	Untagged []VLANRange // leave without a tag; the PVID among them unless told otherwise
+	Untagged []VLANRange // leave without a tag; includes the PVID unless configured otherwise
 	Isolated bool        // exchanges no frames with other isolated ports
 }
 
@@ -55,11 +55,11 @@ type Route struct {
 	NextHops []NextHop  // of a unicast route at least one; more: ECMP
 	Metric   uint32     // 0: the kernel's default
 	Source   netip.Addr // preferred source of the node's own packets; invalid: the kernel chooses
-	MTU      uint32     // bytes; 0: that of the device
+	MTU      uint32     // bytes; 0: the MTU of the device
 }
 
-// NextHop is one way of a route. Device may be empty where Via tells it, and Via
-// invalid where what is routed is on the link.
+// NextHop is one path of a route. Device may be empty if Via determines it, and Via invalid if the
+// destination is on the link.
 type NextHop struct {
 	Via    netip.Addr
 	Device string
@@ -69,8 +69,8 @@ type NextHop struct {
 // LinkName identifies a [Link].
 type LinkName string
 
-// Link is a device that is there whoever made it, and what of it is told here: it is up,
-// and has these addresses beside those of others.
+// Link is an existing device, whoever created it, and its configured settings: it is up, and has
+// these addresses beside those of other programs.
 type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's

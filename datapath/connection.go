@@ -17,7 +17,7 @@ type Connection struct {
 	Original Tuple  // as the client sends it
 	Reply    Tuple  // as the backend answers it
 	State    string // in the words of the API: established, time-wait, unreplied, …
-	Tracked  bool   // both directions go by the short cut
+	Tracked  bool   // both directions take the fast path
 	Forth    Way    // of the original direction
 	Back     Way    // of the answers
 	Age      time.Duration
@@ -33,13 +33,13 @@ type Connection struct {
 	Backend  BackendAddr // the zero value: none
 }
 
-// Way is how the packets of one direction go.
+// Way is the path of the packets of one direction.
 type Way struct {
-	Tracked bool       // by the short cut
+	Tracked bool       // takes the fast path
 	Why     string     // not tracked: for what reason
 	Device  string     // tracked: that they leave by
 	VLAN    uint16     // tracked: of the tag that they leave with; 0: none
-	Peer    PeerName   // tracked: that they are encapsulated for; empty: nobody
+	Peer    PeerName   // tracked: the packets are encapsulated for it; empty: no peer
 	Tunnel  TunnelName // of that peer
 }
 
@@ -57,7 +57,7 @@ type ConnectionFilter struct {
 	Service         ServiceName
 	Backend         netip.Prefix
 	BackendPort     uint16
-	Either          []netip.Addr // of who began it, of what it was for, or of who answers
+	Either          []netip.Addr // of initiator, original destination, or responder
 }
 
 // Match reports whether c is chosen.
@@ -77,8 +77,8 @@ func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
 	return (!prefix.IsValid() || prefix.Contains(a.Addr())) && (port == 0 || port == a.Port())
 }
 
-// Sample is one event of the data plane, chosen by chance: a Drop, a Connection, or what
-// a rule of the firewall decided that is to log it, a drop or not.
+// Sample is one event of the data plane, chosen by chance: a Drop, a Connection, or a decision,
+// dropping or not, of a firewall rule that logs.
 type Sample struct {
 	Drop       *Drop
 	Decision   *Decision
@@ -102,11 +102,11 @@ type Drop struct {
 	Service ServiceName // empty: none
 	Rule    RuleName    // of the firewall; empty: none
 	NAT     NATName     // empty: none
-	// Endpoint is that whose device it is; empty: none's.
+	// Endpoint is the endpoint that owns the device; empty: none.
 	Endpoint EndpointName
 }
 
-// Decision is a packet that a rule of the firewall decided about.
+// Decision is the decision of a firewall rule about a packet.
 type Decision struct {
 	Rule   RuleName
 	Action FirewallAction

@@ -7,14 +7,14 @@ import "net/netip"
 // EndpointName identifies an [Endpoint].
 type EndpointName string
 
-// endpointPort is what the names of ports of endpoints begin with; those of Interface
-// objects have no capital letters.
+// endpointPort is the prefix of the port names of endpoints; port names of Interface objects
+// contain no capital letters.
 const endpointPort = "Endpoint/"
 
 // Port is the name of the endpoint's port, for counters and state.
 func (n EndpointName) Port() PortName { return PortName(endpointPort + n) }
 
-// Endpoint returns the name of the endpoint whose port it is; false: it is none's.
+// Endpoint returns the name of the endpoint that has this port; false: no endpoint has it.
 func (n PortName) Endpoint() (EndpointName, bool) {
 	if len(n) <= len(endpointPort) || n[:len(endpointPort)] != endpointPort {
 		return "", false
@@ -22,16 +22,16 @@ func (n PortName) Endpoint() (EndpointName, bool) {
 	return EndpointName(n[len(endpointPort):]), true
 }
 
-// Endpoint is a pod, a container or a VM behind a device in the switch's network
-// namespace. Nothing comes in by the device but what has its MAC and its addresses as
-// source, from the moment that programs are attached to it.
+// Endpoint is a pod, a container or a VM behind a device in the switch's network namespace. Once
+// programs are attached to the device, it admits only packets with the endpoint's MAC and
+// addresses as source.
 type Endpoint struct {
 	Device    string
 	MAC       [6]byte      // of the pod's end
-	Addresses []netip.Addr // of the pod; the link-local one that follows from MAC is its own, too
+	Addresses []netip.Addr // of the pod; the link-local address that follows from MAC is allowed too
 	MTU       int          // of the device, in bytes; 0: as it is
-	Network   string       // name of the network that it is in, for messages
-	Bridge    string       // device that it is a port of; empty: that network is not there
+	Network   string       // name of its network, for messages
+	Bridge    string       // whose port the device is; empty: that network does not exist
 	Routes    []Route      // to addresses of it that its network leads elsewhere
 }
 

@@ -17,10 +17,9 @@ type ICMPMatch struct {
 // in the TCP header. A Mask of 0 matches every packet.
 type TCPFlagsMatch struct{ Mask, Flags uint8 }
 
-// Match chooses packets by what they are as they come in, before any translation.
-// What is empty matches everything; of a list one member must match, and all
-// fields must. A field that a packet does not have (ports of a GRE packet, say) is
-// matched by the empty list only.
+// Match selects packets by their fields on arrival, before any translation. An empty field matches
+// everything; of a list one member must match, and all fields must match. A field that a packet
+// does not have (ports of a GRE packet, say) is matched by the empty list only.
 type Match struct {
 	Source, Destination             []netip.Prefix
 	SourceGroups, DestinationGroups []GroupName // beside the prefixes of Source and Destination
@@ -52,8 +51,8 @@ type FirewallAction uint8
 // The actions.
 const (
 	ActionAllow  FirewallAction = iota
-	ActionDeny                  // dropped in silence
-	ActionReject                // dropped, and its sender told: RST, else ICMP administratively prohibited
+	ActionDeny                  // dropped silently
+	ActionReject                // dropped, and answered: RST, else ICMP administratively prohibited
 )
 
 // String returns the name of an action, as operators know it.
@@ -71,23 +70,23 @@ const (
 	HookAll = HookForward | HookInput | HookOutput
 )
 
-// FirewallRule says what becomes of the packets that it matches. Of the rules that
-// match, that of the lowest Priority decides, among equals the one whose name sorts
-// first; where none matches, the packet is allowed.
+// FirewallRule defines the treatment of the packets that it matches. Of the matching rules, the
+// rule with the lowest Priority decides, among equals the rule whose name sorts first; if no rule
+// matches, the packet is allowed.
 type FirewallRule struct {
 	Priority int32
 	Hooks    FirewallHook
 	Match    Match
 	Action   FirewallAction
-	// Stateless rules begin no connection, unless what they allow is for a Service or is
-	// translated: every packet of either direction is asked about. The answers to what a
-	// stateful rule allowed are allowed with it.
+	// Stateless rules open no connection, unless the packets that they allow are for a Service or
+	// are translated: every packet of either direction is evaluated. Answers to packets that a
+	// stateful rule allowed are allowed too.
 	Stateless bool
-	Log       bool // a sampled event for what it decides, with its name
+	Log       bool // a sampled event for each decision, with the rule's name
 }
 
-// FirewallSet is everything that the firewall is to do, as one: it is in force whole
-// or not at all. A rule that refers to a group which is not there is a [*RuleError].
+// FirewallSet is the complete configuration of the firewall: it is in force as a whole or not at
+// all. A rule that refers to a group that does not exist is a [*RuleError].
 type FirewallSet struct {
 	Rules  map[RuleName]FirewallRule
 	Groups map[GroupName]AddressGroup
@@ -95,7 +94,7 @@ type FirewallSet struct {
 	Exempt []Match
 }
 
-// Names returns those of the rules, in no order.
+// Names returns the names of the rules, in no order.
 func (s FirewallSet) Names() []string { return namesOf(s.Rules) }
 
 func namesOf[K ~string, V any](rules map[K]V) []string {

@@ -40,14 +40,15 @@ type InspectedLayout struct {
 	Bytes   uint64   // that its maps take of the machine's memory
 	Ports   int      // folders of pins of ports in it
 	Missing []string // maps that a folder of this version should have
-	Resized []string // maps whose change of size did not come to its end
-	Strange []string // what is no pin of ours
+	Resized []string // maps whose resizing was interrupted
+	Strange []string // foreign files among the pins
 	Sizes   map[string]InspectedSize
-	// Repin pins the missing maps again that attached programs or the daemon have; nil: there are none.
+	// Repin restores missing pins of maps that attached programs or the daemon hold; nil: no pin
+	// is missing.
 	Repin func() error
 }
 
-// InspectedSize is the size of a map that has not the one that is configured.
+// InspectedSize is the size of a map whose size is not the configured one.
 type InspectedSize struct{ Is, Want uint32 }
 
 // InspectedPort is a folder of pins of a port.
@@ -60,7 +61,7 @@ type InspectedPort struct {
 	Device  string // its name; empty: it went
 	Hooks   []InspectedHook
 	Unknown bool // not all of its pins could be read
-	// Remove removes the folder of a device that went; nil: it is there.
+	// Remove removes the folder of a device that vanished; nil: the device exists.
 	Remove func() error
 }
 
@@ -105,7 +106,7 @@ type InspectedFilter struct {
 	Switch  bool
 	Hook    string // tc-ingress, tc-egress
 	Program uint32
-	// Holder is who uses its maps: another folder of pins, or a process; empty: nobody.
+	// Holder is the user of its maps: another folder of pins, or a process; empty: none.
 	Holder string
 	// Remove removes it; nil: it has a holder.
 	Remove func() error

@@ -27,22 +27,21 @@ const (
 	EndpointIndependent
 )
 
-// NAT is one rule of address translation. Of the rules of one direction (source,
-// destination) that match a connection's first packet, that of the lowest Priority
-// holds, among equals the one whose name sorts first. In the Match, In is for DNAT
-// and Out for the others; both fields may be empty.
+// NAT is one rule of address translation. Of the rules of one direction (source, destination) that
+// match a connection's first packet, the rule with the lowest Priority applies, among equals the
+// rule whose name sorts first. In the Match, In is for DNAT and Out for the others; both fields
+// may be empty.
 type NAT struct {
 	Type     NATType
 	Priority int32
 	Match    Match
-	// Addresses are what is translated to: of SNAT a pool, of DNAT one (or several,
-	// chosen by a hash of the connection). With OneToOne it is one prefix for each
-	// prefix of Match.Source (SNAT) or Match.Destination (DNAT), of the same length, and the
-	// bits behind it stay.
+	// Addresses are the new addresses: of SNAT a pool, of DNAT one (or several, chosen by a hash
+	// of the connection). With OneToOne, there is one prefix for each prefix of Match.Source
+	// (SNAT) or Match.Destination (DNAT), of the same length, and the bits behind it stay.
 	Addresses []netip.Prefix
-	// Ports are what source ports are chosen from (SNAT, Masquerade; empty: 1024 to
-	// 65535), or what the destination port becomes (DNAT: one range as long as that of
-	// Match.Ports, port by port, or a single port; empty: it stays).
+	// Ports is the range of source ports (SNAT, Masquerade; empty: 1024 to 65535), or the new
+	// destination port (DNAT: one range as long as the range in Match.Ports, port by port, or a
+	// single port; empty: the port stays).
 	Ports     []PortRange
 	OneToOne  bool
 	Mapping   NATBehaviour // SNAT, Masquerade
@@ -62,5 +61,5 @@ type NATSet struct {
 	Groups map[GroupName]AddressGroup
 }
 
-// Names returns those of the rules, in no order.
+// Names returns the names of the rules, in no order.
 func (s NATSet) Names() []string { return namesOf(s.Rules) }

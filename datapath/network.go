@@ -15,10 +15,10 @@ type SetName string
 // NodeSet is the name of the sets of the node.
 const NodeSet SetName = "node"
 
-// Network is the kernel's own forwarding as far as objects ask for it: the slow path.
-// What others add (addresses, routes, ports, VLANs) is neither changed nor removed. Where
-// one row takes over what another had, a port or a prefix, the one that takes it comes
-// first, and Delete of the other must leave it alone.
+// Network is the part of the kernel's own forwarding that objects configure: the slow path.
+// Additions by other programs (addresses, routes, ports, VLANs) are neither changed nor removed.
+// If a row takes over a resource of another row, a port or a prefix, the new owner is updated
+// first, and Delete of the other must leave the resource alone.
 type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]
@@ -28,12 +28,13 @@ type Network interface {
 	// Tunnels are the devices of tunnels, Peers the routes to the prefixes behind peers.
 	Tunnels() Table[TunnelName, Tunnel]
 	Peers() Table[PeerName, Peer]
-	// Maintain repairs the network namespace of the switch and the link between it
-	// and the host where somebody deleted them. The daemon calls it about once a second.
+	// Maintain repairs the network namespace of the switch and the link between it and the host if
+	// another program deleted them. The daemon calls it about once a second.
 	Maintain(ctx context.Context) error
-	// Repairs returns how often what is no row's was repaired after another program changed it.
+	// Repairs returns how often state that belongs to no row was repaired after an external
+	// change.
 	Repairs() uint64
-	// Changed is signalled when something that is ours was changed by a stranger.
+	// Changed is signalled when another program changed something of ours.
 	Changed() <-chan struct{}
 	// Closer lets go and leaves everything as it is.
 	io.Closer
@@ -50,11 +51,11 @@ const (
 	ViewRoutes                        // of the main table, IPv4 and IPv6
 )
 
-// NetworkLister tells what there is. Safe for concurrent use.
+// NetworkLister lists the state of the kernel's network. Safe for concurrent use.
 type NetworkLister interface {
-	// List returns at most limit entries of the host's or the switch's network
-	// namespace after the first skip ones, and whether there are more. Where the
-	// switch has no namespace of its own, or it is not there, it has none.
+	// List returns at most limit entries of the host's or the switch's network namespace after the
+	// first skip ones, and whether there are more. If the switch has no namespace of its own, or
+	// the namespace does not exist, the list is empty.
 	List(ctx context.Context, v NetworkView, inSwitch bool, skip, limit int) ([]NetworkEntry, bool, error)
 }
 

@@ -25,18 +25,17 @@ var ErrNameTaken = errors.New("is there already, and not ours")
 // PodDevicePrefix begins the names of the switch's ends of links of pods; a number follows.
 const PodDevicePrefix = "hs"
 
-// PodLinks makes the links of pods to the switch: veth pairs of which the pod has one
-// end in its network namespace, and the switch the other. What a pod may send, and
-// which bridge the switch's end is a port of, is somebody else's business. Safe for
-// concurrent use, as long as each device is in one call only.
+// PodLinks makes the links of pods to the switch: veth pairs with one end in the pod's network
+// namespace and the other in the switch. What a pod may send, and to which bridge the switch's end
+// is attached, is decided elsewhere. Safe for concurrent use, as long as each device is in one
+// call only.
 type PodLinks interface {
 	// Make makes a link that carries nothing yet: the switch's end is down. Where it
 	// fails nothing is left. It sets l.MTU where that is 0, and leaves of l.Routes those that
 	// it made. The error wraps [ErrNameTaken]
 	// where the link needs another name.
 	Make(ctx context.Context, l *PodLink) error
-	// Open has the link carry packets, and tells the neighbours of the pod that it is
-	// there.
+	// Open enables the link for packets, and announces the pod to its neighbours.
 	Open(ctx context.Context, l *PodLink) error
 	// Shut has the link carry nothing any more, by the switch's end; that it is gone is
 	// no error.
@@ -69,11 +68,11 @@ type PodLink struct {
 	Netns     string           // path of the pod's network namespace
 	IfName    string           // the pod's end
 	MAC       net.HardwareAddr // of the pod's end
-	MTU       int              // bytes; 0: that of the bridge
-	RouteMTU  int              // of routes with Via that have none, where less than MTU; bytes; 0: none
+	MTU       int              // bytes; 0: the MTU of the bridge
+	RouteMTU  int              // bytes, for routes with Via but no MTU, if less than MTU; 0: none
 	Addresses []netip.Prefix   // of the pod
 	Routes    []PodRoute       // of the pod, by this link
-	Label     string           // whose it is, for people; may be empty
+	Label     string           // the owner, for people; may be empty
 	Ingress   PodRate          // what the pod receives
 	Egress    PodRate          // what the pod sends
 }
@@ -82,12 +81,12 @@ type PodLink struct {
 type PodRoute struct {
 	Prefix   netip.Prefix
 	Via      netip.Addr // zero: on the link itself
-	MTU      int        // bytes; 0: that of the device
+	MTU      int        // bytes; 0: the MTU of the device
 	AdvMSS   int        // bytes; 0: the kernel's
 	Priority int        // 0: the kernel's
 	Table    int        // 0: the main table
 	Scope    *int       // of IPv4; nil: as the kernel has it
-	// Spare is a route that only a pod gets that has none to Prefix yet.
+	// Spare is a route that a pod gets only if it has no route to Prefix yet.
 	Spare bool
 }
 

@@ -24,7 +24,7 @@ const (
 // Port is a Linux device that the data plane attaches to.
 type Port struct {
 	Device  string
-	Address netip.Addr // instead of Device: it is the one that has this address
+	Address netip.Addr // instead of Device: selects the device that has this address
 	Switch  bool       // in the switch's network namespace rather than the host's
 	Role    Role
 	XDP     XDPMode

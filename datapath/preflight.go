@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// ErrRefused is wrapped where starting again does not help: the kernel refuses the
-// programs, or what an earlier version left pinned cannot be taken over. Nothing
-// was changed, and what was attached goes on.
+// ErrRefused is wrapped if starting again does not help: the kernel refuses the programs, or the
+// pins of an earlier version cannot be taken over. Nothing was changed, and attached programs stay
+// in force.
 var ErrRefused = errors.New("nothing was changed, what is attached goes on")
 
 // IsShortage reports whether the kernel was short of something that it may have another time:
@@ -30,7 +30,7 @@ func IsShortage(err error) bool {
 	return false
 }
 
-// Preflight says what would become of a start on this kernel, with what is pinned.
+// Preflight predicts the result of a start on this kernel, with the existing pins.
 type Preflight struct {
 	OK       bool               `json:"ok"`
 	Kernel   string             `json:"kernel"` // release
@@ -47,7 +47,7 @@ type PreflightProgram struct {
 	OK           bool     `json:"ok"`
 	Instructions int      `json:"instructions"` // as compiled
 	Processed    uint32   `json:"processed"`    // instructions, by the verifier; it gives up at a million
-	StackBytes   int      `json:"stackBytes"`   // of the deepest function; 0: not told
+	StackBytes   int      `json:"stackBytes"`   // of the deepest function; 0: not reported
 	Error        string   `json:"error,omitempty"`
 	Verifier     []string `json:"verifier,omitempty"` // its last lines, where it refused
 }
@@ -68,7 +68,7 @@ const (
 	PinsRefuse  = "refuse"  // cannot be taken over
 )
 
-// PreflightPins says what would become of what is pinned.
+// PreflightPins predicts what a start does with the existing pins.
 type PreflightPins struct {
 	OK     bool           `json:"ok"`
 	Dir    string         `json:"dir"`

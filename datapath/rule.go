@@ -17,10 +17,10 @@ func (e *RuleError) Error() string {
 	return "rule " + e.Rule + ": " + e.Err.Error()
 }
 
-// Unwrap returns what is wrong with the rule.
+// Unwrap returns the error of the rule.
 func (e *RuleError) Unwrap() error { return e.Err }
 
-// prefixes is how many prefixes m itself names, those of its groups apart.
+// prefixes returns how many prefixes m itself names, without those in its groups.
 func (m *Match) prefixes() int { return len(m.Source) + len(m.Destination) }
 
 // Cost returns what r takes of the tables, its groups apart.

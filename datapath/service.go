@@ -52,7 +52,7 @@ type Frontend struct {
 // String returns address:port/protocol.
 func (f Frontend) String() string { return f.Addr.String() + "/" + f.Protocol.String() }
 
-// BackendAddr is where a backend listens. Its protocol is that of the frontend.
+// BackendAddr is where a backend listens. The protocol is the frontend's.
 type BackendAddr = netip.AddrPort
 
 // BackendState says what a backend gets.
@@ -97,7 +97,7 @@ const (
 // Service spreads the connections to its frontends over its backends.
 type Service struct {
 	Frontends    []Frontend
-	Backends     []Backend // a frontend uses those of its own family
+	Backends     []Backend // a frontend uses the backends of its own family
 	Algorithm    Algorithm
 	Affinity     time.Duration // client affinity; 0 turns it off; whole seconds
 	Source       SourceMode
@@ -136,7 +136,7 @@ func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }
 
-// Cost is what an object takes of the tables. Rules are those of the firewall and of NAT together.
+// Cost is how many table entries an object uses. Rules counts firewall and NAT rules together.
 type Cost struct {
 	Frontends, Backends, Slots, Ranges, Rules, Prefixes int
 

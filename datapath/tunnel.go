@@ -36,14 +36,14 @@ func (t TunnelType) String() string {
 	return fmt.Sprintf("TunnelType(%d)", uint8(t))
 }
 
-// DefaultPort returns the UDP port of a type; 0: it has none.
+// DefaultPort returns the UDP port of a type; 0: the type uses no port.
 func (t TunnelType) DefaultPort() uint16 {
 	return [...]uint16{TunnelVXLAN: 4789, TunnelGeneve: 6081, TunnelGRE: 0}[t]
 }
 
-// Tunnel leads to the nodes that name it, by way of the host's network namespace. Its
-// device is in the switch's: what is routed to it is encapsulated for the peer that has
-// the longest prefix of the destination.
+// Tunnel leads to the nodes that name it, through the host's network namespace. Its device is in
+// the switch's namespace: packets routed to it are encapsulated for the peer with the longest
+// prefix of the destination.
 type Tunnel struct {
 	Device string
 	Type   TunnelType
@@ -77,11 +77,12 @@ type Peer struct {
 	Underlay []netip.Addr   // its addresses there; the first that can be reached is sent to
 	Prefixes []netip.Prefix // behind it
 	Tunnel   TunnelName     // empty: the underlay routes them
-	Here     bool           // this node itself: Prefixes are those of its pods, and there is nothing else
+	Here     bool           // this node itself: Prefixes are its pods', other fields empty
 	MTU      int            // of packets there, bytes, where less than the tunnel's; 0: as that
 }
 
-// MayHave refuses a prefix that cannot be behind the peer; the error goes on after it.
+// MayHave refuses a prefix that cannot be behind the peer; the caller prepends the subject to the
+// error.
 func (p *Peer) MayHave(prefix netip.Prefix) error {
 	a := prefix.Addr()
 	switch {
@@ -97,7 +98,7 @@ func (p *Peer) MayHave(prefix netip.Prefix) error {
 
 // TunnelState is a tunnel as it is now.
 type TunnelState struct {
-	MTU     int // of the device; 0: there is none
+	MTU     int // of the device; 0: the device does not exist
 	Peers   int // that it leads to
 	Traffic PeerCounters
 }

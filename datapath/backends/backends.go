@@ -24,9 +24,9 @@ const (
 	Fake = "fake" // carries nothing
 )
 
-// Open opens the data plane called name. One that an earlier run of the daemon
-// set up is adopted, and goes on carrying packets meanwhile. What is not permitted,
-// in a container say, will not be with the next try either: [datapath.ErrRefused].
+// Open opens the data plane called name. A data plane that an earlier run of the daemon set up is
+// adopted, and forwards packets meanwhile. A missing permission, in a container say, is permanent:
+// the error wraps [datapath.ErrRefused].
 func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
 	switch name {
 	case EBPF:
@@ -49,8 +49,8 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 	}
 }
 
-// OpenNetwork opens the kernel's own forwarding as the data plane called name goes
-// with it; nil where it has none, and bridges and routes are not supported.
+// OpenNetwork opens the kernel's own forwarding as the data plane called name uses it; nil if the
+// data plane has none, and bridges and routes are not supported.
 func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.Network, error) {
 	switch name {
 	case Fake:
@@ -78,7 +78,7 @@ func OpenPods(name string, cfg datapath.Config, log *slog.Logger) (datapath.PodL
 	}
 }
 
-// MakeSwitch makes the network namespace of the switch where it is not there.
+// MakeSwitch creates the network namespace of the switch if it does not exist.
 func MakeSwitch(cfg datapath.Config) error { return network.MakeSwitch(cfg) }
 
 // WithSwitch has a port in the network namespace of the switch make that namespace,
@@ -204,11 +204,11 @@ type (
 	FakePods    = fake.PodLinks
 )
 
-// NewFake returns a fake that fails as told.
+// NewFake returns a fake that fails as configured in o.
 func NewFake(o FakeOptions) *FakePlane { return fake.New(o) }
 
-// NewFakeNetwork returns a fake network that fails as told.
+// NewFakeNetwork returns a fake network that fails as configured in o.
 func NewFakeNetwork(o FakeOptions) *FakeNetwork { return fake.NewNetwork(o) }
 
-// NewFakePods returns links of pods that fail as told.
+// NewFakePods returns links of pods that fail as configured in o.
 func NewFakePods(o FakeOptions) *FakePods { return fake.NewPodLinks(o) }

@@ -29,8 +29,8 @@ func TestOpenByName(t *testing.T) {
 	}
 }
 
-// TestMissingPrivileges opens the data plane as an ordinary user: the error must
-// say what is missing, and nothing may have been made.
+// TestMissingPrivileges opens the data plane as an ordinary user: the error must name the missing
+// privileges, and nothing may have been created.
 func TestMissingPrivileges(t *testing.T) {
 	const asUser = "LL_TEST_AS_USER"
 	if dir := os.Getenv(asUser); dir != "" {
