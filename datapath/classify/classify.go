@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package classify makes rules into an image that is searched in a time that hardly
-// depends on how many rules and prefixes there are, and searches it. It knows what a
-// rule matches and what decides among several, not what rules are for, and touches no
-// kernel: ebpf-src/classify.h searches the same image.
+// Package classify compiles rules into an image, whose search time hardly depends on the number of
+// rules and prefixes, and searches it. It knows what a rule matches and which of several rules
+// decides, not what rules are for, and touches no kernel: ebpf-src/classify.h searches the same
+// image.
 //
-// Each field of a packet is looked up by itself, in a trie of bytes of which every
-// node is a bitmap and the values of its runs (a mixture of the Lulea tables of
-// Degermark et al., 1997, and of poptries, Asai and Ohara, 2015), so that its depth
-// is bounded by the width of the field. A leaf is a class: values that the same rules
-// match. Classes of several fields are folded into one where the table of all their
-// combinations stays small (recursive flow classification, Gupta and McKeown, 1999).
-// What remains are a few classes with a bit vector over the rules each, in the order
-// of precedence, below an aggregate with a bit for each word (Lakshman and Stiliadis,
-// 1998; Baboescu and Varghese, 2001): the first bit that all have is the rule.
-// Vectors are made of chunks, and the same chunk is there once.
+// Each field of a packet is looked up by itself, in a trie of bytes of which every node is a
+// bitmap and the values of its runs (a mixture of the Lulea tables of Degermark et al., 1997, and
+// of poptries, Asai and Ohara, 2015), so that its depth is bounded by the width of the field. A
+// leaf is a class: values that the same rules match. Classes of several fields are folded into one
+// if the table of all their combinations stays small (recursive flow classification, Gupta and
+// McKeown, 1999). A few classes remain, each with a bit vector over the rules in the order of
+// precedence, below an aggregate with a bit for each word (Lakshman and Stiliadis, 1998; Baboescu
+// and Varghese, 2001): the first bit that is set in all vectors is the rule. Vectors are made of
+// chunks; equal chunks are stored once.
 package classify
 
 import (
@@ -28,7 +27,7 @@ import (
 // Rule is what decides about the packets that it matches.
 type Rule struct {
 	Name   string // for errors
-	ID     uint32 // what is counted by it; 0: nothing
+	ID     uint32 // index of the rule's counters; 0: not counted
 	Hooks  datapath.FirewallHook
 	Match  *datapath.Match
 	Action uint8 // for the caller, as the next one

@@ -14,7 +14,7 @@ import (
 // deviceNameMax is how long the name of a device may be (IFNAMSIZ, less its end).
 const deviceNameMax = 15
 
-// compiler has, of each trie, which rules match which keys.
+// compiler holds, for each trie, which rules match which keys.
 type compiler struct {
 	rules   []placed
 	ends    []int // of regions, in words
@@ -229,7 +229,7 @@ func (c *compiler) ofProtocol(p datapath.Protocol) (*changing, []span) {
 // side is the source or the destination of packets.
 type side struct {
 	field    string
-	root     int // of IPv4; that of IPv6 is the next
+	root     int // of IPv4; the next one is of IPv6
 	prefixes func(*datapath.Match) []netip.Prefix
 	groups   func(*datapath.Match) []datapath.GroupName
 }
@@ -280,8 +280,7 @@ func (f *families) add(p netip.Prefix, o owned) error {
 	return nil
 }
 
-// prefixes returns those that rules name, and those of the groups that they name, each
-// of these once.
+// prefixes returns the prefixes of rules and of the groups that rules name, each group's once.
 func (c *compiler) prefixes(s *side) (all families, err error) {
 	members := make(map[datapath.GroupName]*changing)
 	for i := range c.rules {

@@ -12,8 +12,8 @@ import (
 func (m *Image) word(at int) uint32 { return binary.LittleEndian.Uint32(m.b[at:]) }
 func (m *Image) long(at int) uint64 { return binary.LittleEndian.Uint64(m.b[at:]) }
 
-// Lookup returns the index of the first rule that matches p, as they were given to
-// [Compile]; false: there is none.
+// Lookup returns the index, in the order given to [Compile], of the first rule that matches p;
+// false: no rule matches.
 func (m *Image) Lookup(p *Packet) (int, bool) {
 	place := m.search(p)
 	if place < 0 {
@@ -53,7 +53,7 @@ type question struct {
 	key  key
 }
 
-// tries returns what is asked about p, by field.
+// tries returns the tries and keys to look up for p, by field.
 func tries(p *Packet) (t [fieldCount]question) {
 	t[fieldHook] = question{rootHook, number(uint64(p.Hook), 8)}
 	t[fieldDSCP] = question{rootDSCP, number(uint64(p.DSCP), 8)}
@@ -139,8 +139,7 @@ func (m *Image) first(vectors []int) int {
 	return found
 }
 
-// Find returns what is recorded of the first rule that matches p, without its name and
-// what it matches; false: there is none.
+// Find returns the first rule that matches p, without its name and match; false: no rule matches.
 func (m *Image) Find(p *Packet) (r Rule, found bool) {
 	place := m.search(p)
 	if place < 0 {
@@ -153,8 +152,8 @@ func (m *Image) Find(p *Packet) (r Rule, found bool) {
 // AsksWhereTo reports whether a rule names the device that packets leave by.
 func (m *Image) AsksWhereTo() bool { return m.word(headerRoots+4*rootOut)&entryLeaf == 0 }
 
-// AsksOfFrames says whether a rule names a VLAN or a DSCP: what only a packet itself tells,
-// and no other one of its connection.
+// AsksOfFrames reports whether a rule names a VLAN or a DSCP: these differ between the packets of
+// a connection.
 func (m *Image) AsksOfFrames() bool {
 	return m.word(headerRoots+4*rootVLAN)&entryLeaf == 0 || m.word(headerRoots+4*rootDSCP)&entryLeaf == 0
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Rules of different shapes, by how much of which fields they match, have regions of
-// their own in the vectors. Else the vector of a source would have the bits of all rules that name
-// none, that of a destination those of all that name a source alone, and a word with
-// both would be looked into in vain. A region has whole words, in which the rules are in
-// order; of the first rules that match in each region that of the lowest rank decides.
+// Rules of different shapes, by how much of which fields they match, have separate regions in the
+// vectors. Otherwise the vector of a source would contain the bits of all rules that name no
+// source, the vector of a destination the bits of all rules that name only a source, and words
+// with both kinds would be searched in vain. A region consists of whole words, in which the rules
+// are in order; of the first matching rule of each region, the one with the lowest rank decides.
 
 // regionsFrom is how many rules there are at least where they are put into regions.
 const regionsFrom = 512
 
-// placed is a rule at its place in the vectors. Where there is none, Match is empty and
-// Hooks 0: nothing matches.
+// placed is a rule at its place in the vectors. An unused place has an empty Match and Hooks 0, so
+// it matches nothing.
 type placed struct {
 	*Rule
 	rank int // place among the rules as they were given
@@ -76,9 +76,9 @@ func (r *Rule) shape() (s int) {
 	return s
 }
 
-// shapes returns a number for each rule that is the same for those of a region. Shapes
-// of few rules, less than a 64th of all, have one together: the words of a region are
-// its own, and there are not too many for [aggregateMax].
+// shapes returns a number for each rule, equal for the rules of one region. Shapes with few rules,
+// less than a 64th of all, share a region: each region has words of its own, and there must not be
+// too many for [aggregateMax].
 func shapes(rules []Rule) []int {
 	of := make([]int, len(rules))
 	if len(rules) < regionsFrom {

@@ -18,8 +18,8 @@ func (k key) compare(o key) int {
 	return cmp.Compare(k.lo, o.lo)
 }
 
-// after returns the first key behind those that begin with the first n bits of k;
-// false: there is none.
+// after returns the first key behind all keys that begin with the first n bits of k; false: no
+// such key exists.
 func (k key) after(n int) (key, bool) {
 	switch {
 	case n == 0:
@@ -77,11 +77,11 @@ func compact(runs []run) []run {
 	return out
 }
 
-// owned is a prefix, and whose it is: a rule's, or those of the rules of a vector.
+// owned is a prefix and its owner: a rule, or the rules of a vector.
 type owned struct {
 	start key
 	bits  int
-	rule  int // -1: those of value
+	rule  int // -1: the rules of value
 	value uint32
 }
 
@@ -102,8 +102,8 @@ func vectorOf(v *vectors, same []owned) (value uint32) {
 	return v.or(value, rules.vector())
 }
 
-// prefixRuns returns which rules match each key: base, and those of every prefix that
-// the key is in.
+// prefixRuns returns which rules match each key: the rules of base, and of every prefix that
+// contains the key.
 func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
 	slices.SortFunc(prefixes, func(a, b owned) int { return a.compare(&b) })
 	type open struct {
@@ -146,8 +146,8 @@ type span struct {
 	rule        int
 }
 
-// spanRuns returns which rules match each value of so many bits: those of base, and
-// those of every span that it is in. Keys begin with prefix, a key of prefixBits.
+// spanRuns returns which rules match each value of so many bits: the rules of base and of every
+// span that contains the value. Keys begin with prefix, a key of prefixBits.
 func spanRuns(base *changing, spans []span, prefix key, prefixBits, bits int) []run {
 	type event struct {
 		at   uint64

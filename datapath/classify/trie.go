@@ -36,7 +36,7 @@ const (
 // memory is the image as it grows.
 type memory struct {
 	b      []byte
-	shared map[string]uint32 // where what is the same is put once; nil: it is not looked for
+	shared map[string]uint32 // where equal data is stored once; nil: duplicates are not sought
 	err    error
 }
 
@@ -104,9 +104,8 @@ func (k key) common(o key) int {
 	return 8 + bits.LeadingZeros64(k.lo^o.lo)/8
 }
 
-// trie makes a trie of runs, the values of which are those of leaves, and returns its
-// entry. All keys of the runs have the same first depth bytes, except that the first
-// run may begin earlier.
+// trie builds a trie of runs, whose values are the values of leaves, and returns its entry. All
+// keys of the runs have the same first depth bytes, except that the first run may begin earlier.
 func (m *memory) trie(runs []run, depth int) uint32 {
 	if len(runs) == 1 || m.err != nil {
 		return entryLeaf | runs[0].value
@@ -132,7 +131,7 @@ func (m *memory) trie(runs []run, depth int) uint32 {
 	for i := 1; i < len(runs); {
 		b, first := runs[i].start.byteOf(depth), i
 		if !runs[i].start.endsAt(depth + 1) {
-			first-- // goes on into this byte
+			first-- // continues into this byte
 		}
 		for i < len(runs) && runs[i].start.byteOf(depth) == b {
 			i++
