@@ -80,8 +80,8 @@ func aBridgeCallsIP() (bool, error) {
 	return false, nil
 }
 
-// ebtables finds tables of ebtables, those of before nftables. Their modules are there
-// where somebody has used them, in whatever namespace; to ask further would make them here.
+// ebtables finds legacy tables of ebtables (before nftables). Their modules are loaded once a
+// program has used them, in any namespace; a closer look would create the tables here.
 func ebtables() (found []finding, err error) {
 	modules, err := loaded("ebtable_")
 	for _, name := range slices.Sorted(maps.Keys(modules)) {

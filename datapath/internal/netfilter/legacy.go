@@ -48,9 +48,9 @@ type tableInfo struct {
 	Size       uint32
 }
 
-// legacyTables finds tables of iptables and ip6tables, those of before nftables, that have
-// rules or drop on the way of forwarded packets. Only tables that are there are asked for:
-// to ask makes them.
+// legacyTables finds legacy tables of iptables and ip6tables (before nftables) that have rules, or
+// a policy that drops, in the path of forwarded packets. It reads only existing tables, because
+// reading a table creates it.
 func legacyTables() (found []finding, err error) {
 	for _, f := range iptablesFamilies {
 		names, err := os.ReadFile(f.names)
@@ -133,7 +133,7 @@ func (f iptables) entries(fd int, name string, size uint32) ([]byte, error) {
 	return b[header:], nil
 }
 
-// verdict is that of the entry at offset, whose target is a standard one.
+// verdict returns the verdict of the entry at offset, whose target must be a standard target.
 func (f iptables) verdict(entries []byte, offset int) (int32, error) {
 	if offset < 0 || offset+f.targetOffset+2 > len(entries) {
 		return 0, fmt.Errorf("an entry at %d of %d bytes", offset, len(entries))

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netfilter tells whether a network namespace has rules that packets pass which
-// the node forwards: nftables, iptables, ebtables, and IPsec policies. Who carries packets
-// past them would make them mean nothing. It reads, and changes nothing; what the rules
-// say is not its affair, but for policies that drop.
+// Package netfilter reports whether forwarded packets of a network namespace pass rules: nftables,
+// iptables, ebtables, and IPsec policies. Forwarding packets past these rules would make them
+// ineffective. The package only reads; it ignores the meaning of rules, except policies that drop.
 package netfilter
 
 import (
@@ -22,7 +21,7 @@ import (
 type State struct {
 	Routed  bool   // rules, or policies, that routed packets pass
 	Bridged bool   // rules that bridged frames pass
-	Why     string // for people, such as "nftables: chain inet filter forward has 3 rules"; empty where there are none
+	Why     string // such as "nftables: chain inet filter forward has 3 rules"; empty: no rules
 }
 
 // finding is one thing that packets pass.
@@ -30,7 +29,7 @@ type finding struct {
 	routed, bridged bool
 	ip              bool // bridged frames pass it as well where br_netfilter says so
 	why             string
-	drops           string // the chain, where its policy drops what no rule accepts of what is routed
+	drops           string // the chain, if its policy drops routed packets that no rule accepts
 }
 
 // stateOf sums findings up.
@@ -49,9 +48,9 @@ func stateOf(found []finding, bridgesCall bool) (s State) {
 	return s
 }
 
-// Drops returns the chains that drop what is routed through the namespace of the calling
-// thread by their policy, such as "nftables chain ip filter FORWARD". Docker and firewalls
-// of hosts make such ones.
+// Drops returns the chains whose policy drops packets that are routed through the namespace of the
+// calling thread, such as "nftables chain ip filter FORWARD". Docker and host firewalls create
+// such chains.
 func Drops() (chains []string, err error) {
 	found, err := nftables()
 	if err != nil {
@@ -69,9 +68,9 @@ func Drops() (chains []string, err error) {
 	return chains, nil
 }
 
-// What nobody tells is looked for each second. After what is told there is a pause, longer
-// where it takes long to read, so that a stream of changes keeps nobody busy. Messages can
-// be lost, so all is read again from time to time.
+// Changes without a notification are polled every second. After a notification there is a pause,
+// longer if reading takes long, so that a stream of changes does not keep the CPU busy. Messages
+// can be lost, so everything is read again from time to time.
 const (
 	pollInterval  = time.Second
 	pauseMin      = 50 * time.Millisecond
@@ -81,10 +80,10 @@ const (
 	messageGroups = 2
 )
 
-// Watch calls changed with the state of the namespace ns, a file descriptor that stays
-// open meanwhile, and again whenever it is another, within a second or two, from one
-// goroutine. It returns when changed has returned for the first time; stop ends it. A
-// namespace whose rules cannot be read is one with rules: failed is told why, once.
+// Watch calls changed with the state of the namespace ns, a file descriptor that stays open
+// meanwhile, and again within a second or two after each change, from one goroutine. It returns
+// when changed has returned for the first time; stop ends it. If the rules of a namespace cannot
+// be read, it is treated as having rules: failed is called with the reason, once.
 func Watch(ns int, changed func(State), failed func(error)) (stop func(), err error) {
 	w := &watcher{changed: changed, failed: failed, stale: true}
 	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -93,8 +92,8 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 	ready, done := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		// Not unlocked: the thread ends with the goroutine, and nobody gets one that
-		// is in the wrong namespace.
+		// Not unlocked: the thread ends with the goroutine, so that no other goroutine runs in the
+		// wrong namespace.
 		runtime.LockOSThread()
 		defer w.close() // harmless: sockets that only listen
 		err := w.open(ns)
@@ -127,7 +126,7 @@ type watcher struct {
 	ended   atomic.Bool
 	sockets []int // that tell of changes
 	told    []finding
-	stale   bool // told is to be read again
+	stale   bool // told must be read again
 	known   bool // state was given to changed
 	failing bool
 	state   State
@@ -173,7 +172,7 @@ func (w *watcher) close() {
 	}
 }
 
-// run looks each second, and when something is told.
+// run looks every second, and after each notification.
 func (w *watcher) run() {
 	for round := 1; !w.ended.Load(); round++ {
 		told := w.await(pollInterval)
@@ -189,7 +188,7 @@ func (w *watcher) run() {
 	}
 }
 
-// pause waits, whatever is told meanwhile.
+// pause waits, even if a notification arrives meanwhile.
 func (w *watcher) pause(limit time.Duration) {
 	end := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	for deadline := time.Now().Add(limit); !w.ended.Load() && time.Now().Before(deadline); {
@@ -237,7 +236,7 @@ func drain(fd int) (any bool) {
 	}
 }
 
-// look finds out what there is, and tells it if it is new.
+// look reads the current state, and reports it if it is new.
 func (w *watcher) look() {
 	s, err := w.find()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// watched is a namespace and what Watch told of it.
+// watched is a namespace and what Watch reported about it.
 type watched struct {
 	t  *testing.T
 	ns *testnet.NS
@@ -120,8 +120,8 @@ func (w *watched) nft(rules string) {
 	}
 }
 
-// TestNFTables: base chains on the way of what is forwarded count where they have a rule or
-// drop, and no longer than that; those on other ways do not.
+// TestNFTables: base chains in the path of forwarded packets count while they have a rule or a
+// policy that drops; chains on other paths do not count.
 func TestNFTables(t *testing.T) {
 	for name, tt := range map[string]struct {
 		empty, rule     string
@@ -217,8 +217,8 @@ func TestIPsec(t *testing.T) {
 	w.expect("only what comes in", false, false)
 }
 
-// TestBridgesThatCallIP: where br_netfilter is told to, for all bridges or for one, bridged
-// frames pass the rules for IP.
+// TestBridgesThatCallIP: if br_netfilter is enabled, for all bridges or for one, bridged frames
+// pass the rules for IP.
 func TestBridgesThatCallIP(t *testing.T) {
 	w := watch(t)
 	w.nft("add table ip t\nadd chain ip t c { type filter hook forward priority 0; policy drop; }")
@@ -235,8 +235,8 @@ func TestBridgesThatCallIP(t *testing.T) {
 	w.expect("no longer either", true, false, "policy drop")
 }
 
-// TestStateOf: bridged frames pass the rules for IP where br_netfilter is told to; many
-// rules are told of in few words.
+// TestStateOf: if br_netfilter is enabled, bridged frames pass the rules for IP; many rules are
+// reported in few words.
 func TestStateOf(t *testing.T) {
 	ip := finding{routed: true, ip: true, why: "a"}
 	frame := finding{bridged: true, why: "b"}
@@ -258,8 +258,8 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-// Chains that drop by their policy are told by name, whatever rules they have; those that
-// do not drop what is routed are not.
+// TestDrops: chains that drop by their policy are reported by name, whatever rules they have;
+// chains that do not drop routed packets are not reported.
 func TestDrops(t *testing.T) {
 	ns := testnet.New(t, "drops")
 	ns.Run(t, "nft", `add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; };

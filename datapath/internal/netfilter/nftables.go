@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// From linux/netfilter/nf_tables.h and linux/netfilter.h, as far as golang.org/x/sys has
-// them not.
+// From linux/netfilter/nf_tables.h and linux/netfilter.h, the constants that golang.org/x/sys
+// lacks.
 const (
 	hookPrerouting  = 0
 	hookForward     = 2
@@ -66,7 +66,7 @@ func nftables() (found []finding, err error) {
 	return found, nil
 }
 
-// chain reads what is told of a chain; nil: forwarded packets do not mind it.
+// chain parses the message about a chain; nil: the chain does not affect forwarded packets.
 func chain(m []byte) (*finding, error) {
 	if len(m) < nl.SizeofNfgenmsg {
 		return nil, fmt.Errorf("a message of %d bytes", len(m))
@@ -82,7 +82,7 @@ func chain(m []byte) (*finding, error) {
 	}
 	num := number(hook[unix.NFTA_HOOK_HOOKNUM])
 	name := family.hooks[num]
-	rules := number(attrs[unix.NFTA_CHAIN_USE]) // nobody can jump to a base chain
+	rules := number(attrs[unix.NFTA_CHAIN_USE]) // no rule can jump to a base chain
 	drops := attrs[unix.NFTA_CHAIN_POLICY] != nil && number(attrs[unix.NFTA_CHAIN_POLICY]) == verdictDrop
 	if name == "" || rules == 0 && !drops {
 		return nil, nil

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connection is one of TCP, told by the tuple of one direction.
+// Connection is a TCP connection, identified by the tuple of one direction.
 type Connection struct{ Source, Destination netip.AddrPort }
 
 // From linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_tcp.h.
 const (
-	conntrackUpdate = 0 // IPCTNL_MSG_CT_NEW, of an entry that is there
+	conntrackUpdate = 0 // IPCTNL_MSG_CT_NEW, of an existing entry
 
 	ctaTupleOriginal = 1
 	ctaProtoInfo     = 4
@@ -40,10 +40,10 @@ const (
 	tcpBeLiberal     = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
 )
 
-// Relax lets the kernel's connection tracking, in the namespace of the calling thread, take
-// what it sees of connections whose packets went past it, rather than call it invalid for
-// being out of the window that it remembers. What it does not track stays so. It stops at
-// the time given, and returns those that it did not come to.
+// Relax lets the kernel's connection tracking, in the namespace of the calling thread, accept the
+// packets of connections that bypassed it so far, although they are out of the window that it
+// remembers. Connections that it does not track stay untracked. Relax stops at the time given, and
+// returns the connections that are left.
 func Relax(all []Connection, until time.Time) (rest []Connection, err error) {
 	active, err := tracks()
 	if err != nil || !active || len(all) == 0 {
