@@ -19,8 +19,9 @@ import (
 // ifaProto is IFA_PROTO: who set an address. Kernels before 5.18 ignore it.
 const ifaProto = 11
 
-// addressUpdate brings the addresses of a device to what is wanted, and those that are ours have
-// their connected routes. An address that another program set is left alone, and does as well.
+// addressUpdate brings the addresses of a device to the wanted ones, and restores the connected
+// routes of our addresses. An address that another program set is left alone, and counts as
+// present.
 type addressUpdate struct {
 	s      *space
 	link   netlink.Link
@@ -30,7 +31,7 @@ type addressUpdate struct {
 	change func(what string, f func() error) error
 }
 
-// addresses brings those of the bridge to what is wanted.
+// addresses brings the addresses of the bridge to the wanted ones.
 func (u *bridgeUpdate) addresses() error {
 	a := &addressUpdate{s: u.s, link: u.bridge, wanted: u.value.Addresses, ours: &u.record.Addresses, note: u.note, change: u.change}
 	return a.run()
@@ -89,8 +90,8 @@ func (u *addressUpdate) drop(p netip.Prefix, there bool) error {
 	})
 }
 
-// addresses returns those of a device. The kernel chooses them: a listing of all that
-// there are is interrupted by every change of any.
+// addresses returns the addresses of a device. The kernel filters them: every change of any
+// address interrupts a listing of all addresses.
 func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -138,8 +139,8 @@ func addressOf(message []byte, index int) (p netip.Prefix, ok bool) {
 	return netip.PrefixFrom(local, int(m.Prefixlen)), local.IsValid()
 }
 
-// addAddress adds an address that says that it is ours. It can be used at once: what
-// is told is not asked about on the link.
+// addAddress adds an address that is marked as ours. It can be used at once: duplicate address
+// detection is skipped.
 func (s *space) addAddress(index int, p netip.Prefix) error {
 	r := addressRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, index, p)
 	if p.Addr().Is4() && p.Bits() < 31 {

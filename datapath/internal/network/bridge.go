@@ -24,7 +24,7 @@ const defaultAgeing = 300 * time.Second
 // clockTick is the unit in which the kernel counts the ageing of a bridge.
 const clockTick = 10 * time.Millisecond
 
-// bridgeUpdate brings one bridge to what is wanted, or says whether it is so.
+// bridgeUpdate brings one bridge to the wanted state, or (dry) reports whether it has that state.
 type bridgeUpdate struct {
 	n      *Network
 	s      *space
@@ -34,7 +34,7 @@ type bridgeUpdate struct {
 
 	dry     bool // change nothing
 	differs bool // with dry: something would have been changed
-	leaving bool // take away what is ours
+	leaving bool // remove what is ours
 
 	bridge netlink.Link
 	vlans  map[int32][]*nl.BridgeVlanInfo
@@ -53,7 +53,7 @@ func (u *bridgeUpdate) change(what string, f func() error) error {
 	return nil
 }
 
-// note has the journal say what is ours, before it is.
+// note records in the journal what becomes ours, before the change is made.
 func (u *bridgeUpdate) note() error {
 	if u.dry || u.leaving {
 		return nil
@@ -133,11 +133,11 @@ func (u *bridgeUpdate) make() error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = u.value.Device
-	// Else it would be that of one of its ports, and another one with other ports.
+	// Else the bridge would have the MAC of one of its ports, and another MAC with other ports.
 	attrs.HardwareAddr = macOf(u.n.cfg, u.value.Device)
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if u.value.VLANFiltering {
-		on, none := true, uint16(0) // no port is in a VLAN that it was not told
+		on, none := true, uint16(0) // no port is in a VLAN that is not configured for it
 		bridge.VlanFiltering, bridge.VlanDefaultPVID = &on, &none
 	}
 	err := u.s.nl.LinkAdd(bridge)
@@ -168,7 +168,7 @@ func filters(link netlink.Link) bool {
 	return ok && b.VlanFiltering != nil && *b.VlanFiltering
 }
 
-// settings are those of the bridge itself.
+// settings brings the settings of the bridge itself to the wanted ones.
 func (u *bridgeUpdate) settings() error {
 	b, attrs := u.bridge.(*netlink.Bridge), u.bridge.Attrs()
 	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
@@ -178,7 +178,7 @@ func (u *bridgeUpdate) settings() error {
 	case u.value.VLANFiltering && b.VlanFiltering == nil:
 		return fmt.Errorf("bridge %q: %w", u.value.Device, errNoFiltering)
 	case u.value.VLANFiltering && !filters(b) && u.record.Made && b.VlanDefaultPVID != nil && *b.VlanDefaultPVID != 0:
-		none := uint16(0) // no port is in a VLAN that it was not told
+		none := uint16(0) // no port is in a VLAN that is not configured for it
 		wanted.VlanDefaultPVID, changed = &none, true
 	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
 		return fmt.Errorf("bridge %q was there with VLAN filtering, without which its VLANs would be one: say vlanFiltering: true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
@@ -213,8 +213,8 @@ func (u *bridgeUpdate) settings() error {
 	return nil
 }
 
-// filter switches VLAN filtering on when the ports have their VLANs, which mean nothing
-// before that: what goes on going there is never out.
+// filter enables VLAN filtering once the ports have their VLANs, which have no effect before that,
+// so existing traffic is never interrupted.
 func (u *bridgeUpdate) filter() error {
 	if !u.value.VLANFiltering || filters(u.bridge) {
 		return nil

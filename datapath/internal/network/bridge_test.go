@@ -49,7 +49,7 @@ func TestBridge(t *testing.T) {
 	r.reach(a, "[fd71::3]:4660")
 	r.reach(a, "10.71.0.1:4661")
 
-	// The MAC is not that of a port, and is the same when the bridge is made again.
+	// The MAC is no port's MAC, and stays the same when the bridge is made again.
 	mac := sw.MAC(t, "br0")
 	if mac == sw.MAC(t, "p1") || mac == sw.MAC(t, "p2") {
 		t.Error("the bridge has the MAC of a port")
@@ -79,7 +79,7 @@ func TestBridge(t *testing.T) {
 	r.has(sw, "ip link", []string{"p1", "p2"}, "br0", "master")
 }
 
-// TestBridgeRepair has strangers change what is ours, each thing by itself.
+// TestBridgeRepair changes each setting of ours by an external change, one at a time.
 func TestBridgeRepair(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -150,8 +150,8 @@ func TestBridgeStrangers(t *testing.T) {
 	r.has(r.host, "bridge fdb show br br0", []string{"02:00:00:12:34:56"})
 }
 
-// TestBridgeAdopted takes over a bridge that somebody else made and that carries
-// traffic, which notices nothing; nor when we leave it.
+// TestBridgeAdopted takes over a bridge that another program made, and leaves it again, without
+// disturbing its traffic.
 func TestBridgeAdopted(t *testing.T) {
 	r := newRig(t, true)
 	ctx := context.Background()
@@ -193,7 +193,7 @@ func TestBridgePortComesAndGoes(t *testing.T) {
 	update := func() error { return r.n.Bridges().Update(context.Background(), "lan", want) }
 	for range 3 {
 		r.wantAbsent(update(), `port p1 does not exist`)
-		r.has(r.host, "ip addr show br0", []string{"10.71.0.1/24"}) // the rest is there
+		r.has(r.host, "ip addr show br0", []string{"10.71.0.1/24"}) // the rest is in force
 		r.drainSignals()
 		r.station("a", r.host, "p1", "10.71.0.2/24")
 		r.awaitSignal("a device came")

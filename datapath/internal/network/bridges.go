@@ -20,7 +20,7 @@ type bridges struct {
 	n *Network
 
 	mu     sync.Mutex
-	wanted map[datapath.BridgeName]datapath.Bridge // what Update was told last
+	wanted map[datapath.BridgeName]datapath.Bridge // the values of the last Update
 }
 
 // count returns how many bridges are wanted.
@@ -42,8 +42,8 @@ func (b *bridges) names(device string) bool {
 	return false
 }
 
-// Update implements [datapath.Table]. What is not there is made; what is there is
-// changed where it differs, and never taken out and put in again.
+// Update implements [datapath.Table]. It creates what does not exist and changes what differs; it
+// never removes something in order to add it again.
 func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value datapath.Bridge) error {
 	b.mu.Lock()
 	b.wanted[name] = value
@@ -71,8 +71,8 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 	return u.run()
 }
 
-// takeRecord has name hold the device if another bridge did until now: what one object
-// leaves to another is never nobody's.
+// takeRecord makes name the holder of the device if another bridge held it until now, so that a
+// device that moves between objects is never unowned.
 func (b *bridges) takeRecord(name datapath.BridgeName, s *space, device string) error {
 	j := b.n.journal
 	j.mu.Lock()
@@ -107,7 +107,7 @@ func (r *bridgeRecord) clone() *bridgeRecord {
 	return &c
 }
 
-// port returns what is ours of a port, to be changed.
+// port returns the record of what is ours of a port, to be changed.
 func (r *bridgeRecord) port(device string) *portRecord {
 	p := r.Ports[device]
 	if p == nil {
@@ -163,7 +163,7 @@ func (n *Network) removeBridge(s *space, link netlink.Link, record *bridgeRecord
 	return errors.Join(u.ports(), u.addresses())
 }
 
-// isMade says whether the device that is there now is the one that we made.
+// isMade reports whether the current device is the device that we made.
 func (r *bridgeRecord) isMade(n *Network, link netlink.Link) bool {
 	return isOurs(n.cfg, link) || r.Made && r.Index == link.Attrs().Index
 }

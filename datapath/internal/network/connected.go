@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// prefixMetric6 is that of the routes which the kernel makes for addresses of IPv6.
+// prefixMetric6 is the metric of the routes that the kernel makes for IPv6 addresses.
 const prefixMetric6 = 256
 
 // multicast6 is the destination of the route by which a device receives multicast packets.

@@ -25,9 +25,8 @@ func Present(cfg datapath.Config) bool {
 	return !errors.Is(err, fs.ErrNotExist) || !isHost(cfg) && there
 }
 
-// Detach removes all that is ours: routes, addresses, bridges, the link between host
-// and switch, and the network namespace, each unless it was there before. What is not
-// there is no error.
+// Detach removes all that is ours: routes, addresses, bridges, the link between host and switch,
+// and the network namespace, unless they existed before us. A missing item is no error.
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
@@ -62,8 +61,8 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	return nil
 }
 
-// removeAll removes every route and bridge, and what is ours of other devices, as far
-// as the journal knows.
+// removeAll removes every route and bridge, and our settings of other devices, according to the
+// journal.
 func (n *Network) removeAll(ctx context.Context) error {
 	err := deleteAll(ctx, n.log, n.routes, "route", "route removed")
 	if err == nil {
@@ -158,7 +157,7 @@ func (n *Network) warnOfDevices() {
 	}
 }
 
-// isGone says that what was to be removed is not there.
+// isGone reports whether the item to be removed does not exist.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }

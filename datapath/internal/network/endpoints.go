@@ -17,12 +17,13 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endpoints is the table of endpoints as far as bridges go: whose ports their devices are.
+// endpoints is the table of endpoints, restricted to bridges: of which bridge each device is a
+// port.
 type endpoints struct {
 	n *Network
 
 	mu     sync.Mutex
-	wanted map[datapath.EndpointName]datapath.Endpoint // what Update was told last
+	wanted map[datapath.EndpointName]datapath.Endpoint // the values of the last Update
 	routed map[string]bool                             // that have routes, or may; nil: not known yet
 }
 
@@ -48,7 +49,7 @@ func (e *endpoints) Update(ctx context.Context, name datapath.EndpointName, valu
 	return e.route(ctx, name, routesOf(name, value))
 }
 
-// route has an endpoint have these routes and no others. Most have none.
+// route gives an endpoint exactly these routes. Most endpoints have no routes.
 func (e *endpoints) route(ctx context.Context, name datapath.EndpointName, wanted map[datapath.RouteName]datapath.Route) error {
 	e.mu.Lock()
 	if e.routed == nil {
@@ -185,7 +186,7 @@ func (e *endpoints) Delete(ctx context.Context, name datapath.EndpointName) erro
 	return e.n.journal.note(line{Kind: kindEndpoint, Name: string(name)})
 }
 
-// release takes a device out of the bridge that we put it into, if it is there still.
+// release removes a device from the bridge if we attached it and it is still attached.
 func (e *endpoints) release(record *endpointRecord) error {
 	s, err := e.n.present(record.Space)
 	if err != nil || s == nil {
@@ -230,7 +231,7 @@ func (e *endpoints) Verify(ctx context.Context, name datapath.EndpointName) (boo
 	defer e.n.done(s)
 	link, bridge, err := devicesOf(s, value)
 	if err != nil {
-		return false, nil // Update says what is wrong
+		return false, nil // Update reports the error
 	}
 	a := link.Attrs()
 	if a.MasterIndex != bridge.Attrs().Index || a.Flags&net.FlagUp == 0 || value.MTU != 0 && a.MTU != value.MTU {

@@ -16,17 +16,17 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// The ports of pods, and that of the link to the host, have static entries in the FDB of their
+// The ports of pods, and the port of the link to the host, have static entries in the FDB of their
 // bridge, which no frame moves to another port (sticky). The ports of pods learn nothing. So a
-// forged source MAC neither takes over another's frames nor fills the FDB, even if the source
+// forged source MAC neither diverts another host's frames nor fills the FDB, even if the source
 // guard did not drop the frame. On a bridge with VLAN filtering, where an entry belongs to one
-// VLAN, the source guard stands alone.
+// VLAN, only the source guard protects.
 
 const ntfSticky = 0x40 // NTF_STICKY of linux/neighbour.h
 
 // stationEntry is an entry of the FDB of a bridge.
 type stationEntry struct {
-	port  int // index; that of the bridge for its own address
+	port  int // index; of the bridge for its own address
 	state uint16
 	flags uint8
 }
@@ -36,7 +36,7 @@ func (e *stationEntry) pinned(port int) bool {
 	return e != nil && e.port == port && e.state&unix.NUD_NOARP != 0 && e.flags&ntfSticky != 0
 }
 
-// station returns the entry of a MAC in a bridge; nil: there is none.
+// station returns the FDB entry of a MAC in a bridge; nil: no such entry exists.
 func (s *space) station(bridge int, mac net.HardwareAddr) (*stationEntry, error) {
 	const length = 12 // of struct ndmsg
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
@@ -103,8 +103,8 @@ func (s *space) learns(port int) (bool, error) {
 	return len(b) == 0 || b[0] != 0, nil
 }
 
-// checkMAC refuses the MAC of an endpoint behind a device that belongs to the switch or to the
-// host's end of the link: the endpoint would receive what is for these.
+// checkMAC refuses an endpoint's MAC if it belongs to the switch or to the host's end of the link:
+// otherwise the endpoint would receive their frames.
 func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.HardwareAddr) error {
 	taken := func(by string) error {
 		return fmt.Errorf("MAC %s is the MAC of %s; an Endpoint must have a MAC of its own", mac, by)

@@ -21,15 +21,15 @@ import (
 // journalName is the file in the daemon's folder of state.
 const journalName = "network.journal"
 
-// journal remembers what of the kernel's own forwarding is ours, which the kernel
-// mostly cannot say: a line for each change, written before the kernel is changed,
-// so that after the end of the daemon it may name what was never made, and never
-// leaves out what was. It means nothing after the next boot, so single lines are not
-// synced: the kernel's network ends when the machine does.
+// journal records what is ours of the kernel's own forwarding, because the kernel mostly cannot
+// report that: one line for each change, written before the kernel is changed. If the daemon is
+// killed, the journal may name changes that were never made, but never lacks one that was made. It
+// is void after the next boot, because the kernel's network ends with the machine; so single lines
+// are not synced.
 //
-// Where the journal cannot be written (a full or read-only file system) the network is
-// carried on with what is in memory, [journal.problem] tells, and each further note tries
-// to write the whole journal anew.
+// If the journal cannot be written (a full or read-only file system), the network continues with
+// the records in memory, [journal.problem] reports the error, and each further note tries to write
+// the whole journal anew.
 type journal struct {
 	mu     sync.Mutex
 	file   *os.File // nil: the journal is not kept, or broken
@@ -56,18 +56,19 @@ func newRecords() records {
 	}
 }
 
-// bridgeRecord is what is ours of a bridge.
+// bridgeRecord is the part of a bridge that is ours.
 type bridgeRecord struct {
 	Device    string                 `json:"device"`
 	Space     spaceID                `json:"space"`
-	Made      bool                   `json:"made,omitempty"` // else it was there
+	Made      bool                   `json:"made,omitempty"` // else it existed before
 	Index     int                    `json:"index,omitempty"`
 	Filtering bool                   `json:"filtering,omitempty"` // we switched VLAN filtering on
 	Ports     map[string]*portRecord `json:"ports,omitempty"`
 	Addresses []string               `json:"addresses,omitempty"`
 }
 
-// portRecord is what is ours of a port. That of the bridge itself has its name.
+// portRecord is the part of a port that is ours. The record of the bridge itself has the bridge's
+// name.
 type portRecord struct {
 	Enslaved bool     `json:"enslaved,omitempty"` // else it belonged to the bridge before
 	VLANs    []uint16 `json:"vlans,omitempty"`
@@ -80,7 +81,7 @@ type routeRecord struct {
 	Key   routeKey `json:"key"`
 }
 
-// linkRecord is what is ours of a device.
+// linkRecord is the part of a device that is ours.
 type linkRecord struct {
 	Device    string   `json:"device"`
 	Space     spaceID  `json:"space"`
@@ -186,7 +187,7 @@ func (r *records) take(l line) {
 	}
 }
 
-// openJournal reads the journal in dir and goes on with it. It writes only what differs.
+// openJournal reads the journal in dir and continues it. It writes only differences.
 func openJournal(dir string) (*journal, error) {
 	held, err := readJournal(dir)
 	if err != nil {
@@ -250,7 +251,7 @@ func (j *journal) rewrite() error {
 	}
 	if err != nil {
 		if fresh != nil {
-			_ = fresh.Close()           // what it has is not needed
+			_ = fresh.Close()           // its contents are not needed
 			_ = os.Remove(fresh.Name()) // gives the room back
 		}
 		return fmt.Errorf("remember what is ours: %w", err)
@@ -271,7 +272,7 @@ func (j *journal) note(l line) error {
 	if j.dir == "" || same && j.broken == nil {
 		return nil
 	}
-	// Broken, or much longer than what it says: written anew.
+	// Broken, or much longer than its contents: written anew.
 	if j.broken != nil || j.lines > 1000+4*j.held.count() {
 		j.broken = j.rewrite()
 	} else {
@@ -295,7 +296,7 @@ func (j *journal) append(l line) error {
 	return nil
 }
 
-// problem tells why the journal on disk is not what it should be; nil: it is.
+// problem returns why the journal on disk is broken; nil: it is not.
 func (j *journal) problem() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -305,8 +306,8 @@ func (j *journal) problem() error {
 	return j.broken
 }
 
-// says reports whether l is what the records say already. Maps and lists in a record may be
-// changed by who noted it, so that only records of plain fields can be told to be the same.
+// says reports whether l is equal to the current records. The caller of note may change maps and
+// lists in a record later, so that only records of plain fields can be compared.
 func (r *records) says(l line) bool {
 	switch {
 	case l.Kind == kindRoute && l.Route != nil:

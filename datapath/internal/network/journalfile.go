@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lacksRoom tells that a file cannot be written now, and could before: the network need not
-// wait for that.
+// lacksRoom reports whether err means that a file, writable before, cannot be written now: the
+// network need not wait for that.
 func lacksRoom(err error) bool {
 	for _, lack := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EFBIG} {
 		if errors.Is(err, lack) {

@@ -26,7 +26,7 @@ func (r *rig) linkIs(name datapath.LinkName, wanted bool) {
 	}
 }
 
-// TestLink gives addresses and an MTU to a device that is there, and takes them back.
+// TestLink sets addresses and an MTU on an existing device, and removes them again.
 //
 //	host: loxi_host ══ hs_host :switch
 func TestLink(t *testing.T) {
@@ -38,14 +38,14 @@ func TestLink(t *testing.T) {
 	br0 := datapath.Bridge{Device: "br0", Addresses: prefixes("10.5.1.1/24", "2001:db8:5::1/64"), Ports: []datapath.BridgePort{{Device: "hs_host"}}}
 	r.bridge("b", br0)
 	r.link("pods", v)
-	r.host.Run(t, "ip", "address", "add", "10.6.1.9/24", "dev", "loxi_host") // a stranger's
+	r.host.Run(t, "ip", "address", "add", "10.6.1.9/24", "dev", "loxi_host") // another program's
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.2/24", "2001:db8:5::2/64", "10.6.1.9/24", "mtu 1432", "state UP"})
 	r.sw().ServeUDP(t, "10.5.1.1:4660", "switch")
 	r.sw().ServeUDP(t, "[2001:db8:5::1]:4660", "switch")
 	r.reach(r.host, "10.5.1.1:4660")
 	r.reach(r.host, "[2001:db8:5::1]:4660")
 
-	// What a stranger takes away, or changes, is found and put back.
+	// Removals and changes by other programs are detected and repaired.
 	r.drainSignals()
 	r.host.Run(t, "ip", "address", "del", "10.5.1.2/24", "dev", "loxi_host")
 	r.awaitSignal("an address is gone")
@@ -54,7 +54,7 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.2/24", "2001:db8:5::2/64", "mtu 1432", "state UP"})
 
-	// As long as nobody says another one it stays.
+	// The MTU stays until another one is configured.
 	v.MTU = 0
 	r.link("pods", v)
 	r.has(r.host, "ip link show dev loxi_host", []string{"mtu 1432"})
@@ -69,7 +69,7 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.7/24", "2001:db8:5::2/64", "10.6.1.9/24", "mtu 1500"}, "10.5.1.2/")
 
-	// The device is made anew: what was on it went with it.
+	// The device is made anew, without its settings.
 	r.sw().Run(t, "ip", "link", "del", "hs_host")
 	r.linkIs("pods", false)
 	if err := r.n.Maintain(ctx); err != nil {
@@ -95,7 +95,7 @@ func TestLink(t *testing.T) {
 	r.has(r.host, "ip link show", nil, "loxi_host")
 }
 
-// TestLinkStays: of a device that is not ours what is ours goes, and the rest stays.
+// TestLinkStays: on a device that is not ours, our settings are removed and the others stay.
 func TestLinkStays(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)

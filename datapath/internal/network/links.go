@@ -16,12 +16,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// links is the table of devices that somebody else makes, of which some settings are ours.
+// links is the table of devices that other programs make, of which some settings are ours.
 type links struct {
 	n *Network
 
 	mu     sync.Mutex
-	wanted map[datapath.LinkName]datapath.Link // what Update was told last
+	wanted map[datapath.LinkName]datapath.Link // the values of the last Update
 }
 
 func newLinks(n *Network) *links {
@@ -60,7 +60,7 @@ func (l *links) Update(_ context.Context, name datapath.LinkName, value datapath
 	return (&linkUpdate{n: l.n, s: s, name: name, value: value}).run(record)
 }
 
-// Delete implements [datapath.Table]: what was ours of the device goes.
+// Delete implements [datapath.Table]: it removes our settings of the device.
 func (l *links) Delete(_ context.Context, name datapath.LinkName) error {
 	l.mu.Lock()
 	delete(l.wanted, name)
@@ -114,7 +114,7 @@ func (l *links) Verify(_ context.Context, name datapath.LinkName) (bool, error) 
 	return !u.differs, err
 }
 
-// linkUpdate brings one device to what is wanted, or says whether it is so.
+// linkUpdate brings one device to the wanted state, or (dry) reports whether it has that state.
 type linkUpdate struct {
 	n      *Network
 	s      *space
@@ -125,7 +125,7 @@ type linkUpdate struct {
 
 	dry     bool // change nothing
 	differs bool // with dry: something would have been changed
-	leaving bool // take away what is ours
+	leaving bool // remove what is ours
 }
 
 // change does f, unless nothing is to be changed.
@@ -140,7 +140,7 @@ func (u *linkUpdate) change(what string, f func() error) error {
 	return nil
 }
 
-// note has the journal say what is ours, before it is.
+// note records in the journal what becomes ours, before the change is made.
 func (u *linkUpdate) note() error {
 	if u.dry || u.leaving {
 		return nil
@@ -159,7 +159,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 	}
 	index := u.link.Attrs().Index
 	u.record = &linkRecord{Device: u.value.Device, Space: u.s.id, Index: index}
-	if old != nil && old.Index == index { // else what was ours went with the device
+	if old != nil && old.Index == index { // else our settings vanished with the device
 		u.record.Addresses, u.record.MTU, u.record.Before = slices.Clone(old.Addresses), old.MTU, old.Before
 	}
 	if old == nil || old.Index != index {

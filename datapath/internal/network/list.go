@@ -240,7 +240,7 @@ func (p *page) neighbours() error {
 		for _, x := range list {
 			ip, ok := netip.AddrFromSlice(x.IP)
 			if !ok || x.State&unix.NUD_NOARP != 0 {
-				continue // of links where nobody is asked
+				continue // on links without neighbour resolution
 			}
 			if past, stop := p.full(); stop {
 				return nil

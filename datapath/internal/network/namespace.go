@@ -27,8 +27,8 @@ const (
 	askPause = 3 * time.Second
 )
 
-// ensureSwitch returns the space of the switch as it is now: where somebody deleted
-// the namespace it is let go of, and made again if it may be. n.mu is held.
+// ensureSwitch returns the current space of the switch. If another program deleted the namespace,
+// the old space is released, and a new one is made if make allows it. n.mu is held.
 func (n *Network) ensureSwitch(make bool) (*space, error) {
 	name := n.cfg.SwitchNamespace
 	id, there := namedID(name)
@@ -91,9 +91,8 @@ func (n *Network) makeSwitch() error {
 	return nil
 }
 
-// MakeSwitch makes the network namespace of the switch, by the name that ip netns
-// knows it by. Of one that exists, and that we made, it restores the sysctls; another one is left
-// as it is.
+// MakeSwitch creates the network namespace of the switch under the name that ip netns uses. If the
+// namespace exists, it restores the sysctls of one that we made, and leaves any other as it is.
 func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil
@@ -129,8 +128,8 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// prepareNetnsDir makes the folder as ip netns does: what is mounted in it is seen in
-// other mount namespaces, and is gone there when it is gone here.
+// prepareNetnsDir makes the folder as ip netns does: mounts in it propagate to other mount
+// namespaces, and so do unmounts.
 func prepareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
@@ -204,7 +203,7 @@ func furnish(cfg datapath.Config) error {
 	return setSysctls()
 }
 
-// madeByUs says whether the namespace is one that this instance made.
+// madeByUs reports whether this instance made the namespace.
 func madeByUs(cfg datapath.Config, s *space) (bool, error) {
 	lo, err := s.link("lo")
 	if err != nil || lo == nil {

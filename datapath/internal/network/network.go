@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network is the kernel's own forwarding by netlink: the network namespace
-// of the switch, the link between it and the host, bridges and routes. It carries no
-// packet itself, holds no desired state beyond what it was told last, and touches
-// neither firewall rules nor anything that others made.
+// Package network configures the kernel's own forwarding by netlink: the network namespace of the
+// switch, the link between it and the host, bridges and routes. It forwards no packet itself,
+// holds no desired state except the values of the last updates, and touches neither firewall rules
+// nor anything that other programs made.
 package network
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Protocol marks routes (RTPROT) and addresses (IFA_PROTO) as ours: the L of
-// loxilight, which nobody else uses.
+// Protocol marks routes (RTPROT) and addresses (IFA_PROTO) as ours: the L of loxilight, which no
+// other program uses.
 const Protocol = 0x4c
 
 // hostNamespace is the name for no switch of its own.
@@ -43,15 +43,15 @@ type Network struct {
 	endpoints *endpoints
 	tunnels   *tunnels
 	signals   *signals
-	repairs   atomic.Uint64 // of what is no row's
+	repairs   atomic.Uint64 // of state that belongs to no row
 
 	mu     sync.Mutex // of the following
 	host   *space
-	sw     *space          // of the switch; nil: not there, or nobody needs it
+	sw     *space          // of the switch; nil: does not exist, or is not needed
 	ports  map[string]bool // that want the switch to be there
 	asked  time.Time
 	linked bool   // the link between host and switch existed in this run
-	tends  string // what is wrong with the link between host and switch; told once
+	tends  string // error of the link between host and switch; logged once
 }
 
 var _ datapath.Network = (*Network)(nil)
@@ -155,8 +155,8 @@ func isHost(cfg datapath.Config) bool {
 	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == hostNamespace
 }
 
-// space returns the namespace of the host or of the switch, to be given back by done.
-// That of the switch is made if need be, and then kept.
+// space returns the namespace of the host or of the switch, to be released by done. The switch's
+// namespace is made if it does not exist, and then kept.
 func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -183,8 +183,8 @@ func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	return s, nil
 }
 
-// NeedSwitch makes the network namespace of the switch, if it has one of its own and
-// it is not there, and keeps it until the port does without; see [Network.ForgetSwitch].
+// NeedSwitch creates the network namespace of the switch, if it has one of its own and it does not
+// exist, and keeps it as long as the port needs it; see [Network.ForgetSwitch].
 func (n *Network) NeedSwitch(port string) error {
 	n.mu.Lock()
 	n.ports[port] = true
@@ -212,8 +212,8 @@ func (n *Network) done(s *space) {
 	}
 }
 
-// present returns the space with id if it is still there, to be given back by done. It
-// never makes one; nil: there is none.
+// present returns the space with id if it still exists, to be released by done. It never creates
+// one; nil: it does not exist.
 func (n *Network) present(id spaceID) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -267,7 +267,7 @@ func macOf(cfg datapath.Config, device string) net.HardwareAddr {
 	return mac
 }
 
-// absent is the error for what is not there yet.
+// absent returns the error for something that does not exist yet.
 func absent(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), datapath.ErrAbsent)
 }

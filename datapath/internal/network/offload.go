@@ -15,9 +15,9 @@ import (
 // sctpSegmentation is that the kernel leaves it to a device to cut SCTP into packets.
 const sctpSegmentation = "tx-sctp-segmentation"
 
-// cutSCTP has the kernel cut SCTP before it gives it to the device of a tunnel: no program can
-// encapsulate what is still to be cut, but TCP and UDP. A kernel that cannot be told so by
-// netlink stays as it is.
+// cutSCTP makes the kernel segment SCTP packets before the device of a tunnel gets them: programs
+// can encapsulate unsegmented packets of TCP and UDP only. A kernel without this netlink setting
+// is left as it is.
 func (s *space) cutSCTP(device string) error {
 	handle, err := netlink.NewHandleAt(s.ns, unix.NETLINK_GENERIC)
 	if err != nil {

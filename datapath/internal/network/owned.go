@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// routeOwner is what has routes that are no Route's: a peer or an endpoint. The names of
+// routeOwner is the owner of routes that belong to no Route: a peer or an endpoint. The names of
 // its routes begin with it.
 type routeOwner string
 
@@ -30,7 +30,7 @@ func (o routeOwner) route(what string) datapath.RouteName {
 	return datapath.RouteName(string(o) + " " + what)
 }
 
-// ownerOf returns who has a route; empty: it is a Route's.
+// ownerOf returns the owner of a route; empty: it is a Route's.
 func ownerOf(route string) routeOwner {
 	for _, mark := range []string{peerMark, endpointMark} {
 		if rest, ok := strings.CutPrefix(route, mark); ok {
@@ -92,7 +92,7 @@ func (r *routes) wantOfOwner(name datapath.RouteName, wanted bool) {
 	}
 }
 
-// wantedOf returns the routes of an owner that Update was told.
+// wantedOf returns the routes of an owner according to the last Update.
 func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

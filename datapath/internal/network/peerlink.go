@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// tendLink has the link between host and switch be there: a veth of which the host
-// has one end. One that is there is used whoever made it. n.mu is held.
+// tendLink ensures the link between host and switch: a veth with one end in the host. An existing
+// link is used, whoever made it. n.mu is held.
 func (n *Network) tendLink(s *space) error {
 	err := n.ensureLink(s)
 	told := ""

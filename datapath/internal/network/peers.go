@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// peers is the table of peers, as far as the kernel's own forwarding is concerned: a
-// route to each prefix, in the switch by the device of the tunnel, or without one in the
-// host's namespace by the peer's address.
+// peers is the table of peers, restricted to the kernel's own forwarding: a route to each prefix,
+// in the switch through the device of the tunnel, or without a tunnel in the host's namespace
+// through the peer's address.
 type peers struct{ n *Network }
 
 // routes returns the routes to a peer.

@@ -47,9 +47,8 @@ func (u *bridgeUpdate) ports() (err error) {
 	return errors.Join(problems...)
 }
 
-// self puts the bridge itself into the VLAN that ports are in which were told none, as
-// the kernel does, if there is such a port. In other VLANs it is where the bridge
-// stands among its ports.
+// self adds the bridge itself to the default VLAN, as the kernel does, if there is a port without
+// configured VLANs. It is in other VLANs only if the bridge is listed among its own ports.
 func (u *bridgeUpdate) self() error {
 	p := &datapath.BridgePort{Device: u.value.Device}
 	for i := range u.value.Ports {
@@ -80,7 +79,8 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 	switch link.Attrs().MasterIndex {
 	case u.bridge.Attrs().Index:
 	case 0:
-		// What the bridge gives to each port that it gets is not wanted unless it is told.
+		// The settings that the bridge gives to each new port are removed unless they are
+		// configured.
 		record.Enslaved, record.VLANs, record.Isolated = true, u.defaultVLANs(), false
 		fresh = true
 		if err := u.change("add port "+p.Device, func() error { return u.enslave(link) }); err != nil {
@@ -174,8 +174,8 @@ func each(ranges []datapath.VLANRange, f func(uint16)) {
 	}
 }
 
-// setVLANs brings the VLANs of a port to what is wanted: what is new first, so that a
-// VLAN that stays is never gone.
+// setVLANs brings the VLANs of a port to the wanted ones. It adds before it removes, so that a
+// VLAN that stays is never missing.
 func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, record *portRecord, self bool) error {
 	wanted := vlansOf(p)
 	add, remove := map[uint16]uint16{}, []uint16{}
@@ -195,7 +195,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 		case slices.Contains(record.VLANs, v):
 			remove = append(remove, v)
 		case flags&nl.BRIDGE_VLAN_INFO_PVID != 0 && p.PVID == 0 && !u.leaving:
-			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // a stranger's, who keeps the VLAN
+			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // another program's VLAN, which stays
 		}
 	}
 	// A VLAN that was there before we came is not ours to take away.
@@ -263,7 +263,7 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 	return nil
 }
 
-// release takes away what is ours of a port: all of it, or what we told it.
+// release removes what is ours of a port: the whole port, or our settings of it.
 func (u *bridgeUpdate) release(device string) error {
 	record := u.record.Ports[device]
 	err := u.change("let port "+device+" go", func() error {

@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// rig is a host in a namespace of its own, and a switch whose name nobody else uses.
+// rig is a host in a namespace of its own, and a switch with a unique name.
 type rig struct {
 	t    *testing.T
 	host *testnet.NS
@@ -71,7 +71,7 @@ func (r *rig) close() {
 	r.n = nil
 }
 
-// restart is what is left after kill -9: what the kernel and the journal hold.
+// restart simulates kill -9: only the state of the kernel and of the journal remains.
 func (r *rig) restart() {
 	r.t.Helper()
 	r.close()
@@ -114,7 +114,7 @@ func (r *rig) route(name datapath.RouteName, v datapath.Route) {
 	}
 }
 
-// wantAbsent wants err to say that something is not there, and what.
+// wantAbsent requires err to wrap ErrAbsent and to contain what.
 func (r *rig) wantAbsent(err error, what string) {
 	r.t.Helper()
 	if !errors.Is(err, datapath.ErrAbsent) || !strings.Contains(err.Error(), what) {
@@ -122,7 +122,7 @@ func (r *rig) wantAbsent(err error, what string) {
 	}
 }
 
-// requireIP skips where ip is not that of iproute2.
+// requireIP skips the test unless ip is from iproute2.
 func requireIP(t *testing.T) {
 	t.Helper()
 	if !haveIP() {
@@ -130,13 +130,13 @@ func requireIP(t *testing.T) {
 	}
 }
 
-// haveIP says whether ip is that of iproute2, which has bridge beside it.
+// haveIP reports whether ip is from iproute2, which includes bridge.
 func haveIP() bool {
 	_, err := exec.LookPath("bridge")
 	return err == nil
 }
 
-// has wants the output of a command to have what is in want, and nothing of lacks.
+// has requires the output of a command to contain all of want and nothing of lacks.
 func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string) {
 	r.t.Helper()
 	words := strings.Fields(command)
@@ -187,7 +187,7 @@ func (r *rig) marked(device string) (count int) {
 	return count
 }
 
-// station is a namespace with a device to the switch, or to where it is told.
+// station makes a namespace with a device to the switch, or to another namespace.
 func (r *rig) station(name string, to *testnet.NS, device string, addrs ...string) *testnet.NS {
 	r.t.Helper()
 	ns := testnet.New(r.t, name)
@@ -213,7 +213,7 @@ func (r *rig) awaitSignal(what string) {
 	}
 }
 
-// drainSignals forgets those that are there already.
+// drainSignals discards pending signals.
 func (r *rig) drainSignals() {
 	for {
 		select {

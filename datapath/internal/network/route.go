@@ -26,15 +26,15 @@ var routeTypes = map[datapath.RouteType]int{
 	datapath.RouteUnreachable: unix.RTN_UNREACHABLE, datapath.RouteProhibit: unix.RTN_PROHIBIT,
 }
 
-// buildRoute returns the entry that is wanted, without the ways whose device is not
-// there or down, which missing tells. Without any way it is nil.
+// buildRoute returns the wanted entry, without the next hops whose device is missing or down,
+// which missing reports. Without any next hop it is nil.
 func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, err error) {
 	p := v.Prefix.Masked()
 	entry = &netlink.Route{
 		Table: unix.RT_TABLE_MAIN, Protocol: Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 	}
-	entry.MTULock = v.MTU != 0 && p.Addr().Is6() // else IPv6 does not heed it where it forwards
+	entry.MTULock = v.MTU != 0 && p.Addr().Is6() // else IPv6 ignores it when forwarding
 	if v.Source.IsValid() {
 		entry.Src = v.Source.AsSlice()
 	}
@@ -89,7 +89,7 @@ func hopsOf(x *netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{Gw: x.Gw, LinkIndex: x.LinkIndex}}
 }
 
-// sameRoute says whether the entry that is there does what the wanted one would.
+// sameRoute reports whether the existing entry does the same as the wanted one.
 func sameRoute(is, wanted *netlink.Route, v *datapath.Route) bool {
 	if is.Type != wanted.Type || is.MTU != wanted.MTU || is.MTULock != wanted.MTULock || !is.Src.Equal(wanted.Src) {
 		return false
@@ -128,7 +128,7 @@ func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 		ip = ip.Unmap()
 	}
 	k := routeKey{netip.PrefixFrom(ip, bits), uint32(x.Priority)}
-	if k.Metric == 0 && ip.Is6() { // one that we built, and did not read
+	if k.Metric == 0 && ip.Is6() { // built by us, not read from the kernel
 		k.Metric = defaultMetric6
 	}
 	return k, ok && x.Tos == 0

@@ -102,7 +102,7 @@ func TestRoute(t *testing.T) {
 }
 
 // TestRouteReplaced changes a route all the time, and no packet finds none.
-// TestRouteComesBack: a route that is removed and wanted again at once is there again.
+// TestRouteComesBack: a route that is removed and wanted again at once exists again.
 func TestRouteComesBack(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {
@@ -153,7 +153,7 @@ func TestRouteReplaced(t *testing.T) {
 	}
 }
 
-// TestRouteConflict finds a stranger's route in its place, which stays.
+// TestRouteConflict finds another program's route at the same place, which stays.
 func TestRouteConflict(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
@@ -181,9 +181,9 @@ func TestRouteConflict(t *testing.T) {
 	}
 }
 
-// TestRouteToldTwice: where host and switch are one, a Route of each may be told for one place,
-// from before they were. The first by name is in force, and the other one says so: they do
-// not take turns.
+// TestRouteToldTwice: if host and switch become one network namespace, a Route of each may already
+// be configured for the same place. The first by name is in force, and the other one reports the
+// conflict: they do not alternate.
 func TestRouteToldTwice(t *testing.T) {
 	x := newRouted(t)
 	ctx := context.Background()
@@ -225,7 +225,7 @@ func TestRouteToldTwice(t *testing.T) {
 	}
 }
 
-// TestRouteRepair has strangers remove and replace what is ours, which is noticed at
+// TestRouteRepair removes and replaces routes of ours by external changes, which are noticed at
 // once, and finds routes of another run.
 func TestRouteRepair(t *testing.T) {
 	requireIP(t)

@@ -21,18 +21,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// defaultMetric6 is what IPv6 makes of a metric that is not told.
+// defaultMetric6 is the metric that IPv6 uses if none is configured.
 const defaultMetric6 = 1024
 
-// listingAge is how long a listing of our routes is good for, at least: looking at ten
-// thousand of them lists them a few times, and not ten thousand times. One that took
-// long is good for longer, by listingShare.
+// listingAge is the minimum time for which a listing of our routes is reused: checking ten
+// thousand routes lists them a few times, not ten thousand times. A listing that took long is
+// reused for longer, by listingShare.
 const (
 	listingAge   = 500 * time.Millisecond
 	listingShare = 10
 )
 
-// routeKey is what tells the entries of a table apart.
+// routeKey identifies an entry of a table.
 type routeKey struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Metric uint32       `json:"metric,omitempty"`
@@ -51,8 +51,8 @@ type routes struct {
 	n *Network
 
 	mu       sync.Mutex
-	wanted   map[datapath.RouteName]datapath.Route // what Update was told last
-	places   map[place]int                         // how many of wanted are there
+	wanted   map[datapath.RouteName]datapath.Route // the values of the last Update
+	places   map[place]int                         // number of entries of wanted at each place
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
@@ -80,7 +80,7 @@ func (r *routes) placeOf(v *datapath.Route) place {
 	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
 }
 
-// want notes what Update was told last; nil: nothing. It reports whether the same place was
+// want records the value of the last Update; nil: none. It reports whether the same place was
 // wanted for it before.
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again bool) {
 	r.mu.Lock()
@@ -134,7 +134,7 @@ func before(name datapath.RouteName) string { return string(name) + " (before)" 
 // Update implements [datapath.Table]. An entry that changes is replaced, so that at
 // each moment there is one.
 func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapath.Route) error {
-	// What is told for the first time may take over from one that is about to go.
+	// A new value may take over from a route that is about to be removed.
 	if again := r.want(name, &value); again {
 		if first := r.rival(name, &value); first != "" {
 			return fmt.Errorf("route %s: Route %s has it, and with switch.namespace: host netns host and switch are one: delete one of the two, or give one another metric",
@@ -215,8 +215,8 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 
 var errTaken = errors.New("taken")
 
-// takeRecord says whether the entry is known to be ours. Another route that had it
-// until now has it no more: what one object leaves to another is never nobody's.
+// takeRecord reports whether the entry is known to be ours. Another route that held it until now
+// loses it, so that an entry that moves between objects is never unowned.
 func (r *routes) takeRecord(name string, record *routeRecord) (known bool) {
 	holder, known := r.n.journal.holder(*record)
 	if known && holder != name {
@@ -373,8 +373,8 @@ func (r *routes) stale() {
 	clear(r.listings)
 }
 
-// concerns says whether a message of the kernel is about an entry that may have been
-// ours and is not there any more, or not as it was.
+// concerns reports whether a message of the kernel is about an entry that may have been ours and
+// was removed or replaced.
 func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// spaceID is which network namespace it is: a name says little, since somebody may
-// have deleted the namespace and made another of that name.
+// spaceID identifies a network namespace. A name does not, since another program may have deleted
+// the namespace and made another of that name.
 type spaceID struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
@@ -30,9 +30,9 @@ type space struct {
 	id     spaceID
 	ns     netns.NsHandle
 	nl     *netlink.Handle
-	strict *netlink.Handle // has the kernel choose what it lists; not for devices
+	strict *netlink.Handle // the kernel filters its listings; not for devices
 	raw    *nl.SocketHandle
-	done   chan struct{} // closed when nobody watches it any more
+	done   chan struct{} // closed when the space is no longer watched
 
 	connected sync.Map // prefixes that routes of our addresses lead to
 
@@ -48,8 +48,8 @@ func idOf(fd int) (spaceID, error) {
 	return spaceID{Dev: st.Dev, Ino: st.Ino}, nil
 }
 
-// openSpace opens the namespace called name, or the daemon's own where it is empty.
-// It wraps [datapath.ErrAbsent] where there is none.
+// openSpace opens the namespace called name, or the daemon's own if name is empty. The error wraps
+// [datapath.ErrAbsent] if the namespace does not exist.
 func openSpace(name string) (_ *space, err error) {
 	var ns netns.NsHandle
 	if name == "" {
@@ -102,8 +102,8 @@ func spaceOf(fd int, host bool) (_ *space, err error) {
 	return s, nil
 }
 
-// drop lets go of the namespace as soon as nobody works on it: a handle that is closed
-// would talk about the namespace of the daemon. Network.mu is held.
+// drop releases the namespace as soon as it has no users: a closed handle would act on the
+// namespace of the daemon. Network.mu is held.
 func (s *space) drop() {
 	close(s.done)
 	if s.dropped = true; s.users == 0 {
@@ -111,7 +111,7 @@ func (s *space) drop() {
 	}
 }
 
-// close closes what is open: the kernel ends a namespace that has no name any more.
+// close closes all handles: the kernel deletes a namespace without a name then.
 func (s *space) close() {
 	s.nl.Close()
 	s.strict.Close()
@@ -125,7 +125,7 @@ func (s *space) execute(r *nl.NetlinkRequest, answers uint16) ([][]byte, error) 
 	return r.Execute(unix.NETLINK_ROUTE, answers)
 }
 
-// link returns the device called name; nil where there is none.
+// link returns the device called name; nil if it does not exist.
 func (s *space) link(name string) (netlink.Link, error) {
 	l, err := s.nl.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {

@@ -54,7 +54,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		r.has(sw, "ip link show hs_host", []string{"UP"})
 	}
 
-	// Nobody needs it any more: it stays, and is not made again when it is deleted.
+	// The namespace is no longer needed: it stays, and is not made again when it is deleted.
 	if err := r.n.Routes().Delete(ctx, "switch"); err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +82,8 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	r.n.ForgetSwitch("p1")
 }
 
-// TestSwitchDeleted has somebody delete the namespace under us: all that was in it and
-// ours is there again, with the next look, a port as soon as it is.
+// TestSwitchDeleted deletes the namespace externally: everything of ours in it is restored with
+// the next round, a port as soon as its device exists.
 func TestSwitchDeleted(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
@@ -125,7 +125,7 @@ func TestSwitchDeleted(t *testing.T) {
 	r.has(r.sw(), "ip route", []string{"192.0.2.0/24 via 10.71.0.9 dev br0 proto 76"})
 }
 
-// TestDetach takes everything away that we made, and leaves what was there before.
+// TestDetach removes everything that we made, and leaves what existed before.
 func TestDetach(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		r := newRig(t, false)

@@ -23,7 +23,7 @@ import (
 func (n *Network) tendSysctls(s *space) error {
 	made, err := madeByUs(n.cfg, s)
 	if err != nil || !made {
-		return err // in one that existed before, they are the operator's
+		return err // in a namespace that existed before, they are the operator's
 	}
 	var changed []string
 	err = s.enter(func() (err error) {
@@ -77,7 +77,7 @@ func setSysctls() error {
 	return nil
 }
 
-// restoreSysctls sets those of a namespace that exists, where we made it.
+// restoreSysctls sets the sysctls of an existing namespace if we made it.
 func restoreSysctls(cfg datapath.Config) error {
 	s, err := openSpace(cfg.SwitchNamespace)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestTunnelMTU: the device of a tunnel follows the way to its peers, and that is no
-// stranger's work; what a stranger sets is.
+// TestTunnelMTU: the MTU of a tunnel's device follows the path to its peers, which does not count
+// as an external change; an MTU that another program sets does.
 func TestTunnelMTU(t *testing.T) {
 	testnet.RequireRoot(t)
 	r := newRig(t, true)
@@ -51,7 +51,8 @@ func TestTunnelMTU(t *testing.T) {
 	}
 	update()
 
-	// After a restart peers are told after the tunnel: the way to them counts all the time.
+	// After a restart, peers are configured after the tunnel: the paths to them count all the
+	// time.
 	mtu := func() int {
 		t.Helper()
 		link, err := r.n.host.link("hstunnel")
@@ -77,7 +78,7 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
-// TestTunnelToldMTU: a tunnel has the MTU that it is told, but no more than fits the way to its
+// TestTunnelToldMTU: a tunnel has its configured MTU, but no more than fits the paths to its
 // peers.
 func TestTunnelToldMTU(t *testing.T) {
 	testnet.RequireRoot(t)

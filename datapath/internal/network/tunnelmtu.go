@@ -20,9 +20,9 @@ const (
 	minMTU6    = 1280 // with a smaller one, a device has no IPv6
 )
 
-// adopt has the device of an earlier run keep its MTU until the peers are told, one after the
-// other: each that is not known yet would have it be another for a moment, and whoever sends
-// then would be told so.
+// adopt keeps the MTU of an earlier run's device until the peers are configured, one after the
+// other: each peer that is not known yet would change the MTU for a moment, and senders would be
+// notified of that MTU.
 func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error {
 	outer, inner, err := s.ends(device)
 	if err != nil || outer == nil || inner == nil || !isOurs(t.n.cfg, outer) {
@@ -86,8 +86,8 @@ func (t *tunnels) setLast(name datapath.TunnelName) int {
 	return t.mtus[name]
 }
 
-// mtu returns what fits the underlay, encapsulated: the least of the ways to all peers. One that
-// was told, and is more, would lose what is larger, and nobody would know.
+// mtu returns the MTU of a tunnel: the least of the paths to all peers, less the encapsulation. A
+// larger configured MTU would silently lose larger packets.
 func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, error) {
 	host, err := t.n.space(false)
 	if err != nil {
@@ -159,13 +159,13 @@ func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 	return err
 }
 
-// underlay tells MTUs of ways in the host's namespace.
+// underlay finds the MTUs of paths in the host's namespace.
 type underlay struct {
 	host  *space
 	links map[int]netlink.Link // as they were seen
 }
 
-// mtuTo returns the MTU of the way to remote; 0: there is none.
+// mtuTo returns the MTU of the path to remote; 0: no path exists.
 func (u *underlay) mtuTo(remote netip.Addr) int {
 	routes, err := u.host.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endSuffix is behind the name of a tunnel's device that of its other end. What the kernel
-// sends by the device comes in by it, where the data plane encapsulates it.
+// endSuffix is appended to the name of a tunnel's device to name its other end. Packets that the
+// kernel sends through the device arrive on the other end, where the data plane encapsulates them.
 const endSuffix = datapath.TunnelEndSuffix
 
 // tunnelMAC is the address of all devices of tunnels, to which all inner Ethernet headers
@@ -31,8 +31,8 @@ var tunnelMAC = net.HardwareAddr{0x02, 0x4c, 0x4c, 0, 0, 0x01}
 
 const addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 
-// tunnels is the table of tunnels, as far as the kernel's own forwarding is concerned:
-// the devices that routes to peers lead to.
+// tunnels is the table of tunnels, restricted to the kernel's own forwarding: the devices to which
+// routes to peers lead.
 type tunnels struct {
 	n *Network
 
@@ -40,7 +40,7 @@ type tunnels struct {
 	wanted map[datapath.TunnelName]datapath.Tunnel
 	peers  map[datapath.PeerName]datapath.Peer
 	outs   map[string]bool                   // devices of the host that lead to peers
-	fits   map[datapath.PeerName]int         // MTU of what is to be encapsulated for a peer, as of seen
+	fits   map[datapath.PeerName]int         // MTU for packets before encapsulation, as of seen
 	seen   uint64                            // of signals.count
 	mtus   map[datapath.TunnelName]int       // of the devices, as they were set
 	keep   map[datapath.TunnelName]time.Time // until when that stays
@@ -141,7 +141,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		if end == nil {
 			continue
 		}
-		// As make makes them: others of ours, and of strangers, have other MACs.
+		// As make makes them: our other devices, and other programs' devices, have other MACs.
 		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
 		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) && end.Attrs().Alias != mark(t.n.cfg) {
 			return fmt.Errorf("%s is there and no tunnel's: remove it, or give the tunnel another device", end.Attrs().Name)
@@ -196,8 +196,8 @@ func (s *space) linkLocal(l netlink.Link) ([]netip.Prefix, error) {
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() }), err
 }
 
-// addressless keeps a device from having an address of IPv6 that nobody gave it. The kernel
-// forgets the mode where an MTU below 1280 takes IPv6 off the device.
+// addressless keeps the kernel from giving a device an IPv6 address by itself. The kernel forgets
+// the mode if an MTU below 1280 disables IPv6 on the device.
 func addressless(s *space, l netlink.Link) error {
 	err := s.nl.LinkSetIP6AddrGenMode(l, addrGenNone)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -215,7 +215,7 @@ func addressless(s *space, l netlink.Link) error {
 
 func isUp(l netlink.Link) bool { return l.Attrs().Flags&net.FlagUp != 0 }
 
-// ends returns the device and its other end; nil where it is not there.
+// ends returns the device and its other end; nil for an end that does not exist.
 func (s *space) ends(device string) (outer, inner netlink.Link, err error) {
 	if outer, err = s.link(device); err == nil {
 		inner, err = s.link(device + endSuffix)

@@ -163,7 +163,7 @@ func TestVLANs(t *testing.T) {
 	traffic.ExpectUnharmed(t)
 	r.wantVLANs("p1", "10pu")
 
-	// What a stranger adds stays; what one takes is put back.
+	// A VLAN that another program adds stays; a VLAN that it removes is restored.
 	p1, err := r.n.host.link("p1")
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestVLANs(t *testing.T) {
 	r.silent(a, "10.71.1.5:4660")
 }
 
-// TestVLANsAdopted takes over a bridge that a stranger made, with its VLANs.
+// TestVLANsAdopted takes over a bridge that another program made, with its VLANs.
 func TestVLANsAdopted(t *testing.T) {
 	r := newRig(t, true)
 	requireVLANs(t, r)

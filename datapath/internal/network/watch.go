@@ -20,10 +20,10 @@ import (
 // signalPause is the least time between two signals: devices may come and go all the time.
 const signalPause = 100 * time.Millisecond
 
-// signals tells, at once and then not too often, that something has changed.
+// signals signals changes: the first at once, further ones at a limited rate.
 type signals struct {
 	out   chan struct{}
-	count atomic.Uint64 // of what was told
+	count atomic.Uint64 // of signals
 
 	mu     sync.Mutex
 	last   time.Time
@@ -96,7 +96,7 @@ func (n *Network) watch(s *space) error {
 				n.look(s, names, messages)
 			case err == nil: // not of the kernel
 			case errors.Is(err, unix.ENOBUFS):
-				// Messages were lost; the socket goes on.
+				// Messages were lost; the socket can still be read.
 				n.routes.stale()
 				n.signals.raise()
 			case errors.Is(err, os.ErrClosed) || isClosed(s):
@@ -153,8 +153,8 @@ func isClosed(s *space) bool {
 	}
 }
 
-// look signals what may concern us. names are those of the devices that were seen. With a device
-// that goes down, or its last address, the kernel removes routes of IPv4 without a message.
+// look signals messages that may concern us. names holds the names of the devices seen. When a
+// device goes down, or loses its last address, the kernel removes IPv4 routes without a message.
 func (n *Network) look(s *space, names map[int32]string, messages []syscall.NetlinkMessage) {
 	for _, m := range messages {
 		switch m.Header.Type {
