@@ -22,8 +22,7 @@ func newFaults(share float64, seed uint64) *faults {
 	return &faults{share: share, random: rand.New(rand.NewPCG(seed, 0))}
 }
 
-// next says whether this call fails, and whether what it asked for is done
-// before that.
+// next reports whether this call fails, and whether it takes effect before it fails.
 func (f *faults) next() (fails, done bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +101,7 @@ func natGroups(s *datapath.NATSet) error {
 	return nil
 }
 
-// missingGroup refuses a rule that refers to a group which is not there.
+// missingGroup refuses a rule that refers to a group that does not exist.
 func missingGroup(rule string, m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) error {
 	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
 		for _, g := range list {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fake is a data plane that carries nothing: what it is told it keeps in
-// memory, and it fails as often as it is asked to. It is for tests of what
-// stands above a data plane. It knows devices, but touches none.
+// Package fake is a data plane that forwards nothing: it keeps its configuration in memory, and
+// fails as often as requested. It is for tests of the layers above a data plane. It knows devices,
+// but touches none.
 package fake
 
 import (
@@ -28,13 +28,13 @@ type Options struct {
 	// that fail are done all the same, as where a process dies half way.
 	Faults float64
 	Seed   uint64 // of the faults
-	// Device finds the device of a port; false: there is none. Nil: devices of
-	// this process's network namespace, and none in the switch.
+	// Device finds the device of a port; false: the device does not exist. Nil: devices of this
+	// process's network namespace, and none in the switch.
 	Device func(datapath.Port) (datapath.PortState, bool)
 }
 
-// DataPlane is the fake. What it holds outlives Close, as pinned maps do. All
-// methods are safe for concurrent use, but for those of one Table.
+// DataPlane is the fake. Its contents outlive Close, as pinned maps do. All methods are safe for
+// concurrent use, except the methods of one Table.
 type DataPlane struct {
 	ports     *table[datapath.PortName, datapath.Port]
 	endpoints *table[datapath.EndpointName, datapath.Endpoint]
@@ -51,7 +51,7 @@ type DataPlane struct {
 	faults *faults
 
 	mu          sync.Mutex
-	cost        datapath.Cost    // of what is in the tables; see admit
+	cost        datapath.Cost    // of the tables' contents; see admit
 	refused     map[string]error // by the name of a rule
 	connections []tracked
 	nextID      uint64

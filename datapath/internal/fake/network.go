@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Network is a network that has no devices: bridges, routes and links are kept in memory.
-// All methods are safe for concurrent use, but for those of one Table.
+// Network is a network that has no devices: bridges, routes and links are kept in memory. All
+// methods are safe for concurrent use, except the methods of one Table.
 type Network struct {
 	bridges   *table[datapath.BridgeName, datapath.Bridge]
 	routes    *table[datapath.RouteName, datapath.Route]
@@ -28,7 +28,7 @@ type Network struct {
 	calls      []string
 }
 
-// NewNetwork returns an empty network. Of the options only those of faults count.
+// NewNetwork returns an empty network. It uses only the options for faults.
 func NewNetwork(o Options) *Network {
 	n := &Network{faults: newFaults(o.Faults, o.Seed), changed: make(chan struct{}, 1)}
 	n.bridges = newTable[datapath.BridgeName](n.faults, "bridge", func(old, wanted *datapath.Bridge) error {
@@ -109,7 +109,7 @@ func (n *Network) Changed() <-chan struct{} { return n.changed }
 // Close implements [datapath.Network]. The fake stays usable.
 func (n *Network) Close() error { return nil }
 
-// What follows is for tests: looking on, and being the stranger.
+// The functions below are for tests: observation and external changes.
 
 // SetFaults sets the share of calls that fail.
 func (n *Network) SetFaults(share float64) { n.faults.set(share) }
@@ -137,15 +137,14 @@ func (n *Network) Maintained() int {
 	return n.maintained
 }
 
-// Calls returns what was done, such as "put bridge" and "remove route", in order.
+// Calls returns the calls made so far, such as "put bridge" and "remove route", in order.
 func (n *Network) Calls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.calls)
 }
 
-// DamageRoute takes a route away behind the daemon's back, and tells that the world
-// has changed.
+// DamageRoute removes a route without the daemon's knowledge, and signals a change.
 func (n *Network) DamageRoute(name datapath.RouteName) error {
 	err := n.routes.damage(name, true)
 	select {

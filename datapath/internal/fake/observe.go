@@ -184,7 +184,7 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 	}
 }
 
-// What follows is for tests: looking on, and being the stranger.
+// The functions below are for tests: observation and external changes.
 
 // SetFaults sets the share of calls that fail.
 func (d *DataPlane) SetFaults(share float64) { d.faults.set(share) }
@@ -196,7 +196,7 @@ func (d *DataPlane) Refuse(rule string, err error) {
 	d.refused[rule] = err
 }
 
-// Rules returns the sets that are in force; false where there is none.
+// Rules returns the sets that are in force; false if no set is.
 func (d *DataPlane) Rules() (firewall datapath.FirewallSet, hasFirewall bool, nat datapath.NATSet, hasNAT bool) {
 	firewall, hasFirewall = d.firewall.get(datapath.NodeSet)
 	nat, hasNAT = d.nat.get(datapath.NodeSet)
@@ -224,7 +224,7 @@ func (d *DataPlane) DamageService(name datapath.ServiceName, remove bool) error 
 // DamageFirewall changes the rules of the firewall behind the daemon's back.
 func (d *DataPlane) DamageFirewall() error { return d.firewall.damage(datapath.NodeSet, false) }
 
-// SignalChange tells that the world has changed.
+// SignalChange signals an external change.
 func (d *DataPlane) SignalChange() {
 	select {
 	case d.changed <- struct{}{}:

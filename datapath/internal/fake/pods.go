@@ -32,12 +32,12 @@ type PodState struct {
 
 var _ datapath.PodLinks = (*PodLinks)(nil)
 
-// NewPodLinks returns none. Of the options only those of faults count.
+// NewPodLinks returns an empty set of links. It uses only the options for faults.
 func NewPodLinks(o Options) *PodLinks {
 	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}, listeners: map[Socket][]netip.Addr{}}
 }
 
-// Strangers are the devices of others that there are from now on.
+// Strangers sets the devices of other programs that exist from now on.
 func (f *PodLinks) Strangers(devices ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,14 +20,14 @@ import (
 type table[K cmp.Ordered, V any] struct {
 	faults *faults
 	kind   string
-	// admit refuses a change, or takes account of it. Either of old and wanted is
-	// nil where there is none.
+	// admit refuses a change, or accounts for it. old is nil for a new row, wanted for a removed
+	// one.
 	admit func(old, wanted *V) error
 	busy  atomic.Bool
 
 	mu    sync.Mutex // for those who look on
 	rows  map[K]*V
-	spoil map[K]struct{} // changed by a stranger
+	spoil map[K]struct{} // changed by another program
 }
 
 func newTable[K cmp.Ordered, V any](f *faults, kind string, admit func(old, wanted *V) error) *table[K, V] {
@@ -135,7 +135,7 @@ func (t serviceTable) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.Backen
 	}
 }
 
-// content returns a copy of what is there.
+// content returns a copy of the rows.
 func (t *table[K, V]) content() map[K]V {
 	t.mu.Lock()
 	defer t.mu.Unlock()

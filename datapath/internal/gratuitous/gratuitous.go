@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gratuitous tells neighbours, without being asked, which hardware address an
-// address has: by ARP announcements (RFC 5227) and neighbour advertisements (RFC 4861). It
-// answers nobody and keeps nothing.
+// Package gratuitous sends unsolicited announcements of the hardware address of an IP address: ARP
+// announcements (RFC 5227) and neighbour advertisements (RFC 4861). It answers no requests and
+// keeps no state.
 package gratuitous
 
 import (
@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send tells the neighbours by a device, which the calling thread's namespace has, that
-// addrs are at mac.
+// Send announces to the neighbours on a device, in the calling thread's namespace, that addrs are
+// at mac.
 func Send(index int, mac net.HardwareAddr, addrs []netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: receives nothing
 	if err != nil {
 		return err
 	}
-	// The kernel waits for a grace period there, some 10 ms, and nobody needs it to be over.
+	// The kernel waits for a grace period there, some 10 ms; the caller need not wait for it.
 	defer func() { go unix.Close(fd) }()
 	to := &unix.SockaddrLinklayer{Ifindex: index}
 	var errs error
@@ -44,7 +44,7 @@ func arpAnnouncement(mac net.HardwareAddr, a netip.Addr) []byte {
 	return append(f, make([]byte, 60-len(f))...)
 }
 
-// neighbourAdvertisement is one that nobody asked for (RFC 4861, 7.2.6), to all nodes.
+// neighbourAdvertisement returns an unsolicited one (RFC 4861, 7.2.6), to all nodes.
 func neighbourAdvertisement(mac net.HardwareAddr, a netip.Addr) []byte {
 	allNodes := netip.MustParseAddr("ff02::1")
 	body := []byte{136, 0, 0, 0, 0x20, 0, 0, 0} // override

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/gratuitous"
 )
 
-// announce tells the neighbours of a pod which hardware address its addresses have
-// now: who had one of them before may have had another.
+// announce announces the hardware address of a pod's addresses to its neighbours: the previous
+// holder of an address may have had another hardware address.
 func (l *Links) announce(pod *end, p *datapath.PodLink) error {
 	if len(p.Addresses) == 0 {
 		return nil
@@ -22,8 +22,8 @@ func (l *Links) announce(pod *end, p *datapath.PodLink) error {
 	return within(pod.ns, l.home, func() error { return sendAll(p) })
 }
 
-// within runs f on a thread in a network namespace, which it leaves again. One that
-// cannot is not used any more.
+// within runs f on a thread in a network namespace, and returns the thread to home. A thread that
+// cannot return is not used any more.
 func within(ns, home netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -90,7 +90,7 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if err := spareRoutes(pod, p); err != nil {
 		return err
 	}
-	// A link that nobody knows of: who made it was killed.
+	// A link without an owner: the process that created it was killed.
 	if there, err = sw.link(p.Device); err != nil || there == nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func spareRoutes(pod *end, p *datapath.PodLink) error {
 	return nil
 }
 
-// way returns the device of a route to the same prefix as r; empty: there is none.
+// way returns the device of a route to the same prefix as r; empty: no such route exists.
 func (e *end) way(r *datapath.PodRoute) (device string, err error) {
 	list, err := e.routes(r, 0)
 	if err != nil {
@@ -161,7 +161,7 @@ func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error
 		PeerHardwareAddr: p.MAC, PeerMTU: uint32(p.MTU),
 	}
 	err := sw.LinkAdd(veth)
-	if errors.Is(err, unix.EEXIST) { // somebody was faster, in the switch or in the pod
+	if errors.Is(err, unix.EEXIST) { // another program created it first, in the switch or in the pod
 		if there, _ := sw.link(p.Device); there != nil && !l.isOurs(there) {
 			err = datapath.ErrNameTaken
 		}
@@ -303,8 +303,8 @@ func (l *Links) Open(ctx context.Context, p *datapath.PodLink) error {
 // upTimeout bounds how long the kernel may take to use a link that is up.
 const upTimeout = 3 * time.Second
 
-// awaitUp waits until a device sends: the kernel sees to that later, and drops what is
-// sent before.
+// awaitUp waits until a device sends: the kernel enables that with a delay, and drops packets that
+// are sent before.
 func awaitUp(ctx context.Context, e *end, device string) error {
 	ctx, cancel := context.WithTimeout(ctx, upTimeout)
 	defer cancel()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pod makes, checks and removes the veth pairs between pods and the switch by
-// netlink. It holds no state: what it has made it knows by the marks of the devices.
-// It makes no bridge, and attaches no programs.
+// Package pod makes, checks and removes the veth pairs between pods and the switch by netlink. It
+// holds no state: it recognizes its devices by their marks. It makes no bridge, and attaches no
+// programs.
 package pod
 
 import (
@@ -74,8 +74,8 @@ func endAt(ns netns.NsHandle, kept bool) (*end, error) {
 	return e, nil
 }
 
-// openSwitch opens the switch's network namespace; it wraps [datapath.ErrAbsent] where
-// it is not there.
+// openSwitch opens the switch's network namespace; the error wraps [datapath.ErrAbsent] if the
+// namespace does not exist.
 func (l *Links) openSwitch() (*end, error) {
 	name := l.cfg.SwitchNamespace
 	if name == "" || name == "host" {
@@ -113,7 +113,7 @@ func openPod(path string) (*end, error) {
 	return e, nil
 }
 
-// link returns the device called name; nil where there is none.
+// link returns the device called name; nil if it does not exist.
 func (e *end) link(name string) (netlink.Link, error) {
 	link, err := e.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -166,7 +166,7 @@ func (l *Links) Shut(_ context.Context, device string) error {
 	})
 }
 
-// withOurs calls f with the switch's end of a link, if it is there and ours.
+// withOurs calls f with the switch's end of a link, if it exists and is ours.
 func (l *Links) withOurs(device string, f func(sw *end, link netlink.Link) error) error {
 	sw, err := l.openSwitch()
 	if errors.Is(err, datapath.ErrAbsent) {

@@ -138,8 +138,8 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestCheckFindsMTU: larger packets are lost where a stranger gave the switch's end another
-// one. What the pod does with its own end is its business.
+// TestCheckFindsMTU: if another program changes the MTU of the switch's end, larger packets are
+// lost. The pod may change the MTU of its own end.
 func TestCheckFindsMTU(t *testing.T) {
 	s := newSite(t)
 	l := s.link()
@@ -157,7 +157,8 @@ func TestCheckFindsMTU(t *testing.T) {
 	}
 }
 
-// TestMakeFails: nothing is left, and what is not ours is left alone.
+// TestMakeFails: a failure leaves nothing of ours behind, and devices of other programs are left
+// alone.
 func TestMakeFails(t *testing.T) {
 	s := newSite(t)
 	l := s.link()
