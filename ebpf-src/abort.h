@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abort.h - what the sender of an SCTP packet is told that is refused (RFC 9260, section 8.4). */
+/* abort.h - answers to refused SCTP packets (RFC 9260, section 8.4). */
 #pragma once
 
 #include "answer.h"
@@ -9,10 +9,10 @@
 #define SCTP_ERROR	   9
 #define SCTP_COOKIE_ACK	   11
 #define SCTP_SHUTDOWN_ACK  8
-#define SCTP_TAG_REFLECTED 1 /* T, of ABORT and SHUTDOWN COMPLETE */
-#define ANSWER_SCTP_CHUNKS 8 /* looked at for an ABORT */
+#define SCTP_TAG_REFLECTED 1 /* flag T of ABORT and SHUTDOWN COMPLETE */
+#define ANSWER_SCTP_CHUNKS 8 /* searched for an ABORT */
 
-/* Whether the packet holds an ABORT, behind its first chunk. */
+/* Reports whether the packet contains an ABORT after its first chunk. */
 static __always_inline int answer_sctp_aborts(struct __sk_buff *skb, const struct answer *a)
 {
 	__u32 off = a->l4_off + 12, end = a->l3_off + a->packet_len;
@@ -35,9 +35,7 @@ static __always_inline int answer_sctp_aborts(struct __sk_buff *skb, const struc
 	return 0;
 }
 
-/* Ends the SCTP association of a packet as one that nobody knows. LL_NEXT: nothing is to be
- * sent.
- */
+/* Answers a packet of an unknown SCTP association. LL_NEXT: no answer must be sent. */
 __noinline int answer_abort(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();
@@ -65,7 +63,7 @@ __noinline int answer_abort(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, a->l4_off + 4, &sctp->tag, 4))
 		return -DROP_REWRITE;
 	if (a->sctp_chunk == SCTP_INIT && !sctp->tag) {
-		/* The tag that its sender wants to see. */
+		/* The tag that the peer expects. */
 		sctp->flags = 0;
 		if (bpf_skb_load_bytes(skb, a->l4_off + 16, &sctp->tag, 4))
 			return LL_NEXT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* announce.h - addresses that are the node's to its neighbours, though it has them on no
- * device: who asks for the hardware address of one of them is answered (RFC 826, RFC 5227;
- * RFC 4861, section 7.2), and what comes in for one, and is nobody's, goes no further.
+/* announce.h - announced addresses, which the node answers for although no device has them. ARP
+ * requests and neighbour solicitations for them are answered (RFC 826, RFC 5227; RFC 4861, section
+ * 7.2), and packets to unassigned ones are dropped or refused.
  */
 #pragma once
 
@@ -45,9 +45,11 @@ _Static_assert(sizeof(struct announce_nd) == 32, "as on the wire");
 #define ND_TARGET_MAC	 2
 #define ND_HOP_LIMIT	 255
 #define ND_MIN		 24 /* bytes of a solicitation without options */
-#define ND_MAX		 64 /* with as many as we look through */
+#define ND_MAX		 64 /* with as many options as we verify */
 
-/* What is announced by a device, or nothing. ifindex 0: what is ours by any. */
+/* Returns the announced address that contains addr on a device, or NULL. ifindex 0: on any
+ * device.
+ */
 static __always_inline struct announced *announce_find(__u32 ifindex, const struct addr *addr)
 {
 	struct announce_key key = {
@@ -61,9 +63,9 @@ static __always_inline struct announced *announce_find(__u32 ifindex, const stru
 	return found && !(found->flags & ANNOUNCED_F_NOT) ? found : NULL;
 }
 
-/* Returns the device that has the network of what came in without a tag; NULL where that
- * does not answer for addr. own: it is the node itself that asks, which nobody else would
- * answer for an address that the node has for services alone.
+/* Returns the device that has the network of an untagged packet on-link, or NULL if it does not
+ * answer for addr. own: the node itself asks. Then only addresses that services alone have are
+ * answered, for which no other host would answer.
  */
 static __always_inline struct device *announce_device(struct __sk_buff *skb,
 						      const struct addr *addr, __u32 own)
@@ -71,7 +73,7 @@ static __always_inline struct device *announce_device(struct __sk_buff *skb,
 	__u32 in = skb->ifindex;
 	struct station *s;
 
-	asm volatile("" : "+r"(in)); /* two reads, not one of a place that depends */
+	asm volatile("" : "+r"(in)); /* two reads, not one at a variable offset */
 	if (skb->vlan_present)
 		return NULL;
 	if (own)
@@ -86,7 +88,7 @@ static __always_inline struct device *announce_device(struct __sk_buff *skb,
 	return device_find(in);
 }
 
-/* Sends the frame, which is an answer by now, back. */
+/* Sends the frame, now an answer, back. */
 static __always_inline int announce_send(struct __sk_buff *skb, __u32 own)
 {
 	skb->tc_index = own ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
@@ -102,8 +104,8 @@ static __always_inline int announce_is(const __u8 *a, const __u8 *b)
 	       a[5] == b[5];
 }
 
-/* Answers an ARP request for what we announce. Who tells of itself, with the same address as
- * sender and target, does not ask. A global function, so that the verifier walks it once.
+/* Answers an ARP request for an announced address. An ARP announcement, with the same address as
+ * sender and target, is not a request. A global function, so that the verifier walks it once.
  */
 __noinline int announce_arp(struct __sk_buff *skb, __u32 own)
 {
@@ -143,8 +145,8 @@ __noinline int announce_arp(struct __sk_buff *skb, __u32 own)
 	return announce_send(skb, own);
 }
 
-/* The sum of len bytes of layer 4 and their pseudo header, in work's bytes behind the IPv6
- * header: 0xffff where the checksum is right.
+/* Returns the sum of len bytes of layer 4 and of their pseudo header, in a->bytes after the IPv6
+ * header; 0xffff if the checksum is correct.
  */
 static __always_inline __u32 announce_sum(struct answer *a, __u32 len)
 {
@@ -154,7 +156,7 @@ static __always_inline __u32 announce_sum(struct answer *a, __u32 len)
 	return bpf_csum_diff(NULL, 0, (void *)&a->bytes[ANSWER_L4], len, sum);
 }
 
-/* Reads a neighbour solicitation into a->bytes. Whether it is one, and right (RFC 4861,
+/* Reads a neighbour solicitation into a->bytes. Reports whether it is a valid one (RFC 4861,
  * section 7.1.1).
  */
 static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a)
@@ -170,7 +172,7 @@ static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a
 	len = bpf_ntohs(ip->payload_len);
 	if (len & 7)
 		return 0;
-	/* Each by itself, so that the verifier sees them both. */
+	/* Separate comparisons, so that the verifier sees both. */
 	asm volatile("" : "+r"(len));
 	if (len < ND_MIN)
 		return 0;
@@ -182,11 +184,11 @@ static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a
 	return csum_fold16(announce_sum(a, len)) == 0;
 }
 
-/* Beside the flags of an advertisement: it is for the node itself. */
+/* In addition to the flags of an advertisement: it is for the node itself. */
 #define ANNOUNCE_OWN 0x1
 
-/* Makes the packet an advertisement of addr, to the station dmac with address to, and sends
- * it back. A global function, so that the verifier walks it once.
+/* Replaces the packet by an advertisement of addr to the address to, and sends it back. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int announce_advertise(struct __sk_buff *skb, const struct device *device,
 				  const struct addr *addr, const struct addr *to, __u32 flags)
@@ -198,7 +200,7 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 
 	if (!a || !device || !addr || !to || bpf_skb_load_bytes(skb, 6, macs, 6))
 		return TC_ACT_UNSPEC;
-	if (!(flags & ND_SOLICITED)) { /* to all of the link */
+	if (!(flags & ND_SOLICITED)) { /* to all nodes of the link */
 		macs[0] = macs[1] = 0x33;
 		macs[2] = macs[3] = macs[4] = 0;
 		macs[5] = 1;
@@ -228,8 +230,8 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 	return announce_send(skb, flags & ANNOUNCE_OWN);
 }
 
-/* Answers a neighbour solicitation for what we announce; who only wants to know whether the
- * address is free, and has none itself, is told with all others (RFC 4861, section 7.2.4). A
+/* Answers a neighbour solicitation for an announced address. A sender without an address, which
+ * only checks that the address is free, gets an answer to all nodes (RFC 4861, section 7.2.4). A
  * global function, so that the verifier walks it once.
  */
 __noinline int announce_nd(struct __sk_buff *skb, __u32 own)
@@ -260,7 +262,7 @@ __noinline int announce_nd(struct __sk_buff *skb, __u32 own)
 	return announce_advertise(skb, device, &target, &from, ND_OVERRIDE);
 }
 
-/* Answers what no other stage looks at, if it asks for what we announce. */
+/* Answers a packet that no other stage handles, if it asks for an announced address. */
 static __always_inline int announce_answer(struct __sk_buff *skb, int to_group)
 {
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
@@ -270,9 +272,8 @@ static __always_inline int announce_answer(struct __sk_buff *skb, int to_group)
 	return TC_ACT_UNSPEC;
 }
 
-/* What becomes of p, which no connection has, where it is for an address that is ours alone:
- * nobody else would know what to do with it, and the kernel's routes lead it back, or to
- * whoever has the default one. LL_NEXT: it is not.
+/* Drops or refuses p, which belongs to no connection, if it is for an address that only services or
+ * NAT use: the kernel's routes would send it back, or to the default gateway. LL_NEXT: it is not.
  */
 static __always_inline int announce_lost(struct pkt *p)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* answer.h - an answer that takes the place of a packet: it goes back out of the device
- * that the packet came in by; on the egress hook, where the packet is the node's own, up
- * to the node's stack. No connection is entered, no other stage sees it.
+/* answer.h - answers that replace a packet. The answer leaves by the device of arrival; on the
+ * egress hook, where the node itself sent the packet, it goes to the node's stack. No connection is
+ * entered, no other stage sees it.
  *
- * What runs on a packet is split into global functions, which the verifier walks once;
- * they find the answer in the making in ll_answer, of which each CPU has one.
+ * The code is split into global functions, which the verifier walks once. They share the answer
+ * under construction in ll_answer, one for each CPU.
  */
 #pragma once
 
@@ -19,10 +19,10 @@
 #define ANSWER_QUOTE4 548  /* of the packet, in an ICMP error: 576 bytes with both headers */
 #define ANSWER_QUOTE6 1232 /* in an ICMPv6 error: 1280 bytes */
 #define ANSWER_ICMP   8	   /* bytes of an ICMP header */
-#define ANSWER_CHUNK  512  /* bytes that bpf_csum_diff takes at once */
+#define ANSWER_CHUNK  512  /* maximum for one call of bpf_csum_diff */
 #define ANSWER_TTL    64
 
-/* A packet that is answered, and the answer in the making. */
+/* The data of an answered packet, and the answer under construction. */
 struct answer {
 	struct addr saddr; /* of the answer */
 	struct addr daddr;
@@ -40,11 +40,11 @@ struct answer {
 	__u8 tcp_flags;
 	__u8 sctp_chunk;
 	__u8 tos;
-	__u8 tag_count; /* VLAN tags, the outer first */
+	__u8 tag_count; /* VLAN tags, the outer one first */
 	__u8 pad;
 	struct vlan_tag tag[2];
-	/* An IP header right before ANSWER_L4, and layer 4. What is summed up at once
-	 * may reach behind that.
+	/* An IP header right before ANSWER_L4, and layer 4. A checksum may read up to a whole word
+	 * beyond it.
 	 */
 	__u8 bytes[ANSWER_L4 + 3 * ANSWER_CHUNK];
 };
@@ -88,7 +88,7 @@ static __always_inline __u32 answer_header_len(const struct answer *a)
 	return a->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* The sum of the answer's layer 4, the pseudo-header with it where there is one. */
+/* Returns the sum of the answer's layer 4, with the pseudo header if there is one. */
 __noinline __u32 answer_sum(int pseudo)
 {
 	struct answer *a = answer_get();
@@ -125,7 +125,7 @@ static __always_inline void answer_ip(struct answer *a)
 		ip->ihl = 5;
 		ip->tos = a->tos;
 		ip->tot_len = bpf_htons(sizeof(*ip) + a->len);
-		ip->frag_off = bpf_htons(0x4000); /* it is small enough for any way */
+		ip->frag_off = bpf_htons(0x4000); /* DF: it is small enough for any path */
 		ip->ttl = ANSWER_TTL;
 		ip->protocol = a->proto;
 		ip->saddr = a->saddr.word[3];
@@ -144,8 +144,8 @@ static __always_inline void answer_ip(struct answer *a)
 	}
 }
 
-/* Takes VLAN tags off that are in the frame, where the kernel changes no lengths, and
- * notes them. A tag beside the frame alone may stay there.
+/* Removes VLAN tags from the frame, since the kernel changes no lengths behind them, and stores
+ * them. A single tag outside the frame may stay.
  */
 static __always_inline int answer_untag(struct __sk_buff *skb, struct answer *a)
 {
@@ -189,13 +189,12 @@ static __always_inline int answer_retag(struct __sk_buff *skb, const struct answ
 	return LL_NEXT;
 }
 
-/* Makes the packet len bytes long, behind its Ethernet header, and nothing that was to be
- * done for it still to be done: no segments, no checksum.
+/* Sets the length of the packet after its Ethernet header to len, and cancels pending offloads: no
+ * segmentation, no checksum.
  *
- * The kernel has no helper that says so. But a change of the tail ends GSO and what the
- * device knew of the checksum, and bytes that are taken away in front end a checksum that
- * was to be made from one of them on. Where it was to be made further in, in a tunnel,
- * the packet is dropped: what is probed tells.
+ * The kernel has no helper for that. But a change of the tail cancels GSO and the checksum state of
+ * the device, and removing bytes at the front cancels a checksum that begins within them. If it
+ * begins further in, in a tunnel, a probe detects it and the packet is dropped.
  */
 static __always_inline int answer_blank(struct __sk_buff *skb, const struct answer *a, __u32 len)
 {
@@ -203,7 +202,7 @@ static __always_inline int answer_blank(struct __sk_buff *skb, const struct answ
 	__u16 before, after;
 
 	if (skb->len == ETH_HLEN + cut + len)
-		cut += 4; /* so that it is changed */
+		cut += 4; /* so that the length does change */
 	if (bpf_skb_change_tail(skb, ETH_HLEN + cut + len, 0) ||
 	    bpf_skb_adjust_room(skb, -(__s32)cut, BPF_ADJ_ROOM_MAC, 0))
 		return -DROP_REWRITE;
@@ -215,7 +214,7 @@ static __always_inline int answer_blank(struct __sk_buff *skb, const struct answ
 	return LL_NEXT;
 }
 
-/* Puts the answer, whose layer 4 is made, into the place of the packet, and sends it back. */
+/* Replaces the packet by the answer, whose layer 4 is complete, and sends it back. */
 __noinline int answer_send(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();
@@ -242,10 +241,10 @@ __noinline int answer_send(struct __sk_buff *skb)
 				len, 0) ||
 	    answer_retag(skb, a) != LL_NEXT)
 		return -DROP_REWRITE;
-	if (skb->ifindex == 1) /* the loopback, where no hook sees it */
+	if (skb->ifindex == 1) /* the loopback, on which no hook sees it */
 		return bpf_redirect(1, BPF_F_INGRESS) == TC_ACT_REDIRECT ? LL_REDIRECT
 									 : -DROP_REWRITE;
-	/* The hook that sees it next leaves it alone. */
+	/* The hook that sees it next ignores it. */
 	skb->tc_index = a->egress ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
 	skb->mark = MARK_OURS;
 	return bpf_redirect(skb->ifindex, a->egress ? BPF_F_INGRESS : 0) == TC_ACT_REDIRECT

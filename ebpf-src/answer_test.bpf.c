@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* answer_test.bpf.c - for tests alone: answers what it is told to, and passes the rest. */
+/* answer_test.bpf.c - for tests only: answers the configured packets, and passes all others. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -11,9 +11,9 @@
 #include "refuse.h"
 
 volatile const __u8 config_egress = 0;
-volatile const __u16 config_too_big = 0; /* MTU that is told; 0: it is no matter of size */
-volatile const __u16 config_port = 0;	 /* packets to it; 0: all */
-volatile const __u32 config_larger = 0;	 /* packets of more bytes */
+volatile const __u16 config_too_big = 0; /* reported MTU; 0: refused for another reason */
+volatile const __u16 config_port = 0;	 /* of the packets to answer; 0: all */
+volatile const __u32 config_larger = 0;	 /* only packets of more bytes */
 
 SEC("tc")
 int ll_answer_test(struct __sk_buff *skb)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* maps.h - every map of the data plane, and who writes it. loxilightd sets the
- * sizes from its configuration; those here are for tests.
+/* maps.h - every map of the data plane, and its writer ("here": the programs). loxilightd sets the
+ * sizes from its configuration; the sizes below are for tests.
  */
 #pragma once
 
@@ -23,23 +23,21 @@
 		__uint(pinning, LIBBPF_PIN_BY_NAME);                  \
 	} name SEC(".maps")
 
-/* Established connections, both directions: never evicted. Written here,
- * expired by loxilightd.
- */
+/* Established connections, both directions: never evicted. Written here, expired by loxilightd. */
 MAP(ll_ct4, BPF_MAP_TYPE_HASH, struct ct4_key, struct ct4_val, 8192, 0);
 MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0);
 
-/* Half-open ones: the oldest makes room. Written here, expired by loxilightd. */
+/* Half-open connections: the oldest are evicted. Written here, expired by loxilightd. */
 MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0);
 MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0);
 
-/* How many connections each source has, and how many next hops each device. Raised here, set to
- * what there is by loxilightd. The only entry: a program may use 64 maps, and uses as many.
+/* Number of connections by source, and of next hops by device. Incremented here, corrected by
+ * loxilightd. A single entry: a program may use 64 maps, and ours use that many.
  */
 MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE);
 
-/* Neighbours learnt from the slow path, by index; index 0 is none. Entered here,
- * made invalid and freed by loxilightd.
+/* Neighbours learnt from the slow path, by index; index 0 is not used. Entered here, invalidated
+ * and freed by loxilightd.
  */
 MAP(ll_nexthop, BPF_MAP_TYPE_ARRAY, __u32, struct nexthop, NEXTHOP_COUNT, 0);
 MAP(ll_nexthop_id, BPF_MAP_TYPE_HASH, struct nexthop_key, __u32, NEXTHOP_COUNT, BPF_F_NO_PREALLOC);
@@ -56,63 +54,63 @@ struct {
 /* All devices of the node. Written by loxilightd. */
 MAP(ll_device, BPF_MAP_TYPE_HASH, struct device_key, struct device, 16384, BPF_F_NO_PREALLOC);
 
-/* Addresses of the node itself, broadcast ones included. Written by loxilightd. */
+/* Addresses of the node itself, including broadcast addresses. Written by loxilightd. */
 MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLOC);
 
-/* Ports of bridges, by VLAN; and a bit for each, which saves others the look-up.
- * Written by loxilightd, the bit last.
+/* Bridge ports, by VLAN; and a bit for each, which saves the look-up for other devices. Written by
+ * loxilightd, the bit last.
  */
 MAP(ll_station, BPF_MAP_TYPE_HASH, struct station_key, struct station, 65536, BPF_F_NO_PREALLOC);
 MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
-/* What may come in by devices with a guard, and a bit for each, as of ll_bridged. Written
- * by loxilightd: the bit before the programs are attached, removed after they are taken off.
- * Behind the bits of both zones, likewise, a bit for each port of role uplink.
+/* Permitted source addresses of devices with a source guard, and a bit for each device, as in
+ * ll_bridged. Written by loxilightd: the bit is set before the programs are attached, and cleared
+ * after they are detached. After the bits of both netns: a bit for each port of role uplink.
  */
 MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC);
 MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4 * GUARDED_WORDS, 0);
 
-/* A bit for each index that a port has had: connections may know it. For loxilightd. */
+/* A bit for each ifindex that a port has had: connections may contain it. For loxilightd. */
 MAP(ll_port_used, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
 
-/* NETFILTER_F_ by zone: netfilter, or IPsec, may have its say about what is forwarded, so
- * that what we do not translate ourselves takes the slow path. Written by loxilightd.
+/* NETFILTER_F_ by netns: netfilter or IPsec may decide about forwarded packets, so connections that
+ * we do not translate take the slow path. Written by loxilightd.
  */
 MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);
 
 /* Frontend -> service. Written by loxilightd, last. */
 MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC);
 
-/* Services that others divert clients to, and which clients these are. Written by loxilightd,
- * the services before the clients, and these before the frontends.
+/* Services to which others divert clients, and these clients. Written by loxilightd: the services
+ * before the clients, the clients before the frontends.
  */
 MAP(ll_service_id, BPF_MAP_TYPE_HASH, struct service_id_key, struct service, 4096,
     BPF_F_NO_PREALLOC);
 MAP(ll_divert, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, struct divert, 8192,
     BPF_F_NO_PREALLOC);
 
-/* Addresses of frontends that are for services alone: SERVICE_ADDR_. Written by loxilightd. */
+/* Frontend addresses that only services use: SERVICE_ADDR_. Written by loxilightd. */
 MAP(ll_service_addr, BPF_MAP_TYPE_HASH, struct addr, __u32, 4096, BPF_F_NO_PREALLOC);
 
 /* Selection tables, in chunks. Written by loxilightd before the service that uses them. */
 MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC);
 
-/* Backends by id; id 0 is none. Written by loxilightd before the slots that name them. */
+/* Backends by id; id 0 is not used. Written by loxilightd before the slots that contain their
+ * ids.
+ */
 MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
 
-/* Tracked connections of each backend, for least-connections. Raised here, set to
- * what there is by loxilightd.
- */
+/* Connections of each backend, for least-connections. Incremented here, corrected by loxilightd. */
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
-/* Connections that each backend was given so far, and what those carried whose tuple a new one
- * has taken over; at 0, those of no service. Raised here, set to 0 by loxilightd when the id gets
- * another owner.
+/* Connections assigned to each backend so far, and the counters of those whose tuple a new one has
+ * taken over; at index 0, of connections without a service. Incremented here, reset by loxilightd
+ * when the id is reused.
  */
 MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0);
 
-/* What connections carried that are gone, by backend id, and by service id for
- * backends that are gone too. Written by loxilightd.
+/* Counters of ended connections, by backend id, and by service id for deleted backends. Written by
+ * loxilightd.
  */
 MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
 MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
@@ -123,23 +121,23 @@ MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_
 /* Next slot of round-robin, by selection table modulo the size. Written here. */
 MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
-/* (client, service) -> backend. Written here; the oldest makes room. */
+/* (client, service) -> backend. Written here; the oldest are evicted. */
 MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0);
 
-/* Clients let in -> 4 or 6, the family: ::/0 lets no IPv4 client in. Written by
+/* Permitted clients -> 4 or 6, the family: ::/0 does not permit IPv4 clients. Written by
  * loxilightd.
  */
 MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC);
 
-/* What no connection counts, by service id. Created by loxilightd, raised here. */
+/* Events that no connection counts, by service id. Created by loxilightd, incremented here. */
 MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096,
     BPF_F_NO_PREALLOC);
 
 /* Ports of fragmented packets. Written here. */
 MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);
 
-/* Which image each set of rules has, and the images: in force once ll_rules says so.
- * Images of another size, or read in another way, are in maps of other names, or have
+/* The image of each rule set, and the images: an image is in force once ll_rules contains its
+ * number. Images of another size are in maps of other names, images of another format version have
  * another RULES_MAGIC. Written by loxilightd.
  */
 MAP(ll_rules, BPF_MAP_TYPE_ARRAY, __u32, struct rules, RULE_SET_COUNT, 0);
@@ -165,24 +163,24 @@ IMAGES(ll_image_1m, struct image_1m);
 IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
-/* Not 0 while a copy of our programs runs before another on some hook (config_first). Written
- * by loxilightd. The only entry.
+/* Not 0 while a shadow program is attached to some hook (config_first). Written by loxilightd. A
+ * single entry.
  */
 MAP(ll_front, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 
-/* Raised by loxilightd after the rules have changed: a connection that was allowed
- * before is asked about again. The only entry.
+/* Raised by loxilightd after the rules have changed: connections that were allowed before are
+ * evaluated again. A single entry.
  */
 MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, 1, 0);
 
-/* What rules decided, by their ids; created by loxilightd, raised here. Their names.
- * Written by loxilightd.
+/* Hits of rules, by rule id; created by loxilightd, incremented here. And the names of rules,
+ * written by loxilightd.
  */
 MAP(ll_rule_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct rule_hits, 32768, BPF_F_NO_PREALLOC);
 MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PREALLOC);
 
-/* Source ports that may be given out, shuffled, from index 1 on; how many, at 0.
- * Written by loxilightd.
+/* Source ports for assignment, shuffled, from index 1 on; their number is at index 0. Written by
+ * loxilightd.
  */
 MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 
@@ -192,46 +190,44 @@ MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0);
 /* A bit for each port that sockets of the node, or services, use. Written by loxilightd. */
 MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
 
-/* What rules of translation do; the addresses they translate to; and of those that
- * translate prefix to prefix, for each prefix the other one. Written by loxilightd
- * before the rules that name them are in force.
+/* NAT rules; the addresses to which they translate; and for rules that translate prefix to prefix,
+ * for each prefix the other one. Written by loxilightd before rule sets that contain them are in
+ * force.
  */
 MAP(ll_nat_rule, BPF_MAP_TYPE_HASH, __u32, struct nat_rule, 4096, BPF_F_NO_PREALLOC);
 MAP(ll_nat_pool, BPF_MAP_TYPE_HASH, __u32, struct nat_prefix, 8192, BPF_F_NO_PREALLOC);
 MAP(ll_nat_pair, BPF_MAP_TYPE_LPM_TRIE, struct nat_pair_key, struct nat_prefix, 8192,
     BPF_F_NO_PREALLOC);
 
-/* Names of translations, and what no connection counts, by id. Written by loxilightd;
- * the counters raised here.
+/* Names of NATs, and events that no connection counts, by id. Written by loxilightd; the counters
+ * are incremented here.
  */
 MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC);
 MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F_NO_PREALLOC);
 
-/* What translated connections carried that are gone, by the id of the translation. Written
- * by loxilightd.
- */
+/* Counters of ended translated connections, by NAT id. Written by loxilightd. */
 MAP(ll_nat_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
 
-/* Addresses that are answered for, and that nobody else has. Written by loxilightd. */
+/* Announced addresses, which no device has. Written by loxilightd. */
 MAP(ll_announced, BPF_MAP_TYPE_LPM_TRIE, struct announce_key, struct announced, 8192,
     BPF_F_NO_PREALLOC);
 
-/* Mappings that do not depend on the remote, from inside and from outside. Entered
- * here, expired by loxilightd.
+/* Endpoint-independent mappings, by inner and by outer address. Entered here, expired by
+ * loxilightd.
  */
 MAP(ll_mapping, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192, BPF_F_NO_PREALLOC);
 MAP(ll_mapping_outer, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192,
     BPF_F_NO_PREALLOC);
 
-/* Blocks of ports of inner addresses, and whose each is. Entered here, expired by
+/* Blocks of ports of inner addresses, and the owner of each. Entered here, expired by
  * loxilightd.
  */
 MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC);
 MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key, 4096,
     BPF_F_NO_PREALLOC);
 
-/* What of the underlay is a tunnel's; peers by index, by their address in the underlay (with
- * tunnel_id 0: whatever the tunnel) and by the prefixes behind them. Written by loxilightd.
+/* The first check for tunnels, the tunnels, and the peers: by index, by underlay address (with
+ * tunnel_id 0: of any tunnel) and by the prefixes behind them. Written by loxilightd.
  */
 MAP(ll_tunnel_gate, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel_gate, 1, 0);
 MAP(ll_tunnel, BPF_MAP_TYPE_HASH, struct tunnel_key, struct tunnel, 8192, BPF_F_NO_PREALLOC);
@@ -247,37 +243,37 @@ MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_
 /* For each peer the next hop in the underlay: an index of ll_nexthop. Learnt here. */
 MAP(ll_peer_way, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0);
 
-/* For each peer how long packets to it may be. Written here; forgotten by loxilightd. */
+/* For each peer the path MTU. Written here; deleted by loxilightd. */
 MAP(ll_peer_path, BPF_MAP_TYPE_ARRAY, __u32, struct peer_path, PEER_COUNT, 0);
 
-/* Counters of peers. Raised here, set to 0 by loxilightd when the index gets another owner. */
+/* Counters of peers. Incremented here, reset by loxilightd when the index is reused. */
 MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0);
 
-/* Packets by drop_reason, and by verdict_count. Raised here, read by loxilightd. */
+/* Packets by drop_reason, and by verdict_count. Incremented here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
 MAP(ll_verdicts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, VERDICT_MAX, 0);
 
-/* Drops of each port. Raised here. */
+/* Drops of each port. Incremented here. */
 MAP(ll_port_drops, BPF_MAP_TYPE_PERCPU_HASH, struct port_drop_key, __u64, 16384, BPF_F_NO_PREALLOC);
 
-/* Samples for the events of loxilightd, and how many may still be sent. */
+/* Samples for the events of loxilightd, and rate limits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } ll_samples SEC(".maps");
 
-/* One bucket for each kind of thing that is limited. Written here. */
+/* One bucket for each rate limit. Written here. */
 struct rate_bucket {
 	__u64 tick;
-	__u64 used; /* of RATE_CLOCK: when tick was asked for, in jiffies */
+	__u64 used; /* of RATE_CLOCK: when tick was read, in jiffies */
 };
 enum rate_limit {
 	RATE_ICMP,
 	RATE_SAMPLE_DROP,
 	RATE_SAMPLE_OPENED,
 	RATE_RESET,
-	RATE_CLOCK, /* what time it is, see clock.h */
+	RATE_CLOCK, /* the current tick, see clock.h */
 	RATE_MAX,
 };
 MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0);

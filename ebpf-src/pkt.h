@@ -7,19 +7,19 @@
 /* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
 enum ll_verdict {
 	LL_NEXT,      /* nothing decided: run the next stage */
-	LL_PASS,      /* not ours: to whoever comes next, unchanged */
-	LL_STACK,     /* ours, rewritten: the kernel takes it from here */
+	LL_PASS,      /* not handled: passes unchanged to the next program and the kernel */
+	LL_STACK,     /* handled and rewritten: the kernel continues with it */
 	LL_REDIRECT,  /* a redirect helper was called: its result is p->action */
-	LL_SHORT,     /* the headers are not all in reach */
-	LL_OPEN,      /* no connection has it: it may open one */
-	LL_REFUSE,    /* to be answered in its place, for the reason p->refused */
-	LL_UNTRACKED, /* a packet that is no part of a connection */
-	LL_UNCLEAR,   /* what it is cannot be told: too many headers, or cut off */
-	LL_INNER,     /* was in a tunnel, and is out of it: to be looked at anew */
+	LL_SHORT,     /* the headers are not all directly readable */
+	LL_OPEN,      /* no connection matches: it may open one */
+	LL_REFUSE,    /* to be refused and answered, for the reason p->refused */
+	LL_UNTRACKED, /* not part of a connection */
+	LL_UNCLEAR,   /* cannot be classified: too many headers, or cut off */
+	LL_INNER,     /* decapsulated: to be parsed again */
 };
 
-/* Offsets are bytes from the start of the frame. A stage never keeps a packet
- * pointer: any helper that writes the packet invalidates it.
+/* Offsets are in bytes from the start of the frame. A stage never keeps a packet pointer: any
+ * helper that writes to the packet invalidates it.
  */
 struct pkt {
 	struct __sk_buff *skb;
@@ -29,55 +29,55 @@ struct pkt {
 	__be16 dport;
 	__u8 proto;	/* of layer 4; 0: a later fragment whose first is unknown */
 	__u8 family;	/* 4 or 6 */
-	__u8 tcp_flags; /* as in the header; 0 where there is none */
+	__u8 tcp_flags; /* as in the header; 0 if not TCP */
 	__u8 fragment;	/* FRAGMENT_ */
 	__u16 l3_off;
 	__u16 l4_off;
 	__u8 ttl;
-	__u8 tagged;	 /* carries a VLAN tag that only the kernel can handle */
+	__u8 tagged;	 /* has a VLAN tag that only the kernel can handle */
 	__u8 egress;	 /* on the egress hook */
-	__u8 icmp_error; /* ICMP error: look inside */
+	__u8 icmp_error; /* ICMP error: quotes another packet */
 	__u32 tcp_seq;	 /* host order; TCP only */
-	__u32 tcp_ack;	 /* of SCTP the verification tag */
+	__u32 tcp_ack;	 /* SCTP: the verification tag */
 	__u32 now_tick;
-	__u16 tcp_window;   /* host order; of a later fragment of ICMP: type and code */
-	__u8 sctp_chunk;    /* type of the first chunk; 0xff where there is none */
-	__u8 opened;	    /* the first packet of a connection */
+	__u16 tcp_window;   /* host order; a later fragment of ICMP: type and code */
+	__u8 sctp_chunk;    /* type of the first chunk; 0xff: none */
+	__u8 opened;	    /* it is the first packet of a connection */
 	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
-	__u8 martian;	    /* leaves with the node's own IPv4 address: not through the stack */
-	__u8 half_open;	    /* its connection, if it has one, is not an established one */
-	__u8 slow;	    /* only the kernel can forward it: options, a length that is not true */
-	__u8 bridge_port;   /* came in by a port of a bridge */
-	__u8 bridged;	    /* from one port of a bridge to another */
+	__u8 martian;	    /* leaves with the node's own IPv4 address: must bypass the stack */
+	__u8 half_open;	    /* no established connection matches it */
+	__u8 slow;	    /* only the kernel can forward it: options, or a wrong length */
+	__u8 bridge_port;   /* it arrived on a bridge port */
+	__u8 bridged;	    /* it goes from one port of a bridge to another */
 	__u8 icmp_type;	    /* ICMP and ICMPv6 only */
-	__u8 l4_header_len; /* bytes; 0: not known */
+	__u8 l4_header_len; /* bytes; 0: unknown */
 	__u8 icmp_code;
 	__u8 dscp;
-	__u8 to_group;	 /* its frame is for several stations */
-	__u8 stateless;	 /* the rules want to be asked about each packet of its kind */
+	__u8 to_group;	 /* its frame is for several hosts */
+	__u8 stateless;	 /* rules must be evaluated for each packet of its kind */
 	__u16 vid;	 /* of the VLAN tag; 0: none */
-	__u16 vlan;	 /* that the frame is in: of its tag, or of the bridge's port */
+	__u16 vlan;	 /* VLAN of the frame: by its tag, or by the bridge port */
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
-	__u16 mtu_bytes; /* of where it was to go; for DROP_TOO_BIG */
-	__u16 in_port;	 /* as in ct_meta: by what it comes in */
-	__u16 peer;	 /* whose tunnel it came out of; 0: none */
-	__u8 early;	 /* out of a tunnel just now: for the tracked path, or its device */
+	__u16 mtu_bytes; /* of its path; for DROP_TOO_BIG */
+	__u16 in_port;	 /* as in ct_meta: where it arrived */
+	__u16 peer;	 /* the peer from whose tunnel it came; 0: none */
+	__u8 early;	 /* just decapsulated: for the fast path, else the tunnel's device */
 	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
-	__u8 loopback;	 /* on its way to the node itself */
+	__u8 loopback;	 /* from the node to itself */
 	__u8 action;	 /* for LL_REDIRECT: TC_ACT_ */
 	enum verdict_count verdict : 8;
-	__u8 needs_first; /* a fragment, FRAGMENT_PORTS and so on */
+	__u8 needs_first; /* of a fragment: FRAGMENT_PORTS and so on */
 	__be32 fragment_id;
 	__u32 service_id; /* for counters and samples */
-	__u32 rule_id;	  /* of the firewall's rule that decided; 0: none */
-	__u32 nat_id;	  /* of the rule that translates it; 0: none */
+	__u32 rule_id;	  /* of the firewall rule that decided; 0: none */
+	__u32 nat_id;	  /* of the NAT that translates it; 0: none */
 };
 
-#define LOOPBACK_IFINDEX 1 /* in every network namespace */
+#define LOOPBACK_IFINDEX 1 /* in every netns */
 
-/* Ticks from then to now, around the wrap; 0 where another CPU, which began its
- * packet later, wrote then.
+/* Returns the ticks from then to now, modulo the wrap; 0 if then is later than now: another CPU,
+ * which began its packet later, wrote it.
  */
 static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 {
@@ -86,23 +86,23 @@ static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 	return ticks > 0 ? ticks : 0;
 }
 
-#define LOOPBACK_IFINDEX 1 /* in every network namespace */
+#define LOOPBACK_IFINDEX 1 /* in every netns */
 
 #define FRAGMENT_NONE  0
-#define FRAGMENT_FIRST 1 /* offset 0, more to come: has the ports */
+#define FRAGMENT_FIRST 1 /* offset 0, more fragments follow: has the ports */
 #define FRAGMENT_LATER 2
 
-/* What of layer 4 only the first fragment has. */
+/* The part of layer 4 that only the first fragment contains. */
 #define FRAGMENT_PORTS	 1
 #define FRAGMENT_TYPE	 2 /* ICMP: identifier, type and code */
-#define FRAGMENT_UNKNOWN 4 /* a later fragment, and it is not known yet */
+#define FRAGMENT_UNKNOWN 4 /* of a later fragment: not known yet */
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-#define TCP_EVENTS (TCP_SYN | TCP_FIN | TCP_RST) /* what changes a connection's state */
+#define TCP_EVENTS (TCP_SYN | TCP_FIN | TCP_RST) /* change the state of a connection */
 
 static __always_inline void addr_from4(struct addr *a, __be32 v4)
 {
@@ -112,7 +112,7 @@ static __always_inline void addr_from4(struct addr *a, __be32 v4)
 	a->word[3] = v4;
 }
 
-/* Whether an address is one of IPv4, as tables have it. */
+/* Reports whether an address is IPv4-mapped. */
 static __always_inline int addr_is_ipv4(const struct addr *a)
 {
 	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
@@ -134,14 +134,14 @@ static __always_inline int addr_is_set(const struct addr *a)
 	return a->word[0] | a->word[1] | a->word[2] | a->word[3];
 }
 
-/* Keys are written in whole words, as they are read next: a processor hands on what it has
- * just stored only to those that ask for no more than one store.
+/* Keys are written in whole words, as they are read next: a processor forwards a recent store only
+ * to a load that lies within it.
  */
 typedef __u64 __attribute__((may_alias)) key_word;
 
 typedef __u32 __attribute__((may_alias)) key_half;
 
-/* The last word of a key of either family. */
+/* Returns the last word of a key of either family. */
 static __always_inline __u64 key_tail(__u32 ports, __u8 proto, __u16 domain)
 {
 	return ports | (__u64)(proto | (__u32)config_zone << 8 | (__u32)domain << 16) << 32;
@@ -174,7 +174,7 @@ static __always_inline __u32 ports_word(__be16 sport, __be16 dport)
 	return sport | (__u32)dport << 16;
 }
 
-/* Whether a device may have a guard; if not, it has none. */
+/* Reports whether a device may have a source guard. 0: it has no guard. */
 static __always_inline int guard_may_be_on(__u32 ifindex)
 {
 	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
@@ -183,7 +183,7 @@ static __always_inline int guard_may_be_on(__u32 ifindex)
 	return bits && *bits >> (low & 63) & 1;
 }
 
-/* Writes the addresses of the frame. */
+/* Writes both MAC addresses of the frame. */
 static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const __u8 *smac)
 {
 	void *data = (void *)(long)p->skb->data;
@@ -196,7 +196,7 @@ static __always_inline int frame_address(struct pkt *p, const __u8 *dmac, const 
 	return LL_NEXT;
 }
 
-/* Whether the frame is for the station dmac. */
+/* Reports whether the destination MAC of the frame is dmac. */
 static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 {
 	const __u16 *data = (void *)(long)p->skb->data;
@@ -207,41 +207,41 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 	       data[2] == want[2];
 }
 
-/* skb->tc_index carries a word from our ingress hook to our egress hook; both
- * clear it, so that it says nothing to anybody else.
+/* skb->tc_index carries a word from our ingress hook to our egress hook. Both clear it, so that
+ * other programs never see it.
  */
 #define TC_INDEX_TRACKED 0x4c01 /* redirected: nothing left to do */
-#define TC_INDEX_LEARN	 0x4c02 /* rewritten: learn where it goes */
-#define TC_INDEX_ASK	 0x4c03 /* bridged: ask the rules where it goes; else as TC_INDEX_LEARN */
+#define TC_INDEX_LEARN	 0x4c02 /* the egress hook learns the next hop */
+#define TC_INDEX_ASK	 0x4c03 /* bridged: the egress hook evaluates rules, then learns */
 #define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
 
-/* Added to TC_INDEX_LEARN or TC_INDEX_ASK: it is translated, and not to be once more, though
- * what it is now may be what another connection comes as.
+/* Added to TC_INDEX_LEARN or TC_INDEX_ASK: the packet is translated already. The egress hook must
+ * not translate it again, although its present tuple may be the arriving tuple of another
+ * connection.
  */
 #define TC_INDEX_TRANSLATED 0x0004
 
-/* With the index of a peer: it is encapsulated, and to be sent to that; or it has come
- * out of a tunnel of that. Believed only on devices that such packets cross.
+/* With the index of a peer: encapsulated, and to be sent to that peer (UNDERLAY), or decapsulated
+ * from its tunnel (INNER). Trusted only on devices that such packets cross.
  */
 #define TC_INDEX_UNDERLAY 0x8000
 #define TC_INDEX_INNER	  0xc000
 #define TC_INDEX_PEER	  0x3fff
 
-/* From the first of two of our programs on one hook to the second: it is handled.
- * On the ingress hook the lower half is that of the word for the egress hook. A veth leaves
- * the word as it is, so that anybody behind one can send it: it is heeded only while there
- * is a first program.
+/* From a shadow program to the program after it on the same hook: the packet is handled. On the
+ * ingress hook the lower half is taken from the word for the egress hook. A veth keeps the word, so
+ * anything behind one can set it: it is honoured only while a shadow program is attached.
  */
 #define TC_INDEX_DONE_INGRESS 0x4d00
 #define TC_INDEX_DONE_EGRESS  0x4e00
 
-/* skb->mark of what one of our programs sends straight to the next hook, with a word for it
- * in skb->tc_index. Nothing that comes from another namespace has a mark.
+/* skb->mark of packets that one of our programs redirects, with a word in skb->tc_index. Packets
+ * from another netns never have a mark.
  */
 #define MARK_OURS 0x4c4c4d00
 
-/* Whether a program of ours has said so that a packet is handled. The mark says so always, the
- * word alone only where no pod can have sent it: guarded is 0.
+/* Reports whether one of our programs marked a packet as handled. The mark is always proof, the
+ * word only if no pod can have set it: guarded is 0.
  */
 static __always_inline int handled_before(struct __sk_buff *skb, int guarded)
 {
@@ -254,8 +254,8 @@ static __always_inline int handled_before(struct __sk_buff *skb, int guarded)
 	return !guarded && front && *front;
 }
 
-/* Leaves word that a packet is handled, which is to be redirected: with a mark, so that the
- * egress hook need not find out whose word that is, unless it has another mark.
+/* Marks a packet that is about to be redirected as handled. It also gets MARK_OURS, unless it has
+ * another mark, so that the egress hook need not check the origin of the word.
  */
 static __always_inline void tracked_word(struct __sk_buff *skb)
 {
@@ -264,14 +264,14 @@ static __always_inline void tracked_word(struct __sk_buff *skb)
 		skb->mark = MARK_OURS;
 }
 
-/* What a hook returns for a packet that it has handled and that goes on. */
+/* Returns the action of a hook for a packet that it has handled and that continues. */
 static __always_inline int handled(struct __sk_buff *skb, int egress)
 {
 	if (config_first) {
 		skb->tc_index = egress ? TC_INDEX_DONE_EGRESS
 				       : TC_INDEX_DONE_INGRESS | (skb->tc_index & 0xff);
 		if (!egress && !skb->mark && guard_may_be_on(skb->ifindex))
-			skb->mark = MARK_OURS; /* as no pod can */
+			skb->mark = MARK_OURS; /* a pod cannot set it */
 	}
 	return TC_ACT_UNSPEC;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* types.h - map keys and values, shared with Go by bpf2go: what all have, and here
- * fragments, drops and samples. The others are in types_*.h.
+/* types.h - keys and values of maps, shared with Go by bpf2go: common parts, fragments, drops and
+ * samples. All others are in types_*.h.
  *
- * Fixed width, natural alignment, padding spelled out and zeroed; no bitfields,
- * no unions. __be16 and __be32 are as on the wire, __u16 and __u32 host order.
- * These layouts are pinned. The next version copies entries field by name: a name
- * is not given to another meaning, enums get new values at their end, and what
- * fields cannot tell is a new LAYOUT_VERSION.
+ * All fields have fixed width and natural alignment; padding is explicit and zeroed; no bitfields,
+ * no unions. __be16 and __be32 are in network byte order, __u16 and __u32 in host order.
+ * These layouts are pinned. The next version copies entries field by name: a name never gets
+ * another meaning, enums get new values at their end, and any other change needs a new
+ * LAYOUT_VERSION.
  */
 #pragma once
 
@@ -16,10 +16,10 @@
 
 #define LAYOUT_VERSION 1
 
-/* Time in the maps is in ticks of 2^27 ns (134 ms) of CLOCK_MONOTONIC. */
+/* Times in maps are in ticks of 2^27 ns (134 ms) of CLOCK_MONOTONIC. */
 #define TICK_SHIFT 27
 
-/* IPv4 addresses in 16-byte fields are ::ffff:a.b.c.d. */
+/* IPv4 addresses in 16-byte fields are IPv4-mapped: ::ffff:a.b.c.d. */
 struct addr {
 	__be32 word[4];
 };
@@ -54,7 +54,7 @@ struct port_drop_key {
 enum sample_type {
 	SAMPLE_DROP,
 	SAMPLE_OPENED,
-	SAMPLE_ALLOWED, /* by a rule that is to be logged */
+	SAMPLE_ALLOWED, /* by a rule with logging */
 };
 
 struct sample {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* types_expire.h - connections that loxilightd has deleted. */
+/* types_expire.h - deletion of connections that loxilightd selected. */
 #pragma once
 
 #include "types_conn.h"
@@ -7,21 +7,21 @@
 #define EXPIRE_COUNT 64 /* connections that one run deletes at most */
 
 enum expire_result {
-	EXPIRE_ABSENT, /* there is no such entry */
-	EXPIRE_STAYS,  /* the connection is not idle any more */
+	EXPIRE_ABSENT, /* no such entry */
+	EXPIRE_STAYS,  /* the connection is no longer idle */
 	EXPIRE_ALONE,  /* the entry is deleted; the other direction had none */
-	EXPIRE_BOTH,   /* both are deleted */
+	EXPIRE_BOTH,   /* both entries are deleted */
 };
 
 struct expire {
 	struct ct6_key key6;
 	struct ct4_key key4;
-	__u32 family; /* 4 or 6: which key is used; 0: the list ends before it */
+	__u32 family; /* 4 or 6: which key is used; 0: end of the list */
 	__u32 now_tick;
-	__u32 idle_ticks;	   /* it stays if either direction was seen since */
-	__u32 force;		   /* 1: however short it has been idle */
+	__u32 idle_ticks;	   /* it stays if either direction was seen within this time */
+	__u32 force;		   /* 1: delete it even if it is not idle */
 	enum expire_result result; /* written by the program */
 	__u32 state;		   /* of both entries, before they were marked */
-	struct ct_meta meta;	   /* of the deleted entries, as they were */
+	struct ct_meta meta;	   /* of the deleted entries */
 	struct ct_meta twin;
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* types_rules.h - rules, and what they are asked: keys and values of maps. */
+/* types_rules.h - keys and values of the maps of compiled rule sets. */
 #pragma once
 
 #include "types.h"
 
-/* The sets of rules; each is in force as a whole. */
+/* The rule sets; each is in force as a whole. */
 enum rule_set {
 	RULES_FIREWALL,
 	RULES_DNAT,
@@ -14,42 +14,42 @@ enum rule_set {
 
 #define RULE_SET_COUNT 8 /* with room for more */
 
-/* Which image is a set's. */
+/* The compiled rule set (image) of a set. */
 struct rules {
-	__u32 image; /* in which of the maps ll_image_ it is, from 1 on; 0: there are no rules */
+	__u32 image; /* number of the ll_image_ map that holds it, from 1 on; 0: no rules */
 	__u32 flags; /* RULES_F_ */
 };
 
-#define RULES_F_OUT	0x1 /* a rule names the device that packets leave by */
-#define RULES_F_FRAME	0x4 /* a rule names a VLAN or DSCP, of which answers may have another */
-#define RULES_F_PENDING 0x2 /* the epoch has not been raised since it changed; for loxilightd */
+#define RULES_F_OUT	0x1 /* a rule matches the output device */
+#define RULES_F_FRAME	0x4 /* a rule matches VLAN or DSCP, which may differ in replies */
+#define RULES_F_PENDING 0x2 /* the epoch was not raised since it changed; for loxilightd */
 
-/* rule_record.action of the firewall, and flags. */
+/* rule_record.action and flags of the firewall. */
 #define ACTION_ALLOW  0
 #define ACTION_DENY   1
 #define ACTION_REJECT 2
 
-#define RULE_F_STATELESS 0x1 /* the answers to what it allows are asked about, too */
+#define RULE_F_STATELESS 0x1 /* replies to packets that it allows are evaluated too */
 #define RULE_F_LOG	 0x2
 
-/* What was allowed by the rules of another epoch is asked about again: each direction of
- * a connection that was last seen in changed_tick, or before.
+/* A connection that was allowed in an older epoch is evaluated again: each direction that was last
+ * seen in changed_tick or before.
  */
 struct epoch {
-	__u32 count; /* of changes so far */
+	__u32 count; /* number of changes so far */
 	__u32 changed_tick;
 };
 
 struct rule_record {
-	__u32 id; /* of ll_rule_name; 0: nothing is counted */
+	__u32 id; /* key of ll_rule_name; 0: nothing is counted */
 	__u8 action;
 	__u8 flags;
 	__u16 pad;
-	__u32 rank; /* of two rules that match the one of the lower rank decides */
+	__u32 rank; /* of two matching rules, the one with the lower rank decides */
 };
 
-/* The fields of packets that rules match, in the order in which they are folded, and
- * the tries that they are looked up in: as in datapath/classify.
+/* The fields of packets that rules match, in the order in which they are folded, and the tries in
+ * which they are looked up: as in datapath/classify.
  */
 enum rules_field {
 	FIELD_HOOK,
@@ -86,23 +86,26 @@ enum rules_root {
 
 #define AGGREGATE_WORDS 5
 
-/* The beginning of an image. Places are in bytes from there. */
+/* The start of an image. Offsets are in bytes from there. */
 struct rules_header {
 	__u32 magic;
 	__u32 rule_count;
 	__u32 size_bytes;
-	__u32 rules;   /* where struct rule_record are */
-	__u32 chunks;  /* where in a vector its chunks are: behind the aggregate */
-	__u32 direct;  /* 1: the only table has the place of the rule in the vectors, plus one */
-	__u32 regions; /* for each word, where those behind its region are; 0: there are none */
+	__u32 rules;   /* offset of the struct rule_record */
+	__u32 chunks;  /* in a vector, the offset of its chunks: after the aggregate */
+	__u32 direct;  /* 1: the only table has indexes of rules, plus one, in place of vectors */
+	__u32 regions; /* for each word, offset of the words behind its region; 0: no regions */
 	__u32 pad;
 	__u64 words[AGGREGATE_WORDS]; /* a bit for each word of a vector */
 	__u32 root[16];		      /* by enum rules_root: entries of tries */
-	__u32 table[12]; /* by enum rules_field: where, by the sum of the leaves so far; 0: go on */
+	/* By enum rules_field: offset of the table, indexed by the sum of the leaves so far; 0:
+	 * none, the sum continues.
+	 */
+	__u32 table[12];
 };
 _Static_assert(ROOT_COUNT <= 16 && FIELD_COUNT <= 12, "room for all");
 
-/* An image, with room behind it for what is read of its last bytes. */
+/* An image, followed by room for reads that begin at its last bytes. */
 #define IMAGE_SLACK 4096
 
 struct image_128k {
@@ -123,11 +126,11 @@ struct image_64m {
 #define HOOK_OUTPUT  4
 
 /* classify_key.known */
-#define KNOWN_LAYER4	0x1 /* dport */
-#define KNOWN_SPORT	0x2 /* sport: of TCP, UDP and SCTP */
+#define KNOWN_LAYER4	0x1 /* dport is valid */
+#define KNOWN_SPORT	0x2 /* sport is valid: TCP, UDP and SCTP */
 #define KNOWN_TCP_FLAGS 0x4
 
-/* What rules are asked about, and what they say. */
+/* The fields of a packet for the evaluation of rules, and the result. */
 struct classify_key {
 	struct addr saddr;
 	struct addr daddr;
@@ -141,14 +144,14 @@ struct classify_key {
 	__u8 hook;  /* HOOK_ */
 	__u16 vlan; /* 0: none */
 	__u32 in_ifindex;
-	__u32 out_ifindex; /* 0: none, or not known */
+	__u32 out_ifindex; /* 0: none, or unknown */
 	struct rule_record rule;
-	/* Of the search; not on the stack, where the verifier would follow each of them. */
+	/* State of the search; not on the stack, where the verifier would track every value. */
 	__u32 sum; /* of the leaves since the last table */
 	__u32 vector_count;
-	__u64 words[AGGREGATE_WORDS]; /* that all vectors may have a bit in */
-	__u32 vector[16];	      /* where they are */
-	__s32 found;		      /* place of the best rule so far; -1: none */
+	__u64 words[AGGREGATE_WORDS]; /* words in which all vectors may have a bit */
+	__u32 vector[16];	      /* offsets of the vectors */
+	__s32 found;		      /* index of the best rule so far; -1: none */
 	__u32 pad;
 };
 _Static_assert(sizeof(struct classify_key) == 184, "no holes");
@@ -161,7 +164,7 @@ struct rule_hits {
 
 #define RULE_NAME_MAX 256
 
-/* For loxilightd, which finds the ids of its rules again by it. */
+/* By which loxilightd finds the ids of its rules again. */
 struct rule_name {
 	__u8 name[RULE_NAME_MAX]; /* padded with zeros */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* types_service.h - services: keys and values of maps. */
+/* types_service.h - keys and values of the maps of services. */
 #pragma once
 
 #include "types.h"
@@ -30,24 +30,24 @@ struct service {
 	__u32 id;
 	__u32 table_id;	      /* of the selection table */
 	__u32 slot_count;     /* of the selection table; 0: no usable backend */
-	__u32 affinity_ticks; /* client affinity; 0 turns it off */
+	__u32 affinity_ticks; /* client affinity; 0: off */
 	enum algorithm algorithm;
 	enum source_mode source;
-	__u32 range_set_id;  /* only clients in these source ranges; 0: all */
-	__u32 divert_set_id; /* of clients that another service serves; 0: none */
+	__u32 range_set_id;  /* the permitted source ranges; 0: all clients */
+	__u32 divert_set_id; /* clients that are diverted to another service; 0: none */
 	__u32 flags;	     /* SERVICE_F_ */
 };
 _Static_assert(sizeof(struct service) == 36, "layout is pinned");
 
-#define SERVICE_F_SILENT 0x1 /* without a backend new connections are dropped, not refused */
+#define SERVICE_F_SILENT 0x1 /* without a backend, new connections are dropped silently */
 
-/* A service that others divert clients to, found by its id. */
+/* A service to which others divert clients, by its id. */
 struct service_id_key {
 	__u32 id;
 	__u32 family; /* 4 or 6 */
 };
 
-/* What becomes of packets to an address of a frontend that are for no service. */
+/* Treatment of packets to an address of a frontend on ports of no service. */
 #define SERVICE_ADDR_DROP   0x1
 #define SERVICE_ADDR_REJECT 0x2
 
@@ -68,7 +68,7 @@ struct backend {
 	struct addr addr;
 	__be16 port;
 	__u16 flags;	  /* BACKEND_F_ */
-	__u32 service_id; /* 0: no backend here */
+	__u32 service_id; /* 0: no such backend */
 	__u32 weight;
 	__u32 pad;
 };
@@ -85,18 +85,18 @@ struct affinity {
 };
 
 struct source_range_key {
-	__u32 prefix_len; /* bits, 32 of set_id included */
+	__u32 prefix_len; /* bits, including the 32 of set_id */
 	__u32 set_id;
 	struct addr addr;
 };
 
-/* Which service serves clients that are diverted to it. */
+/* The service to which clients are diverted. */
 struct divert {
 	__u32 service_id;
-	__u32 family; /* of the clients: 4 or 6, ::/0 is about no IPv4 client */
+	__u32 family; /* of the clients: 4 or 6; ::/0 contains no IPv4 clients */
 };
 
-/* Counters of a service, per CPU, for what is no packet of a tracked connection. */
+/* Counters of a service, per CPU, of events outside of connections. */
 struct service_stats {
 	__u64 connection_count;
 	__u64 drop_count[4]; /* by enum service_drop */
@@ -109,21 +109,21 @@ enum service_drop {
 	SERVICE_DROP_OTHER,
 };
 
-/* What connections carried that are gone; both directions. */
+/* Counters of ended connections, both directions. */
 struct traffic {
 	__u64 packet_count;
 	__u64 byte_count; /* of whole frames */
 };
 
-/* Of a backend, since its id is its own. */
+/* Counters of a backend since it got its id. */
 struct backend_total {
-	__u64 connection_count; /* that it was given */
+	__u64 connection_count; /* connections assigned to it */
 	struct traffic reused;	/* of connections whose tuple a new one has taken over */
 };
 
 #define SERVICE_NAME_MAX 256
 
-/* For loxilightd, which finds its services again by it. */
+/* By which loxilightd finds the ids of its services again. */
 struct service_name {
 	char name[SERVICE_NAME_MAX]; /* padded with zeros */
 };
