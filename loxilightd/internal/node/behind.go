@@ -14,20 +14,21 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// behind is what is reached through Peers, Routes to them included.
+// behind holds the prefixes that are reached through Peers, including prefixes of Routes to
+// Peers.
 type behind struct {
-	peers   map[string]datapath.Peer // of follow alone; without what is here
-	singles bool                     // of follow alone: there are addresses among the prefixes
+	peers   map[string]datapath.Peer // used by follow only; without single addresses of this node
+	singles bool                     // used by follow only; single addresses are among the prefixes
 	ways    atomic.Pointer[map[datapath.RouteName]way]
 }
 
-// way is where a Route to a Peer leads.
+// way is the Peer to which a Route leads.
 type way struct {
 	peer datapath.PeerName
-	err  error // why it leads nowhere
+	err  error // why it leads to no Peer
 }
 
-// take takes over what changed, and returns it with the Peers that have other prefixes now.
+// take applies changes, and returns them together with the Peers whose prefixes changed.
 func (b *behind) take(s *state.Snapshot, changed []state.Key) []state.Key {
 	if !slices.ContainsFunc(changed, func(k state.Key) bool {
 		return k.Kind == state.KindPeer || k.Kind == state.KindRoute || k.Kind == state.KindEndpoint && b.singles
@@ -60,7 +61,7 @@ func (b *behind) take(s *state.Snapshot, changed []state.Key) []state.Key {
 	return changed
 }
 
-// way returns where a Route leads; false: to no Peer.
+// way returns where a Route leads; false: not to a Peer.
 func (b *behind) way(name datapath.RouteName) (way, bool) {
 	ways := b.ways.Load()
 	if ways == nil {
@@ -70,8 +71,8 @@ func (b *behind) way(name datapath.RouteName) (way, bool) {
 	return w, ok
 }
 
-// toPeers is the table of routes, in which those to Peers have no row of their own: they
-// are there as soon as the Peer is.
+// toPeers is the table of routes. Routes to Peers have no row of their own: they exist as soon as
+// the Peer is realised.
 type toPeers struct {
 	datapath.Table[datapath.RouteName, datapath.Route]
 	n *Node
@@ -83,7 +84,7 @@ func (t toPeers) Update(ctx context.Context, name datapath.RouteName, r datapath
 	if !ok {
 		return t.Table.Update(ctx, name, r)
 	}
-	if err := t.Table.Delete(ctx, name); err != nil { // it may have led elsewhere
+	if err := t.Table.Delete(ctx, name); err != nil { // it may have led elsewhere before
 		return err
 	}
 	return t.n.leads(w)

@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// condition is what keeps packets from meeting an object whose row the data plane has. The
-// zero value means that nothing does.
+// condition is a reason why packets do not reach an object although the data plane has its row.
+// The zero value means that there is no such reason.
 type condition struct {
-	message string // what is missing, and the command that mends it
+	message string // the missing part, and the command that repairs it
 	ready   bool   // the object is Ready all the same: message is for information
 	quiet   bool   // the health of the daemon does not count it
 	untried bool   // what the object needs is still being set up
@@ -24,14 +24,14 @@ type condition struct {
 
 func (c *condition) isMet() bool { return c.message == "" || c.ready }
 
-// conditions compares objects with the node that they are on: attached devices, links,
-// forwarding, backends and neighbours. A row in the data plane is not enough for Ready.
+// conditions compares objects with the state of the node: attached devices, links, forwarding,
+// backends and neighbours. A row in the data plane alone does not make an object Ready.
 type conditions struct {
 	n     *Node
 	dirty chan struct{}
 
 	mu    sync.Mutex
-	world *world                  // as of the last look
+	world *world                  // as last read
 	unmet map[state.Key]condition // as of the last pass: objects with a message
 	moved chan struct{}           // closed and replaced after each pass
 
@@ -53,7 +53,7 @@ func newConditions(n *Node) *conditions {
 	}
 }
 
-// kick has all conditions evaluated soon.
+// kick requests an evaluation of all conditions soon.
 func (c *conditions) kick() {
 	select {
 	case c.dirty <- struct{}{}:
@@ -61,10 +61,10 @@ func (c *conditions) kick() {
 	}
 }
 
-// lookInterval is how often the node is looked at for changes that nothing announces.
+// lookInterval is how often the node is read to detect changes without notification.
 const lookInterval = time.Second
 
-// leastPause is the least time between two evaluations, so that many changes at once cost few.
+// leastPause is the least time between two evaluations, so that a burst of changes costs little.
 const leastPause = 20 * time.Millisecond
 
 // run evaluates all conditions after every change of the node or of an object.
@@ -93,7 +93,7 @@ func (c *conditions) run(ctx context.Context) {
 	}
 }
 
-// look reads the node anew, and reports whether conditions may differ.
+// look reads the state of the node, and reports whether conditions may have changed.
 func (c *conditions) look(changed bool) bool {
 	c.mu.Lock()
 	before := c.world
@@ -105,7 +105,7 @@ func (c *conditions) look(changed bool) bool {
 	return changed || !now.equal(before)
 }
 
-// current returns the node as it was last looked at, for a snapshot.
+// current returns the last state of the node that was read, indexed for a snapshot.
 func (c *conditions) current(s *state.Snapshot) *world {
 	c.mu.Lock()
 	w := c.world
@@ -212,7 +212,7 @@ func (c *conditions) pass() {
 	maps.DeleteFunc(c.told, func(k state.Key, _ string) bool { return !seen[k] })
 }
 
-// tell reports the outcome of a row, with the condition of its object.
+// tell reports the outcome of a row, combined with the condition of its object.
 func (c *conditions) tell(k state.Key, s Status) {
 	c.kick()
 	if s.State == reconcile.Realised {
@@ -231,7 +231,8 @@ func (c *conditions) tell(k state.Key, s Status) {
 	c.report(k, s, true)
 }
 
-// report calls Turned, unless the same was reported before; always: of a row that turned.
+// report calls Turned unless the same status was reported before; always: a row changed, so
+// report in any case.
 func (c *conditions) report(k state.Key, s Status, always bool) {
 	c.telling.Lock()
 	defer c.telling.Unlock()
@@ -250,8 +251,8 @@ func (c *conditions) report(k state.Key, s Status, always bool) {
 	}
 }
 
-// notRealised returns at most limit objects with an unmet condition, and how many the health
-// of the daemon counts, by kind.
+// notRealised returns at most limit objects with an unmet condition, and how many of them affect
+// the health of the daemon, by kind.
 func (c *conditions) notRealised(limit int) (some map[state.Key]Status, byKind map[string]int) {
 	c.mu.Lock()
 	unmet := c.unmet
@@ -271,7 +272,7 @@ func (c *conditions) notRealised(limit int) (some map[state.Key]Status, byKind m
 	return some, byKind
 }
 
-// noted returns the messages of Ready objects that the health of the daemon counts.
+// noted returns the messages of Ready objects that affect the health of the daemon.
 func (c *conditions) noted() map[state.Key]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,7 +285,8 @@ func (c *conditions) noted() map[state.Key]string {
 	return noted
 }
 
-// wait waits until the conditions of objects are met; it returns those that are not.
+// wait waits until the conditions of objects are met; it returns the objects with unmet
+// conditions.
 func (c *conditions) wait(ctx context.Context, keys []state.Key) (left []state.Key) {
 	for _, k := range keys {
 		if !c.waitOne(ctx, k) {
@@ -315,7 +317,7 @@ func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 	}
 }
 
-// addressed says whether a device has an address of a family that reaches beyond its link.
+// addressed reports whether a device has an address of a family with more than link-local scope.
 func addressed(p *datapath.PortState, is4 bool) bool {
 	for _, a := range p.Addresses {
 		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {

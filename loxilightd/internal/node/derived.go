@@ -16,14 +16,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// derivedMark stands in the names of rows that are made from objects which are no row
-// themselves. No object's name has it.
+// derivedMark marks the names of derived rows: rows made from objects that have no row of their
+// own. The name of an object never contains it.
 const derivedMark = "#"
 
-// rowOf names a row, or a rule, that an object is one of the reasons for.
+// rowOf returns the name of a row, or of a rule, that is derived from an object.
 func rowOf(k state.Key, what string) string { return k.String() + derivedMark + what }
 
-// ownerOf returns the object that a row or a rule of a kind is made from.
+// ownerOf returns the object from which a row or a rule of a kind is derived.
 func ownerOf(kind, row string) state.Key {
 	if whose, _, ok := strings.Cut(row, derivedMark); ok {
 		if of, name, ok := strings.Cut(whose, "/"); ok {
@@ -35,10 +35,10 @@ func ownerOf(kind, row string) state.Key {
 
 func isDerived[K ~string](row K) bool { return strings.Contains(string(row), derivedMark) }
 
-// rowTable is a table of rows, whatever they are.
+// rowTable is a table of rows of any type.
 type rowTable interface {
 	rowStatus(name string) (Status, bool)
-	// waitRow waits until a row is as wanted, or gone; false: ctx ended first.
+	// waitRow waits until a row is realised or deleted; false: ctx ended first.
 	waitRow(ctx context.Context, name string) bool
 }
 
@@ -52,12 +52,12 @@ type rowRef struct {
 type need struct {
 	object  *state.Object
 	rows    []rowRef
-	routes  []datapath.RouteName // likewise, and there may be many of them
-	nat     bool                 // rules of its own among those of NAT
-	problem string               // what else keeps it from being so; empty: nothing
+	routes  []datapath.RouteName // also needed; there may be many routes
+	nat     bool                 // the object also has NAT rules of its own
+	problem string               // another reason why the object is not Ready; empty: none
 }
 
-// derivation is everything that is made from objects which are no row themselves.
+// derivation contains everything that is derived from objects without a row of their own.
 type derivation struct {
 	bridges map[datapath.BridgeName]datapath.Bridge
 	links   map[datapath.LinkName]datapath.Link
@@ -76,25 +76,25 @@ func newDerivation() *derivation {
 	}
 }
 
-// derived is the part for objects that are no row themselves: rows of several tables
-// are made from them, and some for several of them together.
+// derived is the part for objects without a row of their own. Rows of several tables are derived
+// from them, and some rows from several objects together.
 type derived struct {
 	n *Node
 
 	mu    sync.Mutex
 	needs map[state.Key]*need
-	gone  map[state.Key][]rowRef // what objects needed that are gone
-	moved chan struct{}          // closed and replaced when needs were made anew or something turned
+	gone  map[state.Key][]rowRef // rows of deleted objects
+	moved chan struct{}          // closed and replaced when needs or a status changed
 
-	podMTU  podMTU                   // that the rows were made with; of follow alone
-	uplinks atomic.Pointer[[]string] // likewise, written by follow alone
+	podMTU  podMTU                   // with which the rows were derived; used by follow only
+	uplinks atomic.Pointer[[]string] // likewise; written by follow only
 
-	telling sync.Mutex           // held while telling, so that what is told is in order
-	told    map[state.Key]Status // changed with mu held, too
+	telling sync.Mutex           // held while reporting, so that reports are in order
+	told    map[state.Key]Status // last reported status; changed with mu held, too
 }
 
-// derivedKinds are the kinds of such objects; derivedFrom are those whose objects matter
-// to what is made from them.
+// derivedKinds are the kinds of such objects. derivedFrom are the kinds on which derived rows
+// depend.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
 	derivedFrom  = []string{state.KindPodNetwork, state.KindBridge, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
@@ -108,7 +108,7 @@ func isDerivedFrom(changed []state.Key) bool {
 	return slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(derivedFrom, k.Kind) })
 }
 
-// apply makes anew what is derived, and gives it to the tables' parts.
+// apply derives all rows again, and gives them to the parts of the tables.
 func (d *derived) apply(s *state.Snapshot) {
 	v := newDerivation()
 	d.n.derivePods(s, v)
@@ -131,8 +131,9 @@ func (d *derived) apply(s *state.Snapshot) {
 	d.mu.Unlock()
 }
 
-// status returns what became of an object. While parts of it are made anew that is what was
-// told of it: whoever asks in that moment would wait to be told, and nothing may be new.
+// status returns the status of an object. While some of its rows are being applied again, it
+// returns the last reported status: a caller that waited for a report could wait forever, because
+// the new status may equal the old one.
 func (d *derived) status(k state.Key) (Status, bool) {
 	d.mu.Lock()
 	n, before := d.needs[k], d.told[k]
@@ -147,11 +148,10 @@ func (d *derived) status(k state.Key) (Status, bool) {
 	return now, true
 }
 
-// isUntried says whether more will come of an object by itself.
+// isUntried reports whether the status of an object will still change by itself.
 func isUntried(s Status) bool { return s.State == reconcile.Pending && s.Failures == 0 }
 
-// of is the worst of what became of all that an object needs, with everything that is
-// wrong.
+// of returns the worst status of all that an object needs, with all error messages.
 func (d *derived) of(n *need) Status {
 	worst := Status{State: reconcile.Realised, Revision: n.object.Revision}
 	var messages []string
@@ -189,12 +189,12 @@ func (d *derived) of(n *need) Status {
 		worst.Message = "not applied yet"
 	}
 	if untried && worst.State == reconcile.Pending {
-		worst.Failures = 0 // more will come of it
+		worst.Failures = 0 // the status will still change
 	}
 	return worst
 }
 
-// tellAll tells of every object of which the outcome is not what it was.
+// tellAll reports every object whose status changed.
 func (d *derived) tellAll() {
 	d.telling.Lock()
 	defer d.telling.Unlock()
@@ -206,7 +206,7 @@ func (d *derived) tellAll() {
 	for k, n := range needs {
 		now := d.of(n)
 		if isUntried(now) {
-			continue // nothing came of it yet
+			continue // not tried yet
 		}
 		before, known := d.told[k]
 		d.note(k, &now)
@@ -223,7 +223,7 @@ func (d *derived) tellAll() {
 	}
 }
 
-// note takes down what is told of an object; nil: that it is gone.
+// note records the reported status of an object; nil: the object was deleted.
 func (d *derived) note(k state.Key, s *Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,7 +261,7 @@ func (d *derived) wait(ctx context.Context, revision uint64, keys []state.Key) (
 	return left
 }
 
-// waitOne waits until an object is as wanted, or gone; false: ctx ended first.
+// waitOne waits until an object is realised or deleted; false: ctx ended first.
 func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) bool {
 	d.mu.Lock()
 	n, rows := d.needs[k], d.gone[k]
@@ -297,15 +297,14 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 	}
 }
 
-// Run, Kick, Complete, Repairs and settled: the tables' parts do all of that.
+// Run, Kick, Complete, Repairs and settled: the parts of the tables do this.
 func (d *derived) Run(context.Context)        {}
 func (d *derived) Kick()                      {}
 func (d *derived) Complete()                  {}
 func (d *derived) Repairs() uint64            { return 0 }
 func (d *derived) settled() []<-chan struct{} { return nil }
 
-// derive takes over the derived rows that are wanted; what differs is given to the
-// reconciler with the next apply.
+// derive sets the desired derived rows; differences go to the reconciler with the next apply.
 func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
 	for k, v := range wanted {
 		if old, ok := r.wanted[k]; !ok || !reflect.DeepEqual(old, v) {
@@ -322,7 +321,7 @@ func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
 	r.names.Store(&names)
 }
 
-// takeDerived returns the changes of derived rows that are there or gone.
+// takeDerived returns the queued changes of derived rows: deletions if gone, else the others.
 func (r *rows[K, V]) takeDerived(gone bool) (changes []reconcile.Change[K, V]) {
 	for k, c := range r.queued {
 		if c.Remove == gone {
@@ -340,8 +339,8 @@ func (r *rows[K, V]) waitRow(ctx context.Context, name string) bool {
 	return err == nil
 }
 
-// notAsWanted returns the first few rows of some that are not as wanted. It costs little
-// where every row of the table is.
+// notAsWanted returns the first few of the named rows that are not realised. It is cheap if all
+// rows of the table are realised.
 func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
 	const few = 3
 	if c := r.Counts(); len(names) == 0 || c[reconcile.Pending]+c[reconcile.Failed] == 0 {
@@ -357,7 +356,7 @@ func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
 	return some
 }
 
-// derivedNotRealised counts the derived rows that are not as wanted.
+// derivedNotRealised counts the derived rows that are not realised.
 func (r *rows[K, V]) derivedNotRealised() (count int) {
 	names := r.names.Load()
 	if names == nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// endpointTable is the data plane's and the network's one after the other: a device is
-// guarded before it is a port of the bridge, and none any more before its guard goes.
+// endpointTable applies Endpoints to the data plane and to the network, in this order: the source
+// guard of a device is set before the device becomes a bridge port, and removed after it stops
+// being one.
 type endpointTable struct {
 	plane, network datapath.Table[datapath.EndpointName, datapath.Endpoint]
 	leaving        *leaving
-	// missing says why the device of an Endpoint is gone, where that is known; nil: nothing does.
+	// missing returns why the device of an Endpoint does not exist, if known; nil: never known.
 	missing func(endpoint string) string
 }
 
@@ -42,7 +43,7 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 	return nil
 }
 
-// explained adds to an error why the device is gone.
+// explained adds to an error why the device does not exist.
 func (t endpointTable) explained(name datapath.EndpointName, err error) error {
 	if t.missing == nil || !errors.Is(err, datapath.ErrAbsent) {
 		return err
@@ -80,13 +81,14 @@ func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName
 func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
 	plane, err := t.plane.Verify(ctx, name)
 	network, nerr := t.network.Verify(ctx, name)
-	if intact := plane && network; intact || !t.leaving.has(name) { // asked after its device was looked at
+	// Check leaving after the device was read.
+	if intact := plane && network; intact || !t.leaving.has(name) {
 		return intact, errors.Join(err, nerr)
 	}
 	return true, nil
 }
 
-// endpointTable returns that of endpoints, or one that supports nothing.
+// endpointTable returns the table of endpoints, or a table that supports nothing.
 func (o *Options) endpointTable(leaving *leaving) datapath.Table[datapath.EndpointName, datapath.Endpoint] {
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
@@ -94,13 +96,13 @@ func (o *Options) endpointTable(leaving *leaving) datapath.Table[datapath.Endpoi
 	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), leaving, o.Missing}
 }
 
-// LookAtEndpoint has what the data plane has of an Endpoint looked at now: its status tells of
-// it, and is as of then. It returns when that was, or with the error of ctx.
+// LookAtEndpoint verifies an Endpoint in the data plane now, so that its status is current. It
+// returns when that was done, or with the error of ctx.
 func (n *Node) LookAtEndpoint(ctx context.Context, name string) error {
 	return n.endpoints.Look(ctx, datapath.EndpointName(name))
 }
 
-// endpoint is what is wanted of an Endpoint, with the bridge of its network.
+// endpoint returns the desired state of an Endpoint, with the bridge of its network.
 func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	s, e := n.opts.Store.Snapshot(), o.Value.(*state.Endpoint).Endpoint
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
@@ -109,7 +111,7 @@ func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	return e
 }
 
-// bridgeOf returns the device of the bridge of a network; empty: there is none.
+// bridgeOf returns the device of the bridge of a network; empty: no such bridge.
 func bridgeOf(s *state.Snapshot, network string) (device string) {
 	if network != "" {
 		if o, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: network}); ok {
@@ -125,15 +127,14 @@ func bridgeOf(s *state.Snapshot, network string) (device string) {
 	}
 	for o := range s.After(state.KindBridge, "") {
 		if device != "" {
-			return "" // which of them?
+			return "" // ambiguous
 		}
 		device = o.Value.(*state.Bridge).Device
 	}
 	return device
 }
 
-// withEndpoints adds to what changed the Endpoints whose network, or the ways to them, may
-// be others.
+// withEndpoints adds to the changes the Endpoints whose network or routes may have changed.
 func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
 	network, route := false, false
 	for _, k := range changed {
@@ -152,8 +153,8 @@ func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key
 	return changed
 }
 
-// needsRules says whether an object is such that no packet of it may pass before the rules
-// that came with it.
+// needsRules reports whether packets of an object must not pass before the rules of the same
+// transaction are in force.
 func needsRules(k state.Key) bool {
 	return k.Kind == state.KindInterface || k.Kind == state.KindPodNetwork || k.Kind == state.KindEndpoint
 }

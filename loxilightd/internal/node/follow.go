@@ -14,11 +14,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// firstHealth bounds how long the first round after a start waits for the health
-// of backends that are in use, or new: one may have died while no daemon ran.
+// firstHealth limits how long the first round after a start waits for the health of backends that
+// are in use or new: a backend may have failed while no daemon ran.
 const firstHealth = 1200 * time.Millisecond
 
-// follow takes over what changes in the store until ctx ends.
+// follow applies changes of the store until ctx ends.
 func (n *Node) follow(ctx context.Context) {
 	first := true
 	grace := time.NewTimer(time.Until(n.opts.PruneNotBefore))
@@ -39,14 +39,14 @@ func (n *Node) follow(ctx context.Context) {
 			n.apply(ctx, snapshot, changed)
 			n.noteTaken(snapshot.Revision)
 		case <-n.pending:
-			// The store may have moved on meanwhile; its watch will tell.
+			// The store may have changed meanwhile; its watch will report that.
 			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
 		case <-n.world:
 			if !first {
 				n.applyWorld(ctx, n.opts.Store.Snapshot())
 			}
 		case <-n.exempted:
-			if !first { // else the first round knows
+			if !first { // else the first round applies it
 				n.rules.applyFirewall(n.opts.Store.Snapshot())
 			}
 		case <-grace.C:
@@ -57,7 +57,7 @@ func (n *Node) follow(ctx context.Context) {
 	}
 }
 
-// applyWorld makes anew what depends on devices, where these are not what they were.
+// applyWorld updates everything that depends on devices if the devices changed.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	turned := n.uplinksTurned(s)
 	if turned || n.hostPortsTurned(s) || n.rules.nat.localTurned() {
@@ -75,8 +75,7 @@ func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	}
 }
 
-// applyUnchecked applies the objects for which nobody's health counts, and
-// returns the others.
+// applyUnchecked applies the objects without health checks, and returns the others.
 func (n *Node) applyUnchecked(ctx context.Context, s *state.Snapshot, changed []state.Key) (checked []state.Key) {
 	var unchecked []state.Key
 	for _, k := range changed {
@@ -90,9 +89,9 @@ func (n *Node) applyUnchecked(ctx context.Context, s *state.Snapshot, changed []
 	return checked
 }
 
-// latestFirst orders keys by the revisions of their objects, so that after a start
-// what changed while the daemon was down comes before what the data plane does
-// already.
+// latestFirst orders keys by the revisions of their objects, latest first. So after a start,
+// changes made while the daemon was down are applied before objects that the data plane already
+// has.
 func latestFirst(s *state.Snapshot, keys []state.Key) {
 	revision := func(k state.Key) uint64 {
 		if o, ok := s.Get(k); ok {
@@ -114,7 +113,7 @@ func (n *Node) awaitHealth(ctx context.Context) {
 	n.checker.WaitKnown(ctx)
 }
 
-// setChecks tells the checker about the backends of changed services.
+// setChecks passes the backends of changed services to the checker.
 func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 	for _, k := range changed {
 		if k.Kind != state.KindService {
@@ -132,7 +131,7 @@ func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 					backends = append(backends, b.Addr)
 				}
 				if b.State != datapath.BackendActive {
-					delete(left, b.Addr) // it is out of use because the service says so
+					delete(left, b.Addr) // the service itself puts it out of use
 				}
 			}
 		}
@@ -147,11 +146,11 @@ func checkOf(h *state.HealthCheck) health.Check {
 	}
 }
 
-// orderTimeout bounds how long one part waits for what another does first.
+// orderTimeout limits how long one part waits for another part that must come first.
 const orderTimeout = 2 * time.Second
 
-// apply gives changed objects to the parts: those that are gone last, so that what one
-// leaves to another is never nobody's; what others stand on first, and gone last.
+// apply gives changed objects to the parts. Deletes last, so that a resource that moves between
+// objects is never unowned. Objects on which others depend are created first and deleted last.
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -162,16 +161,17 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	if changed == nil || isDerivedFrom(changed) {
 		n.derived.apply(s)
 		defer n.derived.tellAll()
-		defer n.signalWorld() // the MTU of a port is known when it has our programs
+		defer n.signalWorld() // the MTU of a port is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
-		defer n.signalWorld() // without any pod left, the MTU may be another one
+		defer n.signalWorld() // without any pod left, the MTU may change
 	}
 	n.rules.apply(s, changed, guests)
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
 	n.links.applyAndWait(ctx, s, changed, false)
 	if slices.ContainsFunc(changed, needsRules) {
-		n.rules.waitTried(ctx) // no packet of a new port passes by rules that came with it
+		// No packet of a new port may bypass the rules of the same transaction.
+		n.rules.waitTried(ctx)
 	}
 	n.ports.applyAndWait(ctx, s, changed, false)
 	n.endpoints.applyAndWait(ctx, s, n.withEndpoints(s, changed), false)
@@ -188,7 +188,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.conditions.kick()
 }
 
-// noteTaken says that the reconcilers have got everything up to revision.
+// noteTaken records that the reconcilers have all changes up to revision.
 func (n *Node) noteTaken(revision uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -197,7 +197,7 @@ func (n *Node) noteTaken(revision uint64) {
 	n.took = make(chan struct{})
 }
 
-// service is what is wanted of a service, less its dead backends.
+// service returns the desired state of a service, without its unhealthy backends.
 func (n *Node) service(name string, v *state.Service) datapath.Service {
 	s := v.Service
 	if v.Health == nil {
@@ -213,7 +213,7 @@ func (n *Node) service(name string, v *state.Service) datapath.Service {
 	return s
 }
 
-// complete lets what nobody wants be deleted.
+// complete allows the deletion of rows that are not desired.
 func (n *Node) complete() {
 	n.mu.Lock()
 	before := n.whole
@@ -227,7 +227,7 @@ func (n *Node) complete() {
 	}
 }
 
-// healthTurned is told by the checker.
+// healthTurned is called by the checker.
 func (n *Node) healthTurned(t health.Target, r health.Result) {
 	n.conditions.kick()
 	n.mu.Lock()
@@ -253,9 +253,8 @@ func (n *Node) takeTurned() []state.Key {
 	return keys
 }
 
-// Wait returns when the data plane does as told for the objects of keys, as of
-// revision or later. When ctx ends first it returns those that are left, and the
-// error of ctx.
+// Wait returns when the objects of keys are realised in the data plane at revision or later. If
+// ctx ends first, it returns the remaining objects and the error of ctx.
 func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error) {
 	if !n.waitTaken(ctx, revision) {
 		return keys, ctx.Err()
@@ -279,7 +278,7 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 	return left, ctx.Err()
 }
 
-// waitTaken waits until the reconcilers have got revision.
+// waitTaken waits until the reconcilers have revision.
 func (n *Node) waitTaken(ctx context.Context, revision uint64) bool {
 	for {
 		n.mu.Lock()

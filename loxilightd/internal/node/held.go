@@ -16,20 +16,20 @@ import (
 // names is a set of rules, which have names.
 type names interface{ Names() []string }
 
-// held is the time in which a set that an earlier run left is kept whole, since the
-// desired state was lost and not all of its rules may have been told again.
+// held is the period in which a rule set of an earlier run is kept unchanged, because the desired
+// state was lost and not all rules may have been configured again.
 type held struct {
-	// released is closed when the set may be replaced: each of its rules was told again,
-	// or their owners have had their time.
+	// released is closed when the set may be replaced: each of its rules was configured again, or
+	// the owners' time is over.
 	released chan struct{}
 	until    time.Time
 
-	// What was found at the last change; the mutex of the ruleSet guards it.
-	missing []string               // rules in force that nobody has told again, in order
-	there   map[state.Key]struct{} // objects of which all rules are in force, under the same names
+	// The result of the last check, guarded by the mutex of the ruleSet.
+	missing []string               // rules in force that have not been configured again, in order
+	there   map[state.Key]struct{} // objects whose rules are all in force, under the same names
 }
 
-// leftBehind says whether a table has a row, or cannot tell.
+// leftBehind reports whether a table has a row, or cannot be read.
 func leftBehind[V any](table datapath.RuleTable[V]) bool {
 	for range table.Keys(context.Background()) {
 		return true
@@ -46,8 +46,8 @@ func (r *ruleSet[V]) isHeld() bool {
 	}
 }
 
-// hold sees which rules in force were told again, and lets the set be replaced once all
-// were. Groups of Endpoints by their labels may lack some of these, and nobody can tell.
+// hold checks which rules in force were configured again, and releases the set once all were.
+// Groups that select Endpoints by labels may still lack some of them, which cannot be detected.
 func (r *ruleSet[V]) hold(s *state.Snapshot) {
 	set, _ := r.gather(s)
 	wanted, inForce := map[string]bool{}, map[string]bool{}
@@ -79,20 +79,20 @@ func (r *ruleSet[V]) hold(s *state.Snapshot) {
 	}
 }
 
-// release ends the time in which the set is kept.
+// release ends the period in which the set is kept.
 func (r *ruleSet[V]) release(s *state.Snapshot) {
 	if !r.isHeld() {
 		return
 	}
 	if s != nil {
-		r.make(s) // first: whoever waits for the release then waits for this
+		r.make(s) // first: callers that wait for the release then also wait for this
 	}
 	close(r.held.released)
 }
 
-// ofHeld returns what became of an object while the set of before is kept. Pods' networks
-// are as wanted where that masquerades for them already: what else it may say of them
-// does not keep pods from being attached.
+// ofHeld returns the status of an object while the old set is kept. A PodNetwork is realised if
+// the old set already masquerades for it: other changes of it must not keep pods from being
+// attached.
 func (r *ruleSet[V]) ofHeld(o *state.Object) Status {
 	r.mu.Lock()
 	_, there := r.held.there[o.Key]
@@ -103,7 +103,7 @@ func (r *ruleSet[V]) ofHeld(o *state.Object) Status {
 	return Status{State: reconcile.Pending, Revision: o.Revision, Message: r.waitsFor(), Failures: 1}
 }
 
-// waitsFor says why the set of before is kept, and for whom.
+// waitsFor returns why the old set is kept, and which owners must configure their objects.
 func (r *ruleSet[V]) waitsFor() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

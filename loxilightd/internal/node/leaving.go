@@ -8,15 +8,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// leaving are the Endpoints whose devices somebody of the daemon takes away: that those are
-// not as they were left is no stranger's work.
+// leaving are the Endpoints whose devices the daemon itself is deleting, so that a change of such
+// a device does not count as an external change.
 type leaving struct {
 	mu    sync.Mutex
 	count map[datapath.EndpointName]int
 }
 
-// EndpointLeaves says, before the device of an Endpoint is shut, that the Endpoint is about to
-// be deleted. The function says that it is, or that it stays.
+// EndpointLeaves announces, before the device of an Endpoint is set down, that the Endpoint will
+// be deleted. The returned function must be called when it is deleted or kept.
 func (n *Node) EndpointLeaves(name string) (done func()) {
 	l, key := &n.leaving, datapath.EndpointName(name)
 	l.mu.Lock()

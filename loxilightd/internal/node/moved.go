@@ -12,11 +12,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// A pod that moves to another node may keep its address. There it is in none of the pods'
-// subnets; here, in the subnet that it comes from, it is behind a Peer.
+// A pod that moves to another node may keep its address. There the address is outside all subnets
+// of that node's pods; here it is inside a local subnet, but behind a Peer.
 
-// guestsOf returns the addresses of an Endpoint that are in no subnet of this node's pods,
-// though its network is one of theirs.
+// guestsOf returns the addresses of an Endpoint in a local PodNetwork that are outside all
+// subnets of this node's pods.
 func guestsOf(s *state.Snapshot, e *state.Endpoint) (guests []netip.Addr) {
 	if _, ok := networkOf(s, e); !ok {
 		return nil
@@ -29,7 +29,7 @@ func guestsOf(s *state.Snapshot, e *state.Endpoint) (guests []netip.Addr) {
 	return guests
 }
 
-// networkOf returns the name of the PodNetwork that an Endpoint is in; false: in none.
+// networkOf returns the name of the PodNetwork of an Endpoint; false: not in a PodNetwork.
 func networkOf(s *state.Snapshot, e *state.Endpoint) (string, bool) {
 	if e.Network != "" {
 		_, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: e.Network})
@@ -41,7 +41,7 @@ func networkOf(s *state.Snapshot, e *state.Endpoint) (string, bool) {
 	return "", false
 }
 
-// isPods says whether an address is in a subnet of this node's pods.
+// isPods reports whether an address is in a subnet of this node's pods.
 func isPods(s *state.Snapshot, a netip.Addr) bool {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if slices.ContainsFunc(o.Value.(*state.PodNetwork).Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
@@ -51,8 +51,9 @@ func isPods(s *state.Snapshot, a netip.Addr) bool {
 	return false
 }
 
-// guestRoutes returns the ways to the addresses of an Endpoint that are in no subnet of this
-// node's pods: in the switch by the bridge, on the host by the switch. A Route says otherwise.
+// guestRoutes returns the routes to the addresses of an Endpoint that are outside all subnets of
+// this node's pods: in the switch by the bridge, on the host by the switch. A configured Route
+// replaces them.
 func (n *Node) guestRoutes(s *state.Snapshot, e *state.Endpoint, bridge string) (routes []datapath.Route) {
 	merged := n.opts.Devices.Host == ""
 	for _, a := range guestsOf(s, e) {
@@ -68,7 +69,7 @@ func (n *Node) guestRoutes(s *state.Snapshot, e *state.Endpoint, bridge string) 
 	return routes
 }
 
-// gatewayFor returns the switch's address among pods, of the family of a.
+// gatewayFor returns the switch's address in the pod network, of the family of a.
 func gatewayFor(s *state.Snapshot, a netip.Addr) netip.Addr {
 	for o := range s.After(state.KindPodNetwork, "") {
 		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
@@ -80,8 +81,8 @@ func gatewayFor(s *state.Snapshot, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// guestsIn returns the addresses of a family that Endpoints of a PodNetwork have and that are
-// in no subnet of this node's pods.
+// guestsIn returns the addresses of a family that Endpoints of a PodNetwork have outside all
+// subnets of this node's pods.
 func guestsIn(s *state.Snapshot, network string, is4 bool) (list []netip.Prefix) {
 	for o := range s.After(state.KindEndpoint, "") {
 		e := o.Value.(*state.Endpoint)
@@ -97,10 +98,11 @@ func guestsIn(s *state.Snapshot, network string, is4 bool) (list []netip.Prefix)
 	return list
 }
 
-// guests are the Endpoints with addresses in no subnet of this node's pods. Of follow alone.
+// guests are the Endpoints with addresses outside all subnets of this node's pods. Used by follow
+// only.
 type guests map[string][]netip.Addr
 
-// take takes over what changed, and says whether they are not what they were.
+// take applies changes, and reports whether the guests changed.
 func (g guests) take(s *state.Snapshot, changed []state.Key) (turned bool) {
 	put := func(name string, addrs []netip.Addr) {
 		if slices.Equal(g[name], addrs) {
@@ -131,8 +133,9 @@ func (g guests) take(s *state.Snapshot, changed []state.Key) (turned bool) {
 	return turned
 }
 
-// notHere returns peers without the single addresses that Endpoints of this node have: a pod
-// that is here is not behind a Peer, whatever was told first. singles: there are any such.
+// notHere returns peers without the single addresses that Endpoints of this node have: a local
+// pod is not behind a Peer, whichever was configured first. singles: peers contain single
+// addresses.
 func notHere(s *state.Snapshot, peers map[string]datapath.Peer) (_ map[string]datapath.Peer, singles bool) {
 	var here map[netip.Addr]*state.Object
 	isHere := func(p netip.Prefix) bool { return p.IsSingleIP() && here[p.Addr()] != nil }
@@ -148,7 +151,7 @@ func notHere(s *state.Snapshot, peers map[string]datapath.Peer) (_ map[string]da
 			continue
 		}
 		if !cloned {
-			left, cloned = maps.Clone(peers), true // is the snapshot's
+			left, cloned = maps.Clone(peers), true // peers belongs to the snapshot
 		}
 		peer.Prefixes = slices.DeleteFunc(slices.Clone(peer.Prefixes), isHere)
 		left[name] = peer

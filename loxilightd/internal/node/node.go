@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node makes the data plane follow the desired state: it translates
-// objects into rows, gives them to a reconciler for each table, takes the health
-// of backends into account, and does the data plane's upkeep. It neither decides
-// what is wanted nor talks to clients.
+// Package node makes the data plane follow the desired state: it translates objects into rows,
+// gives them to a reconciler for each table, takes the health of backends into account, and does
+// the data plane's upkeep. It neither decides the desired state nor talks to clients.
 package node
 
 import (
@@ -22,44 +21,44 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Options are what a [Node] needs.
+// Options are the parameters of a [Node].
 type Options struct {
 	Store *state.Store
 	Plane datapath.DataPlane
-	// Network is the kernel's own forwarding; nil: bridges and routes are not supported.
+	// Network is the kernel's own forwarding; nil: bridges and routes are unsupported.
 	Network datapath.Network
-	// Devices are the link between host and switch; none: they are one.
+	// Devices are the ends of the link between host and switch; empty if both are one namespace.
 	Devices Devices
-	// Exempt is allowed whatever the rules of the firewall say.
+	// Exempt packets are allowed regardless of firewall rules.
 	Exempt []datapath.Match
 	Log    *slog.Logger
 
-	// Turned is told each time what became of an object turned, with no lock held.
-	// One that is gone is told with State Removed.
+	// Turned is called, with no lock held, whenever the status of an object changes. A deleted
+	// object has the State Removed.
 	Turned func(state.Key, Status)
-	// HealthTurned is the same for the health of a backend. Either may be nil.
+	// HealthTurned is called when the health of a backend changes. Both may be nil.
 	HealthTurned func(health.Target, health.Result)
 
-	// Moved is called when devices have changed; nil: nothing follows them.
+	// Moved is called when devices have changed; nil: not called.
 	Moved func()
 
-	// Opening reports whether the link of an Endpoint is to be set up once the Endpoint is
-	// Ready, so that it has no carrier before. Nil: of none.
+	// Opening reports whether the link of an Endpoint must be set up once the Endpoint is Ready,
+	// so that it has no carrier before. Nil: never.
 	Opening func(endpoint string) bool
 
-	// Missing says why the device of an Endpoint is gone; empty: it is there, or nothing is
-	// known of it. Nil: nothing is known of any.
+	// Missing returns why the device of an Endpoint does not exist; empty: it exists, or the
+	// reason is unknown. Nil: always unknown.
 	Missing func(endpoint string) string
 
-	// Keep are objects that may be wanted though they are not in the store: what
-	// the data plane has of them stays.
+	// Keep are objects that may be desired although the store does not contain them: their rows
+	// in the data plane are kept.
 	Keep []state.Key
-	// PruneNotBefore is when what nobody wants may be deleted from the data
-	// plane; zero: at once.
+	// PruneNotBefore is the earliest time at which rows that are not desired may be deleted from
+	// the data plane; zero: at once.
 	PruneNotBefore time.Time
 }
 
-// Status is what became of an object.
+// Status is the status of an object.
 type Status = reconcile.Status
 
 // Node makes the data plane follow the desired state. All of its methods are
@@ -81,30 +80,33 @@ type Node struct {
 	hostPorts hostPorts
 	behind    behind
 	guests    guests
-	paths     map[string]int // how long packets to Peers may be, as told last; of follow alone
-	kept      keptMTU
-	left      map[string]map[netip.AddrPort]bool // backends that an earlier run left out of use, of services not told of yet; of follow alone
-	parts     []part                             // all of these
-	byKind    map[string]part                    // by the kind of their objects
-	checker   *health.Checker
-	upkeep    upkeep
+	// paths are the reported path MTUs to Peers; used by follow only.
+	paths map[string]int
+	kept  keptMTU
+	// left are backends that an earlier run put out of use, of services that were not processed
+	// yet; used by follow only.
+	left    map[string]map[netip.AddrPort]bool
+	parts   []part          // all of the parts above
+	byKind  map[string]part // by the kind of their objects
+	checker *health.Checker
+	upkeep  upkeep
 
 	conditions *conditions
 
 	exempt   atomic.Pointer[[]datapath.Match]
-	exempted chan struct{} // signalled when exempt was set anew
+	exempted chan struct{} // signalled when exempt changed
 
 	mu      sync.Mutex
-	turned  map[string]struct{} // services of which a backend's health turned
+	turned  map[string]struct{} // services with a backend whose health changed
 	pending chan struct{}       // signalled when turned is not empty
-	taken   uint64              // revision that the reconcilers have got
-	world   chan struct{}       // signalled when devices may be others, or have another MTU
-	took    chan struct{}       // closed and replaced when taken moves on
-	whole   bool                // what nobody wants may be deleted
+	taken   uint64              // revision that the reconcilers have
+	world   chan struct{}       // signalled when devices or their MTU may have changed
+	took    chan struct{}       // closed and replaced when taken increases
+	whole   bool                // rows that are not desired may be deleted
 }
 
-// New returns a Node that does nothing before Run. Objects that are in the store
-// by then count as changed.
+// New returns a Node that does nothing before Run. All objects that are then in the store count
+// as changed.
 func New(o Options) *Node {
 	n := &Node{
 		opts:     o,
@@ -125,7 +127,7 @@ func New(o Options) *Node {
 	n.conditions = newConditions(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
-	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // there is no such kind
+	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // no objects of this kind exist
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
 	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(&n.leaving), n.endpoint)
 	n.routes = newRows(n, state.KindRoute, toPeers{routes, n}, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
@@ -148,7 +150,7 @@ func New(o Options) *Node {
 	return n
 }
 
-// leftOutOfUse returns the backends that get no new connections, by their services.
+// leftOutOfUse returns the backends that receive no new connections, by service.
 func leftOutOfUse(t datapath.ServiceTable) map[string]map[netip.AddrPort]bool {
 	left := map[string]map[netip.AddrPort]bool{}
 	for name, b := range t.OutOfUse() {
@@ -162,7 +164,7 @@ func leftOutOfUse(t datapath.ServiceTable) map[string]map[netip.AddrPort]bool {
 	return left
 }
 
-// tables returns those of the network, or such as support nothing.
+// tables returns the tables of the network, or tables that support nothing.
 func (o *Options) tables() (
 	datapath.Table[datapath.BridgeName, datapath.Bridge], datapath.Table[datapath.LinkName, datapath.Link], datapath.Table[datapath.RouteName, datapath.Route],
 ) {
@@ -173,9 +175,9 @@ func (o *Options) tables() (
 	return o.Network.Bridges(), o.Network.Links(), o.Network.Routes()
 }
 
-// overlay returns the tables of tunnels and peers, of the network and the data plane
-// together: the device of a tunnel comes before its programs, and what the programs know
-// of a peer before the routes to it.
+// overlay returns the tables of tunnels and peers, which combine the network and the data plane:
+// the device of a tunnel is created before its programs are attached, and the programs get a peer
+// before routes to it exist.
 func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel], datapath.Table[datapath.PeerName, datapath.Peer]) {
 	if o.Network == nil {
 		return nothing[datapath.TunnelName, datapath.Tunnel]{"tunnels"}, nothing[datapath.PeerName, datapath.Peer]{"peers"}
@@ -188,8 +190,8 @@ func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.Str
 
 func (n *Node) tell(k state.Key, s Status) { n.conditions.tell(k, s) }
 
-// SetExempt makes these allowed whatever the rules of the firewall say, and nothing
-// else; before that it is what the options say.
+// SetExempt replaces the packets that are allowed regardless of firewall rules; the initial value
+// is in the options.
 func (n *Node) SetExempt(exempt []datapath.Match) {
 	n.exempt.Store(&exempt)
 	select {
@@ -213,12 +215,11 @@ func (n *Node) Run(ctx context.Context) {
 	n.follow(ctx)
 }
 
-// hurryPause is the least time between two hurried looks at all services and rules, of
-// which there may be very many: devices may come and go all the time.
+// hurryPause is the least time between two early verifications of all services and rules, because
+// there may be very many of them and devices may change continuously.
 const hurryPause = 2 * time.Second
 
-// watchWorld has the tables looked at when the data plane says that something is
-// not as it was left.
+// watchWorld has the tables verified when the data plane reports an external change.
 func (n *Node) watchWorld(ctx context.Context) {
 	var last time.Time
 	later := time.NewTimer(time.Hour)
@@ -230,7 +231,8 @@ func (n *Node) watchWorld(ctx context.Context) {
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
-			if !n.uplinksTurned(n.opts.Store.Snapshot()) { // else applyWorld does, after the rules
+			// Else applyWorld does it, after the rules.
+			if !n.uplinksTurned(n.opts.Store.Snapshot()) {
 				n.ports.Kick()
 			}
 			n.kickNetwork()
@@ -258,7 +260,7 @@ func (n *Node) moved() {
 	}
 }
 
-// signalWorld has what depends on devices looked at.
+// signalWorld requests an update of everything that depends on devices.
 func (n *Node) signalWorld() {
 	select {
 	case n.world <- struct{}{}:
@@ -275,8 +277,8 @@ func (n *Node) kickNetwork() {
 	n.routes.Kick()
 }
 
-// Settled waits until the desired state as of the start has been tried once, and
-// what nobody wanted is gone or failed to go.
+// Settled waits until the desired state as of the start has been tried once, and rows that are
+// not desired have been deleted or could not be deleted.
 func (n *Node) Settled(ctx context.Context) error {
 	for _, p := range n.parts {
 		for _, settled := range p.settled() {
@@ -290,14 +292,14 @@ func (n *Node) Settled(ctx context.Context) error {
 	return nil
 }
 
-// Status returns the outcome of an object's current spec; false if the data plane did not get
-// the object yet. The outcome of an earlier spec is not that of the current one.
+// Status returns the outcome of an object's current spec; false if the data plane did not get the
+// object yet. The outcome of an earlier spec does not count.
 func (n *Node) Status(k state.Key) (Status, bool) {
 	s, ok := n.rowStatus(k)
 	return n.conditions.apply(k, s), ok
 }
 
-// rowStatus is Status as far as the rows of an object show.
+// rowStatus is Status judged by the rows of an object only.
 func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	p, ok := n.byKind[k.Kind]
 	if !ok {
@@ -311,8 +313,8 @@ func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	return s, ok
 }
 
-// NotRealised returns at most limit objects which the data plane does not do as
-// told, in no order, and how many there are.
+// NotRealised returns at most limit objects that are not realised in the data plane, in no order,
+// and how many there are.
 func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
 	return n.NotRealisedBut(limit, nil)
 }
@@ -323,7 +325,7 @@ func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[stat
 	for _, p := range n.parts {
 		most := limit - len(some)
 		if len(ignored) > 0 {
-			most = math.MaxInt // to tell the kinds apart
+			most = math.MaxInt // to count each kind
 		}
 		of, c := p.notRealised(most)
 		for k, s := range of {
@@ -346,11 +348,11 @@ func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[stat
 	return some, count
 }
 
-// Noted returns messages about Ready objects that count for the health of the daemon.
+// Noted returns messages about Ready objects that affect the health of the daemon.
 func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
 
-// untold returns at most limit objects that the reconcilers have not got yet, and
-// how many there are: all just after a start.
+// untold returns at most limit objects that the reconcilers do not have yet, and how many there
+// are: all of them just after a start.
 func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
 	s := n.opts.Store.Snapshot()
@@ -372,7 +374,7 @@ func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
 	return some, count
 }
 
-// Repairs returns how often something was mended that a stranger had changed.
+// Repairs returns the number of external changes that were repaired.
 func (n *Node) Repairs() (count uint64) {
 	for _, p := range n.parts {
 		count += p.Repairs()
@@ -383,10 +385,10 @@ func (n *Node) Repairs() (count uint64) {
 	return count + n.opts.Plane.Telemetry().Repairs()
 }
 
-// Health returns what is known of a backend.
+// Health returns the health of a backend.
 func (n *Node) Health(t health.Target) health.Result { return n.checker.Result(t.Service, t.Backend) }
 
-// Problems says what keeps the node from working as it should, for people.
+// Problems returns messages about faults of the node.
 func (n *Node) Problems() []string {
 	var p []string
 	n.mu.Lock()

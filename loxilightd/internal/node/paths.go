@@ -7,8 +7,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// pathMTU is how long a packet to a Peer may be before it is encapsulated, as routers of the
-// underlay have said; 0: nobody has said less than what the tunnel allows.
+// pathMTU returns the largest packet to a Peer before encapsulation, as reported by routers of
+// the underlay; 0: no smaller value than the tunnel's was reported.
 func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelName) int {
 	telemetry := n.opts.Plane.Telemetry()
 	is, ok := telemetry.PeerState(datapath.PeerName(name))
@@ -24,8 +24,7 @@ func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelNam
 	return mtu
 }
 
-// pathsTurned takes over how long packets to Peers may be, and returns those for which that is
-// not what it was.
+// pathsTurned updates the path MTUs to Peers, and returns the Peers whose path MTU changed.
 func (n *Node) pathsTurned(s *state.Snapshot) (changed []state.Key) {
 	now := map[string]int{}
 	for o := range s.After(state.KindPeer, "") {
@@ -45,7 +44,7 @@ func (n *Node) pathsTurned(s *state.Snapshot) (changed []state.Key) {
 	return changed
 }
 
-// peer is what is wanted of a Peer.
+// peer returns the desired state of a Peer.
 func (n *Node) peer(o *state.Object) datapath.Peer {
 	p := n.behind.peers[o.Name]
 	p.MTU = n.paths[o.Name]

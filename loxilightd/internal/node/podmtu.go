@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podMTU is how long packets of pods may be, in bytes; 0: not known. All devices that a
-// bridge connects have to have the same MTU, since what is too long for one of them is
-// dropped without a word. Those of pods cannot be changed under them: as long as there is
-// a pod the devices keep theirs, and what leaves the node is told by routes.
+// podMTU is the MTU of pods, in bytes; 0: unknown. All devices that a bridge connects must have
+// the same MTU, because a bridge silently drops packets that are too long for a port. The MTU of
+// a running pod's devices must not change: while a pod exists, the devices keep their MTU, and
+// routes carry the MTU of packets that leave the node.
 type podMTU struct {
 	device int // of the bridge, both ends of the link to the host, and pods
-	way    int // of what leaves the node
+	way    int // of packets that leave the node
 }
 
-// route is the MTU of a route out of the node, by a device with that of the pods; 0: the
-// device's.
+// route returns the MTU for a route out of the node by a device with the pods' MTU; 0: the
+// device's MTU applies.
 func (m podMTU) route(prefix netip.Prefix) uint32 {
 	const least6 = 1280 // of IPv6
 	if m.way == 0 || m.way >= m.device || prefix.Addr().Is6() && m.way < least6 {
@@ -30,7 +30,7 @@ func (m podMTU) route(prefix netip.Prefix) uint32 {
 	return uint32(m.way)
 }
 
-// keptMTU is the MTU that the devices of pods were last wanted to have; 0: none yet.
+// keptMTU is the last desired MTU of pods' devices; 0: none yet.
 type keptMTU struct {
 	mu     sync.Mutex
 	device int
@@ -44,7 +44,7 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 		return podMTU{way, way}
 	}
 	switch there, known := n.podsThere(s); {
-	case there && n.kept.device == 0: // as whoever was here before left it
+	case there && n.kept.device == 0: // as an earlier run left it
 		n.kept.device = n.leastThere(s)
 	case !there && known && way != 0:
 		n.kept.device = way
@@ -52,11 +52,11 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 	return podMTU{n.kept.device, way}
 }
 
-// ownerCNI owns the Endpoints of pods whose devices have the same MTU at both ends. Who
-// makes devices by hand gives them theirs, and another one when that of the network changes.
+// ownerCNI owns the Endpoints of pods whose devices have the same MTU at both ends. Devices of
+// other Endpoints get their MTU from whoever creates them, and must be changed with the network.
 const ownerCNI = "cni" // as in the API
 
-// podsThere says whether there is a pod's device; known: each of them was looked for.
+// podsThere reports whether a device of a pod exists; known: all of them were checked.
 func (n *Node) podsThere(s *state.Snapshot) (there, known bool) {
 	known = true
 	for o := range s.After(state.KindEndpoint, "") {
@@ -73,7 +73,7 @@ func (n *Node) podsThere(s *state.Snapshot) (there, known bool) {
 	return false, known
 }
 
-// leastThere is the least MTU of pods' devices and the link to the host.
+// leastThere returns the least MTU of pods' devices and the link to the host.
 func (n *Node) leastThere(s *state.Snapshot) (mtu int) {
 	least := func(name datapath.PortName) {
 		if is, ok := n.opts.Plane.Telemetry().PortState(name); ok && is.Index != 0 && is.MTU != 0 && (mtu == 0 || is.MTU < mtu) {
@@ -89,8 +89,8 @@ func (n *Node) leastThere(s *state.Snapshot) (mtu int) {
 	return mtu
 }
 
-// wayMTU returns how long a packet may be that leaves the node: as told, or so that every
-// uplink and every tunnel carries it. 0: there is none, or one is not there yet.
+// wayMTU returns the MTU of packets that leave the node: as configured, or the largest that every
+// uplink and every tunnel can carry. 0: no such device, or one of them does not exist yet.
 func (n *Node) wayMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
@@ -115,27 +115,27 @@ func (n *Node) wayMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindTunnel, "") {
 		is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name))
 		if !ok || is.MTU == 0 {
-			return 0 // it will tell, and until then what is stays
+			return 0 // it will report its MTU; keep the current one until then
 		}
 		least(is.MTU)
 	}
 	return mtu
 }
 
-// podMTUTurned says whether the rows of the pod networks are made for another MTU.
+// podMTUTurned reports whether the rows of the pod networks need another MTU.
 func (n *Node) podMTUTurned() bool {
 	s := n.opts.Store.Snapshot()
 	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
 }
 
-// PodMTUs returns the MTU of pods' devices, and that of their routes out of the node, in
-// bytes; 0: not known.
+// PodMTUs returns the MTU of pods' devices and the MTU of their routes out of the node, in bytes;
+// 0: unknown.
 func (n *Node) PodMTUs() (device, way int) {
 	m := n.podMTU(n.opts.Store.Snapshot())
 	return m.device, m.way
 }
 
-// PodMTU returns how long a packet of a pod may be wherever it goes, in bytes; 0: not known.
+// PodMTU returns the largest packet that a pod may send to any destination, in bytes; 0: unknown.
 func (n *Node) PodMTU() int {
 	device, way := n.PodMTUs()
 	if way == 0 || device != 0 && device < way {

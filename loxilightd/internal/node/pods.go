@@ -12,13 +12,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Devices are the names of the link between host and switch.
+// Devices are the names of the ends of the link between host and switch.
 type Devices struct {
-	Host, Switch string // empty where there is no such link, since both are one
-	Namespace    string // name of the switch's network namespace; empty: it is the host's
+	Host, Switch string // empty if host and switch are one namespace, without such a link
+	Namespace    string // name of the switch's network namespace; empty: the host's
 }
 
-// Rows that all pod networks have together.
+// Rows that all pod networks share.
 const (
 	podBridge   = "pods" + derivedMark + "bridge"
 	podHost     = "pods" + derivedMark + "host"
@@ -28,7 +28,7 @@ const (
 	podDefault6 = "pods" + derivedMark + "default6"
 )
 
-// podNetworks is what the pod networks of the node are together.
+// podNetworks combines the pod networks of the node.
 type podNetworks struct {
 	n       *Node
 	s       *state.Snapshot
@@ -75,7 +75,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 	}
 }
 
-// addresses returns an address of each subnet, with its length.
+// addresses returns an address of each subnet, with its prefix length.
 func (p *podNetworks) addresses(of func(netip.Prefix) netip.Addr) (list []netip.Prefix) {
 	for _, o := range p.objects {
 		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
@@ -96,15 +96,15 @@ func (p *podNetworks) bridge() {
 	p.shared = append(p.shared, rowRef{p.n.bridges, podBridge})
 }
 
-// here has the data plane know the pods' subnets: what comes in from there by an uplink is
-// forged.
+// here makes the pods' subnets known to the data plane: a packet from such a source address that
+// arrives on an uplink is spoofed.
 func (p *podNetworks) here() {
 	subnets := p.addresses(netip.Prefix.Addr)
 	p.v.peers[podHere] = datapath.Peer{Prefixes: subnets, Here: true}
 	p.shared = append(p.shared, rowRef{p.n.peers, podHere})
 }
 
-// link gives the host its addresses, and both ends of the link the MTU.
+// link sets the host's addresses, and the MTU of both ends of the link.
 func (p *podNetworks) link() {
 	d := p.n.opts.Devices
 	p.v.links[podHost] = datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu.device}
@@ -112,7 +112,7 @@ func (p *podNetworks) link() {
 	p.shared = append(p.shared, rowRef{p.n.links, podHost}, rowRef{p.n.links, podSwitch})
 }
 
-// port has our programs on a device, unless an Interface says so already.
+// port attaches our programs to a device, unless an Interface does so already.
 func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
 	for o := range p.s.After(state.KindInterface, "") {
 		if i := o.Value.(*state.Interface); i.Device == port.Device && i.Switch == port.Switch {
@@ -124,8 +124,7 @@ func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
 	p.shared = append(p.shared, rowRef{p.n.ports, string(name)})
 }
 
-// route has the switch send what it knows no other way for to the host, unless a Route
-// says otherwise.
+// route adds the switch's default route to the host, unless a Route replaces it.
 func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 	r := datapath.Route{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Switch: true}
 	if is4 {
@@ -140,7 +139,7 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 	p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
 }
 
-// host returns the host's first address of a family among the pods; none: there is none.
+// host returns the host's first address of a family in the pod networks; the zero Addr: none.
 func (p *podNetworks) host(is4 bool) netip.Addr {
 	for _, host := range p.addresses(ipam.Host) {
 		if host.Addr().Is4() == is4 {
@@ -150,8 +149,8 @@ func (p *podNetworks) host(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// toPeers has the host send what is for pods of other nodes to the switch, where the
-// tunnels are, unless a Route says otherwise.
+// toPeers routes packets for pods of other nodes from the host to the switch, which has the
+// tunnels, unless a Route replaces the route.
 func (p *podNetworks) toPeers() {
 	told := map[netip.Prefix]bool{}
 	for o := range p.s.After(state.KindRoute, "") {
@@ -180,8 +179,8 @@ func (p *podNetworks) toPeers() {
 	}
 }
 
-// aside has the switch send to the host what is in a subnet of pods, and behind a Peer that
-// the underlay leads to: a pod that moved there.
+// aside routes from the switch to the host an address that is in a local pod subnet but behind a
+// Peer without a tunnel: a pod that moved there.
 func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	host := p.host(prefix.Addr().Is4())
 	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isTold(p.s, prefix, true) {
@@ -192,8 +191,8 @@ func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	p.remote = append(p.remote, name)
 }
 
-// tunnels gives the tunnels' devices an address, where they are the host's: what it sends
-// by them itself is from its pod network, as peers want it.
+// tunnels gives tunnel devices the gateways' addresses, so that packets which the switch itself
+// sends through tunnels have a source address of the pod network, as peers expect.
 func (p *podNetworks) tunnels() {
 	var own []netip.Prefix
 	for _, g := range p.addresses(ipam.Gateway) {
@@ -206,7 +205,7 @@ func (p *podNetworks) tunnels() {
 	}
 }
 
-// isTold says whether a Route decides about a prefix.
+// isTold reports whether a configured Route decides about a prefix.
 func isTold(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	for o := range s.After(state.KindRoute, "") {
 		if r := o.Value.(*state.Route); r.Prefix == p && decides(r, inSwitch) {
@@ -216,17 +215,17 @@ func isTold(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	return false
 }
 
-// decides says whether a Route has the place, in the switch or on the host, that a way of
-// ours to its prefix would have: the kernel's own metric.
+// decides reports whether a Route replaces our own route to its prefix, in the switch or on the
+// host: it has the kernel's default metric.
 func decides(r *state.Route, inSwitch bool) bool {
 	return r.Switch == inSwitch && r.Peer == "" && (r.Metric == 0 || r.Metric == defaultMetric6 && r.Prefix.Addr().Is6())
 }
 
-// defaultMetric6 is what the kernel makes of an IPv6 route without a metric.
+// defaultMetric6 is the kernel's metric of an IPv6 route without a configured metric.
 const defaultMetric6 = 1024
 
-// uplinksOf returns the devices by which packets leave the node: those of Interfaces that
-// are uplinks, but for the link between host and switch.
+// uplinksOf returns the devices by which packets leave the node: the devices of Interfaces with
+// the role uplink, without the link between host and switch.
 func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	d, telemetry := n.opts.Devices, n.opts.Plane.Telemetry()
 	for o := range s.After(state.KindInterface, "") {
@@ -236,8 +235,8 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 		}
 		names := []string{i.Device}
 		if i.Address.IsValid() {
-			// Where the programs are, also while no device has the address, and where they will be:
-			// no packet may leave untranslated meanwhile.
+			// Include both the device that has the programs, even if the address is gone, and the
+			// device that will get them: no packet may leave untranslated meanwhile.
 			is, _ := telemetry.PortState(datapath.PortName(o.Name))
 			names = []string{is.Device, telemetry.DeviceOf(i.Address, i.Switch)}
 		}
@@ -250,7 +249,7 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	return devices
 }
 
-// uplinksTurned says whether addresses by which uplinks are chosen are on other devices now.
+// uplinksTurned reports whether addresses that select uplinks have moved to other devices.
 func (n *Node) uplinksTurned(s *state.Snapshot) bool {
 	if len(s.PodNetworks()) == 0 {
 		return false
@@ -259,10 +258,10 @@ func (n *Node) uplinksTurned(s *state.Snapshot) bool {
 	return before == nil || !slices.Equal(n.uplinksOf(s), *before)
 }
 
-// masquerade is the last of all rules of NAT: any other one comes before it.
+// masquerade is the priority of these rules: all other NAT rules come before them.
 const masquerade = math.MaxInt32
 
-// hasPodRules says whether rules of NAT are made anew for what changed.
+// hasPodRules reports whether these changes require new NAT rules of pod networks.
 func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 	networks, others := false, false
 	for _, k := range changed {
@@ -272,8 +271,8 @@ func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 	return networks || others && len(s.PodNetworks()) > 0
 }
 
-// podNAT adds the rules that give the pods' connections the node's address: what leaves
-// by an uplink, and goes neither to pods, here and there, nor to what is excepted.
+// podNAT adds the rules that translate pods' connections to the node's address: connections that
+// leave by an uplink, except those to local or remote pods and to excepted prefixes.
 func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]datapath.NAT) {
 	networks := s.PodNetworks()
 	if len(uplinks) == 0 {
@@ -309,8 +308,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 	}
 }
 
-// without returns the prefixes that p is made of but for those that are taken out, in
-// order.
+// without returns the prefixes that cover p without the prefixes in out, in order.
 func without(p netip.Prefix, out []netip.Prefix) []netip.Prefix {
 	overlaps := false
 	for _, o := range out {

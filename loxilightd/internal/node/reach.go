@@ -14,14 +14,14 @@ import (
 const (
 	// silentAfter is how long a Peer may be silent while packets are sent to it.
 	silentAfter = 15 * time.Second
-	// sendsAtLeast is in how many looks packets were sent before silence counts.
+	// sendsAtLeast is the number of reads with sent packets after which silence counts.
 	sendsAtLeast = 3
-	// silenceLapses is how long after the last packet to a Peer its silence says nothing.
+	// silenceLapses is how long after the last packet to a Peer its silence is ignored.
 	silenceLapses = 30 * time.Second
-	// maxHops bounds how many next hops of Routes are looked at, and which Peers are resolved
+	// maxHops limits how many next hops of Routes are checked, and which Peers are resolved
 	// without packets to them.
 	maxHops = 64
-	// askInterval and askFailed are how often the kernel is told to resolve a next hop.
+	// askInterval and askFailed are how often the kernel is asked to resolve a next hop.
 	askInterval, askFailed = 10 * time.Second, 5 * time.Second
 )
 
@@ -31,27 +31,26 @@ type hop struct {
 	inSwitch bool
 }
 
-// peerWatch is what the counters of a Peer have shown.
+// peerWatch is the history of a Peer's counters.
 type peerWatch struct {
 	known          bool
 	sent, received uint64
-	heard          time.Time // when the counter of received packets was seen to rise; zero: never
+	heard          time.Time // when the counter of received packets last increased; zero: never
 	lastSent       time.Time // likewise of sent packets
-	silentSince    time.Time // packets have been sent since then, and none was received
-	sends          int       // looks since then in which packets had been sent
+	silentSince    time.Time // packets have been sent since then, but none was received
+	sends          int       // reads since then with sent packets
 }
 
-// reach is what is known of next hops and Peers: whether they answer. It is not changed
-// once it is made.
+// reach is the reachability of next hops and Peers. It is immutable.
 type reach struct {
 	problems map[string]string // by Peer/name
 	hops     map[hop]string    // next hops with a problem
 	peers    map[string]peerWatch
-	failed   map[hop]bool // neighbours of next hops and Peers that did not answer when last asked
+	failed   map[hop]bool // neighbours of next hops and Peers that did not answer the last request
 	asked    map[hop]time.Time
 }
 
-// readReach looks at next hops and Peers.
+// readReach checks the next hops and Peers.
 func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	now := time.Now()
 	r := reach{
@@ -98,8 +97,8 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	return r
 }
 
-// look says why a next hop is not reached; empty: it is, or nothing is known. With ask the
-// kernel is told to resolve it now and then; one that failed is always asked again, so that
+// look returns why a next hop is not reached; empty: it is reached, or unknown. With ask, the
+// kernel is asked now and then to resolve the next hop; a failed one is always asked for, so that
 // its return is noticed.
 func (r *reach) look(telemetry datapath.Telemetry, before *reach, h hop, now time.Time, ask bool) string {
 	interval := askInterval
@@ -127,12 +126,12 @@ func (r *reach) look(telemetry datapath.Telemetry, before *reach, h hop, now tim
 	return ""
 }
 
-// next takes in the counters of a Peer.
+// next updates the watch with the counters of a Peer.
 func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	before := w
 	w.known, w.sent, w.received = true, c.SentPackets, c.ReceivedPackets
 	if !before.known || c.SentPackets < before.sent || c.ReceivedPackets < before.received {
-		return w // counted from the start again
+		return w // the counters were reset
 	}
 	if c.SentPackets > before.sent {
 		w.lastSent = now
@@ -150,7 +149,7 @@ func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	return w
 }
 
-// problem says that a Peer is silent; empty: it is not.
+// problem returns a message if a Peer is silent; else the empty string.
 func (w *peerWatch) problem(now time.Time) string {
 	if w.silentSince.IsZero() || w.sends < sendsAtLeast || now.Sub(w.silentSince) < silentAfter {
 		return ""
@@ -171,7 +170,7 @@ func (r *reach) ofRoute(v *state.Route) string {
 	return ""
 }
 
-// LastHeard returns when a packet of a Peer was last seen, to the second; zero: not since
+// LastHeard returns when a packet from a Peer was last received, to the second; zero: not since
 // the daemon started.
 func (n *Node) LastHeard(peer string) time.Time {
 	n.conditions.mu.Lock()

@@ -14,31 +14,31 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// part is what follows the objects of one kind, or of a few.
+// part applies the objects of one kind, or of a few.
 type part interface {
 	Run(ctx context.Context)
 	Kick()
 	Complete()
 	Repairs() uint64
 
-	// settled are closed when everything has been tried once.
+	// settled returns channels that are closed when everything has been tried once.
 	settled() []<-chan struct{}
-	// status, notRealised and wait are those of [Node].
+	// status, notRealised and wait are like the methods of [Node].
 	status(k state.Key) (Status, bool)
 	notRealised(limit int) (some map[state.Key]Status, count int)
 	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
 }
 
-// rows is the part for a kind of which each object is a row of a table.
+// rows is the part for a kind whose objects are each a row of a table.
 type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
 	value func(o *state.Object) V
 
-	// Of derived rows; only follow touches these.
+	// For derived rows; used by follow only.
 	wanted map[K]V
-	queued map[K]reconcile.Change[K, V] // what the reconciler has not got yet
-	names  atomic.Pointer[[]K]          // of wanted, for everybody
+	queued map[K]reconcile.Change[K, V] // changes that the reconciler does not have yet
+	names  atomic.Pointer[[]K]          // of wanted, for other goroutines
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
@@ -64,8 +64,8 @@ func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V],
 	return r
 }
 
-// keepDerived keeps all rows that are there and were made from objects that are not
-// understood, as far as anybody can tell.
+// keepDerived keeps all existing derived rows: they may come from objects that this version
+// cannot decode.
 func keepDerived[K ~string, V any](table datapath.Table[K, V], kept map[K]bool) {
 	for k, err := range table.Keys(context.Background()) {
 		if err == nil && isDerived(k) {
@@ -74,8 +74,8 @@ func keepDerived[K ~string, V any](table datapath.Table[K, V], kept map[K]bool) 
 	}
 }
 
-// apply gives the reconciler those of the changed objects that are of the kind, and
-// are there or gone, and returns them.
+// apply gives the reconciler the changed objects of this kind, either the deleted ones (gone) or
+// the others, and returns their keys.
 func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (keys []K) {
 	var changes []reconcile.Change[K, V]
 	for _, k := range changed {
@@ -99,10 +99,10 @@ func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (k
 	return keys
 }
 
-// applyAndWait is apply, and waits until all was tried or ctx ends.
+// applyAndWait is apply, and waits until all changes were tried or ctx ends.
 func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool) {
 	if keys := r.apply(s, changed, gone); len(keys) > 0 {
-		_ = r.WaitTried(ctx, keys...) // then what comes next is tried again
+		_ = r.WaitTried(ctx, keys...) // after a timeout, dependent rows are retried
 	}
 }
 
@@ -128,7 +128,7 @@ func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key
 		names[i] = K(k.Name)
 	}
 	if len(names) == 0 {
-		return nil // to the reconciler that would mean all
+		return nil // an empty list would mean all to the reconciler
 	}
 	names, err := r.WaitRealised(ctx, revision, names...)
 	if err == nil {
@@ -141,7 +141,7 @@ func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key
 	return left
 }
 
-// nothing is the table of what there is no data plane for.
+// nothing is the table for rows that the data plane does not support.
 type nothing[K comparable, V any] struct{ what string }
 
 func (n nothing[K, V]) Update(context.Context, K, V) error {

@@ -12,28 +12,28 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// rules is the part for the objects that are in force as whole sets: those of the
-// firewall, of NAT, and the groups of addresses that both refer to.
+// rules is the part for objects that are applied as whole sets: the rules of the firewall and of
+// NAT, and the address groups that both refer to.
 type rules struct {
 	tell     func(state.Key, Status)
 	firewall *ruleSet[datapath.FirewallSet]
 	nat      *ruleSet[datapath.NATSet]
-	absent   *hostPorts // among the NAT objects
+	absent   *hostPorts // NAT objects without an address on this node
 
 	mu       sync.Mutex
-	snapshot *state.Snapshot // that the sets were made from last
+	snapshot *state.Snapshot // from which the sets were last made
 
-	telling sync.Mutex // held while telling, so that what is told is in order
+	telling sync.Mutex // held while reporting, so that reports are in order
 	told    map[state.Key]toldRule
 }
 
-// toldRule is the last outcome that was announced of an object.
+// toldRule is the last reported outcome of an object.
 type toldRule struct {
 	Status
 	firewall, nat version
 }
 
-// ruleKinds are the kinds that make up the sets.
+// ruleKinds are the kinds whose objects form the sets.
 var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddressGroup}
 
 func newRules(n *Node) *rules {
@@ -47,10 +47,11 @@ func newRules(n *Node) *rules {
 	return r
 }
 
-// apply takes over what changed; guests: those among the Endpoints did, too.
+// apply applies changes; guests: the guests among the Endpoints changed, too.
 func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
 	if guests || hasPodRules(s, changed) {
-		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT}) // has derived rules, too
+		// NAT has derived rules, too.
+		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT})
 	}
 	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) || k.Kind == state.KindEndpoint }) {
 		return
@@ -63,13 +64,13 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
 	r.tellAll()
 }
 
-// applyFirewall makes the set of the firewall anew, since what is exempt from it changed, or
-// addresses of the node.
+// applyFirewall makes the firewall set again, because exempt packets or addresses of the node
+// changed.
 func (r *rules) applyFirewall(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 
-// applyNAT makes the set of NAT anew, since devices or addresses of the node changed.
+// applyNAT makes the NAT set again, because devices or addresses of the node changed.
 func (r *rules) applyNAT(s *state.Snapshot) {
 	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
 	r.tellAll()
@@ -93,8 +94,7 @@ func (r *rules) status(k state.Key) (Status, bool) {
 	return r.of(o, s.Revision), true
 }
 
-// of returns what became of an object as of revision. A group that nothing refers to is
-// as it is wanted.
+// of returns the status of an object as of revision. A group without references is realised.
 func (r *rules) of(o *state.Object, revision uint64) Status {
 	switch o.Kind {
 	case state.KindFirewallRule:
@@ -117,7 +117,7 @@ func (r *rules) of(o *state.Object, revision uint64) Status {
 	return worst
 }
 
-// tellAll tells of every object of which the outcome is not what it was.
+// tellAll reports every object whose status changed.
 func (r *rules) tellAll() {
 	r.telling.Lock()
 	defer r.telling.Unlock()
@@ -130,7 +130,7 @@ func (r *rules) tellAll() {
 			firewall, nat := r.firewall.version(o), r.nat.version(o)
 			now := toldRule{r.of(o, s.Revision), firewall, nat}
 			if now.State == reconcile.Pending && now.Failures == 0 {
-				continue // nothing came of it yet
+				continue // not tried yet
 			}
 			before, known := r.told[o.Key]
 			same := before.firewall == firewall && before.nat == nat
@@ -170,7 +170,7 @@ func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
 	return some, count
 }
 
-// asWanted says whether both sets are.
+// asWanted reports whether both sets are realised.
 func (r *rules) asWanted() bool {
 	f, hasFirewall := r.firewall.Status(datapath.NodeSet)
 	n, hasNAT := r.nat.Status(datapath.NodeSet)
@@ -204,21 +204,20 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	return left
 }
 
-// waitTried waits until the sets were tried as they are wanted now, or ctx ends.
+// waitTried waits until the current desired sets were tried, or ctx ends.
 func (r *rules) waitTried(ctx context.Context) {
 	_ = r.firewall.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
 	_ = r.nat.WaitTried(ctx, datapath.NodeSet)
 }
 
-// waitNAT waits until the rules of NAT were tried as they are wanted now, for a moment at most.
+// waitNAT waits a short time until the current desired NAT rules were tried.
 func (r *rules) waitNAT(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	_ = r.nat.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
 }
 
-// problems says what nobody's status shows: that something which is gone from the
-// desired state is still in force.
+// problems reports faults that no object's status shows: a deleted object is still in force.
 func (r *rules) problems() (list []string) {
 	for _, text := range []string{r.firewall.trouble(), r.nat.trouble()} {
 		if text != "" {
@@ -236,10 +235,10 @@ func (r *rules) Run(ctx context.Context) {
 	both.Wait()
 }
 
-// Kick has both sets looked at.
+// Kick has both sets verified.
 func (r *rules) Kick() { r.firewall.Kick(); r.nat.Kick() }
 
-// Complete lets sets be replaced and removed that an earlier run left.
+// Complete allows sets of an earlier run to be replaced and removed.
 func (r *rules) Complete() {
 	s := r.taken()
 	r.firewall.release(s)
@@ -248,7 +247,7 @@ func (r *rules) Complete() {
 	r.nat.Complete()
 }
 
-// Repairs is how often a set was mended.
+// Repairs returns how often a set was repaired.
 func (r *rules) Repairs() uint64 { return r.firewall.Repairs() + r.nat.Repairs() }
 
 func (r *rules) settled() []<-chan struct{} {

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ruleSet is the one row that the rules of a kind make up, with the groups that they
-// refer to. V is a [datapath.FirewallSet] or a [datapath.NATSet].
+// ruleSet is the single row that contains all rules of a kind and the groups that they refer to.
+// V is a [datapath.FirewallSet] or a [datapath.NATSet].
 type ruleSet[V names] struct {
 	*reconcile.Reconciler[datapath.SetName, V]
 	datapath.RuleTable[V]
@@ -28,19 +28,19 @@ type ruleSet[V names] struct {
 	localAddrs func() []netip.Addr
 
 	mu       sync.Mutex
-	members  map[datapath.GroupName]struct{} // groups of the set, those within groups included
-	labelled bool                            // one of them chooses Endpoints by their labels
+	members  map[datapath.GroupName]struct{} // groups of the set, including nested groups
+	labelled bool                            // one of them selects Endpoints by labels
 	local    []netip.Addr                    // members of LocalGroup
 	isLocal  bool                            // a rule refers to LocalGroup
-	changed  uint64                          // the last revision of one of them
-	inForce  uint64                          // revision as of which the set is in force; 0: not known
-	faults   map[state.Key]string            // what the last attempt found wrong with single objects
-	broken   uint64                          // how often the set was found changed by another program
+	changed  uint64                          // the last revision of one of the members
+	inForce  uint64                          // revision as of which the set is in force; 0: unknown
+	faults   map[state.Key]string            // errors of single objects in the last attempt
+	broken   uint64                          // how often the set was changed by another program
 }
 
-// version identifies the spec of an object, the groups that it refers to included, and the
-// time since when it is in force. While the status of one version is Pending, that of the
-// next may equal the status before.
+// version identifies the spec of an object, including the groups that it refers to, and the
+// period since which it is in force. While the status of one version is Pending, the status of
+// the next version may equal the earlier status.
 type version struct{ revision, broken uint64 }
 
 func (r *ruleSet[V]) version(o *state.Object) version {
@@ -83,7 +83,7 @@ func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outc
 	return r
 }
 
-// apply gives the reconciler the set anew where one of the changed objects counts.
+// apply gives the reconciler a new set if one of the changed objects is relevant.
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
 	counts := false
@@ -101,13 +101,13 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	}
 }
 
-// make gives the reconciler the set as it is wanted in s.
+// make gives the reconciler the desired set of s.
 func (r *ruleSet[V]) make(s *state.Snapshot) {
 	set, rules := r.gather(s)
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
 }
 
-// gather returns the set as it is wanted in s, and how many rules it has.
+// gather returns the desired set of s, and how many rules it has.
 func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
 	g := &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules = r.build(s, g)
@@ -118,7 +118,7 @@ func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
 	return set, rules
 }
 
-// localTurned reports whether rules are about the addresses of the node, and these are others now.
+// localTurned reports whether rules refer to the addresses of the node and these have changed.
 func (r *ruleSet[V]) localTurned() bool {
 	r.mu.Lock()
 	before, isLocal := r.local, r.isLocal
@@ -126,7 +126,7 @@ func (r *ruleSet[V]) localTurned() bool {
 	return isLocal && !slices.Equal(before, r.localAddrs())
 }
 
-// Update is that of the table, and remembers whose fault it was that it failed.
+// Update updates the table, and records which objects caused an error.
 func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) error {
 	err := r.RuleTable.Update(ctx, key, set)
 	faults := map[state.Key]string{}
@@ -137,7 +137,7 @@ func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) er
 	return err
 }
 
-// blame finds the objects that an error is about.
+// blame finds the objects that caused an error.
 func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
 	switch e := err.(type) {
 	case *datapath.RuleError:
@@ -155,7 +155,7 @@ func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
 	}
 }
 
-// Verify is that of the table. What a stranger changed is not known to be in force.
+// Verify verifies the table. After an external change the set does not count as in force.
 func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, error) {
 	intact, err := r.RuleTable.Verify(ctx, key)
 	if !intact || err != nil {
@@ -167,7 +167,7 @@ func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, er
 	return intact, err
 }
 
-// note takes in the outcome of an attempt.
+// note records the outcome of an attempt.
 func (r *ruleSet[V]) note(s Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +179,7 @@ func (r *ruleSet[V]) note(s Status) {
 	}
 }
 
-// waitRealised waits until the set is in force, and says whether ctx ended first.
+// waitRealised waits until the set is in force, and reports whether ctx ended first.
 func (r *ruleSet[V]) waitRealised(ctx context.Context, revision uint64) (ended bool) {
 	select {
 	case <-r.held.released:
@@ -190,7 +190,7 @@ func (r *ruleSet[V]) waitRealised(ctx context.Context, revision uint64) (ended b
 	return err != nil
 }
 
-// has says whether the set refers to a group.
+// has reports whether the set refers to a group.
 func (r *ruleSet[V]) has(group string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +198,8 @@ func (r *ruleSet[V]) has(group string) bool {
 	return ok
 }
 
-// of returns what became of an object that belongs to the set. While the set as it is
-// wanted now is not in force, what it was before goes on.
+// of returns the status of an object in the set. While the desired set is not in force, the
+// previous one stays in force.
 func (r *ruleSet[V]) of(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
 	if r.isHeld() {
@@ -224,7 +224,7 @@ func (r *ruleSet[V]) of(o *state.Object) Status {
 	return s
 }
 
-// firstFault returns the first of the objects that are at fault. r.mu is held.
+// firstFault returns the first object with an error. r.mu is held.
 func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 	for k, text := range r.faults {
 		if first.Name == "" || k.String() < first.String() {
@@ -234,7 +234,7 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 	return first, fault
 }
 
-// trouble says that the set is not as it is wanted; empty: it is.
+// trouble returns a message if the set is not realised; else the empty string.
 func (r *ruleSet[V]) trouble() string {
 	if r.isHeld() {
 		return r.waitsFor()
@@ -256,21 +256,21 @@ func refersToGroups(o *state.Object) bool {
 	return false
 }
 
-// groups gathers the groups that a set refers to.
+// groups collects the groups that a set refers to.
 type groups struct {
 	snapshot *state.Snapshot
-	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of the groups within
-	members  map[datapath.GroupName]struct{}              // these, and the groups within
+	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of nested groups
+	members  map[datapath.GroupName]struct{}              // these, and nested groups
 	changed  uint64                                       // the last revision of one of members
-	labelled bool                                         // one of members chooses Endpoints by their labels
+	labelled bool                                         // a member selects Endpoints by labels
 
 	localAddrs func() []netip.Addr
 	local      []netip.Addr // members of LocalGroup, if isLocal
 	isLocal    bool         // a match refers to LocalGroup
 }
 
-// add gathers the groups that a match refers to. One that is not understood is left
-// out, so that the data plane refuses the set rather than let it mean something else.
+// add adds the groups that a match refers to. A group that this version cannot decode is omitted,
+// so that the data plane refuses the set rather than apply it with another meaning.
 func (g *groups) add(m *datapath.Match) {
 	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
 		for _, name := range list {
@@ -289,8 +289,8 @@ func (g *groups) add(m *datapath.Match) {
 	}
 }
 
-// flatten adds the prefixes of a group, and of those within, to whole; false: one of
-// them is not there.
+// flatten adds the prefixes of a group and its nested groups to whole; false: one of these groups
+// does not exist.
 func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, seen map[datapath.GroupName]struct{}) bool {
 	if _, twice := seen[name]; twice {
 		return true
@@ -304,7 +304,7 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 	g.changed = max(g.changed, o.Revision)
 	v := o.Value.(*state.AddressGroup)
 	if len(v.Groups)+len(v.Labels) == 0 && whole.Prefixes == nil {
-		whole.Prefixes = v.Prefixes // shared, and never written to
+		whole.Prefixes = v.Prefixes // shared, and never modified
 		return true
 	}
 	whole.Prefixes = append(whole.Prefixes[:len(whole.Prefixes):len(whole.Prefixes)], v.Prefixes...)
@@ -328,7 +328,7 @@ func (g *groups) addLocal() (whole datapath.AddressGroup) {
 	return whole
 }
 
-// addLabelled adds the addresses of the Endpoints that a group chooses by their labels.
+// addLabelled adds the addresses of the Endpoints that a group selects by labels.
 func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup) {
 	g.labelled, g.changed = true, g.snapshot.Revision
 	for o := range g.snapshot.After(state.KindEndpoint, "") {
@@ -342,8 +342,8 @@ func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup
 	}
 }
 
-// buildNAT makes a set of the rules, those of pod networks among them. Host ports of pods are
-// never announced, and left out while the node does not have their address.
+// buildNAT makes a set of the rules, including the rules of pod networks. Host ports of pods are
+// never announced, and are omitted while the node does not have their address.
 func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
 	absent := n.absentHostPorts(s)
@@ -362,7 +362,7 @@ func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 	return set, len(set.Rules)
 }
 
-// buildFirewall returns what makes a set of the rules, beside what is exempt from them.
+// buildFirewall returns a function that makes a set of the rules and of the exempt packets.
 func buildFirewall(exempt *atomic.Pointer[[]datapath.Match]) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
 	return func(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
 		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: *exempt.Load()}

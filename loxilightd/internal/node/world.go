@@ -15,10 +15,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// world is the node as conditions compare objects with it.
+// world is the state of the node with which conditions compare objects.
 type world struct {
 	n        *Node
-	revision uint64                  // of the snapshot that the indexes below are made from
+	revision uint64                  // of the snapshot from which the indexes below are made
 	devices  map[string][]attachment // by the names of devices
 	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
 	attached int                     // attachments in devices
@@ -28,7 +28,7 @@ type world struct {
 	reach      reach
 }
 
-// attachment is a reason for which the programs are attached to a device.
+// attachment is a reason why the programs are attached to a device.
 type attachment struct {
 	object   state.Key
 	port     datapath.PortName
@@ -36,7 +36,7 @@ type attachment struct {
 	status   func() (Status, bool)
 }
 
-// readWorld looks at the node; before is the last look, nil at first.
+// readWorld reads the state of the node; before is the previous state, nil at first.
 func (n *Node) readWorld(before *world) *world {
 	s := n.opts.Store.Snapshot()
 	w := &world{n: n}
@@ -50,13 +50,13 @@ func (n *Node) readWorld(before *world) *world {
 	return w
 }
 
-// equal reports whether nothing differs that only looking at the node shows.
+// equal reports whether the parts that can only be read from the node are unchanged.
 func (w *world) equal(before *world) bool {
 	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers &&
 		reflect.DeepEqual(w.reach.problems, before.reach.problems)
 }
 
-// index notes by which objects the programs are attached to which devices.
+// index records which objects attach the programs to which devices.
 func (w *world) index(s *state.Snapshot) {
 	w.revision = s.Revision
 	w.devices, w.bridges = map[string][]attachment{}, map[string]state.Key{}
@@ -118,7 +118,7 @@ func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 	}
 }
 
-// unseen says why packets of a device do not pass the programs.
+// unseen returns why packets of a device do not pass the programs.
 func (w *world) unseen(device string, out bool) condition {
 	list := w.devices[device]
 	if of, ok := w.bridges[device]; ok && len(list) == 0 {
@@ -148,7 +148,7 @@ func (w *world) unseen(device string, out bool) condition {
 	return first
 }
 
-// ofDevices returns the first reason for which packets of the devices of a rule are not seen.
+// ofDevices returns the first reason why packets of the devices of a rule are not seen.
 func (w *world) ofDevices(m *datapath.Match) condition {
 	for _, name := range m.In {
 		if is := w.unseen(name, false); is.message != "" {
@@ -175,11 +175,11 @@ func (w *world) ofRule(v *state.FirewallRule) condition {
 		if is.message != "" {
 			return is
 		}
-	} // else it is effective without the kernel forwarding anything
+	} // else the rule works without forwarding by the kernel
 	return w.ofGroups(&v.Match)
 }
 
-// isBridged says whether packets of a match may be bridged, and so need no forwarding.
+// isBridged reports whether packets of a match may be bridged, and so need no forwarding.
 func (w *world) isBridged(m *datapath.Match) bool {
 	if len(m.In)+len(m.Out) == 0 {
 		return len(w.bridges) > 0
@@ -198,13 +198,13 @@ func (w *world) ofNAT(v *state.NAT) condition {
 		if is.message != "" {
 			return is
 		}
-	} // else it is for the node itself, which forwards nothing then
+	} // else it is for the node itself, which then forwards nothing
 	return w.ofGroups(&v.Match)
 }
 
 func devicesOf(m *datapath.Match) []string { return slices.Concat(m.In, m.Out) }
 
-// isOwn says whether a prefix is one address of an attached device.
+// isOwn reports whether a prefix is one address of an attached device.
 func (w *world) isOwn(p netip.Prefix) bool {
 	if !p.IsSingleIP() {
 		return false
@@ -213,8 +213,8 @@ func (w *world) isOwn(p netip.Prefix) bool {
 	return telemetry.DeviceOf(p.Addr(), false) != "" || telemetry.DeviceOf(p.Addr(), true) != ""
 }
 
-// families returns the families of packets that a match is about: those of its addresses, else
-// those in which the node has addresses on two attached devices.
+// families returns the address families of a match: the families of its addresses, else the
+// families in which the node has addresses on two attached devices.
 func (w *world) families(m *datapath.Match, to []netip.Prefix) (needed [2]bool) {
 	for _, p := range slices.Concat(m.Source, m.Destination, to) {
 		needed[familyOf(p.Addr())] = true
@@ -223,7 +223,7 @@ func (w *world) families(m *datapath.Match, to []netip.Prefix) (needed [2]bool) 
 		needed = w.gateway()
 	}
 	if needed == [2]bool{} && !w.forwarding[0].IPv6 {
-		needed[0] = true // then either would do
+		needed[0] = true // then either family would do
 	}
 	return needed
 }
@@ -243,13 +243,13 @@ var forwardingKeys = [2]struct{ all, device string }{
 	{"net.ipv6.conf.all.forwarding", "net.ipv6.conf.%s.forwarding"},
 }
 
-// notForwarded says which kernel parameter keeps the host from forwarding packets of the
-// families, those of some devices included.
+// notForwarded returns which kernel parameter keeps the host from forwarding packets of the
+// families, including parameters of some devices.
 func (w *world) notForwarded(families [2]bool, devices []string) condition {
 	return w.forwardingOff(0, families, devices)
 }
 
-// inSwitchOff is the same of the switch.
+// inSwitchOff does the same for the switch.
 func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
 	return w.forwardingOff(1, families, devices)
 }
@@ -309,8 +309,8 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	return condition{}
 }
 
-// ofBridge wants the programs on all ports, since rules are to see what is bridged, and the
-// links of the ports.
+// ofBridge requires attached programs on all ports, because rules must see bridged packets, and
+// checks the links of the ports.
 func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 	ports := state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch)
 	for name, port := range ports {
@@ -326,7 +326,7 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 	return w.ofBridgeLinks(ports)
 }
 
-// ownerK8s owns what the agent writes. A Service of Kubernetes without endpoints is ordinary.
+// ownerK8s owns the objects of the agent. A Kubernetes Service without endpoints is normal.
 const ownerK8s = "k8s"
 
 func (w *world) ofService(o *state.Object, v *state.Service) condition {
