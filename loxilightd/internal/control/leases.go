@@ -23,7 +23,7 @@ type Leases interface {
 	Pools() []ipam.Pool
 	// Gone returns why the owner of a lease cannot exist any more; empty: it may exist.
 	Gone(ipam.Lease) string
-	// Problem describes what is or was wrong with the storage of leases; empty: nothing.
+	// Problem describes a past or present fault in the storage of leases; empty: no fault.
 	Problem() string
 }
 

@@ -38,8 +38,8 @@ func (s *Server) sideOf(a netip.Addr) *api.ConnectionSide {
 	return &api.ConnectionSide{Endpoint: o.Name, Namespace: v.Namespace, Pod: v.Pod}
 }
 
-// nameConnection adds the Endpoints of a connection: the one that opened it, and the one that
-// answers, after translation of the destination.
+// nameConnection adds the Endpoints of a connection: the opening Endpoint, and the answering
+// Endpoint after translation of the destination.
 func (s *Server) nameConnection(a *api.Connection, c *datapath.Connection) *api.Connection {
 	a.From = s.sideOf(c.Original.Source.Addr())
 	a.To = s.sideOf(c.Reply.Source.Addr())

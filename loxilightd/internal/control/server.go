@@ -38,7 +38,7 @@ type Plane interface {
 
 // Progress reports how far the desired state is applied. Safe for concurrent use.
 type Progress interface {
-	// Status returns the status of an object; false if it has none yet.
+	// Status returns the status of an object; false if it does not exist yet.
 	Status(k state.Key) (api.Status, bool)
 	// NotReady returns at most limit objects that are not Ready, and the number of such objects
 	// of kinds that are not ignored.
