@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// add makes an interface. Who asked may give up at any moment: then, as after an error,
-// nothing of it is left.
+// add creates an interface. The caller may give up at any moment: then, as after an error,
+// everything created so far is removed.
 func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.RawMessage, err *api.Error) {
 	ctx, cancel := context.WithTimeout(ctx, addTimeout)
 	defer cancel()
@@ -74,8 +74,8 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 	return r.result(c).encode(c.CNIVersion), nil
 }
 
-// clear does what comes before an ADD: a DEL that is queued for the interface, and an
-// ADD of before that did not come to its end.
+// clear prepares an ADD: it carries out a queued DEL of the interface, and removes the remains of
+// an unfinished ADD.
 func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 	o := ownerOf(p)
 	if err := s.drainOne(ctx, o); err != nil {
@@ -93,8 +93,8 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 	return s.remove(ctx, old)
 }
 
-// begin takes a name of a device and the ports of the node for an interface. A pod whose
-// DEL is queued has no ports any more.
+// begin reserves a device name and the node's ports for an interface. A pod whose DEL is queued
+// no longer holds its ports.
 func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Network) (*record, *api.Error) {
 	r := s.newRecord(p, c, n)
 	for {
@@ -111,7 +111,7 @@ func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Networ
 	}
 }
 
-// newRecord is what is remembered of an interface at first, but for its device.
+// newRecord returns the initial record of an interface, without its device.
 func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	o := ownerOf(p)
 	r := &record{
@@ -130,8 +130,8 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	return r
 }
 
-// register takes the lowest name of a device that is free, unless another interface has
-// one of the ports of the node: then it returns that one, and which.
+// register reserves the lowest free device name, unless another interface has one of the node's
+// ports: then it returns that interface and the port.
 func (s *Server) register(r *record) (holder *record, port string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Server) register(r *record) (holder *record, port string) {
 	return nil, ""
 }
 
-// name gives a link the lowest number that is free, and not below least. s.mu is held.
+// name gives a link the lowest free number that is at least least. s.mu is held.
 func (s *Server) name(r *record, least int) {
 	for i := least; ; i++ {
 		r.Device = datapath.PodDevicePrefix + strconv.Itoa(i)
@@ -154,11 +154,11 @@ func (s *Server) name(r *record, least int) {
 	}
 }
 
-// rename gives a link the next number, since somebody else's device has its name.
+// rename gives a link the next number, because an external device has its name.
 func (s *Server) rename(r *record) error {
 	number, err := strconv.Atoi(strings.TrimPrefix(r.Device, datapath.PodDevicePrefix))
 	if err != nil {
-		return err // name made none
+		return err // the name was not made by name
 	}
 	s.mu.Lock()
 	delete(s.names, r.Device)
@@ -167,7 +167,7 @@ func (s *Server) rename(r *record) error {
 	return s.save(r)
 }
 
-// address gives the pod its addresses, its routes and its hardware address.
+// address assigns the pod's IP addresses, routes and MAC address.
 func (s *Server) address(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
 	if c.ipam.Type != "" {
 		if err := s.addressByPlugin(ctx, p, c, n, r); err != nil {
@@ -211,8 +211,8 @@ func podOf(r *record) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// defaults are the routes of a pod to which nobody gave any: one for each family, unless it
-// has that by another interface.
+// defaults are the routes of a pod without configured routes: one for each family, unless the pod
+// has that route by another interface.
 func defaults(n *Network, r *record) (list []route) {
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		if gw := gatewayFor(n, r, all); gw != nil {
@@ -222,8 +222,8 @@ func defaults(n *Network, r *record) (list []route) {
 	return list
 }
 
-// gatewayFor returns the gateway for a route without one: that of an address of its
-// family, or else the switch. Nil: there is none.
+// gatewayFor returns the gateway for a route without one: the gateway of an address of its
+// family, or else the switch. Nil: no gateway.
 func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	for i, a := range r.Addresses {
 		if gw := r.Gateways[i]; gw.IsValid() && a.Addr().Is4() == dst.Addr().Is4() {
@@ -241,8 +241,8 @@ func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	return nil
 }
 
-// macOf is the hardware address of a pod: by its address, so that neighbours that knew
-// who had the address before know this one, too; else by its container.
+// macOf returns the MAC address of a pod. It is derived from an IP address, so that neighbours
+// with an entry for the previous user of the address reach this pod; else from the container.
 func macOf(r *record) net.HardwareAddr {
 	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
 		a := r.Addresses[0].Addr().As4()
@@ -254,11 +254,11 @@ func macOf(r *record) net.HardwareAddr {
 	}
 	sum := sha256.Sum256([]byte(text))
 	mac := slices.Clone(net.HardwareAddr(sum[:6]))
-	mac[0] = mac[0]&^0x01 | 0x02 // of one station, and administered locally
+	mac[0] = mac[0]&^0x01 | 0x02 // unicast, and administered locally
 	return mac
 }
 
-// connect makes the link of the pod, and opens it when the data plane guards it.
+// connect creates the link of the pod, and opens it once its source guard is in force.
 func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	step := time.Now()
 	note := func(what string) {
@@ -308,8 +308,8 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	return nil
 }
 
-// stillWithin refuses an interface whose network has changed since it got its addresses. From
-// now on the network keeps them, since there is an Endpoint with them.
+// stillWithin refuses an interface whose network changed since it got its addresses. From now on
+// the network keeps these subnets, because an Endpoint uses them.
 func (s *Server) stillWithin(r *record) *api.Error {
 	n, _ := s.Network(r.Network)
 	for _, a := range r.Addresses {
@@ -321,7 +321,7 @@ func (s *Server) stillWithin(r *record) *api.Error {
 	return nil
 }
 
-// makeLink makes the link of the pod.
+// makeLink creates the link of the pod.
 func (s *Server) makeLink(ctx context.Context, r *record) (*datapath.PodLink, *api.Error) {
 	for {
 		link := r.link()
@@ -347,7 +347,8 @@ func refsOf(objects []api.Object) []api.ObjectRef {
 	return refs
 }
 
-// objectError is an error of the desired state, or of what it became, for the runtime.
+// objectError converts an error of the desired state, or of an object's status, into an error for
+// the runtime.
 func objectError(err *api.Error) *api.Error {
 	e := *err
 	d := api.ErrorData{Reason: err.Reason()}
@@ -364,7 +365,7 @@ func objectError(err *api.Error) *api.Error {
 	return &e
 }
 
-// joined puts errors together, of which there may be none.
+// joined combines errors, which may be nil.
 func joined(errs ...error) *api.Error {
 	if err := errors.Join(errs...); err != nil {
 		return failed("%v", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// batch makes changes of the desired state that many ask for at once as few durable
-// ones: while one is being written the next ones come together.
+// batch combines concurrent changes of the desired state into few durable ones: while one is
+// being written, the next ones are collected.
 type batch struct {
 	objects Objects
 	jobs    chan *job
@@ -24,12 +24,12 @@ type job struct {
 	done     chan struct{}
 }
 
-// maxBatch is how many changes are made as one at most.
+// maxBatch is the largest number of changes in one batch.
 const maxBatch = 128
 
 func newBatch(o Objects) *batch { return &batch{objects: o, jobs: make(chan *job, maxBatch)} }
 
-// do makes a change. One that was begun is made even where ctx ends.
+// do makes a change. A change that has begun is completed even if ctx ends.
 func (b *batch) do(ctx context.Context, puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
 	j := &job{puts: puts, deletes: deletes, done: make(chan struct{})}
 	select {
@@ -67,11 +67,11 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// commit makes the changes as one; where that is refused each by itself, so that
-// nobody suffers for another's.
+// commit makes the changes as one; if that is refused, each by itself, so that no change fails
+// because of another.
 func (b *batch) commit(jobs []*job) {
 	all := &job{}
-	seen := map[api.ObjectRef]string{} // spec of what is put; empty: it is deleted
+	seen := map[api.ObjectRef]string{} // spec of each put object; empty: deleted
 	twice := false
 	for _, j := range jobs {
 		for _, o := range j.puts {

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// check says what of an interface is not as it was made.
+// check returns how an interface differs from its record.
 func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	o := ownerOf(p)
 	release, err := s.hold(ctx, o)
@@ -55,7 +55,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 	return nil
 }
 
-// agrees says whether the result that the runtime remembers is of this interface.
+// agrees checks that the runtime's previous result belongs to this interface.
 func (r *record) agrees(c *conf) *api.Error {
 	if c.prev == nil {
 		return badConfig("prevResult", "is missing: it comes with CHECK")
@@ -72,7 +72,7 @@ func (r *record) agrees(c *conf) *api.Error {
 	return nil
 }
 
-// patientStatus says whether pods can be added, and gives a daemon that starts some time.
+// patientStatus reports whether pods can be added, and gives a starting daemon some time.
 func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -89,7 +89,7 @@ func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 	}
 }
 
-// status says whether pods can be added.
+// status reports whether pods can be added.
 func (s *Server) status(c *conf) *api.Error {
 	code := api.CNINotAvailable
 	notAvailable := func(format string, args ...any) *api.Error {
@@ -100,7 +100,7 @@ func (s *Server) status(c *conf) *api.Error {
 	default:
 		return notAvailable("the daemon has not finished its start")
 	}
-	// Until here the data plane goes on as it was left.
+	// Up to here the data plane works as an earlier run left it, so existing pods are connected.
 	if slices.ContainsFunc(s.all(), func(r *record) bool { return r.Network == c.Network && r.Done }) {
 		code = api.CNINotConnected
 	}
@@ -114,5 +114,5 @@ func (s *Server) status(c *conf) *api.Error {
 	return nil
 }
 
-// kindPodNetwork is the kind of the networks that pods can be in.
+// kindPodNetwork is the kind of the networks of pods.
 const kindPodNetwork = "PodNetwork"

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// conf is the network configuration that the runtime hands the plugin. What it has
-// besides is for others.
+// conf is the network configuration that the runtime passes to the plugin. Other fields are
+// ignored.
 type conf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -37,18 +37,18 @@ type conf struct {
 	Valid      attachments     `json:"cni.dev/valid-attachments"`
 
 	ipam     ipamConf // of IPAM
-	prev     *result  // of PrevResult; nil: there is none
+	prev     *result  // of PrevResult; nil: no previous result
 	mac      net.HardwareAddr
-	macFrom  string // the field that mac is from
+	macFrom  string // the field that contains mac
 	ips      []netip.Addr
-	ipsFrom  string         // the field that ips are from
-	lengths  []netip.Prefix // those of ips that came with a length
+	ipsFrom  string         // the field that contains ips
+	lengths  []netip.Prefix // those ips that have a prefix length
 	podName  string
 	podSpace string // namespace of the pod
 }
 
-// attachments are those that the runtime knows of a network. Where it knows none it says
-// null (libcni does), which is something else than that it says nothing.
+// attachments are the runtime's attachments to a network. A runtime without attachments (libcni)
+// sends null, which differs from an absent field.
 type attachments struct {
 	told bool
 	list []struct {
@@ -63,29 +63,29 @@ func (a *attachments) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &a.list)
 }
 
-// ipamConf is what is ours of the section ipam.
+// ipamConf contains the fields of the section ipam that the daemon uses.
 type ipamConf struct {
-	Type   string  `json:"type"` // of another plugin; empty: the daemon gives addresses itself
+	Type   string  `json:"type"` // of another plugin; empty: the daemon assigns addresses itself
 	Routes []route `json:"routes"`
 }
 
 type bandwidth struct {
-	IngressRate  uint64 `json:"ingressRate"` // bits a second
+	IngressRate  uint64 `json:"ingressRate"` // bits per second
 	IngressBurst uint64 `json:"ingressBurst"`
 	EgressRate   uint64 `json:"egressRate"`
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// ownIPAM is the word for the daemon's own.
+// ownIPAM is the type of the daemon's own IPAM.
 const ownIPAM = "loxilight"
 
-// maxPodName is how long names of pods and their namespaces are here at most.
+// maxPodName is the longest name of a pod or of its namespace.
 const maxPodName = 253
 
-// maxContainerID is how long the id of a container is at most, as an Endpoint has it.
+// maxContainerID is the longest container id that an Endpoint accepts.
 const maxContainerID = 253
 
-// parseConf checks what a command brings.
+// parseConf checks the configuration of a command.
 func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 	if p.Command == api.CNIDel {
 		return parseDel(p)
@@ -134,8 +134,8 @@ func checkOwner(p *api.CNIParams) *api.Error {
 	return nil
 }
 
-// parseDel takes over what DEL can use of a configuration. Whatever is wrong with it, what
-// is there is to be removed.
+// parseDel reads the parts of a configuration that DEL can use. It ignores errors, because DEL
+// must remove the interface in any case.
 func parseDel(p *api.CNIParams) (*conf, *api.Error) {
 	c := &conf{}
 	var whole, section map[string]json.RawMessage
@@ -154,7 +154,7 @@ func parseDel(p *api.CNIParams) (*conf, *api.Error) {
 	return c, checkOwner(p)
 }
 
-// parseRest checks what ADD and CHECK need.
+// parseRest checks the fields that ADD and CHECK need.
 func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	if len(p.ContainerID) > maxContainerID {
 		return badEnvironment("CNI_CONTAINERID", "has %d bytes, at most %d", len(p.ContainerID), maxContainerID)
@@ -187,8 +187,8 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	return checkApart(c.RuntimeConfig.PortMappings)
 }
 
-// parseArgs takes over what CNI_ARGS and the capabilities say. Of several places that
-// can name an address the capability goes first, as it does with other plugins.
+// parseArgs reads CNI_ARGS and the capabilities. If several of them name an address, the
+// capability takes precedence, as with other plugins.
 func (c *conf) parseArgs(text string) *api.Error {
 	args := map[string]string{}
 	for pair := range strings.SplitSeq(text, ";") {
@@ -211,7 +211,7 @@ func (c *conf) parseArgs(text string) *api.Error {
 	return c.parseIPs(args["IP"])
 }
 
-// parseMAC takes over the hardware address that is asked for; arg is that of CNI_ARGS.
+// parseMAC reads the requested MAC address; arg is the one from CNI_ARGS.
 func (c *conf) parseMAC(arg string) *api.Error {
 	for _, from := range []struct{ field, mac string }{{"runtimeConfig.mac", c.RuntimeConfig.MAC}, {"args.cni.mac", c.Args.CNI.MAC}, {"CNI_ARGS.MAC", arg}} {
 		if from.mac == "" {
@@ -227,7 +227,7 @@ func (c *conf) parseMAC(arg string) *api.Error {
 	return nil
 }
 
-// parseIPs takes over the addresses that are asked for; arg are those of CNI_ARGS.
+// parseIPs reads the requested addresses; arg are the addresses from CNI_ARGS.
 func (c *conf) parseIPs(arg string) *api.Error {
 	ips := c.RuntimeConfig.IPs
 	c.ipsFrom = "runtimeConfig.ips"
@@ -251,7 +251,7 @@ func (c *conf) parseIPs(arg string) *api.Error {
 	return nil
 }
 
-// checkLengths refuses addresses with another length than that of their subnet.
+// checkLengths refuses addresses whose prefix length differs from their subnet's.
 func (c *conf) checkLengths(n *Network) *api.Error {
 	for _, p := range c.lengths {
 		for _, subnet := range n.Subnets {
@@ -263,8 +263,8 @@ func (c *conf) checkLengths(n *Network) *api.Error {
 	return nil
 }
 
-// leastRate is the lowest rate that is carried, in bits a second: with less a single packet
-// takes a quarter of a minute.
+// leastRate is the lowest supported rate, in bits per second: below it a single packet takes a
+// quarter of a minute.
 const leastRate = 1000
 
 func (b *bandwidth) check() *api.Error {
@@ -279,7 +279,7 @@ func (b *bandwidth) check() *api.Error {
 	return nil
 }
 
-// blame has an error of an Endpoint name the field of the configuration that it comes from.
+// blame makes an error of an Endpoint name the field of the configuration that caused it.
 func (c *conf) blame(err *api.Error) *api.Error {
 	if err == nil || err.Data == nil || err.Data.Reason != api.ReasonConflict || err.Data.Field != "spec.mac" || c.mac == nil {
 		return err

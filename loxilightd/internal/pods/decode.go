@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// decode reads JSON that somebody else wrote; at is the field of the configuration that it
-// stands in, empty for all of it.
+// decode decodes JSON from another program; at is the configuration field that contains it, empty
+// for the whole configuration.
 func decode(at string, text []byte, v any) *api.Error {
 	err := json.Unmarshal(text, v)
 	if err == nil {
@@ -26,7 +26,7 @@ func decode(at string, text []byte, v any) *api.Error {
 	return coded(api.ReasonInvalid, api.CNIDecodingFailed, "%s", what).At("", field)
 }
 
-// explain says in which field what is wrong, in words of JSON; the field may be empty.
+// explain returns the faulty field, which may be empty, and the error in terms of JSON.
 func explain(err error) (field, what string) {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		is := map[string]string{"object": "an object", "array": "a list", "string": "a string", "number": "a number", "bool": "true or false"}[wrong.Value]
@@ -38,7 +38,7 @@ func explain(err error) (field, what string) {
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return "", fmt.Sprintf("is no JSON: %v, at byte %d", syntax, syntax.Offset)
 	}
-	// As net/netip says it: ParseAddr("x"): why.
+	// net/netip formats its errors as ParseAddr("x"): reason.
 	head, _, _ := strings.Cut(err.Error(), "): ")
 	if call, value, ok := strings.Cut(head, "("); ok {
 		switch strings.TrimPrefix(call, "netip.") {
@@ -53,7 +53,7 @@ func explain(err error) (field, what string) {
 
 var readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
 
-// wantedBy says what of JSON a Go type is read from.
+// wantedBy returns the JSON type from which a Go type is decoded.
 func wantedBy(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

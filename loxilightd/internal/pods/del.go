@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// del takes away what there is of an interface; that there is nothing is no error.
+// del removes an interface; a missing one is no error.
 func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
-	// A runtime that gives up wants it to be gone all the same.
+	// Complete the removal even if the runtime gives up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	release, err := s.hold(ctx, ownerOf(p))
@@ -25,7 +25,7 @@ func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error 
 	return s.delHeld(ctx, p, c)
 }
 
-// delHeld is del for who holds the interface.
+// delHeld is del for a caller that holds the interface.
 func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	o := ownerOf(p)
 	s.mu.Lock()
@@ -35,7 +35,7 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 		s.knowPlugin(r, p, c)
 		return s.remove(ctx, r)
 	}
-	if c.ipam.Type != "" { // it may remember what we do not
+	if c.ipam.Type != "" { // it may have state that we do not have
 		if err := s.delByPlugin(ctx, p, c); err != nil {
 			return err
 		}
@@ -50,8 +50,8 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 	return nil
 }
 
-// delByPlugin has the plugin that the configuration names give back what it gave to an
-// interface that we do not know. One that is not there remembers nothing.
+// delByPlugin has the configured plugin release the addresses of an interface without a record. A
+// plugin that is not installed has no addresses to release.
 func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	n, _ := s.Network(c.Network)
 	g := s.newPlugin(p, c, &n)
@@ -64,7 +64,7 @@ func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *ap
 	return s.runPlugin(ctx, g, api.CNIDel, ownerOf(p), p.Netns, nil)
 }
 
-// without leaves a field of a section out of a configuration.
+// without removes a field of a section from a configuration.
 func without(text json.RawMessage, at, field string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole[at], &section) != nil {
@@ -77,13 +77,13 @@ func without(text json.RawMessage, at, field string) json.RawMessage {
 		raw, err = json.Marshal(whole)
 	}
 	if err != nil {
-		return text // not of what was read as JSON
+		return text // cannot happen: it was decoded from JSON
 	}
 	return raw
 }
 
-// remove takes away all of an interface. It may be repeated. The link is shut before what
-// guards it goes, so that nothing ever comes in without, and what is remembered goes last.
+// remove removes everything of an interface. It may be repeated. The link is set down before its
+// source guard is removed, so that no unguarded packet enters; the record is deleted last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	if s.Leaves != nil {
 		defer s.Leaves(r.Object)()
@@ -114,12 +114,12 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	return joined(s.forget(r))
 }
 
-// objects are all that this package ever put for the interface.
+// objects are all objects that this package may have put for the interface.
 func (r *record) objects() []api.ObjectRef {
 	return append([]api.ObjectRef{{Kind: kindEndpoint, Name: r.Object}}, refsOf(r.hostPorts())...)
 }
 
-// gc takes away the interfaces of a network that the runtime does not know any more.
+// gc removes the interfaces of a network that the runtime no longer has.
 func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	if !c.Valid.told {
 		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
@@ -143,7 +143,7 @@ func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	return joined(errs...)
 }
 
-// collect removes an interface that nobody asked to remove.
+// collect removes an interface without a request for it.
 func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	release, err := s.hold(ctx, r.owner())
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	return nil
 }
 
-// all returns the interfaces that there are.
+// all returns all interfaces.
 func (s *Server) all() []*record {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// coded is an error with the code that the plugin tells the runtime.
+// coded returns an error with the code that the plugin passes to the runtime.
 func coded(reason api.Reason, code int, format string, args ...any) *api.Error {
 	e := api.Errorf(reason, format, args...)
 	e.Data.CNICode = code
@@ -26,18 +26,18 @@ func failed(format string, args ...any) *api.Error {
 	return coded(api.ReasonInternal, api.CNIFailed, format, args...)
 }
 
-// badConfig is about a field of the configuration.
+// badConfig returns an error about a field of the configuration.
 func badConfig(field, format string, args ...any) *api.Error {
 	e := coded(api.ReasonInvalid, api.CNIConfigInvalid, format, args...)
 	return e.At("", field)
 }
 
-// badEnvironment is about a variable of the environment of the plugin.
+// badEnvironment returns an error about an environment variable of the plugin.
 func badEnvironment(name, format string, args ...any) *api.Error {
 	return coded(api.ReasonInvalid, api.CNIEnvironmentInvalid, format, args...).At("", name)
 }
 
-// linkError is an error of [datapath.PodLinks] for the runtime.
+// linkError converts an error of [datapath.PodLinks] into an error for the runtime.
 func linkError(err error) *api.Error {
 	switch {
 	case errors.Is(err, datapath.ErrNetns):
@@ -50,8 +50,8 @@ func linkError(err error) *api.Error {
 	return failed("%v", err)
 }
 
-// addressError is an error of [Addresses] for the runtime; field is the one of the
-// configuration that asks for addresses.
+// addressError converts an error of [Addresses] into an error for the runtime; field is the
+// configuration field that requests the addresses.
 func addressError(err error, field string) *api.Error {
 	switch {
 	case errors.Is(err, ipam.ErrNetwork):

@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// findPlugin returns the file of an IPAM plugin. It is run with the capabilities of the daemon,
-// so it comes from the folders of the daemon's configuration, whatever CNI_PATH of the caller
-// contains, and only root can have put it there.
+// findPlugin returns the file of an IPAM plugin. The plugin runs with the capabilities of the
+// daemon. So it must be in a folder that the daemon's configuration names, whatever the caller's
+// CNI_PATH contains, and only root may be able to write it.
 func (s *Server) findPlugin(name string) (string, *api.Error) {
 	for _, dir := range s.Plugins {
 		path, err := filepath.EvalSymlinks(filepath.Join(dir, name))
@@ -35,8 +35,8 @@ func (s *Server) findPlugin(name string) (string, *api.Error) {
 		"there is no plugin %q in %s (cni.ipamPlugins of loxilightd.yaml; CNI_PATH is not used for IPAM plugins)", name, strings.Join(s.Plugins, ", "))
 }
 
-// checkPlugin refuses a file that another user than root could have written or replaced. path
-// has no symbolic links.
+// checkPlugin refuses a file that a user other than root could have written or replaced. path
+// contains no symbolic links.
 func (s *Server) checkPlugin(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -51,8 +51,8 @@ func (s *Server) checkPlugin(path string) error {
 	return s.checkFolders(filepath.Dir(path))
 }
 
-// checkFolders does the same for a folder and those above. Of the latter, others may write to
-// one with the sticky bit: they cannot replace what is root's there.
+// checkFolders does the same for a folder and its parents. Other users may write to a parent with
+// the sticky bit: they cannot replace files of root there.
 func (s *Server) checkFolders(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)

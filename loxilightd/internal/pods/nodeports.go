@@ -47,8 +47,8 @@ func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
 	return nil
 }
 
-// checkHostIP refuses a hostIP that is neither an address of the node nor of its loopback: the
-// node would receive what is sent to another host.
+// checkHostIP refuses a hostIP that is neither an address of the node nor of its loopback device:
+// the node would receive packets for another host.
 func (s *Server) checkHostIP(ctx context.Context, p place) *api.Error {
 	if p.address.IsUnspecified() {
 		return nil
@@ -79,7 +79,7 @@ func (s *Server) checkReserved(p place) *api.Error {
 
 // checkListeners refuses a port on which the node itself receives packets.
 func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
-	protocol, _ := datapath.ParseProtocol(p.protocol) // check accepts nothing else
+	protocol, _ := datapath.ParseProtocol(p.protocol) // check accepts only valid protocols
 	all, err := s.Links.Listeners(ctx, protocol, uint16(p.port))
 	if err != nil {
 		return failed("%v", err)
@@ -93,8 +93,8 @@ func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
 		At("", "runtimeConfig.portMappings")
 }
 
-// takes reports whether a host port takes packets from a socket at an address. A host port at
-// all addresses of the node leaves those of the loopback alone.
+// takes reports whether a host port takes packets from a socket at an address. A host port at all
+// addresses of the node does not include loopback addresses.
 func (p place) takes(a netip.Addr) bool {
 	switch {
 	case p.address.Is4() != a.Is4():

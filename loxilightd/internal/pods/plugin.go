@@ -19,36 +19,34 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// plugin is an IPAM plugin, and what it is told: enough to have it give back what it
-// gave, whoever asks for that.
+// plugin is an IPAM plugin with its input, which suffices to release the addresses later, without
+// the caller's configuration.
 type plugin struct {
 	Type   string          `json:"type"`
 	Args   string          `json:"args,omitempty"`
 	Config json.RawMessage `json:"config"`
 }
 
-// maxOutput bounds what a plugin may say.
+// maxOutput is the longest output of a plugin, in bytes.
 const maxOutput = 1 << 20
 
 func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
 	return &plugin{Type: c.ipam.Type, Args: p.Args, Config: configFor(p.Config, c, n, s.StateDir)}
 }
 
-// newest is the version of the specification that IPAM plugins are spoken to in at most:
-// later ones change nothing of what these are told and say, and many that are installed
-// do not know them.
+// newest is the latest version of the specification that is used with IPAM plugins: later
+// versions do not change their input and output, and many installed plugins do not support them.
 const newest = "1.0.0"
 
-// configFor is the configuration for an IPAM plugin: that of the runtime, and for
-// host-local a folder below dir for what it remembers, where it names none, and the
-// ranges of the network, where it names none.
+// configFor returns the configuration for an IPAM plugin. It is the runtime's; for host-local, it
+// adds a data folder below dir and the ranges of the network if the configuration has none.
 func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {
-		return text // it was understood before
+		return text // it was decoded before
 	}
 	put := func(m map[string]json.RawMessage, key string, v any) {
-		if raw, err := json.Marshal(v); err == nil { // what comes of JSON can be written as such
+		if raw, err := json.Marshal(v); err == nil { // decoded JSON can be encoded again
 			m[key] = raw
 		}
 	}
@@ -73,7 +71,7 @@ func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMe
 	return raw
 }
 
-// span is a range of addresses as host-local has it.
+// span is a range of addresses in host-local's format.
 type span struct {
 	Subnet     netip.Prefix `json:"subnet"`
 	RangeStart netip.Addr   `json:"rangeStart"`
@@ -87,7 +85,7 @@ func rangesOf(n *Network) (ranges [][]span) {
 	return ranges
 }
 
-// runPlugin has the plugin carry out a command without a result.
+// runPlugin runs a command of the plugin that has no result.
 func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
 	config := g.Config
 	if len(prev) > 0 {
@@ -103,7 +101,7 @@ func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipa
 	return err
 }
 
-// execute runs the plugin. Where it fails it says why in its output.
+// execute runs the plugin. After a failure its output contains the reason.
 func (s *Server) execute(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, config []byte) ([]byte, *api.Error) {
 	path, refused := s.findPlugin(g.Type)
 	if refused != nil {
@@ -135,7 +133,7 @@ func (s *Server) execute(ctx context.Context, g *plugin, command string, o ipam.
 	return nil, failed("IPAM plugin %s %s: %v: %s", g.Type, command, err, strings.TrimSpace(stderr.String()))
 }
 
-// limited keeps the first of what is written, and takes all.
+// limited keeps the first maxOutput bytes and discards the rest.
 type limited struct{ b *bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -145,12 +143,12 @@ func (l *limited) Write(p []byte) (int, error) {
 
 var _ io.Writer = (*limited)(nil)
 
-// addressByPlugin has the plugin that the configuration names give the addresses. What
-// it is told is remembered before.
+// addressByPlugin has the configured plugin assign the addresses. The plugin's input is saved
+// first.
 func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
 	r.Plugin = s.newPlugin(p, c, n)
 	if _, err := s.findPlugin(r.Plugin.Type); err != nil {
-		r.Plugin = nil // it can neither give nor take
+		r.Plugin = nil // not found: it has assigned no addresses
 		return err
 	}
 	if err := s.save(r); err != nil {
@@ -184,9 +182,9 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 	return nil
 }
 
-// reaches refuses an address from which nothing is reached: neither is it one of the
-// network's subnets, nor has the node the gateway that it comes with. One without a gateway
-// is for who leads something to it.
+// reaches refuses an address that cannot reach anything: neither it nor its gateway is in a
+// subnet of the network, and the node does not have the gateway. An address without a gateway is
+// accepted; other routes may lead to it.
 func (s *Server) reaches(ctx context.Context, n *Network, address netip.Prefix, gw netip.Addr) *api.Error {
 	in := func(a netip.Addr) bool {
 		return slices.ContainsFunc(n.Subnets, func(subnet netip.Prefix) bool { return subnet.Contains(a) })

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pods carries out what container runtimes want by the container network
-// interface (CNI): it gives a pod its addresses and its link, has an Endpoint object
-// guard it, and takes all of that away again. What it made it remembers on disk, so
-// that a start after a crash clears away what was not finished.
+// Package pods carries out commands of container runtimes, according to the Container Network
+// Interface (CNI): it gives a pod its addresses and its link, creates the Endpoint object whose
+// source guard protects the link, and removes all of them again. It keeps records on disk, so
+// that a start after a crash can remove unfinished interfaces.
 //
-// It neither speaks to runtimes nor to the kernel: package control hands it requests,
-// and [datapath.PodLinks] makes devices.
+// It talks neither to runtimes nor to the kernel: package control passes requests to it, and
+// [datapath.PodLinks] creates devices.
 package pods
 
 import (
@@ -22,20 +22,20 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// Objects are the desired state as this package needs it. Safe for concurrent use.
+// Objects gives access to the desired state. Safe for concurrent use.
 type Objects interface {
-	// Change puts objects and deletes others, all or none, and returns the revision of it.
+	// Change puts objects and deletes others, all or none, and returns the new revision.
 	Change(puts []api.Object, deletes []api.ObjectRef) (revision uint64, err *api.Error)
-	// Ready waits until the objects are as wanted at revision or later. When ctx ends
-	// first the error names what is not, and why.
+	// Ready waits until the objects are realised at revision or later. If ctx ends first, the
+	// error names an object that is not Ready, and the reason.
 	Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error
-	// Status returns what became of an object; false if there is none.
+	// Status returns the status of an object; false if the object does not exist.
 	Status(o api.ObjectRef) (api.Status, bool)
 	// Owned returns the objects of a kind that this package put.
 	Owned(kind string) []api.Object
 }
 
-// Addresses gives pods their addresses. [ipam.Store] does.
+// Addresses assigns addresses to pods. [ipam.Store] implements it.
 type Addresses interface {
 	Allocate(ctx context.Context, r ipam.Request) (ipam.Lease, error)
 	Release(ctx context.Context, o ipam.Owner) error
@@ -43,42 +43,41 @@ type Addresses interface {
 	Boot() string
 }
 
-// Network is a network that pods can be in.
+// Network is a network of pods.
 type Network struct {
 	Bridge  string // of the switch
 	Subnets []netip.Prefix
-	MTU     int // of devices, in bytes; 0: that of the bridge
-	// RouteMTU is how long what leaves the node may be, in bytes; 0: as the device.
+	MTU     int // of devices, in bytes; 0: the bridge's MTU
+	// RouteMTU is the MTU of packets that leave the node, in bytes; 0: the device's MTU.
 	RouteMTU int
 }
 
-// Options are what [New] needs.
+// Options are the parameters of [New].
 type Options struct {
 	Links     datapath.PodLinks
 	Objects   Objects
 	Addresses Addresses
-	// Network returns the PodNetwork of a name as it is wanted; false if there is none.
+	// Network returns the desired PodNetwork of a name; false if it does not exist.
 	Network func(name string) (Network, bool)
-	// Named says whether an object of somebody else speaks of a device of that name; nil:
-	// none does.
+	// Named reports whether an object of another owner names a device of that name; nil: never.
 	Named func(device string) bool
-	// Look has the data plane's part of an Endpoint looked at, so that its status is as of
-	// now; nil: nobody does.
+	// Look verifies an Endpoint in the data plane, so that its status is current; nil: not
+	// verified.
 	Look func(ctx context.Context, endpoint string) error
-	// Leaves is told, before the link of an Endpoint is shut, that the Endpoint is about to be
-	// deleted; the function is called when it is, or stays. Nil: nobody wants to know.
+	// Leaves is called before the link of an Endpoint is set down, because the Endpoint will be
+	// deleted; done is called when it is deleted or kept. Nil: not called.
 	Leaves func(endpoint string) (done func())
 	// Plugins are the folders of IPAM plugins; no plugin in another folder is run.
 	Plugins []string
 	// Reserved are host ports that no pod gets.
 	Reserved []datapath.PortRange
-	// TunnelPort reports whether a UDP port is that of a Tunnel; nil: none is.
+	// TunnelPort reports whether a Tunnel uses a UDP port; nil: never.
 	TunnelPort func(port uint16) bool
 	StateDir   string // of the daemon
 	Log        *slog.Logger
 }
 
-// How long things may take.
+// Time limits.
 const (
 	addTimeout    = 30 * time.Second
 	readyTimeout  = 15 * time.Second // for the data plane, as a part of that
@@ -87,8 +86,9 @@ const (
 	undoTimeout   = 20 * time.Second
 	queueInterval = time.Second
 	sweepInterval = 10 * time.Second
-	// STATUS waits so long for a daemon that was started less than that ago: pods go on
-	// meanwhile, and a runtime that is told otherwise calls the node not ready.
+	// statusPatience is how long STATUS waits for a daemon that was started less than startTime
+	// ago: pods keep working meanwhile, but after an error the runtime reports the node as not
+	// ready.
 	statusPatience = 3 * time.Second
 	startTime      = 20 * time.Second
 )
@@ -98,22 +98,22 @@ type Server struct {
 	Options
 	changes *batch
 	woken   chan struct{} // signalled by Wake
-	clean   chan struct{} // closed when what an earlier run left is cleared away
-	starts  time.Time     // until when the daemon is starting
-	root    uint32        // user id that owns IPAM plugins beside 0, in tests
+	clean   chan struct{} // closed when the remains of an earlier run are removed
+	starts  time.Time     // end of the time in which the daemon counts as starting
+	root    uint32        // user id that may own IPAM plugins in addition to 0, in tests
 
-	addresses []netip.Addr // of the node, as host ports follow them; of Run alone
+	addresses []netip.Addr // of the node, for host ports; used by Run only
 
 	mu      sync.Mutex
 	pods    map[ipam.Owner]*record
-	names   map[string]ipam.Owner // of devices that are taken
+	names   map[string]ipam.Owner // device names in use
 	locks   map[ipam.Owner]*lock
-	opening map[string]bool       // Endpoints whose link is opened when they are Ready
-	missing map[string]string     // why links are gone, by the names of Endpoints
-	kept    map[string]ipam.Owner // links of pods of which nothing is known, by device; the owner may be empty
+	opening map[string]bool       // Endpoints whose link is opened once they are Ready
+	missing map[string]string     // why links do not exist, by Endpoint
+	kept    map[string]ipam.Owner // links of unknown pods, by device; the owner may be empty
 }
 
-// New returns a Server that answers nothing but STATUS before Run.
+// New returns a Server that answers only STATUS before Run.
 func New(o Options) *Server {
 	if o.Named == nil {
 		o.Named = func(string) bool { return false }
@@ -125,8 +125,7 @@ func New(o Options) *Server {
 	}
 }
 
-// Rates are what bounds the traffic to and from the pod behind a device, if it is that of the
-// Endpoint.
+// Rates returns the rate limits of the pod behind a device if the pod has that Endpoint.
 func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +136,8 @@ func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRat
 	return r.Ingress, r.Egress
 }
 
-// Run clears away what an earlier run left, carries out what was asked for while there
-// was no daemon, and goes on to, until ctx ends.
+// Run removes the remains of an earlier run, carries out commands that were queued while no
+// daemon ran, and continues to do so until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	var changes sync.WaitGroup
 	changes.Go(func() { s.changes.run(ctx) })
@@ -204,13 +203,13 @@ func ownerOf(p *api.CNIParams) ipam.Owner {
 	return ipam.Owner{ContainerID: p.ContainerID, IfName: p.IfName}
 }
 
-// lock is held while something is done about one interface of one container.
+// lock is held while one interface of one container is changed.
 type lock struct {
-	turn  chan struct{} // holds one token while nobody has it
-	users int           // of Server.mu
+	turn  chan struct{} // contains one token while the lock is free
+	users int           // guarded by Server.mu
 }
 
-// hold waits for the lock of an interface; the function gives it back.
+// hold acquires the lock of an interface; the returned function releases it.
 func (s *Server) hold(ctx context.Context, o ipam.Owner) (func(), *api.Error) {
 	s.mu.Lock()
 	l := s.locks[o]

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// portMapping is a port of the node that leads to a port of a pod.
+// portMapping maps a port of the node to a port of a pod.
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -43,32 +43,32 @@ func (m *portMapping) check() *api.Error {
 	return nil
 }
 
-// place is a port of the node that one mapping takes.
+// place is a port of the node that a mapping uses.
 type place struct {
 	port     int
 	protocol string
-	address  netip.Addr // unspecified: all of its family
+	address  netip.Addr // unspecified: all addresses of its family
 }
 
-// places are those of a mapping: none, one, or one of each family.
+// places returns the places of a mapping: none, one, or one for each family.
 func (m *portMapping) places() []place {
 	if m.HostPort == 0 {
 		return nil
 	}
 	at := func(a netip.Addr) place { return place{m.HostPort, m.Protocol, a} }
-	if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else it names none
+	if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else HostIP is empty
 		return []place{at(ip.Unmap())}
 	}
 	return []place{at(netip.IPv4Unspecified()), at(netip.IPv6Unspecified())}
 }
 
-// overlaps says whether there are packets to both.
+// overlaps reports whether a packet can match both.
 func (p place) overlaps(q place) bool {
 	return p.port == q.port && p.protocol == q.protocol && p.address.Is4() == q.address.Is4() &&
 		(p.address == q.address || p.address.IsUnspecified() || q.address.IsUnspecified())
 }
 
-// String is the port as people write it, with its address where it has one of its own.
+// String returns the port in the usual notation, with its address if it has one.
 func (p place) String() string {
 	port := strconv.Itoa(p.port)
 	if !p.address.IsUnspecified() {
@@ -77,7 +77,7 @@ func (p place) String() string {
 	return port + "/" + p.protocol
 }
 
-// checkApart refuses mappings of the same port of the node.
+// checkApart refuses several mappings of the same port of the node.
 func checkApart(list []portMapping) *api.Error {
 	seen := map[place]bool{}
 	for _, m := range list {
@@ -91,8 +91,8 @@ func checkApart(list []portMapping) *api.Error {
 	return nil
 }
 
-// portHolder finds another interface that has a port of the node that r wants, and says
-// how it has it. s.mu is held.
+// portHolder returns another interface that has a port of the node that r wants, and that port.
+// s.mu is held.
 func (s *Server) portHolder(r *record) (*record, string) {
 	for _, m := range r.Ports {
 		for _, wanted := range m.places() {
@@ -106,7 +106,7 @@ func (s *Server) portHolder(r *record) (*record, string) {
 	return nil, ""
 }
 
-// has finds a port of the node of an interface that overlaps another one.
+// has returns a port of the node of an interface that overlaps wanted.
 func (r *record) has(wanted place) (place, bool) {
 	for _, m := range r.Ports {
 		for _, p := range m.places() {
@@ -118,7 +118,7 @@ func (r *record) has(wanted place) (place, bool) {
 	return place{}, false
 }
 
-// portTaken refuses an interface that wants a port of the node that holder has.
+// portTaken refuses an interface because holder has a port of the node that it wants.
 func portTaken(holder *record, port string) *api.Error {
 	who := "container " + holder.ContainerID
 	if pod := podOf(holder); pod != "" {
@@ -138,13 +138,13 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// ofAddress is the priority of what is about one address of the node: it comes before what is
-// about all of them, which has the usual one.
+// ofAddress is the priority of rules for one address of the node: they come before rules for all
+// addresses, which have the default priority.
 const ofAddress int32 = 999
 
-// hostPorts are the objects that lead ports of the node to the pod: one for each port
-// and family. Mappings without a port of the node ask for nothing. Of several of one port
-// the first counts: checkApart lets none in, but it is younger than the records are.
+// hostPorts are the objects that map ports of the node to the pod: one for each port and family.
+// Mappings without a port of the node need none. If a port occurs twice, the first mapping
+// counts: checkApart prevents this, but records of older versions may contain it.
 func (r *record) hostPorts() (list []api.Object) {
 	seen := map[string]bool{}
 	for _, m := range r.Ports {
@@ -154,7 +154,7 @@ func (r *record) hostPorts() (list []api.Object) {
 		for _, a := range r.Addresses {
 			destination, priority := "group:"+nodeGroups[familyOf(a.Addr())], (*int32)(nil)
 			name := fmt.Sprintf("%s/%s-%d-%d", r.Object, m.Protocol, m.HostPort, 4+2*familyOf(a.Addr()))
-			if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else it names none
+			if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else HostIP is empty
 				if ip = ip.Unmap(); ip.Is4() != a.Addr().Is4() {
 					continue
 				}
@@ -181,7 +181,7 @@ func (r *record) hostPorts() (list []api.Object) {
 
 func words(w string) api.Words { return api.Words{api.Word(w)} }
 
-// withGroups adds the groups that the objects of an interface refer to.
+// withGroups adds the groups to which the objects of an interface refer.
 func (s *Server) withGroups(ctx context.Context, objects []api.Object) ([]api.Object, *api.Error) {
 	if len(objects) == 0 {
 		return nil, nil
@@ -193,7 +193,7 @@ func (s *Server) withGroups(ctx context.Context, objects []api.Object) ([]api.Ob
 	return append(groups, objects...), nil
 }
 
-// groups are the groups of the node's addresses as they are now.
+// groups returns the groups of the node's current addresses.
 func (s *Server) groups(ctx context.Context) ([]api.Object, error) {
 	addresses, err := s.Links.NodeAddresses(ctx)
 	if err != nil {
@@ -212,7 +212,7 @@ func (s *Server) groups(ctx context.Context) ([]api.Object, error) {
 	return list, nil
 }
 
-// followAddresses has ports of the node follow its addresses if these have changed.
+// followAddresses updates the groups of the node's addresses if these have changed.
 func (s *Server) followAddresses(ctx context.Context) {
 	if !s.hasPorts() {
 		return
@@ -229,7 +229,7 @@ func (s *Server) hasPorts() bool {
 	return slices.ContainsFunc(s.all(), func(r *record) bool { return len(r.Ports) > 0 })
 }
 
-// refreshGroups has ports of the node follow its addresses.
+// refreshGroups updates the groups of the node's addresses.
 func (s *Server) refreshGroups(ctx context.Context) {
 	if !s.hasPorts() {
 		return

@@ -20,17 +20,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// What plugins leave where no daemon answers them: a file for each DEL.
+// Plugins queue a file for each DEL while no daemon answers.
 
 func (s *Server) queueDir() string { return filepath.Join(s.StateDir, api.CNIQueue) }
 
-// unfinishedAge is when a file that a plugin began and did not finish is cleared away.
+// unfinishedAge is the age at which an unfinished file of a plugin is deleted.
 const unfinishedAge = time.Minute
 
-// drainAtOnce is how many are carried out at the same time.
+// drainAtOnce is how many queued commands are carried out concurrently.
 const drainAtOnce = 32
 
-// drain carries out what is queued. What cannot be done stays for the next time.
+// drain carries out the queued commands. Failed ones stay queued.
 func (s *Server) drain(ctx context.Context) {
 	entries, err := os.ReadDir(s.queueDir())
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 		return
 	}
 	defer release()
-	// It may be gone meanwhile: an ADD of the same interface came, and did it first.
+	// The file may be gone: an ADD of the same interface carried it out first.
 	if _, serr := os.Stat(path); serr != nil {
 		return
 	}
@@ -77,7 +77,7 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 	}
 }
 
-// queued says whether a DEL is queued for an interface.
+// queued reports whether a DEL is queued for an interface.
 func (s *Server) queued(o ipam.Owner) bool {
 	_, err := os.Stat(s.queuedPath(o))
 	return err == nil
@@ -87,7 +87,7 @@ func (s *Server) queuedPath(o ipam.Owner) string {
 	return filepath.Join(s.queueDir(), sumOf(o)+".json")
 }
 
-// drainHeld is drainOne for who does not hold the interface.
+// drainHeld is drainOne for a caller that does not hold the interface.
 func (s *Server) drainHeld(ctx context.Context, o ipam.Owner) *api.Error {
 	release, err := s.hold(ctx, o)
 	if err != nil {
@@ -97,8 +97,8 @@ func (s *Server) drainHeld(ctx context.Context, o ipam.Owner) *api.Error {
 	return s.drainOne(ctx, o)
 }
 
-// drainOne carries out the DEL that is queued for an interface, if there is one. The
-// caller holds it.
+// drainOne carries out the DEL that is queued for an interface, if any. The caller holds the
+// interface.
 func (s *Server) drainOne(ctx context.Context, o ipam.Owner) *api.Error {
 	if !s.queued(o) {
 		return nil
@@ -122,7 +122,7 @@ func (s *Server) doQueued(ctx context.Context, path string, p *api.CNIParams, c 
 	return nil
 }
 
-// readQueued reads one file; nil where it is of no use, or gone.
+// readQueued reads one file; nil if it is unusable or gone.
 func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,8 +155,8 @@ func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	return nil, nil
 }
 
-// queuedOwner finds out whom a file is about that cannot be read: what it begins with
-// may say so, and its name is made of that.
+// queuedOwner finds the interface of an unreadable file: its first bytes may name the interface,
+// and its file name is a checksum of the interface.
 func (s *Server) queuedOwner(path string, text []byte) (ipam.Owner, bool) {
 	var owners []ipam.Owner
 	if container := containerField.FindSubmatch(text); container != nil {
@@ -178,13 +178,13 @@ func (s *Server) queuedOwner(path string, text []byte) (ipam.Owner, bool) {
 	return owners[i], true
 }
 
-// What a file begins with that was cut short.
+// The beginning of a truncated file.
 var (
 	containerField = regexp.MustCompile(`"containerID":"([^"\\]+)"`)
 	ifNameField    = regexp.MustCompile(`"ifName":"([^"\\]+)"`)
 )
 
-// queueAside are the files that could not be read.
+// queueAside returns the unreadable files.
 func (s *Server) queueAside() []string {
 	list, _ := filepath.Glob(filepath.Join(s.queueDir(), "*.json"+asideSuffix)) // the pattern is well formed
 	return list

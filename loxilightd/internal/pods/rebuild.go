@@ -19,28 +19,28 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// What is remembered of pods may be lost, and the pods run all the same: then as much as
-// can be is taken from their Endpoints, leases and links, and no link is removed.
+// Records of pods may be lost while the pods still run. Then as much as possible is rebuilt from
+// their Endpoints, leases and links, and no link is removed.
 
-// asideSuffix ends the names of records that cannot be read, until the DEL of what they
-// were about.
+// asideSuffix is the suffix of unreadable records, which are kept until the DEL of their
+// interfaces.
 const asideSuffix = ".damaged"
 
-// keptSuffix ends the names of files that say that a link is kept of which nothing is known.
+// keptSuffix is the suffix of files that mark a link of an unknown pod as kept.
 const keptSuffix = ".kept"
 
 func (s *Server) asidePath(o ipam.Owner) string { return s.recordPath(o) + asideSuffix }
 
-// isAside says whether the record of an interface could not be read.
+// isAside reports whether the record of an interface is unreadable.
 func (s *Server) isAside(o ipam.Owner) bool {
 	_, err := os.Lstat(s.asidePath(o))
 	return err == nil
 }
 
-// settle forgets that a record could not be read: what it was about is gone.
-func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // most have none
+// settle deletes the unreadable record of an interface that no longer exists.
+func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // most interfaces have none
 
-// aside are the records that could not be read of which no interface is known.
+// aside returns the unreadable records without a known interface.
 func (s *Server) aside() (paths []string) {
 	all, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*.json"+asideSuffix)) // the pattern is well formed
 	known := map[string]bool{}
@@ -50,13 +50,12 @@ func (s *Server) aside() (paths []string) {
 	return slices.DeleteFunc(all, func(path string) bool { return known[path] })
 }
 
-// rebuild takes over links of which nothing is remembered. lost says that there was not
-// even the folder of the records.
+// rebuild takes over links without a record. lost: even the folder of the records was missing.
 func (s *Server) rebuild(devices map[string]string, lost bool) error {
 	guards := map[string]guard{} // by device
 	for _, o := range s.Objects.Owned(kindEndpoint) {
 		g := guard{name: o.Name}
-		if json.Unmarshal(o.Spec, &g.EndpointSpec) == nil { // it was understood before
+		if json.Unmarshal(o.Spec, &g.EndpointSpec) == nil { // it was decoded before
 			guards[g.Device] = g
 		}
 	}
@@ -92,14 +91,14 @@ func (s *Server) rebuild(devices map[string]string, lost bool) error {
 	return nil
 }
 
-// guard is the Endpoint of a device; without a name there is none.
+// guard is the Endpoint of a device; an empty name means no Endpoint.
 type guard struct {
 	name string
 	api.EndpointSpec
 }
 
-// rebuilt is what can be said of the interface behind a device; nil where that is too
-// little, or it seems to be of nobody.
+// rebuilt returns a record of the interface behind a device, from other sources; nil if too
+// little is known, or the interface seems to be unowned.
 func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	o, ok := ownerIn(label)
 	if !ok {
@@ -140,13 +139,13 @@ func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	return r
 }
 
-// ownerIn finds the owner in the label of a link, as record.link makes it.
+// ownerIn returns the owner in the label of a link, in the format of record.link.
 func ownerIn(label string) (o ipam.Owner, ok bool) {
 	container, ifName, ok := strings.Cut(label[strings.LastIndex(label, " ")+1:], "/")
 	return ipam.Owner{ContainerID: container, IfName: ifName}, ok && container != "" && ifName != ""
 }
 
-// guessOwner finds the interface by the usual names of such and the name of its Endpoint.
+// guessOwner finds the interface by the usual interface names and the name of its Endpoint.
 func guessOwner(object, container string) (ipam.Owner, bool) {
 	for _, o := range usualOwners(container) {
 		if container != "" && strings.HasSuffix(object, objectName(o, "", "")) {
@@ -156,7 +155,7 @@ func guessOwner(object, container string) (ipam.Owner, bool) {
 	return ipam.Owner{}, false
 }
 
-// usualOwners are the interfaces of a container by the names that such have as a rule.
+// usualOwners returns the interfaces of a container with the usual names.
 func usualOwners(container string) (list []ipam.Owner) {
 	for i := range 16 {
 		for _, kind := range []string{"eth", "net"} {
@@ -166,7 +165,7 @@ func usualOwners(container string) (list []ipam.Owner) {
 	return list
 }
 
-// takeLease takes over what a lease tells and the Endpoint did not.
+// takeLease adds the fields of a lease that the Endpoint did not have.
 func (r *record) takeLease(l *ipam.Lease) {
 	r.Addresses = slices.Clone(l.Addresses)
 	if r.Network == "" {
@@ -180,8 +179,8 @@ func (r *record) takeLease(l *ipam.Lease) {
 	}
 }
 
-// takeAddresses takes over the addresses of the Endpoint that no lease tells, and finds
-// the gateways.
+// takeAddresses adds the addresses of the Endpoint that are not in the lease, and finds the
+// gateways.
 func (r *record) takeAddresses(texts []string, subnets []netip.Prefix) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -203,7 +202,7 @@ func (r *record) takeAddresses(texts []string, subnets []netip.Prefix) {
 	}
 }
 
-// portsOf are the ports of the node that lead to the pod of an Endpoint, by their rules.
+// portsOf returns the ports of the node that the rules of an Endpoint map to its pod.
 func (s *Server) portsOf(object string) (list []portMapping) {
 	for _, o := range s.Objects.Owned(api.KindNAT) {
 		var spec api.NATSpec
@@ -211,7 +210,7 @@ func (s *Server) portsOf(object string) (list []portMapping) {
 			continue
 		}
 		if len(spec.Match.Ports) != 1 || len(spec.To.Ports) != 1 || len(spec.Match.Protocol) != 1 || len(spec.Match.Destination) != 1 {
-			continue // hostPorts makes none of these
+			continue // hostPorts creates no such rule
 		}
 		m := portMapping{Protocol: string(spec.Match.Protocol[0])}
 		m.HostPort, _ = strconv.Atoi(string(spec.Match.Ports[0]))
@@ -226,7 +225,7 @@ func (s *Server) portsOf(object string) (list []portMapping) {
 	return list
 }
 
-// keep has a link stay of which too little is known, where that may be because it was lost.
+// keep keeps a link about which too little is known, if its record may have been lost.
 func (s *Server) keep(device, label string, lost bool) error {
 	path := filepath.Join(s.StateDir, recordDir, device+keptSuffix)
 	if _, err := os.Lstat(path); err != nil && !lost {
@@ -248,26 +247,26 @@ func (s *Server) keep(device, label string, lost bool) error {
 	return nil
 }
 
-// unkeep forgets about a link that is gone.
+// unkeep removes the mark of a link that no longer exists.
 func (s *Server) unkeep(device string) {
-	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix)) // without the link it says nothing
+	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix)) // useless without the link
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.kept, device)
 	delete(s.names, device)
 }
 
-// sweepMarks removes what says that links are kept that are gone.
+// sweepMarks removes the marks of links that no longer exist.
 func (s *Server) sweepMarks(devices map[string]string) {
 	marks, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*"+keptSuffix)) // the pattern is well formed
 	for _, path := range marks {
 		if _, there := devices[strings.TrimSuffix(filepath.Base(path), keptSuffix)]; !there {
-			_ = os.Remove(path) // the next time
+			_ = os.Remove(path) // retried the next time
 		}
 	}
 }
 
-// deleteKept removes the link of an interface of which only that is known.
+// deleteKept removes a kept link of an interface without a record.
 func (s *Server) deleteKept(ctx context.Context, o ipam.Owner) error {
 	s.mu.Lock()
 	all := maps.Clone(s.kept)
@@ -284,7 +283,7 @@ func (s *Server) deleteKept(ctx context.Context, o ipam.Owner) error {
 	return nil
 }
 
-// sweepKept forgets about links that are gone with their pods.
+// sweepKept removes the marks of links that were deleted with their pods.
 func (s *Server) sweepKept(devices map[string]string) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.kept))
@@ -296,11 +295,10 @@ func (s *Server) sweepKept(devices map[string]string) {
 	}
 }
 
-// maxNamed is how many of a kind a problem names.
+// maxNamed is how many items of a kind a problem names.
 const maxNamed = 5
 
-// Problems says what of what is remembered of pods was damaged or lost, for people, until
-// the pods that it was about are gone.
+// Problems describes damaged or lost records, until their pods are deleted.
 func (s *Server) Problems() (list []string) {
 	var rebuilt []string
 	for _, r := range s.all() {
@@ -332,7 +330,7 @@ func (s *Server) Problems() (list []string) {
 	return list
 }
 
-// some names the first of many.
+// some formats the first items of a list.
 func some(list []string) string {
 	slices.Sort(list)
 	text := strings.Join(list[:min(len(list), maxNamed)], ", ")
@@ -342,8 +340,8 @@ func some(list []string) string {
 	return text
 }
 
-// knowPlugin has the configuration of a DEL tell which plugin gave the addresses of an
-// interface of which that was lost.
+// knowPlugin takes from the configuration of a DEL which plugin assigned the addresses of an
+// interface whose record was lost.
 func (s *Server) knowPlugin(r *record, p *api.CNIParams, c *conf) {
 	leased := slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == r.owner() })
 	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {

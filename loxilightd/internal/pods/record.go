@@ -21,29 +21,29 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// recordDir is the folder, within stateDir, of what is remembered of each interface.
+// recordDir is the folder, within stateDir, of the records of interfaces.
 const recordDir = "pods"
 
-// record is what is remembered of one interface of a pod, from before anything of it
-// is made until nothing of it is left.
+// record is the record of one interface of a pod. It exists from before the first step of its
+// creation until everything is removed.
 type record struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
 	Name        string `json:"name"`    // of the network configuration
 	Network     string `json:"network"` // the PodNetwork
 	Netns       string `json:"netns"`
-	Boot        string `json:"boot"` // id of the boot of the machine
+	Boot        string `json:"boot"` // boot id of the machine
 	Pod         string `json:"pod,omitempty"`
 	Namespace   string `json:"namespace,omitempty"`
 	Device      string `json:"device"`
-	Object      string `json:"object"` // name of the Endpoint, and of what else there is of it
-	// Plugin is the IPAM plugin that gave the addresses; nil: the daemon did.
+	Object      string `json:"object"` // name of the Endpoint, and prefix of the names of related objects
+	// Plugin is the IPAM plugin that assigned the addresses; nil: the daemon did.
 	Plugin *plugin `json:"plugin,omitempty"`
 
 	Bridge    string           `json:"bridge,omitempty"`
 	MAC       string           `json:"mac,omitempty"`
 	MTU       int              `json:"mtu,omitempty"`
-	RouteMTU  int              `json:"routeMTU,omitempty"` // of routes by a gateway that tell none
+	RouteMTU  int              `json:"routeMTU,omitempty"` // of routes by a gateway without an MTU of their own
 	Addresses []netip.Prefix   `json:"addresses,omitempty"`
 	Gateways  []netip.Addr     `json:"gateways,omitempty"` // of each address; may be invalid
 	Routes    []route          `json:"routes,omitempty"`
@@ -51,15 +51,15 @@ type record struct {
 	Ports     []portMapping    `json:"ports,omitempty"`
 	Ingress   datapath.PodRate `json:"ingress"`
 	Egress    datapath.PodRate `json:"egress"`
-	Done      bool             `json:"done,omitempty"` // the runtime was told that it is there
-	// Rebuilt says that this was lost and put together again from what else there was.
+	Done      bool             `json:"done,omitempty"` // success was reported to the runtime
+	// Rebuilt: the record was lost and rebuilt from other sources.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 }
 
 func (r *record) owner() ipam.Owner { return ipam.Owner{ContainerID: r.ContainerID, IfName: r.IfName} }
 
-// objectName is the name of the Endpoint of an interface: one of people where it has
-// any, and always one of its own.
+// objectName returns the name of the Endpoint of an interface. It contains the pod's name, if
+// known, and is always unique.
 func objectName(o ipam.Owner, namespace, pod string) string {
 	name := sumOf(o)[:10]
 	if pod == "" {
@@ -83,9 +83,9 @@ func sumOf(o ipam.Owner) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// link is the link of the pod.
+// link returns the link of the pod.
 func (r *record) link() *datapath.PodLink {
-	mac, _ := net.ParseMAC(r.MAC) // it was one when it was written
+	mac, _ := net.ParseMAC(r.MAC) // it was valid when it was written
 	l := &datapath.PodLink{
 		Device: r.Device, Bridge: r.Bridge, Netns: r.Netns, IfName: r.IfName, MAC: mac, MTU: r.MTU, RouteMTU: r.RouteMTU, Addresses: r.Addresses,
 		Label: strings.Trim(r.Namespace+"/"+r.Pod, "/") + " " + r.owner().String(), Ingress: r.Ingress, Egress: r.Egress,
@@ -103,7 +103,7 @@ func (r *record) link() *datapath.PodLink {
 	return l
 }
 
-// keepRoutes takes over which routes the link was made with, and how.
+// keepRoutes records the routes that the link was created with.
 func (r *record) keepRoutes(link *datapath.PodLink) {
 	made, kept := link.Routes, r.Routes[:0]
 	for _, x := range r.Routes {
@@ -115,7 +115,7 @@ func (r *record) keepRoutes(link *datapath.PodLink) {
 	r.Routes = kept
 }
 
-// endpoint is the object that guards the pod.
+// endpoint returns the object whose source guard protects the pod's link.
 func (r *record) endpoint() api.Object {
 	spec := struct {
 		Device      string   `json:"device"`
@@ -134,7 +134,7 @@ func (r *record) endpoint() api.Object {
 	return object(kindEndpoint, r.Object, spec)
 }
 
-// kindEndpoint is the kind of the objects that guard pods.
+// kindEndpoint is the kind of the objects whose source guards protect pods.
 const kindEndpoint = "Endpoint"
 
 func object(kind, name string, spec any) api.Object {
@@ -149,8 +149,8 @@ func (s *Server) recordPath(o ipam.Owner) string {
 	return filepath.Join(s.StateDir, recordDir, sumOf(o)+".json")
 }
 
-// save writes a record. What a plugin gave outlives the loss of power; all else is gone
-// then anyhow.
+// save writes a record. Only a record with an IPAM plugin must survive a power failure;
+// everything else is lost then anyway.
 func (s *Server) save(r *record) error {
 	dir := filepath.Join(s.StateDir, recordDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -172,7 +172,7 @@ func (s *Server) save(r *record) error {
 		err = os.Rename(f.Name(), s.recordPath(r.owner()))
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // of no use
+		_ = os.Remove(f.Name()) // useless
 		return fmt.Errorf("remember %s: %w", r.owner(), err)
 	}
 	return nil
@@ -194,7 +194,7 @@ func (s *Server) forget(r *record) error {
 	return nil
 }
 
-// load reads what earlier runs remembered. What cannot be read is set aside.
+// load reads the records of earlier runs. Unreadable records are set aside.
 func (s *Server) load() ([]*record, error) {
 	return loadRecords(s.StateDir, func(path string, cause error) error {
 		s.Log.Error("what is remembered of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
@@ -202,7 +202,7 @@ func (s *Server) load() ([]*record, error) {
 	})
 }
 
-// loadRecords reads all records; damaged is told of those that cannot be.
+// loadRecords reads all records and calls damaged for each unreadable one.
 func loadRecords(stateDir string, damaged func(path string, cause error) error) (list []*record, err error) {
 	dir := filepath.Join(stateDir, recordDir)
 	entries, err := os.ReadDir(dir)
@@ -212,7 +212,7 @@ func loadRecords(stateDir string, damaged func(path string, cause error) error) 
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if strings.HasPrefix(e.Name(), ".new-") {
-			_ = os.Remove(path) // was not finished
+			_ = os.Remove(path) // unfinished
 			continue
 		}
 		if !strings.HasSuffix(e.Name(), ".json") {
@@ -243,12 +243,12 @@ func readRecord(path string) (*record, error) {
 	return r, nil
 }
 
-// Leases returns the addresses that pods have by what is remembered of them, for where
-// nobody else remembers.
+// Leases returns the addresses of pods according to their records, for use when no leases are
+// stored.
 func Leases(stateDir string) (list []ipam.Lease) {
 	records, err := loadRecords(stateDir, func(string, error) error { return nil })
 	if err != nil {
-		return nil // whoever starts with them tells
+		return nil // the caller that starts with the records reports it
 	}
 	for _, r := range records {
 		if r.Plugin == nil && r.Done {

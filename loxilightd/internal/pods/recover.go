@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// recover takes over what an earlier run left: finished interfaces as they are, and all
-// else is removed. It says whether that is done; where not, it is to be repeated.
+// recover takes over the finished interfaces of an earlier run and removes the others. It reports
+// whether it is complete; otherwise it must be repeated.
 func (s *Server) recover(ctx context.Context) bool {
 	if err := s.takeOver(ctx); err != nil {
 		s.Log.Error("what an earlier run left of pods is not cleared away yet; ADD waits for that", slog.Any("error", err))
@@ -63,8 +63,8 @@ func (s *Server) takeOver(ctx context.Context) error {
 	return s.clearStrays(ctx, devices)
 }
 
-// clearStrays removes what belongs to no interface, and puts the objects of interfaces
-// that are there and have lost them.
+// clearStrays removes links and objects without an interface, and puts the missing objects of
+// existing interfaces.
 func (s *Server) clearStrays(ctx context.Context, devices map[string]string) error {
 	wanted := map[api.ObjectRef]bool{}
 	var puts []api.Object
@@ -111,7 +111,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 	return s.clearLeases(ctx)
 }
 
-// clearLeases gives back addresses that no interface has.
+// clearLeases releases addresses without an interface.
 func (s *Server) clearLeases(ctx context.Context) error {
 	for _, l := range s.Addresses.Leases() {
 		s.mu.Lock()
@@ -128,12 +128,12 @@ func (s *Server) clearLeases(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes interfaces of which nothing is left that could be served: the pod's
-// network namespace is gone, and with it the link.
+// sweep removes interfaces whose pods are gone: the pod's network namespace, and with it the
+// link, no longer exists.
 func (s *Server) sweep(ctx context.Context) {
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {
-		return // the next time
+		return // retried the next time
 	}
 	s.sweepKept(devices)
 	for _, r := range s.all() {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// remakeInterval is how often missing links of pods are looked for without a Wake, and
-	// remakePause the least time between two looks.
+	// remakeInterval is how often missing links of pods are searched for without a Wake, and
+	// remakePause the least time between two searches.
 	remakeInterval = 500 * time.Millisecond
 	remakePause    = 50 * time.Millisecond
-	// remakeWait bounds how long a link that is gone waits for another command about it.
+	// remakeWait limits how long a missing link waits for another command for it.
 	remakeWait = 50 * time.Millisecond
-	// maxRemakes is how many links are made anew at a time.
+	// maxRemakes is how many links are recreated at a time.
 	maxRemakes = 8
 )
 
-// remakeLoop makes links of pods anew that another program deleted, until ctx ends: with the
-// namespace of the switch, or one by one.
+// remakeLoop recreates links of pods that another program deleted, one by one or with the
+// namespace of the switch, until ctx ends.
 func (s *Server) remakeLoop(ctx context.Context) {
 	ticker := time.NewTicker(remakeInterval)
 	defer ticker.Stop()
@@ -45,7 +45,7 @@ func (s *Server) remakeLoop(ctx context.Context) {
 	}
 }
 
-// Wake has missing links of pods looked for now: devices have changed.
+// Wake triggers a search for missing links of pods, because devices have changed.
 func (s *Server) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -53,11 +53,11 @@ func (s *Server) Wake() {
 	}
 }
 
-// remakeAll makes all links anew that are gone while their pods are not.
+// remakeAll recreates all missing links whose pods still exist.
 func (s *Server) remakeAll(ctx context.Context) {
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {
-		return // the next time
+		return // retried the next time
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -75,7 +75,7 @@ func (s *Server) remakeAll(ctx context.Context) {
 	}
 }
 
-// remake makes the link of one pod anew, with the same name, MAC, addresses and routes.
+// remake recreates the link of one pod, with the same name, MAC, addresses and routes.
 func (s *Server) remake(ctx context.Context, r *record) {
 	bounded, cancel := context.WithTimeout(ctx, remakeWait)
 	release, busy := s.hold(bounded, r.owner())
@@ -104,7 +104,7 @@ func (s *Server) remake(ctx context.Context, r *record) {
 		slog.String("container", r.ContainerID), slog.String("device", r.Device))
 }
 
-// reconnect makes the link of a pod, and opens it when the data plane guards it.
+// reconnect creates the link of a pod, and opens it once its source guard is in force.
 func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	before := r.Device
 	defer s.opens(r)()
@@ -134,8 +134,8 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	return nil
 }
 
-// opens notes that the link of a pod is opened when its Endpoint is Ready; the function says
-// that it is, or that nothing more is tried.
+// opens records that the link of a pod must be opened once its Endpoint is Ready; the returned
+// function removes that record, after success or the last attempt.
 func (s *Server) opens(r *record) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,14 +147,14 @@ func (s *Server) opens(r *record) func() {
 	}
 }
 
-// Opening reports whether the link of an Endpoint is to be opened when that is Ready.
+// Opening reports whether the link of an Endpoint must be opened once the Endpoint is Ready.
 func (s *Server) Opening(endpoint string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.opening[endpoint]
 }
 
-// setMissing notes why the link of a pod is gone; empty: it is there.
+// setMissing records why the link of a pod does not exist; empty: it exists.
 func (s *Server) setMissing(r *record, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,8 @@ func (s *Server) setMissing(r *record, why string) {
 	s.missing[r.Object] = why
 }
 
-// Missing says why the device of an Endpoint is gone; empty: it is there, or is not of a pod.
+// Missing returns why the device of an Endpoint does not exist; empty: it exists, or is not a
+// pod's device.
 func (s *Server) Missing(endpoint string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

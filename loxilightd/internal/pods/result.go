@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// result is the result of a plugin as of version 1.1.0 of the specification. Those of
-// 0.3.1 and 0.4.0 have the version of each address besides.
+// result is the result of a plugin as of version 1.1.0 of the specification. Results of 0.3.1 and
+// 0.4.0 also contain the version of each address.
 type result struct {
 	CNIVersion string          `json:"cniVersion,omitempty"`
 	Interfaces []resultLink    `json:"interfaces,omitempty"`
@@ -40,21 +40,21 @@ type resultIP struct {
 type route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       *netip.Addr  `json:"gw,omitempty"`
-	MTU      int          `json:"mtu,omitempty"` // this and what follows: since 1.1.0
+	MTU      int          `json:"mtu,omitempty"` // this field and the following ones: since 1.1.0
 	AdvMSS   int          `json:"advmss,omitempty"`
 	Priority int          `json:"priority,omitempty"`
 	Table    *int         `json:"table,omitempty"`
 	Scope    *int         `json:"scope,omitempty"`
 
-	spare bool // of a pod that has none to Dst yet
+	spare bool // only if the pod has no route to Dst yet
 }
 
-// before says whether a version came before another; both are of [api.CNIVersions].
+// before reports whether a version is older than another; both are in [api.CNIVersions].
 func before(version, other string) bool {
 	return slices.Index(api.CNIVersions, version) < slices.Index(api.CNIVersions, other)
 }
 
-// encode returns r as the version has it.
+// encode returns r in the format of a version.
 func (r *result) encode(version string) json.RawMessage {
 	out := *r
 	out.CNIVersion = version
@@ -83,12 +83,12 @@ func (r *result) encode(version string) json.RawMessage {
 	}
 	text, err := json.Marshal(&out)
 	if err != nil {
-		panic(err) // what it holds was read as JSON, or is strings and numbers
+		panic(err) // it was decoded from JSON, or contains strings and numbers only
 	}
 	return text
 }
 
-// result is what an interface adds to what plugins before it in the chain made.
+// result returns the previous plugins' result with the interface added.
 func (r *record) result(c *conf) *result {
 	out := &result{}
 	if c.prev != nil {
