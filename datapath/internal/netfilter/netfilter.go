@@ -126,7 +126,7 @@ type watcher struct {
 	ended   atomic.Bool
 	sockets []int // that tell of changes
 	told    []finding
-	stale   bool // told must be read again
+	stale   bool // the field told must be read again
 	known   bool // state was given to changed
 	failing bool
 	state   State

@@ -34,7 +34,7 @@ type bridgeUpdate struct {
 
 	dry     bool // change nothing
 	differs bool // with dry: something would have been changed
-	leaving bool // remove what is ours
+	leaving bool // remove our settings
 
 	bridge netlink.Link
 	vlans  map[int32][]*nl.BridgeVlanInfo

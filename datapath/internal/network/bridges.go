@@ -107,7 +107,7 @@ func (r *bridgeRecord) clone() *bridgeRecord {
 	return &c
 }
 
-// port returns the record of what is ours of a port, to be changed.
+// port returns the record of our settings of a port, to be changed.
 func (r *bridgeRecord) port(device string) *portRecord {
 	p := r.Ports[device]
 	if p == nil {

@@ -125,7 +125,7 @@ type linkUpdate struct {
 
 	dry     bool // change nothing
 	differs bool // with dry: something would have been changed
-	leaving bool // remove what is ours
+	leaving bool // remove our settings
 }
 
 // change does f, unless nothing is to be changed.

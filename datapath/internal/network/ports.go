@@ -263,7 +263,7 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 	return nil
 }
 
-// release removes what is ours of a port: the whole port, or our settings of it.
+// release removes our settings of a port, or the port itself if we attached it.
 func (u *bridgeUpdate) release(device string) error {
 	record := u.record.Ports[device]
 	err := u.change("let port "+device+" go", func() error {
