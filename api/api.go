@@ -64,11 +64,11 @@ const (
 type Change struct {
 	// DryRun does everything but the commit, with the same errors and changes.
 	DryRun bool `json:"dryRun,omitempty"`
-	// Wait holds the answer back until the data plane does as told, at most this
-	// long; then the error is timeout. Zero: answer when the change is durable.
+	// Wait delays the answer until the change is in force in the data plane, at most this long;
+	// then the error is timeout. Zero: answer when the change is durable.
 	Wait Duration `json:"wait,omitempty"`
-	// Confirm takes the change back after so long (1s to 1h), by itself and whatever
-	// becomes of the daemon, unless the method confirm says that it stays.
+	// Confirm rolls the change back after this time (1s to 1h), even if the daemon restarts,
+	// unless it is confirmed by the method confirm.
 	Confirm Duration `json:"confirm,omitempty"`
 	// Force makes the change although FirewallRule or NAT objects name the device of an
 	// Interface that it deletes or moves: packets of that device pass them by from then on.
@@ -119,7 +119,7 @@ const (
 	ActionUpdated   = "updated"
 	ActionUnchanged = "unchanged"
 	ActionDeleted   = "deleted"
-	ActionAbsent    = "absent" // asked to delete what is not there
+	ActionAbsent    = "absent" // asked to delete an object that does not exist
 )
 
 // ObjectChange says what became of one object.
@@ -137,10 +137,10 @@ type ChangeResult struct {
 	Changes []ObjectChange `json:"changes"`
 	// Summary counts all changes by action, those not listed included.
 	Summary map[string]int `json:"summary,omitempty"`
-	// Truncated is set where Changes did not fit the reply. The rest is told by
-	// the method changes, or for a dry run by asking again with ChangesFrom.
+	// Truncated is set if Changes did not fit the reply. The rest is returned by the method
+	// changes, or for a dry run by a repeated request with ChangesFrom.
 	Truncated bool `json:"truncated,omitempty"`
-	// Confirm tells until when the change is to be confirmed; nil: it stays.
+	// Confirm is the deadline by which the change must be confirmed; nil: the change is final.
 	Confirm *PendingConfirm `json:"confirm,omitempty"`
 	// Left names the objects that a rollback left as they are though they were
 	// different then: what stands in files, and what goes with pods, at most 100 of them.
@@ -184,7 +184,7 @@ type ChangesParams struct {
 // ChangesResult answers changes. With Expired set the daemon no longer knows what
 // happened since then: list again.
 type ChangesResult struct {
-	Revision uint64          `json:"revision"` // of the last change told here: the next Since
+	Revision uint64          `json:"revision"` // of the last change in this result: the next Since
 	Changes  []RevisedChange `json:"changes"`
 	More     bool            `json:"more,omitempty"` // ask again with Since = Revision
 	Expired  bool            `json:"expired,omitempty"`
@@ -196,8 +196,8 @@ type RevisedChange struct {
 	ObjectChange
 }
 
-// CountersParams are the parameters of counters. Without Kind and Name the
-// counters are those of the node.
+// CountersParams are the parameters of counters. Without Kind and Name the result contains the
+// node's counters.
 type CountersParams struct {
 	Kind     string `json:"kind,omitempty"`
 	Name     string `json:"name,omitempty"`
@@ -211,10 +211,10 @@ type CountersResult struct {
 	Bytes       uint64            `json:"bytes"`                 // of whole frames
 	Connections uint64            `json:"connections,omitempty"` // opened so far
 	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node, an Interface and an Endpoint
-	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by what was done with them
+	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by verdict
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
-	// Sent, Received and Dropped are of a Tunnel or Peer only: into the tunnel, out of it,
-	// and packets that got no further, whose reasons are among those of the node.
+	// Sent, Received and Dropped are of a Tunnel or Peer only: into the tunnel, out of it, and
+	// packets that were dropped, whose reasons are counted for the node.
 	Sent     *Traffic `json:"sent,omitempty"`
 	Received *Traffic `json:"received,omitempty"`
 	Dropped  uint64   `json:"dropped,omitempty"`
@@ -242,7 +242,7 @@ type VersionResult struct {
 type StatusResult struct {
 	Instance string `json:"instance"`
 	StateDir string `json:"stateDir,omitempty"` // of the daemon
-	// Switch is the network namespace of the switch; host: it has none of its own.
+	// Switch is the network namespace of the switch; host: it is the host's.
 	Switch   string           `json:"switch,omitempty"`
 	PID      int              `json:"pid"`
 	Uptime   Duration         `json:"uptime"`
@@ -253,8 +253,8 @@ type StatusResult struct {
 	Objects  map[string]int   `json:"objects"`            // count by kind
 	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
 	Confirm  *PendingConfirm  `json:"confirm,omitempty"`  // the change that waits to be confirmed; nil: none does
-	// Repairs counts how often, since the daemon started, something of ours was
-	// mended in the data plane that a stranger had changed.
+	// Repairs counts how often, since the daemon started, an external change to our state in the
+	// data plane was repaired.
 	Repairs uint64 `json:"repairs"`
 }
 
@@ -293,7 +293,7 @@ type Health struct {
 	Messages []string `json:"messages,omitempty"`
 }
 
-// NotReady names an object that the data plane does not do as told yet.
+// NotReady names an object that is not in force in the data plane yet.
 type NotReady struct {
 	Object  string `json:"object"` // Kind/name
 	State   string `json:"state"`

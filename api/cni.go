@@ -46,7 +46,7 @@ const (
 	CNIConfigInvalid      = 7
 	CNITryAgain           = 11
 	CNINotAvailable       = 50 // STATUS: no ADD can be served
-	CNINotConnected       = 51 // STATUS: neither, and containers that are there may not reach all
+	CNINotConnected       = 51 // STATUS: same, and existing containers may lack connectivity
 	CNIFailed             = 999
 )
 

@@ -14,9 +14,8 @@ type ConnectionFilter struct {
 	Endpoint    string `json:"endpoint,omitempty"`    // name
 }
 
-// ConnectionsListParams are the parameters of connections.list. The order of
-// connections is that of the table; one that comes or goes meanwhile may be
-// missed or not, no other is.
+// ConnectionsListParams are the parameters of connections.list. The order of connections is the
+// table's; a connection that is opened or closed meanwhile may be missed, no other is.
 type ConnectionsListParams struct {
 	Filter   ConnectionFilter `json:"filter,omitzero"`
 	Limit    int              `json:"limit,omitempty"`
@@ -58,7 +57,7 @@ type Connection struct {
 	// State: syn-sent, syn-received, established, fin-wait, time-wait, closed
 	// (TCP, SCTP); unreplied, replied (others).
 	State    string   `json:"state"`
-	Path     string   `json:"path"`           // tracked: both directions by the short cut; slow: through the kernel's stack
+	Path     string   `json:"path"`           // tracked: fast path both ways; slow: kernel's stack
 	Forth    Way      `json:"forth,omitzero"` // of the original direction
 	Back     Way      `json:"back,omitzero"`  // of the answers
 	Age      Duration `json:"age"`
@@ -67,11 +66,12 @@ type Connection struct {
 	Sent     Traffic  `json:"sent"`    // original direction
 	Received Traffic  `json:"received"`
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
-	// TranslatedBy names the NAT objects that translate it, that of the destination first.
+	// TranslatedBy names the NAT objects that translate it, the destination's NAT first.
 	TranslatedBy []string `json:"translatedBy,omitempty"`
 	Service      string   `json:"service,omitempty"`
 	Backend      string   `json:"backend,omitempty"` // address:port
-	// From is the Endpoint that began it, To the one that answers; nil: none has the address.
+	// From is the Endpoint that opened it, To the Endpoint that answers; nil: no Endpoint has the
+	// address.
 	From *ConnectionSide `json:"from,omitempty"`
 	To   *ConnectionSide `json:"to,omitempty"`
 }

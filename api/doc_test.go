@@ -61,7 +61,7 @@ func strict(text string, v any) error {
 	return nil
 }
 
-// TestDocumentedExamples decodes each example of the page as what it says it is.
+// TestDocumentedExamples decodes each example of the page as the type that it names.
 func TestDocumentedExamples(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?s)```json (\\w+)\n(.*?)```").FindAllStringSubmatch(page(t), -1) {
@@ -96,7 +96,7 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// fields returns the names on the wire of v's fields, those of its parts included.
+// fields returns the names on the wire of v's fields, including nested ones.
 func fields(v reflect.Type, into map[string]string) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

@@ -15,10 +15,10 @@ type DoctorReport struct {
 	Config   string    `json:"config"`  // the file
 	Version  string    `json:"version"` // of the loxilightd that looked
 	Daemon   string    `json:"daemon"`  // how it is, in a few words
-	Checked  []string  `json:"checked"` // what was looked at, in a few words each
+	Checked  []string  `json:"checked"` // performed checks, in a few words each
 	Unseen   []Unseen  `json:"unseen,omitempty"`
 	Findings []Finding `json:"findings"` // the worst first
-	// Objects are what is wanted, by the daemon or by its store; only where asked for.
+	// Objects are the desired objects, from the daemon or from its store; only if requested.
 	Objects []Object `json:"objects,omitempty"`
 }
 
@@ -32,7 +32,7 @@ type Unseen struct {
 type Finding struct {
 	ID       string `json:"id"` // of the kind of finding, such as files.mode; does not change between versions
 	Severity string `json:"severity"`
-	Object   string `json:"object"` // what it is about: a path, a device, Kind/name, a sysctl
+	Object   string `json:"object"` // the subject: a path, a device, Kind/name, a sysctl
 	What     string `json:"what"`
 	Why      string `json:"why"`
 	Do       string `json:"do"`
@@ -42,5 +42,5 @@ type Finding struct {
 	FixError string `json:"fixError,omitempty"`
 }
 
-// Left reports whether the finding is there still.
+// Left reports whether the finding still exists.
 func (f *Finding) Left() bool { return f.Fixed == "" }

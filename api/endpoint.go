@@ -2,8 +2,8 @@
 
 package api
 
-// EndpointSpec is a pod, a container or a VM behind a device in the switch's network
-// namespace. Nothing comes in by the device but what has its MAC and its addresses as source.
+// EndpointSpec is a pod, a container or a VM behind a device in the switch's network namespace.
+// The device admits only packets with the Endpoint's MAC and addresses as source.
 type EndpointSpec struct {
 	Device    string   `json:"device"`        // the switch's end of its link
 	Addresses []string `json:"addresses"`     // without a length; the link-local one of the MAC is among them by itself
@@ -13,7 +13,7 @@ type EndpointSpec struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Namespace   string            `json:"namespace,omitempty"` // of the pod, as its orchestrator has it
 	Pod         string            `json:"pod,omitempty"`       // its name in there
-	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge that it is in; default: the one that there is
+	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge; default: the only one
 	Netns       string            `json:"netns,omitempty"`     // path of the pod's network namespace
 	ContainerID string            `json:"containerID,omitempty"`
 }
@@ -25,8 +25,8 @@ type EndpointStatus struct {
 	Index int      `json:"index,omitempty"` // of the device
 	MTU   int      `json:"mtu,omitempty"`   // bytes
 	Hooks []string `json:"hooks,omitempty"` // such as tcx-ingress
-	// How fast what goes to the pod, and what comes from it, may be, in bits a second, as CNI
-	// was told; 0: nothing bounds it.
+	// Rate limits for traffic to the pod and from the pod, in bits per second, as passed to CNI;
+	// 0: no limit.
 	IngressRate uint64 `json:"ingressRate,omitempty"`
 	EgressRate  uint64 `json:"egressRate,omitempty"`
 }

@@ -18,11 +18,11 @@ const (
 // Reason says what a caller can do about an error.
 type Reason string
 
-// The reasons. A client treats one that it does not know as ReasonInternal.
+// The reasons. A client treats an unknown reason as ReasonInternal.
 const (
 	ReasonInvalid     Reason = "invalid"     // (1) the request is wrong; do not repeat it
 	ReasonNotFound    Reason = "not_found"   // (2) no such object
-	ReasonConflict    Reason = "conflict"    // (3) somebody else holds it, or the revision moved on
+	ReasonConflict    Reason = "conflict"    // (3) held by another object, or the revision changed
 	ReasonCapacity    Reason = "capacity"    // (4) a table is full
 	ReasonDenied      Reason = "denied"      // (5) the user may not do this
 	ReasonUnsupported Reason = "unsupported" // (6) this data plane cannot do it
@@ -69,8 +69,8 @@ type ErrorData struct {
 	Field  string `json:"field,omitempty"`  // such as spec.backends[3].address
 	// NotReady lists the objects that kept a request waiting until its timeout.
 	NotReady []NotReady `json:"notReady,omitempty"`
-	// Others are further objects of the request that are refused for what they say themselves,
-	// at most nine of them.
+	// Others are further objects of the request that are invalid by themselves, at most nine of
+	// them.
 	Others []ObjectError `json:"others,omitempty"`
 	// CNICode is the code that the plugin is to tell the runtime, of errors of cni.
 	CNICode int `json:"cniCode,omitempty"`

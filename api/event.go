@@ -32,12 +32,12 @@ func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
 // event, so that a subscriber sees whether it lost the last ones. It has no number
 // itself, and a client that does not subscribe to its topic does not see it.
 type HelloEvent struct {
-	// Last numbers the latest event of each topic so far; a topic without events
-	// is missing. What is read from the daemon after the hello is newer than they are.
+	// Last numbers the latest event of each topic so far; a topic without events is missing. State
+	// that is read after the hello is at least as new as these events.
 	Last map[string]uint64 `json:"last"`
 }
 
-// ChangeEvent tells of a committed change of one object.
+// ChangeEvent reports a committed change of one object.
 type ChangeEvent struct {
 	Event
 	Revision uint64 `json:"revision"`
@@ -46,8 +46,8 @@ type ChangeEvent struct {
 	Action   string `json:"action"` // created, updated, deleted
 }
 
-// StatusEvent tells that an object's state turned, or a backend's health. Without
-// kind and name it is about a change that is to be confirmed.
+// StatusEvent reports a new state of an object, or a new health of a backend. Without kind and
+// name it is about a change that must be confirmed.
 type StatusEvent struct {
 	Event
 	Kind    string `json:"kind"`
@@ -59,8 +59,7 @@ type StatusEvent struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// DropEvent tells of one dropped packet. Which ones are told is left to chance:
-// the counters count all.
+// DropEvent reports one dropped packet. Events are a random sample: the counters count all drops.
 type DropEvent struct {
 	Event
 	Reason string `json:"reason"`
@@ -73,7 +72,7 @@ type DropEvent struct {
 	Length   int    `json:"length"` // bytes of the frame
 }
 
-// FirewallEvent tells what a FirewallRule decided that is to log it.
+// FirewallEvent reports a decision of a FirewallRule that logs.
 type FirewallEvent struct {
 	Event
 	Rule   string `json:"rule"`
@@ -90,7 +89,7 @@ type Packet struct {
 	Tuple
 }
 
-// ConnectionEvent tells of a connection that began or ended.
+// ConnectionEvent reports a connection that was opened or closed.
 type ConnectionEvent struct {
 	Event
 	Action string `json:"action"` // opened, closed

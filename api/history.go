@@ -9,20 +9,19 @@ const (
 	MethodConfirm  = "confirm"
 )
 
-// PendingConfirm tells of a change that is in force until a deadline, and is taken
-// back then unless somebody confirms it.
+// PendingConfirm describes a change that is rolled back at a deadline unless it is confirmed.
 type PendingConfirm struct {
 	Revision uint64   `json:"revision"`
 	Until    string   `json:"until"` // by the daemon's clock, as in RFC 3339
-	Left     Duration `json:"left"`  // how much longer; 0: it is being taken back
+	Left     Duration `json:"left"`  // remaining time; 0: it is being rolled back
 	Author
 }
 
 // Author is who made a change.
 type Author struct {
 	UID    int    `json:"uid"`
-	User   string `json:"user,omitempty"`   // name of UID; empty: it has none
-	Method string `json:"method,omitempty"` // apply, replace, delete, reload, rollback; expire: the daemon took back what was not confirmed
+	User   string `json:"user,omitempty"`   // name of UID; empty: the UID has no name
+	Method string `json:"method,omitempty"` // apply, replace, delete, reload, rollback; expire: not confirmed in time
 }
 
 // RollbackParams are the parameters of rollback, with either Revision or Undo.
@@ -60,12 +59,12 @@ type HistoryParams struct {
 type HistoryResult struct {
 	Revision uint64         `json:"revision"`           // the daemon's
 	Oldest   uint64         `json:"oldest"`             // the first that rollback can go back to
-	Items    []HistoryEntry `json:"items"`              // latest first; with Revision asked for: that one
-	Objects  []HistoryDiff  `json:"objects,omitempty"`  // what it changed, in the order of kinds and names
+	Items    []HistoryEntry `json:"items"`              // latest first; only Revision, if given
+	Objects  []HistoryDiff  `json:"objects,omitempty"`  // changed objects, by kind and name
 	Continue string         `json:"continue,omitempty"` // empty: that was all
 }
 
-// HistoryEntry tells of one revision.
+// HistoryEntry describes one revision.
 type HistoryEntry struct {
 	Revision uint64 `json:"revision"`
 	Previous uint64 `json:"previous"` // the revision before it
@@ -80,8 +79,8 @@ type HistoryEntry struct {
 // HistoryDiff is what a revision did to one object.
 type HistoryDiff struct {
 	ObjectChange
-	Before *Object `json:"before,omitempty"` // nil: there was none
-	After  *Object `json:"after,omitempty"`  // nil: there is none
+	Before *Object `json:"before,omitempty"` // nil: the object did not exist
+	After  *Object `json:"after,omitempty"`  // nil: the object was deleted
 	// Cut is set where the two are too large for a reply: get has them, with the
 	// revision and the previous one.
 	Cut bool `json:"cut,omitempty"`

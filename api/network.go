@@ -36,7 +36,7 @@ type RouteSpec struct {
 	NextHops []NextHop `json:"nexthops,omitempty"`
 	Metric   uint32    `json:"metric,omitempty"` // lower first; 0: the kernel's default
 	Source   string    `json:"source,omitempty"` // address of the node's own packets; default: the kernel chooses
-	MTU      int       `json:"mtu,omitempty"`    // bytes; default: that of the device
+	MTU      int       `json:"mtu,omitempty"`    // bytes; default: the MTU of the device
 }
 
 // NextHop is one of the ways of a Route.
@@ -57,9 +57,9 @@ const (
 // NetworkViews are the words for What, in no order.
 var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
 
-// NetworkListParams are the parameters of network.list. The order of entries is the
-// kernel's; one that comes or goes meanwhile may be missed or told twice, as may one
-// beside it.
+// NetworkListParams are the parameters of network.list. The order of entries is the kernel's; an
+// entry that is added or removed meanwhile, or its neighbour in the list, may be missed or
+// returned twice.
 type NetworkListParams struct {
 	What     string `json:"what"`            // bridges, fdb, neighbors, routes
 	Netns    string `json:"netns,omitempty"` // host, switch; empty: both
@@ -73,8 +73,8 @@ type NetworkListResult struct {
 	Continue string         `json:"continue,omitempty"`
 }
 
-// NetworkEntry is what the kernel's own forwarding holds, whoever put it there. Which
-// fields there are depends on what was asked for.
+// NetworkEntry is an entry of the kernel's own forwarding, whichever program added it. The set
+// fields depend on What.
 type NetworkEntry struct {
 	Netns  string `json:"netns"`            // host, switch
 	Device string `json:"device,omitempty"` // the bridge; the port of a station; the link of a neighbour

@@ -28,8 +28,8 @@ const (
 	OwnerFile = "file" // /etc/loxilight/conf.d; only the daemon sets it
 )
 
-// Object is everything that the daemon is told, one piece at a time. The same
-// document is valid JSON on the channel and valid YAML in a file.
+// Object is one piece of the daemon's configuration. The same document is valid JSON on the
+// channel and valid YAML in a file.
 type Object struct {
 	Kind     string            `json:"kind" yaml:"kind"`
 	Name     string            `json:"name" yaml:"name"` // [a-z0-9]([-a-z0-9./:]*[a-z0-9])?, at most 253 characters
@@ -38,9 +38,10 @@ type Object struct {
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
 	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, EndpointStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
-	// Append makes this a further part of an object that is larger than a request: the lists
-	// of its spec go behind those of the object before, which has the same kind and name and
-	// came last in an earlier request of the transaction. It is the first of its request.
+	// Append makes this a further part of an object that is larger than a request: the lists of
+	// its spec are appended to the lists of the preceding object, which has the same kind and name
+	// and was the last object of an earlier request of the transaction. It must be the first of
+	// its request.
 	Append bool `json:"append,omitempty" yaml:"-"`
 	// Continue is set where the lists within spec and status did not fit one reply:
 	// each is cut, and get with this Continue has what follows in each. Ignored in requests.
@@ -58,7 +59,7 @@ func (r ObjectRef) String() string { return r.Kind + "/" + r.Name }
 
 // States of an object.
 const (
-	StatePending = "Pending" // the data plane has not taken it up yet, or what it needs is not there
+	StatePending = "Pending" // not applied yet, or something that it needs does not exist
 	StateReady   = "Ready"
 	StateError   = "Error"
 )
@@ -72,7 +73,7 @@ type Status struct {
 // InterfaceSpec is a Linux device that the data plane attaches to.
 type InterfaceSpec struct {
 	Device  string `json:"device,omitempty"`
-	Address string `json:"address,omitempty"` // instead of Device: the one that has this address
+	Address string `json:"address,omitempty"` // instead of Device: the device with this address
 	Netns   string `json:"netns,omitempty"`   // host (default), switch
 	Role    string `json:"role,omitempty"`    // uplink (default), port, host, tunnel
 	XDP     string `json:"xdp,omitempty"`     // off (default), generic, native
@@ -81,7 +82,7 @@ type InterfaceSpec struct {
 // InterfaceStatus is what became of an Interface.
 type InterfaceStatus struct {
 	Status
-	Device    string   `json:"device,omitempty"` // that it is, of one that is chosen by its address
+	Device    string   `json:"device,omitempty"` // the device, if it is selected by its address
 	Index     int      `json:"index,omitempty"`  // the kernel's
 	MAC       string   `json:"mac,omitempty"`
 	MTU       int      `json:"mtu,omitempty"` // bytes
@@ -107,7 +108,7 @@ type ServiceSpec struct {
 	// NoBackend is what new connections meet while there is no backend for them: reject
 	// (default), drop.
 	NoBackend string `json:"noBackend,omitempty"`
-	// Divert has connections of some clients balanced as those of other Services.
+	// Divert balances connections of some clients as connections of other Services.
 	Divert []Divert `json:"divert,omitempty"`
 	// Announce has the node answer its neighbours, by its uplinks, for the frontends' addresses.
 	Announce bool `json:"announce,omitempty"`
@@ -116,7 +117,7 @@ type ServiceSpec struct {
 	OtherPorts string `json:"otherPorts,omitempty"`
 }
 
-// Divert has connections of clients balanced as those of another Service.
+// Divert balances connections of clients as connections of another Service.
 type Divert struct {
 	Sources []string `json:"sources"` // prefixes of the clients; the longest that matches decides
 	Service string   `json:"service"` // name of the other one

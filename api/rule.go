@@ -2,8 +2,8 @@
 
 package api
 
-// Match chooses packets by what they are as they come in, before any translation.
-// What is empty matches everything; of a list one must match, and all fields must.
+// Match selects packets by their fields on arrival, before any translation. An empty field matches
+// everything; of a list one member must match, and all fields must match.
 type Match struct {
 	Source      Words  `json:"source,omitempty"`      // addresses, prefixes, group:NAME
 	Destination Words  `json:"destination,omitempty"` // the same
@@ -25,7 +25,7 @@ type FirewallRuleSpec struct {
 	Hooks    Words  `json:"hooks,omitempty"`
 	Match    *Match `json:"match,omitempty"`    // nil: every packet
 	Action   string `json:"action"`             // allow, deny, reject
-	Stateful *bool  `json:"stateful,omitempty"` // default true: answers are allowed with what they answer
+	Stateful *bool  `json:"stateful,omitempty"` // default true: answers are allowed too
 	Log      bool   `json:"log,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type NATSpec struct {
 	Log       bool   `json:"log,omitempty"`
 }
 
-// NATTarget is what is translated to.
+// NATTarget is the new address and port of a translation.
 type NATTarget struct {
 	Addresses Words `json:"addresses,omitempty"` // addresses, prefixes, ranges
 	Ports     Words `json:"ports,omitempty"`

@@ -4,8 +4,8 @@ package api
 
 import "time"
 
-// TunnelSpec leads to the Peers that name it. What is routed to its device, in the
-// switch's network namespace, is encapsulated and sent through the host's.
+// TunnelSpec leads to the Peers that name it. Packets routed to its device, in the switch's
+// network namespace, are encapsulated and sent through the host's.
 type TunnelSpec struct {
 	Device string `json:"device"`          // made; at most 13 characters
 	Type   string `json:"type,omitempty"`  // vxlan (default), geneve, gre; stt is not supported
@@ -15,7 +15,7 @@ type TunnelSpec struct {
 	MTU    int    `json:"mtu,omitempty"`   // of the device, bytes; 0: what fits the underlay, followed when that changes
 }
 
-// TunnelStatus is what became of a Tunnel. The counters are those of its peers together.
+// TunnelStatus is the status of a Tunnel. The counters are the sums of its Peers' counters.
 type TunnelStatus struct {
 	Status
 	MTU      int           `json:"mtu,omitempty"` // of the device, bytes
@@ -36,7 +36,7 @@ type PeerStatus struct {
 	Local    string        `json:"local,omitempty"`    // underlay addresses in use
 	Underlay string        `json:"underlay,omitempty"` // of the peer
 	Device   string        `json:"device,omitempty"`   // of the host, by which it is reached
-	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, bytes, as a router has told
+	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, bytes, from a router
 	Counters *PeerCounters `json:"counters,omitempty"`
 	// LastHeard is when a packet from the peer was last counted; nil: not since the daemon
 	// started.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is how every client talks to loxilightd: llcli, the CNI plugin,
-// the Kubernetes agent, and programs of users. Each phase of a call is bounded in
-// time, a change is sent at most once, and an error says whether the daemon is
-// not there, not for this user, not answering, or may have done what was asked.
+// Package client is the connection of every client to loxilightd: llcli, the CNI plugin, the
+// Kubernetes agent, and programs of users. Each phase of a call is bounded in time, a change is
+// sent at most once, and an error distinguishes whether the daemon is not running, denies access,
+// does not answer, or may have made the change.
 //
-// It only carries: it neither parses documents nor prints.
+// It only transports: it neither parses documents nor prints.
 package client
 
 import (
@@ -51,8 +51,8 @@ type Client struct {
 // maxIdle is how many connections are kept for the next call.
 const maxIdle = 2
 
-// Dial connects to the daemon, so that the error of one that is not there comes
-// here: [ErrNotRunning], [ErrPermission] or [ErrNotAnswering].
+// Dial connects to the daemon, so that connection errors are returned here: [ErrNotRunning],
+// [ErrPermission] or [ErrNotAnswering].
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	c, err := New(o)
 	if err != nil {
@@ -142,12 +142,11 @@ func (c *Client) callOnce(ctx context.Context, method string, params, result any
 	return decode(method, raw, result)
 }
 
-// Change calls a method that changes something. It is sent at most once; if the
-// answer does not come, the error is [ErrOutcomeUnknown] with the request id,
-// with which the same change can be asked for again without being done twice.
-// wait is how long the daemon may take on purpose. Parameters of apply, replace
-// and delete get a request id where they have none, and may be larger than a
-// request: they are sent in pieces that take effect together.
+// Change calls a method that changes something. It is sent at most once; if the answer does not
+// arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can be
+// requested again without being made twice. wait is how long the daemon may delay its answer.
+// Parameters of apply, replace and delete get a request id if they have none, and may be larger
+// than a request: they are sent in pieces that take effect together.
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {
 	ctx, cancel := c.bound(ctx, wait)
 	defer cancel()
@@ -179,7 +178,7 @@ func (c *Client) Change(ctx context.Context, method, requestID string, wait time
 	return nil
 }
 
-// NewRequestID returns an id for Change.RequestID that nobody else has.
+// NewRequestID returns a unique id for Change.RequestID.
 func NewRequestID() string { return rand.Text() }
 
 func (c *Client) bound(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
@@ -189,7 +188,7 @@ func (c *Client) bound(ctx context.Context, wait time.Duration) (context.Context
 	return context.WithTimeout(ctx, c.timeout+wait)
 }
 
-// roundTrip sends one request over a connection that nobody else uses meanwhile.
+// roundTrip sends one request over a connection that is not in use.
 func (c *Client) roundTrip(ctx context.Context, request []byte) ([]byte, error) {
 	conn := c.reuse()
 	if conn == nil {

@@ -51,7 +51,7 @@ func daemon(t *testing.T, path string, handle func(request []byte) []byte) (stop
 				return
 			}
 			if reply := handle(request); reply != nil {
-				_ = sock.Send(reply) // the test sees what is missing
+				_ = sock.Send(reply) // the test notices a missing reply
 			}
 		}
 	}()

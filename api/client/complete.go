@@ -11,9 +11,9 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// An object can be larger than a reply. Then its lists come in parts. Whoever
-// changes one that was cut, and applies it, would lose the rest: so callers never
-// see a part that they did not ask for.
+// An object can be larger than a reply. Then its lists arrive in parts. A caller that changes a
+// partial object, and applies it, would lose the rest: so callers never see a part unless they
+// request it.
 
 // caller makes one call, whose result may be a part.
 type caller func(ctx context.Context, method string, params, result any) error
@@ -107,8 +107,7 @@ func (call caller) addParts(ctx context.Context, o *api.Object, revision uint64)
 
 func isObject(text json.RawMessage) bool { return len(text) > 0 && text[0] == '{' }
 
-// joinLists puts the lists of the object b behind those of the object a, and does so
-// within the objects in them.
+// joinLists appends the lists of the object b to the lists of the object a, recursively.
 func joinLists(a, b json.RawMessage) (json.RawMessage, error) {
 	switch {
 	case len(b) == 0:

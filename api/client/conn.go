@@ -74,8 +74,8 @@ func ignore(error) error { return nil }
 
 func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: REQ has no unsent data of ours
 
-// dialUnix connects, and tells apart why not. A full backlog is waited out: the
-// kernel refuses at once then.
+// dialUnix connects, and distinguishes the causes of failure. It waits while the backlog is full:
+// the kernel then refuses connections at once.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	for {
 		var d net.Dialer
@@ -199,7 +199,7 @@ func (p *pipe) Send(m *mangos.Message) error {
 	return nil
 }
 
-// write is that of mangos' pipe with a deadline, and in one piece.
+// write is mangos' write of a pipe with a deadline, and in one piece.
 func (p *pipe) write(m *mangos.Message) error {
 	if err := p.net.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err

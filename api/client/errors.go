@@ -14,11 +14,11 @@ import (
 
 // What a call can fail with besides an [*api.Error], to be tested with [errors.Is].
 var (
-	// ErrNotRunning: nobody listens on the socket. Nothing was done.
+	// ErrNotRunning: no process listens on the socket. Nothing was done.
 	ErrNotRunning = errors.New("loxilightd is not running")
 	// ErrPermission: this user may not use the socket. Nothing was done.
 	ErrPermission = errors.New("permission denied")
-	// ErrNotAnswering: the daemon is there and hung, or hung up.
+	// ErrNotAnswering: the daemon runs, but hangs or closed the connection.
 	ErrNotAnswering = errors.New("loxilightd is not answering")
 	// ErrOutcomeUnknown: a change was sent, and no answer came, or was not waited
 	// for. It comes together with ErrNotAnswering.

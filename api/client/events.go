@@ -55,10 +55,10 @@ type message struct {
 // eventQueue is how many events wait for Next before the oldest is lost.
 const eventQueue = 4096
 
-// Subscribe connects to the daemon's events. Everything that happens after it
-// has returned comes as an event of the topics (without any: of all), or is
-// counted as lost: who reads the state now and goes on with [Subscription.Next]
-// misses nothing unseen. Its errors are those of [Dial].
+// Subscribe connects to the daemon's events. Everything that happens after it has returned arrives
+// as an event of the topics (none given: of all), or is counted as lost: a client that reads the
+// state now and continues with [Subscription.Next] misses nothing unnoticed. Its errors are the
+// errors of [Dial].
 func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription, error) {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
@@ -162,8 +162,8 @@ func (s *Subscription) read() {
 	}
 }
 
-// Next waits for the next event. The error is that of ctx, or [ErrNotAnswering]
-// when the connection has ended: then subscribe and read the state again.
+// Next waits for the next event. The error is ctx's, or [ErrNotAnswering] when the connection has
+// ended: then subscribe and read the state again.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
 		if len(s.told) > 0 {

@@ -34,7 +34,7 @@ func (c *Client) Get(ctx context.Context, kind, name string) (*api.Object, error
 	return call[api.Object](ctx, c, api.MethodGet, api.GetParams{Kind: kind, Name: name})
 }
 
-// Counters returns the counters of an object, or without kind and name those of the node.
+// Counters returns the counters of an object, or without kind and name the node's.
 func (c *Client) Counters(ctx context.Context, kind, name string) (*api.CountersResult, error) {
 	return call[api.CountersResult](ctx, c, api.MethodCounters, api.CountersParams{Kind: kind, Name: name})
 }
@@ -56,9 +56,8 @@ func (c *Client) Changes(ctx context.Context, since uint64) (*api.ChangesResult,
 	}
 }
 
-// List goes through the objects that params choose, page by page; an error ends
-// it. params.Limit is the size of a page. One that is deleted meanwhile is left
-// out.
+// List iterates over the objects that params select, page by page; an error ends it. params.Limit
+// is the size of a page. An object that is deleted meanwhile is left out.
 func (c *Client) List(ctx context.Context, params api.ListParams) iter.Seq2[api.Object, error] {
 	return pages(func(from string) ([]api.Object, string, error) {
 		params.Continue = from
@@ -144,7 +143,7 @@ func (c *Client) Delete(ctx context.Context, p api.DeleteParams) (*api.ChangeRes
 	return change[api.ChangeResult](ctx, c, api.MethodDelete, p.Change, p)
 }
 
-// Rollback goes back to an earlier revision, or takes back what waits to be confirmed.
+// Rollback returns to an earlier revision, or rolls back the change that waits to be confirmed.
 func (c *Client) Rollback(ctx context.Context, p api.RollbackParams) (*api.ChangeResult, error) {
 	return change[api.ChangeResult](ctx, c, api.MethodRollback, p.Change, p)
 }

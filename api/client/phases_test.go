@@ -31,7 +31,7 @@ func listener(t *testing.T, path string, serve func(net.Conn)) {
 				return
 			}
 			go func() {
-				defer func() { _ = c.Close() }() // the test sees what is missing
+				defer func() { _ = c.Close() }() // the test notices a missing reply
 				serve(c)
 			}()
 		}
@@ -110,7 +110,7 @@ func TestFullBacklog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // nobody is served
+	defer func() { _ = l.Close() }() // no connection is served
 	for {                            // until the kernel takes no more
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		var d net.Dialer
@@ -207,7 +207,7 @@ func TestCanceled(t *testing.T) {
 			path := socketIn(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			listener(t, path, func(c net.Conn) {
-				_ = answer(c) // the test sees what is missing
+				_ = answer(c) // the test notices a missing reply
 				cancel()
 				_, _ = io.Copy(io.Discard, c) // until the client hangs up
 			})

@@ -22,8 +22,8 @@ type plan struct {
 	requestID string
 }
 
-// newPlan encodes a change. Where the parameters are those of apply, replace,
-// delete or rollback, they get a request id if they have none, and are split if need be.
+// newPlan encodes a change. The parameters of apply, replace, delete and rollback get a request id
+// if they have none, and are split if necessary.
 func newPlan(method, requestID string, params any) (*plan, error) {
 	switch p := params.(type) {
 	case *api.ApplyParams:
@@ -56,8 +56,8 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 	return &plan{commit: request, requestID: requestID}, err
 }
 
-// planOf makes a plan of objects, of which split makes smaller ones where one is larger
-// than a request; nil: none is. params are those of a request.
+// planOf makes a plan for objects. split divides objects that are larger than a request; nil: no
+// object is. params returns the parameters of one request.
 func planOf[T any](method string, objects []T, c api.Change, split func([]T) ([][]T, error), params func([]T, api.Change) any) (*plan, error) {
 	if c.RequestID == "" && !c.DryRun {
 		c.RequestID = NewRequestID()

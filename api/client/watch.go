@@ -25,17 +25,16 @@ type WatchOptions struct {
 type Watched struct {
 	Ref    api.ObjectRef
 	Object *api.Object // as it is now; nil: it is gone
-	// Synced is set in a step without object: everything that the daemon had
-	// has been told. It comes again after each interruption.
+	// Synced is set in a step without object: all existing objects have been reported. It is
+	// repeated after each interruption.
 	Synced bool
 }
 
-// Watch tells of all objects that o chooses, then of each one that changes, its
-// status included, until ctx ends. What happens to one object in quick succession
-// may be told once, but its last state always is. It asks the daemon again what
-// is there whenever events were lost or the daemon was away, and tells what
-// differs. An error is a step too: by going on, the caller has it tried again
-// after a pause.
+// Watch yields all objects that o selects, then each object that changes, including its status,
+// until ctx ends. Changes of one object in quick succession may be merged, but its last state is
+// always reported. After lost events or an interruption, Watch reads the current state again and
+// yields the differences. An error is a step too: if the caller continues, Watch tries again after
+// a pause.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) iter.Seq2[Watched, error] {
 	if len(o.Kinds) == 0 {
 		o.Kinds = api.Kinds
@@ -73,7 +72,7 @@ type watch struct {
 	client  *Client
 	options WatchOptions
 	yield   func(Watched, error) bool
-	known   map[api.ObjectRef]uint64 // what was told, as a hash
+	known   map[api.ObjectRef]uint64 // reported state, as a hash
 	seed    maphash.Seed
 	synced  bool
 }
@@ -133,7 +132,7 @@ func (w *watch) chosen(ref api.ObjectRef) bool {
 	return slices.Contains(w.options.Kinds, ref.Kind) && (w.options.Name == "" || w.options.Name == ref.Name)
 }
 
-// list tells what differs from what was told.
+// list reports the differences from what was reported before.
 func (w *watch) list(ctx context.Context) error {
 	there := map[api.ObjectRef]bool{}
 	for _, kind := range w.options.Kinds {
@@ -162,7 +161,7 @@ func (w *watch) list(ctx context.Context) error {
 	return w.step(Watched{Synced: true})
 }
 
-// get tells how some objects are now.
+// get reports the current state of some objects.
 func (w *watch) get(ctx context.Context, refs []api.ObjectRef) error {
 	for _, ref := range refs {
 		object, err := w.client.Get(ctx, ref.Kind, ref.Name)
@@ -182,7 +181,7 @@ func (w *watch) get(ctx context.Context, refs []api.ObjectRef) error {
 	return nil
 }
 
-// tell passes an object on, or that it is gone, unless that was told before.
+// tell reports an object, or its deletion, unless that was reported before.
 func (w *watch) tell(ref api.ObjectRef, object *api.Object) error {
 	before, known := w.known[ref]
 	if object == nil {
