@@ -126,8 +126,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// width returns the columns of the terminal that the standard output is; 0: it
-// is none.
+// width returns the columns of the terminal that the standard output is; 0: it is no terminal.
 func width() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

@@ -143,7 +143,7 @@ func TestDenied(t *testing.T) {
 	start(t, nil, "apply", "-f", "-", "--socket", path).check(t, cli.ExitFailed, "llcli: user 1000 may read and not change\n")
 }
 
-// TestHungDaemon: nobody accepts the connection, as with a daemon that is stopped.
+// TestHungDaemon: the connection is not accepted, as with a stopped daemon.
 func TestHungDaemon(t *testing.T) {
 	path := socketPath(t)
 	listener, err := net.Listen("unix", path)
@@ -181,7 +181,7 @@ func TestDaemonDies(t *testing.T) {
 	l.check(t, cli.ExitUnreachable, "outcome unknown", "--request-id "+id)
 }
 
-// TestInterrupt: whoever interrupts a change is told that it may have been made.
+// TestInterrupt: after an interrupted change, llcli reports that the change may have been made.
 func TestInterrupt(t *testing.T) {
 	arrived := make(chan bool, 1)
 	path := listen(t, func(mangos.Socket, map[string]any) any {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle gathers what somebody needs who is to find out, from far away,
-// what is wrong with an instance of loxilightd, into one archive without secrets.
-// It asks the daemon where that answers, and everything else without it; what
-// cannot be had is said in the archive's manifest. It changes nothing.
+// Package bundle collects the data for a remote diagnosis of an instance of loxilightd into one
+// archive without secrets. It asks the daemon if the daemon answers, and collects everything else
+// without it; the archive's manifest lists missing parts. It changes nothing.
 package bundle
 
 import (
@@ -46,7 +45,7 @@ type Options struct {
 	StateDir   string
 	PinDir     string
 	ObjectDir  string
-	Loxilightd string // the program; empty: there is none
+	Loxilightd string // path of the program; empty: not found
 
 	// Call asks the daemon; nil: it does not answer, and CallErr says why.
 	Call    func(ctx context.Context, method string, params, result any) error
@@ -58,7 +57,7 @@ type Options struct {
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
 }
 
-// Manifest says what is in an archive.
+// Manifest describes the contents of an archive.
 type Manifest struct {
 	Created    time.Time `json:"created"`
 	Instance   string    `json:"instance"`
@@ -66,7 +65,7 @@ type Manifest struct {
 	Anonymized bool      `json:"anonymized"`
 	Files      []File    `json:"files"`
 	Missing    []Missing `json:"missing"`
-	Redaction  []string  `json:"redaction"` // what was taken out, in words
+	Redaction  []string  `json:"redaction"` // what was redacted, in words
 }
 
 // File is one file of an archive.
@@ -99,8 +98,8 @@ type writer struct {
 	total    int
 }
 
-// Write writes an archive to w, a gzipped tar, and returns its manifest. What it
-// could not have is no error.
+// Write writes an archive to w, a gzipped tar, and returns its manifest. Missing parts are no
+// error.
 func Write(ctx context.Context, w io.Writer, o Options) (*Manifest, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -111,7 +110,7 @@ func Write(ctx context.Context, w io.Writer, o Options) (*Manifest, error) {
 		Files: []File{}, Missing: []Missing{},
 	}}
 	if o.Anonymize {
-		host, _ := os.Hostname() // without a name there is none to hide
+		host, _ := os.Hostname() // no name: nothing to hide
 		b.names = newAnonymizer(host)
 	}
 	for _, p := range b.parts() {

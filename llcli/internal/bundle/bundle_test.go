@@ -164,8 +164,8 @@ func TestNoSecretLeaves(t *testing.T) {
 	}
 }
 
-// TestBounds: a daemon that is down, a program that hangs, one that prints without
-// end, and what is not there are told, and stop nothing.
+// TestBounds: a stopped daemon, a program that hangs, a program that prints without end, and
+// missing files are reported, and stop nothing.
 func TestBounds(t *testing.T) {
 	m := newMachine(t)
 	m.o.PartTimeout = 50 * time.Millisecond

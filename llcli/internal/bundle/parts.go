@@ -54,7 +54,7 @@ func (b *writer) daemonParts() []part {
 		ask("connections.json", fmt.Sprintf("tracked connections, %d at most", maxConnections), api.MethodConnectionsList, api.ConnectionsListParams{Limit: maxConnections}),
 	}
 	for _, what := range api.NetworkViews {
-		// Those of the host are below, by ip.
+		// The host's tables are listed below, by ip.
 		parts = append(parts, ask("switch-"+what+".json", fmt.Sprintf("llcli get %s of the switch's network namespace, a page of them", what),
 			api.MethodNetworkList, api.NetworkListParams{What: what, Netns: "switch"}))
 	}
@@ -164,7 +164,7 @@ func (b *writer) loxilightd(args ...string) func(context.Context) ([]byte, error
 	return b.output(append([]string{b.o.Loxilightd}, args...)...)
 }
 
-// output runs a program. What it printed before it failed is of use, too.
+// output runs a program. Output before a failure is useful too.
 func (b *writer) output(words ...string) func(context.Context) ([]byte, error) {
 	return func(ctx context.Context) ([]byte, error) {
 		var out, errs bytes.Buffer
@@ -192,7 +192,7 @@ func (l limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// filters lists what is on the hooks of devices that have clsact.
+// filters lists the filters of devices that have clsact.
 func (b *writer) filters(ctx context.Context) ([]byte, error) {
 	qdiscs, err := b.output("tc", "qdisc", "show")(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// hidden stands in the place of what was taken out.
+// hidden replaces redacted text.
 const hidden = "(redacted)"
 
 // maxLine bounds a line, in bytes. Longer ones are not for people.
@@ -63,7 +63,7 @@ var (
 	pairValue = regexp.MustCompile(`^(\\+"[^"\\]*(?:\\+")?|"(?:\\.|[^"\\])*"?|'[^']*'?|[^\s&;,"'\\)}\]]+)`)
 	// assignment is a name and a value in common quotes.
 	assignment = regexp.MustCompile(`(["'])([A-Za-z0-9_.-]+)=([^"']*)(["'])`)
-	// yamlKey is a line of YAML, or one that looks as such.
+	// yamlKey matches a line of YAML, or a line that looks like YAML.
 	yamlKey = regexp.MustCompile(`^([#\s]*(?:-\s+)*)["']?([A-Za-z0-9_./ -]*?)["']?\s*:(?:\s+(.*)|)$`)
 )
 
@@ -95,7 +95,7 @@ type yamlBlock struct {
 	inside bool
 	indent int
 	items  bool   // a list may stand at the indentation of its key
-	closer string // of a quoted or flow value that goes on; empty: none
+	closer string // of a quoted or flow value that continues; empty: none
 }
 
 func (b *yamlBlock) line(line string) string {
@@ -155,7 +155,7 @@ func inline(line string) string {
 	return replace(option, optionValue, line)
 }
 
-// wordsFollow marks where a value without quotes may go on over several words.
+// wordsFollow marks a value without quotes that may continue over several words.
 const wordsFollow = "\x00"
 
 // afterWords returns what follows such a value: within braces it ends with them or

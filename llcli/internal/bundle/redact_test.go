@@ -10,8 +10,8 @@ import (
 
 const planted = "hunter2-Zx9"
 
-// TestSecrets plants a secret in each shape that is known: nothing of it is left,
-// and what is none stays.
+// TestSecrets plants a secret in each known shape: the whole secret is removed, and other text
+// stays.
 func TestSecrets(t *testing.T) {
 	key := strings.Repeat("Ab3/", 10) + "Ab3="
 	for _, tt := range []struct{ text, keep string }{
@@ -90,7 +90,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsInJSON: the text stays JSON, and numbers stay what they are.
+// TestSecretsInJSON: the text stays JSON, and numbers stay unchanged.
 func TestSecretsInJSON(t *testing.T) {
 	text := `{"spec": {"health": {"path": "/x?token=` + planted + `"}, "password": "` + planted + `", "tokens": ["` + planted + `"], "apiKey": 12345, "weight": 18446744073709551615},
 		"labels": {"deploy-token": "` + planted + `", "team": "web", "` + "ghp_" + strings.Repeat("a1B2", 9) + `": "x"}, "env": [{"name": "DB_PASSWORD", "value": "` + planted + `"}], "secret": false}`
@@ -114,8 +114,8 @@ func TestSecretsInJSON(t *testing.T) {
 	}
 }
 
-// FuzzRedact: a secret behind a name of one is gone, whatever stands around it, and
-// what was taken out once needs nothing taken out again.
+// FuzzRedact: a secret after the name of a secret is removed, whatever surrounds it, and redaction
+// is idempotent.
 func FuzzRedact(f *testing.F) {
 	f.Add("a: b\n", "\nc: d")
 	f.Add("x=\"", "\"")

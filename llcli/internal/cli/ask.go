@@ -44,7 +44,7 @@ func (a *app) counters(ctx context.Context, d Daemon, kind, name string) (*api.C
 	return &counters, err
 }
 
-// isNotFound says whether err is the daemon's word that an object is not there.
+// isNotFound reports whether err is the daemon's answer that an object does not exist.
 func isNotFound(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && e.Reason() == api.ReasonNotFound

@@ -66,7 +66,7 @@ func (a *app) bundleOptions(config string, anonymize bool) bundle.Options {
 		ObjectDir string `yaml:"objectDir"`
 	}
 	if text, err := os.ReadFile(config); err == nil {
-		_ = yaml.Unmarshal(text, &c) // what is wrong with it, doctor says
+		_ = yaml.Unmarshal(text, &c) // doctor reports errors in it
 	}
 	suffix, unit := "", "loxilightd.service"
 	instance := cmp.Or(c.Instance, a.instance, a.Getenv("LOXILIGHT_INSTANCE"), "default")
@@ -86,7 +86,7 @@ func (a *app) bundleOptions(config string, anonymize bool) bundle.Options {
 	return o
 }
 
-// writeBundle writes the archive into a file that is not there yet.
+// writeBundle writes the archive into a new file.
 func (a *app) writeBundle(ctx context.Context, file string, o bundle.Options) (err error) {
 	d, err := a.dialForBundle(ctx, o.RunDir)
 	if err != nil {
@@ -126,7 +126,7 @@ func (a *app) dialForBundle(ctx context.Context, runDir string) (Daemon, error) 
 	return a.Dial(ctx, url, min(a.timeout, 5*time.Second))
 }
 
-// counted counts what is written.
+// counted counts the bytes written.
 type counted struct {
 	w io.Writer
 	n int

@@ -208,8 +208,8 @@ func (a *app) deleteNames(ctx context.Context, d Daemon, kind string, names []st
 	return a.change(ctx, d, transaction{method: api.MethodDelete, refs: refs, change: change}, nil)
 }
 
-// change carries out a change and prints what became of each object. An error
-// that names an object of docs is told with its file and line.
+// change carries out a change and prints the result for each object. An error that names an object
+// of docs is reported with its file and line.
 func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []document) error {
 	result, err := t.send(ctx, d)
 	if err != nil {

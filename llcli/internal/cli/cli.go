@@ -40,7 +40,7 @@ type Daemon interface {
 	// Change calls a method that changes something, at most once. wait is how
 	// long the daemon may take on purpose.
 	Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error
-	// Watch tells of objects, and then of each that changes, until ctx ends.
+	// Watch yields objects, and then each object that changes, until ctx ends.
 	Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error]
 	// Events subscribes to topics; without any, to all.
 	Events(ctx context.Context, topics ...string) (Events, error)
@@ -61,13 +61,13 @@ type Env struct {
 	Out    io.Writer
 	Err    io.Writer
 	Getenv func(string) string
-	// Width returns the columns of the terminal that Out is; 0: it is none.
+	// Width returns the columns of the terminal that Out is; 0: it is no terminal.
 	Width func() int
 	// Dial connects to the daemon at a nanomsg URL. Each call may take so long.
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
-	// Terminal says whether somebody sits there who can be asked; nil: nobody does.
+	// Terminal reports whether the user can be asked at a terminal; nil: no terminal.
 	Terminal func() bool
-	// Now is the time of day, for what is printed only.
+	// Now is the current time, used only for output.
 	Now func() time.Time
 	// Edit lets the user edit a file with the editor of his choice.
 	Edit func(ctx context.Context, path string) error
@@ -93,7 +93,7 @@ type app struct {
 	watch    bool
 	interval time.Duration
 
-	started bool // a command's own code runs: errors are no longer those of usage
+	started bool // a command's own code runs: errors are no longer usage errors
 }
 
 // Run carries out one command line and returns the exit code.
@@ -152,8 +152,8 @@ completely and durably, or not at all.`,
 	return root
 }
 
-// run makes f the body of a command: with a connection to the daemon, and with
-// errors that are no longer those of usage.
+// run makes f the body of a command: with a connection to the daemon, and with errors that are no
+// longer usage errors.
 func (a *app) run(f func(ctx context.Context, d Daemon, args []string) error) func(*cobra.Command, []string) error {
 	return a.runLocal(func(ctx context.Context, args []string) error {
 		d, err := a.dial(ctx)

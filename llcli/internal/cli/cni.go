@@ -22,7 +22,7 @@ const pluginName = "loxilight-cni"
 // usualConfDir is where container runtimes read configurations from.
 const usualConfDir = "/etc/cni/net.d"
 
-// cniOptions are where a configuration for container runtimes goes, and what is in it.
+// cniOptions are the place and the contents of a configuration for container runtimes.
 type cniOptions struct{ dir, network, file string }
 
 func (o *cniOptions) bind(a *app, cmd *cobra.Command) {
@@ -32,8 +32,8 @@ func (o *cniOptions) bind(a *app, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("network", a.completeNames(api.KindPodNetwork)))
 }
 
-// mayMake refuses a folder that is not the usual one, and is in none that is there: a typing
-// error is not made.
+// mayMake refuses a folder that is not the usual one and whose parent does not exist: a mistyped
+// folder is not created.
 func mayMake(flag, folder, usual string) error {
 	parent := filepath.Dir(filepath.Clean(folder))
 	if folder == usual {
@@ -150,7 +150,7 @@ func (a *app) awaitPods(ctx context.Context, d Daemon, o *cniOptions) error {
 	}
 }
 
-// replaceFile puts a file in its place by one rename: nobody ever sees a part of it.
+// replaceFile puts a file in its place by one rename: no reader ever sees a part of it.
 func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -173,11 +173,11 @@ func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// warnOfOthers tells of configurations that runtimes take rather than ours.
+// warnOfOthers reports configurations that runtimes use instead of ours.
 func (a *app) warnOfOthers(dir, ours string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // then nobody reads them
+		return // no runtime reads them either
 	}
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
@@ -217,7 +217,7 @@ neither attach others nor, most of them, remove those: move the pods away first.
 	return cmd
 }
 
-// takeAway removes a file; one that is not there is told.
+// takeAway removes a file; a missing file is reported.
 func (a *app) takeAway(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -87,7 +87,8 @@ func TestCNIInstall(t *testing.T) {
 	}
 }
 
-// TestCNIUninstallWithThePlugin: both go, whichever is there, and nothing else.
+// TestCNIUninstallWithThePlugin: plugin and configuration are removed, if they exist, and nothing
+// else.
 func TestCNIUninstallWithThePlugin(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	conf, bin := t.TempDir(), t.TempDir()
@@ -111,7 +112,8 @@ func TestCNIUninstallWithThePlugin(t *testing.T) {
 	}
 }
 
-// TestCNIInstallMakesNoTypingError: a folder in one that is not there is refused, and not made.
+// TestCNIInstallMakesNoTypingError: a folder whose parent does not exist is refused, and not
+// created.
 func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	away := filepath.Join(t.TempDir(), "ect")
@@ -141,7 +143,7 @@ func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	const guess, unknown = "is taken for it", "put it into"
 	for _, tt := range []struct {
 		name     string
-		stateDir string // that the daemon tells
+		stateDir string // as the daemon reports it
 		args     []string
 		want     []string // in the file
 		not      string

@@ -27,15 +27,15 @@ type cniTarget struct {
 	why      string // it is not known
 }
 
-// target asks the daemon where the plugin finds it, and where it looks for what was
-// queued while it was down.
+// target asks the daemon for the socket that the plugin must use, and for the folder of requests
+// queued while the daemon was down.
 func (a *app) target(ctx context.Context, d Daemon) cniTarget {
 	var status api.StatusResult
 	err := d.Call(ctx, api.MethodStatus, nil, &status)
 	return a.targetBy(&status, err)
 }
 
-// targetBy is target by a status, or why there is none.
+// targetBy derives the target from a status, or from the error why there is none.
 func (a *app) targetBy(status *api.StatusResult, err error) cniTarget {
 	t := cniTarget{socket: strings.TrimPrefix(a.controlURL(), "ipc://")}
 	if abs, err := filepath.Abs(t.socket); err == nil && !strings.Contains(t.socket, "://") {
@@ -50,7 +50,7 @@ func (a *app) targetBy(status *api.StatusResult, err error) cniTarget {
 	return t
 }
 
-// complete fills in what the daemon did not tell and is usual, and tells of it.
+// complete fills in usual values that the daemon did not report, and prints a note about them.
 func (t *cniTarget) complete(a *app, path string) {
 	if t.stateDir != "" || t.socket == usualSocket {
 		return
@@ -110,7 +110,7 @@ type ourPlugin struct {
 	whole                     json.RawMessage
 }
 
-// readPlugin returns what a list of plugins says to ours; false: it has none.
+// readPlugin returns our plugin's entry in a list of plugins; false: the list has none.
 func readPlugin(text []byte) (p ourPlugin, ok bool) {
 	var list struct {
 		Name    string

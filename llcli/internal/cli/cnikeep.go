@@ -98,7 +98,7 @@ file. For the sidecar of the daemon in Kubernetes.`,
 type keeper struct {
 	*app
 	o      *cniOptions
-	asked  cniTarget  // as the daemon told the last time
+	asked  cniTarget  // as the daemon last reported it
 	target *cniTarget // completed; nil: not asked yet
 }
 
@@ -139,9 +139,9 @@ func (k *keeper) once(ctx context.Context) (path string, err error) {
 	return k.o.path(), replaceFile(k.o.path(), text, 0o644)
 }
 
-// wanted is the configuration as it should be, by what the daemon tells now.
+// wanted returns the desired configuration, by the daemon's current state.
 func (k *keeper) wanted(target cniTarget) ([]byte, error) {
-	if k.o.file == "" && (k.target == nil || k.asked != target) { // what lacks is told once
+	if k.o.file == "" && (k.target == nil || k.asked != target) { // report missing values once
 		k.asked, k.target = target, &target
 		k.target.complete(k.app, k.o.path())
 	}

@@ -42,8 +42,8 @@ without root. It needs root, or the capability CAP_CHOWN and the folder.`,
 	return cmd
 }
 
-// prepareConfDir lets a user, who is the only one of a group of the same number, make files
-// in a folder of root.
+// prepareConfDir lets a user make files in a folder of root. The user must be the only member of
+// the group with the same number.
 func prepareConfDir(dir string, user int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -53,7 +53,7 @@ type cniPluginState struct {
 // pluginDirs are where container runtimes look for plugins.
 var pluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 
-// cniStatus looks at what is there.
+// cniStatus examines the installation.
 type cniStatus struct {
 	*app
 	cniOptions
@@ -130,7 +130,7 @@ func (s *cniStatus) missing(format string, args ...any) {
 
 // findConfiguration looks at the configuration that runtimes take, which is the first by name.
 func (s *cniStatus) findConfiguration() {
-	entries, _ := os.ReadDir(s.dir) // in the order of names; a folder that is not there has none
+	entries, _ := os.ReadDir(s.dir) // sorted by name; a missing folder is empty
 	var first []byte
 	later := ""
 	for _, e := range entries {
@@ -224,7 +224,7 @@ func (s *cniStatus) question() (p api.CNIParams, about string) {
 	return api.CNIParams{Command: api.CNIStatus, Config: raw}, s.Configuration.Path
 }
 
-// pluginVersion is how the plugin says its version when nobody asks it for anything.
+// pluginVersion matches the version that the plugin prints when it is run without a command.
 var pluginVersion = regexp.MustCompile(`(?m)^` + pluginName + ` ([^\s:]+)`)
 
 // findPlugins looks for the plugin, and asks each which version it is.

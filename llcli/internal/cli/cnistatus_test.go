@@ -75,7 +75,7 @@ func TestCNIStatus(t *testing.T) {
 	}
 }
 
-// TestCNIStatusNotReady: each thing that lacks is told, with what to do, and counts.
+// TestCNIStatusNotReady: each missing part is reported with a remedy, and affects the exit code.
 func TestCNIStatusNotReady(t *testing.T) {
 	const blue = `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock"}]}`
 	const lost = `{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"loxilight-cni","stateDir":"/srv/elsewhere"}]}`
@@ -179,7 +179,7 @@ func TestCNIStatusOfTheDaemonAlone(t *testing.T) {
 	}
 }
 
-// TestCNIStatusWithoutADaemon still says what is installed.
+// TestCNIStatusWithoutADaemon still reports the installed parts.
 func TestCNIStatusWithoutADaemon(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.daemon.away = client.ErrNotRunning
@@ -189,7 +189,7 @@ func TestCNIStatusWithoutADaemon(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherVersion is told, and does not count: the contract holds.
+// TestCNIStatusOtherVersion: another version is reported, but is no failure: the contract holds.
 func TestCNIStatusOtherVersion(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.program = "0\nloxilight-cni 1.1.0: CNI plugin of loxilight\n"

@@ -116,8 +116,8 @@ func (a *app) ask(ctx context.Context, f func(ctx context.Context, d Daemon) err
 	_ = d.Close()
 }
 
-// names returns the names of a kind's objects that begin with prefix and are
-// not in args, with what they are for.
+// names returns the names of a kind's objects that begin with prefix and are not in args, with
+// descriptions.
 func (a *app) names(ctx context.Context, kind, prefix string, args []string) []string {
 	var found []string
 	a.ask(ctx, func(ctx context.Context, d Daemon) error {
@@ -212,8 +212,8 @@ func (a *app) completeRef(cmd *cobra.Command, _ []string, prefix string) ([]stri
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// kindWords returns the words for kinds that begin with prefix, those of which
-// nobody types the capital letter first.
+// kindWords returns the words for kinds that begin with prefix; without a prefix only the first
+// word of each kind.
 func kindWords(prefix string) []string {
 	var words []string
 	for i := range kinds {
@@ -226,8 +226,8 @@ func kindWords(prefix string) []string {
 	return words
 }
 
-// backends returns the addresses of the backends of a Service, or without a
-// service those of all, that begin with prefix.
+// backends returns the addresses of backends that begin with prefix, of a Service, or of all
+// Services if service is empty.
 func (a *app) backends(ctx context.Context, service, prefix string, args []string) []string {
 	var found []string
 	add := func(objects []api.Object) error {

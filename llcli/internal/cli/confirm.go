@@ -77,7 +77,7 @@ func (a *app) confirm(ctx context.Context, d Daemon, revision uint64) error {
 	return nil
 }
 
-// self is how llcli was called, as far as it says which daemon.
+// self returns the llcli command line with the options that select the daemon.
 func (a *app) self() string {
 	words := []string{"llcli"}
 	if a.socket != "" {
@@ -89,8 +89,8 @@ func (a *app) self() string {
 	return strings.Join(words, " ")
 }
 
-// keep tells how to keep a change that waits to be confirmed, and asks for it where
-// somebody sits at a terminal.
+// keep prints how to keep a change that waits to be confirmed, and asks for confirmation if the
+// user is at a terminal.
 func (a *app) keep(ctx context.Context, d Daemon, waits *api.PendingConfirm) error {
 	if waits == nil || !a.isTable() {
 		return nil

@@ -54,14 +54,14 @@ NAMESPACE/NAME that of all its interfaces.`,
 	return cmd
 }
 
-// namedCounters are those of one of several objects.
+// namedCounters are the counters of one of several objects.
 type namedCounters struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 	*api.CountersResult
 }
 
-// eachCounters shows those of several objects; without names of all of the kind.
+// eachCounters shows the counters of several objects; without names, of all objects of the kind.
 func (a *app) eachCounters(ctx context.Context, d Daemon, kind string, names []string) error {
 	given := len(names) > 0
 	if !given {
@@ -149,7 +149,7 @@ func orNothing(t *api.Traffic) api.Traffic {
 	return *t
 }
 
-// allCounters are those of an object, or the sum of those of a service or pod of Kubernetes.
+// allCounters returns the counters of an object, or the sum for a service or pod of Kubernetes.
 func (a *app) allCounters(ctx context.Context, d Daemon, kind, name string) (*api.CountersResult, error) {
 	names, err := []string{name}, error(nil)
 	switch kind {
@@ -174,7 +174,7 @@ func (a *app) allCounters(ctx context.Context, d Daemon, kind, name string) (*ap
 	return sum, err
 }
 
-// addCounters adds those of another object; backends of the same address are one.
+// addCounters adds another object's counters; backends of the same address are merged.
 func addCounters(to, c *api.CountersResult) {
 	to.Packets, to.Bytes, to.Connections = to.Packets+c.Packets, to.Bytes+c.Bytes, to.Connections+c.Connections
 	if to.Drops == nil {
@@ -210,7 +210,7 @@ func (a *app) printCounters(kind string, c *api.CountersResult) {
 	}
 	columns := []column{{title: "PACKETS", right: true}, {title: "BYTES", right: true}}
 	cells := []cell{{text: count(c.Packets)}, {text: size(c.Bytes)}}
-	if kind != api.KindInterface && kind != api.KindEndpoint { // devices have none
+	if kind != api.KindInterface && kind != api.KindEndpoint { // devices have no connections
 		columns, cells = append(columns, column{title: "CONNECTIONS", right: true}), append(cells, cell{text: count(c.Connections)})
 	}
 	t := a.table(columns...)
@@ -241,7 +241,7 @@ func (a *app) printBothWays(c *api.CountersResult) {
 	}
 }
 
-// reasonTable shows counts by name, those of none only with -o wide.
+// reasonTable shows counts by name, zero counts only with -o wide.
 func (a *app) reasonTable(v *vocabulary, counts map[string]uint64) *table {
 	t := a.table(column{title: v.title}, column{title: "PACKETS", right: true}, column{title: "MEANING", flexible: true})
 	for _, name := range slices.Sorted(maps.Keys(counts)) {

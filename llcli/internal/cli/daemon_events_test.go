@@ -108,8 +108,8 @@ func (s *testSubscription) Next(ctx context.Context) (client.Event, error) {
 // Close implements Events.
 func (s *testSubscription) Close() {}
 
-// Watch implements Daemon: what is there, then the last of it is deleted, and
-// the user interrupts llcli; or nothing more happens.
+// Watch implements Daemon: it yields the existing objects, then deletes the last one, and the user
+// interrupts llcli; with quiet, nothing more happens.
 func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error] {
 	return func(yield func(client.Watched, error) bool) {
 		if d.away != nil {

@@ -28,7 +28,7 @@ type testDaemon struct {
 	connections []api.Connection
 	calls       []string // methods, in the order of the calls
 	healthy     bool
-	quiet       bool   // nothing happens to what is watched
+	quiet       bool   // no event happens during a watch
 	counted     uint64 // how often counters were asked for
 	events      []client.Event
 	interrupt   func()                // what Ctrl-C does
@@ -38,7 +38,7 @@ type testDaemon struct {
 	restored    uint64 // by the last rollback
 	waits       *api.PendingConfirm
 	asked       string // configuration of the last command for containers
-	stateDir    string // that status tells; empty: the daemon is older than that
+	stateDir    string // as status reports it; empty: an older daemon
 }
 
 func newTestDaemon(t *testing.T) *testDaemon {
@@ -208,7 +208,7 @@ func (d *testDaemon) delete(p api.DeleteParams) (any, *api.Error) {
 	return d.commit(result, after, p.Change, nil)
 }
 
-// replace deletes before it applies, which nobody sees: it is one transaction.
+// replace deletes before it applies, which is invisible: it is one transaction.
 func (d *testDaemon) replace(p api.ReplaceParams) (any, *api.Error) {
 	before := d.objects
 	given := map[api.ObjectRef]bool{}
@@ -242,7 +242,8 @@ func (d *testDaemon) reload() (any, *api.Error) {
 	return api.ReloadResult{ChangeResult: *answer.(*api.ChangeResult), Files: files}, nil
 }
 
-// act does what a script tells: it gets well, or somebody else changes an object.
+// act executes an instruction of a script: the daemon recovers, or another client changes an
+// object.
 func (d *testDaemon) act(t *testing.T, words []string) {
 	t.Helper()
 	raw := strings.Join(words, " ")
@@ -332,7 +333,7 @@ func (d *testDaemon) get(p api.GetParams) (any, *api.Error) {
 	return o, nil
 }
 
-// list gives pages of two, so that every list of three has to go on.
+// list returns pages of two, so that every list of three needs a second page.
 func (d *testDaemon) list(p api.ListParams) (any, *api.Error) {
 	if !slices.Contains(api.Kinds, p.Kind) {
 		return nil, api.Errorf(api.ReasonInvalid, "unknown kind %q: want one of %s", p.Kind, strings.Join(api.Kinds, ", ")).At("", "kind")

@@ -159,7 +159,7 @@ func (a *app) printDiffLines(lines []string) {
 	}
 }
 
-// diffContext is how many lines are shown around one that differs.
+// diffContext is how many unchanged lines are shown around a changed line.
 const diffContext = 3
 
 // diffLines returns the lines of two texts with +, - or a blank before them:
@@ -220,7 +220,7 @@ func editScript(before, after []string) []string {
 
 // commonScript keeps the longest common subsequence.
 func commonScript(before, after []string) []string {
-	// length[i][j] is that of before[i:] and after[j:].
+	// length[i][j] is the length for before[i:] and after[j:].
 	length := make([][]int32, len(before)+1)
 	for i := range length {
 		length[i] = make([]int32, len(after)+1)

@@ -69,7 +69,7 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 
 var severityColor = map[string]string{api.SeverityError: red, api.SeverityWarning: yellow}
 
-// printReport shows the findings, what was mended last.
+// printReport shows the findings, repaired ones last.
 func (a *app) printReport(r *api.DoctorReport) {
 	mended := 0
 	counts := map[string]uint64{}

@@ -15,9 +15,8 @@ import (
 // maxAttempts is how often a change is tried that others get ahead of.
 const maxAttempts = 5
 
-// attempt carries out a transaction that prepare makes from what the daemon
-// has, on the condition that nobody changes anything between. Where somebody
-// does, it is prepared anew.
+// attempt carries out a transaction that prepare builds from the daemon's state, on the condition
+// that the state does not change in between. If it does, the transaction is prepared anew.
 func (a *app) attempt(ctx context.Context, d Daemon, t transaction, prepare func(t *transaction) error) error {
 	given := t.change.IfRevision != nil
 	for try := 1; ; try++ {
@@ -50,8 +49,8 @@ func (a *app) revision(ctx context.Context, d Daemon) (uint64, error) {
 	return page.Revision, err
 }
 
-// edit changes the spec of one object. Of the spec f touches what it knows;
-// what a newer daemon put there stays.
+// edit changes the spec of one object. f changes only fields that it knows; fields of a newer
+// daemon stay.
 func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change, f func(spec map[string]any) error) error {
 	t := transaction{method: api.MethodApply, change: change}
 	return a.attempt(ctx, d, t, func(t *transaction) error {

@@ -138,15 +138,15 @@ func topicsOnly(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// events shows events until the user interrupts. A daemon that goes away
-// meanwhile is told of, and waited for.
+// events shows events until the user interrupts. If the daemon stops meanwhile, that is reported,
+// and events waits for it.
 func (a *app) events(ctx context.Context, d Daemon, topics []string, options eventOptions) error {
 	shown := 0
 	out := outage{app: a}
 	for first := true; ; first = false {
 		err := a.subscribed(ctx, d, topics, options, &shown, &out)
 		if options.past && shown > 0 {
-			options.since = a.Now() // of the next connection: what was shown is not shown again
+			options.since = a.Now() // for the next connection: no event is shown twice
 		}
 		switch {
 		case ctx.Err() != nil || err == nil:
@@ -163,8 +163,8 @@ func (a *app) events(ctx context.Context, d Daemon, topics []string, options eve
 	}
 }
 
-// subscribed shows the events of one connection. Its end is an error, enough
-// events are none.
+// subscribed shows the events of one connection. The end of the connection is an error, the
+// requested number of events is none.
 func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options eventOptions, shown *int, out *outage) error {
 	events, err := d.Events(ctx, topics...)
 	if err != nil {
@@ -243,7 +243,7 @@ func (a *app) printEvent(when time.Time, e *client.Event, layout string) error {
 	return nil
 }
 
-// packetText writes what a packet is, as far as it was looked into.
+// packetText describes a packet by its parsed fields.
 func packetText(p *api.Packet) string {
 	switch p.Protocol {
 	case "":

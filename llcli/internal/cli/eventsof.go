@@ -60,7 +60,7 @@ type eventsOf struct {
 	podOf func(ctx context.Context, endpoint string) (string, error)
 }
 
-// eventsOf reads KIND/NAME, where NAME may be that of a pod or a service of Kubernetes.
+// eventsOf parses KIND/NAME; NAME may be the name of a pod or a service of Kubernetes.
 func (a *app) eventsOf(ctx context.Context, d Daemon, of string) (*eventsOf, error) {
 	if of == "" {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// parseSince reads a point of time in the past: how long ago, a time of day, or a date and time.
-// A time of day is that of today, or of yesterday if it is still to come today.
+// parseSince parses a point of time in the past: a duration, a time of day, or a date and time. A
+// time of day means today, or yesterday if it is still to come today.
 func parseSince(text string, now time.Time) (time.Time, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {

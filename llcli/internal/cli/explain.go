@@ -23,7 +23,7 @@ type vocabulary struct {
 	words []word
 }
 
-// The names of drops and verdicts are those of ebpf-src/drop.h.
+// The names of drops and verdicts are the names in ebpf-src/drop.h.
 var (
 	dropWords = vocabulary{"DROPPED", []word{
 		{"no_backend", "the Service has no backend that takes new connections; the client is refused at once",
@@ -126,7 +126,7 @@ var (
 	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
 )
 
-// find returns the word with a name; nil: there is none.
+// find returns the word with a name; nil: no such word exists.
 func (v *vocabulary) find(name string) *word {
 	for i := range v.words {
 		if strings.EqualFold(v.words[i].name, name) || strings.EqualFold(v.words[i].name, strings.ReplaceAll(name, "-", "_")) {
@@ -200,7 +200,7 @@ func (a *app) explainAll() error {
 	return nil
 }
 
-// explain tells about a word, in each of its senses.
+// explain explains a word, in each of its senses.
 func (a *app) explain(name string) error {
 	schema, found := schemas[kindOf(name)]
 	if found {

@@ -63,7 +63,7 @@ func TestSchemas(t *testing.T) {
 			checkSet(set, kind, spec.Elem())
 		}
 		for path, is := range set {
-			if !is && !strings.HasPrefix(path, "NAT.Match.") { // that of a FirewallRule
+			if !is && !strings.HasPrefix(path, "NAT.Match.") { // same as in a FirewallRule
 				t.Errorf("%s is missing", path)
 			}
 		}

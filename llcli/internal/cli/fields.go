@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// form is how a flag is written, and what it makes of its field.
+// form is the syntax of a flag's value, and how it is converted to its field.
 type form uint8
 
 const (
@@ -45,8 +45,8 @@ type specField struct {
 type fieldFlags struct {
 	app    *app
 	fields []specField
-	// complete fills in what add leaves to the name, and refuses what is missing;
-	// nil: nothing.
+	// complete fills in fields that add derives from the name, and refuses missing fields; nil:
+	// nothing to do.
 	complete func(name string, spec map[string]any) error
 	flags    *pflag.FlagSet
 }
@@ -289,7 +289,7 @@ func orNone(list []any, key func(any) string) string {
 	return or(strings.Join(names, ", "), "none")
 }
 
-// find returns the field at a path; nil: it is not there.
+// find returns the field at a path; nil: it does not exist.
 func find(spec map[string]any, path []string) any {
 	for _, name := range path[:len(path)-1] {
 		inner, ok := spec[name].(map[string]any)
@@ -317,7 +317,7 @@ func put(spec map[string]any, path []string, value any) error {
 	return nil
 }
 
-// removePath takes out the field at a path, and what is empty without it.
+// removePath removes the field at a path, and parents that become empty.
 func removePath(spec map[string]any, path []string) {
 	if len(path) > 1 {
 		inner, ok := spec[path[0]].(map[string]any)

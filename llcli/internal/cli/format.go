@@ -80,8 +80,8 @@ func count(n uint64) string {
 	return out.String()
 }
 
-// room writes how much there is room for: 65,536, and of what nobody counts the power of two
-// (2^48), with a + where there may be more than the daemon tells.
+// room writes a capacity: 65,536, and for sizes beyond counting a power of two (2^48), with a + if
+// the capacity may exceed the reported number.
 func room(n uint64) string {
 	switch {
 	case n >= 1<<53:

@@ -48,7 +48,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestRoom: what nobody counts is told as a power of two.
+// TestRoom: large numbers are written as a power of two.
 func TestRoom(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0", 253: "253", 1048576: "1,048,576", 1<<32 - 3: "4,294,967,293", 1<<48 - 3: "2^48", 1 << 53: "2^53+"} {
 		if got := room(n); got != want {

@@ -123,7 +123,7 @@ func madeBy(e *api.HistoryEntry) string {
 	}
 }
 
-// methodExpire is the method of a revision by which the daemon rolled back what was not confirmed.
+// methodExpire is the method of revisions by which the daemon rolled back an unconfirmed change.
 const methodExpire = "expire"
 
 // namedEntries bounds the revisions of which the objects are looked up, namedObjects the objects
@@ -164,7 +164,7 @@ func confirmColor(confirm string) string {
 	return ""
 }
 
-// localTime writes a time of the daemon's as that of the user.
+// localTime converts a time of the daemon to the user's time zone.
 func (a *app) localTime(text string) string {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -221,8 +221,8 @@ func (a *app) showPods(ctx context.Context, d Daemon, namespace, name string) er
 	return a.showAll("pods", t, len(pods))
 }
 
-// objectsOf returns the names of the Services that a name stands for: those of all ports
-// and types of a service of Kubernetes that is called NAMESPACE/NAME, or else that one.
+// objectsOf returns the names of the Services that a name stands for: for NAMESPACE/NAME, the
+// Services of all ports and types of that service of Kubernetes, otherwise the name itself.
 func (a *app) objectsOf(ctx context.Context, d Daemon, name string) ([]string, error) {
 	namespace, service, ok := strings.Cut(name, "/")
 	if !ok || namespace == "" || service == "" || strings.ContainsAny(service, "/:") {

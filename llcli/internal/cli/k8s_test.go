@@ -61,8 +61,8 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfPolicies: an endpoint that some of a service's frontends have for the
-// connections that are there only is shown as those have it that lead to it.
+// TestEndpointsOfPolicies: an endpoint that some of a service's frontends keep for existing
+// connections only is shown with its state in the frontends that use it.
 func TestEndpointsOfPolicies(t *testing.T) {
 	d := newTestDaemon(t)
 	for name, state := range map[string]string{"shop/web": "draining", "shop/web/inside": "active"} {

@@ -245,7 +245,7 @@ func (h *hereabouts) service(o *api.Object) k8sService {
 		Object: o.Name, State: or(status.State, api.StatePending), Message: status.Message,
 	}
 	if s.Type == typeInside {
-		s.Frontends = []string{} // what it has nobody sends to
+		s.Frontends = []string{} // no client sends to its frontends
 	}
 	for _, b := range spec.Backends {
 		e := k8sEndpoint{Address: b.Address, State: endpointReady}
@@ -279,7 +279,7 @@ func (s *k8sService) count(e *k8sEndpoint) {
 // typeInside is the type of objects that have no frontends.
 const typeInside = "inside"
 
-// k8sType tells the type of an object's frontends by the end of its name, which is behind
+// k8sType returns the type of an object's frontends by the end of its name, which follows
 // namespace/service[:port].
 func k8sType(o *api.Object) string {
 	rest := strings.TrimPrefix(o.Name, o.Labels[labelNamespace]+"/"+o.Labels[labelService])

@@ -21,7 +21,7 @@ type kind struct {
 	wide    []column
 	// cells returns the values of columns, and of columns and wide.
 	cells func(o *api.Object, wide bool) []cell
-	// order is that of the rows of a table; nil: by name.
+	// order is the order of a table's rows; nil: by name.
 	order func(a, b *api.Object) int
 	// spec returns an empty spec; nil where every field is kept as it is written.
 	spec func() any
@@ -101,7 +101,8 @@ func findKind(word string) *kind {
 	return nil
 }
 
-// interfaceDevice names the device: of one that is chosen by its address that which has it.
+// interfaceDevice returns the device: if it is selected by its address, the device that has the
+// address.
 func interfaceDevice(spec *api.InterfaceSpec, status *api.InterfaceStatus) string {
 	if spec.Address == "" {
 		return spec.Device
@@ -165,8 +166,8 @@ func backendCount(spec *api.ServiceSpec, status *api.ServiceStatus) cell {
 	return c
 }
 
-// decode reads what this llcli knows of an object's spec and status; what a
-// newer daemon adds is left out, and what it changed shows as absent.
+// decode reads the fields of an object's spec and status that this llcli knows; fields that a
+// newer daemon added are left out, fields that it changed appear as absent.
 func decode(o *api.Object, spec, status any) {
 	if o.Spec != nil {
 		_ = json.Unmarshal(o.Spec, spec)

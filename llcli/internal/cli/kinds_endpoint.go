@@ -47,8 +47,8 @@ func endpointCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
-// endpointsOf returns the names of the Endpoints that a name stands for: that one, or else
-// those of all interfaces of the pod that is called NAMESPACE/NAME.
+// endpointsOf returns the names of the Endpoints that a name stands for: the Endpoint of that
+// name, or else all interfaces of the pod NAMESPACE/NAME.
 func (a *app) endpointsOf(ctx context.Context, d Daemon, name string) ([]string, error) {
 	namespace, pod, ok := strings.Cut(name, "/")
 	if !ok || strings.Contains(pod, "/") {
@@ -69,7 +69,7 @@ func (a *app) endpointsOf(ctx context.Context, d Daemon, name string) ([]string,
 		return nil
 	})
 	if len(names) == 0 {
-		names = []string{name} // whose absence the daemon tells
+		names = []string{name} // the daemon reports that it does not exist
 	}
 	return names, err
 }

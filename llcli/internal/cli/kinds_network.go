@@ -65,7 +65,7 @@ var (
 	}
 )
 
-// defaultPriority is that of a rule that says none.
+// defaultPriority is the priority of a rule without one.
 const defaultPriority = 1000
 
 func bridgeCells(o *api.Object, wide bool) []cell {

@@ -92,8 +92,8 @@ type errSilent struct{ code int }
 
 func (e *errSilent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// loxilightd runs the daemon's program in one of its modes that start no daemon,
-// and returns what it wrote and its exit code.
+// loxilightd runs the daemon's program in a mode that starts no daemon, and returns its output and
+// its exit code.
 func (a *app) loxilightd(ctx context.Context, args ...string) (out []byte, code int, err error) {
 	program, err := a.Program()
 	if err != nil {

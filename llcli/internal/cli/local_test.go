@@ -42,8 +42,8 @@ func (s *session) exec(_ context.Context, stdout, stderr io.Writer, name string,
 	return code, err
 }
 
-// TestRunningConfig: the configuration is the one that the daemon behind the socket was started
-// with, and instances that exist are named where the default one does not run.
+// TestRunningConfig: the configuration is the file with which the daemon behind the socket was
+// started, and existing instances are named if the default one does not run.
 func TestRunningConfig(t *testing.T) {
 	root := t.TempDir()
 	files := map[string]string{

@@ -124,7 +124,7 @@ func (r *roff) macro(name string, args ...string) {
 
 func (r *roff) section(title string) { r.macro("SH", title) }
 
-// text writes paragraphs; one that is indented stays as it is.
+// text writes paragraphs; an indented paragraph is printed verbatim.
 func (r *roff) text(text string) {
 	for _, paragraph := range strings.Split(strings.Trim(text, "\n"), "\n\n") {
 		indented := strings.HasPrefix(paragraph, "  ")
@@ -141,7 +141,7 @@ func (r *roff) text(text string) {
 	}
 }
 
-// term writes a term and what it means.
+// term writes a term and its meaning.
 func (r *roff) term(term, meaning string) {
 	r.line(".TP\n" + term)
 	r.line(escape(meaning))
@@ -180,7 +180,7 @@ func (r *roff) flags(title string, flags *pflag.FlagSet) {
 	})
 }
 
-// escape makes a text one that roff prints as it is.
+// escape escapes a text so that roff prints it as it is.
 func escape(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "…", "...", "^", `\(ha`, "~", `\(ti`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {

@@ -187,8 +187,8 @@ func parseManifest(title string, data []byte) ([]document, error) {
 	return docs, errors.Join(errs...)
 }
 
-// atLine puts the file and the line of a mistake, or that of the document
-// where the mistake has none, before it.
+// atLine prefixes an error with the file and line of the mistake, or with the line of the document
+// if the mistake has none.
 func atLine(title string, line int, err error) error {
 	if e, ok := errors.AsType[*lineError](err); ok {
 		return fmt.Errorf("%s:%d: %s", title, e.line, e.text)
@@ -229,8 +229,8 @@ func parseNodes(data []byte) ([]*yaml.Node, error) {
 				if n, err := strconv.Atoi(m[1]); err == nil {
 					line = n
 				}
-				// yaml.v3 counts the lines of its parser's errors from 0, and
-				// those of its scanner's from 1.
+				// yaml.v3 counts lines from 0 in errors of its parser, and from 1 in errors of its
+				// scanner.
 				if m[1] != "" && strings.HasPrefix(text, "did not find expected") {
 					line++
 				}

@@ -91,7 +91,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	return cmd
 }
 
-// checkAbsent refuses to change objects that are there and not the same.
+// checkAbsent refuses to change objects that already exist with a different spec.
 func (t *transaction) checkAbsent(ctx context.Context, d Daemon) error {
 	dry := *t
 	dry.change = api.Change{DryRun: true, IfRevision: t.change.IfRevision}

@@ -32,12 +32,12 @@ func checkFormat(format string) error {
 // isTable says whether people read the output, rather than programs.
 func (a *app) isTable() bool { return a.output == formatTable || a.output == formatWide }
 
-// printf writes to the output; its errors are told when it is flushed.
+// printf writes to the output; its errors are reported when it is flushed.
 func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
-// note tells people something that is no part of the output.
+// note prints a message for people that is no part of the output.
 func (a *app) note(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.Err, "llcli: "+format+"\n", args...) // there is nowhere to tell of an error of it
+	_, _ = fmt.Fprintf(a.Err, "llcli: "+format+"\n", args...) // an error here cannot be reported
 }
 
 // printValue writes v, which JSON can say, as one document.

@@ -60,7 +60,7 @@ does, else whatever the latest revision changed, whoever made it.`,
 	return cmd
 }
 
-// findLast has t take back the latest change, provided that it still is.
+// findLast makes t roll back the latest change, provided that it is still the latest.
 func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 	waits, err := a.waiting(ctx, d)
 	if err != nil {

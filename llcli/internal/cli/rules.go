@@ -152,7 +152,7 @@ var firewallFields = append([]specField{
 	{flag: "log", path: "log", form: formTruth, usage: "log a sample of matching packets"},
 }, matchFields...)
 
-// textOf returns a value that is a string; empty: it is none.
+// textOf returns value if it is a string, else the empty string.
 func textOf(value any) string {
 	text, _ := value.(string)
 	return text

@@ -155,7 +155,7 @@ func (s *session) command(t *testing.T, words []string, input string) string {
 		if code != 0 {
 			out += fmt.Sprintf("[%d]\n", code)
 		}
-		// A blank line of output is shown as ~: those of the script are its own.
+		// A blank line of output is shown as ~: real blank lines belong to the script.
 		for strings.Contains(out, "\n\n") {
 			out = strings.ReplaceAll(out, "\n\n", "\n~\n")
 		}

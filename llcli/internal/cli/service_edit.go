@@ -49,8 +49,8 @@ func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 	return mergeFields(spec, said)
 }
 
-// mergeFields puts the fields that are set in a part of a spec into the spec;
-// objects of fields are merged, everything else takes the place of what was.
+// mergeFields puts the fields that are set in a part of a spec into the spec; objects of fields
+// are merged, other values are replaced.
 func mergeFields(spec map[string]any, part any) error {
 	raw, err := marshal(part)
 	if err != nil {
@@ -217,7 +217,7 @@ func indexOf(backends []any, address string) int {
 		switch b := item.(type) {
 		case map[string]any:
 			return b["address"] == address
-		case api.Backend: // one that was just added
+		case api.Backend: // added just now
 			return b.Address == address
 		default:
 			return false

@@ -223,7 +223,7 @@ func describeIdle(t *api.IdleTimeout) string {
 	return join(parts)
 }
 
-// backendTable shows each backend as it is wanted, as it is, and what it does.
+// backendTable shows the configuration, the state and the counters of each backend.
 func (a *app) backendTable(spec *api.ServiceSpec, status *api.ServiceStatus, counters []api.BackendCounters) *table {
 	t := a.table(column{title: "BACKEND"}, column{title: "WEIGHT", right: true}, column{title: "STATE"}, column{title: "HEALTH"},
 		column{title: "ACTIVE", right: true}, column{title: "CONNECTIONS", right: true, optional: 1}, column{title: "PACKETS", right: true, optional: 3},

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// showFields shows an object by the columns of its kind, and what they have no room for.
+// showFields shows the columns of an object's kind, and the fields that are too long for them.
 func (a *app) showFields(ctx context.Context, d Daemon, k *kind, o *api.Object) {
 	cells := k.cells(o, true)
 	for i, c := range append(append([]column(nil), k.columns...), k.wide...) {
@@ -37,7 +37,7 @@ func (a *app) showFields(ctx context.Context, d Daemon, k *kind, o *api.Object) 
 	}
 }
 
-// heading is the title of a column as that of a line: PATH MTU is Path MTU.
+// heading converts the title of a column to the heading of a line: PATH MTU to Path MTU.
 func heading(title string) string {
 	words := strings.Split(title, " ")
 	for i, word := range words {

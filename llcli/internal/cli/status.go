@@ -148,7 +148,7 @@ func (a *app) hookTable(hooks []api.Hook) *table {
 	return t
 }
 
-// capacityTable shows the tables of the data plane; one that is nearly full stands out.
+// capacityTable shows the tables of the data plane; a nearly full table is highlighted.
 func (a *app) capacityTable(capacity map[string]api.Usage) *table {
 	t := a.table(column{title: "TABLE"}, column{title: "USED", right: true}, column{title: "SIZE", right: true}, column{title: "FULL", right: true})
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {

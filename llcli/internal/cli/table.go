@@ -29,8 +29,8 @@ type cell struct {
 	color string
 }
 
-// table lays out rows in columns. A block of rows is written as a whole; later
-// blocks keep the columns where they are as far as their values allow.
+// table lays out rows in columns. A block of rows is written as a whole; later blocks keep the
+// columns in place if their values fit.
 type table struct {
 	app     *app
 	columns []column

@@ -27,8 +27,8 @@ type lineError struct {
 
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.text) }
 
-// parseJSON reads one JSON value of dec as a YAML node, whose order and lines
-// are those of the text. lineAt tells the line of an offset.
+// parseJSON reads one JSON value of dec as a YAML node, with the order and lines of the text.
+// lineAt returns the line of an offset.
 func parseJSON(dec *json.Decoder, lineAt func(int64) int) (*yaml.Node, error) {
 	token, err := dec.Token()
 	if err != nil {
@@ -69,7 +69,7 @@ func parseJSONChildren(dec *json.Decoder, lineAt func(int64) int, node *yaml.Nod
 	return cutOff(err)
 }
 
-// cutOff tells the end of the text within a value from the end after it.
+// cutOff converts the end of the text within a value to [io.ErrUnexpectedEOF].
 func cutOff(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -77,7 +77,7 @@ func cutOff(err error) error {
 	return err
 }
 
-// lineIndex returns a function that tells the line, from 1, of an offset in data.
+// lineIndex returns a function that returns the line, from 1, of an offset in data.
 func lineIndex(data []byte) func(int64) int {
 	var starts []int
 	for i, c := range data {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versions is what llcli version tells.
+// versions is the output of llcli version.
 type versions struct {
 	Client api.VersionResult  `json:"client"`
 	Daemon *api.VersionResult `json:"daemon,omitempty"`

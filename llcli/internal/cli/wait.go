@@ -84,7 +84,7 @@ func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.O
 	return late
 }
 
-// note notes whether an object is Ready. One that is gone is not, if it was named.
+// note records whether an object is Ready. A deleted object is not Ready if it was named.
 func note(pending map[api.ObjectRef]api.NotReady, step client.Watched, named bool) {
 	switch {
 	case step.Object != nil:

@@ -33,8 +33,8 @@ func (a *app) repeat(ctx context.Context, show func() error) error {
 	})
 }
 
-// periodically calls show until the user interrupts, and writes out what it
-// printed. A daemon that goes away meanwhile is told of, and waited for.
+// periodically calls show until the user interrupts, and flushes its output. If the daemon stops
+// meanwhile, that is reported, and periodically waits for it.
 func (a *app) periodically(ctx context.Context, show func(first bool) error) error {
 	if a.interval < 100*time.Millisecond {
 		return usagef("--interval %s: want 100ms or more", a.interval)
@@ -67,8 +67,7 @@ func (a *app) periodically(ctx context.Context, show func(first bool) error) err
 	}
 }
 
-// outage tells of a daemon that goes away while something is watched: once, and
-// once when it is back.
+// outage reports that the daemon stopped during a watch: once, and once when it is back.
 type outage struct {
 	app  *app
 	last string

@@ -67,7 +67,7 @@ var foreignShorthands = map[string]string{
 	"s": "--source", "d": "--destination", "p": "--protocol", "i": "--in", "j": "--action", "A": "--hook", "w": "--watch", "b": "--backend",
 }
 
-// withFlag completes the error about an unknown flag by the one that the command has instead.
+// withFlag completes the error about an unknown flag by naming the command's equivalent flag.
 func withFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
 	name := unknown.GetSpecifiedName()
 	instead := foreignFlags[name]
@@ -142,7 +142,8 @@ func completeNAT(_ string, spec map[string]any) error {
 	return errors.Join(put(spec, path, []any{to.Addr().String()}), put(spec, portPath, []any{fmt.Sprint(to.Port())}))
 }
 
-// completeRoute takes the prefix of a route from its name; default is that of the router's family.
+// completeRoute takes the prefix of a route from its name. The prefix default is 0.0.0.0/0, or ::/0
+// if via is an IPv6 address.
 func completeRoute(name string, spec map[string]any) error {
 	if _, err := netip.ParsePrefix(name); spec["prefix"] == nil && err == nil {
 		spec["prefix"] = name

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestForeignWords: words of other tools mean what they mean there.
+// TestForeignWords: words of other tools have the same meaning here.
 func TestForeignWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for _, tt := range []struct{ command, kind, name, want string }{
