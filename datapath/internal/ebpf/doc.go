@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ebpf is the data plane that runs in the kernel as eBPF programs. It
-// loads, pins and attaches them, writes the tables of services and devices that
-// they read, and expires the connections that they enter. It holds no desired
-// state: what it finds pinned after a restart it takes over.
+// Package ebpf is the data plane that runs in the kernel as eBPF programs. It loads, pins and
+// attaches them, writes the tables of services and devices that they read, and deletes expired
+// connections, which they create. It holds no desired state: after a restart it takes over the
+// pins.
 package ebpf
 
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -type algorithm -type source_mode -type ct_state -type ct_meta -type shares -type addr -type sample -type sample_type -type nat_rule -type nat_prefix -type tunnel_type -type peer_name -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" kernel ../../../ebpf-src/tc_ingress.bpf.c

@@ -18,11 +18,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxKernelName is how much of a map's name the kernel keeps.
+// maxKernelName is the length to which the kernel truncates the name of a map.
 const maxKernelName = 15
 
-// repinnable sets l.Repin where programs that are attached still hold the maps
-// whose pins are missing.
+// repinnable sets l.Repin if attached programs still hold the maps whose pins are missing.
 func (x *inspector) repinnable(l *datapath.InspectedLayout) {
 	held := mapsOf(x.PID)
 	for _, p := range x.out.Ports {
@@ -39,7 +38,7 @@ func (x *inspector) repinnable(l *datapath.InspectedLayout) {
 	l.Repin = func() error { return repin(dir, missing, held) }
 }
 
-// mapsOfProgram returns the maps that a program has.
+// mapsOfProgram returns the maps that a program uses.
 func mapsOfProgram(id ebpf.ProgramID) []ebpf.MapID {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -50,7 +49,7 @@ func mapsOfProgram(id ebpf.ProgramID) []ebpf.MapID {
 	if err != nil {
 		return nil
 	}
-	ids, _ := info.MapIDs() // the kernels that are not too old tell
+	ids, _ := info.MapIDs() // older kernels return none
 	return ids
 }
 
@@ -59,7 +58,7 @@ func mapsOf(pid int) (ids []ebpf.MapID) {
 	if pid == 0 {
 		return nil
 	}
-	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid)) // the pattern is sound
+	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid)) // the pattern is valid
 	for _, path := range infos {
 		if id, ok := mapOfDescriptor(path); ok {
 			ids = append(ids, id)
@@ -68,7 +67,7 @@ func mapsOf(pid int) (ids []ebpf.MapID) {
 	return ids
 }
 
-// repin pins those of the held maps that are missing.
+// repin pins the missing maps that are among held.
 func repin(dir string, missing []string, held []ebpf.MapID) error {
 	for _, id := range held {
 		m, err := ebpf.NewMapFromID(id)
@@ -127,10 +126,10 @@ func (x *inspector) siblings() {
 	}
 }
 
-// attachedBelow counts the programs that are attached by pins below dir. Filters
-// are counted by their pins.
+// attachedBelow counts the programs that are attached by pins below dir. Each pin of a filter
+// counts.
 func attachedBelow(dir string) (n int) {
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // what cannot be read counts as nothing
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // best effort
 		if err != nil || d.IsDir() {
 			return nil
 		}
@@ -139,7 +138,7 @@ func attachedBelow(dir string) (n int) {
 		} else if d.Name() == "ingress" || d.Name() == "egress" {
 			l, err := link.LoadPinnedLink(path, nil)
 			if err != nil {
-				n++ // it may be
+				n++ // it may be attached
 				return nil
 			}
 			if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex != 0 {

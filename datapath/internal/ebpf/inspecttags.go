@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// tags finds out who has VLANs of a device, and whether it takes their tags out of frames.
+// tags finds the VLAN devices on a device, and whether the device strips VLAN tags from frames.
 func (x *inspector) tags(z *zone, d *datapath.InspectedDevice, links []netlink.Link) {
 	for _, l := range links {
 		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
@@ -32,7 +32,7 @@ func (x *inspector) tags(z *zone, d *datapath.InspectedDevice, links []netlink.L
 
 const ethFlagRxVLAN = 1 << 8 // ETH_FLAG_RXVLAN of linux/ethtool.h
 
-// takesTagsOut asks for an offload of a device of the thread's namespace.
+// takesTagsOut reads an offload setting of a device in the thread's namespace.
 func takesTagsOut(device string) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

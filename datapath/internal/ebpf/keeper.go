@@ -20,11 +20,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// keeperInterval is how often pins and links are compared with what they should be.
+// keeperInterval is the interval at which pins and links are compared with their wanted state.
 const keeperInterval = 400 * time.Millisecond
 
-// keeper restores pins that another program deleted, and detects links that it detached: the
-// kernel notifies of neither. Without their pins, maps and programs end with the daemon.
+// keeper restores pins that another program deleted, and detects links that it detached: the kernel
+// reports neither. Without their pins, maps and programs end with the daemon.
 type keeper struct {
 	d       *DataPlane
 	origin  origin
@@ -35,11 +35,11 @@ type keeper struct {
 	mu      sync.Mutex
 	inodes  map[string]uint64   // of the pins of maps, by name
 	folders map[string]folderID // folders of pins that were complete
-	notes   map[string][]string // pins of folders of ports that note what is ours
+	notes   map[string][]string // pins in ports' folders that record what we changed
 	err     error               // of the last restoration
 }
 
-// folderID is what changes where a pin of a folder is made or deleted.
+// folderID changes when a pin is created in a folder or deleted from it.
 type folderID struct {
 	inode    uint64
 	modified time.Time
@@ -79,13 +79,13 @@ func (k *keeper) run() {
 		if k.detached() {
 			k.d.signal()
 		}
-		// What is wrong with these is reported by the upkeep.
+		// Maintain reports errors of these.
 		_ = errors.Join(k.d.renewSwitch(), k.d.followLoopback())
 		k.keepPins()
 	}
 }
 
-// keepPins restores what is missing, and reports once what it cannot restore.
+// keepPins restores missing pins, and reports errors once.
 func (k *keeper) keepPins() {
 	n, err := k.keepMaps()
 	restored, portsErr := k.keepPorts()
@@ -104,7 +104,7 @@ func (k *keeper) keepPins() {
 	}
 }
 
-// keepMaps restores the pins of maps, and returns how many.
+// keepMaps restores the pins of maps, and returns their number.
 func (k *keeper) keepMaps() (restored int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,7 +130,7 @@ func (k *keeper) keepMaps() (restored int, err error) {
 	return restored, err
 }
 
-// missingMaps returns the maps whose pin is missing or is of another object. k.mu is held.
+// missingMaps returns the maps whose pin is missing or refers to another object. k.mu is held.
 func (k *keeper) missingMaps() (missing []string) {
 	for _, name := range slices.Sorted(maps.Keys(k.inodes)) {
 		inode, err := inodeOf(filepath.Join(k.d.dir, name))
@@ -144,7 +144,7 @@ func (k *keeper) missingMaps() (missing []string) {
 // restore pins a map from the daemon's own descriptor. k.mu is held.
 func (k *keeper) restore(name string) error {
 	path := filepath.Join(k.d.dir, name)
-	if err := os.RemoveAll(path); err != nil { // of another object, if there is one
+	if err := os.RemoveAll(path); err != nil { // a pin of another object, if any
 		return err
 	}
 	var err error
@@ -162,7 +162,7 @@ func (k *keeper) restore(name string) error {
 	return err
 }
 
-// prepareDir makes the folder of pins anew. It mounts nothing: a mount that only this process
+// prepareDir creates the folder of pins again. It mounts nothing: a mount that only this process
 // sees, as in a sandbox, would end with it.
 func (k *keeper) prepareDir() error {
 	dir := k.d.dir
@@ -178,7 +178,7 @@ func (k *keeper) prepareDir() error {
 	return os.MkdirAll(k.d.dir, 0o700)
 }
 
-// keepPorts restores the pins of hooks, and returns how many.
+// keepPorts restores the pins of hooks, and returns their number.
 func (k *keeper) keepPorts() (restored int, err error) {
 	p := k.d.ports
 	var incomplete []datapath.PortName
@@ -218,14 +218,14 @@ func (k *keeper) keepPorts() (restored int, err error) {
 	return restored, err
 }
 
-// repaired counts what others restored.
+// repaired counts repairs that were made elsewhere.
 func (k *keeper) repaired(n int) {
 	if k != nil {
 		k.repairs.Add(uint64(n))
 	}
 }
 
-// mend pins what a port lacks in its folder, and counts it.
+// mend restores the missing pins in a port's folder, and counts them.
 func (k *keeper) mend(t *port, folder string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,7 +234,7 @@ func (k *keeper) mend(t *port, folder string) error {
 	return err
 }
 
-// pinHooks pins what a port lacks in its folder, and returns how much. k.mu is held.
+// pinHooks restores the missing pins in a port's folder, and returns their number. k.mu is held.
 func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 	if err := k.prepareDir(); err != nil {
 		return 0, err
@@ -263,7 +263,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 	return restored, err
 }
 
-// lacking returns the pins that a port's folder should have besides its hooks. k.mu is held.
+// lacking returns the missing pins of a port's folder, except pins of hooks. k.mu is held.
 func (k *keeper) lacking(folder string) (paths []string) {
 	for _, note := range k.notes[folder] {
 		path := filepath.Join(folder, note)
@@ -274,10 +274,10 @@ func (k *keeper) lacking(folder string) (paths []string) {
 	return paths
 }
 
-// noted has the keeper know the pins of a port's folder that note what to undo later.
+// noted makes the keeper keep the pins in a port's folder that record what to undo later.
 func (k *keeper) noted(folder string) {
 	if k == nil {
-		return // before everything is taken over
+		return // not started yet
 	}
 	var notes []string
 	for _, name := range []string{"clsact", ownSettings[0].name, ownSettings[1].name} {
@@ -294,10 +294,10 @@ func (k *keeper) noted(folder string) {
 	}
 }
 
-// forget has the keeper know that the folder of a port goes, by our own hand.
+// forget makes the keeper forget the folder of a port that we are about to remove.
 func (k *keeper) forget(folder string) {
 	if k == nil {
-		return // before everything is taken over
+		return // not started yet
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -311,8 +311,8 @@ func (k *keeper) unchanged(folder string) bool {
 	return err == nil && k.folders[folder] == id
 }
 
-// complete notes that a folder has all of its pins. k.mu is held. File times are as coarse as
-// the kernel's tick, so that a folder which changed just now is compared again.
+// complete records that a folder has all its pins. k.mu is held. File times are as coarse as the
+// kernel's tick, so a folder that has just changed is compared again.
 func (k *keeper) complete(folder string) {
 	id, err := folderOf(folder)
 	if err != nil || time.Since(id.modified) < time.Second {

@@ -53,7 +53,7 @@ func (t *port) pinned() bool {
 	return true
 }
 
-// problems says what is missing now, whether or not it can be restored.
+// problems returns the missing pins and links, whether or not they can be restored.
 func (k *keeper) problems() (found []string) {
 	if k == nil {
 		return nil
@@ -92,7 +92,7 @@ func (k *keeper) problems() (found []string) {
 	return found
 }
 
-// someOf joins the first few of what may be many.
+// someOf joins the first few strings of a list that may be long.
 func someOf(all []string) string {
 	const most = 5
 	if len(all) <= most {

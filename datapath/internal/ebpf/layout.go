@@ -18,9 +18,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// layoutVersion is LAYOUT_VERSION of types.h. It changes where the meaning of what
-// is pinned does, and only then: maps say themselves how their entries are laid
-// out, and are converted.
+// layoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data does:
+// the layout of entries is described by the maps' BTF types, and entries are converted.
 const layoutVersion = 1
 
 const layoutPrefix = "layout-"
@@ -35,8 +34,8 @@ func Attached(pinDir string) bool {
 	return err == nil && len(ports) > 0
 }
 
-// otherLayout says whether there are pins of another layout version, whose
-// programs would go on beside those of this one.
+// otherLayout reports pins of another layout version, whose programs would run beside this
+// version's.
 func otherLayout(pinDir string) (string, error) {
 	folders, err := os.ReadDir(pinDir)
 	if err != nil {
@@ -59,7 +58,7 @@ func by(version string) string {
 	return fmt.Sprintf(" (pinned by version %s)", version)
 }
 
-// isEmpty reports whether there are no pins below dir.
+// isEmpty reports whether no pins exist below dir.
 func isEmpty(dir string) bool {
 	empty := true
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -75,22 +74,22 @@ func isEmpty(dir string) bool {
 	return errors.Is(err, fs.ErrNotExist) || empty && err == nil
 }
 
-// onBPFFS reports whether path is there and on a BPF file system.
+// onBPFFS reports whether path exists and is on a BPF file system.
 func onBPFFS(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
 
-// comparison is what is to become of a pinned map.
+// comparison is the result of comparing a pinned map with the wanted one.
 type comparison struct {
 	action  string // datapath.Pins…
 	reason  string
-	convert *entryConverter // nil: entries stay as they are
-	// shortage is why the two could not be compared this time; nil: they were.
+	convert *entryConverter // nil: entries stay unchanged
+	// shortage is the temporary lack of resources that prevented the comparison, or nil.
 	shortage error
 }
 
-// compareMap compares a pinned map with the one that there is to be.
+// compareMap compares a pinned map with the wanted one.
 func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	convert, err := compareEntries(old, spec)
 	switch {
@@ -110,17 +109,17 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("it has room for %d, to have it for %d", old.MaxEntries(), spec.MaxEntries)}
 }
 
-// compareEntries returns what makes entries of old into those of a map of spec; nil:
-// they stay as they are.
+// compareEntries returns the converter from entries of old to entries of spec; nil: they stay
+// unchanged.
 func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
 	if !sameFamily(old.Type(), spec.Type) {
 		return nil, fmt.Errorf("it is a %s, to be a %s", old.Type(), spec.Type)
 	}
 	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
-		return nil, nil // the kernel keeps no types of them
+		return nil, nil // the kernel keeps no types for these
 	}
 	if spec.Type == ebpf.ArrayOfMaps {
-		return nil, nil // what is in them says itself what it is; see classify.h
+		return nil, nil // the inner maps describe their own format; see classify.h
 	}
 	to, err := shapeOf(spec)
 	if err != nil {
@@ -136,17 +135,17 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 	return newEntryConverter(spec.Type, from, to)
 }
 
-// sameFamily reports whether what one type of map holds can be held by the other.
+// sameFamily reports whether a map of type b can hold the entries of a map of type a.
 func sameFamily(a, b ebpf.MapType) bool {
 	hash := func(t ebpf.MapType) bool { return t == ebpf.Hash || t == ebpf.LRUHash }
 	perCPU := func(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
 	return a == b || hash(a) && hash(b) || perCPU(a) && perCPU(b)
 }
 
-// pinsOf is what would become of the pins in a folder.
+// pinsOf reports what would be done with the pins in a folder.
 type pinsOf struct{ datapath.PreflightPins }
 
-// preflightPins says what would become of what is pinned in cfg.PinDir.
+// preflightPins reports what would be done with the pins in cfg.PinDir.
 func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
 	p.OK, p.Dir, p.Action = true, cfg.PinDir, datapath.PinsNone
 	if !onBPFFS(cfg.PinDir) {
@@ -192,7 +191,7 @@ func worst(a, b string) string {
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// refused says why the pins cannot be taken over, and what to do.
+// refused returns why the pins cannot be taken over, and what to do.
 func (p *pinsOf) refused() error {
 	why := p.Error
 	for _, m := range p.Maps {

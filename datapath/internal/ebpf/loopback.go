@@ -15,15 +15,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// loopbackIndex is that of the loopback in every network namespace.
+// loopbackIndex is the ifindex of the loopback device in every network namespace.
 const loopbackIndex = 1
 
-// loopbackPort is the port for what the host sends to its own addresses: with the program of
-// the egress hook alone.
+// loopbackPort is the port for packets from the host to its own addresses. It has only the egress
+// program.
 const loopbackPort = datapath.PortName(innerPrefix + "link lo")
 
-// followLoopback has our program on the loopback of the host while there is something that it
-// could be for: a frontend, or a rule of destinations, on a host that has ports.
+// followLoopback keeps our program on the host's loopback device while it may be needed: if a
+// frontend or a DNAT rule exists, and the host has ports.
 func (d *DataPlane) followLoopback() error {
 	if d.services == nil || d.nats == nil || d.ports == nil {
 		return nil // not open yet
@@ -40,15 +40,15 @@ func (d *DataPlane) followLoopback() error {
 	return nil
 }
 
-// soonOnLoopback is followLoopback after something came that may be for it. It is not waited
-// for: what fails is tried again, and told, with the upkeep.
+// soonOnLoopback is followLoopback after a change that may need it. Errors are ignored: Maintain
+// tries again and reports them.
 func (d *DataPlane) soonOnLoopback() {
 	if !d.onLoopback.Load() {
 		_ = d.followLoopback()
 	}
 }
 
-// holdLoopback attaches to the loopback, or takes the program off.
+// holdLoopback attaches the program to the loopback device, or detaches it.
 func (p *ports) holdLoopback(wanted bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 	return err
 }
 
-// attachLoopback attaches to the loopback; t is what is left of when that was done before.
+// attachLoopback attaches to the loopback device; t is the port from an earlier attempt, or nil.
 func (p *ports) attachLoopback(z *zone, t *port, folder string) (err error) {
 	if t != nil {
 		if err := p.detach(loopbackPort, t); err != nil {
@@ -104,17 +104,17 @@ func (p *ports) attachLoopback(z *zone, t *port, folder string) (err error) {
 	return nil
 }
 
-// ownSettings are what the kernel takes packets on the loopback by that have an address of the
-// host for their source, or one of the loopback itself.
+// ownSettings are the settings with which the kernel accepts packets on the loopback device whose
+// source is an address of the host, or a loopback address.
 var ownSettings = []struct {
 	name string
 	conf int // IPV4_DEVCONF_…
 }{{"accept_local", 23}, {"route_localnet", 26}}
 
-// acceptOwn has the kernel take packets with an address of the host for their source on the
-// loopback, one of the loopback itself included, as it does of itself with those that never
-// left it: answers of services to the host, by one of its own addresses. What was not so
-// before is noted in folder.
+// acceptOwn makes the kernel accept packets on the loopback device whose source is an address of
+// the host, or a loopback address. Without our program the kernel accepts such packets, since they
+// never leave it; these are answers of services to the host, from one of its own addresses.
+// Settings that it changes are recorded in folder.
 func acceptOwn(z *zone, folder string) (repaired int, err error) {
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
@@ -142,7 +142,7 @@ func acceptOwn(z *zone, folder string) (repaired int, err error) {
 	return repaired, nil
 }
 
-// refuseOwn makes the settings be again what acceptOwn found, by what it noted in folder.
+// refuseOwn restores the settings that acceptOwn recorded in folder.
 func refuseOwn(z *zone, folder string) error {
 	for _, s := range ownSettings {
 		pin := filepath.Join(folder, s.name)

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// mapSizes returns how many entries each map is to have that has no fixed size.
+// mapSizes returns the number of entries of each map whose size is not fixed.
 func mapSizes(t datapath.Tables) map[string]uint32 {
 	mappings := max(1024, t.Connections/8-min(t.Connections/8, 2048))
 	peers := min(1<<14, max(1<<10, t.Connections/32))
@@ -28,12 +28,12 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlServiceStats:   t.Services,
 		kernelMapLlServiceTraffic: t.Services,
 		kernelMapLlSlot:           chunks,
-		kernelMapLlBackend:        t.Backends + 1, // id 0 is none
+		kernelMapLlBackend:        t.Backends + 1, // id 0 is unused
 		kernelMapLlBackendLoad:    t.Backends + 1,
 		kernelMapLlBackendTotal:   t.Backends + 1,
 		kernelMapLlBackendTraffic: t.Backends + 1,
 		kernelMapLlAffinity:       t.Affinity,
-		kernelMapLlSourceRange:    2 * t.Ranges, // old and new ones for a moment
+		kernelMapLlSourceRange:    2 * t.Ranges, // for a moment old and new ones
 		kernelMapLlServiceId:      t.Services,
 		kernelMapLlServiceAddr:    t.Services,
 		kernelMapLlDivert:         2 * t.Ranges,
@@ -50,7 +50,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlMapping:        mappings,
 		kernelMapLlMappingOuter:   mappings,
 		kernelMapLlStation:        min(1<<16, max(1<<13, t.Connections/2)),
-		kernelMapLlGuard:          min(1<<16, max(1<<11, t.Connections/16)), // four of an endpoint, say
+		kernelMapLlGuard:          min(1<<16, max(1<<11, t.Connections/16)), // four an endpoint
 		kernelMapLlPeer:           peers,
 		kernelMapLlPeerId:         2 * peers,
 		kernelMapLlPeerPrefix:     8 * peers,
@@ -63,13 +63,13 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 	}
 }
 
-// wantedMaps returns the maps of specs in the sizes that t asks for.
+// wantedMaps returns the maps of specs with the sizes for t.
 func wantedMaps(specs map[string]*ebpf.MapSpec, t datapath.Tables) map[string]*ebpf.MapSpec {
 	sizes := mapSizes(t)
 	wanted := make(map[string]*ebpf.MapSpec)
 	for name, spec := range specs {
 		if spec.Pinning != ebpf.PinByName {
-			continue // constants and working memory of one program
+			continue // constants and scratch memory of one program
 		}
 		spec = spec.Copy()
 		if n := sizes[name]; n != 0 {
@@ -84,21 +84,21 @@ func wantedMaps(specs map[string]*ebpf.MapSpec, t datapath.Tables) map[string]*e
 func closeMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {
 		if m != nil {
-			m.Close() // harmless: a file descriptor
+			m.Close() // only closes a file descriptor
 		}
 	}
 }
 
-// loadMapSpecs returns the specifications of all maps; tests put another one here.
+// loadMapSpecs returns the specifications of all maps; tests replace it.
 var loadMapSpecs = loadKernel
 
-// countEntries returns how many entries of a map are in use: of an array, up to
-// the last one that is not zero.
+// countEntries returns how many entries of a map are in use; for an array, up to the last non-zero
+// one.
 func countEntries(m *ebpf.Map) (n uint32, err error) {
 	array := m.Type() == ebpf.Array
 	switch m.Type() {
 	case ebpf.Queue, ebpf.RingBuf, ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.ArrayOfMaps:
-		return 0, nil // of fixed size, or as many as there are services
+		return 0, nil // of fixed size, or one for each service
 	}
 	i := uint32(0)
 	err = eachEntry(m, func(_, value []byte) error {
@@ -113,14 +113,14 @@ func countEntries(m *ebpf.Map) (n uint32, err error) {
 	return n, err
 }
 
-// Tables without entries of their own take them from a few that the kernel has at hand
-// for each CPU, and has again a moment later.
+// Tables without preallocation take new entries from a small pool for each CPU, which the kernel
+// refills a moment later.
 const (
 	refillTries = 200
 	refillTime  = 5 * time.Millisecond
 )
 
-// putPatiently puts an entry into such a table, one of many.
+// putPatiently puts one of many entries into such a table.
 func putPatiently(m *ebpf.Map, key, value any) (err error) {
 	for range refillTries {
 		if err = m.Put(key, value); !errors.Is(err, unix.ENOMEM) {
@@ -131,8 +131,8 @@ func putPatiently(m *ebpf.Map, key, value any) (err error) {
 	return err
 }
 
-// tableError turns a full map into [datapath.ErrCapacity] with the name of the
-// table in the configuration.
+// tableError turns the error for a full map into [datapath.ErrCapacity] with the name of the table
+// in the configuration.
 func tableError(table string, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("%w: raise tables.%s in the configuration", datapath.ErrCapacity, table)

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// tableOf names the key of the configuration that a map's size comes from, and its
-// value; "" for maps of fixed size.
+// tableOf returns the configuration key that determines the size of a map, and its value; "" for
+// maps of fixed size.
 func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 	switch name {
 	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlStation, kernelMapLlGuard, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner,
@@ -38,23 +38,22 @@ func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 	return "", 0
 }
 
-// Bytes that the kernel keeps for each entry besides key and value, as of 6.18.
+// Bytes that the kernel needs for each entry besides key and value, as of 6.18.
 const (
 	hashEntryBytes   = 48 // struct htab_elem
-	hashBucketBytes  = 16 // struct bucket, of which there are a power of two
-	trieEntryBytes   = 40 // struct lpm_trie_node; the keys add as many without a value
+	hashBucketBytes  = 16 // struct bucket; their number is a power of two
+	trieEntryBytes   = 40 // struct lpm_trie_node; as many nodes without value may exist
 	perCPUEntryBytes = 8
 )
 
-// mapMemory estimates how many bytes a map takes when it is made, and when it is
-// full.
+// mapMemory estimates the bytes that a map takes when it is created, and when it is full.
 func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
 	entries, key, value := uint64(spec.MaxEntries), roundUp(spec.KeySize), roundUp(spec.ValueSize)
 	switch spec.Type {
 	case ebpf.Array:
 		atStart = entries * value
 	case ebpf.ArrayOfMaps:
-		atStart = entries * 8 // of what they hold, see classify.ImageMax
+		atStart = entries * 8 // without the inner maps, see classify.ImageMax
 	case ebpf.PerCPUArray:
 		atStart = entries * (perCPUEntryBytes + value*uint64(cpus))
 	case ebpf.Queue:
@@ -79,7 +78,7 @@ func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
 
 func roundUp(size uint32) uint64 { return (uint64(size) + 7) &^ 7 }
 
-// tablesMemory estimates what the maps of specs take with the sizes of t.
+// tablesMemory estimates the bytes of all maps of specs with the sizes of t.
 func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, full uint64) {
 	sizes := mapSizes(t)
 	cpus := ebpf.MustPossibleCPU()
@@ -94,8 +93,8 @@ func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, f
 	return atStart, full
 }
 
-// noRoom says of a map that the kernel has no memory for how large it is, and what
-// to do: it need not be the largest of specs, which are all maps.
+// noRoom explains that the kernel has no memory for a map: its size, and what to do. The map need
+// not be the largest of specs, which has all maps.
 func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t datapath.Tables) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
 		return err

@@ -16,9 +16,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// nats is the table of translation: it has one row at most. What rules do is written
-// under slots that no rule in force names, then the images that name them are published;
-// what those before named goes a moment later.
+// nats is the table of translation, which has at most one row. Records of rules are written under
+// slots that no rule in force uses, then the images that refer to them are published. Unused slots
+// are removed a moment later.
 type nats struct {
 	d      *DataPlane
 	images *images
@@ -31,21 +31,21 @@ type nats struct {
 	inForce  bool
 	rules    map[uint32]*natRule       // by slot, as in force
 	old      []natSlot                 // to be removed
-	log      map[uint16]bool           // ids whose mappings are to be told
-	told     map[translated]bool       // that began, and have not ended
-	live     map[uint32]*backendTotals // what connections carried as of the last pass, by id
+	log      map[uint16]bool           // ids whose mappings are reported
+	told     map[translated]bool       // reported as begun and not as ended
+	live     map[uint32]*backendTotals // traffic of connections as of the last pass, by id
 	mappings uint64                    // entries as of the last pass
 	blocks   uint64
 }
 
-// natSlot is what one rule has in the tables.
+// natSlot is the entries of one rule in the tables.
 type natSlot struct {
 	slot  uint32
 	pools []uint32
 	pairs []kernelNatPairKey
 }
 
-// natRule is one rule of one set: what decides about it, and what it does.
+// natRule is one rule of one set: its match and its translation.
 type natRule struct {
 	natSlot
 	set       ruleSet
@@ -56,10 +56,10 @@ type natRule struct {
 	pairAddrs []kernelNatPrefix // by pairs
 }
 
-// The sets of rules of translation, in the order in which they are published.
+// The rule sets of translation, in the order in which they are published.
 var natSets = [2]ruleSet{rulesDNAT, rulesSNAT}
 
-// adoptNATs takes over what an earlier run wrote.
+// adoptNATs takes over the translation that an earlier run wrote.
 func adoptNATs(d *DataPlane, images *images) (*nats, error) {
 	n := &nats{
 		d: d, images: images,
@@ -180,7 +180,7 @@ func (n *nats) update(set datapath.NATSet) error {
 	return n.forget(set.Rules)
 }
 
-// put writes the rules, and brings them in force.
+// put writes the rules and puts them in force.
 func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.AddressGroup) error {
 	wanted := make(map[uint32]*natRule)
 	var images [2]*classify.Image
@@ -211,7 +211,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 	for slot, r := range n.rules {
 		if wanted[slot] == nil {
 			n.old = append(n.old, r.natSlot)
-			// Who asks by id is not to find it, until it can go.
+			// Look-ups by id must not find it from now on.
 			r.record.Flags |= natReplaced
 			err = errors.Join(err, n.d.maps[kernelMapLlNatRule].Update(slot, &r.record, ebpf.UpdateExist))
 		}
@@ -220,7 +220,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 	return errors.Join(err, n.endUncovered(groups))
 }
 
-// choose gives r a slot that no rule in force has; if it is as it was, what it had.
+// choose gives r a slot that no rule in force has, or its present slot if r has not changed.
 func (n *nats) choose(r *natRule) {
 	for other := range uint32(2) {
 		if have := n.rules[r.slot|other]; have != nil && have.same(r) {
@@ -244,7 +244,7 @@ func (n *nats) choose(r *natRule) {
 	}
 }
 
-// same reports whether r does what other is to do.
+// same reports whether r and other translate equally.
 func (r *natRule) same(other *natRule) bool {
 	a, b := r.record, other.record
 	a.PoolFirst, b.PoolFirst = [2]uint32{}, [2]uint32{}
@@ -255,7 +255,7 @@ func (r *natRule) same(other *natRule) bool {
 		})
 }
 
-// writeNew writes the rules that are not in force yet, all or none.
+// writeNew writes the rules that are not in force yet: all of them, or none.
 func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 	var written []natSlot
 	for slot, r := range wanted {
@@ -287,7 +287,7 @@ func (n *nats) write(r *natRule) error {
 	return tableError("rules", n.d.maps[kernelMapLlNatRule].Update(r.slot, &r.record, ebpf.UpdateAny))
 }
 
-// remove takes what a rule had out of the tables.
+// remove deletes the entries of a rule from the tables.
 func (n *nats) remove(s natSlot) error {
 	err := ifThere(n.d.maps[kernelMapLlNatRule].Delete(s.slot))
 	for _, index := range s.pools {
@@ -299,7 +299,7 @@ func (n *nats) remove(s natSlot) error {
 	return err
 }
 
-// ifThere is err, unless it says that there was nothing to delete.
+// ifThere returns err, or nil if err means that the entry to be deleted did not exist.
 func ifThere(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
@@ -307,7 +307,7 @@ func ifThere(err error) error {
 	return err
 }
 
-// dropOld removes what the rules before named, when no program reads it any more.
+// dropOld removes the slots of earlier rules after no program reads them any more.
 func (n *nats) dropOld() error {
 	if len(n.old) == 0 {
 		return nil
@@ -383,7 +383,7 @@ func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
 	return true, nil
 }
 
-// maintain removes what is not in use any more.
+// maintain removes slots that are no longer in use.
 func (n *nats) maintain() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -19,14 +19,14 @@ const (
 
 	natRanges = len(kernelNatRule{}.RangeFirst)
 
-	// natPoolMax is how many pieces of one size a pool is cut into at most.
+	// natPoolMax is the maximum number of equal pieces of a pool.
 	natPoolMax = 512
 )
 
 var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, datapath.Masquerade: 2}
 
-// compileNAT makes the rules of a NAT, by set: that of destinations and that of sources.
-// free are the ports that are given out where the NAT names none.
+// compileNAT returns the rules of a NAT by set: DNAT and SNAT. free are the source ports for a NAT
+// that names none.
 func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
 	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
 	r.record = kernelNatRule{Id: id, Type: natTypes[v.Type]}
@@ -56,7 +56,7 @@ func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapa
 	return sets, r.fillPorts(ranges, v.BlockSize)
 }
 
-// pairUp makes r translate prefix to prefix.
+// pairUp makes r translate prefixes one to one.
 func (r *natRule) pairUp(v *datapath.NAT) error {
 	from := v.Match.Source
 	if v.Type == datapath.DNAT {
@@ -81,7 +81,7 @@ func (r *natRule) pair(from, to netip.Prefix) {
 	r.pairAddrs = append(r.pairAddrs, natPrefixOf(to))
 }
 
-// bits128 is the length of p as a prefix of 128 bits.
+// bits128 returns the length of p as a prefix of 128 bits.
 func bits128(p netip.Prefix) int {
 	if p.Addr().Is4() {
 		return p.Bits() + 96
@@ -99,8 +99,8 @@ func natPrefixOf(p netip.Prefix) kernelNatPrefix {
 	return k
 }
 
-// fillPool cuts the addresses of each family into pieces of one size, so that each of
-// them is chosen as often as any other.
+// fillPool divides the addresses of each family into pieces of equal size, so that each piece is
+// chosen with the same probability.
 func (r *natRule) fillPool(addresses []netip.Prefix) {
 	for family := range 2 {
 		var of []netip.Prefix
@@ -123,7 +123,7 @@ func (r *natRule) fillPool(addresses []netip.Prefix) {
 		}
 	}
 	if len(r.match.Source)+len(r.match.SourceGroups) == 0 && len(addresses) > 0 {
-		// The other family is not this rule's.
+		// The rule does not apply to the other family.
 		switch {
 		case r.record.PoolCount[0] == 0:
 			r.match.Source = []netip.Prefix{netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
@@ -153,7 +153,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// fillDestinationPorts says what destination ports become.
+// fillDestinationPorts sets the translation of destination ports.
 func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
 	if len(v.Ports) == 0 {
 		return nil
@@ -175,11 +175,11 @@ func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
 	return nil
 }
 
-// fillPorts says what source ports are chosen from.
+// fillPorts sets the ranges from which source ports are chosen.
 func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
 	ranges = mergeRanges(ranges)
 	if len(ranges) > natRanges {
-		// Those with the most ports.
+		// Keep the largest ranges.
 		slices.SortStableFunc(ranges, func(a, b datapath.PortRange) int { return int(b.Last-b.First) - int(a.Last-a.First) })
 		ranges = ranges[:natRanges]
 	}
@@ -200,7 +200,7 @@ func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
 		return fmt.Errorf("ports: none is left to be given out in blocks of %d", block)
 	}
 	r.record.PortCount, r.record.BlockSize = n, block
-	// Ports far from each other, one after the other, until each was there.
+	// A stride coprime to the count visits every port once, and successive ports are far apart.
 	r.record.PortStride = n*5/8 | 1
 	for gcd(n, r.record.PortStride) != 1 {
 		r.record.PortStride++

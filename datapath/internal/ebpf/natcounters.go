@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// carry adds what one direction of a connection carries to the totals of what translates it.
+// carry adds the traffic of one direction of a connection to the totals of its NAT.
 func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
 	if m.NatId == 0 {
 		return
@@ -21,7 +21,7 @@ func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
 	t.bytes += m.ByteCount
 }
 
-// drop moves what a direction that is deleted carried from what there is to what has ended.
+// drop moves the traffic of a deleted direction from the live to the closed totals.
 func (p *natPass) drop(m *kernelCtMeta) {
 	if m.NatId == 0 {
 		return
@@ -32,7 +32,7 @@ func (p *natPass) drop(m *kernelCtMeta) {
 	t.bytes -= m.ByteCount
 }
 
-// addClosed adds what ended connections carried to the totals of what translated them.
+// addClosed adds the traffic of ended connections to the totals of their NATs.
 func (n *nats) addClosed(p *natPass) error {
 	table := n.d.maps[kernelMapLlNatTraffic]
 	for id, c := range p.closed {
@@ -52,8 +52,8 @@ func (n *nats) addClosed(p *natPass) error {
 	return nil
 }
 
-// counters returns those of one NAT; false if it is not in force. What connections carry
-// is as of the last pass.
+// counters returns the counters of one NAT; false if it is not in force. Traffic of live
+// connections is as of the last pass.
 func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -10,17 +10,16 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// cover is what a rule of translation is about: inner addresses and protocols, and what it
-// makes of them.
+// cover is what a translation rule covers: inner addresses, protocols, and outer addresses.
 type cover struct {
-	ranges    []addrRange         // in order, none overlaps another; empty: all addresses
+	ranges    []addrRange         // sorted, without overlaps; empty: all addresses
 	protocols []datapath.Protocol // empty: all
 	outer     []kernelNatPrefix   // empty: addresses of the node
 }
 
 type addrRange struct{ first, last netip.Addr }
 
-// coverOf returns what a rule is about, whose groups are among these.
+// coverOf returns what a rule covers. groups has the groups that it refers to.
 func coverOf(m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) cover {
 	c := cover{protocols: m.Protocols}
 	prefixes := slices.Clone(m.Source)
@@ -28,19 +27,19 @@ func coverOf(m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGr
 		prefixes = append(prefixes, groups[name].Prefixes...)
 	}
 	if len(prefixes) == 0 && len(m.SourceGroups) > 0 {
-		c.ranges = []addrRange{{}} // nobody
+		c.ranges = []addrRange{{}} // matches no address
 	}
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	for _, p := range prefixes {
 		if last := len(c.ranges) - 1; last >= 0 && p.Addr().Compare(c.ranges[last].last) <= 0 {
-			continue // of two prefixes that overlap one is within the other
+			continue // of two overlapping prefixes one contains the other
 		}
 		c.ranges = append(c.ranges, addrRange{p.Masked().Addr(), lastOf(p)})
 	}
 	return c
 }
 
-// has reports whether the rule is about an inner address.
+// has reports whether the rule covers an inner address.
 func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 	if len(c.protocols) > 0 && !slices.Contains(c.protocols, protocol) {
 		return false
@@ -49,7 +48,7 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 	return len(c.ranges) == 0 || found || i > 0 && a.Compare(c.ranges[i-1].last) <= 0
 }
 
-// gives reports whether the rule translates to an address, by its zone.
+// gives reports whether the rule translates to an address in a zone.
 func (n *nats) gives(c *cover, a kernelAddr, zone uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
@@ -65,9 +64,9 @@ func (n *nats) gives(c *cover, a kernelAddr, zone uint8) (bool, error) {
 	}), nil
 }
 
-// endUncovered ends the mappings that strangers may use, and whose rule is not about their
-// inner or outer address any more: they would let in what no rule lets in. n.mu is held,
-// the rules are in force.
+// endUncovered ends the mappings that are open to any remote and whose rule no longer covers their
+// inner or outer address: they would admit packets that no rule admits. n.mu is held, the rules are
+// in force.
 func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
 	covers := map[uint16]cover{}
 	for _, r := range n.rules {

@@ -11,9 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// lastUses are when connections that a pass ended had their last packet, by the outer port
-// that they had: mappings and blocks are idle from then on, and programs note no more than
-// when connections begin.
+// lastUses are the times of the last packets of connections that a pass ended, by outer port.
+// Mappings and blocks are idle from then on; programs record only when connections begin.
 type lastUses map[outerKey][]lastUse
 
 type lastUse struct {
@@ -21,7 +20,7 @@ type lastUse struct {
 	tick uint32
 }
 
-// ordered is to be called once all are there.
+// ordered sorts the uses; call it after the last one is added.
 func (l lastUses) ordered() {
 	for _, uses := range l {
 		slices.SortFunc(uses, func(a, b lastUse) int { return cmp.Compare(a.port, b.port) })
@@ -40,7 +39,7 @@ func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32
 	return then
 }
 
-// leave takes down when one direction of a connection that the pass ended had its last packet.
+// leave records the last packet of one direction of a connection that the pass ended.
 func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
 	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingIdle, blockIdle) {
 		return
@@ -53,15 +52,15 @@ func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zo
 	p.last[k] = append(p.last[k], lastUse{outer.Port(), m.LastSeenTick})
 }
 
-// isInwards reports whether a direction of a translated connection comes to an outer port:
-// answers, and what strangers send.
+// isInwards reports whether packets of a direction of a translated connection arrive at an outer
+// port: answers, and packets from remotes that use an open mapping.
 func isInwards(m *kernelCtMeta) bool {
 	return m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT || m.Flags&(ctReply|ctDNAT) == ctDNAT
 }
 
-// writeUsed notes when mappings or blocks were used last. Where a program notes the same for a
-// connection that begins at this moment it is that one's word that is lost, but not the
-// connection: when that ends there is a last packet of it.
+// writeUsed records when mappings or blocks were last used. If a program concurrently records the
+// same for a new connection, its value is lost, but not the connection: when that ends, its last
+// packet is recorded.
 func writeUsed[K comparable, V any](table *ebpf.Map, used map[K]V) error {
 	for k, v := range used {
 		if err := ifThere(table.Update(&k, &v, ebpf.UpdateExist)); err != nil {

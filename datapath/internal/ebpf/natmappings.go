@@ -12,19 +12,19 @@ import (
 )
 
 var (
-	// mappingIdle is how long a mapping stays that no connection uses, from the last packet by
-	// it (RFC 4787, REQ-5).
+	// mappingIdle is how long a mapping without connections is kept after its last packet (RFC
+	// 4787, REQ-5).
 	mappingIdle = ticksOf(5 * time.Minute)
-	// blockIdle is how long an inner address keeps a block of ports without a connection, from
-	// the last packet by one of them.
+	// blockIdle is how long an inner address keeps a block of ports without connections after the
+	// last packet from one of its ports.
 	blockIdle = ticksOf(2 * time.Minute)
 
-	transitoryIdle = ticksOf(4 * time.Minute) // TCP that is not open yet, or closing: RFC 5382, REQ-5
-	unheardIdle    = ticksOf(2 * time.Minute) // UDP that nobody answered: RFC 4787, REQ-5
+	transitoryIdle = ticksOf(4 * time.Minute) // TCP not yet open, or closing: RFC 5382, REQ-5
+	unheardIdle    = ticksOf(2 * time.Minute) // UDP without an answer: RFC 4787, REQ-5
 )
 
-// translatedIdle returns after how long a connection ends that a NAT translates, where
-// that is not as of others; else 0.
+// translatedIdle returns the idle time after which a translated connection ends, if it differs from
+// other connections; else 0.
 func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
 	switch state {
 	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED, kernelCtStateCT_FIN:
@@ -38,14 +38,14 @@ func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
 	return 0
 }
 
-// outerKey is an address and protocol that connections go out by.
+// outerKey is an outer address and protocol.
 type outerKey struct {
 	addr  kernelAddr
 	proto uint8
 	zone  uint8
 }
 
-// outerPorts are the ports of outer addresses that connections use, as a pass finds them.
+// outerPorts are the outer ports in use, as found by a pass.
 type outerPorts map[outerKey]*[1 << 10]uint64
 
 func (o outerPorts) use(k outerKey, port uint16) {
@@ -70,29 +70,29 @@ func (o outerPorts) used(k outerKey, first uint16, count int) bool {
 	return false
 }
 
-// translated is a mapping as it is told: it begins and ends.
+// translated is a mapping or block whose begin and end are reported.
 type translated struct {
 	nat          uint16
 	proto        uint8
 	inner, outer netip.AddrPort
-	size         int // of a block: outer has its first port, inner none; else 0
+	size         int // of a block: outer has its first port, inner has no port; else 0
 }
 
-// natPass is what a pass over the connections finds out about translation.
+// natPass is what a pass over the connections collects about translation.
 type natPass struct {
 	outers outerPorts
-	last   lastUses // of connections that it ended
+	last   lastUses // of connections that the pass ended
 	local  map[kernelLocalKey]bool
-	zones  map[uint8]bool // of which local has the addresses
+	zones  map[uint8]bool // zones whose addresses are in local
 	began  uint32         // tick
 	log    map[uint16]bool
-	shared map[uint16]bool // ids whose ports are of mappings or blocks
+	shared map[uint16]bool // ids with mappings or blocks
 	told   map[translated]bool
-	live   map[uint32]*backendTotals // what connections carry, by id
-	closed map[uint32]*backendTotals // what those carried that the pass ended
+	live   map[uint32]*backendTotals // traffic of live connections, by id
+	closed map[uint32]*backendTotals // traffic of connections that the pass ended
 }
 
-// passBegins returns what a pass is to find out.
+// passBegins returns an empty result for a pass.
 func (n *nats) passBegins() *natPass {
 	p := &natPass{
 		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
@@ -123,8 +123,8 @@ func (n *nats) passBegins() *natPass {
 	return p
 }
 
-// ended reports whether a connection's source was the address of a device that has it
-// no more. reply and leaves are the tuples of its entry.
+// ended reports whether the source of a connection was the address of a device that no longer has
+// it. comes and leaves are the tuples of its entry.
 func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint8) bool {
 	if m.Flags&ctDevice == 0 || !p.zones[zone] || int32(m.CreatedTick-p.began) > 0 {
 		return false
@@ -136,7 +136,7 @@ func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint
 	return !p.local[kernelLocalKey{Addr: addrOf(outer), Zone: uint32(zone)}]
 }
 
-// note takes down which ports the answers to a connection come to, and which strangers use.
+// note records the outer ports at which answers to a connection arrive, or packets of any remote.
 func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
 	answers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT
 	switch {
@@ -147,14 +147,13 @@ func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zon
 	}
 }
 
-// passEnded ends the mappings and blocks that nobody uses, and tells of those that began
-// and ended.
+// passEnded ends unused mappings and blocks, and reports those that began or ended.
 func (n *nats) passEnded(p *natPass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.live = p.live
 	p.last.ordered()
-	for _, r := range n.rules { // those of rules that came back since it began
+	for _, r := range n.rules { // rules that came into force since the pass began
 		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
 			p.shared[r.record.Id] = true
 		}
@@ -187,12 +186,11 @@ func (n *nats) tell(what string, t translated) {
 	n.d.log.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
 }
 
-// ticksBetween returns how many ticks lie between then and now; 0 where then is ahead.
+// ticksBetween returns the number of ticks from then to now; 0 if then is later.
 func ticksBetween(then, now uint32) uint32 { return uint32(max(0, int32(now-then))) }
 
-// keeps reports whether a mapping or block of the rule with id stays that no connection
-// uses: it was used within idle, and its rule has such. Of a rule that came into force since
-// the pass began that is not known.
+// keeps reports whether a mapping or block without connections is kept: it was used within idle,
+// and its rule still has mappings or blocks. Mappings and blocks newer than the pass are kept.
 func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
 	return int32(created-p.began) >= 0 || ticksBetween(used, p.began) <= idle && p.shared[id]
 }
@@ -230,7 +228,7 @@ func (n *nats) endMappings(p *natPass) error {
 		if ok, err := lookup(outers, &ended[i], &v); !ok || err != nil {
 			return err
 		}
-		// The inner side is refreshed by new connections, and may be mapped elsewhere by now.
+		// The inner side is refreshed by new connections, and may have another mapping by now.
 		key := innerKey(&ended[i], &v)
 		ok, err := lookup(inners, &key, &inner)
 		if err != nil {
@@ -256,7 +254,7 @@ func (n *nats) endMappings(p *natPass) error {
 	return nil
 }
 
-// innerKey is the key of a mapping by its inner side.
+// innerKey returns the key of a mapping by its inner side.
 func innerKey(outer *kernelMappingKey, v *kernelMapping) kernelMappingKey {
 	return kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Zone: outer.Zone, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
 }
@@ -315,7 +313,7 @@ func (n *nats) endBlocks(p *natPass) error {
 	if err != nil {
 		return err
 	}
-	// Whose block is gone, or was given to another at the same moment.
+	// Owners whose block is gone, or was given to another owner at the same moment.
 	var left []kernelBlockOwnerKey
 	count := uint64(0)
 	err = batches(owners, func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
@@ -339,7 +337,7 @@ func (n *nats) endBlocks(p *natPass) error {
 	return err
 }
 
-// translatedProtocols are those that have ports, or what stands for them.
+// translatedProtocols are the protocols with ports, or with an identifier in their place.
 var translatedProtocols = []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6}
 
 func (p *natPass) inUse(b *kernelBlock, zone uint8) bool {

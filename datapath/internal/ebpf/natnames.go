@@ -42,14 +42,14 @@ func ruleNames[K ~string, V any](ids map[K]V) []string {
 	return names
 }
 
-// sortedNATs returns the names in the order of their precedence.
+// sortedNATs returns the names in the order of precedence.
 func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	return slices.SortedFunc(maps.Keys(rules), func(a, b datapath.NATName) int {
 		return cmp.Or(cmp.Compare(rules[a].Priority, rules[b].Priority), cmp.Compare(a, b))
 	})
 }
 
-// nameAll gives each rule an id that its connections and counters go by.
+// nameAll gives each rule an id, which its connections and counters refer to.
 func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	for name := range rules {
 		if n.ids[name] != 0 {
@@ -81,8 +81,8 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	return nil
 }
 
-// newID returns the id after the one that was given out last and that nobody has, so
-// that one is used again as late as can be.
+// newID returns the next free id after the last one assigned, so that ids are reused as late as
+// possible.
 func (n *nats) newID() (uint16, error) {
 	for range math.MaxUint16 {
 		n.lastID++
@@ -93,7 +93,7 @@ func (n *nats) newID() (uint16, error) {
 	return 0, fmt.Errorf("%d NAT objects: %w", len(n.names), datapath.ErrCapacity)
 }
 
-// forget removes the names and counters of what is not among rules any more.
+// forget removes the names and counters of NATs that are not in rules.
 func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	for name, id := range n.ids {
 		if _, ok := rules[name]; ok {
@@ -108,7 +108,7 @@ func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	return err
 }
 
-// name returns the name of the rule with id; empty: there is none.
+// name returns the name of the rule with id, or "".
 func (n *nats) name(id uint16) datapath.NATName {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -11,27 +11,26 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// nexthops keeps the table of neighbours that the programs learn. A neighbour
-// that may have changed gets its index taken away, so that connections that refer
-// to it learn anew under another one. An index is given out again once a sweep
-// over all connections has found nobody who refers to it.
+// nexthops keeps the table of next hops that the programs learn. A next hop that may have changed
+// loses its index, so that connections that refer to it learn again under another index. An index
+// is reused after a sweep over all connections has found no reference to it.
 type nexthops struct {
 	table, ids, free *ebpf.Map
 	use              *kernelShares
 
 	mu      sync.Mutex
 	retired map[uint32]retiredHop
-	sweep   uint64         // number of the sweep that begins next
-	unused  map[uint32]int // sweeps in a row that found no reference
+	sweep   uint64         // number of the next sweep
+	unused  map[uint32]int // number of successive sweeps without a reference
 }
 
-// retiredHop is an index that was taken away and may still be referred to.
+// retiredHop is an index that was retired and may still be referred to.
 type retiredHop struct {
-	sweep uint64 // number of the first one that counts
-	at    int    // where it is counted; -1: an earlier run retired it
+	sweep uint64 // number of the first sweep that counts
+	at    int    // index of its counter; -1: an earlier run retired it
 }
 
-// newNexthops takes over what an earlier run learnt; first is whether there was none.
+// newNexthops takes over the next hops that an earlier run learnt; first: no earlier run exists.
 func newNexthops(d *DataPlane, first bool) *nexthops {
 	n := &nexthops{
 		use:     d.shared.value,
@@ -45,8 +44,8 @@ func newNexthops(d *DataPlane, first bool) *nexthops {
 	return n
 }
 
-// adopt finds out which indexes are free. What is neither free nor in use is
-// retired: an earlier run may have had it in mind, and connections may refer to it.
+// adopt finds out which indexes are free. Indexes that are neither free nor in use are retired: an
+// earlier run may have been about to use them, and connections may refer to them.
 func (n *nexthops) adopt(first bool) {
 	free := make(map[uint32]bool)
 	var index uint32
@@ -63,15 +62,15 @@ func (n *nexthops) adopt(first bool) {
 		switch {
 		case used[index]:
 		case first || free[index]:
-			n.free.Update(nil, index, ebpf.UpdateAny) // a full queue: cannot be, it has room for all
+			n.free.Update(nil, index, ebpf.UpdateAny) // cannot fail: the queue has room for all
 		default:
 			n.retired[index] = retiredHop{at: -1}
 		}
 	}
 }
 
-// invalidate takes the indexes of the neighbours that match chooses. The packets
-// of their connections take the slow path until they are learnt again.
+// invalidate retires the indexes of the next hops that match selects. Packets of their connections
+// take the slow path until these are learnt again.
 func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,7 +87,7 @@ func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
 	}
 	err := it.Err()
 	if errors.Is(err, ebpf.ErrIterationAborted) {
-		err = nil // entries came and went; those that were there were seen or are new
+		err = nil // entries came and went; those that existed were seen, or are new
 	}
 	for i, key := range chosen {
 		err = errors.Join(err, n.retire(key, indexes[i]))
@@ -107,14 +106,14 @@ func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
 	return nil
 }
 
-// useIndex is where nexthop.h counts a next hop.
+// useIndex returns the index of the counter that nexthop.h uses for a next hop.
 func useIndex(k kernelNexthopKey) int {
 	const devices = len(kernelShares{}.NexthopCount) / 2
 	return int(k.Zone&1)*devices + int(k.Ifindex)%devices
 }
 
-// void makes a next hop invalid. Its addresses stay, for programs that found it valid
-// a moment ago and are about to write them into a packet.
+// void makes a next hop invalid. Its addresses stay, for programs that found it valid a moment ago
+// and are about to write them into a packet.
 func (n *nexthops) void(index uint32) error {
 	var now kernelNexthop
 	err := n.table.Lookup(index, &now)
@@ -128,21 +127,21 @@ func (n *nexthops) void(index uint32) error {
 	return nil
 }
 
-// sweepBegins is called before the connections are looked through.
+// sweepBegins is called before a sweep over the connections.
 func (n *nexthops) sweepBegins() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sweep++
 }
 
-// sweepEnded frees what no connection referred to: retired indexes at once, others
-// after a few sweeps.
+// sweepEnded frees the indexes that no connection referred to: retired ones at once, others after a
+// few sweeps.
 func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs error
 	for index, r := range n.retired {
-		// A program that was just about to learn may have made it valid again.
+		// A program that was about to learn may have made it valid again.
 		var now kernelNexthop
 		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
 			errs = errors.Join(errs, n.void(index))
@@ -160,8 +159,8 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 	return errors.Join(errs, n.age(used), n.count())
 }
 
-// count sets what each device has to what there is. A next hop that a program enters meanwhile
-// may count twice until the next sweep.
+// count sets the counters of devices to the actual numbers. A next hop that a program adds
+// meanwhile may count twice until the next sweep.
 func (n *nexthops) count() error {
 	before, all := n.use.NexthopCount, n.use.NexthopTotal
 	var seen [len(before)]uint32
@@ -193,7 +192,7 @@ func (n *nexthops) count() error {
 	return nil
 }
 
-// age retires neighbours that no connection has referred to for three sweeps.
+// age retires next hops without a reference for three sweeps.
 func (n *nexthops) age(used func(index uint32) bool) error {
 	var old []kernelNexthopKey
 	var indexes []uint32

@@ -8,12 +8,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// noDevice is the error for a device that is missing in a zone. It says whether the device is in
-// the other zone, and which command mends that.
+// noDevice returns the error for a device that is missing in a zone. It says whether the device is
+// in the other zone, and which command corrects that.
 func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, innerPrefix) || strings.Contains(object, "#") {
-		object = "" // of another kind than Interface
+		object = "" // not an Interface
 	}
 	other := uint8(zoneSwitch)
 	if id == zoneSwitch {
@@ -31,7 +31,7 @@ func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) er
 	}
 }
 
-// orSet offers the change of an Interface to another namespace.
+// orSet suggests moving an Interface to another namespace.
 func orSet(object, netns string) string {
 	if object == "" {
 		return ""
@@ -39,7 +39,7 @@ func orSet(object, netns string) string {
 	return ", or llcli interface set " + object + " --netns " + netns
 }
 
-// inNamespace names the switch's namespace, where it has one of its own.
+// inNamespace names the switch's namespace, if it has its own.
 func (d *DataPlane) inNamespace(id uint8) string {
 	if id == zoneHost || d.zoneOf(true) == d.zoneOf(false) {
 		return ""
@@ -47,7 +47,7 @@ func (d *DataPlane) inNamespace(id uint8) string {
 	return " in network namespace " + d.config.SwitchNamespace
 }
 
-// hasDevice reports whether a device is in a zone, which need not be in use.
+// hasDevice reports whether a device exists in a zone, which need not be in use.
 func (d *DataPlane) hasDevice(id uint8, device string) bool {
 	name := ""
 	if id == zoneSwitch {

@@ -14,13 +14,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// originName is the pin of a map with one entry, which says who pinned the others.
+// originName is the pin of a map with one entry, which names the version that pinned the others.
 const originName = "ll_origin"
 
-// origin says which version of loxilight pinned the maps beside it.
+// origin identifies the version of loxilight that pinned the maps beside it.
 type origin struct {
 	version string
-	sum     uint64 // of the layouts of all maps; 0: a change of them is not finished
+	sum     uint64 // of the layouts of all maps; 0: a change of layouts is unfinished
 }
 
 const (
@@ -32,7 +32,7 @@ func openOrigin(dir string) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(filepath.Join(dir, originName), nil)
 }
 
-// readOrigin returns nothing where nothing is told.
+// readOrigin returns the zero value if none is recorded.
 func readOrigin(dir string) (o origin) {
 	m, err := openOrigin(dir)
 	if err != nil {
@@ -52,7 +52,7 @@ func writeOrigin(dir string, o origin) error {
 	m, err := openOrigin(dir)
 	if err != nil || m.ValueSize() != originSize {
 		if err == nil {
-			m.Close() // of a version that told it otherwise
+			m.Close() // of a version with another format
 		}
 		if m, err = ebpf.NewMap(&ebpf.MapSpec{Name: originName, Type: ebpf.Array, KeySize: 4, ValueSize: originSize, MaxEntries: 1}); err != nil {
 			return fmt.Errorf("map %s: %w", originName, err)
@@ -69,7 +69,7 @@ func writeOrigin(dir string, o origin) error {
 	return m.Update(uint32(0), b, ebpf.UpdateAny)
 }
 
-// layoutSum is a sum of the layouts of all maps.
+// layoutSum returns a checksum of the layouts of all maps.
 func layoutSum(specs map[string]*ebpf.MapSpec) uint64 {
 	var lines []string
 	for name, spec := range specs {

@@ -18,44 +18,43 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endSuffix is what the name of a tunnel's device has behind it at its other end, by
-// which packets come in that are to be encapsulated.
+// endSuffix is appended to the name of a tunnel's device to name its other end, on which packets to
+// be encapsulated arrive.
 const endSuffix = datapath.TunnelEndSuffix
 
-// peerRest is how long the index of a peer that went is not given out again: packets
-// on their way bear it.
+// peerRest is how long the index of a deleted peer is not reused: packets in flight carry it.
 const peerRest = time.Second
 
-// overlay has the tunnels and the peers behind them.
+// overlay holds the tunnels and the peers behind them.
 type overlay struct {
 	d       *DataPlane
-	changes atomic.Uint64 // of what may lead to peers: the host's routes, devices, addresses
+	changes atomic.Uint64 // of the paths to peers: routes, devices, addresses of the host
 
 	mu      sync.Mutex
 	tunnels map[datapath.TunnelName]*tunnel
 	peers   map[datapath.PeerName]*peer
-	next    uint32 // index of a peer, to be tried next
+	next    uint32 // index of a peer to be tried next
 	resting map[uint32]time.Time
 	gate    kernelTunnelGate
 
-	announced []announcement // that was said last; nil: nothing yet
+	announced []announcement // last announced; nil: nothing yet
 
 	namesMu sync.Mutex // after all others
 	devices map[string]datapath.TunnelName
 }
 
-// tunnel is one that is in force.
+// tunnel is a tunnel that is in force.
 type tunnel struct {
 	spec                   datapath.Tunnel
-	told                   bool // else of an earlier run
+	told                   bool // configured in this run; else from an earlier one
 	whole                  bool // peers can be put behind it
 	id                     uint32
-	device, crossing, back int // indexes of devices, as in struct peer
+	device, crossing, back int // ifindexes, as in struct peer
 	keys                   map[kernelTunnelKey]bool
 	changes                uint64
 }
 
-// peer is one that is in force; without a tunnel it has no index, and only its prefixes have an
+// peer is a peer that is in force. Without a tunnel it has no index, and only its prefixes have an
 // owner.
 type peer struct {
 	spec     datapath.Peer
@@ -66,11 +65,11 @@ type peer struct {
 	prefixes map[netip.Prefix]bool
 	ids      map[kernelPeerKey]bool
 	out      string // device of the underlay
-	path     int    // how long packets there may be, as a router has said; 0: none has
+	path     int    // path MTU that a router has reported; 0: none
 	changes  uint64
 }
 
-// adoptOverlay takes over what an earlier run wrote.
+// adoptOverlay takes over the tunnels and peers that an earlier run wrote.
 func adoptOverlay(d *DataPlane) (*overlay, error) {
 	o := &overlay{
 		d: d, tunnels: map[datapath.TunnelName]*tunnel{}, peers: map[datapath.PeerName]*peer{},
@@ -114,10 +113,11 @@ func (o *overlay) adoptPeers() error {
 			return fmt.Errorf("peers: %w", err)
 		}
 		if p.owner = index; p.entry.TunnelId == 0 {
-			p.index = 0 // its prefixes say what it is
+			p.index = 0 // its prefixes have its flags
 		}
 		if old := o.peers[datapath.PeerName(name.text())]; old != nil {
-			// It was being moved from one index to another; what refers to the other goes.
+			// It was being moved from one index to another; references to the other index are
+			// deleted.
 			if err := o.release(old.owner & peerIndexMask); err != nil {
 				return err
 			}
@@ -153,7 +153,7 @@ func (o *overlay) adoptPeers() error {
 	return nil
 }
 
-// switchZone is where the devices of tunnels are.
+// switchZone returns the zone with the devices of tunnels.
 func (o *overlay) switchZone() uint8 {
 	if name := o.d.config.SwitchNamespace; name == "" || name == "host" {
 		return zoneHost
@@ -161,7 +161,7 @@ func (o *overlay) switchZone() uint8 {
 	return zoneSwitch
 }
 
-// has says whether a device is that of a tunnel.
+// has reports whether a device belongs to a tunnel.
 func (o *overlay) has(zone uint8, device string) bool {
 	o.namesMu.Lock()
 	defer o.namesMu.Unlock()
@@ -169,8 +169,7 @@ func (o *overlay) has(zone uint8, device string) bool {
 	return ok && zone == o.switchZone()
 }
 
-// tunnelEnds returns the devices by which packets come in that are to be encapsulated.
-// v.mu is held.
+// tunnelEnds returns the devices on which packets to be encapsulated arrive. v.mu is held.
 func (v *devices) tunnelEnds() (ends []int) {
 	for index, l := range v.links {
 		device, ok := strings.CutSuffix(l.Attrs().Name, endSuffix)
@@ -181,7 +180,7 @@ func (v *devices) tunnelEnds() (ends []int) {
 	return ends
 }
 
-// refersTo has next hops that lead to peers count as used.
+// refersTo extends used by the next hops that lead to peers.
 func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,7 +194,7 @@ func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
 	return func(index uint32) bool { return ways[index] || used(index) }
 }
 
-// newIndex returns an index that nobody has, the one that was used last last.
+// newIndex returns a free index, least recently used first.
 func (o *overlay) newIndex() (uint32, error) {
 	used := map[uint32]bool{}
 	for _, p := range o.peers {
@@ -216,7 +215,7 @@ func (o *overlay) newIndex() (uint32, error) {
 	return 0, fmt.Errorf("%d peers: %w", len(o.peers), datapath.ErrCapacity)
 }
 
-// release gives an index back that nothing refers to any more.
+// release frees an index that nothing refers to any more.
 func (o *overlay) release(index uint32) error {
 	if index == 0 {
 		return nil
@@ -231,14 +230,14 @@ func (o *overlay) release(index uint32) error {
 	return errors.Join(err, o.forgetHops(index))
 }
 
-// forgetHops makes the next hops to a peer invalid.
+// forgetHops invalidates the next hops to a peer.
 func (o *overlay) forgetHops(index uint32) error {
 	dmac := [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
 	zone := o.switchZone()
 	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == zone && k.Dmac == dmac && k.Smac == [6]byte{} })
 }
 
-// forgetAllHops makes those of all tunnels invalid: a prefix is somebody else's now.
+// forgetAllHops invalidates the next hops of all tunnels: a prefix has another owner now.
 func (o *overlay) forgetAllHops() error {
 	zone := o.switchZone()
 	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
@@ -281,7 +280,7 @@ func (k kernelPeerPrefixKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// counters sums up those of peers.
+// counters returns the sum of the counters of peers.
 func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	for _, index := range indexes {
 		var each []kernelPeerStats
@@ -299,7 +298,7 @@ func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	return c
 }
 
-// names returns what peers are called, by their indexes.
+// names returns the names of peers by index.
 func (o *overlay) names() map[uint32]peerName {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -310,7 +309,7 @@ func (o *overlay) names() map[uint32]peerName {
 	return names
 }
 
-// newTunnelID returns an id that nobody has.
+// newTunnelID returns a free id.
 func (o *overlay) newTunnelID() (uint32, error) {
 	used := map[uint32]bool{}
 	for _, t := range o.tunnels {

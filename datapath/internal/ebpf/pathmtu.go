@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// pathAge is how long the word of a router is believed that packets to a peer are too large,
-// as in the kernel: PATH_MTU_TICKS.
+// pathAge is how long a path MTU to a peer that a router reported stays valid, as in the kernel:
+// PATH_MTU_TICKS.
 const pathAge = 10 * time.Minute
 
-// maintain looks what routers have said of the ways to peers, and forgets what is old.
+// maintain reads the path MTUs to peers that routers reported, and deletes expired ones.
 func (o *overlay) maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -35,7 +35,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 	return errors.Join(o.put(name, p), o.announce())
 }
 
-// put brings a peer into force.
+// put puts a peer in force.
 func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	p.changes = o.changes.Load()
 	if p.spec.Tunnel == "" {
@@ -72,8 +72,8 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	return nil
 }
 
-// build returns what the programs are to know of a peer, and by which device of the host
-// it is reached.
+// build returns the ll_peer entry of a peer, and the device of the host through which it is
+// reached.
 func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link, err error) {
 	z, err := o.d.zone(zoneHost)
 	if err != nil {
@@ -107,7 +107,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 	return entry, nil, errors.Join(why...)
 }
 
-// wayTo returns the source and the device by which the namespace reaches an address.
+// wayTo returns the source address and the device by which the namespace reaches an address.
 func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
 	routes, err := z.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -125,8 +125,8 @@ func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err
 	return local, out, err
 }
 
-// tunnelHeader returns what is written before each packet, outer and inner Ethernet
-// header included, without what differs from packet to packet.
+// tunnelHeader returns the header that is written before each packet, from the outer to the inner
+// Ethernet header, without the fields that differ between packets.
 func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 	const ttl = 64
 	proto := byte(unix.IPPROTO_UDP)
@@ -165,13 +165,13 @@ func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 		b = append(b, 0, 0, 0x65, 0x58)
 	}
 	b = binary.BigEndian.AppendUint32(b, t.VNI<<8)
-	// Another source than destination: the kernel's vxlan device drops what seems its own.
+	// Source and destination differ: the kernel's vxlan device drops frames with its own source.
 	b = append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x01)
 	return append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x02, 0, 0)
 }
 
-// setEntry writes the entry of a peer, under a new index where packets would otherwise
-// see half of the old and half of the new.
+// setEntry writes the entry of a peer, under a new index if packets could otherwise see half of the
+// old and half of the new entry.
 func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) error {
 	if p.index != 0 && p.entry == entry {
 		return nil
@@ -208,7 +208,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 	if old == 0 || old == index {
 		return nil
 	}
-	// From the new index on, and not before it is known by all.
+	// Only now, after the new index is complete, do prefixes refer to it.
 	for prefix := range p.prefixes {
 		k := peerPrefixKeyOf(prefix)
 		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, index, ebpf.UpdateAny); err != nil {
@@ -223,8 +223,8 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 	return o.release(old)
 }
 
-// statsOf returns the counters under an index, for the one that takes its place: those of a
-// peer go on when it moves to another tunnel.
+// statsOf returns the counters of an index for the index that replaces it: the counters of a peer
+// continue when it moves to another tunnel.
 func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -238,12 +238,12 @@ func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
 	return stats, err
 }
 
-// setIDs writes by which sources what comes in is known as the peer's.
+// setIDs writes the sources from which packets count as the peer's.
 func (o *overlay) setIDs(p *peer, t *tunnel) error {
 	wanted := map[kernelPeerKey]bool{}
 	for _, a := range p.spec.Underlay {
 		wanted[kernelPeerKey{Underlay: addrOf(a), TunnelId: t.id}] = true
-		wanted[kernelPeerKey{Underlay: addrOf(a)}] = true // for whoever else sends there
+		wanted[kernelPeerKey{Underlay: addrOf(a)}] = true // for other senders to that address
 	}
 	fresh := false
 	for id := range wanted {
@@ -260,14 +260,14 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 		}
 	}
 	p.ids = wanted
-	if fresh { // what leads there was opened before it was the end of a tunnel
+	if fresh { // connections there may be older than the tunnel
 		return o.d.raiseEpoch()
 	}
 	return nil
 }
 
-// deleteID deletes what a peer is known by. Another one at the same address, by another tunnel,
-// keeps it an end of tunnels. p has it no more by then, or is about to.
+// deleteID deletes the id of a peer. If another peer has the same address in another tunnel, the
+// address stays a tunnel end. p no longer has the id, or is about to lose it.
 func (o *overlay) deleteID(p *peer, id kernelPeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
@@ -317,7 +317,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		if t == nil {
 			return false, nil
 		}
-		// Update says why where there is no way any more.
+		// Update reports why if no path exists any more.
 		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
 			return false, fmt.Errorf("the host has other ways or addresses: %w", datapath.ErrOutdated)
 		}

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinnedLink is a program that is attached to a device by a link with a pin.
+// pinnedLink is a program that is attached to a device by a pinned link.
 type pinnedLink struct {
 	link  link.Link
-	index int // of the device; 0: it went
+	index int // of the device; 0: it is gone
 	pin   string
 }
 
@@ -48,7 +48,7 @@ func deviceOf(info *link.Info) int {
 
 func (p *pinnedLink) update(program *ebpf.Program) error {
 	if p.index == 0 {
-		return nil // the device went: Update of the port attaches anew
+		return nil // the device is gone: Update of the port attaches again
 	}
 	if err := p.link.Update(program); !errors.Is(err, unix.ENOLINK) {
 		return err
@@ -64,8 +64,8 @@ func (p *pinnedLink) program() ebpf.ProgramID {
 	return info.Program
 }
 
-// inPlace reports whether the link is where it was put, whether or not it has its pin. All
-// links are asked a few times a second, so it reads no more than it needs.
+// inPlace reports whether the link is still attached, whether or not it has its pin. This runs for
+// all links a few times a second, so it reads no more than it needs.
 func (p *pinnedLink) inPlace() bool {
 	l, ok := p.link.(interface{ FD() int })
 	if !ok || p.index == 0 {
@@ -85,7 +85,7 @@ type infoRequest struct {
 	info     unsafe.Pointer
 }
 
-// linkInfo is the beginning of struct bpf_link_info, of links of tcx and XDP.
+// linkInfo is the beginning of struct bpf_link_info for tcx and XDP links.
 type linkInfo struct {
 	kind, id, program, _ uint32
 	ifindex, _           uint32 // 0: the link is detached
@@ -118,8 +118,8 @@ func (p *pinnedLink) detach() error {
 	return errors.Join(err, p.link.Close())
 }
 
-// moved takes note that the pin is in another folder now. The library knows a link by the
-// place of its pin, which may be another link's by the time it is to be removed.
+// moved records that the pin is in another folder now. The library stores the path of a link's pin,
+// which may be another link's by the time the pin is to be removed.
 func (p *pinnedLink) moved(folder string) {
 	p.pin = filepath.Join(folder, filepath.Base(p.pin))
 	if known, err := link.LoadPinnedLink(p.pin, nil); err == nil {

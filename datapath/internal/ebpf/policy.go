@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// followPolicy makes all next hops invalid when something changes that has no table of
-// its own here: rules of routing (ip rule), and whether the kernel forwards at all, by
-// which device. The kernel tells of both; what it says is not needed.
+// followPolicy invalidates all next hops if routing rules (ip rule) change, or whether and on which
+// devices the kernel forwards. No table here depends on them, so the content of the kernel's
+// messages is not used.
 func (v *devices) followPolicy() error {
 	s, err := nl.SubscribeAt(v.zone.ns, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)

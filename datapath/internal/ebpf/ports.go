@@ -24,8 +24,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ports is the table of devices that the programs are attached to. Each has a
-// folder of pins, ports/ZONE/NAME, which is what is known of it after a restart.
+// ports is the table of devices that the programs are attached to. Each has a folder of pins,
+// ports/ZONE/NAME, from which it is restored after a restart.
 type ports struct {
 	d   *DataPlane
 	dir string
@@ -34,16 +34,16 @@ type ports struct {
 	byName map[datapath.PortName]*port
 }
 
-// port is one device with both programs attached. Without hooks it is known by
-// its folder only: its device went.
+// port is one device with both programs attached. A port without hooks has only its folder: its
+// device is gone.
 type port struct {
 	zone    uint8
-	device  string // empty: of an earlier run
+	device  string // empty: from an earlier run
 	address netip.Addr
-	of      datapath.PortName // which has the device, with the programs; empty: this one
+	of      datapath.PortName // the port that has the device and the programs; empty: this one
 	ifindex int
 	hooks   []hook
-	mode    datapath.XDPMode // that is wanted
+	mode    datapath.XDPMode // wanted mode
 }
 
 func newPorts(d *DataPlane) *ports {
@@ -52,7 +52,7 @@ func newPorts(d *DataPlane) *ports {
 
 var pinEscapes = strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f")
 
-// pinName makes name fit for a BPF file system, which knows no dots.
+// pinName escapes name for a BPF file system, which does not allow dots.
 func pinName(name datapath.PortName) string { return pinEscapes.Replace(string(name)) }
 
 func portName(pin string) datapath.PortName {
@@ -63,9 +63,8 @@ func (p *ports) folder(zone uint8, name datapath.PortName) string {
 	return filepath.Join(p.dir, strconv.Itoa(int(zone)), pinName(name))
 }
 
-// adopt takes over what an earlier run attached, and puts this run's programs in
-// place of its programs: all at once, since until then some of them may use other
-// maps than the others.
+// adopt takes over the ports of an earlier run, and replaces its programs by this run's: all at
+// once, since meanwhile some programs may use other maps than the rest.
 func (p *ports) adopt(r *replacements) error {
 	for zone := range p.d.zones {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(zone)))
@@ -113,11 +112,11 @@ func (p *ports) adopt(r *replacements) error {
 	return p.forgetGuards()
 }
 
-// switchAll brings the hooks of all ports to the kind that is configured.
+// switchAll changes the hooks of all ports to the configured kind.
 func (p *ports) switchAll() error {
 	for name, t := range p.byName {
 		if _, guarded := name.Endpoint(); guarded && p.d.config.Attach == "" {
-			continue // either kind does
+			continue // either kind is fine
 		}
 		err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name))
 		if errors.Is(err, errNotSwitched) {
@@ -141,13 +140,13 @@ func (p *ports) each(f func(*port, hook) error) error {
 	return nil
 }
 
-// openOne finds what is pinned for a port, and changes nothing.
+// openOne opens the pins of a port, and changes nothing.
 func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	t := &port{zone: id}
 	p.byName[name] = t
 	z, err := p.d.zone(id)
 	if errors.Is(err, datapath.ErrAbsent) {
-		return nil // its namespace went, and the device with it
+		return nil // its namespace is gone, and the device with it
 	}
 	if err != nil {
 		return err
@@ -161,10 +160,10 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	return p.update(name, value, nil)
 }
 
-// update attaches to the device of a port; that of an endpoint is guarded from then on.
+// update attaches to the device of a port; an endpoint's device has its guard from then on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
 	id := p.d.zoneOf(value.Switch)
-	if _, err := p.d.zone(id); err != nil { // which may take long, at its first use
+	if _, err := p.d.zone(id); err != nil { // may take long at its first use
 		return err
 	}
 	p.mu.Lock()
@@ -241,7 +240,7 @@ func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *dat
 		t.hooks, err = attachHooks(z, p.attachedHow(endpoint), p.folder(z.id, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
-		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // it went meanwhile
+		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device is gone meanwhile
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
@@ -250,9 +249,9 @@ func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *dat
 	return t, nil
 }
 
-// forgetGone takes the programs and pins of a port off whose device is not in the
-// zone any more: it was deleted, or is in another namespace, where they would work
-// on packets that are not the zone's. On one that was only renamed they stay.
+// forgetGone removes the programs and pins of a port whose device is no longer in the zone: it was
+// deleted, or moved to another namespace, where they would process packets of another zone. If the
+// device was only renamed they stay.
 func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 	if t == nil || len(t.hooks) == 0 {
 		return nil
@@ -319,8 +318,8 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 	return os.RemoveAll(p.folder(t.zone, name))
 }
 
-// abandon forgets the ports of a zone whose namespace went, and their devices with it:
-// programs ended with these, or end with their pins. p.mu is held.
+// abandon forgets the ports of a zone whose namespace is gone, with its devices. Their programs
+// ended with the devices, or end with their pins. p.mu is held.
 func (p *ports) abandon(zone uint8) (err error) {
 	for name, t := range p.byName {
 		if t.zone != zone {
@@ -351,7 +350,7 @@ func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 	}
 }
 
-// names returns those of all ports, endpoints' among them.
+// names returns the names of all ports, including endpoints.
 func (p *ports) names() []datapath.PortName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -372,7 +371,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	}
 	z, err := p.d.zone(t.zone)
 	if errors.Is(err, datapath.ErrAbsent) {
-		return false, nil // somebody deleted it
+		return false, nil // the namespace was deleted
 	}
 	if err != nil {
 		return false, err

@@ -11,15 +11,16 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// What the headers define as numbers only: values of ll_peer_prefix.
+// Values of ll_peer_prefix, which the headers define with #define only.
 const (
 	peerIndexMask = 0xffff
 	prefixHere    = 0x10000 // PREFIX_F_HERE
 	prefixRouted  = 0x20000 // PREFIX_F_ROUTED
 )
 
-// putPrefixes enters the prefixes of a peer without a tunnel: what comes from there by an uplink
-// is told from what may come by tunnels alone. Those of this node's pods may not come in at all.
+// putPrefixes writes the prefixes of a peer without a tunnel, so that its packets may arrive on an
+// uplink, unlike packets of peers with tunnels. Prefixes of this node's pods may not arrive from
+// outside at all.
 func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	flag := uint32(prefixRouted)
 	if p.spec.Here {
@@ -47,7 +48,7 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	return o.setPrefixes(p)
 }
 
-// hasPrefixes reports whether the kernel has what was entered of a peer without a tunnel.
+// hasPrefixes reports whether the kernel holds the prefixes of a peer without a tunnel.
 func (o *overlay) hasPrefixes(p *peer) bool {
 	for prefix := range p.prefixes {
 		k := peerPrefixKeyOf(prefix)
@@ -58,7 +59,7 @@ func (o *overlay) hasPrefixes(p *peer) bool {
 	return p.owner != 0
 }
 
-// deleteOwn deletes an entry unless it is another peer's by now.
+// deleteOwn deletes an entry unless another peer has taken it.
 func (o *overlay) deleteOwn(table string, key any, index uint32) error {
 	var now uint32
 	there, err := lookup(o.d.maps[table], key, &now)
@@ -68,7 +69,7 @@ func (o *overlay) deleteOwn(table string, key any, index uint32) error {
 	return err
 }
 
-// setPrefixes writes what is behind a peer. What was another's is this one's at once.
+// setPrefixes writes the prefixes behind a peer. A prefix of another peer moves in one write.
 func (o *overlay) setPrefixes(p *peer) error {
 	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
 	moved := false
@@ -97,7 +98,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 	if !moved {
 		return nil
 	}
-	// What was let in from behind one peer may be another's now.
+	// Packets admitted from one peer may now have to come from another.
 	return errors.Join(o.setGate(), o.d.raiseEpoch(), o.forgetAllHops())
 }
 
@@ -107,7 +108,7 @@ func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
 	return err == nil && there && now == index
 }
 
-// clear takes a peer out of force.
+// clear removes a peer from the tables.
 func (o *overlay) clear(p *peer) error {
 	if p.owner == 0 {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// zoneNames are what people call the zones.
+// zoneNames are the names of the zones in messages.
 var zoneNames = [2]string{zoneHost: "host", zoneSwitch: "switch"}
 
-// programs are those that each zone has its own copy of.
+// programs lists the programs that are loaded once for each zone.
 var programs = []struct {
 	name string
 	load func() (*ebpf.CollectionSpec, error)
@@ -28,15 +28,14 @@ var programs = []struct {
 	{egressProgLlTcEgress, loadEgress},
 }
 
-// preflightEntries is how large the hashes are that the programs are tried on.
+// preflightEntries is the size of the hash maps with which the programs are tried.
 const preflightEntries = 64
 
-// verifierLines is how much of the verifier's log is told.
+// verifierLines is how many lines of the verifier's log are reported.
 const verifierLines = 12
 
-// Preflight loads the programs of both zones onto maps that nobody else sees,
-// attaches them in a namespace of its own, and looks at what is pinned. Nothing of
-// all that is there afterwards. An error means that it could not be tried.
+// Preflight loads the programs of both zones with maps of its own, attaches them in a namespace of
+// its own, and inspects the pins. It leaves nothing behind. An error means that it could not run.
 func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.Kernel = kernelRelease()
 	if err := kernelLacks(features.HaveProgramHelper); err != nil {
@@ -61,14 +60,14 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 					r.Hooks = preflightHooks(program, cfg.Attach)
 					r.OK = r.OK && r.Hooks.OK
 				}
-				program.Close() // harmless: a file descriptor
+				program.Close() // only closes a file descriptor
 			}
 		}
-		// Nobody needs this one: what it has not got takes the way of the others.
+		// This program is optional: without it packets take the tc path.
 		told, program := preflightProgram(copyOf{loadShortest, shortestProgLlXdp, uint8(zone), false}, maps)
 		r.Programs = append(r.Programs, told)
 		if program != nil {
-			program.Close() // harmless: a file descriptor
+			program.Close() // only closes a file descriptor
 		}
 	}
 	pins, err := preflightPins(cfg)
@@ -80,7 +79,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	return r, nil
 }
 
-// preflightMaps makes every map, small and not pinned.
+// preflightMaps creates every map, small and not pinned.
 func preflightMaps() (map[string]*ebpf.Map, error) {
 	maps := make(map[string]*ebpf.Map)
 	for _, p := range programs {
@@ -117,7 +116,7 @@ func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightPr
 	}
 	p, err := loadProgram(c, maps, ebpf.LogLevelStats)
 	if err != nil {
-		p, err = loadProgram(c, maps, 0) // which tells all where it fails
+		p, err = loadProgram(c, maps, 0) // with the full log if it fails
 	}
 	if err != nil {
 		told.Error = err.Error()
@@ -153,11 +152,11 @@ func lastLines(refused *ebpf.VerifierError) []string {
 	return lines[max(0, len(lines)-verifierLines):]
 }
 
-// refusedProgram says what the kernel has against a program.
+// refusedProgram returns the error for a program that the kernel refuses.
 func refusedProgram(name string, zone uint8, err error) error {
 	told := fmt.Sprintf("kernel %s does not load program %s of zone %s", kernelRelease(), name, zoneNames[zone])
 	if datapath.IsShortage(err) {
-		return fmt.Errorf("%s: %w", told, err) // another time it may
+		return fmt.Errorf("%s: %w", told, err) // may succeed later
 	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) {

@@ -15,15 +15,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// loopback is the index of lo, the first device of each namespace.
+// loopback is the ifindex of lo, the first device of each namespace.
 const loopback = 1
 
-// preflightHooks tries how program could be attached, in a namespace that nobody
-// else is in and that goes with the thread.
+// preflightHooks tries how program could be attached, in a namespace of its own that ends with the
+// thread.
 func preflightHooks(program *ebpf.Program, attach string) datapath.PreflightHooks {
 	done := make(chan datapath.PreflightHooks, 1)
 	go func() {
-		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		alone := unix.Unshare(unix.CLONE_NEWNET) == nil
 		done <- tryHooks(program, attach, alone)
 	}()
@@ -47,11 +47,12 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 	return h
 }
 
-// tryTCX attaches to the loopback of a namespace of its own; elsewhere it only asks.
+// tryTCX attaches to the loopback device of its own namespace; in another namespace it only
+// queries.
 func tryTCX(program *ebpf.Program, alone bool) error {
 	if !alone {
 		_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
-		if errors.Is(err, unix.EINVAL) { // there is no such hook to ask about
+		if errors.Is(err, unix.EINVAL) { // this hook does not exist
 			err = ebpf.ErrNotSupported
 		}
 		return err

@@ -8,15 +8,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// plainQueues are those that neither bound nor order what a device sends, or only as every
-// device does that nobody has set up.
+// plainQueues are the qdiscs that neither limit nor reorder the packets of a device, or only as the
+// kernel's default qdisc does.
 var plainQueues = map[string]bool{
 	"noqueue": true, "mq": true, "pfifo_fast": true, "fq_codel": true, "fq": true, "pfifo": true, "bfifo": true, "sfq": true,
 	"clsact": true, "ingress": true,
 }
 
-// bounded returns the devices of a zone that somebody bounds or orders what leaves by: frames
-// of XDP would pass that by.
+// bounded returns the devices of a zone whose qdisc limits or reorders packets: XDP frames would
+// bypass it.
 func (z *zone) bounded() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {
@@ -31,9 +31,8 @@ func (z *zone) bounded() (map[int]bool, error) {
 	return bounded, nil
 }
 
-// queued returns the devices of a zone that have a queue of their own before they send:
-// somebody bounds what leaves by them. It would be passed by where packets go straight to
-// the other end of a veth.
+// queued returns the devices of a zone with a qdisc that queues, which may limit their packets.
+// Packets that are redirected to the peer of a veth would bypass it.
 func (z *zone) queued() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {

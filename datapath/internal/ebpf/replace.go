@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// atStep is called before each thing that a start changes; tests end it there.
+// atStep is called before each change that a start makes; tests abort it there.
 var atStep = func(string) error { return nil }
 
 func step(name string, do func() error) error {
@@ -25,26 +25,26 @@ func step(name string, do func() error) error {
 	return do()
 }
 
-// replacement is a map that takes the place of others: the entries of sources, the
-// newest first, are copied to target.
+// replacement is a map that replaces others: the entries of sources, the newest first, are copied
+// to target.
 type replacement struct {
 	name    string
 	target  *ebpf.Map
-	pin     string // where target is, or is to be, pinned
+	pin     string // where target is, or will be, pinned
 	pinned  bool
 	sources generations
-	since   uint32 // tick from which on entries may be missing; 0: any may
+	since   uint32 // entries since this tick may be missing; 0: any may
 }
 
-// replacements are all that a start has to do, the half-open connections first:
-// these are what a packet may ask for at once.
+// replacements are all replacements of a start. Half-open connections are first: a packet may need
+// them at once.
 type replacements struct {
 	dir  string
 	log  *slog.Logger
 	list []*replacement
 }
 
-// apart reports whether programs of before may enter what this run's do not see.
+// apart reports whether earlier programs may add entries that this run's programs do not see.
 func (r *replacements) apart() bool {
 	return slices.ContainsFunc(r.list, func(x *replacement) bool { return len(x.sources) > 0 && follows(x) })
 }
@@ -55,8 +55,8 @@ func (r *replacements) close() {
 	}
 }
 
-// openMaps takes over the maps pinned in d.dir, or makes new ones, and returns
-// those of which something is left to do. Nothing is pinned or changed.
+// openMaps takes over the maps pinned in d.dir, or creates new ones, and returns the replacements
+// that are still to be done. It pins and changes nothing.
 func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (_ *replacements, err error) {
 	d.maps = make(map[string]*ebpf.Map)
 	r := &replacements{dir: d.dir, log: d.log}
@@ -94,7 +94,7 @@ func urgency(name string) string {
 	return "c"
 }
 
-// openMap returns the map of spec that is pinned in dir, or a new one.
+// openMap returns the pinned map of spec in dir, or a new one.
 func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, error) {
 	all, err := openGenerations(dir, spec)
 	if err != nil {
@@ -140,8 +140,8 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 	return x, nil
 }
 
-// keepSize sees to it that a table that holds more than it is to have room for
-// keeps its size: spec gets it, or the index of the one that stays is returned.
+// keepSize keeps the size of a table that holds more entries than its new size: it sets the size in
+// spec, or returns the index of the map that stays.
 func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error) {
 	old := all[0].m
 	if spec.MaxEntries >= old.MaxEntries() {
@@ -160,7 +160,7 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 	return -1, nil
 }
 
-// copy fills the new maps, before anybody uses them.
+// copy fills the new maps, before they are in use.
 func (r *replacements) copy() error {
 	for _, x := range r.list {
 		if len(x.sources) == 0 || scratch[x.name] {
@@ -188,7 +188,7 @@ func (r *replacements) copy() error {
 	return nil
 }
 
-// pinNew pins the maps that are not yet.
+// pinNew pins the new maps.
 func (r *replacements) pinNew() error {
 	for _, x := range r.list {
 		if x.pinned {
@@ -205,8 +205,8 @@ func (r *replacements) pinNew() error {
 	return nil
 }
 
-// catchUp copies what the programs of before entered since the last time. An entry
-// that has no place in the new map must not keep the others from theirs.
+// catchUp copies entries that earlier programs have added since the last copy. An entry that cannot
+// be converted must not prevent others from being copied.
 func (r *replacements) catchUp() error {
 	for _, x := range r.list {
 		if len(x.sources) == 0 || !follows(x) {
@@ -226,13 +226,13 @@ func (r *replacements) catchUp() error {
 	return nil
 }
 
-// finish gives the new maps their names, and removes what nobody uses any more.
+// finish gives the new maps their names, and removes unused ones.
 func (r *replacements) finish(known map[string]*ebpf.Map) error {
 	for _, x := range r.list {
 		name := filepath.Join(r.dir, x.name)
 		for _, g := range x.sources {
 			if g.path == name && x.pin != name {
-				continue // gives way to the new one at once
+				continue // the new one replaces it atomically
 			}
 			if err := step("remove "+g.path, func() error { return remove(g.path) }); err != nil {
 				return err
@@ -248,8 +248,7 @@ func (r *replacements) finish(known map[string]*ebpf.Map) error {
 	return r.removeUnknown(known)
 }
 
-// removeUnknown removes maps that only other versions have. No program that uses
-// them is left.
+// removeUnknown removes maps that only other versions have. No program uses them any more.
 func (r *replacements) removeUnknown(known map[string]*ebpf.Map) error {
 	pins, err := os.ReadDir(r.dir)
 	if err != nil {

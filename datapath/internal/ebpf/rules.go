@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
-// rules keeps ll_netfilter as the rules of a zone's namespace are: what these may have a
-// say about is not short-cut.
+// rules keeps ll_netfilter in sync with the netfilter rules of a zone's namespace: connections to
+// which they may apply do not take the fast path.
 type rules struct {
 	d    *DataPlane
 	zone *zone
@@ -28,10 +28,10 @@ type rules struct {
 	bits  uint32
 }
 
-// watchRules begins, with what there is now.
+// watchRules starts with the current rules.
 func watchRules(d *DataPlane, z *zone) (*rules, error) {
 	r := &rules{d: d, zone: z}
-	// What an earlier run knew. A new map has 0.
+	// Written by an earlier run; 0 in a new map.
 	if err := d.maps[kernelMapLlNetfilter].Lookup(uint32(z.id), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
@@ -42,10 +42,10 @@ func watchRules(d *DataPlane, z *zone) (*rules, error) {
 	return r, err
 }
 
-// racing is as long as a program may take that has seen no rules yet.
+// racing is the maximum run time of a program that may not have seen the change yet.
 const racing = 10 * time.Millisecond
 
-// changed writes what there is, and ends the short cuts that it speaks against.
+// changed writes the new state, and ends fast paths that it forbids.
 func (r *rules) changed(s netfilter.State) {
 	var bits uint32
 	if s.Routed {
@@ -54,7 +54,7 @@ func (r *rules) changed(s netfilter.State) {
 	if s.Bridged {
 		bits |= netfilterBridged
 	}
-	more := bits &^ r.bits // nobody else writes it
+	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
 		r.d.log.Error("the rules of netfilter cannot be followed: what they say may be passed by", "error", err, slog.String("netns", r.zone.label()))
 	}
@@ -66,10 +66,10 @@ func (r *rules) changed(s netfilter.State) {
 	}
 }
 
-// relaxTime is how long short cuts go on for what was to be told of them before.
+// relaxTime limits each call of Relax, during which packets may still take the fast path.
 const relaxTime = 500 * time.Millisecond
 
-// enforce is called on a thread that is in the zone's namespace.
+// enforce is called on a thread in the zone's namespace.
 func (r *rules) enforce(bits uint32, more bool) error {
 	if err := r.d.maps[kernelMapLlNetfilter].Update(uint32(r.zone.id), bits, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
@@ -77,7 +77,7 @@ func (r *rules) enforce(bits uint32, more bool) error {
 	if !more {
 		return nil
 	}
-	// The kernel has not seen what took the short cut.
+	// The kernel has not seen the packets on the fast path.
 	passed, errs := r.passed()
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
@@ -92,7 +92,7 @@ func (r *rules) enforce(bits uint32, more bool) error {
 	return errs
 }
 
-// passed returns the connections of TCP that may have taken the short cut past netfilter.
+// passed returns the TCP connections whose packets may have bypassed netfilter on the fast path.
 func (r *rules) passed() (all []netfilter.Connection, err error) {
 	err = batches(r.d.maps[kernelMapLlCt4], func(keys []kernelCt4Key, values []kernelCt4Val) error {
 		for i := range keys {
@@ -108,8 +108,8 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 	}))
 }
 
-// note adds the connection of an entry, where it is one that the kernel tracks as it came:
-// one that is not translated, or whose source is where it leaves, behind netfilter.
+// note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
+// translated, or its source is translated at egress, after netfilter.
 func (r *rules) note(all []netfilter.Connection, zone, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATLate == 0
 	if zone != r.zone.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
@@ -119,7 +119,7 @@ func (r *rules) note(all []netfilter.Connection, zone, proto uint8, m *kernelCtM
 	return append(all, netfilter.Connection{Source: t.Source, Destination: t.Destination})
 }
 
-// why says what keeps connections from the short cut; empty: nothing.
+// why returns what keeps connections from the fast path, or "".
 func (r *rules) why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

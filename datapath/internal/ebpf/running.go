@@ -12,14 +12,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A daemon that starts again has the kernel verify nothing that it has verified before: the
-// programs of the run before are on their hooks, and where they are the same as ours they
-// stay. That is what takes longest of a start.
+// Verification takes the longest time of a start. So a restarted daemon reuses programs that an
+// earlier run loaded and that are identical to its own; they stay attached.
 
 // rodata is the name of the map of a program's constants.
 const rodata = ".rodata"
 
-// buildOf returns what tells a program from one with other instructions: config_build.
+// buildOf returns a hash of a program's instructions: config_build.
 func buildOf(p *ebpf.ProgramSpec) uint64 {
 	h := fnv.New64a()
 	var b [16]byte
@@ -36,9 +35,8 @@ func buildOf(p *ebpf.ProgramSpec) uint64 {
 	return h.Sum64()
 }
 
-// runningProgram returns the program of a specification that is in the kernel already, with
-// the same instructions and constants, on these maps; nil: there is none, or it is not to be
-// found. What it has besides for itself alone, and for the length of a packet, it keeps.
+// runningProgram returns an already loaded program with the same instructions and constants, on
+// these maps; nil if none is found. Its private scratch maps are kept.
 func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) *ebpf.Program {
 	shared := map[ebpf.MapID]bool{}
 	for _, m := range maps {
@@ -59,17 +57,17 @@ func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.M
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // it went meanwhile
+			continue // it is gone meanwhile
 		}
 		if isProgram(p, name, s, shared) {
 			return p
 		}
-		p.Close() // harmless: a file descriptor
+		p.Close() // only closes a file descriptor
 	}
 }
 
-// isProgram says whether a program has a name, and no maps but those that are shared and its
-// own of the specification, its constants among them.
+// isProgram reports whether a program has the name, and uses only shared maps and private maps of
+// the specification, its constants among them.
 func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[ebpf.MapID]bool) bool {
 	info, err := p.Info()
 	if err != nil || info.Name != name {
@@ -90,8 +88,8 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[
 	return same
 }
 
-// isOwn says whether a map is one of the specification, and whether it holds its constants,
-// which nobody can change; with others it is none.
+// isOwn reports whether a map is a private map of the specification, and whether it holds its
+// constants, which must be frozen and equal.
 func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
@@ -114,7 +112,7 @@ func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
 	return same, same
 }
 
-// constantsOf returns what a map of the constants of a specification holds.
+// constantsOf returns the content of the constants map of a specification.
 func constantsOf(s *ebpf.CollectionSpec) []byte {
 	contents := s.Maps[rodata].Contents
 	if len(contents) != 1 {

@@ -18,14 +18,14 @@ const announcedByServices announcers = "Service"
 // The flags of ll_service_addr.
 var otherPorts = [...]uint32{datapath.OtherPortsPass: 0, datapath.OtherPortsReject: 0x2, datapath.OtherPortsDrop: 0x1}
 
-// addrUse is what a service wants for the addresses of its frontends.
+// addrUse is what a service configures for the addresses of its frontends.
 type addrUse struct {
 	other    datapath.OtherPorts
 	announce bool
 }
 
-// serviceAddrs are the addresses of frontends of which a service wants something, with who
-// does; and what the kernel holds for them.
+// serviceAddrs are the addresses of frontends for which a service configures something, with these
+// services, and the entries in the kernel.
 type serviceAddrs struct {
 	users   map[netip.Addr]map[datapath.ServiceName]addrUse
 	byName  map[datapath.ServiceName]map[netip.Addr]bool
@@ -39,8 +39,7 @@ func newServiceAddrs() serviceAddrs {
 	}
 }
 
-// take notes what a service wants for addresses, instead of what it wanted before, and
-// returns those of which something has changed.
+// take replaces what a service configures for addresses, and returns the changed addresses.
 func (a *serviceAddrs) take(name datapath.ServiceName, addrs map[netip.Addr]bool, use addrUse) (changed []netip.Addr) {
 	if use == (addrUse{}) {
 		addrs = nil
@@ -69,7 +68,7 @@ func (a *serviceAddrs) take(name datapath.ServiceName, addrs map[netip.Addr]bool
 	return changed
 }
 
-// of returns what is wanted of an address: the most that any service wants.
+// of returns the setting of an address: the strictest that any service configures.
 func (a *serviceAddrs) of(addr netip.Addr) (use addrUse) {
 	for _, u := range a.users[addr] {
 		use.other = max(use.other, u.other)
@@ -78,7 +77,7 @@ func (a *serviceAddrs) of(addr netip.Addr) (use addrUse) {
 	return use
 }
 
-// announced returns what is to be announced.
+// announced returns the addresses to be announced.
 func (a *serviceAddrs) announced() (list []announcement) {
 	for addr := range a.users {
 		if a.of(addr).announce {
@@ -97,7 +96,7 @@ func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
 	return addrs
 }
 
-// writeAddrs brings what is wanted of the addresses of v's frontends in force.
+// writeAddrs puts the settings of v for the addresses of its frontends in force.
 func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 	before := make(map[netip.Addr]bool)
 	for addr := range s.addrs.byName[v.name] {
@@ -125,7 +124,7 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 	return errs
 }
 
-// writeAddr enters what becomes of packets to addr that are for no service.
+// writeAddr writes how packets to addr that match no service are handled.
 func (s *services) writeAddr(addr netip.Addr) error {
 	other, key := s.addrs.of(addr).other, addrOf(addr)
 	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
@@ -143,8 +142,8 @@ func (s *services) writeAddr(addr netip.Addr) error {
 	return nil
 }
 
-// adoptAddrs takes over what an earlier run wanted of the addresses of services: until its
-// service is told anew each wants what is in force.
+// adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
+// keeps the setting in force.
 func (s *services) adoptAddrs() error {
 	err := batches(s.d.maps[kernelMapLlServiceAddr], func(keys []kernelAddr, values []uint32) error {
 		for i := range keys {
@@ -177,7 +176,7 @@ func (s *services) adoptAddrs() error {
 	return err
 }
 
-// verifyAddrs reports whether the kernel holds what was written of the addresses of v.
+// verifyAddrs reports whether the kernel holds the addresses of v as written.
 func (s *services) verifyAddrs(v *service) (bool, error) {
 	for addr := range s.addrs.byName[v.name] {
 		other, written := s.addrs.written[addr]
@@ -190,7 +189,7 @@ func (s *services) verifyAddrs(v *service) (bool, error) {
 	return true, nil
 }
 
-// placeOnUplinks notes which addresses of services are in the network of an uplink.
+// placeOnUplinks records which addresses of services are in the network of an uplink.
 func placeOnUplinks(list []announcement, networks []onLink) {
 	for i := range list {
 		list[i].elsewhere = slices.ContainsFunc(networks, func(n onLink) bool {

@@ -16,32 +16,31 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// services is the table of services. A service is written from its far end: name
-// and counters, backends, selection tables and source ranges under ids that no
-// packet knows of, and then its frontends, each of which moves from the old to
-// the new by one write. What they referred to before goes a moment later.
+// services is the table of services. A service is written bottom-up: name and counters, backends,
+// selection tables and source ranges under unused ids, and then its frontends, each of which is
+// switched by one write. Entries that the frontends referred to before are deleted a moment later.
 type services struct {
 	d        *DataPlane
 	backends *backendIDs
 
-	mu     sync.RWMutex // of what follows; written by Update and Delete only
+	mu     sync.RWMutex // of the fields below; written by Update and Delete only
 	byName map[datapath.ServiceName]*service
 	byID   map[uint32]*service
 	owner  map[datapath.Frontend]*service
 	lastID uint32 // of services, selection tables and sets of source ranges
 	old    []oldTable
-	// diverted counts, of services that others divert clients to, who does.
+	// diverted counts, for services that others divert clients to, the diverting services.
 	diverted map[datapath.ServiceName]int
-	taken    map[datapath.Frontend]uint64 // given to their owners: the first sweep that sees to it
+	taken    map[datapath.Frontend]uint64 // moved to their owners: the first sweep that handles it
 	addrs    serviceAddrs
 }
 
-// service is what the kernel holds for one service.
+// service is the state of one service in the kernel.
 type service struct {
 	name      datapath.ServiceName
 	id        uint32
 	current   bool             // written by this run
-	suspect   bool             // the kernel may hold something else: write all of it
+	suspect   bool             // the kernel may hold something else: write everything
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
 	entries   [2]kernelService // what frontends point to, by family
@@ -51,8 +50,8 @@ type service struct {
 	rangeSet  uint32
 	diverts   []divert // sorted
 	divertSet uint32
-	// What frontends may still refer to, and backends whose connections are to end:
-	// both go when an update has succeeded, be it a later one, or a later run's.
+	// Entries that frontends may still refer to, and backends whose connections are to end. Both
+	// are handled after an update succeeds, possibly a later one, or a later run's.
 	stray   []oldTable
 	changed changes
 }
@@ -72,7 +71,7 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// newID returns a number that nothing in the kernel is called by.
+// newID returns a number that is not in use as an id in the kernel.
 func (s *services) newID() uint32 {
 	s.lastID++
 	return s.lastID
@@ -86,12 +85,13 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	return err
 }
 
-// Begin implements [datapath.Yielder]: what a service gives up is its frontends.
+// Begin implements [datapath.Yielder]: a service gives up frontends.
 func (s *services) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
 	return s.update(name, value, false)
 }
 
-// update is Update, and without giveUp Begin: a frontend that is to go leads where it did.
+// update is Update, or, without giveUp, Begin: a frontend to be removed still leads to its old
+// tables.
 func (s *services) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.dropOld()
 	if whole, err = s.write(name, value, giveUp); whole {
@@ -127,7 +127,7 @@ func (s *services) write(name datapath.ServiceName, value datapath.Service, give
 		err = s.giveUp(v, &value)
 	}
 	if !whole || err != nil {
-		v.entries = before // where a frontend that is to go leads: if it stays after all, it is written
+		v.entries = before // entries of a frontend to be removed: if it stays, it is written
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
@@ -138,7 +138,7 @@ func (s *services) write(name datapath.ServiceName, value datapath.Service, give
 	return true, nil
 }
 
-// named returns the service called name, entering it where it is new. s.mu is held.
+// named returns the service called name, and creates it if it does not exist. s.mu is held.
 func (s *services) named(name datapath.ServiceName) (*service, error) {
 	if v := s.byName[name]; v != nil {
 		return v, nil
@@ -152,7 +152,7 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 		return nil, tableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
-		// The next try gets another id, and a name must not have two.
+		// The next attempt uses another id, and a name must not have two.
 		return nil, errors.Join(err, s.d.maps[kernelMapLlServiceName].Delete(v.id))
 	}
 	s.byName[name], s.byID[v.id] = v, v
@@ -168,7 +168,7 @@ func (s *services) zeroStats(id uint32) error {
 	return tableError("services", err)
 }
 
-// settle lets go of what no frontend of v refers to any more.
+// settle schedules the deletion of entries that no frontend of v refers to any more.
 func (s *services) settle(v *service) {
 	for _, o := range v.stray {
 		s.putAside(o)
@@ -177,12 +177,12 @@ func (s *services) settle(v *service) {
 	v.stray, v.changed = nil, changes{}
 }
 
-// changes are the backends whose connections are to end with an update.
+// changes are the backends whose connections end after an update.
 type changes struct{ down, gone []uint32 }
 
-// writeBackends enters the backends of value.
+// writeBackends writes the backends of value.
 func (s *services) writeBackends(v *service, value *datapath.Service) (err error) {
-	v.changed.down = nil // as value says, not as one that was refused did
+	v.changed.down = nil // from this value, not from one that failed
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	serves, falls := servedFamilies(value), fallingBack(value)
@@ -216,7 +216,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 			continue
 		}
 		if err != nil {
-			wanted = append(wanted, b) // it stays ours, so that the next try finds it
+			wanted = append(wanted, b) // kept, so that the next attempt finds it
 			continue
 		}
 		v.changed.gone = append(v.changed.gone, b.id)
@@ -247,7 +247,7 @@ func (s *services) writeBackend(service uint32, b backend) error {
 	return nil
 }
 
-// writeRanges enters the source ranges under a new id, where they have changed.
+// writeRanges writes the source ranges under a new id, if they have changed.
 func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	ranges = slices.Clone(ranges)
 	slices.SortFunc(ranges, netip.Prefix.Compare)
@@ -278,7 +278,7 @@ func rangeFamily(p netip.Prefix) uint8 {
 	return 6
 }
 
-// deleteRanges removes the prefixes of a set from a table of such; set 0 is none.
+// deleteRanges deletes the prefixes of a set from such a table; set 0 is no set.
 func (s *services) deleteRanges(table string, set uint32, ranges []netip.Prefix) error {
 	var errs error
 	for _, p := range ranges {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared is the only value of an array that programs write while loxilightd reads and writes it:
-// atomically, word by word.
+// shared is the only value of an array that both the programs and loxilightd write: atomically,
+// word by word.
 type shared[T any] struct {
 	memory []byte
 	value  *T // in memory

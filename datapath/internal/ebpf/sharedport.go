@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// sharer returns the port that has a device which another one chooses by an address; empty:
-// nobody has it, and that one may.
+// sharer returns the port that already has a device that another port selects by an address; "": no
+// port has it, and the other port may take it.
 func (p *ports) sharer(zone uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
 	other := p.holder(zone, index)
 	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || isInner(other) {
@@ -20,9 +20,9 @@ func (p *ports) sharer(zone uint8, index int, name datapath.PortName, value *dat
 	return other
 }
 
-// share notes that a port, chosen by an address, is on a device that another one has: the
-// programs are that one's. Of a node with two addresses it is not known beforehand whether
-// they are on one device.
+// share records that a port that selects its device by an address is on the device of another port,
+// which has the programs. If a node has two addresses, it is not known in advance whether they are
+// on one device.
 func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
 		if role := z.devices.role(index); role != roleOf(value.Role) || o.mode != value.XDP {
@@ -36,8 +36,8 @@ func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *
 	return nil
 }
 
-// letGo takes the programs of a port off its device, unless another port is on that as well:
-// then they are that one's from now on.
+// letGo detaches the programs of a port, unless another port shares the device: then they become
+// the other port's.
 func (p *ports) letGo(name datapath.PortName) error {
 	t := p.byName[name]
 	if t == nil {
@@ -68,7 +68,7 @@ func (p *ports) letGo(name datapath.PortName) error {
 	return nil
 }
 
-// sharesStill says whether a port is on the device of the one that has it.
+// sharesStill reports whether a port is on the same device as the port that has the programs.
 func (p *ports) sharesStill(z *zone, t *port) bool {
 	o := p.byName[t.of]
 	if o == nil || o.of != "" || o.zone != t.zone || !z.attached(o) {
@@ -78,7 +78,7 @@ func (p *ports) sharesStill(z *zone, t *port) bool {
 	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
 }
 
-// withHooks returns a port with the programs that are on its device, whosever they are.
+// withHooks returns a port with the programs on its device, even if these are another port's.
 func (p *ports) withHooks(t *port) port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {

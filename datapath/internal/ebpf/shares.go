@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// shares counts the connections of each source: see share.h and openshare.h. The programs raise
-// the counts when connections are opened or established; each pass of the sweeper sets them to
-// what it has seen. It is not safe for concurrent use.
+// shares counts the connections of each source: see share.h and openshare.h. The programs raise the
+// counts when connections are opened or established; each pass of the sweeper sets them to the
+// actual numbers. It is not safe for concurrent use.
 type shares struct {
 	kernel       *kernelShares // which the programs write as well
 	before, seen [2]shareCounts
 }
 
-// shareCounts are those of one kind of table: before a pass, and as the pass has seen them.
+// shareCounts are the counts for one kind of table: before a pass, or as the pass has seen them.
 type shareCounts struct {
 	total [2]uint32 // by family
 	count [len(kernelShares{}.Count)]uint32
@@ -28,7 +28,7 @@ const (
 	shareHalfOpen
 )
 
-// of returns where the programs count for a kind of table.
+// of returns the programs' counts for a kind of table.
 func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernelShares{}.Count)]uint32) {
 	if kind == shareHalfOpen {
 		return &s.kernel.HalfTotal, &s.kernel.HalfCount
@@ -36,20 +36,20 @@ func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernelShares{}.Coun
 	return &s.kernel.Total, &s.kernel.Count
 }
 
-// newShares sets for how many established and half-open connections there is room.
+// newShares sets the capacity for established and half-open connections.
 func newShares(kernel *kernelShares, established, halfOpen uint32) *shares {
 	if kernel.Seed == 0 {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
 	atomic.StoreUint32(&kernel.Capacity, established)
-	// Every crowd together is a quarter of the table.
+	// All crowds together have a quarter of the table.
 	slots := min(len(kernel.Crowd)/crowdWords/crowdCount, max(1, int(halfOpen)/4/crowdCount))
 	atomic.StoreUint32(&kernel.HalfSlots, uint32(slots))
 	atomic.StoreUint32(&kernel.HalfCapacity, halfOpen/4*3)
 	return &shares{kernel: kernel}
 }
 
-// passBegins notes what was counted before a pass.
+// passBegins saves the counts before a pass.
 func (s *shares) passBegins() {
 	for kind := range s.before {
 		before := &s.before[kind]
@@ -64,8 +64,8 @@ func (s *shares) passBegins() {
 	}
 }
 
-// add counts n connections of a client that a pass has seen; of those that it has deleted, n is
-// negative.
+// add counts n connections of a client that a pass has seen; n is negative for connections that it
+// has deleted.
 func (s *shares) add(kind int, client netip.Addr, n int32) {
 	family := 0
 	if client.Is6() {
@@ -75,8 +75,8 @@ func (s *shares) add(kind int, client netip.Addr, n int32) {
 	s.seen[kind].count[s.index(client)] += uint32(n)
 }
 
-// passEnded sets the counts to what the pass has seen. A connection that came meanwhile, and was
-// seen, counts twice until the next pass.
+// passEnded sets the counts to the numbers that the pass has seen. A connection that was created
+// meanwhile and seen counts twice until the next pass.
 func (s *shares) passEnded() {
 	for kind := range s.before {
 		before, seen := &s.before[kind], &s.seen[kind]
@@ -108,7 +108,7 @@ func (s *shares) index(source netip.Addr) uint32 {
 	return h % uint32(len(s.kernel.Count))
 }
 
-// clientAddr returns the client's address of the connection of an entry.
+// clientAddr returns the client's address for the connection of an entry.
 func clientAddr[K, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) netip.Addr {
 	if v.meta().Flags&ctReply == 0 {
 		return k.tuple().Source.Addr()

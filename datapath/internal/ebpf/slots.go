@@ -18,24 +18,24 @@ import (
 // table is one selection table in ll_slot: count backend ids, in chunks.
 type table struct {
 	id, count uint32
-	sum       uint64 // of the ids; 0: not known, of an earlier run
+	sum       uint64 // of the ids; 0: unknown, from an earlier run
 }
 
-// oldTable is what no frontend refers to any more, but a packet that is on its
-// way may: it is deleted a moment later.
+// oldTable is a table that no frontend refers to any more, but a packet in flight may. It is
+// deleted a moment later.
 type oldTable struct {
 	at        time.Time
 	table     table
 	rangeSet  uint32 // or
 	divertSet uint32
-	ranges    []netip.Prefix // of either
+	ranges    []netip.Prefix // of rangeSet or divertSet
 }
 
-// grace is longer than any program runs.
+// grace is longer than the run time of any program.
 const grace = 100 * time.Millisecond
 
-// writeTables fills the selection table of each family that v has a frontend of. A
-// table that would be the same stays.
+// writeTables writes the selection table of each family for which v has a frontend, if it has
+// changed.
 func (s *services) writeTables(v *service, value *datapath.Service) error {
 	for f := range v.tables {
 		var ids []uint32
@@ -93,8 +93,8 @@ func (v *service) slots(value *datapath.Service, f int) []uint32 {
 	return ids
 }
 
-// servedFamilies says of each family whether there is a backend that new connections go to.
-// Where there is none, those of one that is down have nowhere else to go.
+// servedFamilies reports for each family whether a backend gets new connections. If none does,
+// connections of a backend that is down cannot move to another.
 func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	for _, b := range value.Backends {
 		if b.State != datapath.BackendDown {
@@ -104,8 +104,8 @@ func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	return serves
 }
 
-// fallingBack says of each family whether no backend is active with a weight: then those
-// that are draining or of weight 0 get the new connections, rather than nobody.
+// fallingBack reports for each family whether no backend is active with a weight: then backends
+// that are draining or of weight 0 get the new connections.
 func fallingBack(value *datapath.Service) (falls [2]bool) {
 	falls = [2]bool{true, true}
 	for _, b := range value.Backends {
@@ -116,8 +116,8 @@ func fallingBack(value *datapath.Service) (falls [2]bool) {
 	return falls
 }
 
-// shareOf returns the weight that b gets new connections by, where its family is falling
-// back or is not; 0: it gets none.
+// shareOf returns the weight of b for new connections, given whether its family is falling back; 0:
+// it gets none.
 func shareOf(b datapath.Backend, falls bool) uint16 {
 	switch {
 	case b.State == datapath.BackendDown:
@@ -130,8 +130,8 @@ func shareOf(b datapath.Backend, falls bool) uint16 {
 	return b.Weight
 }
 
-// usableOf returns the backends of family f that may get connections, and how many
-// backends of that family there are in all.
+// usableOf returns the backends of family f that may get connections, and the number of all
+// backends of that family.
 func usableOf(value *datapath.Service, f int) (usable []selection.Weighted, all int) {
 	falls := fallingBack(value)[f]
 	for _, b := range value.Backends {
@@ -146,8 +146,8 @@ func usableOf(value *datapath.Service, f int) (usable []selection.Weighted, all 
 	return usable, all
 }
 
-// slotCount returns how long a table is best. Maglev's length depends on all
-// backends, so that it stays the same when one of them stops taking connections.
+// slotCount returns the best length of a table. Maglev's length depends on all backends, so that it
+// does not change when one of them stops taking connections.
 func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
 	size := datapath.SlotCount(all)
 	switch a {
@@ -159,7 +159,7 @@ func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
 			sum += int(u.Weight)
 		}
 		if sum <= size {
-			return size - size%sum // every round gives each its exact share
+			return size - size%sum // each round gives each backend its exact share
 		}
 	}
 	return size
@@ -167,7 +167,7 @@ func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
 
 var seed = maphash.MakeSeed()
 
-// sumOf returns a sum of ids that is not 0.
+// sumOf returns a non-zero hash of ids.
 func sumOf(ids []uint32) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -179,7 +179,7 @@ func sumOf(ids []uint32) uint64 {
 
 func chunksOf(slots uint32) uint32 { return (slots + slotsPerChunk - 1) / slotsPerChunk }
 
-// writeTable enters ids as selection table id, whole or not at all.
+// writeTable writes ids as selection table id, entirely or not at all.
 func (s *services) writeTable(id uint32, ids []uint32) error {
 	keys := make([]kernelSlotKey, chunksOf(uint32(len(ids))))
 	if len(keys) == 0 {
@@ -207,7 +207,7 @@ func (s *services) deleteTable(t table) error {
 	return errs
 }
 
-// readTable returns the sum of what the kernel holds for t.
+// readTable returns the hash of t's ids in the kernel.
 func (s *services) readTable(t table) (uint64, error) {
 	ids := make([]uint32, 0, t.count+slotsPerChunk)
 	for chunk := range chunksOf(t.count) {
@@ -221,8 +221,8 @@ func (s *services) readTable(t table) (uint64, error) {
 	return sumOf(ids[:t.count]), nil
 }
 
-// strays keeps what a change takes away from the frontends of v, until they have
-// been told. What was never there is none.
+// strays keeps a table that the frontends of v no longer need until they have been written. An
+// empty table is ignored.
 func (v *service) strays(o oldTable) {
 	if o.table.id != 0 || o.rangeSet != 0 || o.divertSet != 0 {
 		v.stray = append(v.stray, o)
@@ -234,7 +234,7 @@ func (s *services) putAside(o oldTable) {
 	s.old = append(s.old, o)
 }
 
-// dropOld deletes what was put aside long enough ago.
+// dropOld deletes tables that were put aside long enough ago.
 func (s *services) dropOld() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

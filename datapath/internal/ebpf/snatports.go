@@ -20,22 +20,22 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// snatPorts are the source ports that the programs give out: those from 1024 on
-// that neither the node's own connections take nor its sockets hold, nor are
-// frontends. They lie in the map in random order, their number at index 0.
+// snatPorts are the source ports that the programs assign: ports from 1024 on that are not used by
+// the node's own connections, its sockets or frontends. The map holds them in random order, and
+// their number at index 0.
 type snatPorts struct {
 	mu      sync.Mutex
 	written []uint16 // sorted
 	taken   *[1 << 16]bool
-	free    []datapath.PortRange // of 1024 to 65535 what the kernel does not give out itself
+	free    []datapath.PortRange // ports from 1024 on that the kernel does not assign itself
 	due     time.Time
 }
 
-// snatInterval is how often the node's sockets are looked at; less often where
-// that takes long.
+// snatInterval is the interval at which the node's sockets are read; it is longer if reading them
+// takes long.
 const snatInterval = 5 * time.Second
 
-// refreshSNATPorts writes the ports where they have changed.
+// refreshSNATPorts writes the ports if they have changed.
 func (d *DataPlane) refreshSNATPorts() error {
 	d.snat.mu.Lock()
 	defer d.snat.mu.Unlock()
@@ -77,8 +77,8 @@ func (d *DataPlane) refreshSNATPorts() error {
 	return nil
 }
 
-// writeTaken writes which ports no rule may give out, where that has changed, and
-// notes what is to be given out where a rule does not say.
+// writeTaken writes the ports that no rule may assign, if they have changed, and records the
+// default ports of rules.
 func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 	d.snat.free = d.snat.free[:0]
 	for p := 1024; p < 1<<16; p++ {
@@ -110,7 +110,7 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 	return nil
 }
 
-// defaultPorts returns what is given out where a rule does not say.
+// defaultPorts returns the ports that are assigned for rules without ports.
 func (d *DataPlane) defaultPorts() ([]datapath.PortRange, error) {
 	d.snat.mu.Lock()
 	defer d.snat.mu.Unlock()
@@ -120,8 +120,8 @@ func (d *DataPlane) defaultPorts() ([]datapath.PortRange, error) {
 	return slices.Clone(d.snat.free), nil
 }
 
-// takenPorts returns the ports that sockets of the node and services use, and those that
-// the kernel gives out to the node's own, or is told to keep.
+// takenPorts returns the ports in use by sockets of the node and services, and the ports that the
+// kernel assigns to the node's own connections or that are reserved.
 func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
 	for _, z := range d.openZones() {
@@ -136,8 +136,8 @@ func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	return taken, own, nil
 }
 
-// portsInUse marks the ports of the node's sockets, and the range of its own connections
-// with what is reserved, in the namespace of the thread.
+// portsInUse marks the ports of the node's sockets, and the port range of its own connections and
+// the reserved ports, in the namespace of the thread.
 func portsInUse(taken, own *[1 << 16]bool) error {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
@@ -181,7 +181,7 @@ func socketPorts(path string, taken *[1 << 16]bool) error {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
-	lines.Scan() // the heading
+	lines.Scan() // the header
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 2 {

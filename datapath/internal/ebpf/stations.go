@@ -16,17 +16,17 @@ import (
 // bridgedWords is BRIDGED_WORDS.
 const bridgedWords = 1024
 
-// vlanOf is one VLAN of a bridge; 0 where the bridge knows no VLANs.
+// vlanOf is one VLAN of a bridge; 0 if the bridge does not filter VLANs.
 type vlanOf struct {
 	bridge int
 	vid    uint16
 }
 
-// stations keeps what the programs know of bridges and of the node's own addresses:
-// ll_station, ll_bridged and ll_local.
+// stations keeps the programs' tables of bridges and of the node's own addresses: ll_station,
+// ll_bridged and ll_local.
 type stations struct {
-	gone    func()                              // called when the node has an address no more
-	guard   func(guardedDevice) ([6]byte, bool) // the source of frames by a device
+	gone    func()                              // called when the node loses an address
+	guard   func(guardedDevice) ([6]byte, bool) // the required source MAC of frames from a device
 	zone    uint8
 	table   *ebpf.Map // ll_station
 	bridged *ebpf.Map
@@ -37,7 +37,7 @@ type stations struct {
 	words   map[uint32]uint64 // of ll_bridged
 	local   map[kernelLocalKey]bool
 	domains map[vlanOf]uint16
-	next    uint16 // domain to be given out next
+	next    uint16 // next domain to assign
 }
 
 func newStations(d *DataPlane, zone uint8) *stations {
@@ -57,7 +57,7 @@ func newStations(d *DataPlane, zone uint8) *stations {
 	return s
 }
 
-// adopt takes over what an earlier run wrote: connections refer to its domains.
+// adopt takes over the tables of an earlier run: connections refer to its bridge domains.
 func (s *stations) adopt() {
 	var key kernelStationKey
 	var value kernelStation
@@ -87,7 +87,7 @@ func (s *stations) adopt() {
 	}
 }
 
-// domain returns the number of a VLAN of a bridge; 0: there are none left.
+// domain returns the number of the bridge domain for a VLAN of a bridge; 0: none is free.
 func (s *stations) domain(v vlanOf) uint16 {
 	if id, ok := s.domains[v]; ok {
 		return id
@@ -106,8 +106,8 @@ func (s *stations) domain(v vlanOf) uint16 {
 	return 0
 }
 
-// setPorts writes where frames are that come in by the ports of bridges, and which
-// devices are ends of tunnels, and reports whether anything changed.
+// setPorts writes the bridge domains of frames from bridge ports, and the devices that are ends of
+// tunnels, and reports whether anything changed.
 func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link, ends []int) (changed bool, err error) {
 	wanted := make(map[kernelStationKey]kernelStation)
 	words := make(map[uint32]uint64)
@@ -136,7 +136,7 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 			wanted[kernelStationKey{Ifindex: uint32(index), Vid: vid, Zone: s.zone}] = value
 			live[of] = true
 		}
-		put(0, vlanOf{p.bridge, 0}, 0) // unless told otherwise below
+		put(0, vlanOf{p.bridge, 0}, 0) // unless overwritten below
 		switch {
 		case !p.follows(value.Flags&stationGuarded != 0):
 		case !filtersVLANs(bridge):
@@ -158,12 +158,12 @@ func (s *stations) setPorts(ports map[int]bridgePort, links map[int]netlink.Link
 	return changed, err
 }
 
-// knows says whether programs know where frames are that come in by a port without a tag.
+// knows reports whether programs know the bridge domain of untagged frames from a port.
 func (s *stations) knows(index int) bool {
 	return s.written[kernelStationKey{Ifindex: uint32(index), Zone: s.zone}].Domain != 0
 }
 
-// flat returns the bridges of pods: those with ports that have a guard.
+// flat returns the bridges of pods: the bridges with guarded ports.
 func (s *stations) flat(ports map[int]bridgePort) map[int]bool {
 	bridges := make(map[int]bool)
 	for index, p := range ports {
@@ -174,7 +174,7 @@ func (s *stations) flat(ports map[int]bridgePort) map[int]bool {
 	return bridges
 }
 
-// write brings the tables to wanted. A bit is there only while its entries are.
+// write makes the tables equal wanted. A bit is set only while its entries exist.
 func (s *stations) write(wanted map[kernelStationKey]kernelStation, words map[uint32]uint64) error {
 	for at, old := range maps.Clone(s.words) {
 		if err := s.setWord(at, old&words[at]); err != nil {
@@ -221,7 +221,7 @@ func (s *stations) setWord(at uint32, word uint64) error {
 	return nil
 }
 
-// setLocal writes the node's own addresses, and the broadcast ones of its networks.
+// setLocal writes the node's own addresses, and the broadcast addresses of its networks.
 func (s *stations) setLocal(addrs []netlink.Addr) error {
 	wanted := make(map[kernelLocalKey]bool)
 	for i := range addrs {
@@ -255,7 +255,7 @@ func (s *stations) setLocal(addrs []netlink.Addr) error {
 	return nil
 }
 
-// ownAddrs returns the addresses that are the node's by one of its own.
+// ownAddrs returns the addresses that are local because of one address of the node.
 func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	if a.IPNet == nil {
 		return nil
@@ -278,8 +278,8 @@ func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	return all
 }
 
-// markOtherTags notes of ports whether their bridge goes by other VLAN tags than those of
-// 802.1Q, to which such a tag is part of the payload.
+// markOtherTags records for each port whether its bridge uses other VLAN tags than 802.1Q. Such a
+// bridge treats an 802.1Q tag as payload.
 func (v *devices) markOtherTags(ports map[int]bridgePort) error {
 	other := make(map[int]bool)
 	for index, l := range v.links {
@@ -299,9 +299,9 @@ func (v *devices) markOtherTags(ports map[int]bridgePort) error {
 	return nil
 }
 
-// firstAddrs collects the addresses of each device into all and returns the ones
-// that are fit to be a source: global, not deprecated nor tentative, the first of
-// their family. Index 0 has those for devices that have none of their own.
+// firstAddrs collects the addresses of each device in all, and returns the addresses that may be a
+// source: global, neither deprecated nor tentative, the first of each family. Index 0 has the
+// addresses for devices without their own.
 func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
 	first := make(map[int][2]netip.Addr)
 	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY

@@ -14,11 +14,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// kickPause is the least time between two sweeps for backends that have gone.
+// kickPause is the minimum time between two sweeps for deleted backends.
 const kickPause = 100 * time.Millisecond
 
-// sweeper looks through all connections, a batch at a time: it ends those that
-// are idle or whose backend is gone, and counts what the others carry.
+// sweeper reads all connections in batches: it deletes connections that are idle or whose backend
+// is gone, and sums up the traffic of the others.
 type sweeper struct {
 	d      *DataPlane
 	tables []connTable
@@ -31,19 +31,19 @@ type sweeper struct {
 
 	mu     sync.Mutex // one sweep at a time
 	closed closed
-	pass   *pass     // under way; nil: none
-	begins time.Time // of the next, by itself
+	pass   *pass     // current; nil: none
+	begins time.Time // start of the next periodic pass
 
 	numbers sync.Mutex
-	number  uint64 // of the pass under way or the last one
+	number  uint64 // of the current or the last pass
 	totals  map[uint32]backendTotals
-	ended   time.Time     // when the last whole pass did
-	took    time.Duration // and how long it was
+	ended   time.Time     // end of the last complete pass
+	took    time.Duration // and its duration
 	seen    [4]uint64     // entries by table, as of then
 }
 
-// closed is what connections carried that passes deleted, and that is in no table yet: by
-// backend, and by what translated them.
+// closed is the traffic of connections that passes deleted and that is not yet in a table: by
+// backend, and by NAT.
 type closed struct{ backends, nats map[uint32]*backendTotals }
 
 func newClosed() closed {
@@ -54,12 +54,12 @@ func newClosed() closed {
 type pass struct {
 	number   uint64
 	began    time.Time
-	table    int // index into sweeper.tables, of what is looked through
-	expiring int // the same, of what is deleted
+	table    int // index into sweeper.tables of the table being swept
+	expiring int // index of the table whose entries are being deleted
 	cursor   *ebpf.MapBatchCursor
 	now      uint32
 	idle     idleTimeouts
-	dead     map[uint32]bool // backends whose connections end: all (true), or those of UDP
+	dead     map[uint32]bool // backends whose connections end: all (true), or UDP ones
 	live     map[uint32]*backendTotals
 	closed   map[uint32]*backendTotals
 	used     [nexthopCount]bool
@@ -68,7 +68,7 @@ type pass struct {
 	taken    map[datapath.Frontend]uint64
 	seen     [4]uint64 // entries by table
 
-	match   func(*datapath.Connection) bool // connections to end; nil: none
+	match   func(*datapath.Connection) bool // selects connections to be ended; nil: none
 	matched uint64
 }
 
@@ -99,11 +99,11 @@ func (w *sweeper) close() error {
 	return w.expirer.Close()
 }
 
-// kick asks for a sweep without delay: backends have gone.
+// kick requests an immediate sweep: backends are gone.
 func (w *sweeper) kick() {
 	select {
 	case w.kicked <- struct{}{}:
-	default: // one is asked for already
+	default: // one is already requested
 	}
 }
 
@@ -119,7 +119,7 @@ func (w *sweeper) sweepWhenKicked() {
 		if err := w.whole(w.stop); err != nil {
 			w.d.log.Warn("cannot look through the connections; trying again", "error", err)
 		}
-		// What changes by the thousand is to cost one sweep now and then, not one each.
+		// Thousands of changes shall cost one sweep now and then, not one each.
 		select {
 		case <-w.stop:
 			return
@@ -128,7 +128,7 @@ func (w *sweeper) sweepWhenKicked() {
 	}
 }
 
-// whole runs a pass that begins now, to its end.
+// whole runs a complete pass that begins now.
 func (w *sweeper) whole(stop <-chan struct{}) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +136,7 @@ func (w *sweeper) whole(stop <-chan struct{}) error {
 	return err
 }
 
-// flush ends the connections that match chooses.
+// flush ends the connections that match selects.
 func (w *sweeper) flush(ctx context.Context, match func(*datapath.Connection) bool) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,7 @@ func (w *sweeper) flush(ctx context.Context, match func(*datapath.Connection) bo
 }
 
 func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) bool) (*pass, error) {
-	w.begin() // a pass under way has not seen what this one is to see
+	w.begin() // a current pass has not seen what this one must see
 	p := w.pass
 	p.match = match
 	for {
@@ -162,7 +162,7 @@ func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) boo
 	}
 }
 
-// refresh runs a pass where the figures are old and that costs little.
+// refresh runs a pass if the counters are old and a pass is cheap.
 func (w *sweeper) refresh() error {
 	w.numbers.Lock()
 	fresh := time.Since(w.ended) < 10*w.took || w.took > sweepBudget
@@ -173,7 +173,7 @@ func (w *sweeper) refresh() error {
 	return w.whole(w.stop)
 }
 
-// maintain goes on with the pass under way, or begins one when it is time.
+// maintain continues the current pass, or begins one when it is due.
 func (w *sweeper) maintain(ctx context.Context) error {
 	if !w.mu.TryLock() {
 		return nil // a sweep is running
@@ -187,14 +187,14 @@ func (w *sweeper) maintain(ctx context.Context) error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// nextPass returns the number of the first pass that begins from now on.
+// nextPass returns the number of the next pass to begin.
 func (w *sweeper) nextPass() uint64 {
 	w.numbers.Lock()
 	defer w.numbers.Unlock()
 	return w.number + 1
 }
 
-// step does a piece of a pass; done reports that it is whole.
+// step does a part of a pass; done reports that the pass is complete.
 func (w *sweeper) step(until time.Time) (done bool, err error) {
 	if w.pass == nil {
 		w.begin()
@@ -263,7 +263,7 @@ func (w *sweeper) begin() {
 	w.pass.nat.closed = w.closed.nats
 }
 
-// end writes down what the pass found out.
+// end stores the results of a pass.
 func (w *sweeper) end(p *pass) error {
 	totals := make(map[uint32]backendTotals, len(p.live))
 	err := w.addClosed(p)
@@ -285,14 +285,14 @@ func (w *sweeper) end(p *pass) error {
 	return err
 }
 
-// entries returns how many entries a table had as of the last pass.
+// entries returns the number of entries of a table as of the last pass.
 func (w *sweeper) entries(table int) uint64 {
 	w.numbers.Lock()
 	defer w.numbers.Unlock()
 	return w.seen[table]
 }
 
-// stillDead takes those out of dead that have come back.
+// stillDead removes backends from dead that are alive again.
 func (s *services) stillDead(dead map[uint32]bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This run's programs take over from an earlier run's in one of two ways. Where both
-// use the same maps they are exchanged, which loses nothing. Where maps differ, ours
-// first run before them (config_first): ours open what is new, and leave what only
-// the old ones know to them. That does not grow any more, so that it can be copied;
-// then the old ones go.
+// This run's programs replace an earlier run's in one of two ways. If both use the same maps, they
+// are exchanged, which loses nothing. If maps differ, shadow programs of this run first run before
+// the old ones (config_first): they open new connections, and leave connections that only the old
+// programs know to these. The old maps do not grow any more, so they can be copied; then the old
+// programs are removed.
 
 // takeOver replaces the programs of all hooks.
 func (p *ports) takeOver(r *replacements) error {
@@ -25,8 +25,8 @@ func (p *ports) takeOver(r *replacements) error {
 	if err := p.loadFirst(); err != nil {
 		return err
 	}
-	// What came since the copy began; ours cannot tell the next datagram of a new
-	// flow from the first one.
+	// Copy entries that were added since the copy began; the shadow programs cannot distinguish the
+	// next datagram of a new flow from its first.
 	if err := r.catchUp(); err != nil {
 		return err
 	}
@@ -45,8 +45,8 @@ func (p *ports) takeOver(r *replacements) error {
 
 func replaceHook(_ *port, h hook) error { return step("replace "+h.name(), h.replace) }
 
-// precedeHook lets a hook be that nothing can run before: then the exchange loses
-// what is just being opened.
+// precedeHook leaves out a hook before which no program can run: then the exchange loses
+// connections that are just being opened.
 func (p *ports) precedeHook(_ *port, h hook) error {
 	if err := atStep("precede " + h.name()); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (p *ports) precedeHook(_ *port, h hook) error {
 	return nil
 }
 
-// announceFirst tells the programs whether some of ours run before others, whose word that
-// a packet is handled is heeded.
+// announceFirst sets whether shadow programs run before others: then programs honour the mark of a
+// handled packet.
 func (d *DataPlane) announceFirst(there bool) error {
 	var value uint32
 	if there {
@@ -70,7 +70,7 @@ func (d *DataPlane) announceFirst(there bool) error {
 	return nil
 }
 
-// loadFirst loads what runs first, in all zones that have hooks.
+// loadFirst loads the shadow programs in all zones that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook) error {
 		z, err := p.d.zone(t.zone)
@@ -81,7 +81,7 @@ func (p *ports) loadFirst() error {
 	})
 }
 
-// loadFirstOf loads what is to run first in a zone, and announces it.
+// loadFirstOf loads the shadow programs of a zone, and announces them.
 func (p *ports) loadFirstOf(z *zone) error {
 	if err := z.loadFirst(p.d.maps); err != nil {
 		return err
@@ -89,20 +89,20 @@ func (p *ports) loadFirstOf(z *zone) error {
 	return p.d.announceFirst(true)
 }
 
-// synchronize returns when no program runs any more that was attached before it was
-// called but is not now, nor one that has not seen what was attached since.
+// synchronize returns when no program that was detached before the call is still running, nor one
+// that has not seen the programs attached before the call.
 func synchronize() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for the kernel's RCU
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		time.Sleep(grace) // kernels with tickless processors have none
+		time.Sleep(grace) // not available on kernels with tickless processors
 	}
 }
 
-// errNotSwitched is wrapped where a hook stays as it was.
+// errNotSwitched is wrapped by errors that leave a hook unchanged.
 var errNotSwitched = errors.New("change the hook")
 
-// switchHooks brings the hooks of a port to the kind that is wanted, where an earlier
-// run had another. No packet is left out, or handled twice.
+// switchHooks changes the hooks of a port to the wanted kind, if an earlier run used another. No
+// packet is missed, or handled twice.
 func (p *ports) switchHooks(t *port, how, folder string) error {
 	for i, h := range t.hooks {
 		z, err := p.d.zone(t.zone)
@@ -125,7 +125,7 @@ func (p *ports) switchHooks(t *port, how, folder string) error {
 			}
 			x, err := p.toTCX(z, h)
 			if errors.Is(err, ebpf.ErrNotSupported) && how == "" {
-				return nil // there is nothing better on this kernel
+				return nil // this kernel has nothing better
 			}
 			if err != nil {
 				return err
@@ -136,8 +136,8 @@ func (p *ports) switchHooks(t *port, how, folder string) error {
 	return nil
 }
 
-// toFilter has the link, which runs before filters, mark what it handles; then a
-// filter that heeds the marks may be there, too, and then the link may go.
+// toFilter makes the link, which runs before filters, mark the packets that it handles. Then it
+// adds a filter that honours the marks, and removes the link.
 func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
 	if err := p.loadFirstOf(z); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
 	return step("detach "+t.name(), t.detach)
 }
 
-// toTCX is the other way round.
+// toTCX does the reverse of toFilter.
 func (p *ports) toTCX(z *zone, f *filter) (*tcx, error) {
 	if err := p.loadFirstOf(z); err != nil {
 		return nil, err

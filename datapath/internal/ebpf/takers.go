@@ -18,18 +18,18 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// takers are the devices that packets can be sent by in XDP, while any is to be.
+// takers are the XDP transmit targets: the devices through which XDP can send packets.
 //
-// A driver takes frames only where it says so: what is redirected to any other is lost, and
-// nobody is told. A veth says so while its other end has NAPI, which GRO or a program in XDP
-// there gives it. It is the kernel that tells, from 6.3 on.
+// A driver transmits XDP frames only if it reports NETDEV_XDP_ACT_NDO_XMIT; frames that are
+// redirected to another device are lost silently. A veth reports it while its peer has NAPI, which
+// GRO or an XDP program on the peer enables. Kernels from 6.3 on report it.
 type takers struct {
-	wanted  bool // somebody asks
+	wanted  bool // XDP is in use
 	bounded map[int]bool
-	frames  map[int]bool // nil: the kernel does not tell
+	frames  map[int]bool // nil: the kernel does not report it
 }
 
-// flags returns those of a device.
+// flags returns the flags of a device.
 func (t *takers) flags(a *netlink.LinkAttrs) (flags uint32) {
 	if !t.wanted || t.bounded[a.Index] || a.Flags&unix.IFF_UP == 0 {
 		return 0
@@ -40,7 +40,7 @@ func (t *takers) flags(a *netlink.LinkAttrs) (flags uint32) {
 	return flags | deviceUnqueued
 }
 
-// findTakers brings v.takers up to date. v.mu is held.
+// findTakers updates v.takers. v.mu is held.
 func (v *devices) findTakers() (err error) {
 	v.takers = takers{wanted: len(v.xdp) > 0}
 	if !v.takers.wanted {
@@ -53,8 +53,8 @@ func (v *devices) findTakers() (err error) {
 	return err
 }
 
-// whyNotXDP says why packets that come in by a port in native XDP take the way of tc, as far
-// as it is for where they are to go; empty: nothing keeps them.
+// whyNotXDP returns why packets that arrive on a port in native XDP take the tc path because of
+// their output device; "" if nothing prevents XDP.
 func (v *devices) whyNotXDP() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,7 +83,7 @@ func (v *devices) whyNotXDP() string {
 		strings.Join(names, ", "), more)
 }
 
-// setXDP notes how our program is in XDP on a device.
+// setXDP records the mode in which our program is attached to XDP of a device.
 func (v *devices) setXDP(index int, mode datapath.XDPMode) {
 	v.mu.Lock()
 	first := mode != datapath.XDPOff && !v.listening
@@ -109,14 +109,14 @@ const (
 	netdevXmit     = 4 // NETDEV_XDP_ACT_NDO_XMIT
 )
 
-// genericHeader is struct genlmsghdr: command, version, and two bytes that the kernel wants
-// to be zero, which those of the library are not.
+// genericHeader is struct genlmsghdr: command, version, and two bytes that must be zero for the
+// kernel; the library does not zero them.
 type genericHeader [nl.SizeofGenlmsg]byte
 
 func (h genericHeader) Len() int          { return len(h) }
 func (h genericHeader) Serialize() []byte { return h[:] }
 
-// netdev returns the family; nil where the kernel has none.
+// netdev returns the netdev family; nil if the kernel lacks it.
 func (z *zone) netdev() (*netlink.GenlFamily, error) {
 	h, err := netlink.NewHandleAt(z.ns, unix.NETLINK_GENERIC)
 	if err != nil {
@@ -130,8 +130,8 @@ func (z *zone) netdev() (*netlink.GenlFamily, error) {
 	return family, err
 }
 
-// frameTakers returns the devices whose drivers take frames of XDP; nil where the kernel does
-// not tell.
+// frameTakers returns the devices whose drivers transmit XDP frames; nil if the kernel does not
+// report it.
 func (z *zone) frameTakers() (map[int]bool, error) {
 	family, err := z.netdev()
 	if family == nil || err != nil {
@@ -139,7 +139,7 @@ func (z *zone) frameTakers() (map[int]bool, error) {
 	}
 	found := map[int]bool{}
 	err = z.do(func() error {
-		s, err := nl.Subscribe(unix.NETLINK_GENERIC) // to nothing
+		s, err := nl.Subscribe(unix.NETLINK_GENERIC) // no multicast group
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (z *zone) frameTakers() (map[int]bool, error) {
 		if err := s.Send(req); err != nil {
 			return err
 		}
-		// Not by the library, which takes the first message for the last: it has no NLM_F_MULTI.
+		// The library stops after the first message: it has no NLM_F_MULTI.
 		for {
 			messages, _, err := s.Receive()
 			if err != nil {
@@ -174,7 +174,7 @@ func (z *zone) frameTakers() (map[int]bool, error) {
 	return found, nil
 }
 
-// addTaker reads one message of an answer.
+// addTaker parses one message of an answer.
 func addTaker(found map[int]bool, m *syscall.NetlinkMessage, seq uint32) error {
 	if m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4 {
 		return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
@@ -199,8 +199,8 @@ func addTaker(found map[int]bool, m *syscall.NetlinkMessage, seq uint32) error {
 	return nil
 }
 
-// followTakers looks at the devices again when the kernel tells that what they can has
-// changed, until v.done.
+// followTakers refreshes the devices when the kernel reports a change of their features, until
+// v.done.
 func (v *devices) followTakers() error {
 	family, err := v.zone.netdev()
 	if family == nil || err != nil {
@@ -223,7 +223,7 @@ func (v *devices) followTakers() error {
 		s.Close()
 		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
 	}
-	news := make(chan struct{}, 1) // what comes while the last is looked at is one
+	news := make(chan struct{}, 1) // notifications during a refresh are merged
 	v.wg.Go(func() {
 		for {
 			select {

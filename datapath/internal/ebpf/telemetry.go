@@ -26,7 +26,7 @@ type telemetry struct {
 	samples sync.Mutex // held by the reader of samples
 }
 
-// perCPU returns the sum over the CPUs of each entry of a per-CPU array.
+// perCPU returns the sum over all CPUs for each entry of a per-CPU array.
 func perCPU(m *ebpf.Map) ([]uint64, error) {
 	sums := make([]uint64, m.MaxEntries())
 	var values []uint64
@@ -41,7 +41,7 @@ func perCPU(m *ebpf.Map) ([]uint64, error) {
 	return sums, nil
 }
 
-// byReason names what counts has by value of an enum; the first value is "none".
+// byReason maps counts to the names of an enum's values; it skips value 0, "none".
 func byReason(counts []uint64, names []string) map[string]uint64 {
 	named := make(map[string]uint64, len(names))
 	for i := 1; i < min(len(counts), len(names)); i++ {
@@ -76,7 +76,7 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 	return c, t.addPlain(&c)
 }
 
-// addPlain adds what the connections carry, and carried, that are no service's.
+// addPlain adds the traffic of connections without a service, live and ended.
 func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
 	live, err := t.d.sweeper.backend(0)
 	if err != nil {
@@ -95,8 +95,8 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
 	return nil
 }
 
-// ServiceCounters implements [datapath.Telemetry]. Packets and bytes are those of
-// the last sweep over the connections where there are very many of them.
+// ServiceCounters implements [datapath.Telemetry]. If there are very many connections, packets and
+// bytes are as of the last sweep.
 func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
 	v, ok := t.d.services.get(name)
 	if !ok {
@@ -121,7 +121,7 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 			c.Drops[reason] += s.DropCount[i]
 		}
 	}
-	var gone kernelTraffic // of backends that the service has no more
+	var gone kernelTraffic // of backends that were removed from the service
 	if _, err := lookup(t.d.maps[kernelMapLlServiceTraffic], v.id, &gone); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
 	}
@@ -138,7 +138,7 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 	return c, nil
 }
 
-// serviceDrops are the reasons by enum service_drop.
+// serviceDrops are the names of enum service_drop.
 var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 
 func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
@@ -182,8 +182,8 @@ func (s *services) get(name datapath.ServiceName) (service, bool) {
 	return *v, true
 }
 
-// PortCounters implements [datapath.Telemetry]. Packets and bytes are the
-// device's own, of both directions: bpf_redirect_peer is not among them.
+// PortCounters implements [datapath.Telemetry]. Packets and bytes are the device's own, of both
+// directions; they do not include packets sent with bpf_redirect_peer.
 func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
 	p, z, ok := t.port(name)
 	if !ok {
@@ -245,7 +245,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 	}
 	link := z.devices.byName(p.device)
 	if link == nil {
-		// Renamed, or of an earlier run: rules match it by the name that it had.
+		// Renamed, or from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
 			s.Device = z.devices.nameOf(p.ifindex)
 		}
@@ -272,7 +272,7 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 
 // LocalAddrs implements [datapath.Telemetry].
 func (t *telemetry) LocalAddrs() (all []netip.Addr) {
-	_, _ = t.d.zone(t.d.zoneOf(false)) // opened if it can be
+	_, _ = t.d.zone(t.d.zoneOf(false)) // opens it if possible
 	for _, z := range t.d.openZones() {
 		if z.devices != nil {
 			all = z.devices.appendAddrs(all)
@@ -299,7 +299,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	for name, p := range ports {
 		_, guarded := name.Endpoint()
 		device := p.device
-		if device == "" { // of an earlier run, and not asked for in this one yet
+		if device == "" { // from an earlier run, and not configured in this one yet
 			if z, err := t.d.zone(p.zone); err == nil {
 				device = z.devices.nameOf(p.ifindex)
 			}
@@ -348,12 +348,12 @@ func programName(hook string) string {
 	return egressProgLlTcEgress
 }
 
-// warnings says what keeps the kernel from forwarding the first packets of
-// connections to the backends that there are.
+// warnings returns what keeps the kernel from forwarding the first packets of connections to
+// existing backends.
 func (d *DataPlane) warnings() (found []string) {
 	needs := d.services.families()
 	for _, z := range d.openZones() {
-		_ = z.do(func() error { // it has no error of its own
+		_ = z.do(func() error { // f returns no error
 			for i, x := range []struct{ file, what string }{
 				{"/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
 				{"/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
@@ -371,7 +371,7 @@ func (d *DataPlane) warnings() (found []string) {
 	return append(found, d.keptSizes()...)
 }
 
-// families reports whether there are backends of each family.
+// families reports for each family whether a backend exists.
 func (s *services) families() (has [2]bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -383,8 +383,8 @@ func (s *services) families() (has [2]bool) {
 	return has
 }
 
-// keptSizes tells of tables that are larger than they are to be, since they held
-// more at the start than would have had room.
+// keptSizes reports tables that are larger than configured, since they held too many entries at the
+// start.
 func (d *DataPlane) keptSizes() (found []string) {
 	sizes := mapSizes(d.config.Tables)
 	for _, name := range slices.Sorted(maps.Keys(sizes)) {

@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// backendTotals is what the connections carry that a backend has now. Connections that
-// are no service's are those of backend 0.
+// backendTotals is the traffic of a backend's live connections. Connections without a service count
+// for backend 0.
 type backendTotals struct{ active, packets, bytes uint64 }
 
-// addClosed adds what ended connections carried to the totals of their backends.
+// addClosed adds the traffic of ended connections to the totals of their backends.
 func (w *sweeper) addClosed(p *pass) error {
 	table := w.d.maps[kernelMapLlBackendTraffic]
 	for id, c := range p.closed {
@@ -29,8 +29,7 @@ func (w *sweeper) addClosed(p *pass) error {
 	return nil
 }
 
-// writeLoads sets the number of connections of each backend, which the programs
-// only raise.
+// writeLoads sets the number of connections of each backend, which the programs only increase.
 func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
 	table := w.d.maps[kernelMapLlBackendLoad]
 	for id := range before {
@@ -48,8 +47,8 @@ func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
 	return nil
 }
 
-// backend returns what the connections of a backend carried as of the last pass;
-// those that had ended by then left out.
+// backend returns the traffic of a backend's connections as of the last pass, without connections
+// that had ended by then.
 func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	w.numbers.Lock()
 	t, live := w.totals[id]
@@ -61,8 +60,8 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
 }
 
-// reused returns what the connections of a backend carried whose entries others have
-// taken over since.
+// reused returns the traffic of a backend's connections whose entries were since reused for other
+// connections.
 func (d *DataPlane) reused(id uint32) (kernelTraffic, error) {
 	var t kernelBackendTotal
 	if err := d.maps[kernelMapLlBackendTotal].Lookup(id, &t); err != nil {
@@ -71,7 +70,7 @@ func (d *DataPlane) reused(id uint32) (kernelTraffic, error) {
 	return kernelTraffic(t.Reused), nil
 }
 
-// count adds an entry of a connection to the sums of existing connections.
+// count adds an entry of a connection to the sums of live connections.
 func (p *pass) count(m *kernelCtMeta) {
 	p.seen[p.table]++
 	if m.Nexthop < nexthopCount {
@@ -86,14 +85,13 @@ func (p *pass) count(m *kernelCtMeta) {
 	}
 }
 
-// isActive reports whether an entry stands for a connection that its backend still serves.
+// isActive reports whether an entry counts as a connection that its backend still serves.
 func isActive(m *kernelCtMeta) bool {
 	return m.Flags&ctReply == 0 && kernelCtState(m.State) < kernelCtStateCT_TIME_WAIT
 }
 
-// close enters a connection's direction that is deleted: it moves from what there is to what
-// has ended. The sums of both are right, though what it carried since it was counted makes the
-// first less than it is.
+// close moves the traffic of a deleted direction from the live to the closed totals. The sum of
+// both is right; the live total is too small by the traffic since the entry was counted.
 func (p *pass) close(m *kernelCtMeta) {
 	p.nat.drop(m)
 	live, closed := totalsOf(p.live, m.BackendId), totalsOf(p.closed, m.BackendId)

@@ -21,18 +21,18 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// innerPrefix begins the names of ports that no Interface has.
+// innerPrefix begins the names of ports without an Interface.
 const innerPrefix = "tunnel "
 
-// isInner says whether a port is attached for a tunnel, and not for an Interface.
+// isInner reports whether a port is attached for a tunnel, and not for an Interface.
 func isInner(name datapath.PortName) bool { return strings.HasPrefix(string(name), innerPrefix) }
 
-// innerPorts are the ports that a tunnel has for itself.
+// innerPorts returns the names of a tunnel's own ports.
 func innerPorts(name datapath.TunnelName) (device, end datapath.PortName) {
 	return datapath.PortName(innerPrefix + string(name)), datapath.PortName(innerPrefix + string(name) + " end")
 }
 
-// rename gives a port, with its hooks as they are, another name. p.mu is held.
+// rename changes the name of a port, whose hooks stay attached. p.mu is held.
 func (p *ports) rename(from, to datapath.PortName) error {
 	t := p.byName[from]
 	folder := p.folder(t.zone, to)
@@ -79,7 +79,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	t.whole = true
 	for _, peer := range slices.Sorted(maps.Keys(o.peers)) {
 		if p := o.peers[peer]; p.told && p.spec.Tunnel == name && (renew || p.index == 0) {
-			// What is wrong is told with the peer.
+			// The peer reports the error.
 			if o.put(peer, p) != nil {
 				p.changes = 0
 				o.d.signal()
@@ -89,7 +89,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	return o.isLocal(t)
 }
 
-// name gives a tunnel an id, and writes down what it is called.
+// name gives a tunnel an id, and writes its name.
 func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (err error) {
 	if t.id == 0 {
 		if t.id, err = o.newTunnelID(); err != nil {
@@ -110,7 +110,7 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 	return nil
 }
 
-// attach attaches the programs to the devices that packets of the tunnel cross.
+// attach attaches the programs to the devices on the path of the tunnel's packets.
 func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tunnel) (err error) {
 	device, end := innerPorts(name)
 	split := o.switchZone() == zoneSwitch
@@ -134,7 +134,7 @@ func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tu
 	return err
 }
 
-// hold has a device between host and switch be a port, if it is none of anybody's yet.
+// hold makes a device between host and switch a port, if it is not one yet.
 func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index int, err error) {
 	if device == "" {
 		return 0, fmt.Errorf("there is no link between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
@@ -153,7 +153,7 @@ func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index in
 	}
 	err = o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch, Role: datapath.RoleHost})
 	if err != nil && isHeld() {
-		return index, nil // somebody was faster
+		return index, nil // another goroutine was faster
 	}
 	return index, err
 }
@@ -173,7 +173,7 @@ func (o *overlay) indexOf(zone uint8, device string) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// locals returns the addresses of this node that a tunnel ends at.
+// locals returns the addresses of this node at which a tunnel ends.
 func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 	if t.spec.Local.IsValid() {
 		return []netip.Addr{t.spec.Local}, nil
@@ -202,8 +202,8 @@ func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
 	return addrs, nil
 }
 
-// isLocal says whether a device of the host has the address that a tunnel is from: without
-// it nothing comes back.
+// isLocal checks that a device of the host has the local address of a tunnel: without it no packet
+// comes back.
 func (o *overlay) isLocal(t *tunnel) error {
 	if !t.spec.Local.IsValid() {
 		return nil
@@ -220,7 +220,7 @@ func (o *overlay) isLocal(t *tunnel) error {
 	return fmt.Errorf("address %s of the host (spec.local): %w", t.spec.Local, datapath.ErrAbsent)
 }
 
-// keys returns by what packets of the tunnel are known.
+// keys returns the keys by which packets of the tunnel are recognized.
 func (o *overlay) keys(t *tunnel) (map[kernelTunnelKey]bool, error) {
 	locals, err := o.locals(t)
 	if err != nil {
@@ -240,7 +240,7 @@ func (o *overlay) keys(t *tunnel) (map[kernelTunnelKey]bool, error) {
 	return wanted, nil
 }
 
-// setKeys writes them.
+// setKeys writes the keys of a tunnel.
 func (o *overlay) setKeys(t *tunnel) error {
 	wanted, err := o.keys(t)
 	if err != nil {
@@ -263,7 +263,7 @@ func (o *overlay) setKeys(t *tunnel) error {
 	return o.setGate()
 }
 
-// setGate writes what incoming packets are looked at for.
+// setGate writes which incoming packets may belong to a tunnel.
 func (o *overlay) setGate() error {
 	var g kernelTunnelGate
 	ports := map[uint16]bool{}

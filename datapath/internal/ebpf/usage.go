@@ -8,9 +8,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// usage returns how full the tables are, by their names in the configuration. Of
-// the connections' tables, one for each family, it is the fuller one's figure; theirs and
-// those of translation are as of the last sweep.
+// usage returns how full the tables are, by their names in the configuration. For connections, with
+// one table for each family, it is the fuller one. Connections and translation are as of the last
+// sweep.
 func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	if err := d.sweeper.refresh(); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count remembered clients: %w", err)
 	}
-	// A map may have kept the size that it had.
+	// A map may have kept its old size.
 	of := func(name string, entries, each uint64) datapath.Usage {
 		return datapath.Usage{Used: entries / each, Size: uint64(d.maps[name].MaxEntries()) / each}
 	}
@@ -33,7 +33,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		"halfOpen":    fuller(of(kernelMapLlHalf4, half4, 2), of(kernelMapLlHalf6, half6, 2)),
 		"affinity":    of(kernelMapLlAffinity, affinity, 1),
 	}
-	// Those by the outer side are never less full than those by the inner one.
+	// The outer side always has at least as many entries as the inner side.
 	mappings, blocks := d.nats.entries()
 	u["natMappings"] = of(kernelMapLlMappingOuter, mappings, 1)
 	u["natBlocks"] = of(kernelMapLlBlockOwner, blocks, 1)
@@ -41,14 +41,14 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	return u, nil
 }
 
-// entries returns how many mappings and blocks of ports there are.
+// entries returns the numbers of mappings and blocks of ports.
 func (n *nats) entries() (mappings, blocks uint64) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.mappings, n.blocks
 }
 
-// fuller returns the table with less room for its size.
+// fuller returns the table with the larger used fraction.
 func fuller(a, b datapath.Usage) datapath.Usage {
 	if a.Used*b.Size >= b.Used*a.Size {
 		return a

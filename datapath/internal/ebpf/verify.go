@@ -29,7 +29,7 @@ func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, e
 func (s *services) verify(v *service) (bool, error) {
 	for _, f := range v.frontends {
 		if s.owner[f] != v {
-			continue // another service was given it; that one's entry is as it should be
+			continue // it belongs to another service now, whose entry is right
 		}
 		key := serviceKeyOf(f)
 		var entry kernelService
@@ -67,7 +67,7 @@ func (s *services) verify(v *service) (bool, error) {
 	return true, nil
 }
 
-// lookup is Lookup, with absence told apart from failure.
+// lookup is Lookup with a separate result for a missing entry.
 func lookup(m *ebpf.Map, key, value any) (bool, error) {
 	err := m.Lookup(key, value)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {

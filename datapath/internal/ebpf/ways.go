@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ctWhyShift is CT_WHY_SHIFT: where the flags of an entry hold enum slow_why.
+// ctWhyShift is CT_WHY_SHIFT: the position of enum slow_why in the flags of an entry.
 const ctWhyShift = 12
 
 // ctDenied is CT_F_DENIED.
@@ -27,15 +27,15 @@ var whySlow = map[egressSlowWhy]string{
 	egressSlowWhyWHY_FULL:      "no room for another next hop",
 }
 
-// ways tells how the packets of connections go, as the next hops were at one moment.
+// ways describes the paths of connections, with the next hops as of one moment.
 type ways struct {
 	d        *DataPlane
 	nexthops []kernelNexthop
-	zones    map[uint32]uint8 // of a next hop: the zone of its device
+	zones    map[uint32]uint8 // by next hop: the zone of its device
 	peers    map[uint32]peerName
 }
 
-// peerName is what a peer and its tunnel are called.
+// peerName is the name of a peer and of its tunnel.
 type peerName struct {
 	name   datapath.PeerName
 	tunnel datapath.TunnelName
@@ -63,7 +63,7 @@ func newWays(d *DataPlane) (*ways, error) {
 	return w, nil
 }
 
-// of returns the way of the packets that come in by an entry.
+// of returns the path of the packets that arrive with an entry's tuple.
 func (w *ways) of(m *kernelCtMeta) datapath.Way {
 	if m.Flags&ctDenied != 0 {
 		return datapath.Way{Why: "rules do not allow it any more"}

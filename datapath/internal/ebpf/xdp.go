@@ -18,39 +18,39 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// xdp is the program in XDP on a device: the tracked path, and nothing else. Packets that
-// it has not got take the way of the other hooks, so that it may come and go.
+// xdp is the program in XDP on a device: the fast path, and nothing else. All other packets take
+// the tc hooks, so it can be attached and detached at any time.
 type xdp struct {
 	pinnedLink
 	zone *zone
 	mode datapath.XDPMode
-	made xdpConstants // of this run's program; zero: of an earlier one's
+	made xdpConstants // of this run's program; zero: an earlier run's
 }
 
-// xdpConstants are what a device's own copy of the program has for constants.
+// xdpConstants are the constants of a device's own copy of the program.
 type xdpConstants struct {
 	ifindex       uint32
 	macHigh       uint32
 	macLow        uint16
-	leave         uint32 // flag of next hops that packets can be sent to
+	leave         uint32 // flag of next hops to which packets can be sent
 	turn, generic uint8
 	pieces        uint8 // frames may be in several buffers
 }
 
-// inPieces has those frames taken whose MTU is too large for one buffer. It costs a little, and
-// the kernel knows it from 5.18 on: so it is tried last.
+// inPieces enables frames in several buffers, for an MTU that is too large for one. It costs some
+// speed and requires Linux 5.18, so it is tried last.
 func (c xdpConstants) inPieces() xdpConstants {
 	c.pieces = 1
 	return c
 }
 
-// xdpPin is the name of the pin, which tells the mode.
+// xdpPin returns the name of the pin, which contains the mode.
 func xdpPin(mode datapath.XDPMode) string { return "xdp_" + mode.String() }
 
-// xdpModes are those that have a program.
+// xdpModes are the modes with a program.
 var xdpModes = []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative}
 
-// openXDP finds what is pinned for XDP in a folder: one, or in between two modes none.
+// openXDP opens the XDP pins in a folder: one, or none during a change of mode.
 func openXDP(z *zone, folder string, pins []fs.DirEntry) (found []*xdp, err error) {
 	for _, mode := range xdpModes {
 		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
@@ -65,7 +65,7 @@ func openXDP(z *zone, folder string, pins []fs.DirEntry) (found []*xdp, err erro
 	return found, nil
 }
 
-// xdp returns the hook in XDP, or nil.
+// xdp returns the XDP hook, or nil.
 func (t *port) xdp() *xdp {
 	for _, h := range t.hooks {
 		if x, ok := h.(*xdp); ok {
@@ -75,7 +75,7 @@ func (t *port) xdp() *xdp {
 	return nil
 }
 
-// fitXDP brings the program in XDP to the mode that is wanted, and to the device as it is.
+// fitXDP changes the XDP program to the wanted mode and the present state of the device.
 func (p *ports) fitXDP(z *zone, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
 	t.mode = mode
 	x := t.xdp()
@@ -109,14 +109,14 @@ func (p *ports) fitXDP(z *zone, name datapath.PortName, t *port, l netlink.Link,
 	return nil
 }
 
-// isMade reports whether the program is one with these constants.
+// isMade reports whether the program was loaded with these constants.
 func (x *xdp) isMade(want xdpConstants) bool {
 	want.pieces = x.made.pieces
 	return x.made == want
 }
 
-// installXDP loads the program with constants, and has it put where it belongs; where it is
-// refused there, the one that takes frames in several buffers.
+// installXDP loads the program with constants, and attaches it with put. If that fails, it tries
+// the program for frames in several buffers.
 func (z *zone) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
 	err := z.putXDP(want, put)
 	if err == nil || want.generic != 0 || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
@@ -126,7 +126,7 @@ func (z *zone) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdp
 	if z.putXDP(want, put) == nil {
 		return want, nil
 	}
-	return want, err // of the first
+	return want, err // of the first attempt
 }
 
 func (z *zone) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
@@ -134,11 +134,11 @@ func (z *zone) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close() // what it is attached to holds it
+	defer program.Close() // the device or link holds it
 	return put(program)
 }
 
-// exchange puts a program with other constants in the place of the one that is there.
+// exchange replaces the program by one with other constants.
 func (x *xdp) exchange(want xdpConstants) error {
 	made, err := x.zone.installXDP(want, x.update)
 	if err == nil {
@@ -147,7 +147,7 @@ func (x *xdp) exchange(want xdpConstants) error {
 	return err
 }
 
-// fitsXDP reports whether what fitXDP does is done.
+// fitsXDP reports whether fitXDP has nothing to do.
 func (z *zone) fitsXDP(t *port, l netlink.Link) bool {
 	x := t.xdp()
 	if x == nil || t.mode == datapath.XDPOff {
@@ -171,7 +171,7 @@ func (z *zone) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstan
 	if mode == datapath.XDPGeneric {
 		c.leave, c.generic = nexthopUnqueued, 1
 	}
-	// All drivers with XDP send back, but a veth only where its other end can take frames.
+	// All drivers with XDP support XDP_TX, but a veth only if its peer can receive frames.
 	if l.Type() != "veth" && !bounded[a.Index] {
 		c.turn = 1
 	}
@@ -205,7 +205,7 @@ func (z *zone) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 	return program, nil
 }
 
-// attachXDP attaches the program where nobody else has one, and pins it.
+// attachXDP attaches the program if no other program is attached, and pins it.
 func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*xdp, error) {
 	a := l.Attrs()
 	flags := link.XDPDriverMode
@@ -227,7 +227,7 @@ func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Pr
 	return x, nil
 }
 
-// refusedXDP says why the program is not attached, and what to do.
+// refusedXDP returns the error for a failed attachment: the reason, and what to do.
 func (z *zone) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
 	told := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
 	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
@@ -238,7 +238,7 @@ func (z *zone) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error
 	}
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("%s: %w: %w", told, err, datapath.ErrAbsent) // it went meanwhile
+		return fmt.Errorf("%s: %w: %w", told, err, datapath.ErrAbsent) // the device is gone
 	case mode == datapath.XDPNative:
 		return fmt.Errorf("%s: its driver refuses, and packets take the way of tc: perhaps its MTU of %d is too large for it, an offload is in the way (ethtool -k %s; the kernel's log may tell), or it has no native XDP: set generic or off then: %w",
 			told, a.MTU, a.Name, err)
@@ -248,12 +248,12 @@ func (z *zone) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error
 
 func (x *xdp) name() string { return "xdp-" + x.mode.String() }
 
-// precede has nothing to do: what an earlier run's program knows it goes on with, and what
-// it does not goes up, to those that precede.
+// precede does nothing: an earlier run's program continues with the connections that it knows, and
+// passes all other packets to the shadow programs.
 func (x *xdp) precede() error { return nil }
 func (x *xdp) settle() error  { return nil }
 
-// replace exchanges the program for one for the device as it is.
+// replace exchanges the program for a program that fits the present device.
 func (x *xdp) replace() error {
 	if !x.inPlace() {
 		return nil
