@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* classify.h - which rule decides about a packet.
+/* classify.h - evaluates compiled rule sets: which rule decides about a packet.
  *
- * The rules of a set are an image, which datapath/classify makes and describes: each
- * field is looked up in a trie of bytes, the classes that come out are folded, and the
- * first rule whose bit all their vectors have is the one. How long that takes is
- * bounded by the widths of the fields and, where several vectors remain, by a 64th of
- * the number of rules; rules are put into regions so that it is mostly a word of each.
+ * The rules of a set are compiled into an image, which datapath/classify makes and describes: each
+ * field is looked up in a trie of bytes, the resulting classes are folded, and the first rule whose
+ * bit is set in all vectors decides. The time is bounded by the widths of the fields and, if
+ * several vectors remain, by a 64th of the number of rules. Rules are grouped into regions, so that
+ * usually one word of each vector is read.
  *
- * An image is the only value of an array, so that reading it costs no look-ups. There
- * are four sizes of them, for what a program may read of a value is part of the
- * program: ll_rules says which one a set is in.
+ * An image is the only value of an array, so that reading it costs no look-ups. It has one of four
+ * sizes, since the verifier needs a constant size of the value: ll_rules names the map of a set.
  */
 #pragma once
 
@@ -18,25 +17,23 @@
 
 #define RULES_MAGIC 0x4c4c4302
 
-/* What an entry of a trie is; else it is a node. */
+/* Kinds of trie entries; without either bit it refers to a node. */
 #define ENTRY_LEAF  0x80000000
 #define ENTRY_SKIP  0x40000000
-#define ENTRY_VALUE 0x3fffffff /* of a leaf; else where it is, in units of 4 bytes */
+#define ENTRY_VALUE 0x3fffffff /* of a leaf its value, else an offset in units of 4 bytes */
 
 #define TRIE_DEPTH_MAX 16 /* bytes of a key */
 #define WORDS_MAX      320
 #define VECTORS_MAX    FIELD_COUNT
 
-/* A bit for each value of a byte at which a run of equal entries begins, and the
- * entries of the runs.
- */
+/* A bit for each byte value at which a run of equal entries begins, and the entries of the runs. */
 struct trie_node {
 	__u64 begins[4];
 	__u8 count[4]; /* of bits in the words before */
 	__u32 entry[256];
 };
 
-/* A few bytes that all keys but those of other have in common. */
+/* A few bytes that all keys have in common, except the ones that continue at other. */
 struct trie_skip {
 	__u64 value;
 	__u32 bit_count; /* of value; at most 56 */
@@ -45,8 +42,8 @@ struct trie_skip {
 	__u32 pad;
 };
 
-/* Part of an image, from at on. What is read of it, less than IMAGE_SLACK bytes, is in
- * the value, whatever at is.
+/* Returns a pointer to offset at of an image. The mask keeps reads of less than IMAGE_SLACK bytes
+ * within the value, for any offset.
  */
 #define IMAGE_AT(image, mask, at)                                          \
 	({                                                                 \
@@ -63,13 +60,13 @@ static __always_inline __u32 bit_count(__u64 v)
 	return v * 0x0101010101010101 >> 56;
 }
 
-/* The number of the lowest bit of v, which is not 0. */
+/* Returns the number of the lowest bit of v, which is not 0. */
 static __always_inline __u32 first_bit(__u64 v)
 {
 	return bit_count((v & -v) - 1);
 }
 
-/* Looks a key, its first byte the uppermost of hi, up in a trie. */
+/* Looks up a key, whose first byte is the highest of hi, in a trie. */
 static __always_inline __u32 trie_walk(const void *image, __u32 mask, __u32 entry, __u64 hi,
 				       __u64 lo)
 {
@@ -99,7 +96,7 @@ static __always_inline __u32 trie_walk(const void *image, __u32 mask, __u32 entr
 
 typedef __u32 walk_fn(const void *image, __u32 entry, __u64 hi, __u64 lo);
 
-/* Looks a field up. */
+/* Looks up a field. */
 static __always_inline void search_field(const void *image, struct classify_key *key, __u32 mask,
 					 walk_fn *walk, __u32 field, __u32 root, __u64 hi, __u64 lo)
 {
@@ -120,7 +117,7 @@ static __always_inline void search_field(const void *image, struct classify_key 
 		key->words[i] &= *(__u64 *)IMAGE_AT(image, mask, at + 8 * i);
 }
 
-/* Looks up a device by its name. One that is not known has none. */
+/* Looks up a device by its name. An unknown device has an empty name. */
 static __always_inline void search_device(const void *image, struct classify_key *key, __u32 mask,
 					  walk_fn *walk, __u32 field, __u32 root, __u32 ifindex)
 {
@@ -151,7 +148,7 @@ static __always_inline void search_addr(const void *image, struct classify_key *
 		search_field(image, key, mask, walk, field, root4 + 1, hi, lo);
 }
 
-/* Looks the fields up one after the other. Those that no rule names are leaves. */
+/* Looks up all fields, one after the other. Fields that no rule uses are leaves. */
 static __always_inline void search_fields(const void *image, struct classify_key *key, __u32 mask,
 					  walk_fn *walk)
 {
@@ -174,7 +171,7 @@ static __always_inline void search_fields(const void *image, struct classify_key
 	search_addr(image, key, mask, walk, FIELD_DESTINATION, ROOT_DESTINATION4, &key->daddr);
 }
 
-/* A search in an image, for bpf_loop. */
+/* The context of a search in an image, for bpf_loop. */
 struct search {
 	const void *image;
 	struct classify_key *key;
@@ -182,7 +179,7 @@ struct search {
 
 typedef long word_fn(__u32 i, struct search *s);
 
-/* What is told of the rule at a place of the vectors. */
+/* Returns the record of the rule with an index in the vectors. */
 static __always_inline const struct rule_record *search_record(const void *image, __u32 mask,
 							       __u64 place)
 {
@@ -191,7 +188,7 @@ static __always_inline const struct rule_record *search_record(const void *image
 	return IMAGE_AT(image, mask, header->rules + place * sizeof(struct rule_record));
 }
 
-/* Leaves out what remains of the region that a word is in. */
+/* Skips the remaining words of the region that contains a word. */
 static __always_inline void search_leave(struct search *s, __u32 mask, __u32 word)
 {
 	const struct rules_header *header = s->image;
@@ -202,7 +199,7 @@ static __always_inline void search_leave(struct search *s, __u32 mask, __u32 wor
 		s->key->words[i] &= behind[i];
 }
 
-/* Looks into the next word that all vectors may have a bit in. Returns 1 at the end. */
+/* Searches the next word in which all vectors may have a bit. Returns 1 at the end. */
 static __always_inline int search_word(struct search *s, __u32 mask)
 {
 	const struct rules_header *header = s->image;
@@ -245,7 +242,7 @@ static __always_inline int search_word(struct search *s, __u32 mask)
 	return 0;
 }
 
-/* Asks the rules of an image; as classify. */
+/* Evaluates the rules of an image; as classify. */
 static __always_inline int search_image(const void *image, struct classify_key *key, __u32 mask,
 					walk_fn *walk, word_fn *next_word)
 {
@@ -270,8 +267,8 @@ static __always_inline int search_image(const void *image, struct classify_key *
 	return 1;
 }
 
-/* All that depends on the size of an image. Global functions, so that the verifier
- * walks them once.
+/* The functions that depend on the size of an image. Global functions, so that the verifier walks
+ * them once.
  */
 #define IMAGE_FUNCTIONS(size, mask)                                                           \
 	__noinline __u32 walk_##size(const struct image_##size *image, __u32 entry, __u64 hi, \
@@ -299,8 +296,8 @@ IMAGE_FUNCTIONS(1m, (1 << 20) - 1)
 IMAGE_FUNCTIONS(8m, (1 << 23) - 1)
 IMAGE_FUNCTIONS(64m, (1 << 26) - 1)
 
-/* Asks a set of rules (enum rule_set). 1: key->rule is the one that decides. 0: none
- * matches. -1: there are rules, but they cannot be read.
+/* Evaluates a rule set (enum rule_set). 1: key->rule decides. 0: no rule matches. -1: the rule set
+ * cannot be read.
  */
 __noinline int classify(__u32 set, struct classify_key *key)
 {
@@ -323,7 +320,7 @@ __noinline int classify(__u32 set, struct classify_key *key)
 	return -1;
 }
 
-/* Counts for a rule a packet about which it decided; opened: a connection begins with it. */
+/* Counts a packet for the rule that decided about it; opened: it is the first of a connection. */
 static __always_inline void count_rule(__u32 id, __u32 len_bytes, int opened)
 {
 	struct rule_hits *hits = id ? bpf_map_lookup_elem(&ll_rule_hits, &id) : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* classify_test.bpf.c - asks the rules about many packets at once; for tests only. */
+/* classify_test.bpf.c - for tests only: evaluates the rules for many packets at once. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -33,8 +33,8 @@ static long test_one(__u32 i, struct test_run *run)
 	return 0;
 }
 
-/* Asks about the first skb->mark entries, of the set in skb->priority. Returns how
- * many a rule matched.
+/* Evaluates the first skb->mark entries with the rule set skb->priority. Returns the number of
+ * matches.
  */
 SEC("tc")
 int test_classify(struct __sk_buff *skb)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* clock.h - the time in ticks. */
+/* clock.h - the current time in ticks. */
 #pragma once
 
 #include "maps.h"
 
-/* The tick that it is now. The kernel moves its coarse clock once in a jiffy, and so is asked
- * once in a jiffy on each CPU: that costs as much as a look-up in a hash, and more where the
- * processor makes each return of a function safe (SRSO). A program that comes between the
- * two stores leaves a tick that holds no longer than the jiffy does.
+/* Returns the current tick. The kernel advances its coarse clock once per jiffy, so each CPU reads
+ * it once per jiffy: a read costs as much as a hash look-up, and more on processors with safe
+ * returns (SRSO). A program that interrupts between the two stores leaves a tick that is valid for
+ * no longer than the jiffy.
  */
 static __always_inline __u32 clock_tick(void)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* conntrack.h - connections: finding, entering, and TCP's states.
+/* conntrack.h - look-up, insertion and deletion of connections.
  *
- * A connection is two entries, one for each direction, each found by the tuple
- * of the packets that come in and holding the tuple they leave with: the key of
- * the other entry is that one turned round.
+ * A connection has two entries, one for each direction. The key of an entry is the arriving tuple,
+ * its value the leaving tuple; the key of the other entry is the leaving tuple, reversed.
  */
 #pragma once
 
@@ -17,7 +16,7 @@ struct conn {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 half_open; /* it was in the half-open table */
+	__u32 half_open; /* it is in the half-open table */
 };
 
 struct tuple {
@@ -31,21 +30,21 @@ struct tuple {
 };
 _Static_assert(sizeof(struct tuple) == CROWD_WORDS * sizeof(__u64), "is kept in words");
 
-/* What a packet is to become. */
+/* The form in which a packet leaves. */
 struct rewrite {
 	struct addr saddr;
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 dec_ttl;	/* forwarded by us, so we are the hop */
-	__u8 translate; /* addresses and ports are not those that it came with */
+	__u8 dec_ttl;	/* we forward it, so we are a hop */
+	__u8 translate; /* addresses and ports differ from the arriving ones */
 	__u8 pad[2];
 };
 
-/* What of a packet its connection's state depends on. */
+/* The parts of a packet on which the state of its connection depends. */
 struct segment {
 	__u32 now_tick;
-	__u32 end;  /* TCP: the sequence number, of a FIN its own */
+	__u32 end;  /* TCP: the sequence number; of a FIN, the number of the FIN */
 	__u32 ack;  /* TCP: the acknowledgement; SCTP: the verification tag */
 	__u8 event; /* enum ct_event */
 	__u8 proto;
@@ -55,8 +54,8 @@ struct segment {
 
 #define NEXTHOP_HINTS 32
 
-/* What the long way needs and the stack (512 bytes for all callers together) has
- * no room for. One for each CPU; nothing of it outlives a run but hints.
+/* State of the slow path for which the stack (512 bytes for all nested calls) has no room. One for
+ * each CPU; only the hints outlive a run.
  */
 struct work {
 	struct tuple tuple;
@@ -64,51 +63,52 @@ struct work {
 	struct tuple twin_tuple;
 	struct conn twin;
 	struct segment segment;
-	struct conn old; /* an ended connection that had the tuple of a new one */
+	struct conn old; /* an ended connection with the tuple of the new one */
 	struct tuple old_tuple;
-	__u32 reopen;	/* there is one */
-	__u32 fresh;	/* the connection that is opened has no entry */
-	__u32 lost;	/* the entry of its answers is another connection's */
-	__u32 resolved; /* its next hop was asked for */
-	__u32 routed;	/* fib is for w->conn, and leads out by this device; 0: it is not */
-	__u16 nexthop;	/* of a new connection, where it is known; and of its answers */
+	__u32 reopen;	/* old is valid */
+	__u32 fresh;	/* the new connection has no entry yet */
+	__u32 lost;	/* another connection has the entry of its replies */
+	__u32 resolved; /* its next hop was looked up */
+	/* fib is valid for w->conn, and leads out of this device; 0: it is not valid. */
+	__u32 routed;
+	__u16 nexthop; /* of a new connection, if known; and of its replies */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
 	struct rewrite rewrite;
 	struct service service;
 	struct snat_target snat_target;
-	__u32 now_tick;	     /* of the packet, for those who have not got it */
-	__u32 echo;	     /* ICMP: a new port is one on both sides */
-	__u32 source_nat_id; /* of a new connection, where another rule translates its source */
+	__u32 now_tick;	     /* of the packet, for functions without it */
+	__u32 echo;	     /* ICMP: a new port replaces both ports */
+	__u32 source_nat_id; /* of a new connection, if another NAT translates its source */
 	__u32 spare_tick;
-	__be16 spare_port; /* of a translated connection that ended; 0: none was seen */
+	__be16 spare_port; /* of an ended translated connection; 0: none was seen */
 	__u16 pad;
 	struct tuple spare_tuple;
 	__u32 port_source; /* of portshare.h: 0x10000 and 16 bits of a hash; 0: no shares */
-	__u32 port_holder; /* the same, of whose the port looked at last is; 0: not known */
+	__u32 port_holder; /* the same, of the holder of the last port tried; 0: unknown */
 	struct nat_pair_key pair_key;
-	struct mapping_key mapping_key; /* of the inner side */
+	struct mapping_key mapping_key; /* the inner side */
 	struct mapping_key mapping_outer_key;
 	struct mapping mapping;
 	struct block_key block_key;
 	struct block_owner_key block_owner_key;
 	struct block block;
 	struct source_range_key source_range_key;
-	struct pkt inner; /* embedded in an ICMP error */
-	/* Of the entry that is looked up, or put. */
+	struct pkt inner; /* quoted in an ICMP error */
+			  /* Keys of the entry that is looked up or inserted. */
 	struct ct4_key key4 __attribute__((aligned(8)));
 	struct ct6_key key6 __attribute__((aligned(8)));
-	struct ct4_val val4; /* of the entry that is put */
+	struct ct4_val val4; /* of the entry that is inserted */
 	struct ct6_val val6;
 	struct service_key service_key;
 	struct service_id_key service_id_key;
 	struct local_key local_key;
 	struct affinity_key affinity_key;
 	struct classify_key classify_key;
-	/* Which next hops the last connections had, by zone. They alone outlive a run. */
+	/* Next hops of the last connections, by netns. Only they outlive a run. */
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
-	__u32 tcp_at;	      /* not in a register, of which the verifier would walk each value */
-	__u8 tcp_options[72]; /* 40, and what a place of 6 bits reaches */
+	__u32 tcp_at;	      /* not in a register, of which the verifier would track each value */
+	__u8 tcp_options[72]; /* 40, and the range of a 6-bit offset beyond */
 };
 
 struct {
@@ -147,7 +147,7 @@ static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
 	t->domain = p->domain;
 }
 
-/* The tuple of the answers to what leaves as c says and came as of. */
+/* Returns the tuple of the replies to packets that arrive as of and leave as c. */
 static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
 					const struct tuple *of)
 {
@@ -160,7 +160,7 @@ static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
 	t->domain = of->domain;
 }
 
-/* The same tuple the other way round. */
+/* Reverses a tuple. */
 static __always_inline void tuple_turn(struct tuple *t)
 {
 	struct addr a = t->saddr;
@@ -172,8 +172,8 @@ static __always_inline void tuple_turn(struct tuple *t)
 	t->dport = port;
 }
 
-/* Finds the entry of t in either table and copies it to c; half_first says which is
- * the likely one. Returns its shared part in the map, or NULL.
+/* Finds the entry of t in either table and copies it to c; half_first: the half-open table is more
+ * likely. Returns its common part in the map, or NULL.
  */
 static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c,
 					    int half_first)
@@ -223,8 +223,8 @@ static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *
 	}
 }
 
-/* Whether either table has an entry of t. A global function, so that the verifier
- * walks it once and not for each tuple that is tried.
+/* Reports whether either table has an entry of t. A global function, so that the verifier walks it
+ * once, not for each tuple that is tried.
  */
 __noinline int conn_exists(const struct tuple *t)
 {
@@ -241,9 +241,9 @@ __noinline int conn_exists(const struct tuple *t)
 	return bpf_map_lookup_elem(&ll_ct6, &w->key6) || bpf_map_lookup_elem(&ll_half6, &w->key6);
 }
 
-/* Enters c under t, in the half-open table or the established one. Returns 0 or
- * a negative errno: -E2BIG where the established table is full, -EEXIST with
- * BPF_NOEXIST where there is one. A global function, so that the verifier walks it once.
+/* Inserts c under t, into the half-open table or the established one. Returns 0 or a negative
+ * errno: -E2BIG if the established table is full, -EEXIST with BPF_NOEXIST if an entry exists. A
+ * global function, so that the verifier walks it once.
  */
 __noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
 {
@@ -280,8 +280,8 @@ __noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags
 	}
 }
 
-/* Removes the entry of t from the half-open table or the established one. A global
- * function like conn_put.
+/* Removes the entry of t from the half-open table or the established one. A global function like
+ * conn_put.
  */
 __noinline int conn_remove(const struct tuple *t, int half_open)
 {

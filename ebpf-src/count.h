@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* count.h - counters, samples and rates. */
+/* count.h - counters, samples and rate limits. */
 #pragma once
 
 #include "maps.h"
@@ -13,8 +13,8 @@ static __always_inline void count_verdict(__u32 verdict)
 		*n += 1;
 }
 
-/* Counts for its backend, and for what translates it, what a connection carried whose entry
- * begins anew or makes room.
+/* Counts the traffic of a connection whose entry is restarted or evicted, for its backend and its
+ * NAT.
  */
 static __always_inline void count_reused(const struct ct_meta *meta)
 {
@@ -32,7 +32,7 @@ static __always_inline void count_reused(const struct ct_meta *meta)
 	__sync_fetch_and_add(&t->reused.byte_count, meta->byte_count);
 }
 
-/* Lets limit things a tick through on each CPU. */
+/* Reports whether one more event is allowed, of at most limit for each tick and CPU. */
 static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 {
 	struct rate_bucket *b = bpf_map_lookup_elem(&ll_rate, &which);
@@ -101,7 +101,7 @@ static __noinline void count_service_drop(__u32 service_id, __u32 reason)
 	s->drop_count[which & 3] += 1;
 }
 
-/* A global function, so that the verifier walks it once. */
+/* Counts a drop for a NAT. A global function, so that the verifier walks it once. */
 __noinline int count_nat_drop(__u32 nat_id, __u32 reason)
 {
 	struct nat_stats *s = bpf_map_lookup_elem(&ll_nat_stats, &nat_id);
@@ -119,7 +119,7 @@ __noinline int count_nat_drop(__u32 nat_id, __u32 reason)
 	return 0;
 }
 
-/* Counts a drop for the node and for the device that the packet was at. */
+/* Counts a drop for the node and for the device at which it occurred. */
 static __noinline void count_drop_at(__u32 ifindex, __u32 reason)
 {
 	struct port_drop_key key = {
@@ -148,7 +148,7 @@ static __always_inline void count_drop(struct pkt *p, __u32 reason)
 	sample_send(p, SAMPLE_DROP, reason);
 }
 
-/* Turns what the last stage returned into a TC action, and counts a drop. */
+/* Converts the result of the last stage into a TC action, and counts a drop. */
 static __always_inline int finish(struct pkt *p, int ret)
 {
 	if (ret < 0) {

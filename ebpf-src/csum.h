@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* csum.h - checksums, changed and not computed anew (RFC 1624). */
+/* csum.h - incremental updates of checksums (RFC 1624). */
 #pragma once
 
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 #include "types.h"
 
-/* A ones' complement sum in the making; folded only at the end. */
+/* Adds a change to a ones' complement sum, which is folded only at the end. */
 static __always_inline __u64 csum_diff32(__u64 diff, __u32 from, __u32 to)
 {
 	return diff + (__u32)~from + to;
@@ -41,24 +41,25 @@ static __always_inline __u16 csum_fold16(__u64 sum)
 	return ~sum;
 }
 
-/* Whether a sum is zero to ones' complement arithmetic of 16 bits: a multiple of 65535. Those
- * are what the inverse of it modulo 2^64 takes to the least numbers.
+/* Reports whether a sum is zero in 16-bit ones' complement arithmetic: a multiple of 65535. The
+ * multiplication by the inverse of 65535 modulo 2^64 maps exactly the multiples to the smallest
+ * numbers.
  */
 static __always_inline int csum_is_zero(__u64 sum)
 {
 	return sum * 0xfffefffefffeffff <= ~0ull / 0xffff;
 }
 
-/* Where a frame has the checksum of layer 4, of TCP or UDP. */
+/* Returns the offset in the frame of the checksum of TCP or UDP. */
 static __always_inline __u32 csum_offset(__u8 proto, __u32 l4_off)
 {
 	return l4_off + (proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
 					      : offsetof(struct tcphdr, check));
 }
 
-/* Whether the checksum of layer 4 may be that of the pseudo header alone, which a device is
- * to finish (CHECKSUM_PARTIAL): then it is the sum of that, not inverted. One of 65535
- * others looks like that, too. end is where the IP packet ends.
+/* Reports whether the layer-4 checksum may be incomplete (CHECKSUM_PARTIAL): it is then the sum of
+ * the pseudo header, not inverted, and a device is to complete it. One of 65535 complete checksums
+ * looks the same. end: end of the IP packet.
  */
 static __always_inline int csum_may_be_begun(const void *data, __u8 proto, __u32 l4_off, __u32 end)
 {
@@ -77,14 +78,14 @@ static __always_inline int csum_may_be_begun(const void *data, __u8 proto, __u32
 	return csum_is_zero(sum);
 }
 
-/* The checksum that results when the data it covers changes by diff. */
+/* Returns the checksum after the data that it covers has changed by diff. */
 static __always_inline __u16 csum_apply(__u16 csum, __u64 diff)
 {
 	return csum_fold16(diff + (__u16)~csum);
 }
 
-/* The checksum of TCP or UDP follows when the data it covers changes by diff. A UDP checksum
- * of 0 means "none": it stays, and none is made.
+/* Updates the checksum of TCP or UDP after the data that it covers has changed by diff. A UDP
+ * checksum of 0 means "none": it stays, and none is produced.
  */
 static __always_inline void csum_change(__u16 *check, __u8 proto, __u64 diff)
 {

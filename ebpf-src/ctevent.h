@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ctevent.h - what a packet means for its connection, and the states that follow: the table of
- * transitions.
- */
+/* ctevent.h - the events of connections, and the table of state transitions. */
 #pragma once
 
 #include "pkt.h"
@@ -16,12 +14,12 @@ enum ct_event {
 	EVENT_OPEN,   /* SYN without ACK, INIT */
 	EVENT_ANSWER, /* SYN-ACK */
 	EVENT_CLOSE,  /* FIN, SHUTDOWN */
-	EVENT_CLOSED, /* SHUTDOWN COMPLETE: both sides are done */
+	EVENT_CLOSED, /* SHUTDOWN COMPLETE: both sides have closed */
 	EVENT_RESET,  /* RST, ABORT */
 };
 
-/* A global function, so that the verifier follows what comes after it once and not
- * for each event.
+/* Returns the event of a packet. A global function, so that the verifier follows the code after it
+ * once, not for each event.
  */
 __noinline enum ct_event ct_event(__u32 proto, __u32 tcp_flags, __u32 sctp_chunk)
 {
@@ -52,9 +50,9 @@ static __always_inline enum ct_event ct_event_of(const struct pkt *p)
 	return ct_event(p->proto, p->tcp_flags, p->sctp_chunk);
 }
 
-/* The state after event in the direction of flags, where the other direction has
- * twin_flags. Pure: the whole table of transitions is here. A global function, so that
- * the verifier walks it once.
+/* Returns the state after event in the direction of flags; twin_flags are of the other direction.
+ * Pure: the whole table of transitions is here. A global function, so that the verifier walks it
+ * once.
  */
 __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32 flags,
 				 __u32 twin_flags)
@@ -81,7 +79,7 @@ __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32
 		return CT_ANSWERED;
 	if (state == CT_ANSWERED && !reply)
 		return CT_ESTABLISHED;
-	/* The side that resets a connection does not continue it: the reset was forged. */
+	/* A side that resets a connection does not continue it: the reset was forged. */
 	if (state == CT_CLOSED && flags & CT_F_RST)
 		return CT_ESTABLISHED;
 	return state;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ctstate.h - how a packet changes the state of its connection (RFC 9293, with
- * the window check of RFC 5961 for resets and FINs; RFC 9260 for SCTP).
+/* ctstate.h - how a packet changes the state of its connection (RFC 9293, with the window check of
+ * RFC 5961 for resets and FINs; RFC 9260 for SCTP).
  *
- * A connection moves from the half-open table to the established one when the
- * client has spoken again after the answer: neither a SYN nor a SYN-ACK can do it, a FIN
- * can. Of TCP it must acknowledge the SYN-ACK, whose number a forged source does not learn.
+ * A connection moves from the half-open table to the established one when the client sends again
+ * after the answer: a FIN counts, a SYN or SYN-ACK does not. A TCP client must acknowledge the
+ * SYN-ACK, whose sequence number a forged source does not learn.
  */
 #pragma once
 
@@ -17,10 +17,10 @@
 #include "tcpscale.h"
 #include "twin.h"
 
-/* Whether a packet that resets or closes its connection in the direction of meta can be genuine.
- * TCP: the sequence number of the reset or FIN lies in the window that the other side, twin,
- * last announced (RFC 5961, section 3.2). SCTP: it has the verification tag of its direction,
- * or, reflected, that of the other (RFC 9260, section 8.5.1).
+/* Reports whether a packet that resets or closes its connection in the direction of meta can be
+ * genuine. TCP: the sequence number of the reset or FIN lies in the window that the other side,
+ * twin, last announced (RFC 5961, section 3.2). SCTP: the packet has the verification tag of its
+ * direction or, reflected, of the other direction (RFC 9260, section 8.5.1).
  */
 static __always_inline int ct_is_genuine(const struct segment *s, const struct ct_meta *meta,
 					 const struct ct_meta *twin)
@@ -36,7 +36,7 @@ static __always_inline int ct_is_genuine(const struct segment *s, const struct c
 	return s->end - twin->tcp_ack <= (window ? window : 1);
 }
 
-/* Whether a packet shows that the client has received the answer to its first one. */
+/* Reports whether a packet proves that the client has received the answer to its first one. */
 static __always_inline int ct_is_proof(const struct segment *s, const struct ct_meta *meta)
 {
 	if (s->proto != IPPROTO_TCP || !meta->tcp_ack)
@@ -44,7 +44,9 @@ static __always_inline int ct_is_proof(const struct segment *s, const struct ct_
 	return s->tcp_flags & TCP_ACK && s->ack - meta->tcp_ack <= 0xffff;
 }
 
-/* The answer to a SYN: windows are scaled only if both sides asked for it. */
+/* Stores the window scale of the answer to a SYN: windows are scaled only if both sides offered
+ * it.
+ */
 static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struct ct_meta *twin)
 {
 	int scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
@@ -56,9 +58,9 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 		twin->tcp_scale = 0;
 }
 
-/* Whether a half-open connection is to move to the established table, now that event, in the
- * direction of meta, has brought it into state. One side may have closed before the client
- * spoke again, or with that: what the other one sends may take as long as any.
+/* Reports whether a half-open connection must move to the established table, now that event, in the
+ * direction of meta, has changed its state. One side may close before the client sends again, or
+ * with that packet: the other side may still send for any time.
  */
 static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event event,
 					 const struct ct_meta *meta, const struct ct_meta *twin)
@@ -69,8 +71,8 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
 	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
-/* Moves both entries to the established table. Where that is full, or where their source has
- * its share of it, they stay what they are: usable, but the oldest of their kind make room.
+/* Moves both entries to the established table. If that table is full, or their source has its share
+ * of it, they stay half-open: usable, but evicted when they are the oldest.
  */
 static __always_inline void ct_promote(struct work *w)
 {
@@ -103,7 +105,7 @@ full:
 	count_verdict(VERDICT_TABLE_FULL);
 }
 
-/* Counts the packet in its entry, and notes in it what ends of the connection are checked by. */
+/* Counts the packet in its entry, and stores the data for the checks of resets and FINs. */
 static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 {
 	meta->packet_count++;
@@ -117,10 +119,10 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 		meta->tcp_ack = p->tcp_ack;
 }
 
-/* Reports whether neither entry of a connection is being deleted, p having been seen in the
- * direction of meta. expire.bpf.c marks a connection and then reads when it was last seen; this
- * notes that it was seen and then reads the mark. So one of the two notices the other, and no
- * entry outlives its twin.
+/* Reports whether neither entry of a connection is being deleted, after p was seen in the direction
+ * of meta. expire.bpf.c marks a connection and then reads when it was last seen; this function
+ * records p and then reads the mark. So one of the two detects the other, and no entry outlives its
+ * twin.
  */
 static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const struct ct_meta *twin)
 {
@@ -129,9 +131,9 @@ static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const s
 	       (!twin || *(const volatile __u8 *)&twin->state != CT_ENDING);
 }
 
-/* Notes a reset in the direction of meta, that can be genuine. Endpoints answer one
- * that is not exactly what they expect, and continue (RFC 5961, section 3.2): then either side
- * revives the connection.
+/* Records a reset in the direction of meta that can be genuine. Endpoints challenge a reset whose
+ * sequence number is not exactly the expected one, and continue (RFC 5961, section 3.2): then
+ * traffic of either side revives the connection.
  */
 static __always_inline void ct_reset(const struct segment *s, struct ct_meta *meta,
 				     struct ct_meta *twin)
@@ -141,8 +143,8 @@ static __always_inline void ct_reset(const struct segment *s, struct ct_meta *me
 		twin->flags |= CT_F_RST;
 }
 
-/* Notes that p comes in by another device than before. What is sent to its sender is to find
- * the new place too.
+/* Records that p arrives on another device than before. Packets to its sender must learn the new
+ * next hop too.
  */
 static __always_inline void ct_move(const struct pkt *p, struct work *w, struct ct_meta *meta,
 				    struct ct_meta *twin)
@@ -155,8 +157,8 @@ static __always_inline void ct_move(const struct pkt *p, struct work *w, struct 
 	meta->in_port = p->in_port;
 }
 
-/* Gives both entries their new state. One side may close on another CPU while the other closes
- * on this one.
+/* Sets the new state of both entries. One side may close on another CPU while the other closes on
+ * this one.
  */
 static __always_inline void ct_set_state(const struct segment *s, struct ct_meta *meta,
 					 struct ct_meta *twin, __u8 state)
@@ -172,8 +174,8 @@ static __always_inline void ct_set_state(const struct segment *s, struct ct_meta
 	}
 }
 
-/* Lets the packet w->segment, in the direction of meta, have its effect on the state of w->conn.
- * A global function, so that the verifier walks it once.
+/* Applies the packet w->segment, in the direction of meta, to the state of w->conn. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 {
@@ -192,7 +194,7 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 	if (s->event == EVENT_RESET)
 		ct_reset(s, meta, twin);
 	if (s->event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
-		twin->tcp_ack = s->end + 1; /* what the client is to acknowledge */
+		twin->tcp_ack = s->end + 1; /* the client must acknowledge this number */
 	if (s->event == EVENT_CLOSE)
 		meta->flags |= CT_F_FIN;
 	state = ct_next(w->conn.meta.state, s->event, meta->flags, twin->flags);
@@ -203,8 +205,8 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
 	}
 	ct_set_state(s, meta, twin, state);
-	/* The half-open table may be one that other programs use as well, which run on hooks
-	 * that this copy has not come to yet; the established one may not be.
+	/* Another generation may use the same half-open table, on hooks that this copy has not
+	 * taken over yet; the established table may differ.
 	 */
 	if (!config_first && w->conn.half_open && ct_is_lasting(state, s->event, meta, twin)) {
 		w->conn.meta = *meta;
@@ -226,12 +228,12 @@ static __always_inline void ct_segment(const struct pkt *p, struct work *w, enum
 	s->ack = p->tcp_ack;
 	s->end = p->tcp_seq;
 	if (event == EVENT_CLOSE && p->l4_len > p->l4_header_len)
-		s->end += p->l4_len - p->l4_header_len; /* the FIN is behind the data */
+		s->end += p->l4_len - p->l4_header_len; /* the FIN follows the data */
 }
 
-/* Counts packet p of connection w->conn, found under w->tuple and with its shared part
- * in the map at meta, and lets it have its effect. LL_OPEN: it opens a new connection; with
- * w->reopen it has the tuple of this one, which ended: w->old.
+/* Counts packet p of connection w->conn, found under w->tuple with its common part in the map at
+ * meta, and applies it to the state. LL_OPEN: it opens a new connection; with w->reopen, that
+ * connection has the tuple of this one, which ended: w->old.
  */
 static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* decap.h - what comes out of tunnels: from whom, and where it goes on. */
+/* decap.h - decapsulation: packets from tunnels, their Peer, and where they continue. */
 #pragma once
 
 #include "clock.h"
@@ -11,18 +11,18 @@
 #define GRE_HAS_KEY	0x2000
 #define ETH_P_INNER	0x6558 /* Ethernet, in Geneve */
 
-/* What of the outer packet is not looked at any more. */
+/* The parts of the outer packet that are still needed. */
 struct decap {
 	struct tunnel_key key;
 	__u32 inner_off; /* of the inner IP header */
-	__u8 head[16];	 /* UDP and what comes behind it, or GRE */
-	__be16 inner;	 /* Ethernet type of what is inside */
+	__u8 head[16];	 /* UDP and the tunnel header, or GRE */
+	__be16 inner;	 /* EtherType of the inner packet */
 	__u16 pad;
 };
 
-/* Ingress hook, a packet with the word of a peer. Returns whether it is encapsulated and to
- * be sent to that; else p->peer is whose tunnel it came out of, or 0 where the word is
- * none of ours: not on this device.
+/* Ingress hook, for a packet with the word of a peer. Returns whether it is encapsulated and must
+ * be sent to that peer. Else p->peer is the peer from whose tunnel it came; 0 if the word is not
+ * trusted on this device.
  */
 static __always_inline int decap_crosses(struct pkt *p, __u32 word)
 {
@@ -40,8 +40,8 @@ static __always_inline int decap_crosses(struct pkt *p, __u32 word)
 	return 0;
 }
 
-/* Finds out where what is inside begins. LL_NEXT: it has been found; LL_PASS: it is
- * nothing that we understand, and the kernel's.
+/* Finds the start of the inner packet. LL_NEXT: found; LL_PASS: a format that we leave to the
+ * kernel.
  */
 static __always_inline int decap_look(struct __sk_buff *skb, struct pkt *p, struct decap *d)
 {
@@ -79,9 +79,7 @@ static __always_inline int decap_look(struct __sk_buff *skb, struct pkt *p, stru
 	return LL_NEXT;
 }
 
-/* Looks behind the header of VXLAN or Geneve, which the type says it is. LL_PASS as in
- * decap_look.
- */
+/* Skips the header of VXLAN or Geneve, according to type. LL_PASS as in decap_look. */
 static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d, __u32 type)
 {
 	__u8 flags = d->head[9];
@@ -105,7 +103,7 @@ static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d
 	return LL_NEXT;
 }
 
-/* Marks of congestion on the outer packet are for the inner one (RFC 6040, figure 4). */
+/* Applies the congestion mark of the outer packet to the inner one (RFC 6040, figure 4). */
 static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
 				     const struct decap *d)
 {
@@ -138,8 +136,8 @@ static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
 									       : LL_NEXT;
 }
 
-/* Takes the outer headers off. LL_STACK: the kernel does not know yet of which family the
- * packet is; it sees when the packet comes in by a device again.
+/* Removes the outer headers. LL_STACK: the kernel does not know the family of the packet yet; it
+ * detects it when the packet arrives on a device again.
  */
 static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *p,
 				       const struct decap *d)
@@ -156,7 +154,7 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 
 	if (same ||
 	    bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | flags)) {
-		/* Kernels before 6.3 know no such flags. */
+		/* Kernels before 6.3 do not have these flags. */
 		if (bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 			return -DROP_REWRITE;
 		ret = same ? LL_NEXT : LL_STACK;
@@ -166,7 +164,7 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 	return ret;
 }
 
-/* Sends a packet that is out of its tunnel on to where it is looked at. */
+/* Sends a decapsulated packet to the device on which it is handled. */
 static __always_inline int decap_send(struct __sk_buff *skb, struct pkt *p, const struct peer *peer,
 				      int known)
 {
@@ -190,9 +188,9 @@ static __always_inline __u32 decap_peer(const struct pkt *p, __u32 tunnel_id)
 	return index ? *index : 0;
 }
 
-/* Ingress hook, in the host's namespace: takes p out of a tunnel of ours. LL_NEXT: it is
- * in none. LL_INNER: it is out of it, and p says only whose it is. A global function, so
- * that the verifier walks it once.
+/* Ingress hook, in the host netns: decapsulates p. LL_NEXT: not a packet of a tunnel. LL_INNER:
+ * decapsulated, and p contains only its peer. A global function, so that the verifier walks it
+ * once.
  */
 __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 {
@@ -202,7 +200,7 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	__u32 index;
 	int ret;
 
-	/* Fragments are the kernel's, and end there: outer packets are sent with DF. */
+	/* Fragments are left to the kernel, and end there: outer packets are sent with DF. */
 	if (!p || p->fragment || p->slow || p->tagged || p->vid || p->to_group)
 		return LL_NEXT;
 	if (decap_look(skb, p, &d) != LL_NEXT)
@@ -214,7 +212,9 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	peer = index ? bpf_map_lookup_elem(&ll_peer, &index) : NULL;
 	if (!peer)
 		return -DROP_TUNNEL_UNKNOWN_PEER;
-	/* Its address alone is no proof where others than the underlay's routers may write it. */
+	/* The address alone is no proof on ports where others than underlay routers may forge
+	 * it.
+	 */
 	if (!port_is_uplink(skb->ifindex) && skb->ifindex != peer->out_ifindex) {
 		tunnel_count_drop(index);
 		return -DROP_TUNNEL_PORT;
@@ -240,9 +240,8 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	return decap_send(skb, p, peer, ret == LL_NEXT);
 }
 
-/* A packet that came out of the tunnel of p->peer, and was parsed. LL_NEXT: where it is
- * just out of it the tracked path may have it; where it has come in by the tunnel's
- * device everything may.
+/* Handles a parsed packet from the tunnel of p->peer. LL_NEXT: if just decapsulated, only the fast
+ * path may forward it; if it arrived on the tunnel's device, all stages.
  */
 static __always_inline int decap_inner(struct pkt *p)
 {
@@ -261,8 +260,8 @@ static __always_inline int decap_inner(struct pkt *p)
 	return LL_NEXT;
 }
 
-/* The tracked path has no connection for p, which is just out of a tunnel: it goes through
- * everything that comes in by a port, by the tunnel's device.
+/* Sends p, just decapsulated and without a connection on the fast path, through the tunnel's
+ * device, where it passes the whole pipeline as on any port.
  */
 static __always_inline int decap_to_device(struct pkt *p)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* domain.h - bridged or routed: which connections a packet can be one of. The same
- * addresses in two VLANs, or behind two bridges, are those of two stations.
+/* domain.h - determines whether a packet is bridged or routed, and its bridge domain: the same
+ * addresses in two VLANs, or behind two bridges, belong to different hosts.
  */
 #pragma once
 
@@ -10,8 +10,8 @@
 #include "pkt.h"
 #include "sender.h"
 
-/* As domain_ingress, for what may be a port of a bridge. The source of the frame is looked
- * at here: the bridge sends it on, and learns from it, as it is.
+/* As domain_ingress, for a possible bridge port. The source MAC is checked here, since the bridge
+ * forwards the frame unchanged and learns from it.
  */
 static __noinline int domain_of_port(struct pkt *p)
 {
@@ -23,7 +23,7 @@ static __noinline int domain_of_port(struct pkt *p)
 
 	s = domain_station(skb->ifindex, p->vid);
 	if (!s) {
-		/* Not one, or a VLAN that it does not have; or one that is not known yet. */
+		/* Not a bridge port, not a VLAN of this port, or not known yet. */
 		return skb->pkt_type == PACKET_HOST && !p->vid && !guard_may_be_on(skb->ifindex)
 			       ? LL_NEXT
 			       : LL_PASS;
@@ -32,7 +32,7 @@ static __noinline int domain_of_port(struct pkt *p)
 		p->tunnel = 1;
 		return LL_NEXT;
 	}
-	/* From a group: nothing that a bridge would send on. */
+	/* A group as source MAC: a bridge does not forward such frames. */
 	if (!s->domain || data + 12 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;
 	if (s->flags & STATION_F_GUARDED &&
@@ -51,14 +51,12 @@ static __noinline int domain_of_port(struct pkt *p)
 	return LL_NEXT;
 }
 
-/* Fills the domain of a packet that comes in. LL_PASS: it goes to nobody that we could
- * send it to.
- */
+/* Fills the bridge domain of an arriving packet. LL_PASS: we cannot forward it. */
 static __always_inline int domain_ingress(struct pkt *p)
 {
 	if (domain_may_bridge(p->skb->ifindex))
 		return domain_of_port(p);
 	if (p->vid)
-		p->tagged = 1; /* for a device of the kernel on this one */
+		p->tagged = 1; /* for a VLAN device of the kernel */
 	return p->skb->pkt_type != PACKET_OTHERHOST ? LL_NEXT : LL_PASS;
 }

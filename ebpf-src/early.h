@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* early.h - the source of a connection translated where its first packet comes in: where
- * nobody else has a say, and the kernel's routes and neighbours tell all that its path
- * would. The packet is sent on by the short cut then. Everything else goes up as it came,
- * and late.h decides.
+/* early.h - SNAT at ingress: translates the source of a connection when its first packet arrives,
+ * if the kernel's path would do nothing but route it, and its routes and neighbours are known. The
+ * packet then takes the fast path. All other packets pass unchanged, and late.h decides.
  */
 #pragma once
 
@@ -12,17 +11,17 @@
 #include "resolve.h"
 #include "translate.h"
 
-/* In which ticks, one of 64 (every 8.6 s), a bridge sees what comes in by its ports. */
+/* A bridge sees packets from its ports in one of 64 ticks (every 8.6 s). */
 #define EARLY_BRIDGE_TICKS 63
 
-/* Whether an address is of one link only. */
+/* Reports whether an address is link-local. */
 static __always_inline int early_is_link(const struct addr *a)
 {
 	return (a->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* Whether the kernel would do nothing with the first packet p of a connection but route
- * it, and tell its sender nothing.
+/* Reports whether the kernel would only route the first packet p of a connection, without an ICMP
+ * error to its sender.
  */
 static __always_inline int early_may(struct pkt *p)
 {
@@ -33,7 +32,7 @@ static __always_inline int early_may(struct pkt *p)
 
 	if (!rules || !rules->image || !netfilter || *netfilter & NETFILTER_F_ROUTED)
 		return 0;
-	/* Now and then the kernel's bridge is to see a station, which it forgets else. */
+	/* Periodically the kernel's bridge must see a MAC, or it would forget it. */
 	if (p->bridge_port && !(p->now_tick & EARLY_BRIDGE_TICKS))
 		return 0;
 	if (event != EVENT_OPEN &&
@@ -45,21 +44,21 @@ static __always_inline int early_may(struct pkt *p)
 	       !early_is_link(&p->saddr) && !early_is_link(&p->daddr);
 }
 
-/* Index of the device that what comes in like p came by, as the kernel's routes have it. */
+/* Returns the index of the device of arrival of p, as the kernel's routes see it. */
 static __always_inline __u32 early_in(struct pkt *p)
 {
 	__u32 in = p->skb->ifindex;
 	struct station *s;
 
-	asm volatile("" : "+r"(in)); /* two reads, not one of a place that depends */
+	asm volatile("" : "+r"(in)); /* two reads, not one at a variable offset */
 	if (!p->bridge_port)
 		return in;
 	s = domain_station(in, p->vid);
 	return s ? s->bridge : in;
 }
 
-/* Finds the way of p and the rule that translates it, which it asks about the device that p
- * leaves by, out. Returns a key of ll_nat_rule; 0: none does, or the kernel has to say more.
+/* Finds the next hop of p and the rule that translates it; out: the output device. Returns a key of
+ * ll_nat_rule; 0: no rule translates it, or the kernel has to decide.
  */
 static __noinline __u32 early_ask(struct pkt *p, struct work *w, __u32 in, __u32 out)
 {
@@ -73,9 +72,7 @@ static __noinline __u32 early_ask(struct pkt *p, struct work *w, __u32 in, __u32
 	return translate_slot_of(w, RULES_SNAT);
 }
 
-/* Enters the connection w->conn of a NAT, unless ret says that it is not to be, and counts it
- * there.
- */
+/* Enters the connection w->conn of a NAT if ret is LL_NEXT, and counts it for the NAT. */
 static __always_inline int open_translated(struct pkt *p, struct work *w, int ret, __u32 nat_id)
 {
 	if (ret == LL_NEXT)
@@ -85,9 +82,9 @@ static __always_inline int open_translated(struct pkt *p, struct work *w, int re
 	return ret;
 }
 
-/* Opens the connection of p, which came in, if its source is to be translated and this can
- * be said here. LL_OPEN: it is not, or cannot. Where the answers would not go back to where
- * p came from the kernel decides: it may check sources, and is never stricter than that.
+/* Opens the connection of the arriving packet p with SNAT at ingress. LL_OPEN: its source is not
+ * translated, or not here. If replies would not return to the device of arrival, the kernel
+ * decides: it may check sources (rp_filter), and is never stricter than this check.
  */
 static __noinline int open_early(struct pkt *p, struct work *w)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ended.h - the outer ports of translated connections that ended, for those that find no
- * free one.
- */
+/* ended.h - reuses the outer ports of ended connections when no free port is found. */
 #pragma once
 
 #include "conntrack.h"
@@ -9,11 +7,11 @@
 #include "portshare.h"
 #include "twin.h"
 
-/* Ports that are looked at for a free one before that of a connection that ended is taken. */
+/* Ports tried for a free one before the port of an ended connection is reused. */
 #define PORTS_FREE_TRIES 8
 
-/* The outer port that w->conn is tried with is another connection's: notes whose, and the port
- * where that connection ended, the longest ago of those seen.
+/* Records the holder of the outer port that was tried for w->conn, and the port itself if the
+ * connection of the holder has ended and is the oldest one seen.
  */
 static __always_inline void ports_note_ended(struct work *w)
 {
@@ -31,9 +29,9 @@ static __always_inline void ports_note_ended(struct work *w)
 	w->spare_tick = w->twin.meta.last_seen_tick;
 }
 
-/* Gives w->conn the port of a connection that ended, w->spare_port, and removes that. Its
- * remote may still remember it, and takes a new one by its sequence number or timestamp (RFC
- * 9293, section 3.10.7.4; RFC 6191). A global function, so that the verifier walks it once.
+/* Gives w->conn the port w->spare_port of an ended connection, and removes that connection. If the
+ * remote still remembers it, it accepts a new one by sequence number or timestamp (RFC 9293,
+ * section 3.10.7.4; RFC 6191). A global function, so that the verifier walks it once.
  */
 __noinline int ports_take_spare(void)
 {
@@ -47,7 +45,7 @@ __noinline int ports_take_spare(void)
 	meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
 	if (!meta)
 		return LL_NEXT;
-	/* It has been revived, or another CPU was first. */
+	/* It was revived, or another CPU has taken it. */
 	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple, w->twin.half_open))
 		return -DROP_NO_PORT;
 	count_reused(&w->twin.meta);

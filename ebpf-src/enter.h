@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* enter.h - both directions of a new connection are entered. */
+/* enter.h - enters both directions of a new connection. */
 #pragma once
 
 #include "ctstate.h"
@@ -13,10 +13,9 @@ static __always_inline int open_same_way(const struct conn *a, const struct conn
 	       a->sport == b->sport && a->dport == b->dport;
 }
 
-/* w->conn takes the place of w->old, a connection that ended, where it goes the same
- * way: both entries stay and begin anew, with the next hops that they have. Returns
- * whether it did; if not, the old entries are gone. What they carried is counted. A
- * global function, so that the verifier walks it once.
+/* Restarts w->old, an ended connection, as w->conn if both leave with the same tuple: both entries
+ * stay and begin anew, with their next hops. Returns whether it did; if not, the old entries are
+ * deleted. Their traffic is counted. A global function, so that the verifier walks it once.
  */
 __noinline int open_reopen(void)
 {
@@ -49,10 +48,9 @@ __noinline int open_reopen(void)
 	return 0;
 }
 
-/* Puts both directions of w->conn into the table. The answers to a translated source never
- * take the place of another connection's; and where another CPU has entered the same
- * connection at this moment, w->conn is that one. A global function, so that the verifier
- * walks it once.
+/* Inserts both directions of w->conn. Replies to a translated source never replace another
+ * connection; if another CPU inserts the same connection at this moment, w->conn becomes that one.
+ * A global function, so that the verifier walks it once.
  */
 __noinline int open_put(void)
 {
@@ -80,7 +78,7 @@ __noinline int open_put(void)
 /* Enters both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
-	int scale = TCP_SCALE_MAX; /* not known of what was open before */
+	int scale = TCP_SCALE_MAX; /* unknown if no SYN was seen */
 	int ret;
 
 	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
@@ -116,7 +114,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	return ret;
 }
 
-/* Whether a packet like p may open a connection that is no service's. */
+/* Reports whether a packet like p may open a connection without a service. */
 static __always_inline int open_may(struct pkt *p)
 {
 	return ct_event_of(p) <= EVENT_ANSWER &&
@@ -124,8 +122,8 @@ static __always_inline int open_may(struct pkt *p)
 	       (p->proto != IPPROTO_ICMPV6 || p->icmp_type == ICMPV6_ECHO);
 }
 
-/* Whether p opens a connection that we follow though it is no service's: one through the
- * node; where there are rules, for its answers' sake any one that they were asked about.
+/* Reports whether we track the connection that p opens without a service: any forwarded one; if
+ * rules exist, any evaluated one, for the sake of its replies.
  */
 static __always_inline int open_follows(struct pkt *p)
 {
@@ -136,15 +134,15 @@ static __always_inline int open_follows(struct pkt *p)
 	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
 }
 
-/* CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a client
- * behind a device that is no port.
+/* Returns CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a
+ * client behind a device that is not a port.
  */
 static __always_inline __u16 open_from_node(const struct pkt *p)
 {
 	return p->egress && !p->skb->ingress_ifindex ? CT_F_FROM_NODE : 0;
 }
 
-/* Begins w->conn, which leaves as p came. */
+/* Begins w->conn, untranslated. */
 static __always_inline void open_begin(struct pkt *p, struct work *w)
 {
 	tuple_of(&w->tuple, p);
@@ -153,16 +151,16 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = open_from_node(p);
 	if (firewall_asks_leaving(p))
-		w->conn.meta.flags |= CT_F_DENIED; /* until it has left */
+		w->conn.meta.flags |= CT_F_DENIED; /* until its first packet has left */
 	w->conn.saddr = p->saddr;
 	w->conn.daddr = p->daddr;
 	w->conn.sport = p->sport;
 	w->conn.dport = p->dport;
 }
 
-/* Keeps the answers of w->conn, which is not translated, apart from those of another
- * connection that leaves as this one came: its client speaks to a backend by a frontend and
- * without it. Only another source port can tell the two apart. LL_PASS: it is not followed.
+/* Separates the replies of w->conn, which is untranslated, from the replies of another connection
+ * with the same leaving tuple: its client uses a backend both by a frontend and directly. Only
+ * another source port distinguishes them. LL_PASS: the connection is not tracked.
  */
 static __noinline int open_apart(struct pkt *p, struct work *w)
 {
@@ -173,13 +171,13 @@ static __noinline int open_apart(struct pkt *p, struct work *w)
 		return LL_NEXT;
 	rules = bpf_map_lookup_elem(&ll_rules, &snat);
 	if (p->egress || (rules && rules->image))
-		return LL_PASS; /* the egress hook chooses a port, if a rule says so */
+		return LL_PASS; /* the egress hook chooses a port, if a rule translates it */
 	w->conn.meta.flags |= CT_F_SNAT;
 	return snat_port() == LL_NEXT ? LL_NEXT : LL_PASS;
 }
 
-/* A connection that is no service's: it is entered as it is, and the kernel forwards it.
- * LL_PASS: none that we could follow.
+/* Opens a connection without a service: it is entered unchanged, and the kernel forwards it.
+ * LL_PASS: not tracked.
  */
 static __always_inline int open_plain(struct pkt *p, struct work *w)
 {
@@ -196,6 +194,6 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	if (ret != LL_NEXT)
 		return ret;
 	ret = open_enter(p, w);
-	/* Where no table has room for it the kernel forwards it, as what we do not follow. */
+	/* If no table has room, the kernel forwards it, like any untracked packet. */
 	return ret == -DROP_TABLE_FULL && !(w->conn.meta.flags & CT_F_SNAT) ? LL_PASS : ret;
 }

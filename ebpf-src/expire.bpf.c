@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* expire.bpf.c - deletes connections, both directions together. loxilightd chooses them, writes
- * them into ll_expire and runs this program, which looks again at what they are by now: a
- * system call for each entry would leave one direction alone for a while, in which the other
- * goes on, and its answers would be taken for connections of their own.
+/* expire.bpf.c - deletes both directions of connections at once. loxilightd selects them, writes
+ * them into ll_expire and runs this program, which checks their present state. With a system call
+ * for each entry, one direction would be missing for a while: the other direction would continue,
+ * and its replies would open connections of their own.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -21,7 +21,7 @@ struct {
 	__uint(max_entries, EXPIRE_COUNT);
 } ll_expire SEC(".maps");
 
-/* The word of an entry that has its state: what a compare-and-swap is about. */
+/* The word of an entry that contains its state, for compare-and-swap. */
 struct state_word {
 	__u16 tcp_window;
 	__u8 tcp_scale;
@@ -31,12 +31,12 @@ _Static_assert(offsetof(struct ct_meta, state) == offsetof(struct ct_meta, tcp_w
 		       offsetof(struct ct_meta, tcp_window) % 4 == 0,
 	       "one word");
 
-/* Gives an entry the state to, where it has the state from. Returns whether it did. */
+/* Changes the state of an entry from one value to another. Returns whether it did. */
 static __always_inline int state_swap(struct ct_meta *meta, __u8 from, __u8 to)
 {
 	__u32 *word = (__u32 *)&meta->tcp_window;
 
-	for (int i = 0; i < 4; i++) { /* its window may change at the same moment */
+	for (int i = 0; i < 4; i++) { /* the window in the same word may change concurrently */
 		__u32 old = *(volatile __u32 *)word, new;
 
 		if (old >> 24 != from)
@@ -62,8 +62,8 @@ static __always_inline int is_idle(const struct expire *e, const struct ct_meta 
 	       (!twin || idle_ticks(twin, e->now_tick) > e->idle_ticks);
 }
 
-/* Marks the connection as being deleted, unless it is to stay. The mark is on the entry of the
- * client's direction, and the packets of both directions look at it (ct_stays).
+/* Marks the connection as being deleted, unless it has to stay. The mark is on the entry of the
+ * client's direction; packets of both directions check it (ct_stays).
  */
 static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, struct ct_meta *twin)
 {
@@ -83,8 +83,8 @@ static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, s
 	return 0;
 }
 
-/* Whether what is found under the key of the other direction is that direction, and not
- * another connection.
+/* Reports whether the entry under the key of the other direction is that direction, and not another
+ * connection.
  */
 static __always_inline int is_twin4(const struct ct4_key *key, const struct ct4_val *twin)
 {
@@ -114,7 +114,7 @@ static __always_inline void remove6(const struct ct6_key *key, int half_open)
 		bpf_map_delete_elem(&ll_ct6, key);
 }
 
-/* Finds an entry in either table; half says in which. */
+/* Finds an entry in either table; half: 1 if in the half-open table. */
 #define FIND(family, key, v, half)                              \
 	half = 0;                                               \
 	v = bpf_map_lookup_elem(&ll_ct##family, key);           \
@@ -123,9 +123,9 @@ static __always_inline void remove6(const struct ct6_key *key, int half_open)
 		v = bpf_map_lookup_elem(&ll_half##family, key); \
 	}
 
-/* Deletes the connection at index of ll_expire. The answers go first: what the client sends
- * meanwhile finds its own entry, and the mark. Global functions, so that the verifier walks
- * each once.
+/* Deletes the connection at index of ll_expire. The entry of the replies is deleted first: packets
+ * of the client meanwhile find their own entry, and the mark. Global functions, so that the
+ * verifier walks each once.
  */
 #define EXPIRE(family)                                                      \
 	__noinline int expire##family(__u32 index)                          \

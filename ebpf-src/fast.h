@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fast.h - the tracked path for packets of the commonest form: routed TCP or UDP, without
- * options and extension headers of IP, tags and fragments. What differs in anything takes
- * the tracked path of shortcut.h, which does the same to it, but keeps what it knows in
- * memory. It is the same on the hooks of tc and in XDP: what differs there is in frame_skb.h
- * and frame_xdp.h, one of which comes before this.
+/* fast.h - the fast path for the most common packets: routed TCP or UDP, without IP options,
+ * extension headers, tags and fragments. All others take the fast path of shortcut.h, which has the
+ * same effect but keeps its data in memory. This code is compiled for tc and for XDP; the
+ * differences are in frame_skb.h and frame_xdp.h, one of which is included before it.
  */
 #pragma once
 
@@ -12,22 +11,22 @@
 #include "parse.h"
 #include "settled.h"
 
-#define FAST_NOT  (-2) /* not such a packet; nothing was done */
-#define FAST_MISS (-1) /* the same, and it is of no established connection */
+#define FAST_NOT  (-2) /* not such a packet; it is unchanged */
+#define FAST_MISS (-1) /* the same, and it has no established connection */
 #define FAST_L3	  14
 #define FAST_L44  34
 #define FAST_L46  54
 
-/* 0: no packet goes this way. For tests, which compare it with the other. */
+/* 0: disabled. For tests, which compare it with shortcut.h. */
 volatile const __u8 config_fast = 1;
 
-/* Bytes of a header of layer 4, of TCP without its options. */
+/* Returns the size of a layer-4 header in bytes; TCP: without options. */
 static __always_inline __u32 fast_header_len(__u8 proto)
 {
 	return proto == IPPROTO_UDP ? 8 : sizeof(struct tcphdr);
 }
 
-/* Whether layer 4, of TCP or UDP, is there, and no event of TCP's. */
+/* Reports whether the header of TCP or UDP is readable and no TCP event. */
 static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *end)
 {
 	if (proto == IPPROTO_UDP)
@@ -36,7 +35,7 @@ static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *
 	       (((const __u8 *)l4)[13] & (TCP_EVENTS | TCP_ACK)) == TCP_ACK;
 }
 
-/* The next hop by which packets of a connection take the short cut now; NULL: none. */
+/* Returns the next hop of the fast path for a packet of a connection; NULL: none at present. */
 static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 						    const struct ct_meta *meta, __u32 now_tick)
 {
@@ -75,7 +74,7 @@ static __always_inline __u64 fast_port_diff(__u32 old_ports, __u32 new_ports)
 	return old_ports != new_ports ? csum_diff32(0, old_ports, new_ports) : 0;
 }
 
-/* Writes both addresses of the frame, which the next hop has one behind the other. */
+/* Writes both MAC addresses of the frame, which are adjacent in the next hop. */
 static __always_inline void fast_address(void *data, const struct nexthop *nexthop)
 {
 	_Static_assert(offsetof(struct nexthop, dmac) == 8 && offsetof(struct nexthop, smac) == 14,
@@ -123,7 +122,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	ip->ttl--;
 	if (!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT))) {
 		check = ip->check + bpf_htons(0x0100);
-		ip->check = check + (check >= 0xffff); /* as of RFC 1141 */
+		ip->check = check + (check >= 0xffff); /* as in RFC 1141 */
 		return frame_send(f, len, flags, out);
 	}
 	begun = frame_csum_is_begun(f, data, proto, FAST_L44, len);
@@ -208,7 +207,7 @@ static __noinline int fast_udp6(FRAME *f, int bridge_port)
 	return fast_ipv6(f, IPPROTO_UDP, bridge_port);
 }
 
-/* Whether a frame that comes in by a port of a bridge is to be routed; as domain_of_port. */
+/* Reports whether a frame from a bridge port is to be routed; as domain_of_port. */
 static __noinline int fast_is_routed(FRAME *f)
 {
 	const __u16 *mac = (void *)(long)f->data;
@@ -227,8 +226,8 @@ static __noinline int fast_is_routed(FRAME *f)
 	       mac[1] == *(__u16 *)&s->mac[2] && mac[2] == *(__u16 *)&s->mac[4];
 }
 
-/* Forwards a packet: a TC action, or FAST_NOT, FAST_MISS, -DROP_REWRITE. Each kind has a
- * function of its own, in which the protocol is a constant.
+/* Forwards a packet. Returns a TC or XDP action, or FAST_NOT, FAST_MISS, -DROP_REWRITE. Each kind
+ * of packet has a function of its own, in which the protocol is a constant.
  */
 static __always_inline int fast_forward(FRAME *f)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fast_test.bpf.c - for tests alone: the way of fast.h and nothing else. */
+/* fast_test.bpf.c - for tests only: fast.h alone. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

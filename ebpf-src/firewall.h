@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* firewall.h - what the rules say: about the first packet of a connection, about the
- * next one after the rules have changed, and about every packet that is of none.
+/* firewall.h - evaluates the firewall's rules: for the first packet of a connection, for the next
+ * one after the rules have changed, and for every packet without a connection.
  *
- * They are asked about packets as they came in, before any translation. Where nothing
- * can be said about a packet, and there are rules, it is dropped.
+ * Rules are evaluated for packets as they arrive, before any translation. If rules exist, packets
+ * that cannot be classified are dropped.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "route.h"
 #include "settled.h"
 
-/* The set of rules, or NULL where there are none. */
+/* Returns the rule set, or NULL without rules. */
 static __always_inline const struct rules *firewall_rules(void)
 {
 	__u32 set = RULES_FIREWALL;
@@ -21,7 +21,7 @@ static __always_inline const struct rules *firewall_rules(void)
 	return rules && rules->image ? rules : NULL;
 }
 
-/* Whether an address is one of the node itself. */
+/* Reports whether an address belongs to the node itself. */
 static __always_inline int firewall_is_local(const struct addr *addr)
 {
 	struct local_key key = { .addr = *addr, .zone = config_zone };
@@ -29,18 +29,18 @@ static __always_inline int firewall_is_local(const struct addr *addr)
 	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
 }
 
-/* Index of the device that p came in by; 0: it is the node's own. */
+/* Returns the index of the device of arrival of p; 0: the node itself sends it. */
 static __always_inline __u32 firewall_in(struct pkt *p)
 {
 	__u32 in = p->skb->ifindex;
 
-	asm volatile("" : "+r"(in)); /* two reads, not one of a place that depends */
+	asm volatile("" : "+r"(in)); /* two reads, not one at a variable offset */
 	if (p->egress)
 		in = p->skb->ingress_ifindex;
 	return in;
 }
 
-/* What is asked about a packet like p that has tuple t. */
+/* Fills the classification key for a packet like p with tuple t. */
 static __always_inline void firewall_key(struct pkt *p, struct work *w, const struct tuple *t)
 {
 	struct classify_key *key = &w->classify_key;
@@ -72,8 +72,8 @@ static __always_inline void firewall_key(struct pkt *p, struct work *w, const st
 	}
 }
 
-/* Whether the rules are to be asked about p once more where it leaves: they name the device,
- * and by which one a bridged frame leaves nobody but the bridge can tell.
+/* Reports whether the rules must be evaluated again when p leaves: a rule matches the output
+ * device, and p is bridged, so only the bridge knows that device.
  */
 static __always_inline int firewall_asks_leaving(const struct pkt *p)
 {
@@ -85,8 +85,8 @@ static __always_inline int firewall_asks_leaving(const struct pkt *p)
 	return rules && rules->flags & RULES_F_OUT;
 }
 
-/* Fills by which way the packet goes, and which device it is to leave by, where a rule
- * wants to know: that of a bridged one is not known before it leaves.
+/* Fills hook and input device, and the output device if a rule matches it: for a bridged packet it
+ * is unknown until the packet leaves.
  */
 static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hook, __u32 in,
 					 const struct rules *rules)
@@ -101,9 +101,9 @@ static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hoo
 		key->out_ifindex = route_out(p, &key->saddr, &key->daddr);
 }
 
-/* Asks the rules what w->classify_key says. LL_NEXT: p is allowed; LL_PASS: it is, but the
- * answers to it are to be asked about too. Else what the stage returns. again: it was
- * allowed before, which is counted once.
+/* Evaluates the rules for w->classify_key. LL_NEXT: p is allowed; LL_PASS: p is allowed by a
+ * stateless rule, so replies are evaluated too. Else the result of the stage. again: it was allowed
+ * before, so it is not counted again.
  */
 static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 {
@@ -131,10 +131,10 @@ static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 	return -DROP_FIREWALL;
 }
 
-/* Neighbour discovery and group membership are part of having a link at all: no rule is
- * asked about them (as of RFC 4890, section 4.4.1) on their link. By their hop limits they
- * did not come from another one (RFC 4861, section 7.1; RFC 3810, section 5), and nothing of
- * the kind goes to another one.
+/* Reports whether p is exempt from rules: neighbour discovery and group membership on their own
+ * link, which every link needs (RFC 4890, section 4.4.1). Their hop limits prove that they come
+ * from this link (RFC 4861, section 7.1; RFC 3810, section 5), and they are never forwarded to
+ * another one.
  */
 static __always_inline int firewall_is_exempt(const struct pkt *p)
 {
@@ -154,9 +154,7 @@ static __always_inline int firewall_is_exempt(const struct pkt *p)
 	       first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6 || firewall_is_local(&p->daddr);
 }
 
-/* The way of a packet that no connection has. 0: it was asked about before, where it came
- * in.
- */
+/* Returns the hook for a packet without a connection. 0: it was evaluated already, on arrival. */
 static __always_inline __u8 firewall_hook(struct pkt *p)
 {
 	struct device *device;
@@ -169,7 +167,7 @@ static __always_inline __u8 firewall_hook(struct pkt *p)
 	return device && device->flags & DEVICE_F_PORT ? 0 : HOOK_FORWARD;
 }
 
-/* Asks about the first packet of a connection, or one that is of none; as firewall_ask. */
+/* Evaluates the first packet of a connection, or a packet without one; as firewall_ask. */
 static __noinline int firewall_packet(struct pkt *p, struct work *w)
 {
 	const struct rules *rules = firewall_rules();
@@ -192,9 +190,9 @@ static __noinline int firewall_packet(struct pkt *p, struct work *w)
 	return ret;
 }
 
-/* Index of the device that the connection of w->twin comes in by, whose answers w->conn is
- * of: what the entry has is half of it, all of it has the next hop of the answers. 0: not
- * known.
+/* Returns the index of the device of arrival of the connection w->twin, of which w->conn is the
+ * reply direction. The entry contains its lower half, the next hop of the replies all of it. 0:
+ * unknown.
  */
 static __always_inline __u32 firewall_port(struct work *w)
 {
@@ -208,7 +206,7 @@ static __always_inline __u32 firewall_port(struct work *w)
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }
 
-/* Notes whether the rules deny the connection that has an entry of t. */
+/* Records in the entry of t whether the rules deny the connection. */
 static __noinline void firewall_mark(struct work *w, const struct tuple *t, __u16 denied,
 				     __u32 now_tick)
 {
@@ -221,17 +219,16 @@ static __noinline void firewall_mark(struct work *w, const struct tuple *t, __u1
 		meta->last_seen_tick = now_tick;
 }
 
-/* Asks again about connection w->conn, which p is of, found under w->tuple: as if its
- * first packet came now. One that is not allowed any more stays, for as long as packets of
- * it come, so that what the other side goes on to send is not taken for a connection of its
- * own.
+/* Evaluates connection w->conn of p, found under w->tuple, again, as if its first packet arrived
+ * now. A denied connection stays as long as its packets arrive, so that packets of the other side
+ * do not open a connection of their own.
  */
 static __noinline int firewall_again(struct pkt *p, struct work *w)
 {
 	const struct rules *rules = firewall_rules();
 	__u16 flags = w->conn.meta.flags;
 	__u32 in = firewall_in(p);
-	/* The other direction is asked about, too. */
+	/* A denied connection stays denied until the other direction is evaluated. */
 	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
 	__u16 denied;
 	__u8 hook;
@@ -243,11 +240,13 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		goto out;
 	}
 	if (flags & CT_F_REPLY) {
-		/* What an answer does not tell of the first packet, the next one of its side does. */
+		/* A reply may lack these facts of the first packet; then the client's next one
+		 * decides.
+		 */
 		if (rules->flags & RULES_F_FRAME ||
 		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
 			return unknown;
-		/* The key of the other direction is the tuple as it came in. */
+		/* The key of the other direction is the arriving tuple. */
 		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 			return unknown;
 		in = firewall_port(w);

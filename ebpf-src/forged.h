@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* forged.h - what nobody but this node, or another one, may send: packets of tunnels, sources
- * of pods outside of tunnels, and loopback addresses. Asked about packets that no established
- * connection has; none of them opens one.
+/* forged.h - drops forged packets: to tunnel ends, with sources of pods outside of tunnels, and
+ * with loopback addresses. Checks packets without an established connection; a forged packet never
+ * opens one.
  */
 #pragma once
 
@@ -9,12 +9,12 @@
 #include "parse.h"
 #include "tunnel.h"
 
-/* Reports whether addr, with proto and dport, is the end of a tunnel on another node. A global
- * function, so that the verifier walks it once.
+/* Reports whether addr, with proto and dport, is the tunnel end of another node. A global function,
+ * so that the verifier walks it once.
  */
 __noinline int forged_end(const struct addr *addr, __u32 proto, __u32 dport)
 {
-	struct peer_key key = {}; /* tunnel_id 0: whatever its tunnel */
+	struct peer_key key = {}; /* tunnel_id 0: of any tunnel */
 	struct tunnel_gate *gate;
 	__u32 zero = 0;
 	int known = 0;
@@ -35,8 +35,9 @@ __noinline int forged_end(const struct addr *addr, __u32 proto, __u32 dport)
 	return bpf_map_lookup_elem(&ll_peer_id, &key) != NULL;
 }
 
-/* Reports whether packets that come like p and leave as meta says may go to the end of a tunnel
- * of another node: this node's own may, and what crosses it from an uplink as it came.
+/* Reports whether packets that arrive like p and leave as in meta may go to the tunnel end of
+ * another node: packets of this node itself may, and packets from an uplink that are forwarded
+ * untranslated.
  */
 static __always_inline int forged_may(struct __sk_buff *skb, const struct pkt *p,
 				      const struct ct_meta *meta)
@@ -46,9 +47,9 @@ static __always_inline int forged_may(struct __sk_buff *skb, const struct pkt *p
 	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) && port_is_uplink(skb->ifindex);
 }
 
-/* Reports whether p, of the connection w->conn, goes, or what answers it would, to the end of a
- * tunnel, and may not. A global function, so that the verifier walks it once. p->skb is not what
- * it was.
+/* Reports whether p, of the connection w->conn, or its replies would go to a tunnel end without
+ * permission. A global function, so that the verifier walks it once. The caller must set p->skb
+ * again.
  */
 __noinline int forged_sends(struct __sk_buff *skb, struct pkt *p)
 {
@@ -60,8 +61,8 @@ __noinline int forged_sends(struct __sk_buff *skb, struct pkt *p)
 	       forged_end(&p->saddr, IPPROTO_UDP, p->sport);
 }
 
-/* Reports whether w->conn, a direction of a connection, has led to the end of a tunnel since
- * before that was one. As forged_sends.
+/* Reports whether w->conn, a direction of a connection, leads to an address that became a tunnel
+ * end after the connection was opened. As forged_sends.
  */
 __noinline int forged_before(struct __sk_buff *skb, struct pkt *p)
 {
@@ -73,8 +74,8 @@ __noinline int forged_before(struct __sk_buff *skb, struct pkt *p)
 	return forged_end(&w->conn.daddr, IPPROTO_UDP, w->conn.dport);
 }
 
-/* Egress hook, p as it leaves: whether it goes to the end of a tunnel with an address of this
- * node, which has only forwarded it. As forged_sends.
+/* Egress hook: reports whether p, as it leaves, goes to a tunnel end with an address of this node
+ * as source although the node only forwards it. As forged_sends.
  */
 __noinline int forged_leaves(struct __sk_buff *skb, struct pkt *p)
 {
@@ -82,12 +83,12 @@ __noinline int forged_leaves(struct __sk_buff *skb, struct pkt *p)
 	       firewall_is_local(&p->saddr);
 }
 
-/* Reports whether an ICMP error is about a packet between ends of tunnels: who is asked to
- * send it on has not seen that.
+/* Reports whether an ICMP error quotes a packet between tunnel ends: its sender has never seen such
+ * a packet.
  */
 static __noinline int forged_quotes(struct __sk_buff *skb, const struct pkt *p)
 {
-	struct local_key local = {}; /* the underlay is the host's, zone 0 */
+	struct local_key local = {}; /* the underlay is in the host netns, zone 0 */
 	__u32 off = p->l4_off + sizeof(struct icmp_header), proto;
 	__be16 ports[2] = {};
 
@@ -122,8 +123,8 @@ static __always_inline int forged_is_loopback(const struct addr *a)
 	return !(a->word[0] | a->word[1] | a->word[2]) && a->word[3] == bpf_htonl(1);
 }
 
-/* Ingress hook, what no established connection has: 0, or why it is dropped. A global
- * function, so that the verifier walks it once. p->skb is not what it was.
+/* Ingress hook, for a packet without an established connection: returns 0, or why it is dropped. A
+ * global function, so that the verifier walks it once. The caller must set p->skb again.
  */
 __noinline int forged_comes(struct __sk_buff *skb, struct pkt *p)
 {

@@ -5,7 +5,7 @@
 #include "maps.h"
 #include "pkt.h"
 
-#define FRAGMENT_TICKS 224 /* 30 s, as long as the kernel collects fragments */
+#define FRAGMENT_TICKS 224 /* 30 s, as long as the kernel reassembles fragments */
 
 static __always_inline void fragment_key_of(struct fragment_key *key, const struct pkt *p)
 {
@@ -17,13 +17,15 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad = 0;
 }
 
-/* All bits if p is of ICMP. No comparison, which the verifier would follow both ways. */
+/* Returns all ones for ICMP, else 0. Without a comparison, of which the verifier would walk both
+ * results.
+ */
 static __always_inline __u16 fragment_mask(const struct pkt *p)
 {
 	return -(p->needs_first >> 1 & 1);
 }
 
-/* Enters the ports of p, a first fragment; of ICMP the identifier, type and code. */
+/* Stores the ports of p, a first fragment; for ICMP the identifier, type and code. */
 static __noinline void fragment_teach(struct pkt *p)
 {
 	__u16 type = bpf_htons((__u16)p->icmp_type << 8 | p->icmp_code), icmp = fragment_mask(p);
@@ -40,9 +42,9 @@ static __noinline void fragment_teach(struct pkt *p)
 
 #define FRAGMENT_FOUND (FRAGMENT_PORTS | FRAGMENT_TYPE | FRAGMENT_UNKNOWN)
 
-/* Returns the ports entered under key, the source port in the lower half, and above them
- * FRAGMENT_FOUND; 0: none, or too old. A global function, so that the verifier walks it once and
- * does not tell one answer from the other in what comes after.
+/* Returns the ports stored under key, the source port in the lower half, with FRAGMENT_FOUND above
+ * them; 0: none, or too old. A global function, so that the verifier walks it once and treats both
+ * results alike afterwards.
  */
 __noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
 {
@@ -53,8 +55,8 @@ __noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
 	return (__u64)FRAGMENT_FOUND << 32 | ports_word(known->sport, known->dport);
 }
 
-/* Gives p, a later fragment, what its first fragment has. LL_UNTRACKED: the first fragment is
- * not entered, or has not come yet.
+/* Gives p, a later fragment, the ports or type of its first fragment. LL_UNTRACKED: the first
+ * fragment is not stored, or has not arrived.
  */
 static __noinline int fragment_learn(struct pkt *p)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* frame_skb.h - what fast.h has to know of a frame, and to do to it, on the hooks of tc. */
+/* frame_skb.h - the frame operations of fast.h for the tc hooks. */
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 #include "csum.h"
 #include "parse.h"
 
-/* What a program is told about a frame. */
+/* The context of a program. */
 #define FRAME struct __sk_buff
 
 static __always_inline __u32 frame_in(FRAME *f)
@@ -21,13 +21,13 @@ static __always_inline __u32 frame_len(FRAME *f)
 	return f->len;
 }
 
-/* Whether it has a VLAN tag, which is not in the frame. */
+/* Reports whether the frame has a VLAN tag, which is outside the frame data. */
 static __always_inline int frame_tagged(FRAME *f)
 {
 	return f->vlan_present;
 }
 
-/* Whether it is for the device that it came in by; for another station. */
+/* Reports whether the frame is for the MAC of the device of arrival; of another host. */
 static __always_inline int frame_is_own(FRAME *f)
 {
 	return f->pkt_type == PACKET_HOST;
@@ -38,17 +38,13 @@ static __always_inline int frame_is_others(FRAME *f)
 	return f->pkt_type == PACKET_OTHERHOST;
 }
 
-/* Whether it is one packet, whose checksum of layer 4 is what it is to be on the wire, or
- * the kernel knows that it is not.
- */
+/* Reports whether the layer-4 checksum is complete, or the kernel knows that it is not. */
 static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __u32 end)
 {
 	return 1;
 }
 
-/* Whether a packet that is larger than the MTU is cut into pieces that are not; as
- * track_fits.
- */
+/* Reports whether the packet fits the MTU, or consists of segments that do; as track_fits. */
 static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u32 l3_len,
 				      __u32 mtu_bytes)
 {
@@ -59,14 +55,14 @@ static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u3
 	return f->gso_size && f->gso_size + l3_len + l4_len <= mtu_bytes;
 }
 
-/* Whether it can be sent by the device out, to which nexthop leads. */
+/* Reports whether the packet can be sent by the device out of nexthop. */
 static __always_inline int frame_may_leave(FRAME *f, const struct nexthop *nexthop, __u32 out)
 {
 	return 1;
 }
 
-/* Whether the checksum of layer 4 may be one that a device is to finish: asked while the
- * addresses are what they were. That of segments may be without a length.
+/* Reports whether the layer-4 checksum may be incomplete, to be completed by a device. Must be
+ * called before the addresses change. The sum of a GSO packet may lack the length.
  */
 static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto, __u32 l4_off,
 					       __u32 end)
@@ -74,9 +70,9 @@ static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto,
 	return f->gso_size || csum_may_be_begun(data, proto, l4_off, end);
 }
 
-/* The checksum of layer 4 follows what has changed, the ports written already. Where it may
- * be begun, the kernel does it, as by nat_l4_csum: it knows, and data is not valid
- * afterwards. Each of its helpers costs more than all else here.
+/* Updates the layer-4 checksum, after the ports have been written. If it may be incomplete, the
+ * kernel updates it, as in nat_l4_csum, and data is invalid afterwards. Each helper call costs more
+ * than all other code here.
  */
 static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32 l4_off,
 					 __u64 addr_diff, __u64 port_diff, int begun)
@@ -86,8 +82,8 @@ static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32
 
 	if (!begun) {
 		csum_change(data + off, proto, addr_diff + port_diff);
-		/* A device's checksum over the whole packet (CHECKSUM_COMPLETE): the header
-		 * of IPv6 has no checksum, and so makes up for this one.
+		/* A device's checksum over the whole packet (CHECKSUM_COMPLETE). In IPv6, whose
+		 * header has no checksum, the changes of addresses and of this checksum cancel out.
 		 */
 		if (l4_off == sizeof(struct ethhdr) + sizeof(struct iphdr))
 			bpf_csum_update(f, ~csum_fold32(addr_diff));
@@ -102,7 +98,7 @@ static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32
 	return 0;
 }
 
-/* Sends it by out, and of it the first len bytes. */
+/* Sends the first len bytes of the packet by the device out. */
 static __always_inline int frame_send(FRAME *f, __u32 len, __u32 nexthop_flags, __u32 out)
 {
 	/* As nat_trim. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* frame_xdp.h - as frame_skb.h, in XDP. */
+/* frame_xdp.h - the frame operations of fast.h for XDP; see frame_skb.h. */
 #pragma once
 
 #include <stddef.h>
@@ -10,20 +10,20 @@
 
 #define FRAME struct xdp_md
 
-/* Of the device that this copy of the program is for. By its index its connections know it;
- * a program that is attached to a bond runs on what that consists of.
+/* The device for which this copy of the program is: connections contain its index. A program
+ * attached to a bond runs on the devices of the bond.
  */
 volatile const __u32 config_ifindex = 0;
-volatile const __u32 config_mac_high = 0; /* the first four bytes, as they are in a frame */
+volatile const __u32 config_mac_high = 0; /* the first four bytes, as in a frame */
 volatile const __u16 config_mac_low = 0;
 
-/* Of what next hops are for packets to be sent there: NEXTHOP_F_FRAMES or NEXTHOP_F_UNQUEUED. */
+/* The flag of next hops that permits sending by XDP: NEXTHOP_F_FRAMES or NEXTHOP_F_UNQUEUED. */
 volatile const __u32 config_leave = NEXTHOP_F_FRAMES;
 
-/* Packets can be sent back by the device, whatever its next hops are. */
+/* The device can send packets back, whatever the flags of its next hops. */
 volatile const __u8 config_turn = 0;
 
-/* The kernel's own packets come by here, not only frames: generic XDP. */
+/* Generic XDP: kernel packets pass here, not only frames. */
 volatile const __u8 config_generic = 0;
 
 static __always_inline __u32 frame_in(FRAME *f)
@@ -56,10 +56,10 @@ static __always_inline int frame_is_others(FRAME *f)
 	return data + 6 <= (void *)(long)f->data_end && !(*(__u8 *)data & 1);
 }
 
-/* What comes from a socket behind a veth, from a virtual machine, or from GRO may have a
- * checksum of the pseudo header alone, which somebody is to finish who is told by what is
- * not in the frame. Who sends it on as a frame would make it wrong for good. One of 65535
- * other packets looks like that, too: it takes the way of tc.
+/* Reports whether the layer-4 checksum is complete. A packet of a socket behind a veth, of a
+ * virtual machine, or joined by GRO may have the sum of its pseudo header only; metadata outside
+ * the frame tell the kernel to complete it. XDP would send it wrongly. One of 65535 complete
+ * checksums looks the same: such packets are left to tc.
  */
 static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __u32 end)
 {
@@ -69,14 +69,14 @@ static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __
 	if (data + off + 2 > (void *)(long)f->data_end)
 		return 0;
 	if (proto == IPPROTO_UDP && !*(__be16 *)(data + off))
-		return !config_generic; /* of GRO, such packets cannot be told from one */
+		return !config_generic; /* GRO may have joined such packets undetectably */
 	return !csum_may_be_begun(data, proto, l4_off, end);
 }
 
 static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto, __u32 l4_off,
 					       __u32 end)
 {
-	return 0; /* it is whole */
+	return 0; /* it is complete */
 }
 
 static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u32 l3_len,

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* guard.h - what may come in by the device of a pod: frames with its MAC as source, and
- * within them its addresses, and nothing by which others are told who has an address or
- * where the router is. It looks at packets that no established connection has; those go on
- * by the port only that they came in by.
+/* guard.h - the source guard: which frames may arrive from the device of a pod. They must have the
+ * pod's MAC and addresses as source, and must not claim other addresses or announce a router. It
+ * checks packets without an established connection; established ones continue only on their port of
+ * arrival.
  */
 #pragma once
 
 #include "guard6.h"
 
-/* RFC 826, of Ethernet and IPv4. */
+/* ARP for Ethernet and IPv4 (RFC 826). */
 struct guard_arp {
 	__be16 hardware;
 	__be16 protocol;
@@ -39,7 +39,7 @@ static __noinline int guard_arp(struct __sk_buff *skb, struct guarded *g)
 	if (arp.hardware != bpf_htons(1) || arp.protocol != bpf_htons(ETH_P_IP) ||
 	    arp.hardware_len != 6 || arp.protocol_len != 4 || !guard_is_mac(g, arp.sender_mac))
 		return -DROP_SPOOFED;
-	/* A probe asks whether somebody has what its sender is to have (RFC 5227). */
+	/* A probe asks for an address that its sender wants to use (RFC 5227). */
 	addr_from4(&g->key.addr, sender ? sender : target);
 	if (arp.operation != bpf_htons(ARP_REQUEST) &&
 	    (arp.operation != bpf_htons(ARP_REPLY) || !sender))
@@ -64,8 +64,9 @@ static __noinline int guard_ipv4(struct __sk_buff *skb, struct guarded *g)
 	return guard_udp(skb, GUARD_L3 + ip.ihl * 4, DHCP_CLIENT);
 }
 
-/* Whether a frame may not come in by its device. A guard that is not open yet lets nothing
- * in. A global function, so that the verifier walks it once. p->skb is not what it was.
+/* Reports whether the source guard refuses a frame on its device. A guard that is not open yet
+ * refuses everything. A global function, so that the verifier walks it once. The caller must set
+ * p->skb again.
  */
 __noinline int guard_refuses(struct __sk_buff *skb, struct pkt *p)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* guard6.h - as guard.h, of IPv6. */
+/* guard6.h - the source guard for IPv6; see guard.h. */
 #pragma once
 
 #include "sender.h"
 
-/* What of an IPv6 packet the guard wants to know. */
+/* The parts of an IPv6 packet that the guard checks. */
 struct guard_ipv6 {
-	__u32 off; /* of the upper layer */
-	__u32 end; /* of the packet */
+	__u32 off; /* offset of the upper layer */
+	__u32 end; /* end of the packet */
 	__u8 proto;
-	__u8 fragment;	  /* it is a part of a packet */
+	__u8 fragment;	  /* it is a fragment */
 	__u8 unspecified; /* its source is :: */
 	__u8 hop_limit;
 };
@@ -26,15 +26,15 @@ struct guard_ipv6 {
 #define ND_OPTION_SOURCE     1
 #define ND_OPTION_TARGET     2
 
-/* Walks the options of neighbour discovery from off on: a link-layer address is the
- * sender's.
+/* Checks the options of neighbour discovery from off on: link-layer addresses must be the sender's
+ * MAC.
  */
 static __noinline int guard_options(struct __sk_buff *skb, const struct guarded *g, __u32 off,
 				    __u32 end, int unspecified)
 {
 	struct {
 		__u8 type;
-		__u8 len; /* in 8 bytes */
+		__u8 len; /* in units of 8 bytes */
 		__u16 mac[3];
 	} option;
 
@@ -51,7 +51,7 @@ static __noinline int guard_options(struct __sk_buff *skb, const struct guarded 
 	return off >= end ? LL_NEXT : -DROP_SPOOFED;
 }
 
-/* Whether daddr is the solicited-node address of target (RFC 4291, section 2.7.1). */
+/* Reports whether daddr is the solicited-node address of target (RFC 4291, section 2.7.1). */
 static __always_inline int guard_solicits(const struct addr *daddr, const struct addr *target)
 {
 	return daddr->word[0] == bpf_htonl(0xff020000) && !daddr->word[1] &&
@@ -59,9 +59,9 @@ static __always_inline int guard_solicits(const struct addr *daddr, const struct
 	       daddr->word[3] == (bpf_htonl(0xff000000) | (target->word[3] & bpf_htonl(0xffffff)));
 }
 
-/* Neighbour discovery (RFC 4861). In fragments nobody heeds it (RFC 6980). From :: there
- * is only the question whether somebody has an address already (RFC 4862, section 5.4),
- * and that its sender listens for the answer (RFC 3590).
+/* Checks neighbour discovery (RFC 4861). Receivers ignore it in fragments (RFC 6980). From :: only
+ * duplicate address detection is allowed (RFC 4862, section 5.4), and the listener reports that it
+ * needs (RFC 3590).
  */
 static __noinline int guard_icmpv6(struct __sk_buff *skb, struct guarded *g,
 				   const struct guard_ipv6 *ip)
@@ -100,8 +100,8 @@ static __noinline int guard_icmpv6(struct __sk_buff *skb, struct guarded *g,
 	return guard_options(skb, g, options, ip->end, ip->unspecified);
 }
 
-/* Walks the headers up to that of the upper layer. LL_PASS: a later fragment. What cannot
- * be walked to its end could hide anything.
+/* Walks the headers up to the upper layer. LL_PASS: a later fragment. A header chain that cannot be
+ * walked to its end could hide anything, so it is refused.
  */
 static __noinline int guard_headers(struct __sk_buff *skb, struct guard_ipv6 *ip)
 {
@@ -155,7 +155,7 @@ static __noinline int guard_ipv6(struct __sk_buff *skb, struct guarded *g)
 	ip.hop_limit = head.hop_limit;
 	ip.unspecified = !addr_is_set(&g->saddr);
 	g->key.addr = g->saddr;
-	/* An IPv4 address in IPv6 clothes is nobody's on the wire. */
+	/* IPv4-mapped addresses are never valid on the wire. */
 	if (addr_is4(&g->saddr) || (!ip.unspecified && !guard_owns(g)))
 		return -DROP_SPOOFED;
 	ret = guard_headers(skb, &ip);

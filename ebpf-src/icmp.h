@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* icmp.h - ICMP errors about connections of ours (RFC 5508, section 4): the tuple
- * that they carry and the addresses that they go by are those that the receiver
- * knows. The embedded layer 4 checksum is left: nobody can check it, for most of
- * what it covers is cut off.
+/* icmp.h - translates ICMP errors about connections (RFC 5508, section 4): the quoted tuple and the
+ * addresses of the error become the ones that the receiver knows. The quoted layer-4 checksum
+ * stays: receivers cannot verify it, since most of the data that it covers is cut off.
  */
 #pragma once
 
@@ -20,7 +19,7 @@ static __always_inline int icmp_is_echo(const struct pkt *p)
 	return p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
 }
 
-/* Reads the embedded echo message: its identifier is both ports. */
+/* Reads the quoted echo message: its identifier is both ports. */
 static __always_inline int icmp_parse_echo(struct pkt *p, struct pkt *inner)
 {
 	struct icmp_header icmp;
@@ -35,8 +34,8 @@ static __always_inline int icmp_parse_echo(struct pkt *p, struct pkt *inner)
 	return LL_NEXT;
 }
 
-/* Reads the headers of the embedded packet: w->inner, with offsets from the start
- * of the frame. LL_PASS: not of a kind that we translate.
+/* Reads the headers of the quoted packet into w->inner, with offsets from the start of the frame.
+ * LL_PASS: of a kind that we do not translate.
  */
 static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 {
@@ -50,7 +49,7 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 	inner->family = p->family;
 	inner->domain = p->domain;
 	inner->l3_off = p->l4_off + sizeof(struct icmp_header);
-	inner->l4_len = 0xffff; /* however long that was, of it there is what can be read */
+	inner->l4_len = 0xffff; /* its original length does not matter: only readable data counts */
 	if (p->family == 4) {
 		struct iphdr ip;
 
@@ -87,7 +86,7 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
-/* Writes the addresses of the IP header at off; IPv4's checksum follows. */
+/* Writes the addresses of the IP header at off, and updates the checksum of IPv4. */
 static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 family,
 				       const struct addr *saddr, const struct addr *daddr)
 {
@@ -112,7 +111,7 @@ static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 f
 	return bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0) ? -DROP_REWRITE : LL_NEXT;
 }
 
-/* Takes one from the TTL of IPv4. */
+/* Decrements the TTL of IPv4. */
 static __always_inline int icmp_hop(struct pkt *p)
 {
 	__u8 ttl = p->ttl - 1;
@@ -122,9 +121,8 @@ static __always_inline int icmp_hop(struct pkt *p)
 	       bpf_skb_store_bytes(p->skb, p->l3_off + offsetof(struct iphdr, ttl), &ttl, 1, 0);
 }
 
-/* Translates the ICMP error p. What it is about was sent as w->conn turned round
- * before we rewrote it. LL_PASS: it is as it should be; LL_UNTRACKED:
- * about no connection of ours.
+/* Translates the ICMP error p. The quoted packet was sent, before we rewrote it, with the reversed
+ * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: about no connection.
  */
 static __noinline int icmp_translate(struct pkt *p, struct work *w)
 {
@@ -138,13 +136,15 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
 		return LL_UNTRACKED;
-	/* It goes to whoever sent that; else it is any packet, and the rules are asked. */
+	/* It must be addressed to the source of the quoted packet; else rules are evaluated for
+	 * it.
+	 */
 	if (!addr_equal(&p->daddr, &w->inner.saddr))
 		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
 	if (!conn_find(w, &w->tuple, &w->conn, 0)) {
-		/* Of the node, about a packet whose source was still to be translated. */
+		/* From the node, about a packet before the SNAT at egress. */
 		tuple_turn(&w->tuple);
 		if (conn_find(w, &w->tuple, &w->conn, 0) &&
 		    (w->conn.meta.flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
@@ -156,7 +156,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	outer = &w->rewrite;
 	outer->daddr = w->conn.daddr;
 	outer->saddr = p->saddr;
-	/* From behind a translated source nobody else is known outside (RFC 5508, REQ-5). */
+	/* Only the translated source is known outside (RFC 5508, REQ-5). */
 	if (addr_equal(&p->saddr, &w->inner.daddr) ||
 	    (w->conn.meta.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
 		outer->saddr = w->conn.saddr;
@@ -171,14 +171,14 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		diff = csum_diff32(0, w->inner.sport | (__u32)w->inner.dport << 16,
 				   ports.sport | (__u32)ports.dport << 16);
 	}
-	/* In IPv4 the checksum of the embedded header makes up for its addresses. */
+	/* In IPv4 the checksum of the quoted header compensates for its addresses. */
 	if (p->family == 6) {
 		diff = csum_diff_addr(diff, &w->inner.saddr, &w->conn.daddr);
 		diff = csum_diff_addr(diff, &w->inner.daddr, &w->conn.saddr);
 		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
-	/* The stack drops a packet that comes in with its own address: it is forwarded here. */
+	/* The stack drops a packet with the node's address as source: it is forwarded here. */
 	if (!p->egress && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
 	    firewall_is_local(&outer->saddr))
 		out = route_out(p, &outer->saddr, &outer->daddr);
@@ -191,11 +191,11 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 				csum_fold32(diff), 0))
 		return -DROP_REWRITE;
 	p->verdict = VERDICT_ICMP_ERROR;
-	p->skb->tc_index = TC_INDEX_LEARN; /* of which there is nothing to learn */
+	p->skb->tc_index = TC_INDEX_LEARN; /* no next hop is learnt from it */
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
 		if (w->conn.meta.flags & CT_F_LOCAL)
 			return route_back(p);
-		/* Already routed to where it was: route it anew. */
+		/* Already routed to its former destination: route it again. */
 		out = route_out(p, &outer->saddr, &outer->daddr);
 		if (!out)
 			return -DROP_NO_ROUTE;
