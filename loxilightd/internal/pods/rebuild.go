@@ -249,7 +249,8 @@ func (s *Server) keep(device, label string, lost bool) error {
 
 // unkeep removes the mark of a link that no longer exists.
 func (s *Server) unkeep(device string) {
-	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix)) // useless without the link
+	// Useless without the link.
+	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.kept, device)
