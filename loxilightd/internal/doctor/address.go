@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// resolved names the device of a port that is chosen by its address; false: nobody has it, or
-// it is in the switch, where nobody looks.
+// resolved returns a port that is selected by address with the name of its device; false: no
+// device has the address, or the port is in the switch, which is not searched.
 func resolved(port datapath.Port) (datapath.Port, bool) {
 	if !port.Address.IsValid() {
 		return port, true
@@ -22,7 +22,7 @@ func resolved(port datapath.Port) (datapath.Port, bool) {
 	for i := range list {
 		addrs, err := list[i].Addrs()
 		if err != nil {
-			continue // it went meanwhile
+			continue // the device was deleted meanwhile
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == port.Address {

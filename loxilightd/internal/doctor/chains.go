@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkChains is about what others have on the hooks of our devices.
+// checkChains reports programs of others on the hooks of our devices.
 func (x *examiner) checkChains() {
 	for i := range x.plane.Devices {
 		d := &x.plane.Devices[i]
@@ -44,7 +44,7 @@ func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
 	}, nil)
 }
 
-// checkOurXDP is about what our program in XDP costs where it had better not be.
+// checkOurXDP reports the cost of our XDP program on devices where it is slower.
 func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 	if d.XDP != nil && d.TagsHidden {
 		do := "ethtool -K " + d.Name + " rxvlan off"
@@ -76,7 +76,7 @@ func describe(c *datapath.ChainProgram) string {
 	return fmt.Sprintf("%s (%s)", c.Program, details)
 }
 
-// checkChain tells who runs before and after ours on one side of a device.
+// checkChain reports which programs run before and after ours on one side of a device.
 func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []datapath.ChainProgram) {
 	ours := -1
 	for i := range chain {

@@ -22,21 +22,21 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// daemon is what was found out about the daemon.
+// daemon is the state of the daemon as far as it could be determined.
 type daemon struct {
-	held    bool // somebody holds the lock of the run directory
+	held    bool // a process holds the lock of the run directory
 	pid     int  // of the holder; 0: not known
 	err     error
 	status  *api.StatusResult // nil: it did not answer
 	version *api.VersionResult
 }
 
-// running reports whether a daemon lives, answering or not.
+// running reports whether a daemon is alive, even if it does not answer.
 func (d *daemon) running() bool { return d.held || d.status != nil }
 
 func (x *examiner) socket() string { return filepath.Join(x.Config.RunDir, "control.sock") }
 
-// askDaemon finds out what the other checks want to know. It finds nothing yet.
+// askDaemon collects data for the other checks. It reports no findings.
 func (x *examiner) askDaemon() {
 	x.daemon.held, x.daemon.pid = x.lockHolder(filepath.Join(x.Config.RunDir, "loxilightd.lock"))
 	c, err := client.New(client.Options{Socket: x.socket(), Timeout: callTimeout})
@@ -58,8 +58,8 @@ func (x *examiner) askDaemon() {
 	x.desired.ask(x.ctx, c)
 }
 
-// lockHolder returns whether a process has the lock, without taking it: a daemon
-// that starts just then would find it taken.
+// lockHolder reports whether a process holds the lock, without acquiring it: a daemon that starts
+// at that moment would fail.
 func (x *examiner) lockHolder(path string) (held bool, pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -78,14 +78,14 @@ func (x *examiner) lockHolder(path string) (held bool, pid int) {
 	for line := range strings.Lines(string(locks)) {
 		f := strings.Fields(line) // 1: FLOCK ADVISORY WRITE 4242 00:17:33 0 EOF
 		if len(f) >= 6 && f[1] == "FLOCK" && f[3] == "WRITE" && f[5] == want {
-			pid, _ = strconv.Atoi(f[4]) // 0 where it is no number: not known
+			pid, _ = strconv.Atoi(f[4]) // 0 if it is not a number: unknown
 			return true, max(pid, 0)
 		}
 	}
 	return false, 0
 }
 
-// describeDaemon says in a few words how the daemon is.
+// describeDaemon returns a short description of the daemon's state.
 func (x *examiner) describeDaemon() string {
 	d := &x.daemon
 	text := "does not run"
@@ -106,12 +106,12 @@ func (x *examiner) describeDaemon() string {
 	return text
 }
 
-// started returns when a daemon that answers was started.
+// started returns the start time of a daemon that answers.
 func (x *examiner) started() time.Time {
 	return time.Now().Add(-time.Duration(x.daemon.status.Uptime)).UTC().Truncate(time.Second)
 }
 
-// checkStarted finds a configuration that is younger than the daemon.
+// checkStarted reports a configuration that is newer than the daemon.
 func (x *examiner) checkStarted() {
 	info, err := os.Stat(x.ConfigFile)
 	if err != nil || !info.ModTime().After(x.started().Add(2*time.Second)) {
@@ -149,10 +149,10 @@ func (x *examiner) process() string {
 	return "loxilightd"
 }
 
-// checkStopped is about a daemon that does not run.
+// checkStopped reports a daemon that does not run.
 func (x *examiner) checkStopped() {
 	if x.unit.failed() {
-		return // said by checkUnit
+		return // reported by checkUnit
 	}
 	severity, why := "warning", "nothing is forwarded by it, and nothing can be told to it"
 	if len(x.attached()) > 0 {
@@ -165,7 +165,7 @@ func (x *examiner) checkStopped() {
 	x.checkSockets()
 }
 
-// checkSockets finds sockets at which nobody listens.
+// checkSockets reports sockets without a listening process.
 func (x *examiner) checkSockets() {
 	for _, name := range []string{"control.sock", "events.sock", "control.sock.new", "events.sock.new"} {
 		path := filepath.Join(x.Config.RunDir, name)
@@ -185,7 +185,7 @@ func (x *examiner) checkSockets() {
 	}
 }
 
-// deadSocket reports whether path is a socket at which nobody listens.
+// deadSocket reports whether path is a socket without a listening process.
 func deadSocket(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -199,7 +199,7 @@ func deadSocket(path string) bool {
 	return errors.Is(err, unix.ECONNREFUSED)
 }
 
-// checkRunning is about a daemon that answers.
+// checkRunning reports problems of a daemon that answers.
 func (x *examiner) checkRunning() {
 	x.checkVersion()
 	x.checkStarted()
@@ -239,7 +239,7 @@ func (x *examiner) checkRunning() {
 	x.checkTables()
 }
 
-// saidElsewhere reports whether a check of ours says more about a message.
+// saidElsewhere reports whether another check says more about a message.
 func saidElsewhere(message string) bool {
 	return strings.HasSuffix(message, "not Ready") || strings.HasPrefix(message, "table ") || strings.HasPrefix(message, "net.ipv")
 }
@@ -251,7 +251,7 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// checkVersion compares what runs with what is installed.
+// checkVersion compares the running version with the installed one.
 func (x *examiner) checkVersion() {
 	v := x.daemon.version
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", x.daemon.pid))
@@ -270,7 +270,7 @@ func (x *examiner) checkVersion() {
 	}, nil)
 }
 
-// Shares of a table, in percent, from which on it is told.
+// Usage of a table, in percent, from which on it is reported.
 const (
 	nearlyFull = 80
 	full       = 95
@@ -284,7 +284,7 @@ var tableGrows = map[string]string{
 	"natBlocks":   "inner addresses that need another block of ports are refused: no_port",
 }
 
-// tableSetBy names the table in the configuration that another one's size comes from.
+// tableSetBy maps a table to the configured table that determines its size.
 var tableSetBy = map[string]string{"natMappings": "connections", "natBlocks": "connections"}
 
 func (x *examiner) checkTables() {

@@ -18,17 +18,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxObjects bounds how many objects are looked at.
+// maxObjects limits how many objects are checked.
 const maxObjects = 20_000
 
-// desired is what the daemon was told, by the daemon or by its store.
+// desired is the desired state, from the daemon or from its store.
 type desired struct {
 	known   bool
-	absent  bool            // there is no store
+	absent  bool            // no store exists
 	objects []*state.Object // with their values
 	leases  []api.AddressLease
-	serving map[string]map[string]string // states of the backends of Services, as the daemon reports them
-	peeked  *state.Peeked                // of a daemon that does not run
+	serving map[string]map[string]string // states of the backends of Services, as reported
+	peeked  *state.Peeked                // of a daemon that is not running
 	err     error
 }
 
@@ -55,7 +55,7 @@ func (d *desired) ask(ctx context.Context, c *client.Client) {
 	d.err = d.askLeases(ctx, c)
 }
 
-// askLeases asks whose the addresses of pods are.
+// askLeases requests the addresses of pods with their owners.
 func (d *desired) askLeases(ctx context.Context, c *client.Client) error {
 	var params api.AddressesListParams
 	for {
@@ -77,7 +77,7 @@ func (d *desired) askLeases(ctx context.Context, c *client.Client) error {
 func (d *desired) take(o *api.Object) {
 	value, err := control.Decode(o.Kind, o.Spec)
 	if err != nil {
-		return // of another version; the daemon's own business
+		return // of another version; reported by the daemon
 	}
 	d.noteServing(o)
 	d.objects = append(d.objects, &state.Object{
@@ -85,7 +85,7 @@ func (d *desired) take(o *api.Object) {
 	})
 }
 
-// readStore reads what a daemon that does not run was told.
+// readStore reads the desired state of a daemon that is not running.
 func (x *examiner) readStore() {
 	if x.desired.known || x.daemon.status != nil || errors.Is(x.daemon.err, client.ErrPermission) {
 		return
@@ -93,11 +93,11 @@ func (x *examiner) readStore() {
 	p, err := state.Peek(x.Config.StateDir, control.Decode)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		x.desired.known, x.desired.absent = true, true // it was told nothing yet
+		x.desired.known, x.desired.absent = true, true // nothing was configured yet
 	case err != nil:
 		x.hidden("desired state in "+x.Config.StateDir, err)
 	case p.Damaged != nil && x.daemon.running():
-		return // it was written to meanwhile: a copy of that says nothing
+		return // it was written meanwhile, so the copy is unreliable
 	default:
 		x.desired = desired{known: p.Damaged == nil, objects: p.Objects, peeked: p}
 	}
@@ -146,7 +146,7 @@ func (x *examiner) checkState() {
 	x.checkObjectFiles()
 }
 
-// checkObjectFiles compares the object files with what the daemon was told of them.
+// checkObjectFiles compares the object files with the objects that the daemon has from them.
 func (x *examiner) checkObjectFiles() {
 	files, wanted, aerr := control.ReadFiles(x.Config.ObjectDir)
 	if aerr != nil {
@@ -175,7 +175,7 @@ func (x *examiner) checkObjectFiles() {
 	}, x.reload)
 }
 
-// differences names the objects of files in which wanted and told differ.
+// differences returns the names of the objects of files that differ between wanted and told.
 func differences(wanted, told []*state.Object) (names []string) {
 	have := make(map[state.Key]*state.Object)
 	for _, o := range told {
@@ -197,7 +197,7 @@ func differences(wanted, told []*state.Object) (names []string) {
 	return names
 }
 
-// sameJSON compares without regard to the space between words.
+// sameJSON compares two texts and ignores white space.
 func sameJSON(a, b string) bool {
 	var x, y bytes.Buffer
 	if json.Compact(&x, []byte(a)) != nil || json.Compact(&y, []byte(b)) != nil {

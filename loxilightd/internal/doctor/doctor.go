@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds what is wrong with an instance of loxilightd and with the
-// machine under it, says why it matters and what to do, and mends what is ours
-// where it is told to. It runs in a process of its own, outside of the daemon:
-// the daemon may run, hang or be stopped. It changes nothing that is not in
-// docs/ownership.md, and nothing at all without Options.Fix.
+// Package doctor finds faults of an instance of loxilightd and of its machine. It reports why
+// they matter and what to do, and can repair our own files and kernel objects. It runs in a
+// process of its own: the daemon may run, hang or be stopped. It changes only what
+// docs/ownership.md lists, and nothing without Options.Fix.
 package doctor
 
 import (
@@ -25,33 +24,33 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// How long may be spent: on everything, on one call of the daemon, on one program.
+// Time limits: of the whole run, of one call of the daemon, of one program.
 const (
 	totalTimeout   = 60 * time.Second
 	callTimeout    = 3 * time.Second
 	commandTimeout = 5 * time.Second
 )
 
-// Options are what to look at.
+// Options are the parameters of [Run].
 type Options struct {
 	Config     *config.Config
 	ConfigFile string
-	ConfigErr  error // why Config is the default and not what ConfigFile says
+	ConfigErr  error // why Config is the default and not the content of ConfigFile
 	Version    string
-	Fix        bool // mend what is ours
-	Objects    bool // report what is wanted, too
+	Fix        bool // repair our own files and kernel objects
+	Objects    bool // also report the desired objects
 
-	// Inspect looks at the data plane in the kernel.
+	// Inspect reads the data plane in the kernel.
 	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
-	// Preflight says what a start would meet.
+	// Preflight returns the expected result of a start.
 	Preflight func(backend string, cfg datapath.Config) (datapath.Preflight, error)
 
-	Root string // before the paths of the machine's own files; empty: this machine
-	// Run runs a program of the machine and returns its output; nil: runs it.
+	Root string // prefix of the paths of the machine's own files; empty: this machine
+	// Run runs a program of the machine and returns its output; nil: the default does.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// finding is one finding and how it is mended; fix returns what it did.
+// finding is one finding with its repair; fix returns a description of the repair.
 type finding struct {
 	api.Finding
 	fix func() (string, error)
@@ -69,10 +68,10 @@ type examiner struct {
 	daemon  daemon
 	desired desired
 	plane   *datapath.Inspection
-	use     string // how programs are attached: tcx, tc; empty: not known
+	use     string // how programs are attached: tcx, tc; empty: unknown
 }
 
-// Run examines the instance. It is done within a minute, whatever hangs.
+// Run examines the instance. It takes at most a minute, even if other parts hang.
 func Run(ctx context.Context, o Options) *api.DoctorReport {
 	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
 	defer cancel()
@@ -80,7 +79,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		o.Run = runCommand
 	}
 	x := &examiner{Options: o, ctx: ctx}
-	if errors.Is(x.ConfigErr, fs.ErrNotExist) { // there is no such instance
+	if errors.Is(x.ConfigErr, fs.ErrNotExist) { // the instance does not exist
 		x.checkConfig()
 		x.checked = []string{"configuration"}
 		return x.report()
@@ -110,7 +109,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		c.check()
 		x.checked = append(x.checked, c.words)
 	}
-	if x.Fix && x.ConfigErr == nil { // by the defaults it might mend another instance
+	if x.Fix && x.ConfigErr == nil { // with the defaults it might repair another instance
 		x.mend()
 	}
 	return x.report()
@@ -142,7 +141,7 @@ func rank(severity string) int {
 	return slices.Index([]string{api.SeverityError, api.SeverityWarning, api.SeverityNote}, severity)
 }
 
-// mend mends what can be, in the order in which it was found.
+// mend carries out all possible repairs, in the order of the findings.
 func (x *examiner) mend() {
 	for i := range x.findings {
 		f := &x.findings[i]
@@ -163,7 +162,7 @@ func (x *examiner) attached() []datapath.InspectedPort {
 	return x.plane.Ports
 }
 
-// words are what is said about a finding.
+// words are the texts of a finding.
 type words struct{ what, why, do string }
 
 func (x *examiner) find(severity, id, object string, w words, fix func() (string, error)) {
@@ -173,12 +172,12 @@ func (x *examiner) find(severity, id, object string, w words, fix func() (string
 	})
 }
 
-// hidden notes what could not be looked at.
+// hidden records what could not be examined.
 func (x *examiner) hidden(what string, why error) {
 	x.unseen = append(x.unseen, api.Unseen{What: what, Why: why.Error()})
 }
 
-// path returns where a file of the machine is.
+// path returns the path of a file of the machine.
 func (x *examiner) path(p string) string {
 	if x.Root == "" {
 		return p
@@ -186,8 +185,8 @@ func (x *examiner) path(p string) string {
 	return filepath.Join(x.Root, p)
 }
 
-// read returns the text of a file of the machine without the space around it;
-// false: it is not there, or not for us.
+// read returns the text of a file of the machine without surrounding white space; false: the file
+// does not exist or is not readable.
 func (x *examiner) read(p string) (string, bool) {
 	b, err := os.ReadFile(x.path(p))
 	return strings.TrimSpace(string(b)), err == nil

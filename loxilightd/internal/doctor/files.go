@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Groups of those who may look, and who may change.
+// Groups of the users who may read, and who may change.
 const (
 	group      = "loxilight"
 	adminGroup = "loxilight-admin"
@@ -40,10 +40,10 @@ func (x *examiner) checkConfig() {
 	}
 }
 
-// entry is a file or folder of ours and how it should be.
+// entry is a file or folder of ours with its required mode.
 type entry struct {
 	path   string
-	mode   fs.FileMode // the most that it may have
+	mode   fs.FileMode // the most permissive allowed mode
 	shared bool        // with the group loxilight, which needs all of mode
 	why    string
 }
@@ -55,7 +55,7 @@ func (x *examiner) checkFiles() {
 	}
 }
 
-// entries returns what is ours and should be looked at, folders before what is in them.
+// entries returns our files and folders to check, folders before their contents.
 func (x *examiner) entries() []entry {
 	const (
 		decides = "who can write here decides what is forwarded where"
@@ -91,7 +91,7 @@ func (x *examiner) entries() []entry {
 func (x *examiner) checkEntry(e entry) {
 	info, err := os.Stat(e.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // who needs it says so
+		return // reported by the check that needs it
 	}
 	if err != nil {
 		x.hidden(e.path, err)
@@ -136,12 +136,12 @@ func (x *examiner) checkEntry(e entry) {
 	}
 }
 
-// writable are the modes by which others than the owner write.
+// writable are the mode bits that allow others than the owner to write.
 const writable = fs.FileMode(0o022)
 
-// readOnly reports whether a file or folder, or what a link of that name leads to, is on a
-// read-only mount, as volumes of Kubernetes are that are made of a ConfigMap: nobody writes to
-// it there, whatever its mode. To a socket everybody does.
+// readOnly reports whether a file or folder, or the target of a symbolic link, is on a read-only
+// mount, such as a Kubernetes volume from a ConfigMap. It cannot be written there, whatever its
+// mode. A socket always counts as writable.
 func readOnly(path string, info fs.FileInfo) bool {
 	var st unix.Statfs_t
 	if !info.Mode().IsRegular() && !info.IsDir() || unix.Statfs(path, &st) != nil {
@@ -152,8 +152,8 @@ func readOnly(path string, info fs.FileInfo) bool {
 
 const membersCannot = "members of the group loxilight cannot speak with the daemon"
 
-// findFile finds what change mends. It is made to the very file that was judged: where
-// others could write, one may have put a link to another file in its place.
+// findFile reports a fault that change repairs. The repair applies to the same file that was
+// judged: if others could write to the folder, they may have replaced the file by a link.
 func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w words, change func(path string) error) {
 	x.find(severity, id, path, w, func() (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -161,7 +161,7 @@ func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w wor
 			return "", err
 		}
 		f := os.NewFile(uintptr(fd), path)
-		defer f.Close() // nothing was written by it
+		defer f.Close() // nothing was written
 		info, err := f.Stat()
 		if err != nil {
 			return "", err
@@ -197,7 +197,7 @@ func (x *examiner) checkGroups() {
 	x.checkSelf(readers)
 }
 
-// checkSelf tells a user who is neither root nor in the group.
+// checkSelf warns a user who is neither root nor in the group.
 func (x *examiner) checkSelf(readers []string) {
 	me, err := user.Current()
 	if os.Geteuid() == 0 || err != nil || slices.Contains(readers, me.Username) {
@@ -210,8 +210,8 @@ func (x *examiner) checkSelf(readers []string) {
 	}, nil)
 }
 
-// members returns the users in a group, by the machine's files: those of whom
-// it is the primary group are not named there, and are added.
+// members returns the users in a group, according to the machine's files. Users with the group as
+// primary group are not listed in /etc/group, and are added.
 func (x *examiner) members(name string) (users []string) {
 	text, _ := x.read("/etc/group")
 	gid := ""
@@ -231,13 +231,13 @@ func (x *examiner) members(name string) (users []string) {
 	return users
 }
 
-// groupID returns the id of a group, -1 where there is none.
+// groupID returns the id of a group, -1 if it does not exist.
 func (x *examiner) groupID(name string) int {
 	if x.Root != "" {
 		text, _ := x.read("/etc/group")
 		for line := range strings.Lines(text) {
 			if f := strings.Split(line, ":"); len(f) >= 3 && f[0] == name {
-				id, _ := strconv.Atoi(f[2]) // the file is sound
+				id, _ := strconv.Atoi(f[2]) // the file is valid
 				return id
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// nftObject is one object of nft -j list ruleset: a chain or a rule.
+// nftObject is a chain or a rule in the output of nft -j list ruleset.
 type nftObject struct {
 	Chain *nftChain `json:"chain"`
 	Rule  *nftRule  `json:"rule"`
@@ -30,8 +30,8 @@ type nftRule struct {
 	Expr                 []map[string]json.RawMessage
 }
 
-// checkFirewall is about packets that take the kernel's path: those of tracked
-// connections do not meet it.
+// checkFirewall reports rules that drop packets on the kernel's path. Packets on the fast path do
+// not pass these rules.
 func (x *examiner) checkFirewall() {
 	if !x.forwards() {
 		return // nothing is forwarded for us
@@ -42,7 +42,7 @@ func (x *examiner) checkFirewall() {
 	x.checkNFT()
 }
 
-// forwards reports whether there are objects for whose sake the host forwards.
+// forwards reports whether objects require the host to forward.
 func (x *examiner) forwards() bool {
 	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool {
 		return o.Kind == state.KindService || o.Kind == state.KindPodNetwork || o.Kind == state.KindNAT
@@ -68,7 +68,7 @@ func (x *examiner) findForward(chain, what string) {
 func (x *examiner) checkNFT() {
 	out, err := x.command("nft", "-j", "list", "ruleset")
 	if errors.Is(err, exec.ErrNotFound) {
-		return // and so it has no rules by nft
+		return // so no nft rules exist
 	}
 	var ruleset struct{ Nftables []nftObject }
 	if err == nil {
@@ -103,8 +103,7 @@ func (x *examiner) checkNFT() {
 	}
 }
 
-// endsInDrop reports whether the last rule of a chain drops or rejects whatever
-// comes to it.
+// endsInDrop reports whether the last rule of a chain drops or rejects all packets.
 func endsInDrop(r *nftRule) bool {
 	if r == nil {
 		return false
@@ -117,15 +116,15 @@ func endsInDrop(r *nftRule) bool {
 				drops = true
 			case "counter", "log":
 			default:
-				return false // only for some packets
+				return false // only some packets
 			}
 		}
 	}
 	return drops
 }
 
-// isPort reports whether dev, a name or a list of names in JSON, has a device of
-// ours. It may have where nft, before its version 1.0.7, does not say.
+// isPort reports whether dev, a name or a list of names in JSON, contains one of our devices. It
+// returns true if nft, before version 1.0.7, does not output the device.
 func (x *examiner) isPort(dev string) bool {
 	if dev == "" {
 		return true
@@ -138,7 +137,7 @@ func (x *examiner) isPort(dev string) bool {
 	return false
 }
 
-// checkNetworkd is about systemd-networkd, which deletes what it does not know.
+// checkNetworkd reports settings with which systemd-networkd deletes routes and rules of others.
 func (x *examiner) checkNetworkd() {
 	if out, err := x.command("systemctl", "is-active", "systemd-networkd.service"); err != nil || strings.TrimSpace(out) != "active" {
 		return
@@ -156,8 +155,8 @@ func (x *examiner) checkNetworkd() {
 	}
 }
 
-// networkdSettings reads networkd.conf and its drop-ins as networkd does: a file
-// in /etc hides one of that name in /run and /usr/lib; later names win.
+// networkdSettings reads networkd.conf and its drop-ins like networkd: a file in /etc hides a
+// file of the same name in /run and /usr/lib; later names win.
 func (x *examiner) networkdSettings() map[string]string {
 	settings := make(map[string]string)
 	dirs := []string{"/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd"}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernels: the oldest that can load the programs, which need bpf_loop, and the oldest that is tested.
+// The oldest kernel that can load the programs, which need bpf_loop, and the oldest tested one.
 var (
 	oldestKernel = [2]int{5, 17}
 	testedKernel = [2]int{6, 1}
@@ -93,7 +93,7 @@ func (x *examiner) checkJIT() {
 
 const bpffs = "/sys/fs/bpf"
 
-// checkBPFFS looks where the pins would lie.
+// checkBPFFS checks the file system of the pins.
 func (x *examiner) checkBPFFS() {
 	dir := x.Config.PinDir
 	if x.Config.Backend != "ebpf" || onBPFFS(dir) {
@@ -104,7 +104,7 @@ func (x *examiner) checkBPFFS() {
 	if err == nil && filepath.IsLocal(rel) && os.Geteuid() == 0 {
 		fix = mountBPFFS
 	}
-	severity := "warning" // the daemon mounts one, where it may
+	severity := "warning" // the daemon mounts one if permitted
 	if x.daemon.running() {
 		severity = "error"
 	}
@@ -115,7 +115,7 @@ func (x *examiner) checkBPFFS() {
 	}, fix)
 }
 
-// onBPFFS reports whether dir, or what of it is there, lies on a BPF file system.
+// onBPFFS reports whether dir, or its nearest existing parent, is on a BPF file system.
 func onBPFFS(dir string) bool {
 	for ; ; dir = filepath.Dir(dir) {
 		var st unix.Statfs_t

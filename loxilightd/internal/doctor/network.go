@@ -14,14 +14,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ways is what the services of one family need of the node's network.
+// ways is what the services of one family require of the node's network.
 type ways struct {
-	beyond  map[string]bool   // Services with backends that lie behind a device
-	lost    map[string]string // Service: backends without a route, and why
-	aside   map[string]bool   // devices of backends that are no Interface
-	strict  map[string]string // device of backends, to whose rp_filter answers fall: a Service
-	sources map[string]bool   // Services whose backends may see an address of the node
-	count   int               // of backends
+	beyond map[string]bool   // Services with backends behind a device
+	lost   map[string]string // Service: its backends without a route, and why
+	aside  map[string]bool   // devices of backends without an Interface
+	// Devices of backends whose rp_filter drops answers: a Service of each.
+	strict  map[string]string
+	sources map[string]bool // Services whose backends may see an address of the node
+	count   int             // of backends
 }
 
 func (x *examiner) checkNetwork() {
@@ -80,8 +81,8 @@ func (x *examiner) ways(family int) *ways {
 	return w
 }
 
-// answersElsewhere reports whether the way to a frontend does not lead by device:
-// answers of backends behind it come in with an address that is not from there.
+// answersElsewhere reports whether the route to a frontend does not use device: then answers of
+// backends behind device arrive with a source address that is not routed by it.
 func (x *examiner) answersElsewhere(s *state.Service, device string, family int) bool {
 	return slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool {
 		r, known := x.plane.Routes[f.Addr.Addr()]
@@ -101,7 +102,7 @@ func (x *examiner) checkForwarding(family int, w *ways) {
 	}, nil)
 }
 
-// servicesOf names up to three Services.
+// servicesOf lists up to three Services.
 func servicesOf(names map[string]bool) string {
 	sorted := slices.Sorted(maps.Keys(names))
 	if len(sorted) > 3 {
@@ -110,15 +111,15 @@ func servicesOf(names map[string]bool) string {
 	return "Service " + joinWords(sorted)
 }
 
-// sysctl returns a kernel parameter, by its dotted name with slashes for the dots
-// in names of devices; empty: it is not there.
+// sysctl returns a kernel parameter, by its dotted name with slashes for the dots in names of
+// devices; empty: it does not exist.
 func (x *examiner) sysctl(name string) string {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	value, _ := x.read("/proc/sys/" + path)
 	return value
 }
 
-// checkPortSysctls is about the parameters of each port.
+// checkPortSysctls checks the parameters of each port.
 func (x *examiner) checkPortSysctls(family int, w *ways) {
 	var ignored []string // devices that ignore router advertisements
 	for _, d := range x.plane.Devices {
@@ -151,15 +152,15 @@ func (x *examiner) checkPortSysctls(family int, w *ways) {
 	x.findIgnoredAdvertisements(ignored)
 }
 
-// findIgnoredAdvertisements is one finding about all devices that forward and so ignore router
-// advertisements.
+// findIgnoredAdvertisements reports in one finding all devices that ignore router advertisements
+// because they forward.
 func (x *examiner) findIgnoredAdvertisements(devices []string) {
 	if len(devices) == 0 {
 		return
 	}
 	names := devices[0]
 	if len(devices) > 1 {
-		names = "{" + strings.Join(devices, ",") + "}" // as a shell expands it
+		names = "{" + strings.Join(devices, ",") + "}" // for expansion by a shell
 	}
 	key := "net.ipv6.conf." + names + ".accept_ra"
 	x.find("note", "sysctl.accept_ra", key, words{
@@ -203,13 +204,13 @@ func shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// checkReversePath: an answer that takes the kernel's path comes in by the
-// backend's device with the frontend's address.
+// checkReversePath checks rp_filter: an answer on the kernel's path arrives by the backend's
+// device with the frontend's address.
 func (x *examiner) checkReversePath(w *ways) {
 	all := x.sysctl("net.ipv4.conf.all.rp_filter")
 	for device, service := range w.strict {
 		name := fmt.Sprintf("net.ipv4.conf.%s.rp_filter", strings.ReplaceAll(device, ".", "/"))
-		if max(all, x.sysctl(name)) != "1" { // the larger one counts, and 2 is loose
+		if max(all, x.sysctl(name)) != "1" { // the larger value counts, and 2 is loose
 			continue
 		}
 		x.find("warning", "sysctl.rp_filter", name, words{

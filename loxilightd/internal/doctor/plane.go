@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxTargets bounds how many addresses are looked up in the routing tables.
+// maxTargets limits how many addresses are looked up in the routing tables.
 const maxTargets = 2000
 
 func (x *examiner) planeConfig() datapath.Config {
@@ -27,7 +27,7 @@ func (x *examiner) planeConfig() datapath.Config {
 	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
 }
 
-// interfaces returns the ports that are wanted: Interfaces, and those of pod networks and Endpoints.
+// interfaces returns the desired ports: Interfaces, and the ports of pod networks and Endpoints.
 func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 	ports := make(map[datapath.PortName]datapath.Port)
 	for _, o := range x.desired.objects {
@@ -42,7 +42,7 @@ func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 	return ports
 }
 
-// addBridgePorts adds the ports of Bridges that nothing else attaches the programs to.
+// addBridgePorts adds the ports of Bridges to which no other object attaches the programs.
 func (x *examiner) addBridgePorts(ports map[datapath.PortName]datapath.Port) {
 	taken := map[string]bool{}
 	for _, p := range ports {
@@ -77,7 +77,7 @@ func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
 	}
 }
 
-// portOf is the port that an object wants; false: none.
+// portOf returns the port of an object; false: it has none.
 func portOf(o *state.Object) (datapath.PortName, datapath.Port, bool) {
 	switch v := o.Value.(type) {
 	case *state.Interface:
@@ -116,7 +116,7 @@ func (x *examiner) targets() []netip.Addr {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// inspect looks at the data plane, for the checks that follow.
+// inspect reads the data plane for the following checks.
 func (x *examiner) inspect() {
 	x.plane = &datapath.Inspection{}
 	if x.Inspect == nil {
@@ -156,7 +156,7 @@ func (x *examiner) checkPlane() {
 	}
 }
 
-// checkMount finds a daemon that pins where only it can see it.
+// checkMount reports a daemon that pins into a mount that only it can see.
 func (x *examiner) checkMount() {
 	if x.Config.Backend != "ebpf" || !x.daemon.running() || x.daemon.pid == 0 {
 		return
@@ -164,7 +164,7 @@ func (x *examiner) checkMount() {
 	dir := x.Config.PinDir
 	its, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", x.daemon.pid, dir))
 	if err != nil {
-		return // it has none, or is not for us to see
+		return // no such directory, or not readable
 	}
 	ours, err := os.Stat(dir)
 	if a, ok := its.Sys().(*syscall.Stat_t); ok && err == nil {
@@ -244,14 +244,14 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	object := "Interface/" + string(p.Name)
 	switch {
 	case !p.Current || p.Unknown:
-		return // said by checkLayout, or among what could not be seen
+		return // reported by checkLayout, or as not visible
 	case p.Index == 0 && x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "pins.stale", p.Path, words{
 			what: "are pins of a device that has gone, for an Interface that nobody wants any more",
 			why:  "they take memory, and the next daemon has to do with them", do: "start the daemon, or rm -r " + p.Path,
 		}, x.alone("rm -r "+p.Path, p.Remove))
 	case p.Index == 0:
-		return // its device is missing: said by checkInterface, or by the daemon
+		return // its device is missing: reported by checkInterface, or by the daemon
 	case x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
 			what: "has programs of " + object + " attached, which nobody wants any more",
@@ -265,12 +265,12 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	}
 	attached, want := 0, 2
 	if p.Device == "lo" {
-		want = 1 // what the host sends to its own addresses
+		want = 1 // packets from the host to its own addresses
 	}
 	var off []string
 	for _, h := range p.Hooks {
 		if strings.HasPrefix(h.Name, "xdp-") {
-			continue // packets take the way of the others without it
+			continue // without it packets take the other path
 		}
 		if h.Attached {
 			attached++
@@ -287,11 +287,11 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	}
 }
 
-// checkInterface is about what is wanted and not there. A running daemon says
-// itself what it waits for.
+// checkInterface reports a desired port that does not exist. A running daemon reports itself what
+// it waits for.
 func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i datapath.Port) {
 	if x.plane.Layout == 0 || x.Config.Backend != "ebpf" {
-		return // nobody looked
+		return // not inspected
 	}
 	var device datapath.InspectedDevice
 	for _, d := range x.plane.Devices {
@@ -314,7 +314,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			why:  "nothing is balanced by it", do: "make the device, or delete the object; a running daemon attaches within a second of its coming",
 		}, nil)
 	case device.Exists && port < 0 && x.shares(i, &device):
-		return // said of the Interface that has the programs
+		return // reported for the Interface that has the programs
 	case device.Exists && port < 0 && !x.waits(o.Key.String()):
 		x.find("error", "hooks.missing", o.Key.String(), words{
 			what: "has no programs on the device " + i.Device,
@@ -328,8 +328,8 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	}
 }
 
-// shares reports whether a port that is chosen by its address is on a device where another
-// Interface has the programs, which are for both then.
+// shares reports whether a port that is selected by address is on a device where another
+// Interface has the programs, which then serve both.
 func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) bool {
 	return i.Address.IsValid() && slices.ContainsFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
 		_, guarded := p.Name.Endpoint()
@@ -337,7 +337,7 @@ func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) boo
 	})
 }
 
-// waits reports whether the daemon says that it waits for an object.
+// waits reports whether the daemon waits for an object.
 func (x *examiner) waits(object string) bool {
 	if x.daemon.status == nil {
 		return false
@@ -369,7 +369,7 @@ func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
 	})
 }
 
-// checkSibling finds pins of an instance that there is not.
+// checkSibling reports pins of an instance that does not exist.
 func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 	base := filepath.Base(s.Path)
 	for _, dir := range []string{"/etc/", "/var/lib/"} {
@@ -392,7 +392,7 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 	}, fix)
 }
 
-// alone wraps what must not happen while a daemon runs: it holds its lock meanwhile.
+// alone wraps a repair that must not run concurrently with a daemon: it holds the daemon's lock.
 func (x *examiner) alone(did string, f func() error) func() (string, error) {
 	if f == nil {
 		return nil
@@ -400,7 +400,7 @@ func (x *examiner) alone(did string, f func() error) func() (string, error) {
 	return func() (string, error) {
 		lock, err := os.OpenFile(filepath.Join(x.Config.RunDir, "loxilightd.lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err == nil {
-			defer lock.Close() // gives the lock back
+			defer lock.Close() // releases the lock
 			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 				return "", errors.New("the daemon has started meanwhile; it does this itself")
 			}

@@ -9,12 +9,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// poolTable is how the names of the subnets' tables begin in the daemon's status.
+// poolTable is the prefix of the subnets' tables in the daemon's status.
 const poolTable = "addresses "
 
 func isPool(table string) bool { return strings.HasPrefix(table, poolTable) }
 
-// checkPods is about the networks of pods and whose their addresses are.
+// checkPods checks the networks of pods, and the owners of pods' addresses.
 func (x *examiner) checkPods() {
 	x.checkPools()
 	x.checkLeases()
@@ -43,7 +43,7 @@ func (x *examiner) checkPools() {
 	}
 }
 
-// checkLeases finds addresses whose owner is gone, by network.
+// checkLeases reports addresses whose owner is gone, by network.
 func (x *examiner) checkLeases() {
 	gone := map[string][]string{}
 	for _, l := range x.desired.leases {
@@ -60,7 +60,7 @@ func (x *examiner) checkLeases() {
 	}
 }
 
-// checkPodForwarding: between pods and what is outside of the node the host routes.
+// checkPodForwarding checks forwarding, because the host routes between pods and other hosts.
 func (x *examiner) checkPodForwarding(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {

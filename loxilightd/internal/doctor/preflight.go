@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkPreflight says what a start would meet.
+// checkPreflight reports what would go wrong at a start.
 func (x *examiner) checkPreflight() {
 	if x.Preflight == nil || x.provenByDaemon() {
 		return
@@ -51,8 +51,8 @@ func (x *examiner) checkPreflight() {
 	}
 }
 
-// provenByDaemon reports whether a daemon of this version has attached programs, so
-// that there is no need to find out whether they load.
+// provenByDaemon reports whether a daemon of this version has attached programs, which proves
+// that they load.
 func (x *examiner) provenByDaemon() bool {
 	s, v := x.daemon.status, x.daemon.version
 	if s == nil || v == nil || v.Version != x.Version || len(s.Datapath.Hooks) == 0 {

@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// unit is what systemd says about the daemon's unit.
+// unit is the state of the daemon's systemd unit.
 type unit struct {
 	name  string
-	known bool // there is such a unit, and it runs this instance
+	known bool // the unit exists and runs this instance
 	props map[string]string
 }
 
-// label is the unit's name for people.
+// label is the unit's name for messages.
 func (u *unit) label() string { return strings.TrimSuffix(u.name, ".service") }
 
-// start says how the daemon is started.
+// start returns how the daemon is started.
 func (x *examiner) start() string {
 	if x.unit.known {
 		return "systemctl start " + x.unit.label()
@@ -45,12 +45,12 @@ func (x *examiner) journal() string {
 
 func (u *unit) failed() bool { return u.known && u.props["ActiveState"] == "failed" }
 
-// wanted reports whether the unit is meant to run.
+// wanted reports whether the unit should run.
 func (u *unit) wanted() bool {
 	return u.props["UnitFileState"] == "enabled" || u.props["ActiveState"] == "active" || u.props["ActiveState"] == "activating"
 }
 
-// since is when the unit's state began; empty: not known.
+// since returns when the unit's state began; empty: unknown.
 func (u *unit) since() string {
 	return u.props["StateChangeTimestamp"]
 }
@@ -60,14 +60,14 @@ var unitProperties = []string{
 	"StateChangeTimestamp", "ExecStart", "MemoryMax", "MemoryCurrent", "NeedDaemonReload", "WatchdogUSec", "ControlGroup",
 }
 
-// askUnit asks systemd, where there is one.
+// askUnit queries systemd, if it is present.
 func (x *examiner) askUnit() {
 	x.unit.name = "loxilightd.service"
 	if x.Config.Instance != config.DefaultInstance {
 		x.unit.name = "loxilightd@" + x.Config.Instance + ".service"
 	}
 	if _, err := os.Stat(x.path("/run/systemd/system")); err != nil {
-		return // the machine is not run by systemd
+		return // the machine does not run systemd
 	}
 	out, err := x.command("systemctl", "show", x.unit.name, "--property="+strings.Join(unitProperties, ","))
 	if err != nil {
@@ -75,12 +75,12 @@ func (x *examiner) askUnit() {
 		return
 	}
 	x.unit.props = properties(out)
-	// A unit of that name may run another configuration than the one looked at.
+	// A unit of that name may run another configuration than the examined one.
 	x.unit.known = x.unit.props["LoadState"] == "loaded" &&
 		(x.ConfigFile == config.DefaultFile || strings.Contains(x.unit.props["ExecStart"], x.ConfigFile))
 }
 
-// properties reads lines of KEY=VALUE.
+// properties parses lines of KEY=VALUE.
 func properties(text string) map[string]string {
 	p := make(map[string]string)
 	for line := range strings.Lines(text) {
