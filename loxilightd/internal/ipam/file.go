@@ -19,16 +19,16 @@ import (
 	"time"
 )
 
-// format is the number of this way of writing leases down.
+// format is the version of the file format.
 const format = 1
 
-// record is one line of the file, and says one thing. A line is the CRC32C of the rest,
-// a space, and the record as JSON.
+// record is one line of the file, with one change. A line is the CRC32C of the rest, a space, and
+// the record as JSON.
 type record struct {
 	Format int            `json:"format,omitempty"` // of the first line
-	Lease  *Lease         `json:"lease,omitempty"`  // the owner has this from now on
-	Picked []netip.Prefix `json:"picked,omitempty"` // those of its addresses that nobody asked for by name
-	Free   *freed         `json:"free,omitempty"`   // the owner has nothing from now on
+	Lease  *Lease         `json:"lease,omitempty"`  // the owner has this lease from now on
+	Picked []netip.Prefix `json:"picked,omitempty"` // addresses that were chosen, not requested
+	Free   *freed         `json:"free,omitempty"`   // the owner has no address from now on
 	Rest   *rested        `json:"rest,omitempty"`
 	Next   *turn          `json:"next,omitempty"`
 }
@@ -54,12 +54,12 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (r record) append(text []byte) []byte {
 	b, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // it has nothing that cannot be written
+		panic(err) // it contains only types that can be encoded
 	}
 	return fmt.Appendf(text, "%08x %s\n", crc32.Checksum(b, castagnoli), b)
 }
 
-// parse reads one line; false: it is not what was written.
+// parse parses one line; false: the line is damaged.
 func parse(line []byte) (r record, ok bool) {
 	sum, text, found := bytes.Cut(line, []byte(" "))
 	want, err := strconv.ParseUint(string(sum), 16, 32)
@@ -69,21 +69,21 @@ func parse(line []byte) (r record, ok bool) {
 	return r, true
 }
 
-// file is where the leases are kept. Only one at a time calls it.
+// file stores the leases. Calls must not be concurrent.
 type file struct {
-	path   string // empty: nowhere
+	path   string // empty: leases are not stored
 	f      *os.File
-	size   int  // of what it has
-	broken bool // what it has at its end is not known
+	size   int  // in bytes
+	broken bool // the content at its end is unknown
 }
 
-// wantsRewrite says whether the file is to be written anew: it is much longer than it
-// need be for so many entries, or broken.
+// wantsRewrite reports whether the file must be rewritten: it is much longer than necessary for
+// so many entries, or broken.
 func (f *file) wantsRewrite(entries int) bool {
 	return f.broken || f.size > 1<<16+1024*entries
 }
 
-// append makes text durable at the end of the file.
+// append appends text durably to the file.
 func (f *file) append(text []byte) error {
 	if f.path == "" || len(text) == 0 {
 		return nil
@@ -100,8 +100,8 @@ func (f *file) append(text []byte) error {
 	return nil
 }
 
-// begin goes on with the file if it says what text does, in any order, and writes it anew
-// otherwise.
+// begin continues with the existing file if it has the same lines as text, in any order, and else
+// rewrites it.
 func (f *file) begin(text []byte) error {
 	if f.path == "" {
 		return nil
@@ -118,7 +118,7 @@ func (f *file) begin(text []byte) error {
 	return nil
 }
 
-// sameLines reports whether two files begin alike and have the same other lines.
+// sameLines reports whether two files have the same first line and the same set of other lines.
 func sameLines(a, b []byte) bool {
 	lines := func(text []byte) []string {
 		all := strings.SplitAfter(string(text), "\n")
@@ -128,7 +128,7 @@ func sameLines(a, b []byte) bool {
 	return len(a) == len(b) && slices.Equal(lines(a), lines(b))
 }
 
-// rewrite makes text durable in place of what the file has.
+// rewrite replaces the content of the file by text, durably.
 func (f *file) rewrite(text []byte) error {
 	if f.path == "" {
 		return nil
@@ -142,20 +142,20 @@ func (f *file) rewrite(text []byte) error {
 	}
 	if err != nil {
 		if fresh != nil {
-			_ = fresh.Close() // what it has is not needed
+			_ = fresh.Close() // its content is not needed
 		}
-		// The rename may have come about.
+		// The rename may have succeeded.
 		f.broken = true
 		return fmt.Errorf("keep leases: %w", err)
 	}
 	if f.f != nil {
-		_ = f.f.Close() // everything in it is durable or given up
+		_ = f.f.Close() // its content is durable or given up
 	}
 	f.f, f.size, f.broken = fresh, len(text), false
 	return nil
 }
 
-// writeBeside makes text durable in a file of another name, and returns that, open.
+// writeBeside writes text durably to a new file beside path, and returns that file, open.
 func writeBeside(path string, text []byte) (*os.File, error) {
 	fresh, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -182,7 +182,7 @@ func (f *file) close() error {
 	return f.f.Close()
 }
 
-// load reads the file as far as it can be read.
+// load reads the readable records of the file.
 func (s *Store) load() {
 	if s.opts.Path == "" {
 		return
@@ -206,9 +206,9 @@ func (s *Store) load() {
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 
-// replay takes in what a file says, and returns what is wrong with it; empty: nothing. A piece
-// of a line at the end is what was being written when the daemon was killed: nobody was told of
-// it.
+// replay applies the records of a file, and returns what is damaged; empty: nothing. An
+// incomplete last line was being written when the daemon was killed; no request was answered on
+// its basis.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true
 	for len(content) > 0 {
@@ -237,7 +237,7 @@ func (s *Store) replay(content []byte) (why string) {
 	return why
 }
 
-// take takes in one record.
+// take applies one record.
 func (s *Store) take(r record) {
 	now := s.opts.Now()
 	past := func(t time.Time) time.Time { // the clock may have been set back

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam gives the pods of the node their addresses, out of the subnets of its
-// pod networks, and remembers on disk whose each is. It neither configures addresses
-// nor knows what became of a pod; that a lease is not needed any more it is told.
+// Package ipam assigns addresses to the pods of the node, from the subnets of its pod networks,
+// and stores the owners on disk. It neither configures addresses nor observes pods: callers
+// release leases.
 package ipam
 
 import (
@@ -17,12 +17,11 @@ import (
 	"time"
 )
 
-// Rest is how long an address that was given back is not given out again, unless no
-// other is left or somebody asks for it: others may still send to who had it before.
+// Rest is how long a released address is not assigned again, unless no other is free or it is
+// requested: other hosts may still send to its previous owner.
 const Rest = 30 * time.Second
 
-// What [Store.Allocate] may refuse. Any other error is one of the disk: nothing was
-// given then.
+// Errors of [Store.Allocate]. Any other error is an I/O error; then no address was assigned.
 var (
 	ErrNetwork = errors.New("no such pod network") // or it has no subnet
 	ErrAddress = errors.New("not an address for pods")
@@ -30,7 +29,7 @@ var (
 	ErrFull    = errors.New("no address is left")
 )
 
-// Owner is whom a lease belongs to: an interface of a container.
+// Owner is the owner of a lease: an interface of a container.
 type Owner struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
@@ -43,25 +42,25 @@ func (o Owner) compare(p Owner) int {
 	return cmp.Or(strings.Compare(o.ContainerID, p.ContainerID), strings.Compare(o.IfName, p.IfName))
 }
 
-// Request asks for addresses: one of each subnet of the network.
+// Request requests addresses: one of each subnet of the network.
 type Request struct {
 	Network string // name of the PodNetwork
 	Owner   Owner
-	// Addresses are asked for and no others will do. A subnet in which none of them
-	// lies gives one as usual.
+	// Addresses are required addresses. In a subnet without one of them, a free address is
+	// chosen.
 	Addresses []netip.Addr
-	Netns     string // path of the network namespace; empty: not known
-	Pod       string // namespace/name; empty: not known
+	Netns     string // path of the network namespace; empty: unknown
+	Pod       string // namespace/name; empty: unknown
 }
 
-// Lease says that addresses belong to an owner.
+// Lease assigns addresses to an owner.
 type Lease struct {
 	Network string `json:"network"`
 	Owner
-	Addresses []netip.Prefix `json:"addresses"` // each with the length of its subnet
+	Addresses []netip.Prefix `json:"addresses"` // each with the prefix length of its subnet
 	Netns     string         `json:"netns,omitempty"`
 	Pod       string         `json:"pod,omitempty"`
-	Boot      string         `json:"boot,omitempty"` // id of the boot of the machine in which it was given
+	Boot      string         `json:"boot,omitempty"` // boot id of the machine when it was assigned
 	Since     time.Time      `json:"since"`
 }
 
@@ -72,34 +71,34 @@ func (l *Lease) clone() Lease {
 	return c
 }
 
-// Pool tells how much of a subnet is in use.
+// Pool is the usage of a subnet.
 type Pool struct {
 	Network string
 	Subnet  netip.Prefix
-	Used    uint64 // addresses that pods have
-	Size    uint64 // addresses that there are for pods, at most 2^53
+	Used    uint64 // addresses in use by pods
+	Size    uint64 // addresses available for pods, at most 2^53
 }
 
-// Options are what a [Store] needs.
+// Options are the parameters of a [Store].
 type Options struct {
-	// Path is the file that the leases are kept in; empty: they are not kept.
+	// Path is the file with the leases; empty: they are not stored.
 	Path string
-	// Networks returns the subnets of all pod networks as they are wanted now. No two
-	// of them overlap. It must not call the Store.
+	// Networks returns the subnets of all desired pod networks. They do not overlap. It must not
+	// call the Store.
 	Networks func() map[string][]netip.Prefix
-	// Live returns leases of which is known from elsewhere that they are in use. What
-	// of them the file lacks is taken over at the start. Nil: nothing is known.
+	// Live returns leases that are known to be in use from other sources. Leases that the file
+	// lacks are added at the start. Nil: no other source.
 	Live func() []Lease
-	// Used says who has an address of which no lease tells; nil: nobody. It must not call
-	// the Store.
+	// Used returns the user of an address that has no lease; nil: no such address. It must not
+	// call the Store.
 	Used func(netip.Addr) (who string, used bool)
-	// Elsewhere says whether a pod of another node has an address, which is given to who asks
-	// for it alone; nil: none has any. It must not call the Store.
+	// Elsewhere reports whether a pod of another node has an address. Such an address is assigned
+	// only on request; nil: no such address. It must not call the Store.
 	Elsewhere func(netip.Addr) bool
 	Log       *slog.Logger
 
 	Now  func() time.Time // nil: time.Now
-	Boot string           // id of this boot of the machine; empty: the kernel's
+	Boot string           // boot id of the machine; empty: the kernel's
 }
 
 func (o *Options) setDefaults() error {
@@ -125,10 +124,10 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// Boot is the id of the boot of the machine that new leases bear.
+// Boot returns the boot id of new leases.
 func (s *Store) Boot() string { return s.opts.Boot }
 
-// Gone says why the owner of a lease cannot be alive any more; empty: it may be.
+// Gone returns why the owner of a lease cannot exist any more; empty: it may exist.
 func (s *Store) Gone(l Lease) string {
 	if l.Boot != "" && l.Boot != s.opts.Boot {
 		return "the machine was booted since"
@@ -156,7 +155,7 @@ func (s *Store) Leases() []Lease {
 	return list
 }
 
-// Lease returns that of an owner.
+// Lease returns the lease of an owner.
 func (s *Store) Lease(o Owner) (Lease, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +165,7 @@ func (s *Store) Lease(o Owner) (Lease, bool) {
 	return Lease{}, false
 }
 
-// Pools tells how full the subnets are, by network and subnet.
+// Pools returns the usage of the subnets, by network and subnet.
 func (s *Store) Pools() []Pool {
 	var list []Pool
 	for name, subnets := range s.opts.Networks() {
@@ -189,9 +188,9 @@ func (s *Store) Pools() []Pool {
 	return list
 }
 
-// Allocate gives addresses to an owner, and answers when that is durable. An owner that
-// has some of the network is given the same again. An error of ctx leaves open whether
-// something was given: Release it.
+// Allocate assigns addresses to an owner, and returns when the assignment is durable. An owner
+// that already has addresses of the network receives the same again. After an error of ctx the
+// assignment may exist: Release it.
 func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 	subnets := s.opts.Networks()[r.Network]
 	if err := s.begin(ctx); err != nil {
@@ -209,8 +208,8 @@ func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 	return given, nil
 }
 
-// Release gives back what an owner has, and answers when that is durable. Whoever has
-// nothing has nothing afterwards: that is no error.
+// Release releases the addresses of an owner, and returns when that is durable. An owner without
+// addresses is no error.
 func (s *Store) Release(ctx context.Context, o Owner) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -221,8 +220,8 @@ func (s *Store) Release(ctx context.Context, o Owner) error {
 	return s.commit(ctx)
 }
 
-// Keep gives back the leases of a network that keep does not want kept, and returns
-// them. It must not call the Store.
+// Keep releases the leases of a network for which keep returns false, and returns them. keep must
+// not call the Store.
 func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool) ([]Lease, error) {
 	var gone []Lease
 	if err := s.begin(ctx); err != nil {
@@ -241,11 +240,11 @@ func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool)
 	return gone, nil
 }
 
-// Problem says what was wrong with the file at the start, or is now; empty: nothing.
+// Problem describes a past or present fault of the file; empty: no fault.
 func (s *Store) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failure != nil && !s.flushing && !s.closed { // it may have become possible
+	if s.failure != nil && !s.flushing && !s.closed { // writing may be possible again
 		s.failure = s.file.rewrite(s.whole())
 	}
 	switch {
@@ -256,7 +255,7 @@ func (s *Store) Problem() string {
 	}
 }
 
-// Close waits until all that was begun is done.
+// Close waits until all pending operations are done.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

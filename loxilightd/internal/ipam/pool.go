@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Reserved is how many addresses at the beginning of a subnet are not for pods: that of
-// the subnet itself (in IPv6 its routers' anycast address), [Gateway] and [Host].
+// Reserved is how many addresses at the beginning of a subnet are not for pods: the subnet's own
+// address (in IPv6 the Subnet-Router anycast address), [Gateway] and [Host].
 const Reserved = 3
 
-// Gateway is the address of a subnet that the switch has.
+// Gateway returns the switch's address in a subnet.
 func Gateway(subnet netip.Prefix) netip.Addr { return subnet.Masked().Addr().Next() }
 
-// Host is the address of a subnet that the node itself has.
+// Host returns the node's own address in a subnet.
 func Host(subnet netip.Prefix) netip.Addr { return Gateway(subnet).Next() }
 
-// bounds returns the first and the last address of a subnet that a pod may have; false:
-// it is too small for any.
+// bounds returns the first and the last address of a subnet for pods; false: the subnet is too
+// small.
 func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	if subnet.Addr().BitLen()-subnet.Bits() < 2 {
 		return first, last, false
@@ -33,16 +33,16 @@ func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	}
 	last, _ = netip.AddrFromSlice(b)
 	if last.Is4() {
-		last = last.Prev() // that is the broadcast address
+		last = last.Prev() // last is the broadcast address
 	}
 	return first, last, !last.Less(first)
 }
 
-// mostSize is told of subnets that have more addresses: the largest number that every
-// reader of JSON keeps.
+// mostSize is reported for larger subnets: the largest number that JSON decoders represent
+// exactly.
 const mostSize = 1 << 53
 
-// size is how many addresses for pods a subnet has, or mostSize.
+// size returns how many addresses for pods a subnet has, at most mostSize.
 func size(subnet netip.Prefix) uint64 {
 	first, last, ok := bounds(subnet)
 	if !ok {
@@ -55,13 +55,13 @@ func size(subnet netip.Prefix) uint64 {
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:])+1, mostSize)
 }
 
-// resting is an address that was given back.
+// resting is a released address that is not assigned again yet.
 type resting struct {
 	addr  netip.Addr
 	since time.Time
 }
 
-// allocate makes the lease that is asked for, and notes it in the batch. s.mu is held.
+// allocate creates the requested lease, and adds it to the batch. s.mu is held.
 func (s *Store) allocate(r *Request, subnets []netip.Prefix) (*Lease, error) {
 	if len(subnets) == 0 {
 		return nil, fmt.Errorf("PodNetwork/%s: %w with a subnet on this node: apply one, or name another", r.Network, ErrNetwork)
@@ -88,7 +88,7 @@ func (s *Store) allocate(r *Request, subnets []netip.Prefix) (*Lease, error) {
 	return l, nil
 }
 
-// again returns the lease that the owner has, with what is told of it now.
+// again returns the owner's existing lease, updated from the request.
 func (s *Store) again(old *Lease, r *Request) *Lease {
 	if old.Netns == r.Netns && old.Pod == r.Pod && old.Boot == s.opts.Boot {
 		return old
@@ -100,8 +100,8 @@ func (s *Store) again(old *Lease, r *Request) *Lease {
 	return &l
 }
 
-// fits says whether a lease has an address of each subnet and nothing besides, and
-// those that are asked for.
+// fits reports whether a lease has exactly one address of each subnet, including the requested
+// ones.
 func fits(l *Lease, subnets []netip.Prefix, asked []netip.Addr) bool {
 	for _, subnet := range subnets {
 		has := func(p netip.Prefix) bool { return p.Bits() == subnet.Bits() && subnet.Contains(p.Addr()) }
@@ -122,8 +122,8 @@ func fits(l *Lease, subnets []netip.Prefix, asked []netip.Addr) bool {
 	return true
 }
 
-// choose returns the addresses that a request gets, and those of them that nobody asked
-// for by name: all, or none and why.
+// choose returns the addresses for a request, and picked, the ones that were not requested: all
+// of them, or an error.
 func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, picked []netip.Prefix, err error) {
 	served := make([]bool, len(subnets))
 	for i, a := range r.Addresses {
@@ -163,7 +163,7 @@ func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, pi
 	return list, picked, nil
 }
 
-// name names an owner for people.
+// name returns the name of an owner for messages.
 func (s *Store) name(o Owner) string {
 	if l := s.leases[o]; l != nil && l.Pod != "" {
 		return "pod " + l.Pod + " (" + o.String() + ")"
@@ -171,8 +171,8 @@ func (s *Store) name(o Owner) string {
 	return o.String()
 }
 
-// pick returns the next address in turn that is free and has rested, or, where there is
-// none, the one that has rested longest.
+// pick returns the next free address in turn that has rested, or else the address that has rested
+// longest.
 func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	first, last, ok := bounds(subnet)
 	if !ok {
@@ -182,8 +182,8 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	if !at.IsValid() || at.Less(first) || last.Less(at) {
 		at = first
 	}
-	// Of so many in a row one is free, unless the subnet has less. Those that are used
-	// without a lease come on top.
+	// One of so many consecutive addresses is free, unless the subnet is smaller. Addresses in
+	// use without a lease are counted in addition.
 	begin := at
 	for left := len(s.taken) + len(s.rests) + 1; left > 0; left-- {
 		_, isTaken := s.taken[at]
@@ -211,7 +211,7 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// wake ends the rest of what has rested long enough.
+// wake makes addresses that have rested long enough available.
 func (s *Store) wake() {
 	now := s.opts.Now()
 	for len(s.queue) > 0 {
@@ -226,8 +226,8 @@ func (s *Store) wake() {
 	}
 }
 
-// grant gives the addresses of a lease to its owner. Who had one of them before, as may
-// be where part of the file was lost, has it no more.
+// grant assigns the addresses of a lease to its owner. A previous owner of one of them, possible
+// after a partial loss of the file, loses it.
 func (s *Store) grant(l *Lease) {
 	for _, p := range l.Addresses {
 		if holder, ok := s.taken[p.Addr()]; ok && holder != l.Owner {
@@ -239,14 +239,14 @@ func (s *Store) grant(l *Lease) {
 	s.leases[l.Owner] = l
 }
 
-// advance goes on behind what was picked.
+// advance continues after the picked addresses.
 func (s *Store) advance(picked []netip.Prefix) {
 	for _, p := range picked {
 		s.next[p.Masked()] = p.Addr().Next()
 	}
 }
 
-// drop takes the addresses of a lease away, which need no rest.
+// drop releases the addresses of a lease without a rest.
 func (s *Store) drop(l *Lease) {
 	for _, p := range l.Addresses {
 		delete(s.taken, p.Addr())
@@ -254,14 +254,14 @@ func (s *Store) drop(l *Lease) {
 	delete(s.leases, l.Owner)
 }
 
-// release lets a lease go, and notes it in the batch. s.mu is held.
+// release releases a lease, and adds that to the batch. s.mu is held.
 func (s *Store) release(l *Lease) {
 	now := s.opts.Now()
 	s.retire(l, now)
 	s.note(record{Free: &freed{Owner: l.Owner, At: now}}, func() { s.grant(l) })
 }
 
-// retire takes the addresses of a lease away, to rest.
+// retire releases the addresses of a lease, to rest.
 func (s *Store) retire(l *Lease, since time.Time) {
 	s.drop(l)
 	for _, p := range l.Addresses {

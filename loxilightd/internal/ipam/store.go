@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// errClosed is what a Store answers after Close.
+// errClosed is the error of a Store after Close.
 var errClosed = errors.New("ipam: closed")
 
-// Store has the leases. Its methods are safe for concurrent use.
+// Store contains the leases. Its methods are safe for concurrent use.
 type Store struct {
 	opts    Options
 	file    *file
@@ -23,29 +23,29 @@ type Store struct {
 	mu     sync.Mutex
 	leases map[Owner]*Lease
 	taken  map[netip.Addr]Owner
-	rests  map[netip.Addr]time.Time    // since when
-	queue  []resting                   // of rests, oldest first; those that do not rest any more included
-	next   map[netip.Prefix]netip.Addr // whose turn it is, by subnet
+	rests  map[netip.Addr]time.Time    // start of the rest
+	queue  []resting                   // of rests, oldest first, and of some that ended
+	next   map[netip.Prefix]netip.Addr // next candidate, by subnet
 
-	pending  *batch // what the next write has
-	flushing bool   // somebody is writing
+	pending  *batch // content of the next write
+	flushing bool   // a write is in progress
 	flushes  sync.WaitGroup
 	closed   bool
 	failure  error // of the last write
 }
 
-// batch is what is made durable at once, and answered then.
+// batch contains changes that are made durable together, and answered then.
 type batch struct {
 	text []byte
-	undo []func() // takes back what was decided, the last first
+	undo []func() // rolls the changes back, last first
 	done chan struct{}
 	err  error // set before done is closed
 }
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-// Open reads the leases. A file that is damaged is set aside, and as much of it used as
-// can be read; [Store.Problem] tells. It fails only where the boot is not known.
+// Open reads the leases. A damaged file is set aside and its readable records are used;
+// [Store.Problem] reports that. Open fails only if the boot id is unknown.
 func Open(o Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -57,12 +57,12 @@ func Open(o Options) (*Store, error) {
 	s.load()
 	s.adopt()
 	if s.failure = s.file.begin(s.whole()); s.failure != nil {
-		o.Log.Error("no address can be given out", slog.Any("error", s.failure)) // until that works
+		o.Log.Error("no address can be given out", slog.Any("error", s.failure)) // until a write succeeds
 	}
 	return s, nil
 }
 
-// adopt takes over what is known to be in use and not in the file.
+// adopt adds leases that are in use but not in the file.
 func (s *Store) adopt() {
 	if s.opts.Live == nil {
 		return
@@ -77,7 +77,7 @@ func (s *Store) adopt() {
 	}
 }
 
-// anyTaken says whether somebody has one of the addresses of a lease.
+// anyTaken reports whether an address of a lease is already taken.
 func (s *Store) anyTaken(l *Lease) bool {
 	for _, p := range l.Addresses {
 		if _, ok := s.taken[p.Addr()]; ok {
@@ -87,8 +87,8 @@ func (s *Store) anyTaken(l *Lease) bool {
 	return false
 }
 
-// note adds a record to what is written next, and how it is taken back where that
-// fails. s.mu is held.
+// note adds a record to the next write, and the function that rolls it back if the write fails.
+// s.mu is held.
 func (s *Store) note(r record, undo func()) {
 	s.pending.text = r.append(s.pending.text)
 	s.pending.undo = append(s.pending.undo, undo)
@@ -108,8 +108,8 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// commit returns when all that was noted is durable, or taken back. It lets go of s.mu,
-// which is held.
+// commit returns when all noted records are durable or rolled back. It unlocks s.mu, which is
+// held.
 func (s *Store) commit(ctx context.Context) error {
 	b := s.pending
 	switch {
@@ -117,7 +117,8 @@ func (s *Store) commit(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	case len(b.undo) == 0:
-		b.undo = append(b.undo, func() {}) // what this one found may still be on its way to the disk
+		// The state that this call saw may not be on disk yet.
+		b.undo = append(b.undo, func() {})
 	}
 	if !s.flushing {
 		s.flushing = true
@@ -132,7 +133,7 @@ func (s *Store) commit(ctx context.Context) error {
 	}
 }
 
-// flush writes batch after batch, until there is nothing to be written.
+// flush writes batches until none is left.
 func (s *Store) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +149,7 @@ func (s *Store) flush() {
 		err := write()
 		s.mu.Lock()
 		if s.failure = err; err != nil {
-			// What was decided meanwhile may rest on what is taken back.
+			// Later decisions may depend on the ones that are rolled back.
 			s.fail(s.pending, err)
 			s.pending = newBatch()
 			s.fail(b, err)
@@ -171,7 +172,7 @@ func (b *batch) takeBack() {
 	}
 }
 
-// whole is everything as a file.
+// whole returns the content of a complete file.
 func (s *Store) whole() []byte {
 	text := record{Format: format}.append(nil)
 	for _, l := range s.leases {
