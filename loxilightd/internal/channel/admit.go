@@ -4,11 +4,10 @@ package channel
 
 import "time"
 
-// admit adds c, hanging up on another connection of the same user (for root: of
-// anybody) where there are too many. Handshakes that do not complete have a share of
-// their own, so that they displace each other and nobody who completed one. Otherwise
-// the connection goes that completed nothing for longest: a handshake, a request, or
-// reading a reply. Complete requests are never hung up on.
+// admit adds c. If there are too many connections, it closes another connection of the same user
+// (for root: of any user). Incomplete handshakes have a limit of their own, so that they displace
+// each other and no completed connection. Otherwise the connection is closed whose last completed
+// handshake, request or reply is oldest. A connection with a complete request is never closed.
 func (e *endpoint) admit(c *conn) bool {
 	uid := c.peer.UID
 	limit := e.opts.limits.Connections
@@ -44,7 +43,8 @@ func (e *endpoint) admit(c *conn) bool {
 	return true
 }
 
-// pendingShare is the part of a user's connections that may be in their handshake.
+// pendingShare is the divisor for the part of a user's connections that may be in their
+// handshake.
 const pendingShare = 2
 
 // pendingOf counts the handshakes of a user. The caller holds mu.
@@ -57,9 +57,9 @@ func (e *endpoint) pendingOf(uid int) (n int) {
 	return n
 }
 
-// stalest returns the connection of a user that completed nothing for longest: one in its
-// handshake, if pending, or one that is through it, and otherwise any of the two. For root it
-// may be anybody's, rather another user's. The caller holds mu.
+// stalest returns the connection of a user whose last progress is oldest. If pending, it prefers
+// connections in their handshake, otherwise connections after it. For root it considers the
+// connections of all users, and prefers other users'. The caller holds mu.
 func (e *endpoint) stalest(uid int, pending bool) *conn {
 	var found *conn
 	var foundSince time.Time

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package channel is the daemon's side of the control channel: nanomsg REQ/REP on
-// control.sock and PUB/SUB on events.sock in the run directory. It says who a
-// peer is and what the peer's user may do, bounds what any peer can take, and
-// carries bytes. It knows neither JSON-RPC nor objects: a [Handler] does.
+// Package channel is the daemon's side of the control channel: nanomsg REQ/REP on control.sock
+// and PUB/SUB on events.sock in the run directory. It identifies peers and their users'
+// permissions, limits the resources that peers can use, and transports bytes. It knows neither
+// JSON-RPC nor objects: a [Handler] does.
 //
-// The sockets are mangos' own, on a listener of ours: what a peer does before and
-// below the protocol (silence, garbage, half a frame, not reading) is dealt with
-// there, since mangos itself would wait for ever or stall other peers.
+// The sockets are mangos' own, on a listener of ours. The listener handles faults of peers below
+// the protocol (silence, garbage, incomplete frames, not reading), because mangos itself would
+// wait for ever or block other peers.
 package channel
 
 import (
@@ -33,12 +33,12 @@ const (
 	EventsSocket  = "events.sock"  // PUB/SUB
 )
 
-// Handler answers one request. It may keep request, must return a reply of at
-// most [api.MaxReply] bytes, and is called concurrently. ctx ends when the peer
-// hangs up, and when the daemon stops and has waited long enough.
+// Handler answers one request. It may keep request, must return a reply of at most [api.MaxReply]
+// bytes, and is called concurrently. ctx ends when the peer disconnects, and when the grace
+// period of a stopping daemon ends.
 type Handler func(ctx context.Context, peer Peer, request []byte) []byte
 
-// Options are what [Listen] needs; only RunDir and Log have no default.
+// Options are the parameters of [Listen]; only RunDir and Log have no default.
 type Options struct {
 	RunDir string
 	Log    *slog.Logger
@@ -46,8 +46,8 @@ type Options struct {
 	Group      string // may connect and read; default loxilight
 	AdminGroup string // may change as well; default loxilight-admin
 
-	// TooLong answers a request that is larger than [api.MaxRequest]. Nil:
-	// the peer is hung up on.
+	// TooLong is the answer to a request that is larger than [api.MaxRequest]. Nil: the
+	// connection is closed.
 	TooLong []byte
 
 	Limits Limits
@@ -66,10 +66,9 @@ type Channel struct {
 	closeErr  error
 }
 
-// Listen binds both sockets with their modes and owners, and takes the place of
-// sockets that a killed daemon left behind. Peers may connect at once; they are
-// answered once [Channel.Serve] runs. The caller holds the lock of the run
-// directory, see [Lock].
+// Listen binds both sockets with their modes and owners, and replaces sockets of a killed daemon.
+// Peers may connect at once; they are answered once [Channel.Serve] runs. The caller holds the
+// lock of the run directory, see [Lock].
 func Listen(o Options) (*Channel, error) {
 	o.setDefaults()
 	rules := newAccess(o.Group, o.AdminGroup)
@@ -93,8 +92,8 @@ func Listen(o Options) (*Channel, error) {
 	return &Channel{log: o.Log, control: control, events: events, quota: q, pub: p}, nil
 }
 
-// Serve answers requests until ctx ends, then waits a few seconds for those that
-// are being carried out, and closes the channel.
+// Serve answers requests until ctx ends, then waits a few seconds for unfinished requests, and
+// closes the channel.
 func (c *Channel) Serve(ctx context.Context, h Handler) error {
 	handlers, cancelHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelHandlers()
@@ -110,15 +109,16 @@ func (c *Channel) Serve(ctx context.Context, h Handler) error {
 	return errors.Join(err, c.Close())
 }
 
-// dispatch hands each request that mangos delivers to a goroutine of its own. How
-// many there can be is bounded before mangos sees the request, by quota.
+// dispatch passes each request that mangos delivers to a goroutine of its own. Their number is
+// limited by quota before mangos sees the request.
 func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sync.WaitGroup) error {
 	for ctx.Err() == nil {
 		rctx, err := c.control.sock.OpenContext()
 		if err != nil {
 			return fmt.Errorf("control channel: open a context: %w", err)
 		}
-		stop := context.AfterFunc(ctx, func() { _ = rctx.Close() }) // wakes RecvMsg; closing twice is harmless
+		// Wakes RecvMsg; closing twice is harmless.
+		stop := context.AfterFunc(ctx, func() { _ = rctx.Close() })
 		msg, err := rctx.RecvMsg()
 		if err != nil {
 			_ = rctx.Close()
@@ -129,11 +129,11 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 		}
 		conn := connOf(msg.Pipe)
 		bytes, ok := conn.take()
-		if !ok { // hung up meanwhile, its share is given back already
+		if !ok { // closed meanwhile, its share is already released
 			_ = rctx.Close()
 			continue
 		}
-		if !stop() { // could not be answered any more, so it is not carried out
+		if !stop() { // it could not be answered any more, so it is not carried out
 			c.quota.release(conn.peer, bytes)
 			return nil
 		}
@@ -146,13 +146,13 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 	return nil
 }
 
-// answer calls the handler and queues its reply, which does not block: a
-// connection's queue is as long as its requests can be many.
+// answer calls the handler and queues its reply. That does not block: the queue of a connection
+// is as long as its limit of requests.
 func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *conn, msg *mangos.Message, h Handler) {
 	ctx, cancel := context.WithCancel(handlers)
 	defer cancel()
 	defer context.AfterFunc(conn.ctx, cancel)()
-	// The request is not given back to mangos' pool: the handler may keep it.
+	// The request is not returned to mangos' pool: the handler may keep it.
 	reply := mangos.NewMessage(0)
 	reply.Body = h(ctx, conn.peer, msg.Body)
 	if len(reply.Body) > api.MaxReply {
@@ -169,20 +169,20 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 	}
 }
 
-// Publish numbers an event and sends it to every subscriber that keeps up; topic
-// is one of [api.Topics], event a pointer to the event of that topic. It never
-// waits for a subscriber: one that is too slow loses events, and sees it by their
-// numbers. Events of one goroutine leave in its order, so a committer publishes
-// its changes in the order of their revisions. event is encoded before Publish
-// returns. An error means that it could not be encoded, or that the channel is closed.
+// Publish numbers an event and sends it to every subscriber that keeps up; topic is one of
+// [api.Topics], event a pointer to the event of that topic. It never waits for a subscriber: a
+// slow subscriber loses events, and detects that by their numbers. Events of one goroutine are
+// sent in order, so a committer publishes its changes in the order of their revisions. event is
+// encoded before Publish returns. An error means that it could not be encoded, or that the
+// channel is closed.
 func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
 
-// Skip takes a number of topic without an event, for what happened and cannot be
-// told: subscribers see that they have lost something.
+// Skip uses up a number of topic without an event, for an event that cannot be sent: subscribers
+// detect the loss.
 func (c *Channel) Skip(topic string) { c.pub.skip(topic) }
 
-// Subscribers counts the connections for events: without any, who samples events
-// need not make them.
+// Subscribers returns the number of connections for events: without any, events need not be
+// sampled.
 func (c *Channel) Subscribers() int { return c.events.count() }
 
 // Close closes the sockets and removes them, as [Channel.Serve] does at its end.

@@ -15,41 +15,41 @@ import (
 	"go.nanomsg.org/mangos/v3"
 )
 
-// The framing of nanomsg's ipc transport: eight bytes of handshake each way, then
+// The framing of nanomsg's ipc transport: eight bytes of handshake in each direction, then
 // messages, each a 1, eight bytes of length in network byte order, and the body.
 const (
 	headerSize  = 9
 	messageType = 1
-	maxHops     = 8 // request ids of devices on the way before the client's own
-	// maxSkip is how much of a message that is too long is read away, so that
-	// the client can be told. A longer one is hung up on.
+	maxHops     = 8 // request ids of devices before the client's own
+	// maxSkip is how much of an oversized message is read and discarded, so that the client
+	// receives an error. For a longer message the connection is closed.
 	maxSkip = 64 << 20
 )
 
-// optionConn is the pipe option by which mangos hands back the *conn.
+// optionConn is the pipe option by which mangos returns the *conn.
 const optionConn = "loxilight-conn"
 
-// conn is one connection after its handshake, as mangos uses it. For requests it
-// counts what it gave to mangos and what was answered.
+// conn is one connection after its handshake, as mangos uses it. On the control socket it counts
+// requests passed to mangos and answered requests.
 type conn struct {
 	net    *net.UnixConn
 	peer   Peer
 	opts   *endpointOptions
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
-	closed func(*conn)   // tells the endpoint
-	slots  chan struct{} // one for each request that is not answered yet
+	closed func(*conn)   // notifies the endpoint
+	slots  chan struct{} // one for each unanswered request
 
-	greeted chan struct{} // closed once the peer has got what it gets first
+	greeted chan struct{} // closed once the greeting has been sent
 
 	writing sync.Mutex // held for a whole frame
 
 	mu      sync.Mutex
-	taken   bool      // hung up: no request may be handed on any more
-	unread  []int     // sizes of requests given to mangos that dispatch has not taken yet
-	carried int       // requests that are complete, and whose reply is not being written yet
-	unsent  int       // bytes of replies that are not written yet
-	since   time.Time // the last thing that was completed: the handshake, a request, a reply
+	taken   bool      // closed: no request may be passed on any more
+	unread  []int     // sizes of requests passed to mangos that dispatch has not taken yet
+	carried int       // complete requests whose reply is not being written yet
+	unsent  int       // bytes of unwritten replies
+	since   time.Time // time of the last completed handshake, request or reply
 }
 
 func newConn(c *net.UnixConn, peer Peer, o *endpointOptions, closed func(*conn)) *conn {
@@ -64,7 +64,7 @@ func newConn(c *net.UnixConn, peer Peer, o *endpointOptions, closed func(*conn))
 	return fresh
 }
 
-// connOf finds the connection that mangos calls pipe.
+// connOf returns the connection of a mangos pipe.
 func connOf(pipe mangos.Pipe) *conn {
 	v, err := pipe.GetOption(optionConn)
 	c, ok := v.(*conn)
@@ -121,7 +121,7 @@ func (c *conn) take() (size int, ok bool) {
 	return size, true
 }
 
-// handshake tells the protocol and checks the peer's, within the timeout.
+// handshake sends our protocol and checks the peer's, within the timeout.
 func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	if err := c.net.SetDeadline(time.Now().Add(c.opts.limits.HandshakeTimeout)); err != nil {
 		return err
@@ -142,12 +142,12 @@ func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	return c.net.SetDeadline(time.Time{})
 }
 
-// smallFrame is how long a frame is that is read before it has a share of the quota, in
-// bytes: a peer that does not end it takes nothing from others.
+// smallFrame is the largest frame, in bytes, that is read before it has a share of the quota: an
+// incomplete frame then uses no share.
 const smallFrame = 16 << 10
 
-// Recv implements mangos.TranPipe. It waits for ever for a message to begin, and
-// not long for it to end.
+// Recv implements mangos.TranPipe. It waits without limit for the beginning of a message, and
+// only FrameTimeout for its end.
 func (c *conn) Recv() (*mangos.Message, error) {
 	for {
 		size, err := c.readHeader()
@@ -208,7 +208,7 @@ func (c *conn) awaitSlot() bool {
 	}
 }
 
-// await waits until the peer may have one more request, and notes it down.
+// await waits until the peer may have one more request, and records it.
 func (c *conn) await(size int) bool {
 	share := min(size, c.opts.maxRecv)
 	if !c.opts.quota.acquire(c.ctx, c.peer, share) {
@@ -233,16 +233,15 @@ func (c *conn) readBody(size int) (*mangos.Message, error) {
 	if _, err := io.ReadFull(c.net, msg.Body); err != nil {
 		return nil, err
 	}
-	// mangos drops a request without a request id in silence, and its slot
-	// would never come free.
+	// mangos silently drops a request without a request id, and its slot would never be released.
 	if c.opts.requests && requestIDSize(msg.Body) == 0 {
 		return nil, errors.New("message without request id")
 	}
 	return msg, c.net.SetReadDeadline(time.Time{})
 }
 
-// requestIDSize returns the length of the header that a reply has to repeat: the
-// words up to the first with its highest bit set. 0: there is none.
+// requestIDSize returns the length of the header that a reply must repeat: the words up to the
+// first with its highest bit set. 0: no such word.
 func requestIDSize(body []byte) int {
 	for i := 0; i+4 <= len(body) && i < 4*maxHops; i += 4 {
 		if body[i]&0x80 != 0 {
@@ -252,7 +251,7 @@ func requestIDSize(body []byte) int {
 	return 0
 }
 
-// refuse reads a message that is too long away and answers it.
+// refuse reads and discards an oversized message and answers it.
 func (c *conn) refuse(size int) error {
 	if !c.opts.requests {
 		return mangos.ErrTooLong
@@ -273,8 +272,8 @@ func (c *conn) refuse(size int) error {
 	return c.answerTooLong(head)
 }
 
-// answerTooLong answers the request that begins with head, or hangs up where
-// there is no answer.
+// answerTooLong answers the request that begins with head, or closes the connection if no answer
+// is configured.
 func (c *conn) answerTooLong(head []byte) error {
 	id := requestIDSize(head)
 	if id == 0 || c.opts.tooLong == nil {
@@ -288,8 +287,8 @@ func (c *conn) answerTooLong(head []byte) error {
 	return c.write(head[:id], c.opts.tooLong)
 }
 
-// greet writes the first message, which everything else waits for. mangos must
-// not wait for it: the caller is the goroutine that takes all connections.
+// greet writes the first message, which must precede all others. mangos must not wait for it: the
+// caller is the goroutine that accepts all connections.
 func (c *conn) greet(hello func() ([]byte, error)) {
 	go func() {
 		body, err := hello()
@@ -298,13 +297,13 @@ func (c *conn) greet(hello func() ([]byte, error)) {
 		}
 		if err != nil {
 			c.opts.log.Debug("subscriber not greeted", "socket", c.opts.path, "peer", c.peer, "error", err)
-			_ = c.Close() // mangos notices when it reads
+			_ = c.Close() // mangos detects it when it reads
 		}
 		close(c.greeted)
 	}()
 }
 
-// Send implements mangos.TranPipe. A peer that does not read in time is hung up on.
+// Send implements mangos.TranPipe. If the peer does not read in time, the connection is closed.
 func (c *conn) Send(m *mangos.Message) error {
 	select {
 	case <-c.greeted:

@@ -26,8 +26,8 @@ type endpointOptions struct {
 	tooLong   []byte
 	maxRecv   int
 	requests  bool // the protocol answers each message, so requests are counted
-	// attached is called with each connection that mangos has taken over, and
-	// has to greet it. Nil: there is no greeting. It must not wait.
+	// attached is called with each connection that mangos has accepted, and must greet it. Nil:
+	// no greeting. It must not block.
 	attached func(*conn)
 }
 
@@ -37,15 +37,15 @@ type endpoint struct {
 	opts     endpointOptions
 	sock     mangos.Socket
 	listener *net.UnixListener
-	inode    os.FileInfo // of the socket, to remove no other
-	ready    chan *conn  // through the handshake
+	inode    os.FileInfo // of the socket, so that no other file is removed
+	ready    chan *conn  // after the handshake
 	done     chan struct{}
 	stopOnce sync.Once
 	stopErr  error
-	seldom   seldom // for what peers can cause as often as they like
+	seldom   seldom // for messages about events that peers can cause at will
 
 	mu      sync.Mutex
-	conns   map[*conn]bool // true: through the handshake
+	conns   map[*conn]bool // true: after the handshake
 	pending int            // connections in their handshake
 	users   map[int]int    // connections by user
 }
@@ -74,7 +74,7 @@ func (e *endpoint) start() error {
 		return err
 	}
 	e.sock = sock
-	// As long as a connection's requests, a queue never holds up who answers.
+	// As long as a connection's limit of requests, so a queue never blocks a reply.
 	queue := e.opts.limits.PerPeer
 	if !e.opts.requests {
 		queue = eventQueue
@@ -95,9 +95,8 @@ func (e *endpoint) start() error {
 // eventQueue is how many events wait for one subscriber before it loses some.
 const eventQueue = 1024
 
-// acceptLoop takes connections until the listener is closed. Without free file
-// descriptors it hangs up on peers that complete nothing, or waits, longer each time, for some to
-// come free.
+// acceptLoop accepts connections until the listener is closed. Without free file descriptors it
+// closes a stalled connection, or waits, longer each time, until one is free.
 func (e *endpoint) acceptLoop() {
 	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
 	wait := shortest
@@ -111,7 +110,7 @@ func (e *endpoint) acceptLoop() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if !errors.Is(err, unix.ECONNABORTED) { // which is the peer's own doing
+		if !errors.Is(err, unix.ECONNABORTED) { // caused by the peer itself
 			e.seldom.do(func(more int) {
 				e.opts.log.Warn("cannot accept connections", "socket", e.opts.path, "error", err, "not_logged", more)
 			})
@@ -129,8 +128,8 @@ func (e *endpoint) acceptLoop() {
 	}
 }
 
-// hangUpOnStalest makes a file descriptor free, if any peer completes nothing and had time
-// enough to.
+// hangUpOnStalest frees a file descriptor by closing the connection that has stalled longest, if
+// any has stalled long enough.
 func (e *endpoint) hangUpOnStalest() bool {
 	const enough = 100 * time.Millisecond
 	e.mu.Lock()
@@ -149,8 +148,8 @@ func (e *endpoint) hangUpOnStalest() bool {
 	return victim != nil
 }
 
-// welcome starts the handshake of a connection whose user may connect and does
-// not have too many already.
+// welcome starts the handshake of a connection whose user is permitted and does not have too many
+// connections.
 func (e *endpoint) welcome(nc *net.UnixConn) {
 	peer, err := e.opts.access.admit(nc)
 	if err != nil {
@@ -172,7 +171,7 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 	go func() {
 		if err := c.handshake(e.sock.Info()); err != nil {
 			e.opts.log.Debug("handshake not completed", "socket", e.opts.path, "peer", peer, "error", err)
-			_ = c.Close() // who did not finish has nothing to lose
+			_ = c.Close() // without a handshake nothing is lost
 			return
 		}
 		e.mu.Lock()
@@ -190,7 +189,7 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 	}()
 }
 
-// forget takes a closed connection off the books.
+// forget removes a closed connection from the lists.
 func (e *endpoint) forget(c *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,8 +209,8 @@ func (e *endpoint) remove(c *conn) {
 	}
 }
 
-// stopAccepting removes the socket from the directory and takes no new
-// connections; those that are there go on.
+// stopAccepting removes the socket from the directory and accepts no new connections; existing
+// connections continue.
 func (e *endpoint) stopAccepting() error {
 	e.stopOnce.Do(func() {
 		close(e.done)
@@ -231,7 +230,7 @@ func (e *endpoint) drain(timeout time.Duration) {
 	}
 }
 
-// count returns how many connections are through the handshake.
+// count returns the number of connections after the handshake.
 func (e *endpoint) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -255,7 +254,7 @@ func (e *endpoint) busy() bool {
 	return false
 }
 
-// close hangs up on everybody.
+// close closes all connections.
 func (e *endpoint) close() error {
 	err := e.stopAccepting()
 	if e.sock != nil {
@@ -268,15 +267,15 @@ func (e *endpoint) close() error {
 	}
 	e.mu.Unlock()
 	for _, c := range left {
-		_ = c.Close() // mangos closes those that it knows as well
+		_ = c.Close() // mangos also closes the ones that it knows
 	}
 	return err
 }
 
-// scheme names our transport to mangos. It is no scheme that a client can use.
+// scheme is the name of our transport in mangos. Clients cannot use it.
 const scheme = "loxilightd"
 
-// optionEndpoint is the listener option that says which endpoint listens.
+// optionEndpoint is the listener option that contains the endpoint.
 const optionEndpoint = "loxilight-endpoint"
 
 func init() { transport.RegisterTransport(ours{}) }
@@ -294,8 +293,8 @@ func (ours) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
 	return &tranListener{}, nil
 }
 
-// tranListener shows an endpoint to mangos. Accept returns no error but
-// ErrClosed: mangos pauses after others, for all connections.
+// tranListener adapts an endpoint to mangos. Accept returns no error but ErrClosed: after other
+// errors mangos pauses for all connections.
 type tranListener struct{ *endpoint }
 
 func (l *tranListener) Listen() error {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the process at the other end of a connection, as the kernel told when
-// it connected.
+// Peer is the process at the other end of a connection, as the kernel reported it when it
+// connected.
 type Peer struct {
 	UID, GID, PID int
 	Groups        []int // supplementary
@@ -32,9 +32,9 @@ func (p Peer) LogValue() slog.Value {
 	return slog.GroupValue(slog.Int("uid", p.UID), slog.Int("pid", p.PID), slog.Bool("admin", p.Admin))
 }
 
-// access says who may connect and who may change.
+// access decides who may connect and who may change.
 type access struct {
-	group, adminGroup int // -1: no such group, so nobody is in it
+	group, adminGroup int // -1: the group does not exist
 	own               int // user id of the daemon
 }
 
@@ -42,8 +42,7 @@ func newAccess(group, adminGroup string) access {
 	return access{group: groupID(group), adminGroup: groupID(adminGroup), own: os.Geteuid()}
 }
 
-// groupID returns the id of a group given by name or number, -1 for one that
-// does not exist.
+// groupID returns the id of a group given by name or number, -1 if it does not exist.
 func groupID(name string) int {
 	g, err := user.LookupGroup(name)
 	if err != nil {
@@ -58,8 +57,8 @@ func groupID(name string) int {
 
 var errNotAllowed = errors.New("user is neither root nor in a group that may connect")
 
-// admit reads who is at the other end of c. The error is errNotAllowed for a
-// user who may not even read.
+// admit reads the credentials of the peer of c. The error is errNotAllowed for a user without
+// read permission.
 func (a access) admit(c *net.UnixConn) (Peer, error) {
 	p, err := credentials(c)
 	if err != nil {
@@ -102,7 +101,7 @@ func peerGroups(fd int) ([]int, error) {
 		size := uint32(len(buf))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
-		if errno == unix.ERANGE && int(size) > len(buf) { // size is what it takes
+		if errno == unix.ERANGE && int(size) > len(buf) { // size is the required size
 			buf = make([]byte, size)
 			continue
 		}

@@ -4,9 +4,9 @@ package channel
 
 import "time"
 
-// replies notes that a reply of so many bytes is to be written. It returns false if the
-// connection has been closed, or is to be: its peer does not read the replies before this
-// one, and the user has too many of such replies.
+// replies records that a reply of so many bytes is about to be written. It returns false if the
+// connection has been closed, or must be closed: its peer has not read previous replies, and the
+// user has too many unread bytes.
 func (c *conn) replies(reply int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -17,7 +17,7 @@ func (c *conn) replies(reply int) bool {
 	return true
 }
 
-// sent notes that a reply was written.
+// sent records that a reply was written.
 func (c *conn) sent(reply int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,7 +29,7 @@ func (c *conn) sent(reply int) {
 	c.opts.quota.replied(c.peer, reply)
 }
 
-// completed notes that a request has come whole.
+// completed records that a complete request has arrived.
 func (c *conn) completed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,30 +37,31 @@ func (c *conn) completed() {
 	c.carried++
 }
 
-// completedHandshake notes that the connection can be used.
+// completedHandshake records that the handshake is complete.
 func (c *conn) completedHandshake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.since = time.Now()
 }
 
-// replying notes that a request is carried out, and its reply being written.
+// replying records that a request was carried out and its reply is being written.
 func (c *conn) replying() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.since = time.Now()
-	c.carried = max(0, c.carried-1) // an event is no reply
+	c.carried = max(0, c.carried-1) // an event is not a reply
 }
 
-// idleSince tells when the peer last completed something, and whether nothing is going on now.
+// idleSince returns the time of the peer's last progress, and whether the connection has no
+// unanswered request.
 func (c *conn) idleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.since, len(c.slots) == 0
 }
 
-// stalledSince tells when the peer last completed something, and whether it is the peer that
-// nothing goes on: no complete request of it is waiting or being carried out.
+// stalledSince returns the time of the peer's last progress, and whether the peer has stalled:
+// none of its complete requests is waiting or being carried out.
 func (c *conn) stalledSince() (since time.Time, stalled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,20 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits bound what peers can take. Zero fields have the defaults below. A user
-// other than root gets a quarter of each number at most, and all of them together
-// three quarters, so that they cannot keep root out. Of the bytes a user who may only
-// read gets an eighth, and all of these together a quarter.
+// Limits limit the resources of peers. Zero fields have the defaults below. Each non-root user
+// may use up to a quarter of each number, all non-root users together three quarters, so that
+// they cannot lock out root. Of the bytes, a user with read permission only may use an eighth,
+// and all such users together a quarter.
 type Limits struct {
-	Connections int // on each socket; default 512, or a quarter of the file descriptors that the process may have
+	// Connections on each socket; default 512, or a quarter of the process's file descriptor
+	// limit.
+	Connections int
 	Requests    int // being carried out; default 256
 	Bytes       int // of requests being read or carried out, and of replies; default 32 MiB
-	PerPeer     int // requests of one connection that are not answered yet; default 8
+	PerPeer     int // unanswered requests of one connection; default 8
 
 	HandshakeTimeout time.Duration // default 2s
 	FrameTimeout     time.Duration // from a request's first byte to its last; default 5s
 	WriteTimeout     time.Duration // of a reply, or an event; default 2s
-	StopGrace        time.Duration // for requests being carried out when the daemon stops; default 3s
+	StopGrace        time.Duration // for unfinished requests when the daemon stops; default 3s
 }
 
 func (l *Limits) setDefaults() {
@@ -45,34 +47,33 @@ func (l *Limits) setDefaults() {
 	}
 }
 
-// connectionsFor leaves file descriptors for everything else: the two sockets
-// together take half of them at most.
+// connectionsFor leaves file descriptors for everything else: the two sockets together use at
+// most half of them.
 func connectionsFor() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 512 // whatever it is, accepting copes with it
+		return 512 // any number works: accepting handles a lack of descriptors
 	}
 	return int(max(8, min(512, limit.Cur/4)))
 }
 
-// userShare is the part of each limit that one user other than root can take.
+// userShare is the divisor for the part of each limit that one non-root user may use.
 const userShare = 4
 
-// others is the part of a limit that all users other than root can take together.
+// others returns the part of a limit that all non-root users together may use.
 func others(limit int) int { return limit - limit/userShare }
 
-// quota counts requests and their bytes, and bytes of replies that are not read, over all and
-// by user.
+// quota counts requests and their bytes, and bytes of unread replies, in total and by user.
 type quota struct {
 	limits Limits
 
 	mu      sync.Mutex
 	total   usage
-	readers usage // of users who may only read
+	readers usage // of users with read permission only
 	users   map[int]usage
 	unread  map[int]int       // bytes of replies, by user
-	waiting map[int][]*waiter // by user, the oldest first
-	turns   []int             // the users of waiting, the next first
+	waiting map[int][]*waiter // by user, oldest first
+	turns   []int             // the users in waiting, next one first
 }
 
 type usage struct{ requests, bytes int }
@@ -88,9 +89,8 @@ func newQuota(l Limits) *quota {
 	return &quota{limits: l, users: map[int]usage{}, unread: map[int]int{}, waiting: map[int][]*waiter{}}
 }
 
-// acquire waits until peer may have one more request of so many bytes. The requests of a
-// user wait in the order in which they came, and users take turns. It returns false if ctx
-// ends first.
+// acquire waits until peer may have one more request of so many bytes. The requests of a user
+// wait in order, and users take turns. It returns false if ctx ends first.
 func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
 	q.mu.Lock()
 	if len(q.waiting[peer.UID]) == 0 {
@@ -120,7 +120,7 @@ func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
 	return false
 }
 
-// forget takes request i of a user off the list. The caller holds mu.
+// forget removes request i of a user from the list. The caller holds mu.
 func (q *quota) forget(uid, i int) {
 	q.waiting[uid] = slices.Delete(q.waiting[uid], i, i+1)
 	if len(q.waiting[uid]) == 0 {
@@ -129,8 +129,8 @@ func (q *quota) forget(uid, i int) {
 	}
 }
 
-// grant gives shares to those who wait, as far as there are any: one for each user, and
-// again. The caller holds mu.
+// grant gives free shares to waiting requests: one for each user in turn, until none fits. The
+// caller holds mu.
 func (q *quota) grant() {
 	for given := true; given; {
 		given = false
@@ -148,7 +148,7 @@ func (q *quota) grant() {
 	}
 }
 
-// release gives back the share of a request.
+// release releases the share of a request.
 func (q *quota) release(peer Peer, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,8 +156,8 @@ func (q *quota) release(peer Peer, bytes int) {
 	q.grant()
 }
 
-// reply notes that a reply of so many bytes waits to be read. It returns false if the user
-// has too many already, unless it is the only one of its connection.
+// reply records that a reply of so many bytes waits to be read. It returns false if the user has
+// too many such bytes already, unless it is the only reply of its connection.
 func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,7 +168,7 @@ func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	return true
 }
 
-// replied notes that so many bytes of replies wait no longer.
+// replied records that so many bytes of replies no longer wait.
 func (q *quota) replied(peer Peer, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -177,7 +177,7 @@ func (q *quota) replied(peer Peer, bytes int) {
 	}
 }
 
-// bytesOf returns the share of the bytes that one user can take.
+// bytesOf returns how many bytes one user may use.
 func (q *quota) bytesOf(peer Peer) int {
 	switch {
 	case peer.UID == 0:
@@ -188,11 +188,11 @@ func (q *quota) bytesOf(peer Peer) int {
 	return q.limits.Bytes / readerShare
 }
 
-// readerShare is the part of the bytes that one user who may only read can take; all of
-// them together take twice as much.
+// readerShare is the divisor for the part of the bytes that one user with read permission only
+// may use; all such users together may use twice as much.
 const readerShare = 8
 
-// fits is true also for the first request of all, however large.
+// fits also returns true for the only request, however large.
 func (q *quota) fits(peer Peer, bytes int) bool {
 	within := func(u usage, requests, size int) bool {
 		return u.requests == 0 || u.requests < requests && u.bytes+bytes <= size

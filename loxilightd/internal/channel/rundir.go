@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrRunning is returned where another daemon uses the run directory.
+// ErrRunning is returned if another daemon uses the run directory.
 var ErrRunning = errors.New("already running")
 
-// RunLock is the lock of a run directory. The kernel gives it up when the process
-// ends, however it ends.
+// RunLock is the lock of a run directory. The kernel releases it when the process ends, however
+// it ends.
 type RunLock struct{ file *os.File }
 
-// Lock makes the run directory if need be and locks it. It is the first thing
-// that a daemon does, before it touches sockets, state or the data plane: the
-// error is [ErrRunning] if another daemon of the same instance lives.
+// Lock creates the run directory if necessary and locks it. A daemon must do this first, before
+// it uses sockets, state or the data plane: the error is [ErrRunning] if another daemon of the
+// same instance runs.
 func Lock(runDir, group string) (*RunLock, error) {
 	if group == "" {
 		group = "loxilight"
@@ -46,15 +46,15 @@ func Lock(runDir, group string) (*RunLock, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	// The pid is a hint for people; the lock is what counts.
+	// The pid is a hint for users; only the lock counts.
 	if err := errors.Join(f.Truncate(0), writeAt(f, fmt.Sprintf("%d\n", os.Getpid()))); err != nil {
 		return nil, errors.Join(fmt.Errorf("write %s: %w", path, err), f.Close())
 	}
 	return &RunLock{f}, nil
 }
 
-// Close gives the lock up. The file stays: removing it would let two daemons lock
-// two files of one name.
+// Close releases the lock. The file stays: removing it would let two daemons lock two files of
+// the same name.
 func (l *RunLock) Close() error { return l.file.Close() }
 
 func writeAt(f *os.File, s string) error {
@@ -71,9 +71,8 @@ func holder(f *os.File) string {
 	return ""
 }
 
-// makeRunDir makes dir with mode 0750 for group, or makes sure that only its
-// owner can put files into one that is there. It changes nothing about a
-// directory that does not look like one of ours.
+// makeRunDir creates dir with mode 0750 for group, or checks that only its owner can create files
+// in an existing one. It does not change a directory that does not look like one of ours.
 func makeRunDir(dir string, group int) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -108,10 +107,9 @@ func makeRunDir(dir string, group int) error {
 	return nil
 }
 
-// bind makes a listening socket at path with mode 0660 for group. The socket
-// gets its mode before it gets its name, and takes the place of one that a
-// killed daemon left behind; it refuses to take that of a living one, and of
-// anything that is no socket.
+// bind creates a listening socket at path with mode 0660 for group. The socket gets its mode
+// before its name. It replaces the socket of a killed daemon, but neither the socket of a running
+// daemon nor a file of another type.
 func bind(path string, group int) (*net.UnixListener, error) {
 	if err := mayReplace(path); err != nil {
 		return nil, err
