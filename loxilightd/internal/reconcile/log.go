@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of what is logged of single rows: when ten thousand fail at once, the
-// first few say why.
+// Limits of log messages about single rows: if thousands fail at once, the first few show why.
 const (
 	logBurst  = 20
 	logRefill = time.Second

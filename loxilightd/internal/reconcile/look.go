@@ -4,15 +4,15 @@ package reconcile
 
 import "context"
 
-// look is a row that somebody wants verified now.
+// look is a row whose verification was requested.
 type look[K comparable] struct {
 	key  K
 	done chan struct{}
 }
 
-// Look has a row verified before anything else, and returns when it was. One that is not as it
-// was left has another status than Realised from then on, until it is mended. When ctx ends
-// first Look returns the error of ctx.
+// Look has a row verified before all others, and returns after that. A row that was changed
+// externally then has another status than Realised until it is repaired. If ctx ends first, Look
+// returns the error of ctx.
 func (r *Reconciler[K, V]) Look(ctx context.Context, key K) error {
 	l := look[K]{key, make(chan struct{})}
 	r.mu.Lock()
@@ -27,7 +27,7 @@ func (r *Reconciler[K, V]) Look(ctx context.Context, key K) error {
 	}
 }
 
-// lookStep verifies what somebody waits for, and reports whether there was anything.
+// lookStep verifies the requested rows, and reports whether there were any.
 func (r *Reconciler[K, V]) lookStep(ctx context.Context) bool {
 	r.mu.Lock()
 	looks := r.looks
@@ -36,7 +36,7 @@ func (r *Reconciler[K, V]) lookStep(ctx context.Context) bool {
 	for _, l := range looks {
 		r.verify(ctx, l.key)
 		if ctx.Err() != nil {
-			return true // it says nothing: who waits ends with ctx, too
+			return true // the result is invalid; the callers' contexts end, too
 		}
 		close(l.done)
 	}

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// freshShare is how many changed rows are tried for each row that is tried
-// again, so that neither keeps the other waiting for ever.
+// freshShare is how many changed rows are tried for each retried row, so that neither starves the
+// other.
 const freshShare = 16
 
-// attempt is what is tried for one row, copied out from under the lock.
+// attempt is a copy of one row for an attempt without the lock.
 type attempt[K comparable, V any] struct {
 	row        *row[K, V]
 	key        K
 	value      V
 	remove     bool
-	begin      bool // others are to be tried before it gives something up
+	begin      bool // others must be tried before the row releases something
 	generation uint64
 }
 
@@ -36,7 +36,7 @@ func (r *Reconciler[K, V]) step(ctx context.Context) bool {
 	return r.verifyStep(ctx)
 }
 
-// next takes the row to be tried now out of its queue.
+// next removes the next row to try from its queue.
 func (r *Reconciler[K, V]) next(now time.Time) (attempt[K, V], bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Reconciler[K, V]) nextRow(now time.Time) *row[K, V] {
 	return w
 }
 
-// try makes the table be as wanted for one row and records how it went.
+// try applies one row to the table and records the outcome.
 func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	var err error
 	whole := true
@@ -78,7 +78,7 @@ func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 		err = r.opts.Table.Update(ctx, a.key, a.value)
 	}
 	switch {
-	case ctx.Err() != nil: // stopping: says nothing about the row
+	case ctx.Err() != nil: // stopping: the row may be fine
 	case err == nil && !whole:
 		r.again(a)
 	default:
@@ -86,7 +86,7 @@ func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	}
 }
 
-// again puts a row that has begun behind those that were changed with it.
+// again queues a row that has begun after the rows that were changed with it.
 func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +96,8 @@ func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	}
 }
 
-// record notes the outcome of an attempt, unless the row was changed meanwhile:
-// then it is in the queue again, and the next attempt tells.
+// record stores the outcome of an attempt, unless the row was changed meanwhile: then it is
+// queued again, and the next attempt counts.
 func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	r.mu.Lock()
 	w := a.row
@@ -122,7 +122,7 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	r.release(w.key, err == nil)
 	before := w.told
 	turned := !sameOutcome(before, s) || s.State == Realised && before.Revision == 0
-	// A client may have read the Pending in between: it needs a notice of its end.
+	// A client may have read Pending in between: it must be notified of the new status.
 	notify := turned || w.reset || r.opts.Every
 	w.reset = false
 	if turned {
@@ -137,7 +137,7 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	}
 }
 
-// tell logs an outcome that is not what it was.
+// tell logs a changed outcome.
 func (r *Reconciler[K, V]) tell(key K, before, now Status) {
 	name := slog.String("object", fmt.Sprint(key))
 	switch {
@@ -152,7 +152,7 @@ func (r *Reconciler[K, V]) tell(key K, before, now Status) {
 	}
 }
 
-// settle closes Settled once there is nothing left that was never tried.
+// settle closes Settled once all rows have been tried.
 func (r *Reconciler[K, V]) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *Reconciler[K, V]) settle() {
 	}
 }
 
-// idle returns how long there is nothing to do.
+// idle returns how long no work is due.
 func (r *Reconciler[K, V]) idle() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

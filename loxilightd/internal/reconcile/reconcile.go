@@ -2,9 +2,9 @@
 
 // Package reconcile makes the tables of a data plane follow the desired state.
 //
-// It holds what is wanted of each row, applies it, retries what failed, repairs
-// what a stranger changed, and knows of each row how it went. It does not know
-// what a row means, nor where desired state comes from or is kept.
+// It holds the desired state of each row, applies it, retries failures, repairs external changes,
+// and keeps the status of each row. It knows neither the meaning of a row nor the source or
+// storage of desired state.
 package reconcile
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Options are how a [Reconciler] works. Zero durations mean the defaults.
+// Options configure a [Reconciler]. Zero durations mean the defaults.
 type Options[K comparable, V any] struct {
 	Table datapath.Table[K, V]
 	Log   *slog.Logger
@@ -24,28 +24,28 @@ type Options[K comparable, V any] struct {
 	// returned before it, from the goroutine of Run and with no lock held. So it is
 	// called after each change and after each repair. A deleted row has State Removed.
 	Notify func(K, Status)
-	// Every has Notify told of every outcome, turned or not.
+	// Every has Notify called for every outcome, changed or not.
 	Every bool
-	// Keep are rows that are not pruned though nobody asked for them.
+	// Keep are rows that are not pruned although they are not desired.
 	Keep map[K]bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
 	MaxBackoff time.Duration // after many; default 30 s
-	// AbsentBackoff bounds the retry of a row that waits for something; default 5 s.
+	// AbsentBackoff limits the delay of a retry of a row that waits for something; default 5 s.
 	AbsentBackoff time.Duration
 	// VerifyInterval is the time between the starts of two rounds of
 	// verification; default 5 s. A round over a large table takes longer.
 	VerifyInterval time.Duration
 }
 
-// Change is one row of desired state that is to be otherwise.
+// Change is a change of one row of desired state.
 type Change[K comparable, V any] struct {
 	Key    K
 	Value  V
-	Remove bool // Value does not matter
+	Remove bool // Value is ignored
 }
 
-// Reconciler makes one table follow what it is told. All of its methods are safe
+// Reconciler makes one table follow the desired state. All of its methods are safe
 // for concurrent use; Run is called once.
 type Reconciler[K comparable, V any] struct {
 	opts    Options[K, V]
@@ -59,25 +59,25 @@ type Reconciler[K comparable, V any] struct {
 	retries  retryHeap[K, V] // rows that failed, by time
 	waiters  map[*waiter[K]]struct{}
 	counts   [stateCount]int
-	complete bool // every source of desired state has spoken
-	pruned   bool // what nobody wants has been found, once
+	complete bool // all sources of desired state are complete
+	pruned   bool // rows that are not desired have been searched, once
 	settled  chan struct{}
 	repairs  uint64
 	round    round[K]
-	looks    []look[K] // that somebody waits for
+	looks    []look[K] // requested verifications
 }
 
-// row is one row of desired state and what became of it.
+// row is one row of desired state and its status.
 type row[K comparable, V any] struct {
 	key        K
 	value      V
 	remove     bool
 	revision   uint64
-	generation uint64 // raised by each change: an outcome counts for what was tried
+	generation uint64 // incremented by each change: an outcome counts only for the tried generation
 	queued     bool   // in fresh
 	untried    bool   // since the last change
 	begun      bool   // since the last change: see [datapath.Yielder]
-	heapIndex  int    // in retries; -1: not there
+	heapIndex  int    // in retries; -1: not in it
 	retryAt    time.Time
 	status     Status
 	told       Status // the last outcome given to Notify
@@ -108,8 +108,8 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Apply takes over rows of desired state as of revision. It returns at once; the
-// rows are Pending until Run gets to them.
+// Apply takes rows of desired state as of revision. It returns at once; the rows are Pending
+// until Run has tried them.
 func (r *Reconciler[K, V]) Apply(revision uint64, changes []Change[K, V]) {
 	r.mu.Lock()
 	for _, c := range changes {
@@ -119,7 +119,7 @@ func (r *Reconciler[K, V]) Apply(revision uint64, changes []Change[K, V]) {
 	r.signal()
 }
 
-// want notes one change. r.mu is held.
+// want records one change. r.mu is held.
 func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	w, ok := r.rows[c.Key]
 	if !ok {
@@ -139,15 +139,15 @@ func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	}
 }
 
-// setStatus keeps the counts by state. r.mu is held.
+// setStatus updates the status and the counts by state. r.mu is held.
 func (r *Reconciler[K, V]) setStatus(w *row[K, V], s Status) {
 	r.counts[w.status.State]--
 	r.counts[s.State]++
 	w.status = s
 }
 
-// Complete says that the desired state is whole: from now on rows of the table
-// that nobody asked for are deleted.
+// Complete reports that the desired state is complete: from now on rows of the table that are not
+// desired are deleted.
 func (r *Reconciler[K, V]) Complete() {
 	r.mu.Lock()
 	r.complete = true
@@ -156,13 +156,13 @@ func (r *Reconciler[K, V]) Complete() {
 	r.signal()
 }
 
-// Kick makes the next round of verification come at once, and what waits for
-// something absent be tried again: call it when the world has changed.
+// Kick starts the next round of verification at once, and retries rows that wait for something
+// absent. Call it when the environment has changed.
 func (r *Reconciler[K, V]) Kick() {
 	r.mu.Lock()
 	r.round.kicked = true
 	if !r.round.hurry {
-		r.round.keys = nil // the round under way is too slow: begin anew
+		r.round.keys = nil // the round under way is too slow: restart it
 	}
 	now := time.Now()
 	var absent []*row[K, V]
@@ -186,11 +186,11 @@ func (r *Reconciler[K, V]) signal() {
 	}
 }
 
-// Settled is closed when the desired state is complete and every row of it, and
-// every row that nobody wanted, has been tried once.
+// Settled is closed when the desired state is complete and every row of it, and every row that is
+// not desired, has been tried once.
 func (r *Reconciler[K, V]) Settled() <-chan struct{} { return r.settled }
 
-// Repairs returns how often a stranger's change was mended.
+// Repairs returns the number of external changes that were repaired.
 func (r *Reconciler[K, V]) Repairs() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

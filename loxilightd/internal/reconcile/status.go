@@ -11,15 +11,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// State is how far a row has come.
+// State is the progress of a row.
 type State uint8
 
 // States of a row.
 const (
-	Pending  State = iota // not applied yet, or what it needs is not there
-	Realised              // the data plane does as told
+	Pending  State = iota // not applied yet, or waiting for something absent
+	Realised              // applied to the data plane
 	Failed                // the data plane refused
-	Removed               // gone from the data plane
+	Removed               // deleted from the data plane
 	stateCount
 )
 
@@ -28,7 +28,7 @@ func (s State) String() string {
 	return [...]string{"pending", "realised", "failed", "removed"}[s]
 }
 
-// Reason classes the error of a row, for those who branch on it.
+// Reason classifies the error of a row, for code that branches on it.
 type Reason uint8
 
 // Reasons of a row that is not realised.
@@ -40,16 +40,16 @@ const (
 	ReasonOther                     // tried again
 )
 
-// Status is what became of a row.
+// Status is the status of a row.
 type Status struct {
 	State    State
-	Revision uint64 // of the desired state that State is about
+	Revision uint64 // of the desired state to which State refers
 	Reason   Reason
 	Message  string // empty when realised
-	Failures int    // in a row
+	Failures int    // consecutive
 }
 
-// statusOf classes the outcome of one attempt.
+// statusOf classifies the outcome of one attempt.
 func statusOf(err error, revision uint64, failuresBefore int) Status {
 	s := Status{State: Realised, Revision: revision}
 	if err == nil {
@@ -67,7 +67,7 @@ func statusOf(err error, revision uint64, failuresBefore int) Status {
 	return s
 }
 
-// messageOf is what an error says on one line: of several that are joined each once.
+// messageOf returns an error as one line: each of several joined errors once.
 func messageOf(err error) string {
 	var told []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -79,12 +79,12 @@ func messageOf(err error) string {
 	return strings.Join(told, "; ")
 }
 
-// sameOutcome says whether a client would see no difference.
+// sameOutcome reports whether two statuses are equal for a client.
 func sameOutcome(a, b Status) bool {
 	return a.State == b.State && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// backoff returns how long a row rests after so many failures in a row.
+// backoff returns the delay of a retry after so many consecutive failures.
 func backoff(s Status, minimum, maximum, absent time.Duration) time.Duration {
 	if s.Reason == ReasonAbsent {
 		maximum = min(maximum, absent)
@@ -96,7 +96,7 @@ func backoff(s Status, minimum, maximum, absent time.Duration) time.Duration {
 	return min(d, maximum)
 }
 
-// Status returns what became of a row; false if there is no such row.
+// Status returns the status of a row; false if the row does not exist.
 func (r *Reconciler[K, V]) Status(key K) (Status, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *Reconciler[K, V]) Status(key K) (Status, bool) {
 	return w.status, true
 }
 
-// Counts returns how many rows are in each state, those being removed included.
+// Counts returns how many rows are in each state, including rows that are being removed.
 func (r *Reconciler[K, V]) Counts() map[State]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,8 +118,8 @@ func (r *Reconciler[K, V]) Counts() map[State]int {
 	return m
 }
 
-// NotRealised returns at most limit rows that are wanted and not realised, in no
-// order. It costs nothing where there are none.
+// NotRealised returns at most limit rows that are desired and not realised, in no order. It is
+// cheap if all rows are realised.
 func (r *Reconciler[K, V]) NotRealised(limit int) map[K]Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()

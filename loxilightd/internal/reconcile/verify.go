@@ -12,10 +12,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// A round of verification goes over the table in slices of sliceSize rows, and
-// rests between them for restShare times as long as the slice took: it takes at
-// most a thirtieth of the time, and a fifth where somebody said that something
-// has changed. Changed rows go first at every point in between.
+// A round of verification goes over the table in slices of sliceSize rows, and rests between them
+// for restShare times the duration of a slice: it takes at most about 1/33 of the time, and a
+// fifth after a Kick. Changed rows take precedence between slices.
 const (
 	sliceSize       = 32
 	restShare       = 32
@@ -29,8 +28,8 @@ type round[K comparable] struct {
 	keys   []K // left to be verified in this round
 	due    time.Time
 	resume time.Time // of the next slice
-	kicked bool      // somebody asked for a round now
-	hurry  bool      // this round was asked for
+	kicked bool      // a round was requested
+	hurry  bool      // this round was requested
 }
 
 func (v *round[K]) nextAt() time.Time {
@@ -83,8 +82,8 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	return true
 }
 
-// nextVerified takes the next row out of the round. A slice ends early where a row was
-// changed: nobody waits for verification.
+// nextVerified takes the next row of the round. A slice ends early if a row was changed:
+// verification can wait.
 func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +95,7 @@ func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 	return key, true
 }
 
-// beginRound lists what is to be verified. r.mu is held.
+// beginRound lists the rows to verify. r.mu is held.
 func (r *Reconciler[K, V]) beginRound(now time.Time) {
 	r.round.hurry, r.round.kicked = r.round.kicked, false
 	r.round.due, r.round.resume = now.Add(r.opts.VerifyInterval), now
@@ -108,7 +107,7 @@ func (r *Reconciler[K, V]) beginRound(now time.Time) {
 	}
 }
 
-// verify looks at one row and has it applied again if it is not as it was left.
+// verify verifies one row, and has it applied again after an external change.
 func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.mu.Lock()
 	w, ok := r.rows[key]
@@ -148,7 +147,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.log.warn("not as it was left, applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 }
 
-// prune has the rows deleted that the table holds and nobody wants.
+// prune deletes the rows of the table that are not desired.
 func (r *Reconciler[K, V]) prune(ctx context.Context) {
 	var present []K
 	for key, err := range r.opts.Table.Keys(ctx) {

@@ -4,18 +4,17 @@ package reconcile
 
 import "context"
 
-// waiter waits for rows to be as they are wanted.
+// waiter waits for rows to be realised.
 type waiter[K comparable] struct {
 	left  map[K]struct{}
 	done  chan struct{}
 	tried bool // an attempt is enough
 }
 
-// WaitRealised returns when every row that was last changed at revision or before
-// is realised, or gone if it was to be removed. With keys only those count, and
-// at any revision: whoever waits has called Apply before. A row that is changed
-// again meanwhile counts when the later change is realised. When ctx ends first
-// WaitRealised returns the keys that are left, and the error of ctx.
+// WaitRealised returns when every row that was last changed at revision or before is realised, or
+// deleted if it was to be removed. With keys, only these rows count, at any revision: the caller
+// has called Apply before. For a row that is changed again meanwhile, the later change counts. If
+// ctx ends first, WaitRealised returns the remaining keys and the error of ctx.
 func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{})}
 	r.mu.Lock()
@@ -34,8 +33,8 @@ func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, ke
 	return r.await(ctx, w)
 }
 
-// WaitTried returns when each of the rows was tried since its last change, whatever
-// came of it, or is not there. When ctx ends first it returns the error of ctx.
+// WaitTried returns when each of the rows was tried since its last change, successfully or not,
+// or does not exist. If ctx ends first, it returns the error of ctx.
 func (r *Reconciler[K, V]) WaitTried(ctx context.Context, keys ...K) error {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{}), tried: true}
 	r.mu.Lock()
@@ -48,8 +47,8 @@ func (r *Reconciler[K, V]) WaitTried(ctx context.Context, keys ...K) error {
 	return err
 }
 
-// await waits for w, with what is said of [Reconciler.WaitRealised]. It is called with
-// r.mu held, and gives it back.
+// await waits for w, with the results of [Reconciler.WaitRealised]. It is called with r.mu held,
+// and unlocks it.
 func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error) {
 	if len(w.left) == 0 {
 		r.mu.Unlock()
@@ -76,8 +75,7 @@ func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error)
 	return left, ctx.Err()
 }
 
-// release tells those who wait that a row was tried, and whether it is as wanted.
-// r.mu is held.
+// release notifies waiters that a row was tried, and whether it is realised. r.mu is held.
 func (r *Reconciler[K, V]) release(key K, realised bool) {
 	for w := range r.waiters {
 		if _, ok := w.left[key]; !ok || !realised && !w.tried {
