@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads the configuration of the daemon: what it needs to know
-// before it can be told anything. Every key has a default, and a key that does
-// not exist is an error. What is forwarded where is not configuration: that is
-// desired state.
+// Package config reads the configuration of the daemon: the settings that it needs before it can
+// receive requests. Every key has a default, and an unknown key is an error. Forwarding is not
+// configured here: it is desired state.
 package config
 
 import (
@@ -25,47 +24,47 @@ import (
 // DefaultFile is where the package installs the configuration.
 const DefaultFile = "/etc/loxilight/loxilightd.yaml"
 
-// DefaultInstance is the instance whose folders bear no name of an instance.
+// DefaultInstance is the instance whose folders do not contain the name of an instance.
 const DefaultInstance = "default"
 
-// Config is the configuration of one daemon. [Default] makes a valid one.
+// Config is the configuration of one daemon. [Default] returns a valid one.
 type Config struct {
 	Instance string // [a-z0-9]([-a-z0-9]*[a-z0-9])?, at most 32 characters
 
 	RunDir    string // sockets and lock
 	StateDir  string // desired state
 	PinDir    string // kernel objects that outlive the daemon
-	ObjectDir string // *.yaml in it are the objects of owner file
+	ObjectDir string // directory of the *.yaml files of owner file
 
 	SwitchNamespace string // name of a network namespace; "host": the daemon's own
-	HostDevice      string // end of the link to that namespace that the host has; empty: no link
-	SwitchDevice    string // and the end that the namespace has
+	HostDevice      string // host's end of the link to that namespace; empty: no link
+	SwitchDevice    string // the namespace's end of that link
 	Tables          datapath.Tables
-	AutoSizes       []string // keys of the tables whose size Memory has chosen
+	AutoSizes       []string // keys of the tables whose sizes depend on Memory
 	Memory          Memory
 
-	Backend       string        // which data plane: ebpf, or fake for tests
-	Attach        string        // tcx or tc forces the hook; empty: the best there is
-	SweepInterval time.Duration // how often all connections are looked through; 0: the data plane's default
+	Backend string // which data plane: ebpf, or fake for tests
+	Attach  string // tcx or tc forces the hook; empty: the best available one
+	// SweepInterval is the interval of sweeps over all connections; 0: the data plane's default.
+	SweepInterval time.Duration
 
-	HistoryRevisions int   // how many revisions can be gone back to
-	HistoryBytes     int64 // what is kept for that on disk, at most
+	HistoryRevisions int   // how many revisions are kept for rollback
+	HistoryBytes     int64 // limit of their size on disk
 
-	// Exempt is what no rule of the firewall can shut out: how the node is managed.
+	// Exempt are packets that no firewall rule can drop: management of the node.
 	Exempt []datapath.Match
 
 	// IPAMPlugins are the folders of IPAM plugins. No plugin in another folder is run.
 	IPAMPlugins []string
-	// ReservedHostPorts are ports of the node that no pod gets.
+	// ReservedHostPorts are ports of the node that pods cannot get.
 	ReservedHostPorts []datapath.PortRange
 
 	LogLevel  slog.Level
 	LogFormat string // text, json
 }
 
-// Default returns the configuration of an instance that is told nothing.
-// Instances other than [DefaultInstance] have folders and a namespace of their
-// own, by their name.
+// Default returns the default configuration of an instance. Instances other than
+// [DefaultInstance] have folders and a namespace with their name.
 func Default(instance string) *Config { return defaults(instance, machineMemory()) }
 
 func defaults(instance string, memory Memory) *Config {
@@ -103,8 +102,8 @@ func defaults(instance string, memory Memory) *Config {
 	return c
 }
 
-// Load reads the configuration from path. A file that is not there is the
-// default configuration if path is [DefaultFile], and an error anywhere else.
+// Load reads the configuration from path. A missing file means the default configuration if path
+// is [DefaultFile], else it is an error.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && path == DefaultFile {
@@ -118,11 +117,10 @@ func Load(path string) (*Config, error) {
 
 var instancePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
-// maxRunDir leaves room for the names of the sockets in the 107 bytes that the
-// address of a socket can have.
+// maxRunDir leaves room for the names of the sockets in the 107 bytes of a socket address.
 const maxRunDir = 107 - len("/control.sock.new")
 
-// maxTable is the most entries that any table can be told to have.
+// maxTable is the largest size that can be configured for a table.
 const maxTable = 1 << 28
 
 func parseInstance(s string) (string, error) {
@@ -132,8 +130,8 @@ func parseInstance(s string) (string, error) {
 	return s, nil
 }
 
-// parseDir wants a clean absolute path, so that two instances with the same
-// folder have it by the same name.
+// parseDir requires a clean absolute path, so that two instances with the same folder have the
+// same name for it.
 func parseDir(s string) (string, error) {
 	if !filepath.IsAbs(s) || filepath.Clean(s) == "/" || strings.ContainsFunc(s, unicode.IsControl) {
 		return "", fmt.Errorf("%q is no folder: want an absolute path", s)
@@ -149,11 +147,11 @@ func parseRunDir(s string) (string, error) {
 	return dir, err
 }
 
-// longestDevice is how long the name of a device can be.
+// longestDevice is the length of the longest name of a device.
 const longestDevice = 15
 
-// hostDevice is the default end of the link between host and switch that the host has:
-// by the name of the instance, as far as that fits.
+// hostDevice returns the default name of the host's end of the link between host and switch. It
+// contains the name of the instance, or a hash of it if it is too long.
 func hostDevice(instance string) string {
 	if instance == DefaultInstance {
 		return "loxi_host"
@@ -199,8 +197,8 @@ func parseLevel(s string) (slog.Level, error) {
 	return 0, fmt.Errorf("%q is no level: want debug, info, warn or error", s)
 }
 
-// RestartNeeded names the keys in which d differs from c and which a running
-// daemon cannot take over.
+// RestartNeeded returns the keys in which d differs from c and which a running daemon cannot
+// change.
 func (c *Config) RestartNeeded(d *Config) []string {
 	var keys []string
 	for i := range schema {

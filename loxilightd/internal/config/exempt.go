@@ -16,11 +16,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxExempt bounds the exemptions, and the values of one list in them.
+// maxExempt limits the exemptions, and the values of one list in them.
 const maxExempt = 64
 
-// exemptFields are the keys of an exemption: how packets are matched that no rule
-// of the firewall can shut out.
+// exemptFields are the keys of an exemption, which match packets that no firewall rule can drop.
 var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	"source":      func(m *datapath.Match, w string) error { return addPrefix(&m.Source, w) },
 	"destination": func(m *datapath.Match, w string) error { return addPrefix(&m.Destination, w) },
@@ -46,7 +45,7 @@ var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	},
 }
 
-// add adds a value that must not be there yet.
+// add adds a value, and refuses a duplicate.
 func add[T comparable](list *[]T, v T, word string) error {
 	if slices.Contains(*list, v) {
 		return fmt.Errorf("%q stands there already", word)
@@ -129,7 +128,7 @@ func (r *reader) exemption(name string, n *yaml.Node) (m datapath.Match, ok bool
 	return m, len(r.errs) == before
 }
 
-// words calls each for a value, or for those of a list.
+// words calls each for a single value, or for each value of a list.
 func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -147,7 +146,7 @@ func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 	}
 }
 
-// checkExemption refuses what no packet matches, and what every packet does.
+// checkExemption refuses matches of no packet, and of every packet.
 func checkExemption(m *datapath.Match) error {
 	if len(m.Source)+len(m.Destination)+len(m.Protocols)+len(m.In) == 0 {
 		if len(m.Ports) > 0 {

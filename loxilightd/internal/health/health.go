@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health finds out which backends serve, by asking them again and again.
-// It knows services by name only, and nothing of what is done about a backend
-// that does not answer. Probes leave from the network namespace of the process.
+// Package health finds out which backends serve, by probing them periodically. It knows services
+// by name only, and does not know how a failed backend is handled. Probes leave from the network
+// namespace of the process.
 package health
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Type is what a backend is asked.
+// Type is the type of a probe.
 type Type string
 
 // The types.
@@ -25,23 +25,23 @@ const (
 	Ping  Type = "ping"  // an ICMP echo is answered
 )
 
-// Check is how the backends of a service are asked. No field has a default.
+// Check is how the backends of a service are probed. No field has a default.
 type Check struct {
 	Type      Type
 	Path      string // of HTTP and HTTPS
 	Port      uint16 // 0: the backend's
 	Interval  time.Duration
 	Timeout   time.Duration
-	Healthy   int // answers in a row after which an unhealthy backend is healthy
+	Healthy   int // consecutive answers after which an unhealthy backend is healthy
 	Unhealthy int // the reverse
 }
 
-// State is what is known of a backend.
+// State is the health of a backend.
 type State uint8
 
 // The states.
 const (
-	Unknown State = iota // not asked yet
+	Unknown State = iota // not probed yet
 	Healthy
 	Unhealthy
 )
@@ -49,7 +49,7 @@ const (
 // String returns the name of s as in the API.
 func (s State) String() string { return [...]string{"unknown", "healthy", "unhealthy"}[s] }
 
-// Result is what is known of a backend, and why it is not healthy.
+// Result is the health of a backend, and why it is not healthy.
 type Result struct {
 	State   State
 	Message string
@@ -61,11 +61,11 @@ type Target struct {
 	Backend netip.AddrPort
 }
 
-// maxProbes bounds the probes under way at once. Where that is not enough for
-// all backends the interval grows.
+// maxProbes limits the concurrent probes. If that is not enough for all backends, the interval
+// grows.
 const maxProbes = 512
 
-// Checker asks backends. Its methods are safe for concurrent use; Run is called once.
+// Checker probes backends. Its methods are safe for concurrent use; Run is called once.
 type Checker struct {
 	turned func(Target, Result)
 	probe  func(context.Context, *Check, netip.AddrPort) error
@@ -76,24 +76,23 @@ type Checker struct {
 	due      schedule
 	running  int
 	unknown  int           // targets in state Unknown
-	known    chan struct{} // closed when unknown is 0; replaced when it is not any more
+	known    chan struct{} // closed when unknown is 0; replaced when it is not 0 any more
 }
 
-// target is one backend being asked.
+// target is one backend that is probed.
 type target struct {
 	Target
 	check     *Check
 	result    Result
-	answered  bool // or did not in time
-	streak    int  // results in a row that speak against result.State
+	answered  bool // or timed out
+	streak    int  // consecutive results that contradict result.State
 	at        time.Time
 	heapIndex int // -1: not in due
 	removed   bool
 }
 
-// New returns a Checker that asks nobody before Run. turned is told of every
-// change of a backend's state, the first one included, from any goroutine and
-// with no lock held.
+// New returns a Checker that sends no probes before Run. It calls turned for every change of a
+// backend's state, including the first, from any goroutine and with no lock held.
 func New(turned func(Target, Result)) *Checker {
 	known := make(chan struct{})
 	close(known)
@@ -103,12 +102,11 @@ func New(turned func(Target, Result)) *Checker {
 	}
 }
 
-// leftMessage is of backends that nobody asked yet and were out of use before.
+// leftMessage is for backends that were out of use before and have not been probed yet.
 const leftMessage = "out of use when the daemon started, and has not answered since"
 
-// Set says which backends of a service are asked from now on, and how. What is
-// known of one that was asked before stays; of the others those in left are
-// Unhealthy until they answer. No backends: none any more.
+// Set sets the backends of a service to probe, and how. The result of an already probed backend
+// stays; new backends in left are Unhealthy until they answer. An empty list ends all probes.
 func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, left map[netip.AddrPort]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +125,7 @@ func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, le
 			} else {
 				c.countUnknown(1)
 			}
-			// A little apart, so that not all are asked at the same moment for ever.
+			// Spread the first probes, so that they do not stay synchronized.
 			c.schedule(t, now.Add(rand.N(min(check.Interval/4, 100*time.Millisecond)+1)))
 		case *t.check != check:
 			t.check, t.streak = &check, 0
@@ -149,7 +147,7 @@ func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, le
 	c.signal()
 }
 
-// drop forgets a target. c.mu is held.
+// drop removes a target. c.mu is held.
 func (c *Checker) drop(t *target) {
 	t.removed = true
 	if t.heapIndex >= 0 {
@@ -160,7 +158,7 @@ func (c *Checker) drop(t *target) {
 	}
 }
 
-// countUnknown keeps known. c.mu is held.
+// countUnknown updates unknown and known. c.mu is held.
 func (c *Checker) countUnknown(by int) {
 	before := c.unknown
 	c.unknown += by
@@ -189,7 +187,7 @@ func (c *Checker) signal() {
 	}
 }
 
-// Result returns what is known of a backend. One that is not asked is Unknown.
+// Result returns the health of a backend. A backend that is not probed is Unknown.
 func (c *Checker) Result(service string, backend netip.AddrPort) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +208,7 @@ func (c *Checker) WaitKnown(ctx context.Context) {
 	}
 }
 
-// Run asks until ctx ends, and returns when no probe is under way.
+// Run probes until ctx ends, and returns when no probe is under way.
 func (c *Checker) Run(ctx context.Context) {
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -232,7 +230,7 @@ func (c *Checker) Run(ctx context.Context) {
 	}
 }
 
-// next takes a target that is due, or returns how long there is none.
+// next takes a target that is due, or returns how long none is due.
 func (c *Checker) next(now time.Time) (*target, *Check, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,8 +275,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// record notes an answer, or that there was none, and says whether the state of
-// the target is another now. The first answer counts at once. c.mu is held.
+// record records the result of a probe, and reports whether the state of the target changed. The
+// first result counts at once. c.mu is held.
 func (c *Checker) record(t *target, err error) (turned bool) {
 	first := !t.answered
 	t.answered = true
@@ -300,7 +298,7 @@ func (c *Checker) record(t *target, err error) (turned bool) {
 	return true
 }
 
-// schedule orders targets by when they are asked next.
+// schedule orders targets by the time of their next probe.
 type schedule []*target
 
 // Len, Less, Swap, Push and Pop are [heap.Interface].

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// probe asks a backend once. The error says why it is not healthy.
+// probe probes a backend once. The error is why it is not healthy.
 func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 	to := backend
 	if c.Port != 0 {
@@ -38,8 +38,8 @@ func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 	return plain(ctx, c, err)
 }
 
-// plain makes an error short that names sockets and addresses of this side, so
-// that the same trouble has the same message each time.
+// plain shortens an error that contains sockets and addresses of this side, so that the same
+// fault always has the same message.
 func plain(ctx context.Context, c *Check, err error) error {
 	errno, isErrno := errors.AsType[syscall.Errno](err)
 	switch {
@@ -61,15 +61,15 @@ func probeTCP(ctx context.Context, to netip.AddrPort) error {
 	return conn.Close()
 }
 
-// httpClient makes one connection for each request: a kept one would say nothing
-// about whether new ones are accepted.
+// httpClient makes one connection for each request: a kept connection would not show whether new
+// ones are accepted.
 var httpClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Transport: &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
-		// Backends are asked by address, for which certificates are rarely made;
-		// what is asked is whether they serve, not who they are.
+		// Backends are probed by address, for which certificates are rarely issued. The probe
+		// checks whether they serve, not their identity.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	},
 }
@@ -84,7 +84,7 @@ func probeHTTP(ctx context.Context, scheme, path string, to netip.AddrPort) erro
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close() // the status is all that counts
+	_ = resp.Body.Close() // only the status counts
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return fmt.Errorf("answered with %s", resp.Status)
 	}
@@ -112,21 +112,21 @@ func probePing(ctx context.Context, to netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost by it
+	defer func() { _ = conn.Close() }() // nothing to lose
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return err
 		}
 	}
-	// The whole of the request is in the reply; the payload tells it from those of
-	// others, to whom the kernel delivers it as well.
+	// The reply contains the whole request. Its payload distinguishes it from replies to other
+	// processes, which the kernel delivers here as well.
 	msg := make([]byte, echoHeader, echoHeader+16)
 	msg[0] = request
 	binary.BigEndian.PutUint16(msg[4:], uint16(os.Getpid()))
 	binary.BigEndian.PutUint16(msg[6:], uint16(pingSequence.Add(1)))
 	msg = binary.BigEndian.AppendUint64(msg, uint64(time.Now().UnixNano()))
 	msg = append(msg, "loxiligh"...)
-	if to.Is4() { // of ICMPv6 the kernel makes it
+	if to.Is4() { // for ICMPv6 the kernel computes it
 		binary.BigEndian.PutUint16(msg[2:], checksum(msg))
 	}
 	if _, err := conn.Write(msg); err != nil {
@@ -148,7 +148,7 @@ func awaitEcho(conn *net.IPConn, reply byte, want []byte) error {
 	}
 }
 
-// checksum is that of RFC 1071 over a message of even length.
+// checksum returns the RFC 1071 checksum of a message of even length.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {
