@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	// lostStateGrace is how long the owners of objects have to tell what they want
-	// after a damaged store was set aside, before what nobody told is deleted.
+	// lostStateGrace is how long the owners of objects have to configure them again after a
+	// damaged store was set aside. Objects that are not configured by then are deleted.
 	lostStateGrace = 10 * time.Minute
-	// settleTimeout bounds how long the daemon does not call itself ready; the
-	// second one is for where it waits for lostStateGrace anyhow.
+	// settleTimeout limits how long the daemon delays its report as ready. The second value
+	// applies while it waits for lostStateGrace anyway.
 	settleTimeout     = 30 * time.Second
 	settleTimeoutLost = 2 * time.Second
 )
 
-// daemonOptions are what main found out.
+// daemonOptions are the options that main determined.
 type daemonOptions struct {
 	cfg        *config.Config
 	configFile string
@@ -51,14 +51,14 @@ type daemonOptions struct {
 	open func(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error)
 }
 
-// loxilightd is the daemon, put together.
+// loxilightd is the whole daemon.
 type loxilightd struct {
 	daemonOptions
 	started time.Time
 	store   *state.Store
 	report  *state.Report
 	plane   datapath.DataPlane
-	network datapath.Network // nil: there is none
+	network datapath.Network // nil: not available
 	channel *channel.Channel
 	node    *node.Node
 	control *control.Server
@@ -70,8 +70,8 @@ type loxilightd struct {
 	closers []func() error // in the order of opening
 }
 
-// runDaemon runs the daemon until ctx ends. What it holds open is closed when it
-// returns; what the kernel holds goes on.
+// runDaemon runs the daemon until ctx ends. It closes everything when it returns; the state in
+// the kernel continues to work.
 func runDaemon(ctx context.Context, o daemonOptions) (err error) {
 	d := &loxilightd{daemonOptions: o, started: time.Now()}
 	if d.open == nil {
@@ -84,8 +84,8 @@ func runDaemon(ctx context.Context, o daemonOptions) (err error) {
 	return d.serve(ctx)
 }
 
-// start opens everything, from the lock that keeps a second daemon out to the
-// sockets, and carries out nothing yet.
+// start opens everything, from the lock against a second daemon to the sockets, but carries out
+// nothing yet.
 func (d *loxilightd) start(ctx context.Context) error {
 	lock, err := channel.Lock(d.cfg.RunDir, "")
 	if err != nil {
@@ -131,7 +131,7 @@ func planeConfig(cfg *config.Config) datapath.Config {
 	}
 }
 
-// tellSizes logs how large the tables are, and why.
+// tellSizes logs the sizes of the tables, and why they were chosen.
 func (d *loxilightd) tellSizes() {
 	t := d.cfg.Tables
 	d.log.Info("sizes of the tables",
@@ -145,7 +145,7 @@ func (d *loxilightd) tellSizes() {
 			slog.Uint64("prefixes", uint64(t.Prefixes))))
 }
 
-// tellReport logs what was found wrong with the store.
+// tellReport logs the faults of the store.
 func (d *loxilightd) tellReport() {
 	if x := d.report.Damage; x != nil {
 		message := "the desired state was lost: tell the daemon again what is wanted"
@@ -169,9 +169,8 @@ func (d *loxilightd) tellReport() {
 	}
 }
 
-// pruneNotBefore is when the owners of lost objects have had their time: by the
-// clock that nobody sets, and no later than lostStateGrace from the start, whatever
-// the date was when the store was set aside.
+// pruneNotBefore is when the grace period of lost objects ends. It uses the monotonic clock, and
+// is at most lostStateGrace after the start, whatever the date was when the store was set aside.
 func (d *loxilightd) pruneNotBefore() time.Time {
 	switch x := d.report.Damage; {
 	case d.report.RolledBack:
@@ -183,12 +182,12 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 	return time.Time{}
 }
 
-// merged says whether host and switch are one network namespace.
+// merged reports whether host and switch are one network namespace.
 func merged(cfg *config.Config) bool {
 	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == "host"
 }
 
-// devices names the link between host and switch, where there is one.
+// devices returns the names of the link between host and switch, if configured.
 func devices(cfg *config.Config) node.Devices {
 	if merged(cfg) {
 		return node.Devices{}
@@ -196,12 +195,12 @@ func devices(cfg *config.Config) node.Devices {
 	return node.Devices{Host: cfg.HostDevice, Switch: cfg.SwitchDevice, Namespace: cfg.SwitchNamespace}
 }
 
-// newNode returns a node that tells d.control what became of objects.
+// newNode returns a node that reports the status of objects to d.control.
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
 		Store: d.store, Plane: d.plane, Network: d.network, Devices: devices(d.cfg), Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
 		Turned: func(k state.Key, s node.Status) {
-			if s.State != reconcile.Removed { // that it is gone is told by its change
+			if s.State != reconcile.Removed { // deletion is reported with its change
 				d.control.StatusTurned(k, statusOf(s))
 			}
 		},
@@ -221,9 +220,9 @@ func (d *loxilightd) newNode() *node.Node {
 func (d *loxilightd) newControl() *control.Server {
 	notCarried := control.NotCarried
 	if d.cfg.Backend == backends.Fake {
-		notCarried = nil // it takes everything
+		notCarried = nil // it accepts all kinds
 	}
-	lister, _ := d.network.(datapath.NetworkLister) // nil where it cannot tell
+	lister, _ := d.network.(datapath.NetworkLister) // nil if it cannot list
 	return control.New(control.Options{
 		Network: lister,
 		Leases:  d.addresses, SwitchDevice: devices(d.cfg).Switch, SwitchNamespace: cmp.Or(d.cfg.SwitchNamespace, "host"),
@@ -241,12 +240,12 @@ func (d *loxilightd) newControl() *control.Server {
 	})
 }
 
-// serve carries out what is wanted, and answers, until ctx ends.
+// serve applies the desired state and answers requests until ctx ends.
 func (d *loxilightd) serve(ctx context.Context) error {
 	d.node = d.newNode()
 	d.control = d.newControl()
 	d.pods = d.newPods()
-	d.control.Expire() // before the data plane gets what nobody confirmed in time
+	d.control.Expire() // before the data plane receives a change whose deadline has passed
 	d.reloadFiles()
 	ctx, stop := context.WithCancel(ctx)
 	// The parts outlive ctx: requests that are being answered still need them.
@@ -272,8 +271,8 @@ func (d *loxilightd) serve(ctx context.Context) error {
 	return err
 }
 
-// ready tells the service manager that the data plane was adopted and has been
-// made to do what is wanted, as far as it could be.
+// ready reports to the service manager that the data plane was adopted and the desired state
+// applied, as far as possible.
 func (d *loxilightd) ready(ctx context.Context) {
 	begin := time.Now()
 	timeout := settleTimeout
@@ -294,7 +293,7 @@ func (d *loxilightd) ready(ctx context.Context) {
 	notifySystemd(d.log, daemon.SdNotifyReady)
 }
 
-// alive returns if those who hold the locks of the daemon give them back.
+// alive returns once the locks of the daemon could be acquired.
 func (d *loxilightd) alive() {
 	d.node.NotRealised(0)
 	d.store.Changes(0)
@@ -315,7 +314,8 @@ func (d *loxilightd) reloadOnSignal(ctx context.Context) {
 	}
 }
 
-// reloadConfig takes over what can be. With an error everything stays as it is.
+// reloadConfig applies the keys that can change at run time. After an error everything stays
+// unchanged.
 func (d *loxilightd) reloadConfig() {
 	cfg, err := config.Load(d.configFile)
 	if err != nil {
@@ -333,8 +333,8 @@ func (d *loxilightd) reloadConfig() {
 	}
 }
 
-// reloadFiles takes over the object files. With an error the objects stay that
-// they said before; the state of the daemon tells of it.
+// reloadFiles applies the object files. After an error the previous objects stay, and the
+// daemon's health reports it.
 func (d *loxilightd) reloadFiles() {
 	result, err := d.control.Reload()
 	if err != nil {
@@ -344,7 +344,7 @@ func (d *loxilightd) reloadFiles() {
 	d.log.Info("object files read", slog.Int("files", len(result.Files)), slog.Any("changes", result.Summary))
 }
 
-// close closes everything in reverse order. What is pinned stays.
+// close closes everything in reverse order. Pins stay.
 func (d *loxilightd) close() error {
 	var err error
 	for i := len(d.closers) - 1; i >= 0; i-- {

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// newLogger writes to w. The journal knows the time itself, and takes the priority
-// of a line from its beginning.
+// newLogger returns a logger that writes to w. The journal adds the time itself, and reads the
+// priority of a line from its prefix.
 func newLogger(w io.Writer, cfg *config.Config, level *slog.LevelVar) *slog.Logger {
 	level.Set(cfg.LogLevel)
 	o := &slog.HandlerOptions{Level: level}
@@ -41,8 +41,8 @@ func newHandler(w io.Writer, cfg *config.Config, o *slog.HandlerOptions) slog.Ha
 	return slog.NewTextHandler(w, o)
 }
 
-// isJournal tells whether w is what systemd connected to the journal: JOURNAL_STREAM
-// is inherited by those whose output goes elsewhere, too.
+// isJournal reports whether w is the stream that systemd connected to the journal: JOURNAL_STREAM
+// alone is also inherited by processes with other output.
 func isJournal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -55,8 +55,8 @@ func isJournal(w io.Writer) bool {
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// tameLibraries makes the lines of libraries that log by themselves, such as net/http
-// about a backend that talks unasked, lines of the journal like ours.
+// tameLibraries gives log lines of libraries our journal format, such as messages of net/http
+// about a backend that sends data without a request.
 func tameLibraries(w io.Writer) {
 	stdlog.SetOutput(w)
 	if isJournal(w) {
@@ -65,8 +65,7 @@ func tameLibraries(w io.Writer) {
 	}
 }
 
-// complain writes an error where there is no logger yet; each of its lines is one of
-// the journal.
+// complain writes an error before a logger exists; each of its lines is one journal entry.
 func complain(w io.Writer, err error) {
 	prefix := ""
 	if isJournal(w) {
@@ -77,7 +76,7 @@ func complain(w io.Writer, err error) {
 	}
 }
 
-// journalHandler begins each line with its priority, as in <4>; see sd-daemon(3).
+// journalHandler adds the priority to the beginning of each line, as in <4>; see sd-daemon(3).
 type journalHandler struct{ warnings, errors, infos, debugs slog.Handler }
 
 func newJournalHandler(w io.Writer, handler func(io.Writer) slog.Handler) journalHandler {
@@ -120,12 +119,12 @@ func (h journalHandler) each(f func(slog.Handler) slog.Handler) slog.Handler {
 	return journalHandler{errors: f(h.errors), warnings: f(h.warnings), infos: f(h.infos), debugs: f(h.debugs)}
 }
 
-// prefixWriter writes each of its writes, which are lines of a handler, at once and
-// behind a prefix.
+// prefixWriter writes a prefix before each write, which is a line of a handler, in a single
+// write.
 type prefixWriter struct {
 	prefix string
 	w      io.Writer
-	mutex  *sync.Mutex // of all that write to w
+	mutex  *sync.Mutex // shared by all that write to w
 }
 
 func (p *prefixWriter) Write(line []byte) (int, error) {

@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// preflight says what a start would meet, and returns the exit code. It takes no
-// lock: a daemon may be running.
+// preflight prints the expected result of a start, and returns the exit code. It takes no lock: a
+// daemon may be running.
 func preflight(cfg *config.Config, asJSON bool, stdout, stderr io.Writer) int {
 	r, err := backends.Preflight(cfg.Backend, planeConfig(cfg))
 	if err != nil {
@@ -81,7 +81,7 @@ var pinsText = map[string]string{
 	datapath.PinsRefuse:  "NOT to be taken over",
 }
 
-// part names the copy of a program that runs while one version takes over.
+// part names the variant of a program that runs during an upgrade.
 func part(p datapath.PreflightProgram) string {
 	if p.TakingOver {
 		return " (taking over)"
@@ -96,7 +96,7 @@ func okOrNot(ok bool) string {
 	return "FAILS"
 }
 
-// because lists the reasons that there are.
+// because joins the non-empty reasons.
 func because(reasons ...string) (text string) {
 	for _, r := range reasons {
 		if r != "" {
@@ -106,11 +106,11 @@ func because(reasons ...string) (text string) {
 	return text
 }
 
-// detach ends forwarding: programs, pins and all. It refuses where a daemon runs,
-// which would put everything back.
+// detach ends forwarding: it removes programs and pins. It refuses if a daemon runs, which would
+// restore everything.
 func detach(cfg *config.Config, log *slog.Logger) error {
-	// Without a run directory no daemon of this instance runs, and none is made
-	// that would have to be removed again.
+	// Without a run directory no daemon of this instance runs. The directory is not created,
+	// because it would have to be removed again.
 	if _, err := os.Stat(cfg.RunDir); !errors.Is(err, fs.ErrNotExist) {
 		lock, err := channel.Lock(cfg.RunDir, "")
 		if err != nil {

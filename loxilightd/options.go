@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// options are what the command line says.
+// options are the command line options.
 type options struct {
 	config                  string
 	check, version          bool
@@ -20,7 +20,7 @@ type options struct {
 	makeSwitch              bool
 }
 
-// parse returns the options, or the code to end with.
+// parse returns the options, or the exit code.
 func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags := flag.NewFlagSet("loxilightd", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -37,7 +37,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
 	} else if err != nil {
-		return o, exitUsage, false // told by flags
+		return o, exitUsage, false // reported by flags
 	}
 	switch {
 	case flags.NArg() > 0:

@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 )
 
-// lockPins keeps a daemon of another instance, which has a run directory of its
-// own, out of the same pins: each would delete what the other wants. It returns
-// nil where the directory is not there.
+// lockPins prevents a daemon of another instance, with a run directory of its own, from using the
+// same pins: each would delete the pins of the other. It returns nil if the directory does not
+// exist.
 func lockPins(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,8 +35,8 @@ func lockPins(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openPlane opens the data plane with its pins locked: before that where they are
-// there, behind it where it makes them.
+// openPlane opens the data plane with its pins locked: if the directory exists, it is locked
+// before, else after the data plane created it.
 func (d *loxilightd) openPlane() error {
 	lock, err := lockPins(d.cfg.PinDir)
 	if err != nil {

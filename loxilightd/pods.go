@@ -16,8 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// openPods opens what pods have: their addresses and their links. It carries out nothing
-// yet.
+// openPods opens the addresses and links of pods. It carries out nothing yet.
 func (d *loxilightd) openPods() error {
 	log := d.log.With(slog.String("part", "pods"))
 	var err error
@@ -34,7 +33,7 @@ func (d *loxilightd) openPods() error {
 	return err
 }
 
-// newPods returns what carries out the commands of container runtimes.
+// newPods returns the server for commands of container runtimes.
 func (d *loxilightd) newPods() *pods.Server {
 	return pods.New(pods.Options{
 		Links: d.podLinks, Objects: d.control.ObjectsOf(api.OwnerCNI), Addresses: d.addresses, Network: d.podNetwork,
@@ -46,7 +45,7 @@ func (d *loxilightd) newPods() *pods.Server {
 	})
 }
 
-// isTunnelPort reports whether a UDP port is that of a Tunnel.
+// isTunnelPort reports whether a Tunnel uses a UDP port.
 func (d *loxilightd) isTunnelPort(port uint16) bool {
 	for o := range d.store.Snapshot().After(state.KindTunnel, "") {
 		if t := o.Value.(*state.Tunnel); t.Type != datapath.TunnelGRE && t.Port == port {
@@ -56,7 +55,7 @@ func (d *loxilightd) isTunnelPort(port uint16) bool {
 	return false
 }
 
-// podSubnets returns the subnets of the pod networks as they are wanted now.
+// podSubnets returns the subnets of the desired pod networks.
 func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
 	subnets := map[string][]netip.Prefix{}
 	for _, o := range d.store.Snapshot().PodNetworks() {
@@ -65,7 +64,7 @@ func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
 	return subnets
 }
 
-// addressElsewhere says whether an address is behind a Peer by itself: a pod moved there.
+// addressElsewhere reports whether a single address is behind a Peer: a pod with it moved there.
 func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 	peers, _ := d.store.Snapshot().Peers()
 	for _, peer := range peers {
@@ -76,15 +75,15 @@ func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 	return false
 }
 
-// addressUsed says which object has an address, or has it again if a change that waits to be
-// confirmed is taken back: an Endpoint that somebody told us, or of a pod that has its address
-// from elsewhere, or a Bridge.
+// addressUsed returns the object that has an address, or that will have it again after a rollback
+// of the change that waits for confirmation: a configured Endpoint, an Endpoint of a pod with an
+// address from another source, or a Bridge.
 func (d *loxilightd) addressUsed(a netip.Addr) (string, bool) {
 	holder, used := d.store.AddressHolder(a)
 	return holder.String(), used
 }
 
-// podNetwork returns the network of a name that pods can be in.
+// podNetwork returns the pod network of a name.
 func (d *loxilightd) podNetwork(name string) (pods.Network, bool) {
 	o, ok := d.store.Snapshot().Get(state.Key{Kind: state.KindPodNetwork, Name: name})
 	if !ok {

@@ -14,24 +14,24 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifySystemd tells the service manager how the daemon is; where there is none
-// it does nothing.
+// notifySystemd reports the state of the daemon to the service manager; without one it does
+// nothing.
 func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("service manager not told", slog.Any("error", err))
 	}
 }
 
-// notifyReloading begins a reload; READY=1 ends it.
+// notifyReloading reports the beginning of a reload; READY=1 ends it.
 func notifyReloading(log *slog.Logger) {
 	notifySystemd(log, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec())
 }
 
-// switchUnitKey is the variable by which the unit says which other unit makes the
-// network namespace of the switch, where the sandbox keeps the daemon from mounting.
+// switchUnitKey is the environment variable that names the unit which creates the network
+// namespace of the switch, if the sandbox does not allow the daemon to mount.
 const switchUnitKey = "LOXILIGHT_SWITCH_UNIT"
 
-// switchMaker returns what has the namespace made; nil where nobody is named.
+// switchMaker returns a function that creates the namespace; nil if no unit is configured.
 func switchMaker() func() error {
 	unit := os.Getenv(switchUnitKey)
 	if unit == "" {
@@ -47,8 +47,8 @@ func switchMaker() func() error {
 	}
 }
 
-// watchdog tells the service manager that the daemon lives, for as long as alive
-// returns: who hangs in there is restarted.
+// watchdog reports to the service manager that the daemon is alive, as long as alive returns: a
+// hanging daemon is restarted.
 func watchdog(ctx context.Context, log *slog.Logger, alive func()) {
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
