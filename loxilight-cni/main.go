@@ -22,12 +22,12 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// maxConfig bounds what is read of the configuration: a request must hold it.
+// maxConfig bounds how much of the configuration is read: it must fit into a request.
 const maxConfig = api.MaxRequest - 16<<10
 
-// How long the daemon may take. A DEL that takes longer is queued, as one is that
-// nobody answers: the runtime waits for it. A kubelet gives up an ADD after two minutes at
-// the least, and calls its runtime dead that does not answer STATUS for 30 s.
+// How long the daemon may take. A DEL that takes longer is queued, as if the daemon did not
+// answer: the runtime waits for it. A kubelet gives up an ADD after two minutes at the least, and
+// considers its runtime dead if it does not answer STATUS for 30 s.
 var timeouts = map[string]time.Duration{
 	api.CNIAdd:    60 * time.Second,
 	api.CNIDel:    700 * time.Millisecond,
@@ -40,7 +40,7 @@ var timeouts = map[string]time.Duration{
 type config struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
-	Socket     string `json:"socket"`   // of the daemon; empty: that of the instance default
+	Socket     string `json:"socket"`   // of the daemon; empty: socket of the instance default
 	StateDir   string `json:"stateDir"` // of the daemon; empty: /var/lib/loxilight
 }
 
@@ -71,7 +71,7 @@ func run(env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int
 		if _, err := stdout.Write(result); err == nil {
 			return 0
 		}
-		return 1 // nobody is there to be told
+		return 1 // the runtime is gone if this fails
 	}
 	if f.CNIVersion = cfg.CNIVersion; !slices.Contains(api.CNIVersions, f.CNIVersion) {
 		f.CNIVersion = api.CNIVersions[len(api.CNIVersions)-1]
@@ -183,13 +183,13 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 		return nil, fail(api.CNIFailedIO, "%v", err)
 	case p.Command == api.CNIStatus:
 		return nil, fail(api.CNINotAvailable, "%v", err)
-	default: // the daemon undoes what it made for who does not wait for it
+	default: // the daemon undoes an ADD whose client is gone
 		return nil, fail(api.CNITryAgain, "%v", err)
 	}
 }
 
-// restarts waits a moment where there may be no daemon for a moment only, as while it is
-// upgraded: a runtime that is told so calls the node not ready, and its pods go on.
+// restarts waits a moment if the daemon may be absent only briefly, as during an upgrade: a
+// runtime that gets the error marks the node not ready, although its pods keep working.
 func restarts(ctx context.Context, err error) bool {
 	if err == nil || errors.As(err, new(*api.Error)) || errors.Is(err, client.ErrTooLong) {
 		return false

@@ -37,7 +37,7 @@ func runWith(t *testing.T, vars, config string) (code int, stdout string) {
 	return code, out.String()
 }
 
-// told returns what an error says.
+// told returns the failure printed on stdout.
 func told(t *testing.T, stdout string) (f failure) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(stdout), &f); err != nil {
@@ -123,7 +123,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestQueue has no daemon, and one that hangs: a DEL goes into the queue, at once.
+// TestQueue runs without a daemon, and with a hanging daemon: a DEL is queued at once.
 func TestQueue(t *testing.T) {
 	dir := t.TempDir()
 	hung := filepath.Join(dir, "hung.sock")

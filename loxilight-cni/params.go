@@ -26,7 +26,7 @@ var needed = []struct {
 	{"CNI_IFNAME", []string{api.CNIAdd, api.CNIDel, api.CNICheck}},
 }
 
-// params makes a request of what the runtime gives, or says what is wrong with it.
+// params makes a request from the runtime's input, or returns its error.
 func params(command string, env func(string) string, cfg *config, text []byte) (*api.CNIParams, *failure) {
 	if _, known := timeouts[command]; !known {
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_COMMAND: %q is none that there is", command)
@@ -67,7 +67,7 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	return p, nil
 }
 
-// isWord says whether s is a name as the specification has those of networks and containers.
+// isWord reports whether s is a valid name of a network or container by the specification.
 func isWord(s string) bool {
 	alnum := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 	for i := range len(s) {

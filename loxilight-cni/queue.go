@@ -45,7 +45,7 @@ func enqueue(dir string, p *api.CNIParams) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // of no use; the daemon clears what is left
+			_ = os.Remove(f.Name()) // incomplete; the daemon removes leftovers
 		}
 	}()
 	_, err = f.Write(text)
@@ -58,8 +58,8 @@ func enqueue(dir string, p *api.CNIParams) (err error) {
 	return syncDir(dir)
 }
 
-// isQueued says whether the same DEL is queued already, whole: it stays, since one that is
-// repeated may come with less.
+// isQueued reports whether the same DEL is queued already, completely: it stays, since a repeated
+// DEL may contain less.
 func isQueued(path string, p *api.CNIParams) bool {
 	text, err := os.ReadFile(path)
 	was := &api.CNIParams{}
