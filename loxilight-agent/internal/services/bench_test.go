@@ -26,8 +26,8 @@ func many(services, endpoints int) (list []*corev1.Service, slices [][]*discover
 	return list, slices
 }
 
-// maxAllocations is what a service of two objects with 20 endpoints may cost: two texts
-// of each endpoint's address, one of each frontend's, and what is once for an object.
+// maxAllocations is the limit for a service of two objects with 20 endpoints: two texts of each
+// endpoint's address, one of each frontend's, and a constant number for each object.
 const maxAllocations = 2*20 + 40
 
 func TestAllocations(t *testing.T) {

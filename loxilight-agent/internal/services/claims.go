@@ -24,7 +24,7 @@ type Claims struct {
 	at       map[netip.Addr][]*claim // claims on addresses that the cluster did not give out
 }
 
-// claimKey is a frontend, compared by what it is.
+// claimKey is a frontend in comparable form.
 type claimKey struct {
 	addr  netip.AddrPort
 	proto byte
@@ -94,9 +94,8 @@ func (c *claim) pooled(a netip.Addr) bool {
 	return slices.ContainsFunc(c.wants, func(b bid) bool { return b.rank == rankPool && b.key.addr.Addr() == a })
 }
 
-// Set tells of a service that is new or has changed, and returns the other services
-// that have won or lost a frontend by it: those are to be translated again, and to
-// be told in the same transaction.
+// Set adds or updates a service, and returns the other services that won or lost a frontend by
+// that: they must be translated again, and sent in the same transaction.
 func (c *Claims) Set(n *Node, s *corev1.Service) []Key {
 	key := Key{Namespace: s.Namespace, Name: s.Name}
 	next := &claim{key: key, created: s.CreationTimestamp.Time}
@@ -135,7 +134,7 @@ func (c *Claims) Delete(key Key) []Key {
 	return c.change(key, old, nil)
 }
 
-// change takes back what a service wanted, and enters what it wants now; nil: nothing.
+// change removes the claims of old and adds the claims of next; either may be nil.
 func (c *Claims) change(key Key, old, next *claim) []Key {
 	if c.services == nil {
 		c.services, c.holders, c.rivals = map[Key]*claim{}, map[claimKey]*claim{}, map[claimKey][]*claim{}
@@ -173,8 +172,8 @@ func (c *Claims) change(key Key, old, next *claim) []Key {
 	return slices.DeleteFunc(affected, func(k Key) bool { return k == (Key{}) })
 }
 
-// touched lists the frontends whose holder may change: those of both versions of a Service,
-// and all others of the addresses of pools that one of them holds.
+// touched lists the frontends whose holder may change: the frontends of both versions of a
+// Service, and all other frontends of the pool addresses that one of them holds.
 func (c *Claims) touched(versions ...*claim) (keys []claimKey) {
 	seen := map[claimKey]bool{}
 	add := func(k claimKey) {
@@ -260,8 +259,8 @@ func (c *Claims) owner(a netip.Addr) (owner *claim) {
 	return owner
 }
 
-// holder returns the claim that has a frontend, or that keeps others from it because it
-// holds the address; nil: there is none.
+// holder returns the claim that has a frontend, or that excludes others from it because it holds
+// the address; nil: no claim does.
 func (c *Claims) holder(k claimKey) *claim {
 	h := c.holders[k]
 	if h == nil || h.rank(k) == rankGiven {

@@ -61,8 +61,8 @@ func daemon(t *testing.T) *client.Client {
 	}
 }
 
-// TestDaemonTakesAll: whatever a service is made of, the daemon takes its objects, as one
-// transaction that takes the place of those of another one.
+// TestDaemonTakesAll: the daemon accepts the objects of any service, in one transaction that
+// replaces the objects of another service.
 func TestDaemonTakesAll(t *testing.T) {
 	d := daemon(t)
 	ctx := context.WithoutCancel(t.Context())

@@ -39,9 +39,9 @@ func (e *endpoint) hintsZone(name string) (told, here bool) {
 	return len(e.hints.ForZones) > 0, slices.ContainsFunc(e.hints.ForZones, func(f discoveryv1.ForZone) bool { return f.Name == name })
 }
 
-// better sorts endpoints of the same address: the first is the one that counts. An
-// address may be in several slices while it moves from one to another, or while a pod
-// has the address of one that is not quite gone.
+// better sorts endpoints of the same address: the first one is used. An address may be in several
+// slices while it moves from one to another, or while a pod has the address of a pod that is still
+// terminating.
 func better(a, b *endpoint) int {
 	return cmp.Or(
 		flag(a.terminating, b.terminating), -flag(a.ready, b.ready), -flag(a.serving, b.serving), -flag(a.local, b.local),
@@ -60,7 +60,7 @@ func flag(a, b bool) int {
 	}
 }
 
-// told is whether a condition holds, which may be left out.
+// told returns the value of a condition, or the default if the condition is absent.
 func told(condition *bool, otherwise bool) bool {
 	if condition == nil {
 		return otherwise
@@ -68,9 +68,8 @@ func told(condition *bool, otherwise bool) bool {
 	return *condition
 }
 
-// collect returns the endpoints of a port, in the order of their addresses, those of
-// IPv4 first. Slices are in the order of their names. What is no address of a station
-// is handed to bad.
+// collect returns the endpoints of a port, in the order of their addresses, IPv4 first. Slices are
+// in the order of their names. Texts that are no host address are passed to bad.
 func collect(n *Node, port *corev1.ServicePort, list []*discoveryv1.EndpointSlice, bad func(text string)) []endpoint {
 	count := 0
 	for _, slice := range list {
@@ -127,14 +126,13 @@ func appendEndpoints(all []endpoint, n *Node, slice *discoveryv1.EndpointSlice, 
 // chosen says which endpoints of one family get new connections.
 type chosen struct {
 	cluster []bool // those that serve everybody
-	local   []bool // those of this node
+	local   []bool // endpoints for clients that only this node's endpoints may serve
 	any     bool   // there is one somewhere
 	here    bool   // there is one on this node
 }
 
-// choose picks the endpoints for new connections: those that are ready, and where
-// there are none those that serve until they are gone. For everybody, hints choose
-// among the ready ones.
+// choose picks the endpoints for new connections: the ready ones, or if none is ready, the
+// terminating ones that still serve. For cluster-wide traffic, hints choose among the ready ones.
 func choose(n *Node, all []endpoint) chosen {
 	c := chosen{cluster: make([]bool, len(all)), local: make([]bool, len(all))}
 	ready, readyHere := false, false
@@ -177,9 +175,9 @@ func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 	return func(*endpoint) bool { return true }
 }
 
-// backends returns endpoints as the daemon has them. Those that get no new connections
-// keep the ones that they have: the daemon ends connections to what it does not know.
-// Without a usable one none may be draining, since the daemon then goes back to those.
+// backends returns endpoints as the daemon's backends. Unusable endpoints keep their connections:
+// the daemon ends connections to unknown backends. If none is usable, none may be draining, since
+// the daemon falls back to draining backends.
 func backends(to []api.Backend, all []endpoint, usable []bool, some bool) []api.Backend {
 	for i := range all {
 		e := &all[i]

@@ -178,7 +178,7 @@ func TestInvalidAddresses(t *testing.T) {
 	}
 }
 
-// TestManyInvalidAddresses has what is told stay short enough for an event.
+// TestManyInvalidAddresses: the message stays short enough for an event.
 func TestManyInvalidAddresses(t *testing.T) {
 	var texts []string
 	for i := range 500 {

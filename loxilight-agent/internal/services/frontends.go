@@ -11,8 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// role is why a service has a frontend. Of one that it has for several reasons the
-// first counts.
+// role is why a service has a frontend. If there are several reasons, the first one counts.
 type role uint8
 
 const (
@@ -54,15 +53,15 @@ type wanted struct {
 	role role
 }
 
-// addresses are those of a service, of the families that it has.
+// addresses are a service's addresses, of all its families.
 type addresses struct {
 	cluster, nodePort, balancer, external []netip.Addr
 	bad                                   []string // texts that are not the address of a host
 	refused                               []string // addresses that are not served, each with the reason
 }
 
-// addressesOf reads the addresses of a service. A family without cluster address has
-// no other address either: the service is none of that family.
+// addressesOf reads the addresses of a service. A family without cluster address has no other
+// address either: the service does not use that family.
 func addressesOf(n *Node, s *corev1.Service) *addresses {
 	a := &addresses{}
 	texts := s.Spec.ClusterIPs
@@ -110,7 +109,7 @@ func (a *addresses) refuse(what string, addr netip.Addr, why string) bool {
 	return why != ""
 }
 
-// parse reads an address, and remembers what is none.
+// parse parses an address, and records invalid texts.
 func (a *addresses) parse(what, text string) (netip.Addr, bool) {
 	addr, ok := parseAddr(text)
 	if !ok || !isStation(addr) {

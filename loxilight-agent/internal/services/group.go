@@ -55,8 +55,8 @@ func (g *group) all() []api.Backend {
 	return g.everybody
 }
 
-// local returns them for clients that only those of this node may serve. The others stay
-// known: connections that were there before a policy said so go on.
+// local returns the backends for clients that only this node's endpoints may serve. Other
+// endpoints stay as backends without new connections: connections from before the policy continue.
 func (g *group) local() []api.Backend {
 	if g.nearby == nil {
 		g.nearby = make([]api.Backend, 0, len(g.endpoints))
@@ -67,9 +67,9 @@ func (g *group) local() []api.Backend {
 	return g.nearby
 }
 
-// policy sets backends by whether only those of this node may serve. Where other nodes
-// have some, whoever sent the packet here will soon know better: it is dropped, so that
-// the client tries again. A family of the frontends that has them decides for both.
+// policy sets backends, with only this node's endpoints serving if local is set. If only other
+// nodes have endpoints, the sender of the packet will soon learn that: the packet is dropped, so
+// that the client tries again. A family of the frontends that has endpoints decides for both.
 func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
 	if !local {
 		spec.Backends = g.all()
@@ -83,8 +83,8 @@ func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
 	}
 }
 
-// cluster makes the object of the cluster IPs. They are nobody else's: what is for other
-// ports of them would go round between the node and its router.
+// cluster makes the object of the cluster IPs. Cluster IPs have no other use: packets to their
+// other ports would loop between the node and its router.
 func (g *group) cluster(list []wanted) {
 	spec := &api.ServiceSpec{Frontends: texts(list), OtherPorts: "reject"}
 	g.policy(spec, g.rules.internalLocal, list)
@@ -132,8 +132,8 @@ func (g *group) external(suffix string, list []wanted, ranged, announce bool) {
 	g.object(g.name+suffix, spec)
 }
 
-// inside makes the object that clients are sent to where that of the cluster IPs does
-// not have all endpoints.
+// inside makes the object to which clients are diverted if the object of the cluster IPs does not
+// have all endpoints.
 func (g *group) inside() {
 	if !g.diverted || g.hasAll {
 		return

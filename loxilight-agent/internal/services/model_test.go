@@ -148,8 +148,8 @@ type server struct {
 	ready, serving, terminating bool
 }
 
-// servers are the endpoints of a port. Of one that is in several slices that counts
-// which stays, then which is ready, serves, is of this node, and stands first.
+// servers returns the endpoints of a port. If an endpoint is in several slices, the preferred
+// entry is not terminating, then is ready, serves, is on this node, and is first.
 func (w *world) servers(port *corev1.ServicePort) []server {
 	best := map[string]server{}
 	score := func(s server) (n int) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package services says what the Services of Kubernetes mean for one node, in the
-// daemon's words: Service and EndpointSlice objects in, objects of kind Service out.
-// It is arithmetic: it talks to nobody, and the same input gives the same output.
+// Package services translates the Services of Kubernetes for one node: Service and EndpointSlice
+// objects in, the daemon's objects of kind Service out. It is pure computation: it contacts no
+// other component, and the same input gives the same output.
 package services
 
 import (
@@ -43,8 +43,8 @@ type Node struct {
 	pods   []netip.Prefix // of Inside, the subnets of pods
 	// ProxyName is the label of the services that are ours; empty: those without it.
 	ProxyName string
-	// IdleTimeout is after how long connections end that carried nothing; zero: as the
-	// daemon does it without being told.
+	// IdleTimeout is the time without packets after which connections end; zero: the daemon's
+	// default.
 	IdleTimeout api.IdleTimeout
 	// Pool says whether a load balancer's address was given out by us, and whether this
 	// node is to announce it now. nil: none was.
@@ -53,9 +53,9 @@ type Node struct {
 	Policy Policy
 }
 
-// NewNode reads a Node. nodePorts are prefixes that the addresses for node ports are
-// chosen by; where there are none of a family, all of the node's addresses of it are.
-// Addresses that the node's object does not tell of may be given as more.
+// NewNode reads a Node. nodePorts are prefixes that select the addresses for node ports; if there
+// is no prefix of a family, all of the node's addresses of that family are used. more are
+// addresses that are missing in the node's object.
 func NewNode(n *corev1.Node, nodePorts []netip.Prefix, more ...netip.Addr) *Node {
 	node := &Node{Name: n.Name, Zone: n.Labels[corev1.LabelTopologyZone]}
 	for _, a := range n.Status.Addresses {
@@ -77,8 +77,8 @@ func NewNode(n *corev1.Node, nodePorts []netip.Prefix, more ...netip.Addr) *Node
 	return node
 }
 
-// Complete takes from what the node was before what its object does not tell at all: it may
-// have joined the cluster again, and will be told of its addresses and subnets later.
+// Complete fills fields that are missing in the node's object from its earlier state: the node may
+// have joined the cluster again, and may get its addresses and subnets later.
 func (n *Node) Complete(before *Node) {
 	if len(n.Own) == 0 {
 		n.Own, n.NodePorts = before.Own, before.NodePorts
@@ -103,7 +103,7 @@ func podCIDRs(n *corev1.Node) []string {
 	return n.Spec.PodCIDRs
 }
 
-// chooseAddrs returns those of addrs that are in the prefixes of their family.
+// chooseAddrs returns the addresses that are in the prefixes of their family.
 func chooseAddrs(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	var chosen []netip.Addr
 	for _, a := range addrs {
@@ -185,7 +185,7 @@ func withoutZeros(text string) string {
 	return strings.Join(parts, ".")
 }
 
-// isStation says whether an address can be that of one station elsewhere.
+// isStation reports whether an address can be the unicast address of another host.
 func isStation(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// withPool is thisNode with a pool of 203.0.113.0/28, and no external IPs but those of the
-// pool and of 198.51.100.64/26.
+// withPool returns thisNode with a pool of 203.0.113.0/28, and external IPs only in the pool and
+// in 198.51.100.64/26.
 func withPool() *Node {
 	n := thisNode()
 	n.Policy.InPool = netip.MustParsePrefix("203.0.113.0/28").Contains

@@ -97,7 +97,7 @@ func NewReserved(nodes []*corev1.Node) *Reserved {
 	r := &Reserved{addresses: map[netip.Addr]string{}, subnets: map[netip.Prefix]string{}}
 	for _, n := range nodes {
 		for _, a := range n.Status.Addresses {
-			addr, ok := parseAddr(a.Address) // host names are none
+			addr, ok := parseAddr(a.Address) // host names are not addresses
 			if is, there := r.addresses[addr]; ok && (!there || n.Name < is) {
 				r.addresses[addr] = n.Name
 			}

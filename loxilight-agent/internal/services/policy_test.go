@@ -16,9 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPolicyUnderConnections has connections to endpoints of another node go on when the
-// policies turn from Cluster to Local, and when no endpoint of this node is left, and end
-// when their own endpoint goes.
+// TestPolicyUnderConnections: connections to endpoints of another node continue when the policies
+// turn from Cluster to Local, and when no endpoint of this node is left, and end when their own
+// endpoint is removed.
 func TestPolicyUnderConnections(t *testing.T) {
 	p := newPlace(t)
 	p.tell(t, newWorld(false, false, "", ""))
@@ -78,7 +78,7 @@ func (p *place) hold(client netip.Addr, to string, servers ...string) net.Conn {
 	return nil
 }
 
-// echoes says whether a server still says what it is told.
+// echoes reports whether a server still echoes text.
 func echoes(c net.Conn, text string) bool {
 	_ = c.SetDeadline(time.Now().Add(placePatience / 10))
 	if _, err := io.WriteString(c, text); err != nil {

@@ -148,8 +148,8 @@ func keysOf(m map[string]*api.ServiceSpec) func(func(string) bool) {
 	}
 }
 
-// questions are those of all kinds of clients to all addresses of a service, and to
-// some that are none.
+// questions returns all kinds of clients for all addresses of a service, and for some that the
+// service does not have.
 func questions(s *corev1.Service) (list []question) {
 	for _, to := range []string{
 		"10.96.0.7", "192.0.2.13", "198.51.100.43", "203.0.113.9", "203.0.113.20", "203.0.113.21", "203.0.113.99",
@@ -173,8 +173,8 @@ func questions(s *corev1.Service) (list []question) {
 	return list
 }
 
-// checkKept has connections go on as long as an endpoint is known, whatever policies say of
-// new ones, and those of UDP end where it does not serve any more.
+// checkKept: connections continue as long as an endpoint is known, whatever policies apply to new
+// ones, and UDP connections end if the endpoint no longer serves.
 func checkKept(d drawer, w *world, name string, spec *api.ServiceSpec) {
 	states := map[string]string{}
 	for _, b := range spec.Backends {
@@ -229,8 +229,8 @@ func TestSameAgain(t *testing.T) {
 	})
 }
 
-// TestSameOfEquals is about an endpoint that is in two slices that differ in what they
-// say of it, but not in which of them counts.
+// TestSameOfEquals is about an endpoint in two slices whose contents differ, but not in the fields
+// that decide which slice is used.
 func TestSameOfEquals(t *testing.T) {
 	a, b := slice("web-a", "10.244.3.5 zone=east", "10.244.4.6 zone=north"), slice("web-b", "10.244.3.5 zone=north", "10.244.4.6 zone=east")
 	const expected = "shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining)\n"

@@ -96,7 +96,7 @@ func (p *place) node(programs testdaemon.Programs, last int, addrs ...string) *p
 	return n
 }
 
-// start tells a node of itself, of the other one, and of its pods, which it plugs in.
+// start configures a node: itself, the other node, and its pods, which it plugs in.
 func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 	p.t.Helper()
 	n.Start()
@@ -163,7 +163,7 @@ func (p *place) reached(q question) (server string, seen netip.Addr) {
 		return "reject", seen
 	case isTimeout(err):
 		return "drop", seen
-	case err != nil: // nobody is to say anything else
+	case err != nil: // no further answer may arrive
 		p.t.Errorf("%s to %s: %v", q.client, q.to, err)
 		return "", seen
 	}
@@ -183,8 +183,8 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// serve tells each client the server's address and the client's own, as it is seen, and
-// then what the client says, until that has said all.
+// serve sends each client the server's address and the client's own, as seen by the server, and
+// then echoes the client's data until its end.
 func serve(l net.Listener, name string) {
 	go func() {
 		for {
@@ -263,7 +263,7 @@ var placeCases = []struct {
 	name       string
 	local      bool // external policy
 	internal   bool
-	here, more string // what the endpoints on n3 and n4 are; "-": not there
+	here, more string // the state of the endpoints on n3 and n4; "-": absent
 }{
 	{"both ready", false, false, "", ""},
 	{"one is to go", false, false, "unready serving terminating", ""},
@@ -293,8 +293,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestReachAfterRestart has a daemon that was killed find all as it was, also of what
-// clients are sent to that have all endpoints where others have those of the node.
+// TestReachAfterRestart: a killed daemon finds everything as it was, including the objects with
+// all endpoints to which clients are diverted from objects with only the node's endpoints.
 func TestReachAfterRestart(t *testing.T) {
 	p := newPlace(t)
 	w := newWorld(true, true, "", "")
@@ -334,7 +334,7 @@ func (p *place) byName(t *testing.T) {
 	}
 }
 
-// tell tells both nodes of a service.
+// tell sends a service to both nodes.
 func (p *place) tell(t *testing.T, w *world) {
 	for _, n := range []struct {
 		*placeNode

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Selectors choose the Services and EndpointSlices that are ours to look at. Whose a
-// Service is its own label says: that of slices is a copy, which those lack that were not
-// made for a Service's selector. Without a name it is as with kube-proxy, which leaves out
-// slices that have the label.
+// Selectors select the Services and EndpointSlices that are ours to watch. A Service's own label
+// names its proxy. The label of slices is a copy, which is missing on slices that were not made
+// for a Service's selector. Without a proxy name the selection is as in kube-proxy, which leaves
+// out slices that have the label.
 func Selectors(proxyName string) (services, slices labels.Selector) {
 	must := func(name string, op selection.Operator, values ...string) labels.Requirement {
 		r, err := labels.NewRequirement(name, op, values)

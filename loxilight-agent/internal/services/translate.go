@@ -16,8 +16,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Names of the objects of a port of a service: that of its cluster IPs is the name of
-// the service, with :NAME of the port where it has one, and these come behind it.
+// Names of the objects of a port of a service: the object of the cluster IPs has the name of the
+// service, with :NAME of the port if it has one; the others append these suffixes.
 const (
 	suffixInside   = "/inside"       // all endpoints, for clients of the cluster that are sent here
 	suffixNodePort = "/nodeport"     //
@@ -29,15 +29,15 @@ const (
 const (
 	LabelNamespace = "namespace"
 	LabelService   = "service"
-	LabelPort      = "port" // its name, or its number where it has none
+	LabelPort      = "port" // its name, or its number if it has no name
 )
 
 // Translation is what one service means on a node.
 type Translation struct {
-	// Objects are those of the service, in the order of their names. A change of them
-	// belongs into one transaction, since a frontend may move from one to another.
+	// Objects are the objects of the service, in the order of their names. Send a change of them
+	// in one transaction, since a frontend may move from one to another.
 	Objects []api.Object
-	// Health is the health check of the service on this node; nil: it has none.
+	// Health is the health check of the service on this node; nil: it has no health check.
 	Health *Health
 	// Problems are what of the service is not done, and why: for an event.
 	Problems []string
@@ -49,9 +49,8 @@ type Health struct {
 	Local int // endpoints of this node that are ready
 }
 
-// TranslateService returns what a service with its slices means on a node. claims
-// tells frontends that are another service's; nil: none is. Nothing of what is
-// handed in is changed.
+// TranslateService translates a service with its slices for a node. claims knows the frontends
+// that belong to other services; nil: no other services. The arguments are not changed.
 func TranslateService(n *Node, s *corev1.Service, slices []*discoveryv1.EndpointSlice, claims *Claims) Translation {
 	if !n.Concerns(s) {
 		return Translation{}
@@ -101,7 +100,7 @@ type rules struct {
 	divertSources                []string
 }
 
-// Bounds of an affinity's timeout, and what it is where it is not said.
+// Bounds and default of an affinity's timeout.
 const (
 	minAffinity     = time.Second
 	maxAffinity     = 24 * time.Hour
@@ -193,7 +192,7 @@ func (t *translator) port(p *corev1.ServicePort, list []wanted) {
 	g.inside()
 }
 
-// portLabel is a port's name, or its number where it has none.
+// portLabel returns a port's name, or its number if it has no name.
 func portLabel(p *corev1.ServicePort) string {
 	if p.Name != "" {
 		return p.Name
@@ -201,8 +200,8 @@ func portLabel(p *corev1.ServicePort) string {
 	return strconv.Itoa(int(p.Port))
 }
 
-// objectName is the name of a port's object of the cluster IPs, with which those of its
-// others begin. A port without a name has no number there: it may be given another one.
+// objectName returns the name of a port's object of the cluster IPs, which is the prefix of the
+// port's other objects. The number of a port without a name is not part of it: it may change.
 func objectName(s *corev1.Service, p *corev1.ServicePort) string {
 	name := s.Namespace + "/" + s.Name
 	if p.Name != "" {
@@ -230,7 +229,7 @@ func (t *translator) badEndpoint(text string) {
 	}
 }
 
-// maxTold bounds what one event tells.
+// maxTold bounds how many items one event lists.
 const maxTold = 10
 
 func (t *translator) sortObjects() {
@@ -259,8 +258,8 @@ func (t *translator) health() *Health {
 	return &Health{Port: uint16(s.Spec.HealthCheckNodePort), Local: max(len(sortedAddrs(seen[0])), len(sortedAddrs(seen[1])))}
 }
 
-// idleTimeout is that of a port: what it says of other protocols than the port's would be
-// about nothing.
+// idleTimeout returns the timeout of a port's protocol: timeouts of other protocols would have no
+// effect.
 func (n *Node) idleTimeout(p corev1.Protocol) *api.IdleTimeout {
 	var i api.IdleTimeout
 	switch protocol(p) {

@@ -156,7 +156,7 @@ func TestPorts(t *testing.T) {
 			{Name: "assoc", Protocol: corev1.ProtocolSCTP, Port: 3868},
 		}
 	})
-	// Pods of one version serve a port by another number than those of the next.
+	// Pods of one version serve a port by another number than pods of the next version.
 	a := slice("web-a", "10.244.3.5")
 	a.Ports = []discoveryv1.EndpointPort{
 		slicePort("dns-tcp", corev1.ProtocolTCP, 1053), slicePort("dns", corev1.ProtocolUDP, 1053), slicePort("assoc", corev1.ProtocolSCTP, 3868),
@@ -201,8 +201,8 @@ func TestPortOf(t *testing.T) {
 	}
 }
 
-// TestIdleTimeouts has each object tell that of its protocol, those without frontends as
-// well: what is diverted to them goes by theirs.
+// TestIdleTimeouts: each object has the timeout of its protocol, including objects without
+// frontends: connections diverted to them use their timeout.
 func TestIdleTimeouts(t *testing.T) {
 	service := change(clusterIP(), externalIPs("203.0.113.9"), externalLocal, internalLocal, func(s *corev1.Service) {
 		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 53}, {Name: "b", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "c", Protocol: corev1.ProtocolSCTP, Port: 53}}
@@ -330,7 +330,7 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-// TestNowhere: the frontends that nobody sends to are one object's alone.
+// TestNowhere: the unreachable frontends of an object are unique to it.
 func TestNowhere(t *testing.T) {
 	seen := map[string]string{}
 	for i := range 2000 {
