@@ -74,9 +74,9 @@ func (t *translator) announce(a *Agent, key string, s *corev1.Service) {
 	}
 }
 
-// serving returns those of the nodes that have endpoints of a family that serve: ready ones,
-// and those that end and serve until then. Where the address moved before they are gone, it
-// would leave their connections behind.
+// serving returns the nodes with serving endpoints of a family: ready endpoints, and terminating
+// endpoints that serve until they end. If the address moved earlier, their connections would
+// break.
 func serving(nodes []string, list []*discoveryv1.EndpointSlice, is4 bool) []string {
 	have := map[string]bool{}
 	for _, slice := range list {

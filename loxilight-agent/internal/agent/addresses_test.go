@@ -80,7 +80,7 @@ func TestAddressesFromPools(t *testing.T) {
 	eventually(t, "an event says why c has none", func() bool { return w.told("c", "192.0.2.77") })
 }
 
-// told says whether an event of addresses of a Service has a text in it.
+// told reports whether an event about the addresses of a Service contains a text.
 func (w *world) told(name, text string) bool {
 	for _, e := range w.kube.Events() {
 		if e.Reason == controller.ReasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
@@ -90,7 +90,8 @@ func (w *world) told(name, text string) bool {
 	return false
 }
 
-// TestPoolMadeSmaller: what was given out from it is told, what others have given is not.
+// TestPoolMadeSmaller: an address that was assigned from the pool is reported, an address from
+// another controller is not.
 func TestPoolMadeSmaller(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -114,8 +115,9 @@ func TestPoolMadeSmaller(t *testing.T) {
 	}
 }
 
-// TestLocalAddressIsAnnouncedWhereEndpointsAre: those that serve, until they are gone, so
-// that the address does not leave their connections; and by nobody where there are none.
+// TestLocalAddressIsAnnouncedWhereEndpointsAre: nodes with serving endpoints announce the address
+// until the endpoints are gone, so that their connections continue; without endpoints no node
+// announces it.
 func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the agent without its command line: what the API server says is
-// translated and kept in step with the daemon, and what becomes of it is told.
+// Package agent is the agent without its command line: it translates objects of the API server,
+// keeps the daemon in step with them, and reports the result.
 package agent
 
 import (
@@ -53,9 +53,9 @@ type Agent struct {
 	figures  *figures
 	health   *servicehealth.Server // of Services whose load balancers ask for local endpoints
 
-	known  atomic.Pointer[[]string] // addresses of the API servers; nil: the cluster has not told any
-	before func() []string          // the same, as an agent of before knew them
-	pools  *pools.Pools             // nil: there are none
+	known  atomic.Pointer[[]string] // addresses of the API servers; nil: not yet listed
+	before func() []string          // the addresses that an earlier agent knew
+	pools  *pools.Pools             // nil: no pools
 
 	// Of the goroutine of Run.
 	keeper     *keeper.Keeper
@@ -74,7 +74,7 @@ func New(o Options) *Agent {
 	}
 	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
 	all := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
-	if o.Config.ServiceProxyName == "" { // of those of another name there need not be any
+	if o.Config.ServiceProxyName == "" { // with a proxy name, there may be no Services
 		all.Check = kube.NeverEmpty[corev1.Service]("Services")
 	}
 	a.services = kube.NewStore(all)
@@ -93,12 +93,12 @@ func New(o Options) *Agent {
 	return a
 }
 
-// Run works until ctx ends. What is in force stays then.
+// Run works until ctx ends. The daemon's state stays in force then.
 func (a *Agent) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a panic is not to wait for those who wait for the end
+	defer cancel() // a panic must not wait for goroutines that wait for ctx
 	defer a.health.Close()
 	watcher := &kube.Watcher{Log: a.log, Failed: func(resource string, _ error) { a.figures.apiFailures.Add(1, resource) }}
 	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })
@@ -117,8 +117,8 @@ func (a *Agent) Run(ctx context.Context) {
 	a.keepInStep(ctx)
 }
 
-// awaitLists waits until the API server has told everything once: before that nothing is
-// said to the daemon, and so nothing is taken away.
+// awaitLists waits until the API server has sent every list once: before that nothing is sent to
+// the daemon, so nothing is deleted.
 func (a *Agent) awaitLists(ctx context.Context) bool {
 	for _, l := range a.lists() {
 		select {
@@ -130,7 +130,7 @@ func (a *Agent) awaitLists(ctx context.Context) bool {
 	return true
 }
 
-// list is what the API server tells of one resource.
+// list is the state of one resource's list from the API server.
 type list struct {
 	resource string
 	synced   <-chan struct{}
@@ -140,7 +140,7 @@ func (a *Agent) lists() []list {
 	return []list{{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()}}
 }
 
-// missing names what the API server has not told yet.
+// missing names the resources that the API server has not sent yet.
 func (a *Agent) missing() (resources []string) {
 	for _, l := range a.lists() {
 		select {
@@ -152,8 +152,8 @@ func (a *Agent) missing() (resources []string) {
 	return resources
 }
 
-// checkNodes refuses a list without this node: either the API server is not well, or the
-// node was taken out of the cluster, and then what it carries goes on.
+// checkNodes refuses a list without this node: either the API server is faulty, or the node was
+// removed from the cluster, and then its forwarding continues.
 func (a *Agent) checkNodes(list []*corev1.Node) error {
 	for _, n := range list {
 		if n.Name == a.o.NodeName {
@@ -163,5 +163,5 @@ func (a *Agent) checkNodes(list []*corev1.Node) error {
 	return fmt.Errorf("%w: %d nodes, and this one, %s, is not among them: is it registered by that name?", kube.ErrImplausible, len(list), a.o.NodeName)
 }
 
-// self returns this node as the API server tells it; nil: it does not.
+// self returns the API server's object of this node; nil: it does not exist.
 func (a *Agent) self() *corev1.Node { return a.nodes.Get(a.o.NodeName) }

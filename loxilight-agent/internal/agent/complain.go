@@ -37,7 +37,7 @@ func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 	return nodeOf(a.o.NodeName)
 }
 
-// complain tells people that something of the cluster is not in force.
+// complain reports that an object of the cluster is not in force.
 func (a *Agent) complain(about corev1.ObjectReference, reason string, err error) {
 	a.log.Warn("not in force", slog.String("kind", about.Kind), slog.String("namespace", about.Namespace), slog.String("name", about.Name), slog.Any("error", err))
 	a.events.Warn(about, reason, err.Error())

@@ -27,9 +27,9 @@ const (
 	daemonGrace = time.Minute
 )
 
-// tellCondition keeps the node's condition NetworkUnavailable true to what is.
+// tellCondition keeps the node's condition NetworkUnavailable up to date.
 func (a *Agent) tellCondition(ctx context.Context) {
-	const again = 5 * time.Second // after one that could not be written, and to notice the end of a grace
+	const again = 5 * time.Second // after a failed write, and to notice the end of a grace period
 	for {
 		if condition := a.condition(time.Now()); condition != nil {
 			if err := a.o.Kube.PatchNodeCondition(ctx, a.o.NodeName, *condition); err != nil && ctx.Err() == nil {
@@ -37,7 +37,7 @@ func (a *Agent) tellCondition(ctx context.Context) {
 			} else if err == nil {
 				a.log.Info("the node's condition is written", slog.String("condition", string(condition.Type)),
 					slog.String("status", string(condition.Status)), slog.String("reason", condition.Reason), slog.String("message", condition.Message))
-				if !sleep(ctx, time.Second) { // until the API server tells of it
+				if !sleep(ctx, time.Second) { // until the API server reports it
 					return
 				}
 			}

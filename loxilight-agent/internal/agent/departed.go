@@ -19,18 +19,18 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// departedStay is how long endpoints are remembered that have left their slices: what they
-// had begun has ended by then. That more leave happens where changes were missed, and then
-// nobody knows which of them were terminating.
+// departedStay is how long endpoints are remembered that have left their slices: their connections
+// have ended by then. More than departedMax leave only if changes were missed, and then it is
+// unknown which of them were terminating.
 const (
 	departedStay = time.Hour
 	departedMax  = 1000
 )
 
-// departed remembers endpoints that have left the slices of their service although they
-// were not about to end: a pod whose label was changed, an API server that finishes what
-// it has begun. Their TCP and SCTP connections go on, as they do with kube-proxy. Of one
-// that was terminating before, its pod is gone.
+// departed remembers endpoints that have left the slices of their service without terminating: a
+// pod whose label was changed, an API server that finishes its requests. Their TCP and SCTP
+// connections continue, as with kube-proxy. If an endpoint was terminating before, its pod is
+// gone.
 type departed struct {
 	stay time.Duration
 
@@ -100,7 +100,7 @@ func placeOf(address string, p *discoveryv1.EndpointPort) place {
 	return at
 }
 
-// places returns those of slices.
+// places returns the places of all endpoints in slices.
 func places(list []*discoveryv1.EndpointSlice) map[place]bool {
 	all := map[place]bool{}
 	for _, s := range list {
@@ -113,8 +113,8 @@ func places(list []*discoveryv1.EndpointSlice) map[place]bool {
 	return all
 }
 
-// note takes down who has left a slice of the service by its change; now is nil where the
-// slice is gone. It returns whether somebody has.
+// note records the endpoints that have left a slice of the service by its change; now is nil if
+// the slice is gone. It reports whether any endpoint has left.
 func (d *departed) note(service string, old, now *packed) (left bool) {
 	if now != nil && bytes.Equal(old.raw, now.raw) {
 		return false
@@ -180,9 +180,9 @@ func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort
 	return true
 }
 
-// adopt takes over those of a port that the daemon has, and no slice of the service: an agent
-// of before remembered them, or they left while there was none. Whether these were
-// terminating nobody knows any more. It returns whether there is one.
+// adopt takes over backends of a port that the daemon has, but no slice of the service: an earlier
+// agent remembered them, or they left while no agent ran. Whether these were terminating is
+// unknown. It reports whether there are any.
 func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) (left bool) {
 	known := places(list)
 	d.mu.Lock()
@@ -219,7 +219,7 @@ func (g *departure) slice() *discoveryv1.EndpointSlice {
 	}}}
 }
 
-// address is the one that counts, as it is written most shortly; empty: there is none.
+// address returns the endpoint's first address in its shortest form; empty: it has no address.
 func address(e *discoveryv1.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""
@@ -230,8 +230,8 @@ func address(e *discoveryv1.Endpoint) string {
 	return e.Addresses[0]
 }
 
-// with returns slices of a service with those that are remembered still. Who is in one again
-// is forgotten, by the ports that it has there.
+// with returns the slices of a service plus the remembered endpoints. An endpoint that is in a
+// slice again is forgotten, for the ports that it has there.
 func (d *departed) with(service string, list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -249,7 +249,7 @@ func (d *departed) with(service string, list []*discoveryv1.EndpointSlice) []*di
 	return list
 }
 
-// forget forgets those of a service that is gone.
+// forget forgets the endpoints of a deleted service.
 func (d *departed) forget(service string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -56,7 +56,7 @@ func bit(b bool) float64 {
 	return 0
 }
 
-// told is called when the daemon has what changed at a time.
+// told is called when the daemon has the change made at since.
 func (a *Agent) told(_ string, since time.Time) {
 	a.figures.latency.Observe(time.Since(since).Seconds())
 }
@@ -84,7 +84,7 @@ func metricsHandler(r *metrics.Registry) http.Handler {
 	mux.Handle("/metrics", r)
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "loxilight") // nobody is left to hear of it
+		_, _ = io.WriteString(w, "loxilight") // the client is gone if this fails
 	})
 	return mux
 }
@@ -106,7 +106,7 @@ func (a *Agent) Alive() (alive bool, updated time.Time) {
 	return oldest.IsZero() || now.Sub(oldest) < stuckAfter, now
 }
 
-// Live implements health.Checks: that a daemon is not there is not the agent's fault.
+// Live implements health.Checks: an unreachable daemon is not the agent's fault.
 func (a *Agent) Live() bool {
 	_, oldest := a.queue.waiting()
 	n := a.state.numbers()

@@ -178,7 +178,7 @@ type world struct {
 	config *config.Config
 	log    *buffer
 	name   string
-	url    string        // of the API server, as agents are told; empty: as it is
+	url    string        // of the API server, for agents; empty: its real one
 	stay   time.Duration // how long agents remember endpoints that have departed; 0: as long as they do
 }
 

@@ -165,8 +165,8 @@ func TestWrongAnnotationIsTold(t *testing.T) {
 	})
 }
 
-// TestOtherSubnetsThanPodsHave: a node that was registered anew and has other podCIDRs gets no
-// pods while there are some in those of before.
+// TestOtherSubnetsThanPodsHave: a node that was registered anew with other podCIDRs gets no pods
+// while pods exist in the earlier ones.
 func TestOtherSubnetsThanPodsHave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,8 +201,8 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyCanSayStays: what a node was is what it is while its object cannot be
-// understood, or is gone for this node, for daemons and agents that start then as well.
+// TestWhatNobodyCanSayStays: the last known configuration of a node stays while its object is
+// invalid, or is gone for this node, also across restarts of the daemon and the agent.
 func TestWhatNobodyCanSayStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -210,7 +210,7 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	ports.Spec.Type, ports.Spec.ExternalTrafficPolicy, ports.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal, 30080
 	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"), ports, slice("shop", "web", "web-a", "10.244.1.5"))
 	_, stop := w.agent()
-	started := false // an agent has that was never told this node's addresses
+	started := false // an agent that never got this node's addresses has started
 	var door string
 	all := func(when string) {
 		t.Helper()
@@ -232,7 +232,7 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	if !strings.Contains(door, "192.0.2.1:30080") || !strings.Contains(door, "10.244.1.0/24") {
 		t.Errorf("the node's port is %s", door)
 	}
-	// A node that can be understood tells that the rest was looked at.
+	// A node with a valid object shows that the rest was processed.
 	n := 3
 	told := func(when string) {
 		t.Helper()
@@ -269,7 +269,7 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	told("without this node, to a daemon that has started")
 }
 
-// leftover is what an agent of before has told the daemon.
+// leftover creates an object of an earlier agent in the daemon.
 func (w *world) leftover(name string) {
 	w.t.Helper()
 	_, err := w.daemon.Apply(w.t.Context(), api.ApplyParams{Objects: []api.Object{{
@@ -336,7 +336,7 @@ func TestDaemonIsKilledAndForgets(t *testing.T) {
 	w.inStep(api.KindPeer, "n3")
 }
 
-// TestSomebodyElseDeletes: what is ours is put right when others change it.
+// TestSomebodyElseDeletes: changes of our objects by other clients are repaired.
 func TestSomebodyElseDeletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -362,8 +362,8 @@ func TestWatchIsTooOld(t *testing.T) {
 	w.inStep(api.KindPeer, "n3")
 }
 
-// TestLostEvents: what somebody else does is seen although the events that told of it did
-// not fit the daemon's queue.
+// TestLostEvents: changes by another client are noticed although their events did not fit the
+// daemon's queue.
 func TestLostEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -381,7 +381,7 @@ func TestLostEvents(t *testing.T) {
 	}
 	lost := 0
 	for i := 0; lost == 0 && i < 10; i++ {
-		sub, err := w.daemon.Subscribe(t.Context(), api.TopicChanges) // one that reads as late as the agent may
+		sub, err := w.daemon.Subscribe(t.Context(), api.TopicChanges) // reads as late as the agent
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -86,8 +86,9 @@ func TestProbesAndFigures(t *testing.T) {
 	}
 }
 
-// TestProbesWithoutDaemon: an agent that has everything to tell, and nobody to tell it to, is
-// not well after two minutes, and says so of the node after one; before it has, nobody knows.
+// TestProbesWithoutDaemon: an agent that knows everything but cannot reach the daemon is unhealthy
+// after two minutes, and reports the node as such after one; before it knows everything, the state
+// is unknown.
 func TestProbesWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -119,8 +120,8 @@ func TestProbesWithoutDaemon(t *testing.T) {
 	w.daemon.start()
 }
 
-// TestConditionWaitsForTheNetwork: a daemon that was only just told everything has not said
-// yet how the network of pods is, however long that took.
+// TestConditionWaitsForTheNetwork: a daemon that has just received everything has not reported the
+// state of the network of pods yet, however long that took.
 func TestConditionWaitsForTheNetwork(t *testing.T) {
 	s := newState()
 	s.begin()

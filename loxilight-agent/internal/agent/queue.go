@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// queue is what has changed in the cluster and was not translated yet: each thing once,
-// with when it changed first.
+// queue holds changed objects of the cluster that were not translated yet: each object once, with
+// the time of its first change.
 type queue struct {
 	mu     sync.Mutex
 	items  map[item]time.Time

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestManyAreRefused: the rest is told, by an agent that hears of them one by one, by one
-// that finds them all at its start, and when the daemon was killed.
+// TestManyAreRefused: the other objects are sent, whether the agent gets the refused ones one by
+// one, finds them all at its start, or the daemon was killed.
 func TestManyAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -54,8 +54,8 @@ func TestManyAreRefused(t *testing.T) {
 	eventually(t, "all of them", func() bool { return len(strings.Fields(w.daemon.names(api.KindService))) == good+bad+1 })
 }
 
-// TestReferredToStays: what somebody else refers to cannot go. It stays, and holds up
-// nothing, until nobody refers to it.
+// TestReferredToStays: an object that another client's object refers to cannot be deleted. It
+// stays, and delays nothing, until the reference is removed.
 func TestReferredToStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -23,8 +23,8 @@ import (
 // large its program may be.
 const maxResident, maxBinary = 60 << 20, 20 << 20
 
-// TestLargeCluster: 5,000 services of twenty endpoints, 1,000 nodes. What is measured is
-// the program as it is shipped.
+// TestLargeCluster: 5,000 services of twenty endpoints, 1,000 nodes. It measures the program as
+// shipped.
 func TestLargeCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long")
@@ -59,7 +59,7 @@ func TestLargeCluster(t *testing.T) {
 	})
 	t.Logf("in step after %s, resident %d KiB, at most %d KiB, program %d bytes", time.Since(begin).Round(time.Millisecond), resident("VmRSS")>>10, resident("VmHWM")>>10, info.Size())
 	var slowest time.Duration
-	for i := range 100 { // life goes on
+	for i := range 100 { // the usual rate of changes
 		name := fmt.Sprintf("service-%d", i*37%serviceCount)
 		w.kube.Set(largeSlice(name, i+7000, endpoints+1))
 		changed := time.Now()

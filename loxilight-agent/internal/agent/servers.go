@@ -19,8 +19,8 @@ import (
 // apiService is the Service of the API servers, as each cluster has it.
 const apiService = "default/kubernetes"
 
-// servers returns the addresses of the API servers themselves: as the cluster says, or
-// before it has said anything, as the daemon was told by an agent before this one.
+// servers returns the addresses of the API servers themselves: from the cluster, or before the
+// cluster's first list, from the daemon's objects of an earlier agent.
 func (a *Agent) servers() []string {
 	if known := a.known.Load(); known != nil {
 		return slices.Clone(*known)
@@ -28,8 +28,8 @@ func (a *Agent) servers() []string {
 	return slices.Clone(a.before())
 }
 
-// noteServers takes over what the cluster says of its API servers. One that takes itself
-// out before it stops may be the only one: those that were there last are remembered then.
+// noteServers takes over the cluster's list of its API servers. A server that removes itself
+// before it stops may be the only one: the last known ones are remembered then.
 func (a *Agent) noteServers() {
 	var addresses []string
 	for _, slice := range unpack(a.slices.By(apiService)) {
@@ -50,8 +50,8 @@ func (a *Agent) noteServers() {
 	}
 }
 
-// askBefore asks the daemon where the API servers were when it was told last: those that
-// served, or were there at all if none did.
+// askBefore asks the daemon for the last known API servers: the serving ones, or all if none
+// serves.
 func (a *Agent) askBefore() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -61,7 +61,7 @@ func (a *Agent) askBefore() []string {
 			return nil
 		}
 		var spec api.ServiceSpec
-		if strings.Count(o.Name, "/") != 1 || decode(o.Spec, &spec) != nil { // those of its cluster IP
+		if strings.Count(o.Name, "/") != 1 || decode(o.Spec, &spec) != nil { // not cluster IP
 			continue
 		}
 		for _, b := range spec.Backends {

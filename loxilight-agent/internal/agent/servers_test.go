@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 )
 
-// unused returns an address that nobody listens at.
+// unused returns an address on which no process listens.
 func unused(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

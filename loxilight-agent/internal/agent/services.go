@@ -23,13 +23,13 @@ type translator struct {
 	node     *services.Node
 	claims   *services.Claims
 	prefixes []netip.Prefix    // of node ports
-	problems map[string]string // of services, by namespace/name: what was told last
+	problems map[string]string // of services, by namespace/name: the last reported error
 
 	announcers []string            // nodes that share the addresses of load balancers
 	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
 }
 
-// serviceOf returns namespace/name of the service of a slice; empty: it has none.
+// serviceOf returns namespace/name of the service of a slice; empty: it has no service.
 func serviceOf(s *packed) string {
 	if name := s.Labels[discoveryv1.LabelServiceName]; name != "" {
 		return kube.Key(s.Namespace, name)
@@ -66,7 +66,8 @@ func (a *Agent) sliceChanged(old, now *packed) {
 	}
 }
 
-// noteDeparted remembers who has left a slice of a service; stays: the slice is still one.
+// noteDeparted remembers the endpoints that left a slice of a service; stays: the slice still
+// exists.
 func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 	if !stays {
 		now = nil
@@ -84,7 +85,7 @@ func triggered(old, now *packed) time.Time {
 		return time.Time{}
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || old == nil && time.Since(at) > time.Hour { // told of at the start
+	if err != nil || old == nil && time.Since(at) > time.Hour { // from the initial list
 		return time.Time{}
 	}
 	return at
@@ -199,7 +200,7 @@ func (a *Agent) serviceNamed(object string) *corev1.Service {
 	return a.services.Get(kube.Key(namespace, rest))
 }
 
-// logCounts tells how much of the cluster there is.
+// logCounts logs the number of objects in the cluster.
 func (a *Agent) logCounts() {
 	a.log.Info("the cluster is known", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()))
 }

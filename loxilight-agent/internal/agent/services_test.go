@@ -99,9 +99,9 @@ func sliceOfTwo(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	return sl
 }
 
-// TestEndpointsDepart: an endpoint that leaves the slices although nobody said that it
-// ends keeps its connections for a time, and gets no new ones. One that was terminating,
-// or is one of UDP, is gone.
+// TestEndpointsDepart: an endpoint that leaves the slices without terminating keeps its
+// connections for a time, and gets no new ones. A terminating endpoint, or a UDP endpoint, is
+// removed at once.
 func TestEndpointsDepart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,8 +145,8 @@ func TestEndpointsDepart(t *testing.T) {
 	expect("nothing is left of those of a Service of before", 0)
 }
 
-// TestDepartedStayWithTheDaemon: an agent that is restarted knows from the daemon who had
-// departed, and who has while there was none.
+// TestDepartedStayWithTheDaemon: a restarted agent learns from the daemon which endpoints had
+// departed before, and which departed while no agent ran.
 func TestDepartedStayWithTheDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -234,7 +234,7 @@ func TestDepartedAreBounded(t *testing.T) {
 	count("one more", 0, 2, 2)
 }
 
-// TestDepartedByPorts: what is taken down of an endpoint are the ports by which it has left.
+// TestDepartedByPorts: an endpoint is recorded with the ports with which it left.
 func TestDepartedByPorts(t *testing.T) {
 	d := newDeparted()
 	with := func(terminating bool, numbers ...int32) *packed {
@@ -330,8 +330,8 @@ func TestPortIsRenamed(t *testing.T) {
 	}
 }
 
-// TestUnnamedPortIsRenumbered: the object of a port without a name stays that when its number
-// changes, while an agent is there and while there is none, and so do endpoints that have departed.
+// TestUnnamedPortIsRenumbered: the object of a port without a name stays the same when its number
+// changes, with or without a running agent, and so do departed endpoints.
 func TestUnnamedPortIsRenumbered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -379,7 +379,7 @@ func TestUnnamedPortIsRenumbered(t *testing.T) {
 	}
 }
 
-// TestBurstIsFewTransactions: what changes at once is told at once.
+// TestBurstIsFewTransactions: simultaneous changes are sent together.
 func TestBurstIsFewTransactions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -414,7 +414,8 @@ func TestBurstIsFewTransactions(t *testing.T) {
 	}
 }
 
-// TestRefusedServiceDoesNotHoldUpOthers, and is told to people.
+// TestRefusedServiceDoesNotHoldUpOthers: a refused service is reported to people, and delays no
+// other.
 func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 )
 
-// The pauses before a daemon that is not there, or not well, is tried again.
+// The pauses between attempts to reach a daemon that is unreachable or failing.
 const sessionPauseMin, sessionPauseMax = 100 * time.Millisecond, 5 * time.Second
 
 // A burst of changes is one transaction: the first one waits that long for others, and
@@ -50,8 +50,8 @@ func (a *Agent) keepInStep(ctx context.Context) {
 	}
 }
 
-// lookAgain is how often a network of pods that is not Ready is looked at: what it waits
-// for may be put right without an outcome that is new, and so without an event.
+// lookAgain is how often the state of a network of pods that is not Ready is read: its problem may
+// be resolved without a new outcome, and so without an event.
 const lookAgain = time.Second
 
 // session is one connection to the daemon's events: everything is replaced, and kept in
@@ -142,13 +142,13 @@ func (a *Agent) replace(ctx context.Context) error {
 		return err
 	}
 	a.state.inStep()
-	debug.FreeOSMemory() // what it took to translate and send everything is not needed again soon
+	debug.FreeOSMemory() // translating and sending everything needed much memory
 	a.state.count(a.keeper.Len(), a.keeper.Refused())
 	return a.lookAtNetwork(ctx)
 }
 
-// repair is replace because somebody else has changed what is ours: not more often than
-// every second, and less where that goes on.
+// repair is replace because another client has changed our objects: at most once a second, and
+// less often if the changes continue.
 func (a *Agent) repair(ctx context.Context) error {
 	pause := a.state.repairPause()
 	a.figures.repairs.Add(1)
@@ -161,8 +161,8 @@ func (a *Agent) repair(ctx context.Context) error {
 	return a.replace(ctx)
 }
 
-// digest looks at what the daemon's events have told. foreign is set where they mean that
-// it does not have what is wanted.
+// digest evaluates the daemon's events. foreign is set if the daemon lacks desired objects because
+// of another client.
 func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error) {
 	changes, statuses, lost := news.take()
 	var seen uint64
@@ -232,7 +232,7 @@ func (a *Agent) networkRefused(err *api.Error) {
 	a.state.network(api.StateError, "the daemon does not take the network of the node's podCIDRs, and new pods would be in that of before: "+err.Message)
 }
 
-// news is what the daemon's events have told, and was not looked at yet.
+// news collects the daemon's events until they are evaluated.
 type news struct {
 	mu       sync.Mutex
 	changes  []api.ChangeEvent
@@ -243,7 +243,7 @@ type news struct {
 // newsMax is how many events are kept: with more, the daemon is asked.
 const newsMax = 10000
 
-// read reads events until there are none any more.
+// read reads events until the subscription ends.
 func (n *news) read(ctx context.Context, sub *client.Subscription, wake func()) error {
 	for {
 		e, err := sub.Next(ctx)

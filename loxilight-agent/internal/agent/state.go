@@ -15,11 +15,11 @@ import (
 // the node, metrics.
 type state struct {
 	mu          sync.Mutex
-	begun       bool      // everything is known that the daemon is to be told
+	begun       bool      // all input for the daemon is known
 	synced      bool      // it has had everything once
 	daemon      bool      // it is in step now
 	since       time.Time // since when it is, or is not
-	pods        string    // state of the PodNetwork; empty: nobody knows yet
+	pods        string    // state of the PodNetwork; empty: unknown
 	podsMessage string
 	podsSince   time.Time
 	podsLooked  time.Time // when the daemon was asked
@@ -40,7 +40,7 @@ func newState() *state {
 	return &state{since: now, podsSince: now, changed: make(chan struct{}, 1), gather: gatherMin}
 }
 
-// poke wakes the one that tells the node's condition.
+// poke wakes the goroutine that writes the node's condition.
 func (s *state) poke() {
 	select {
 	case s.changed <- struct{}{}:
@@ -48,7 +48,7 @@ func (s *state) poke() {
 	}
 }
 
-// begin notes that the daemon is told from now on; before, nobody has spoken to it.
+// begin records that the agent starts to send to the daemon; it has not contacted it before.
 func (s *state) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *state) network(state, message string) {
 	s.poke()
 }
 
-// nextLook is when the daemon is asked again how the network of pods is, whether it tells
-// of it or not; zero: it was Ready.
+// nextLook returns when the state of the network of pods must be read again, even without an
+// event; zero: it was Ready.
 func (s *state) nextLook() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,11 +141,11 @@ func (a *Agent) Readiness() (ready bool, why string) {
 	return true, ""
 }
 
-// The pauses before what somebody else has changed is put right.
+// The pauses before another client's changes are repaired.
 const (
 	repairMin  = time.Second
 	repairMax  = time.Minute
-	repairOver = 10 * time.Minute // without one, the next is put right at once
+	repairOver = 10 * time.Minute // without a change for so long, the next one is repaired at once
 )
 
 func (s *state) repairPause() time.Duration {

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestOtherSubnetsWaitForPods: a node that was made anew with other podCIDRs goes on with those
-// of before while pods have addresses of them, which holds up nothing else, and has the new ones
+// TestOtherSubnetsWaitForPods: a node that was made anew with other podCIDRs continues with the
+// earlier ones while pods have addresses in them, which delays nothing else, and gets the new ones
 // when the pods are gone.
 func TestOtherSubnetsWaitForPods(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func same(old, now *corev1.Node) bool {
 	return reflect.DeepEqual(&a, &b)
 }
 
-// translate takes what has changed in the cluster over into what is wanted.
+// translate updates the desired objects from the cluster's changes.
 func (a *Agent) translate() {
 	items := a.queue.take()
 	if _, ok := items[item{kind: itemAll}]; ok {
@@ -103,7 +103,7 @@ func (a *Agent) translateAll() {
 	}
 }
 
-// translateSelf keeps what is in force where the node is not in the cluster any more.
+// translateSelf keeps the state in force if the node is no longer in the cluster.
 func (a *Agent) translateSelf() {
 	node := a.self()
 	tunnelRef, uplinkRefs := nodes.SelfRefs()
@@ -128,7 +128,7 @@ func (a *Agent) translateSelf() {
 	if err != nil {
 		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
 	}
-	if network == nil { // what is in force goes on
+	if network == nil { // the present state stays in force
 		a.keeper.Keep(groupNetwork, podNetwork)
 		return
 	}
@@ -145,7 +145,7 @@ func (a *Agent) translateNode(name string, since time.Time) {
 	if err != nil {
 		a.complain(nodeOf(name), reasonInvalid, err)
 	}
-	if peer == nil { // what is in force goes on
+	if peer == nil { // the present state stays in force
 		a.keeper.Keep(groupNode+name, api.ObjectRef{Kind: api.KindPeer, Name: name})
 		return
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
-// What the agent keeps of the cluster's objects is what it uses: there are thousands.
+// The agent keeps only the fields that it uses of the cluster's objects: there are thousands of
+// objects.
 
 const annotationPrefix = "loxilight.io/"
 
@@ -81,7 +82,7 @@ type packed struct {
 	raw []byte // the rest, as the API server sends it
 }
 
-// pack makes what is kept of an EndpointSlice, or of one that is kept.
+// pack converts an EndpointSlice, or a packed one, to its stored form.
 func pack(obj any) (*packed, bool) {
 	s, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -106,7 +107,7 @@ func pack(obj any) (*packed, bool) {
 	return p, true
 }
 
-// slice returns the EndpointSlice as it was, but for what nobody needs.
+// slice returns the EndpointSlice, without the trimmed fields.
 func (p *packed) slice() *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{}
 	if err := s.Unmarshal(p.raw); err != nil {
