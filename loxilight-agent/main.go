@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command loxilight-agent turns a node of Kubernetes into a node of loxilight: it watches
-// the API server, and tells the node's loxilightd what that means.
+// Command loxilight-agent turns a node of Kubernetes into a node of loxilight: it watches the API
+// server, and configures the node's loxilightd accordingly.
 package main
 
 import (
@@ -68,7 +68,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
 	} else if err != nil {
-		return o, exitUsage, false // told by flags
+		return o, exitUsage, false // reported by flags
 	}
 	if flags.NArg() > 0 {
 		fmt.Fprintf(stderr, "loxilight-agent: unexpected argument %q\n", flags.Arg(0))

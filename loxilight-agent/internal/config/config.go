@@ -22,7 +22,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// DefaultFile is where the configuration is when nobody says.
+// DefaultFile is the configuration file if none is given.
 const DefaultFile = "/etc/loxilight/agent.yaml"
 
 // Config is the configuration of one agent. [Default] makes a valid one.
@@ -66,8 +66,8 @@ type NodePorts struct {
 type LoadBalancer struct {
 	Pools    []Pool `yaml:"pools"`
 	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
-	// Allowed are prefixes of addresses that other controllers write into the status of
-	// Services. Empty: without pools all addresses are served, with pools those of the pools.
+	// Allowed are prefixes of addresses that other controllers write into the status of Services.
+	// Empty: without pools all addresses are served, with pools only the addresses in the pools.
 	Allowed []string `yaml:"allowed"`
 }
 
@@ -94,13 +94,13 @@ type Listen struct {
 	Listen string `yaml:"listen"` // host:port; empty: nowhere
 }
 
-// Log says what is logged, and how.
+// Log configures the level and format of the log.
 type Log struct {
 	Level  slog.Level `yaml:"level"`
 	Format string     `yaml:"format"` // text, json
 }
 
-// Default returns the configuration of an agent that is told nothing.
+// Default returns the default configuration.
 func Default() *Config {
 	return &Config{
 		Tunnel:       Tunnel{Type: "vxlan", VNI: 100},
@@ -113,8 +113,8 @@ func Default() *Config {
 	}
 }
 
-// Load reads the configuration from path. A file that is not there is the default
-// configuration if path is [DefaultFile], and an error anywhere else.
+// Load reads the configuration from path. A missing file is the default configuration if path is
+// [DefaultFile], otherwise an error.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && path == DefaultFile {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health answers probes by HTTP: those of cloud load balancers and of kubelets. It
-// judges nothing itself.
+// Package health answers HTTP probes of cloud load balancers and kubelets. It judges nothing
+// itself.
 package health
 
 import (

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestBound: the oldest connection ends for one more, and one that is closed counts no more.
+// TestBound: at the limit, the oldest connection is closed for a new one; a closed connection no
+// longer counts.
 func TestBound(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

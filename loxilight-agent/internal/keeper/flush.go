@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Flush tells the daemon what is wanted now and was not before, and tries again what it
-// has refused some time ago. It is one transaction for what is there to be, and one for
-// what is to go, unless something moves from the one to the other: then all of it goes by
-// a replace, so that no packet finds neither.
+// Flush sends changes since the last flush to the daemon, and retries objects that it refused some
+// time ago. It uses one transaction for updates and one for deletions. If a claim moves from a
+// deleted object to an updated one, it uses a single replace instead, so that no packet finds
+// neither object.
 func (k *Keeper) Flush(ctx context.Context) error {
 	now := time.Now()
 	if len(k.stuck) > 0 && !now.Before(k.stuckNext) {
@@ -56,7 +56,7 @@ func (k *Keeper) Flush(ctx context.Context) error {
 	return nil
 }
 
-// tellGroups tells of the groups that the daemon has whole.
+// tellGroups reports the groups of which the daemon has all objects.
 func (k *Keeper) tellGroups() {
 	for group := range k.since {
 		whole := true
@@ -69,8 +69,8 @@ func (k *Keeper) tellGroups() {
 	}
 }
 
-// apply sends objects, without those that are refused. moved is set where one was refused
-// since something that is to go has what it claims.
+// apply sends objects, without the refused ones. moved is set if an object was refused because an
+// object to be deleted holds its claim.
 func (k *Keeper) apply(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
 	for refused := 0; len(objects) > 0; refused++ {
 		if refused >= manyRefusals && len(objects) > smallBatch {
@@ -124,7 +124,7 @@ func (k *Keeper) applied(objects []api.Object, result *api.ChangeResult) {
 	k.o.Log.Debug("the daemon has changes", slog.Uint64("revision", result.Revision), slog.Int("objects", len(objects)))
 }
 
-// delete tells what is to go.
+// delete sends the deletions.
 func (k *Keeper) delete(ctx context.Context) error {
 	if len(k.gone) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (k *Keeper) delete(ctx context.Context) error {
 	k.sent(api.MethodDelete, len(refs), begin, err)
 	if err != nil {
 		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonConflict {
-			return k.Replace(ctx) // something that is there yet refers to it
+			return k.Replace(ctx) // an object that still exists refers to it
 		}
 		return err
 	}
@@ -162,8 +162,8 @@ func (k *Keeper) probe(ctx context.Context) error {
 	return nil
 }
 
-// CatchUp asks the daemon what has changed since events were lost, and says whether
-// something of it was somebody else's, about an object of ours.
+// CatchUp asks the daemon for the changes since events were lost, and reports whether another
+// client changed an object of ours.
 func (k *Keeper) CatchUp(ctx context.Context) (foreign bool, err error) {
 	changes, err := k.o.Client.Changes(ctx, k.revision)
 	if err != nil {

@@ -25,11 +25,11 @@ type Options struct {
 	// daemon has, only that it has it.
 	All func()
 	// Refused is called when the daemon refuses an object, and again when it refuses another
-	// version of it or for another reason. Accepted is called when it takes one that it had
-	// refused. They may be nil.
+	// version of it or for another reason. Accepted is called when it accepts an object that it
+	// had refused. Both may be nil.
 	Refused  func(api.ObjectRef, *api.Error)
 	Accepted func(api.ObjectRef)
-	// Told is called when the daemon has what a group became at a time; it may be nil.
+	// Told is called when the daemon has the state that a group got at since; it may be nil.
 	Told func(group string, since time.Time)
 	// Sent is called after each transaction with what became of it; it may be nil.
 	Sent func(method string, objects int, took time.Duration, err error)
@@ -43,8 +43,8 @@ type Keeper struct {
 	want   map[api.ObjectRef]*entry
 	groups map[string][]api.ObjectRef
 	dirty  map[api.ObjectRef]bool // in want, and perhaps not as the daemon has it
-	gone   map[api.ObjectRef]bool // the daemon has it, and nobody wants it
-	since  map[string]time.Time   // of groups that are not told yet: when they became so
+	gone   map[api.ObjectRef]bool // the daemon has it, but it is no longer wanted
+	since  map[string]time.Time   // of groups that are not completely sent yet: when they changed
 
 	// stuck is what the daemon has of ours, and refuses to give up.
 	stuck     map[api.ObjectRef]api.Object
@@ -63,8 +63,8 @@ type entry struct {
 	told   uint64      // of the object, where the daemon has it; 0: it does not
 	there  bool        // the daemon has one of ours by that name, in whatever version
 	last   *api.Object // what the daemon has in place of a refused object; nil: nothing, or it was not asked
-	// refusal is why the daemon does not have object; nil: it has not refused it. before is
-	// the one that a session before had.
+	// refusal is the reason why the daemon does not have object; nil: it has not refused it.
+	// before is the refusal of an earlier session.
 	refusal, before *refusal
 }
 
@@ -73,7 +73,7 @@ type refusal struct {
 	err   *api.Error
 	next  time.Time // when it is tried again
 	pause time.Duration
-	// looked: the daemon was asked what it has in its place.
+	// looked: the daemon was asked for its current version of the object.
 	looked bool
 }
 
@@ -87,8 +87,8 @@ func New(o Options) *Keeper {
 	}
 }
 
-// Set makes the objects of a group be these; without any there is no such group. since is
-// when they became so, for [Options.Told]; zero: nobody wants to know.
+// Set replaces the objects of a group; without objects the group is removed. since is the time of
+// the change, for [Options.Told]; zero: not reported.
 func (k *Keeper) Set(group string, objects []api.Object, since time.Time) {
 	changed := false
 	refs := make([]api.ObjectRef, 0, len(objects))
@@ -111,11 +111,11 @@ func (k *Keeper) Set(group string, objects []api.Object, since time.Time) {
 	}
 }
 
-// Keep is for a group of which nobody can say at the moment what it is to be: what the daemon
-// has stays, be it from an agent of before.
+// Keep is for a group whose desired objects are unknown at the moment: the daemon's objects stay,
+// including objects from an earlier agent.
 func (k *Keeper) Keep(group string, refs ...api.ObjectRef) {
 	if !k.replacing {
-		return // nothing is taken away
+		return // nothing is deleted
 	}
 	for _, ref := range refs {
 		if k.want[ref] == nil {
@@ -151,7 +151,7 @@ func (k *Keeper) put(ref api.ObjectRef, group string, o api.Object) (changed boo
 func (k *Keeper) drop(ref api.ObjectRef, e *entry) {
 	delete(k.want, ref)
 	delete(k.dirty, ref)
-	if e.there { // otherwise what has that name, if anything, is somebody else's
+	if e.there { // otherwise an object of that name, if any, has another owner
 		k.gone[ref] = true
 	}
 	if e.refused() && k.o.Accepted != nil {
@@ -159,10 +159,10 @@ func (k *Keeper) drop(ref api.ObjectRef, e *entry) {
 	}
 }
 
-// refused says whether somebody was told that the daemon does not take the object.
+// refused reports whether the daemon's refusal of the object was reported.
 func (e *entry) refused() bool { return e.refusal != nil || e.before != nil }
 
-// sum tells versions of an object apart. It is never 0.
+// sum returns a hash of a version of an object. It is never 0.
 func (k *Keeper) sum(o *api.Object) uint64 {
 	var h maphash.Hash
 	h.SetSeed(k.seed)
@@ -205,14 +205,14 @@ func (k *Keeper) Refusal(ref api.ObjectRef) *api.Error {
 	return nil
 }
 
-// Retry has what was refused tried again at once: what was in the way may be gone.
+// Retry makes the next flush retry a refused object: the conflict may be resolved.
 func (k *Keeper) Retry(ref api.ObjectRef) {
 	if e := k.want[ref]; e != nil && e.refusal != nil {
 		e.refusal.next = time.Time{}
 	}
 }
 
-// Next returns when something that was refused is to be tried again; zero: there is none.
+// Next returns when a refused object must be retried; zero: none.
 func (k *Keeper) Next() (next time.Time) {
 	if len(k.stuck) > 0 {
 		next = k.stuckNext
@@ -225,14 +225,14 @@ func (k *Keeper) Next() (next time.Time) {
 	return next
 }
 
-// Foreign says whether a change that an event tells of is somebody else's, and about an
-// object of ours: then the daemon does not have what is wanted.
+// Foreign reports whether an event's change was made by another client to an object of ours: then
+// the daemon does not have the desired object.
 func (k *Keeper) Foreign(revision uint64, ref api.ObjectRef) bool {
 	return !k.own[revision] && revision > k.revision && k.want[ref] != nil
 }
 
-// note remembers the revision of a change of ours; one that changed nothing has somebody
-// else's.
+// note records the revision of a change of ours; an empty change returns the revision of another
+// client's change.
 func (k *Keeper) note(result *api.ChangeResult) {
 	revision := result.Revision
 	if result.Summary[api.ActionCreated]+result.Summary[api.ActionUpdated]+result.Summary[api.ActionDeleted] == 0 {

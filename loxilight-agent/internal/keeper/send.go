@@ -22,12 +22,12 @@ const (
 	stuckAgain = 10 * time.Second // and before what the daemon does not give up is
 )
 
-// manyRefusals is after how many refusals of one transaction its objects are sent in
-// small ones, where one that is refused holds up few.
+// manyRefusals is the number of refusals of one transaction after which its objects are sent in
+// small batches, in which a refused object delays few others.
 const manyRefusals, smallBatch = 8, 64
 
-// Replace makes what the daemon holds be what is wanted, whatever it is. What it refuses
-// stays as it is there. The error is that of a daemon that is not there, or not well.
+// Replace brings the daemon's objects to the desired ones, whatever they are now. Refused objects
+// stay as they are in the daemon. The error means that the daemon is unreachable or failing.
 func (k *Keeper) Replace(ctx context.Context) error {
 	for _, e := range k.want {
 		if e.refusal != nil { // the daemon may be another one
@@ -64,8 +64,8 @@ func (k *Keeper) Replace(ctx context.Context) error {
 	}
 }
 
-// recall asks the daemon what it has of what nobody has said again: that stays. What it does
-// not have nobody wants.
+// recall asks the daemon for its version of kept objects whose desired version is unknown: that
+// version stays. An object that the daemon lacks is no longer wanted.
 func (k *Keeper) recall(ctx context.Context) error {
 	for ref, e := range k.want {
 		if e.object != nil {
@@ -85,8 +85,8 @@ func (k *Keeper) recall(ctx context.Context) error {
 	return nil
 }
 
-// standing returns what a replace sends, in the order of kinds and names: of what the
-// daemon has refused, what it has in its place.
+// standing returns the objects that a replace sends, in the order of kinds and names: for refused
+// objects, the daemon's current version.
 func (k *Keeper) standing() []api.Object {
 	objects := make([]api.Object, 0, len(k.want))
 	for _, e := range k.want {
@@ -124,7 +124,7 @@ func (k *Keeper) sendAll(ctx context.Context, objects []api.Object) (*api.Change
 	var begin, size int
 	for i := range objects {
 		of := len(objects[i].Spec) + 512
-		if of > partSize { // one that the client has to cut: so it cuts all
+		if of > partSize { // too large for one request: the client splits it, and so everything
 			params.Objects, params.Change = objects, api.Change{Force: true}
 			return k.o.Client.Replace(ctx, params)
 		}
@@ -172,8 +172,8 @@ func (k *Keeper) replaced(objects []api.Object, result *api.ChangeResult) {
 	k.o.Log.Info("in step with the daemon", changes...)
 }
 
-// standDown marks what an error is about as refused, so that the rest can go on. It
-// returns the error where it is about no object.
+// standDown marks the object of an error as refused, so that the rest can proceed. It returns the
+// error if it is about no object.
 func (k *Keeper) standDown(ctx context.Context, objects []api.Object, err error) error {
 	refused, ref := k.blame(objects, err)
 	if refused == nil {
@@ -191,7 +191,7 @@ func (k *Keeper) standDown(ctx context.Context, objects []api.Object, err error)
 	return nil
 }
 
-// fallBack asks the daemon what it has of the objects that it has refused: that stays.
+// fallBack asks the daemon for its version of the refused objects: that version stays.
 func (k *Keeper) fallBack(ctx context.Context) error {
 	for ref, e := range k.want {
 		if e.refusal == nil || e.last != nil || e.refusal.looked {
@@ -219,7 +219,8 @@ func (k *Keeper) get(ctx context.Context, ref api.ObjectRef) (*api.Object, error
 	return there, nil
 }
 
-// stay keeps what the daemon refuses to give up: something of somebody else refers to it.
+// stay keeps an object that the daemon refuses to delete because another client's object refers to
+// it.
 func (k *Keeper) stay(ctx context.Context, err error) error {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Reason() != api.ReasonConflict || refused.Data == nil {
@@ -258,7 +259,7 @@ func (k *Keeper) blame(objects []api.Object, err error) (*api.Error, api.ObjectR
 	return nil, api.ObjectRef{}
 }
 
-// aboutObjects says whether an error can be about what was sent, and not about the daemon.
+// aboutObjects reports whether an error can be about the objects sent, not about the daemon.
 func aboutObjects(err *api.Error) bool {
 	switch err.Reason() {
 	case api.ReasonInvalid, api.ReasonConflict, api.ReasonCapacity, api.ReasonUnsupported:
@@ -267,7 +268,7 @@ func aboutObjects(err *api.Error) bool {
 	return false
 }
 
-// refuse notes that the daemon does not take an object, and tells so once.
+// refuse records that the daemon refused an object, and reports that once.
 func (k *Keeper) refuse(ref api.ObjectRef, e *entry, err *api.Error) {
 	now := &refusal{sum: e.sum, err: err, pause: refusedMin}
 	before := cmp.Or(e.refusal, e.before)
@@ -286,7 +287,7 @@ func (k *Keeper) refuse(ref api.ObjectRef, e *entry, err *api.Error) {
 	}
 }
 
-// accepted notes that the daemon has what is wanted.
+// accepted records that the daemon has the desired object.
 func (k *Keeper) accepted(ref api.ObjectRef, e *entry) {
 	e.told, e.there, e.last = e.sum, true, nil
 	if e.refused() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube talks to the API server: it keeps what is there of a few kinds, trimmed
-// to what the agent needs, and writes the little that the agent has to say. It knows
+// Package kube is the connection to the API server: it mirrors objects of a few kinds, reduced to
+// the fields that the agent needs, and writes the few objects that the agent maintains. It knows
 // nothing of the daemon.
 package kube
 
@@ -29,7 +29,7 @@ import (
 
 // Options say where the API server is and who asks.
 type Options struct {
-	Kubeconfig string // file; empty: that of KUBECONFIG, or that of a pod
+	Kubeconfig string // file; empty: as in KUBECONFIG, or the configuration of a pod
 	APIServer  string // URL in place of what that says; empty: as it says
 	UserAgent  string
 }
@@ -51,8 +51,8 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A connection that is dead without a word (the server's machine is gone) is found out
-	// within 15 s, where nobody says otherwise.
+	// A dead connection that was not closed (the server's machine is gone) is detected within 15
+	// s, unless configured otherwise.
 	for name, value := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
 		if os.Getenv(name) == "" {
 			if err := os.Setenv(name, value); err != nil {
@@ -94,7 +94,7 @@ func clientFor(cfg rest.Config, gv schema.GroupVersion, shared *http.Client) (*r
 	return rest.RESTClientForConfigAndClient(&cfg, shared)
 }
 
-// file returns the kubeconfig; empty: there is none.
+// file returns the kubeconfig; empty: there is no kubeconfig.
 func file(o Options) string { return cmp.Or(o.Kubeconfig, os.Getenv("KUBECONFIG")) }
 
 func load(o Options) (*rest.Config, error) {

@@ -15,10 +15,10 @@ import (
 // dialTimeout bounds each try to connect.
 const dialTimeout = 4 * time.Second
 
-// dialer connects to the API server. The address that it is known by in a pod is that of a
-// Service, which leads where the node's own data plane says: so the API servers' own
-// addresses are tried as well, and before it, where nobody has configured an address. They
-// come in any order: otherwise all nodes would watch the same one of several.
+// dialer connects to the API server. In a pod, the server's address is the address of a Service,
+// which depends on the node's own data plane: so the API servers' own addresses are tried as well,
+// and before it, unless an address is configured. They are tried in random order: otherwise all
+// nodes would watch the same server.
 type dialer struct {
 	net.Dialer
 	configured bool
@@ -56,6 +56,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, errors.Join(all...)
 }
 
-// SetServers says where else the API servers are: servers returns address:port of each. It
-// is asked for each connection, and answers at once, with a slice that is nobody else's.
+// SetServers sets the source of further API server addresses: servers returns address:port of
+// each. It is called for each connection, and must return at once, with a slice that the caller
+// may modify.
 func (c *Client) SetServers(servers func() []string) { c.dialer.servers.Store(&servers) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listen returns the address of somebody who takes connections.
+// listen returns the address of a server that accepts connections.
 func listen(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -21,7 +21,7 @@ func listen(t *testing.T) string {
 			if err != nil {
 				return // closed
 			}
-			_ = conn.Close() // nobody uses it
+			_ = conn.Close() // the connection is not used
 		}
 	}()
 	return l.Addr().String()
@@ -45,9 +45,9 @@ func dialed(t *testing.T, agents int, configured bool, address string, servers .
 	return counts
 }
 
-// TestAgentsShareTheAPIServers: where none is configured, not all agents begin with the same
-// one, and the address of the Service comes last. One that is configured comes first, and
-// those who cannot reach it share the others.
+// TestAgentsShareTheAPIServers: without a configured address, agents begin with different servers,
+// and the address of the Service is last. A configured address is first, and agents that cannot
+// reach it share the others.
 func TestAgentsShareTheAPIServers(t *testing.T) {
 	service, servers := listen(t), []string{listen(t), listen(t), listen(t)}
 	const agents = 120

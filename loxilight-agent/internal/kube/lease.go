@@ -20,7 +20,7 @@ type Lease struct {
 	Client          *Client
 	Namespace, Name string
 	Holder          string        // who we are
-	Duration        time.Duration // without a word of its holder for so long, somebody else takes it
+	Duration        time.Duration // not renewed for so long, another holder takes it
 
 	renewed  time.Time // when we said so last; zero: it is not ours
 	since    time.Time // since when it is
@@ -58,7 +58,7 @@ func (l *Lease) Try(ctx context.Context) error {
 		l.fill(&there, begin)
 		err = l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 	}
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) { // somebody else was faster
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) { // another client was faster
 		l.renewed, l.since = time.Time{}, time.Time{}
 		return nil
 	}
@@ -101,7 +101,7 @@ func (l *Lease) fill(there *coordinationv1.Lease, now time.Time) {
 	there.Spec.HolderIdentity, there.Spec.LeaseDurationSeconds, there.Spec.RenewTime = &l.Holder, &seconds, &at
 }
 
-// Release gives the lease up, so that nobody has to wait for its end.
+// Release gives the lease up, so that others need not wait until it expires.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.Held().IsZero() {
 		return nil
@@ -119,10 +119,10 @@ func (l *Lease) Release(ctx context.Context) error {
 	return l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 }
 
-// PatchServiceAddresses sets the load balancer's addresses of a Service, unless somebody
-// has changed it since. The Service says afterwards that they are of that field manager.
+// PatchServiceAddresses sets the load balancer's addresses of a Service, unless another client has
+// changed it since. The Service then names manager as the field manager of the addresses.
 func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, addresses []netip.Addr, manager string) error {
-	var ingress []corev1.LoadBalancerIngress // nil: null, which takes away what is there
+	var ingress []corev1.LoadBalancerIngress // nil: null, which removes the existing addresses
 	vip := corev1.LoadBalancerIPModeVIP
 	for _, a := range addresses {
 		ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &vip})

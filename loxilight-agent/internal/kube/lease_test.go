@@ -26,8 +26,8 @@ func newClient(t *testing.T, server *testkube.Server) *Client {
 	return c
 }
 
-// TestLeaseHasOneHolder: nobody takes the lease of one who says that it is his; of one who
-// says nothing any more, after its duration; of one who has given it up, at once.
+// TestLeaseHasOneHolder: a lease that is renewed is not taken; a lease that is not renewed is
+// taken after its duration; a released lease is taken at once.
 func TestLeaseHasOneHolder(t *testing.T) {
 	server := testkube.New(t)
 	c := newClient(t, server)

@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TameLibraries has what client-go says by itself logged for those who look for it: what
-// it has to say of an API server that is away is an error each time, and told by us once.
+// TameLibraries moves client-go's own messages to the debug level: client-go logs an error for
+// each attempt to reach the API server, which we log once.
 func TameLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{log.With(slog.String("library", "client-go")).Handler()}))
 }

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recorder writes events about objects of the cluster, for people. It is best effort: the
-// same one is written once in a while, few at a time, and one that cannot be written is
+// Recorder writes events about objects of the cluster, for people. It is best effort: repeated
+// events are written now and then, the rate is limited, and an event that cannot be written is
 // lost. It is safe for concurrent use.
 type Recorder struct {
 	client          *Client

@@ -15,8 +15,9 @@ import (
 // server is asked again after a pause.
 var ErrImplausible = errors.New("implausible list")
 
-// Store has the objects of one kind as the API server told them last. T is a type of the API, or one made of it: it has its ObjectMeta. It is what a
-// reflector fills. Objects in it are shared: nobody changes them.
+// Store holds the objects of one kind as last received from the API server. T is a type of the
+// API, or a type made from it with the same ObjectMeta. A reflector fills it. Objects in it are
+// shared and must not be modified.
 type Store[T any] struct {
 	convert func(any) (*T, bool)
 	key     func(*T) string
@@ -24,7 +25,7 @@ type Store[T any] struct {
 	check   func(list []*T) error
 	changed func(old, now *T) // one of them is nil where it was made or is gone
 
-	implausible func(error) // is told what check says; nil: nobody is
+	implausible func(error) // called with the error of check; may be nil
 
 	mu      sync.RWMutex
 	items   map[string]*T
@@ -36,10 +37,10 @@ type Store[T any] struct {
 
 // StoreOptions make a [Store]. Trim may be nil, and so may Index and Check.
 type StoreOptions[T any] struct {
-	// Trim takes away what nobody needs; it is called more than once for an object.
+	// Trim removes fields that are not needed; it is called more than once for an object.
 	Trim func(*T)
-	// Convert makes what is kept of what the API server sends, where that is another type:
-	// it is called with the one and with the other. nil: it is the same.
+	// Convert converts the API server's object to the stored type, if they differ: it is called
+	// with objects of either type. nil: they do not differ.
 	Convert func(any) (*T, bool)
 	// Index is a second key; objects are found by it with [Store.By].
 	Index func(*T) string
@@ -81,7 +82,7 @@ func NeverEmpty[T any](resource string) func([]*T) error {
 	}
 }
 
-// Key is namespace/name, or the name of what is in no namespace.
+// Key returns namespace/name, or the name of an object without namespace.
 func Key(namespace, name string) string {
 	if namespace == "" {
 		return name
@@ -92,7 +93,7 @@ func Key(namespace, name string) string {
 // Synced is closed when the store has had a whole list.
 func (s *Store[T]) Synced() <-chan struct{} { return s.synced }
 
-// Get returns the object of a key; nil: there is none.
+// Get returns the object of a key; nil: it does not exist.
 func (s *Store[T]) Get(key string) *T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -215,7 +216,7 @@ func (s *Store[T]) cast(obj any) (*T, error) {
 	return t, nil
 }
 
-// set puts an object, or takes it away, and tells so.
+// set stores an object, or removes it, and reports the change.
 func (s *Store[T]) set(key string, now *T) {
 	s.mu.Lock()
 	old := s.items[key]

@@ -24,8 +24,7 @@ import (
 // Watcher keeps stores in step with the API server, whatever that does.
 type Watcher struct {
 	Log *slog.Logger
-	// Failed is called with each request for a resource that the API server did not answer
-	// as it should; nil: nobody is told.
+	// Failed is called with each failed request for a resource; may be nil.
 	Failed func(resource string, err error)
 
 	mu   sync.Mutex
@@ -42,8 +41,7 @@ func (w *Watcher) Services(ctx context.Context, c *Client, selector labels.Selec
 	run(ctx, w, c.core, "services", selector, &corev1.Service{}, s)
 }
 
-// EndpointSlices fills a store with what is made of the EndpointSlices that a selector
-// chooses.
+// EndpointSlices fills a store with the converted EndpointSlices that a selector selects.
 func EndpointSlices[T any](ctx context.Context, w *Watcher, c *Client, selector labels.Selector, s *Store[T]) {
 	run(ctx, w, c.discovery, "endpointslices", selector, &discoveryv1.EndpointSlice{}, s)
 }
@@ -60,7 +58,7 @@ func run[T any](ctx context.Context, w *Watcher, c *rest.RESTClient, resource st
 	r.RunWithContext(ctx)
 }
 
-// source lists and watches one resource, and tells what went wrong.
+// source lists and watches one resource, and reports errors.
 type source struct {
 	client   *rest.RESTClient
 	resource string
@@ -106,7 +104,7 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 // once after some errors, 410 Gone among them.
 const failedMin, failedMax = 50 * time.Millisecond, 2 * time.Second
 
-// tell tells of an error, and holds up who asks too often.
+// tell reports an error, and delays a source whose requests fail repeatedly.
 func (s *source) tell(ctx context.Context, err error) {
 	if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(ctx.Err(), context.Canceled) { // those two: it cannot stream lists
 		s.pause = 0

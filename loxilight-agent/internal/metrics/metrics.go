@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics counts, and tells the figures as Prometheus reads them (text format
-// 0.0.4). It is the small part of a client library that the agent needs.
+// Package metrics counts, and writes the metrics in the format of Prometheus (text format 0.0.4).
+// It is the small part of a client library that the agent needs.
 package metrics
 
 import (
@@ -69,7 +69,7 @@ type Counter struct{ f *family }
 func (r *Registry) Counter(name, help string, labels ...string) Counter {
 	c := Counter{r.add(&family{name: name, help: help, kind: "counter", labels: labels})}
 	if len(labels) == 0 {
-		c.Add(0) // it is there from the beginning
+		c.Add(0) // present from the beginning
 	}
 	return c
 }
@@ -81,12 +81,12 @@ func (c Counter) Add(n float64, values ...string) {
 	c.f.of(values).value += n
 }
 
-// Gauge has read say how much there is when somebody asks.
+// Gauge adds a gauge whose value read returns at each scrape.
 func (r *Registry) Gauge(name, help string, read func() float64) {
 	r.add(&family{name: name, help: help, kind: "gauge", read: read})
 }
 
-// Histogram counts how large what it observes is.
+// Histogram counts observed values by size.
 type Histogram struct{ f *family }
 
 // Histogram makes a histogram; buckets are upper bounds, in their order.

@@ -112,7 +112,7 @@ func PodCIDRs(node *corev1.Node) ([]string, error) {
 // ref names a node in an error.
 func ref(node *corev1.Node) string { return "Node/" + node.Name }
 
-// InternalIPs returns the addresses of a node within the cluster, as it tells them.
+// InternalIPs returns the addresses of a node within the cluster, from its object.
 func InternalIPs(node *corev1.Node) (addresses []string) {
 	for _, a := range node.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil {
@@ -139,8 +139,8 @@ func Underlay(node *corev1.Node) ([]string, error) {
 	return addresses, nil
 }
 
-// Uplinks returns the devices by which a node reaches the others; none: it does not tell, as
-// one that has no address yet.
+// Uplinks returns the devices by which a node reaches the others; none: unknown, as for a node
+// that has no address yet.
 func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	if text, ok := node.Annotations[AnnotationUplink]; ok {
 		devices := list(text)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pools says which addresses of configured pools belong to which Services of type
-// LoadBalancer, and which node announces each. It is arithmetic: it remembers nothing,
-// since what was given out stands in the Services themselves.
+// Package pools decides which addresses of configured pools belong to which Services of type
+// LoadBalancer, and which node announces each. It is pure computation without state: the assigned
+// addresses are stored in the Services themselves.
 package pools
 
 import (
@@ -35,7 +35,7 @@ const (
 // knows that they were given out here.
 const Manager = "loxilight-agent"
 
-// written is what is kept of the controller's fields. It is read only.
+// written is the content of the controller's fields. It must not be modified.
 var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
 
 // Given returns what says that the addresses in the status of a Service were given out
@@ -58,7 +58,7 @@ type pool struct {
 	ranges []config.Range
 }
 
-// New makes pools of what was configured.
+// New returns the configured pools.
 func New(configured []config.Pool) (*Pools, error) {
 	p := &Pools{}
 	for _, c := range configured {
@@ -110,10 +110,10 @@ func Ingress(s *corev1.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
-// Assign says for each Service that is ours which addresses it has, and of which others
-// there is something to tell. What a Service has stays as far as that may be, and nobody
-// else gets it, not even in the round that takes it away; two that want the same are served
-// in the order of their age.
+// Assign returns for each Service that is ours the addresses that it gets, and for others a
+// message if there is one. Services keep their addresses if possible, and no other Service gets an
+// address that a Service has, not even in the round that removes it; Services that want the same
+// address are served in the order of their age.
 func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 	var all, rest []Assignment
 	taken := map[netip.Addr]*corev1.Service{}
@@ -174,8 +174,8 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// ours says whether a Service gets its addresses from here. One that somebody else has
-// given an address to is left alone, unless its class says that it is ours.
+// ours reports whether a Service gets its addresses from here. A Service to which another
+// controller has given an address is left alone, unless its class says that it is ours.
 func (p *Pools) ours(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil {
 		return false
@@ -197,10 +197,10 @@ type want struct {
 	families []bool // of each address: whether it is IPv4
 	asked    map[bool]netip.Addr
 	pool     string
-	current  map[bool]netip.Addr // by family: what it has now
-	lost     []netip.Addr        // what it has, and no pool
-	has      map[bool]netip.Addr // by family: what it is to have
-	wrong    bool                // what it asks for cannot be read, or cannot be had from any pool
+	current  map[bool]netip.Addr // by family: its present address
+	lost     []netip.Addr        // its addresses that are in no pool
+	has      map[bool]netip.Addr // by family: its future address
+	wrong    bool                // its request is invalid, or no pool can satisfy it
 	problem  string
 }
 
@@ -274,8 +274,8 @@ func (w *want) ask(taken map[netip.Addr]*corev1.Service) {
 	}
 }
 
-// fill keeps what is there for what is missing, or takes the first free addresses. A
-// Service does not get another one in place of what it asks for.
+// fill assigns each family without an address its present one, or the first free address. A
+// Service does not get another address in place of a requested one.
 func (w *want) fill(p *Pools, taken map[netip.Addr]*corev1.Service) {
 	refused := w.problem != ""
 	var kept []netip.Addr
@@ -334,8 +334,8 @@ func (w *want) addresses() (list []netip.Addr) {
 	return list
 }
 
-// Announcer returns which of the nodes announces an address; empty: there are none. All
-// nodes that know the same nodes agree, and one that comes or goes moves its own only.
+// Announcer returns which of the nodes announces an address; empty: no nodes. All nodes with the
+// same list agree, and a node that joins or leaves moves only its own addresses.
 func Announcer(a netip.Addr, nodes []string) (best string) {
 	var most uint64
 	for _, n := range nodes {
@@ -348,8 +348,8 @@ func Announcer(a netip.Addr, nodes []string) (best string) {
 	return best
 }
 
-// mix spreads the bits of a sum, as the end of MurmurHash3 does: those of FNV differ little
-// where only the ends of the names do.
+// mix spreads the bits of a sum, as the end of MurmurHash3 does: FNV sums differ little if the
+// names differ only at their ends.
 func mix(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd

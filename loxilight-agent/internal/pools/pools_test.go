@@ -67,7 +67,7 @@ func hostname(s *corev1.Service) {
 
 func deleted(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{} }
 
-// given marks what was given out here, and not by somebody else.
+// given marks an address as assigned by this controller, not by another one.
 func given(s *corev1.Service) {
 	s.ManagedFields = append(s.ManagedFields, metav1.ManagedFieldsEntry{Manager: Manager, Subresource: "status", FieldsV1: written})
 }
@@ -201,7 +201,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestAnnouncer: nodes share the addresses, and one that goes moves only its own.
+// TestAnnouncer: nodes share the addresses, and a node that leaves moves only its own.
 func TestAnnouncer(t *testing.T) {
 	nodes := []string{"n1", "n2", "n3", "n4"}
 	counts, moved := map[string]int{}, 0

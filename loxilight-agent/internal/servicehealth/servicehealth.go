@@ -39,21 +39,20 @@ type Server struct {
 	closed    bool
 }
 
-// service is one that is asked about.
+// service is a service with a health check.
 type service struct {
 	health services.Health
 	server *http.Server        // nil: its port is open on no address
 	open   map[netip.Addr]bool // addresses that its port is open on
-	told   string              // what could not be opened, as it was told last
+	told   string              // the last reported error of opening
 }
 
 // everywhere is all addresses of the node, whatever they are.
 var everywhere = []netip.Addr{{}}
 
-// New makes a server without services, which listens on all addresses. healthy says whether
-// the node forwards what services get. failed is told, without a lock held, of a port that
-// cannot be opened on some addresses, once as long as it is the same; it is tried again by
-// itself.
+// New makes a server without services, which listens on all addresses. healthy reports whether the
+// node forwards traffic of services. failed is called, without a lock held, with each port that
+// cannot be opened on some addresses, once for each distinct error; the server retries by itself.
 func New(healthy func() bool, failed func(services.Key, error), log *slog.Logger) *Server {
 	return &Server{healthy: healthy, failed: failed, log: log, addresses: everywhere, services: map[services.Key]*service{}}
 }
@@ -101,7 +100,7 @@ func (s *Server) Close() {
 	})
 }
 
-// change carries out a change under the lock, and then opens what is to be open.
+// change carries out a change under the lock, and then opens ports as necessary.
 func (s *Server) change(f func()) {
 	s.mu.Lock()
 	f()
@@ -112,8 +111,8 @@ func (s *Server) change(f func()) {
 	}
 }
 
-// open opens the ports that are not open, and has what failed be tried again. It returns
-// what has to be told.
+// open opens the ports that are not open, and schedules a retry of failed ones. It returns the
+// errors to report.
 func (s *Server) open() map[services.Key]error {
 	if s.retry != nil {
 		s.retry.Stop()
@@ -137,9 +136,8 @@ func (s *Server) open() map[services.Key]error {
 	return problems
 }
 
-// listen opens the port of a service on each address on which it can be, and says why it
-// cannot on others: an address that the node's object tells of need not be of one of its
-// devices.
+// listen opens the port of a service on each possible address, and returns why it cannot on
+// others: an address in the node's object need not belong to a device of the node.
 func (s *Server) listen(key services.Key, sv *service) (problem string) {
 	var problems []string
 	for _, a := range s.addresses {
@@ -175,16 +173,16 @@ func (s *Server) serve(key services.Key, sv *service, l net.Listener) {
 	}(sv.server)
 }
 
-// shut closes the port of a service; nil: there is none.
+// shut closes the port of a service; sv may be nil.
 func (s *Server) shut(sv *service) {
 	if sv == nil || sv.server == nil {
 		return
 	}
-	_ = sv.server.Close() // listeners that are closed already
+	_ = sv.server.Close() // its listeners may be closed already
 	sv.server, sv.open = nil, nil
 }
 
-// answerBody is what a load balancer is told.
+// answerBody is the answer to a load balancer.
 type answerBody struct {
 	Service struct {
 		Namespace string `json:"namespace"`

@@ -29,7 +29,7 @@ func start(t *testing.T) (s *Server, healthy *atomic.Bool, failures chan string)
 	return s, healthy, failures
 }
 
-// freePort returns a port that nobody listens at.
+// freePort returns a port on which no process listens.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l := occupy(t, "127.0.0.1:0")
@@ -108,7 +108,7 @@ func TestPortMovesToAnother(t *testing.T) {
 	port := freePort(t)
 	api := services.Key{Namespace: "shop", Name: "api"}
 	s.Set(web, &services.Health{Port: port, Local: 2})
-	// The news of the second come before those of the first.
+	// The second report may arrive before the first.
 	s.Set(api, &services.Health{Port: port, Local: 3})
 	if f := <-failures; !strings.Contains(f, "shop/api: health check port") || !strings.Contains(f, "in use") {
 		t.Errorf("told %q", f)
@@ -159,7 +159,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestNobodySaysWhere: a node whose addresses nobody chooses listens on all.
+// TestNobodySaysWhere: a node without configured addresses listens on all.
 func TestNobodySaysWhere(t *testing.T) {
 	s := New(func() bool { return true }, func(_ services.Key, err error) { t.Error(err) }, slog.New(slog.DiscardHandler))
 	t.Cleanup(s.Close)
@@ -172,8 +172,8 @@ func TestNobodySaysWhere(t *testing.T) {
 	}
 }
 
-// TestAddressOfNoDevice: a node behind NAT has addresses that it cannot listen on. It
-// answers on the others, says once what it cannot do, and listens there, too, when it can.
+// TestAddressOfNoDevice: a node behind NAT has addresses on which it cannot listen. It answers on
+// the others, reports the error once, and listens there too as soon as it can.
 func TestAddressOfNoDevice(t *testing.T) {
 	s, _, failures := start(t)
 	stranger := occupy(t, "127.0.0.2:0") // in place of an address that becomes one of the node
