@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart renders our Helm chart, as far as Helm's language is used in it: the
-// manifests in configs/kubernetes are made from it, and tests render it with values of
-// their own. It is not Helm: what the chart does not use is not there.
+// Package chart renders our Helm chart with the subset of Helm's language that the chart uses: the
+// manifests in configs/kubernetes are generated with it, and tests render the chart with their own
+// values. It is not Helm: features that the chart does not use are missing.
 package chart
 
 import (
@@ -22,11 +22,11 @@ import (
 // Release is what Helm calls an installation of a chart.
 type Release struct{ Name, Namespace string }
 
-// templates are those of the chart that make objects, in the order of the manifests.
+// templates are the chart's templates that produce objects, in the order of the manifests.
 var templates = []string{"rbac.yaml", "policy.yaml", "config.yaml", "daemonset.yaml", "controller.yaml", "leave.yaml"}
 
-// Render returns all objects of the chart in dir, as one file for kubectl apply -f, or
-// those of some templates alone. values are merged into those of the chart.
+// Render returns all objects of the chart in dir, as one file for kubectl apply -f, or only the
+// objects of some templates. values are merged into the chart's values.
 func Render(dir string, release Release, values map[string]any, only ...string) (string, error) {
 	var all, about map[string]any
 	if err := read(filepath.Join(dir, "values.yaml"), &all); err != nil {
@@ -78,7 +78,7 @@ func chartOf(about map[string]any) map[string]any {
 	return seen
 }
 
-// functions are those of Helm that the chart uses.
+// functions returns the Helm functions that the chart uses.
 func functions(t *template.Template) template.FuncMap {
 	indent := func(by int, text string) string {
 		pad := strings.Repeat(" ", by)
@@ -120,7 +120,7 @@ func functions(t *template.Template) template.FuncMap {
 	}
 }
 
-// dig returns what is in a map below some keys, or else the argument before the map.
+// dig returns the value in a map below some keys, or else the argument before the map.
 func dig(args ...any) (any, error) {
 	if len(args) < 3 {
 		return nil, fmt.Errorf("dig: %d arguments, want keys, a default and a map", len(args))

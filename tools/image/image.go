@@ -31,7 +31,7 @@ type File struct {
 	Link   string      // a symbolic link to this
 }
 
-// Image is what is written.
+// Image is the contents and configuration of an image.
 type Image struct {
 	Tags       []string // repository:tag
 	Files      []File   // all of user 0
@@ -98,7 +98,7 @@ func (i *Image) WriteFile(name, architecture string) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the error that matters is told
+		_ = os.Remove(f.Name()) // the first error is returned
 		return fmt.Errorf("image %s: %w", name, err)
 	}
 	return nil

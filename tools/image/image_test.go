@@ -69,7 +69,7 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		archives = append(archives, b)
-		slices.Reverse(i.Files) // the order in which they are told does not matter
+		slices.Reverse(i.Files) // the order in the list does not matter
 		if err := os.Chtimes(program, time.Now(), time.Unix(int64(n), 0)); err != nil {
 			t.Fatal(err)
 		}

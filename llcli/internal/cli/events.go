@@ -164,7 +164,7 @@ func (a *app) events(ctx context.Context, d Daemon, topics []string, options eve
 }
 
 // subscribed shows the events of one connection. The end of the connection is an error, the
-// requested number of events is none.
+// requested number of events is not.
 func (a *app) subscribed(ctx context.Context, d Daemon, topics []string, options eventOptions, shown *int, out *outage) error {
 	events, err := d.Events(ctx, topics...)
 	if err != nil {
