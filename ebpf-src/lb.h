@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* lb.h - services: from a frontend to one of its backends. */
+/* lb.h - services: selects a backend for a frontend. */
 #pragma once
 
 #include "conntrack.h"
@@ -26,7 +26,9 @@ static __always_inline __u32 hash_addr(__u32 h, const struct addr *a)
 	return h;
 }
 
-/* The same on every node, so that any of them picks the same backend. */
+/* Returns the hash of a packet for backend selection. It is the same on every node, so that all
+ * nodes select the same backend.
+ */
 static __always_inline __u32 lb_hash(const struct pkt *p, const struct service *s)
 {
 	__u32 h = hash_addr(0x10c111, &p->saddr);
@@ -38,7 +40,7 @@ static __always_inline __u32 lb_hash(const struct pkt *p, const struct service *
 	return hash_mix(h, p->proto);
 }
 
-/* Returns the backend id in a slot; 0 where there is none. */
+/* Returns the backend id in a slot; 0: none. */
 static __always_inline __u32 lb_slot(__u32 table_id, __u32 slot)
 {
 	struct slot_key key = { .table_id = table_id, .chunk = slot / SLOTS_PER_CHUNK };
@@ -47,9 +49,9 @@ static __always_inline __u32 lb_slot(__u32 table_id, __u32 slot)
 	return chunk ? chunk->backend_id[slot % SLOTS_PER_CHUNK] : 0;
 }
 
-/* How loaded the backend in a slot is: connections for each unit of weight above,
- * backend id below; all ones where there is none. A global function, so that the
- * verifier walks it once and not for each turn of the loop.
+/* Returns the load of the backend in a slot: connections per unit of weight in the upper half,
+ * backend id in the lower half; all ones without a backend. A global function, so that the verifier
+ * walks it once, not for each iteration of the loop.
  */
 __noinline __u64 lb_load(__u32 table_id, __u32 slot)
 {
@@ -66,8 +68,9 @@ __noinline __u64 lb_load(__u32 table_id, __u32 slot)
 	return share << 32 | id;
 }
 
-/* The backend with the fewest connections for its weight, of all, or of so many
- * from a random place on. A global function, so that the verifier walks it once.
+/* Returns the backend with the fewest connections per unit of weight, of the first
+ * LEAST_CONNECTIONS_MAX from a random slot on. A global function, so that the verifier walks it
+ * once.
  */
 __noinline __u32 lb_least(__u32 table_id, __u32 slot_count)
 {
@@ -93,7 +96,7 @@ static __always_inline __u32 lb_turn(const struct service *s)
 	return turn ? __sync_fetch_and_add(turn, 1) : 0;
 }
 
-/* Chooses a backend for a new connection: its id, or 0. */
+/* Selects a backend for a new connection: its id, or 0. */
 static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 {
 	const struct service *s = &w->service;
@@ -109,7 +112,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 		if (known && ticks_since(p->now_tick, known->used_tick) <= s->affinity_ticks) {
 			id = known->backend_id;
 			backend = bpf_map_lookup_elem(&ll_backend, &id);
-			/* Ids are given out again: it may be that of another one by now. */
+			/* Ids are reused: it may belong to another service by now. */
 			if (backend && backend->service_id == s->id &&
 			    addr_is4(&backend->addr) == (p->family == 4) &&
 			    backend->flags & BACKEND_F_USABLE) {
@@ -146,7 +149,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 	return id;
 }
 
-/* Whether the client may use the service. */
+/* Reports whether the client may use the service. */
 static __always_inline int lb_client_allowed(const struct pkt *p, const struct service *s,
 					     struct source_range_key *key)
 {
@@ -161,9 +164,8 @@ static __always_inline int lb_client_allowed(const struct pkt *p, const struct s
 	return family && *family == p->family;
 }
 
-/* Puts another service into w->service, where the client of w->tuple is diverted to one. What
- * is diverted to one that is not there stays where it is. A global function, so that the
- * verifier walks it once.
+/* Replaces w->service by the service to which the client of w->tuple is diverted, if any. If that
+ * service does not exist, w->service stays. A global function, so that the verifier walks it once.
  */
 __noinline int lb_divert(void)
 {
@@ -187,9 +189,9 @@ __noinline int lb_divert(void)
 	return 0;
 }
 
-/* What becomes of packets to addr that are for no service: SERVICE_ADDR_; 0: they are not
- * ours. An address of the node itself never is, in host or switch. A global function, so that
- * the verifier walks it once.
+/* Returns the treatment of packets to addr on ports of no service: SERVICE_ADDR_; 0: not
+ * restricted. Addresses of the node itself, in host or switch, never are. A global function, so
+ * that the verifier walks it once.
  */
 __noinline __u32 lb_other_ports(const struct addr *addr)
 {
@@ -209,7 +211,7 @@ __noinline __u32 lb_other_ports(const struct addr *addr)
 	return bpf_map_lookup_elem(&ll_local, &w->local_key) ? 0 : *how;
 }
 
-/* Finds the service that p is for. */
+/* Finds the service of p. */
 static __always_inline struct service *lb_service(const struct pkt *p, struct service_key *key)
 {
 	key->addr = p->daddr;

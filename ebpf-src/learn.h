@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* learn.h - neighbours, learnt from where the slow path sent a packet. */
+/* learn.h - learns next hops from packets that the slow path sends. */
 #pragma once
 
 #include "domain.h"
@@ -7,8 +7,8 @@
 #include "route.h"
 #include "tunnel.h"
 
-/* Fills the domain of a packet that is about to leave: one that came in by a port of the
- * same bridge was bridged.
+/* Fills the bridge domain of a packet that is about to leave: if it arrived on a port of the same
+ * bridge, it was bridged.
  */
 static __noinline void domain_egress(struct pkt *p)
 {
@@ -27,8 +27,8 @@ static __noinline void domain_egress(struct pkt *p)
 	p->domain = out->flags & STATION_F_FLAT ? 0 : out->domain;
 }
 
-/* Reports whether the station with this MAC can be behind a port of a bridge: a pod has one MAC,
- * whatever those who send to it write.
+/* Reports whether a MAC can be behind a bridge port: a pod has one MAC, whatever destinations other
+ * hosts use.
  */
 static __always_inline int domain_has_station(__u32 ifindex, const __u8 *mac)
 {
@@ -40,8 +40,8 @@ static __always_inline int domain_has_station(__u32 ifindex, const __u8 *mac)
 		*(__u16 *)&s->guard[4] == *(const __u16 *)&mac[4]);
 }
 
-/* Returns the MTU of the path that p, which the kernel has routed, goes by: that of its
- * route where that is less than the device's, mtu_bytes.
+/* Returns the path MTU of p, which the kernel has routed: the MTU of its route if that is lower
+ * than the MTU of the device, mtu_bytes.
  */
 static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
 {
@@ -53,15 +53,17 @@ static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
 	return w->fib.mtu_result;
 }
 
-/* Why a packet of meta is not for that part of a bridge where it is seen. */
+/* Returns the reason why a bridged packet of meta is not learnt: it alternates with the packet
+ * count, so that nexthop_of_frame detects the same packet on a second port.
+ */
 static __always_inline enum slow_why nexthop_one_way(const struct ct_meta *meta)
 {
 	return meta->packet_count & 1 ? WHY_ONE_WAY_1 : WHY_ONE_WAY;
 }
 
-/* Egress hook, where the frame, one of meta, is about to be sent: the index of the
- * neighbour that it is sent to, which the kernel has just used; 0, and why, where there is
- * none. twin is of the answers, as they are.
+/* Egress hook, when a frame of meta is about to be sent: returns the index of its next hop, which
+ * the kernel has just used; 0, and the reason in why, if none is learnt. twin is the entry of the
+ * replies.
  */
 static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *meta,
 					 const struct ct_meta *twin, enum slow_why *why)
@@ -78,9 +80,9 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 
 	if (!device || !meta || !twin || !why || data + 12 > end)
 		return 0;
-	/* A bridge floods what is for a station that it has not heard yet, or does not know
-	 * any more: only a part of it by which answers came is the right one, and not even
-	 * that where the same packet was seen elsewhere.
+	/* A bridge floods frames to a MAC that it has not learnt, or has forgotten. So only the
+	 * port on which replies arrived is the right one, and not even that port if the same packet
+	 * was seen on another one.
 	 */
 	*why = nexthop_one_way(meta);
 	if (device->flags & DEVICE_F_PART && (twin->in_port != (__u16)key.ifindex ||
@@ -106,9 +108,9 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 	return nexthop_enter(&key, device, p->now_tick);
 }
 
-/* Why a connection may not be short-cut; WHY_UNKNOWN: it may. What is no
- * service's may not where netfilter may say something else about its next packet, or has
- * set a mark for those who look at it.
+/* Returns the slow-path reason of a connection; WHY_UNKNOWN: the fast path is allowed. A connection
+ * without a service is excluded if netfilter may decide otherwise about its next packet, or if the
+ * packet has a mark that another program may evaluate.
  */
 static __always_inline enum slow_why nexthop_why_not(struct pkt *p, const struct ct_meta *meta)
 {
@@ -125,9 +127,9 @@ static __always_inline enum slow_why nexthop_why_not(struct pkt *p, const struct
 	return p->skb->mark ? WHY_MARK : WHY_UNKNOWN;
 }
 
-/* A connection is sent elsewhere than to the neighbour at index now. The others that
- * are sent there may be concerned as well, and nobody but the next packet to be
- * confirmed would tell them while there is no daemon: they all learn anew.
+/* Invalidates the next hop at index when one of its connections is sent elsewhere. Its other
+ * connections may have moved too; without a daemon they would notice only with the next packet to
+ * be confirmed. So all of them learn again.
  */
 static __always_inline void nexthop_doubt(__u32 index)
 {
@@ -137,10 +139,10 @@ static __always_inline void nexthop_doubt(__u32 index)
 		nexthop->ifindex = 0;
 }
 
-/* Egress hook, after our ingress hook saw the packet and the kernel forwarded it: p is
- * the tuple that it leaves with, so the answers' entry is that turned round, and what
- * the answers leave with is our entry's key, turned round. Returns whether p is of a
- * connection: if not, it is not what the ingress hook saw.
+/* Egress hook, for a packet that our ingress hook saw and the kernel forwarded: learns its next
+ * hop. p has the leaving tuple; the key of the entry of the replies is that tuple, reversed, and
+ * its leaving tuple, reversed, is the key of our entry. Returns whether p has a connection: if not,
+ * it is not a packet that the ingress hook saw.
  */
 static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 {

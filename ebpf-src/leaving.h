@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* leaving.h - the firewall's rules that name the port of a bridge by which frames leave. */
+/* leaving.h - evaluates rules that match the output port when a bridge sends a frame. */
 #pragma once
 
 #include "firewall.h"
 #include "fragment.h"
 
-/* Egress hook: asks about p, which the rules allowed where it came in, and a bridge sends by
- * this port. The answers to a connection are not asked about. LL_NEXT: p is allowed. Nobody
- * is told that it is not: others may have got it, where the bridge sends it to several.
+/* Egress hook: evaluates p, which was allowed on arrival, for the bridge port by which it leaves.
+ * Replies are not evaluated. LL_NEXT: p is allowed. Refused frames are dropped silently, since the
+ * bridge may have sent them to other ports as well.
  */
 static __noinline int leaving_ask(struct pkt *p, struct work *w)
 {
@@ -17,7 +17,7 @@ static __noinline int leaving_ask(struct pkt *p, struct work *w)
 	if (!rules)
 		return LL_NEXT;
 	if (p->fragment == FRAGMENT_LATER)
-		fragment_learn(p); /* if not, it is asked about without ports */
+		fragment_learn(p); /* if that fails, it is evaluated without ports */
 	tuple_of(&w->tuple, p);
 	if (!p->icmp_error && conn_find(w, &w->tuple, &w->conn, 0)) {
 		if (w->conn.meta.flags & CT_F_REPLY)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* loopback.h - what the node sends to one of its own addresses, where a service or a rule of
- * destinations has it. It never leaves by a port: our program for the egress hook is on the
- * loopback for it. What comes back has an address of the node for its source, which the
- * kernel takes on the loopback only (net.ipv4.conf.lo.accept_local, and route_localnet for
- * an address of the loopback, which a rule may have).
+/* loopback.h - local out: packets of the node to its own addresses, for services and DNAT rules.
+ * They never leave by a port, so our egress program is attached to the loopback for them. Replies
+ * have an address of the node as source, which the kernel accepts only on the loopback
+ * (net.ipv4.conf.lo.accept_local, and route_localnet for a loopback address, which a rule may
+ * have).
  */
 #pragma once
 
@@ -21,8 +21,8 @@ static __always_inline int loopback_ip6(const __be32 *addr)
 	return !(addr[0] | addr[1] | addr[2] | (addr[3] ^ bpf_htonl(1)));
 }
 
-/* Whether a packet on the loopback may be for a frontend or a rule: most have addresses of it
- * at both ends, and no way to anywhere else.
+/* Reports whether a packet on the loopback may be for a frontend or a rule: most packets there are
+ * between two loopback addresses, and cannot leave.
  */
 static __always_inline int loopback_may(struct __sk_buff *skb)
 {
@@ -39,15 +39,15 @@ static __always_inline int loopback_may(struct __sk_buff *skb)
 		 loopback_ip6(ip6->saddr.in6_u.u6_addr32));
 }
 
-/* Whether a packet that was parsed so is one that we could translate. */
+/* Reports whether a packet with this result of parse_packet can be translated. */
 static __always_inline int loopback_follows(const struct pkt *p, int ret)
 {
 	return ret == LL_NEXT && p->fragment == FRAGMENT_NONE && !p->icmp_error &&
 	       (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP);
 }
 
-/* Whether p, which no connection has, is for a service or a rule. Of TCP and SCTP only what
- * opens a connection is asked about: the node talks much to itself.
+/* Reports whether p, which has no connection, is for a service or a rule. For TCP and SCTP only
+ * packets that open a connection are evaluated, since the node sends many packets to itself.
  */
 static __noinline int loopback_opens(struct pkt *p, struct work *w)
 {

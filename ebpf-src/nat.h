@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nat.h - rewriting addresses and ports, checksums included. */
+/* nat.h - rewrites addresses, ports and TTL, and updates checksums. */
 #pragma once
 
 #include <stddef.h>
@@ -11,11 +11,10 @@
 #include "pkt.h"
 #include "sctp.h"
 
-#define IP_TTL_WORD 8 /* offset of the word that holds TTL and protocol */
+#define IP_TTL_WORD 8 /* offset of the word that contains TTL and protocol */
 
-/* The L4 checksum follows: the pseudo-header part also where the sender's own
- * checksum is still to be finished, the ports' part only where it is not; the
- * kernel knows which, we do not.
+/* Updates the layer-4 checksum: always for the change of the pseudo header, and for the change of
+ * the ports only if the checksum is complete. The kernel knows whether it is.
  */
 static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 port_diff)
 {
@@ -26,14 +25,14 @@ static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 por
 		off = p->l4_off + offsetof(struct tcphdr, check);
 	} else {
 		off = p->l4_off + offsetof(struct udphdr, check);
-		/* A UDP checksum of 0 means "none": leave it, and never produce one. */
+		/* A UDP checksum of 0 means "none": it stays, and none is produced. */
 		flags = BPF_F_MARK_MANGLED_0;
 	}
 	if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(addr_diff), flags | BPF_F_PSEUDO_HDR))
 		return -DROP_REWRITE;
-	/* The IPv6 header has no checksum to make up for the addresses, so a
-	 * device's checksum over the whole packet (CHECKSUM_COMPLETE) has not
-	 * changed: give back what the helper took from it.
+	/* In IPv6, whose header has no checksum, the changes of addresses and of this checksum
+	 * cancel out. So a device's checksum over the whole packet (CHECKSUM_COMPLETE) has not
+	 * changed: undo what the helper subtracted from it.
 	 */
 	if (p->family == 6)
 		bpf_csum_update(p->skb, csum_fold32(addr_diff));
@@ -47,8 +46,8 @@ static __always_inline int nat_is_echo(const struct pkt *p)
 	return p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
 }
 
-/* The identifier and the checksum of an ICMP echo message follow; that of ICMPv6 covers
- * the addresses too.
+/* Updates the identifier and the checksum of an ICMP echo message; the ICMPv6 checksum covers the
+ * addresses too.
  */
 static __noinline int nat_echo(struct pkt *p, __u64 addr_diff, __be16 old_id, __be16 new_id)
 {
@@ -69,7 +68,7 @@ static __noinline int nat_echo(struct pkt *p, __u64 addr_diff, __be16 old_id, __
 	return LL_NEXT;
 }
 
-/* One hop more, where we are it; the rest stays. */
+/* Decrements the TTL if we are a hop; the rest stays. */
 static __always_inline int nat_hop(struct pkt *p, const struct rewrite *r)
 {
 	void *data = (void *)(long)p->skb->data;
@@ -142,7 +141,7 @@ static __always_inline int nat_change(struct pkt *p, const struct rewrite *r)
 	if (nat_is_echo(p))
 		return nat_echo(p, addr_diff, (__be16)old_ports, (__be16)new_ports);
 	if (p->proto == IPPROTO_SCTP && old_ports != new_ports) {
-		/* How a change of the ports changes the checksum depends on the length of all. */
+		/* The change of the checksum depends on the length of the whole packet. */
 		if (p->fragment)
 			return -DROP_REWRITE;
 		return sctp_csum(p->skb, p->l4_off, p->l4_len, old_ports ^ new_ports);
@@ -152,9 +151,7 @@ static __always_inline int nat_change(struct pkt *p, const struct rewrite *r)
 	return nat_l4_csum(p, addr_diff, port_diff);
 }
 
-/* A router sends on no more than the IP packet; what follows it in its frame, to make that
- * long enough or by mistake, ends here.
- */
+/* Trims the frame to the IP packet: a router does not forward padding or other bytes after it. */
 static __always_inline int nat_trim(struct pkt *p)
 {
 	__u32 len = p->l4_off + p->l4_len;
@@ -164,7 +161,7 @@ static __always_inline int nat_trim(struct pkt *p)
 	return bpf_skb_change_tail(p->skb, len, 0) ? -DROP_REWRITE : LL_NEXT;
 }
 
-/* Makes the packet, and p, be as r says. */
+/* Rewrites the packet, and p, according to r. */
 static __always_inline int nat_rewrite(struct pkt *p, const struct rewrite *r)
 {
 	int ret = nat_change(p, r);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nexthop.h - sending a packet to a neighbour that was learnt before. */
+/* nexthop.h - the table of next hops: finds and inserts entries. */
 #pragma once
 
 #include "conntrack.h"
@@ -9,10 +9,10 @@
 
 #define NEXTHOP_SHARE 8
 
-/* Returns where the next hops by a device are counted, or NULL if it has its share of them:
- * where a part f of all is free, one device may have NEXTHOP_SHARE * f^2 of them, as the sources
- * of share.h. So one device alone gets 70 %, and after n devices, each of which took what it
- * could get, about 1/(8 n) is free for the others. total: where all are counted.
+/* Returns the counter of the next hops of a device, or NULL if the device has its share of them: if
+ * a fraction f of all is free, one device may have NEXTHOP_SHARE * f^2 of them, as sources in
+ * share.h. So a single device gets 70 %, and after n devices, each of which took all that it could
+ * get, about 1/(8 n) is free for the others. total: the counter of all next hops.
  */
 static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 {
@@ -29,8 +29,8 @@ static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 	return &use->nexthop_count[at];
 }
 
-/* Returns the index of a neighbour behind device, a new one where it is not known; 0
- * where there is no room, or the device has its share. checked_tick is when the kernel last used it.
+/* Returns the index of a neighbour behind device, and inserts it if it is unknown; 0 if the table
+ * is full or the device has its share. checked_tick: when the kernel last used it.
  */
 static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struct device *device,
 				      __u32 checked_tick)
@@ -77,8 +77,8 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 	return index;
 }
 
-/* The key of the next hop to a peer by the device of a tunnel: what stands for the
- * neighbour is the index of the peer.
+/* Fills the key of the next hop to a peer by a tunnel's device: the index of the peer replaces the
+ * neighbour's MAC.
  */
 static __always_inline void nexthop_key_of_peer(struct nexthop_key *key, __u32 index)
 {

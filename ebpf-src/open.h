@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* open.h - the first packet of a connection to a service. */
+/* open.h - opens connections, with a backend if they are to a service. */
 #pragma once
 
 #include "lb.h"
 #include "opennat.h"
 
-/* Enters the connection that p opens, p counted, with a backend where it is for a
- * service: w->conn is what p becomes. w->reopen: p has the tuple of a connection that
- * ended, w->old. LL_PASS: none that we follow. LL_REFUSE: there is no backend, or
- * p is for an address that is only for services.
+/* Enters the connection that p opens, including p in its counters. w->conn: the form in which p
+ * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
+ * LL_REFUSE: no backend, or the address is only for services.
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
@@ -53,7 +52,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		ret = open_by_rule(p, w, 1);
 	if (ret != LL_NEXT)
 		return ret;
-	/* One that is taken over from a connection that ended goes as that did. */
+	/* A connection that replaces an ended one keeps its next hop. */
 	if (!w->reopen || w->routed)
 		w->nexthop = nexthop_resolve(p, w, w->routed);
 	ret = open_enter(p, w);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* openshare.h - how many half-open connections one source may have. Their table makes room by
- * itself, whoever has filled it: a source that opens connections without end would push out those
- * that others are opening. So of a source that has its share each new connection takes the place
- * of an earlier one of its own. Nothing is refused: what is answered soon is hardly concerned.
+/* openshare.h - limits the half-open connections of one source. Their table evicts the oldest
+ * entries of all sources: a source that opens connections without end would evict the new
+ * connections of others. So if a source has its share, each of its new connections replaces an
+ * earlier one of its own. Nothing is refused, and connections that are answered soon are hardly
+ * affected.
  *
- * Sources that have their shares are CROWD_COUNT crowds, by zone and by the hash of share.h. Each remembers
- * the last connections that they have opened: a new one takes the place of any of them. The table
- * has a quarter more room than what is shared, for these.
+ * Sources that have their share belong to one of CROWD_COUNT crowds, by netns and the hash of
+ * share.h. Each crowd remembers the last connections that they opened, and a new one replaces any
+ * of them. The table has an extra quarter of its shared size for these.
  */
 #pragma once
 
@@ -14,13 +15,13 @@
 #include "count.h"
 #include "share.h"
 
-#define HALF_FACTOR	 32   /* as SHARE_FACTOR: one source alone gets 84 % of what is shared */
-#define HALF_LEAST	 16   /* connections that a source may always have */
-#define HALF_STALE_TICKS 2236 /* 5 minutes: loxilightd does not run, the oldest make room */
+#define HALF_FACTOR	 32   /* as SHARE_FACTOR: a single source gets 84 % of the shared size */
+#define HALF_LEAST	 16   /* half-open connections that a source may always have */
+#define HALF_STALE_TICKS 2236 /* 5 minutes without loxilightd: the oldest are evicted */
 
-/* Whether the source counted at index has its share of the half-open connections. Where many
- * sources have all, so that none has much more than the others, the oldest make room, as they
- * would without shares.
+/* Reports whether the source counted at index has its share of the half-open connections. If many
+ * sources share the whole table, so that none has many more than the others, the oldest are
+ * evicted, as without shares.
  */
 static __always_inline int half_is_crowd(const struct shares *s, __u32 index, int six)
 {
@@ -31,13 +32,13 @@ static __always_inline int half_is_crowd(const struct shares *s, __u32 index, in
 	return share_is_taken(count, total, s->half_capacity, HALF_FACTOR);
 }
 
-/* The crowd of the source counted at index: a tuple is of one zone. */
+/* Returns the crowd of the source counted at index; a tuple belongs to one netns. */
 static __always_inline __u32 half_crowd(__u32 index)
 {
 	return index % (CROWD_COUNT / 2) + (config_zone & 1) * (CROWD_COUNT / 2);
 }
 
-/* Removes the half-open connection w->old_tuple of a client, as it was when it was remembered. */
+/* Removes the half-open connection w->old_tuple of a client, unless it has changed since. */
 static __always_inline void half_remove(struct work *w)
 {
 	if (!conn_find(w, &w->old_tuple, &w->old, 1) || !w->old.half_open ||
@@ -52,8 +53,8 @@ static __always_inline void half_remove(struct work *w)
 		conn_remove(&w->spare_tuple, 1);
 }
 
-/* Counts the connection w->tuple, which was just opened, and lets it take the place of another one
- * where its source has its share. A global function, so that the verifier walks it once.
+/* Counts the new connection w->tuple; if its source has its share, it replaces another one. A
+ * global function, so that the verifier walks it once.
  */
 __noinline int half_opened(void)
 {
@@ -84,7 +85,7 @@ __noinline int half_opened(void)
 	return 0;
 }
 
-/* Counts that a half-open connection of the source at index is established. */
+/* Counts a half-open connection of the source at index as established. */
 static __always_inline void half_established(struct shares *s, __u32 index, int six)
 {
 	if (s->half_count[index])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* parse.h - L2 to L4 headers into struct pkt. */
+/* parse.h - parses headers of layers 2 to 4 into struct pkt. */
 #pragma once
 
 #include <linux/if_ether.h>
@@ -15,9 +15,9 @@
 
 #define IP_MORE_FRAGMENTS 0x2000
 #define IP_OFFSET_MASK	  0x1fff
-#define IPV6_EXT_MAX	  8   /* extension headers that we look through */
-#define HEADERS_MAX	  128 /* bytes that we want to read directly */
-#define L4_OFF_MAX	  511 /* an L4 header further in is left to the kernel */
+#define IPV6_EXT_MAX	  8   /* extension headers that are walked */
+#define HEADERS_MAX	  128 /* bytes to make directly readable */
+#define L4_OFF_MAX	  511 /* a layer-4 header further in is left to the kernel */
 
 /* RFC 792 and RFC 4443; linux/icmp.h needs all of libc. */
 struct icmp_header {
@@ -41,8 +41,8 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-/* Walks IPv6 extension headers from p->l4_off on. LL_NEXT: p->l4_off and p->proto
- * are those of the upper layer. What cannot be walked is the kernel's.
+/* Walks IPv6 extension headers from p->l4_off on. LL_NEXT: p->l4_off and p->proto are of the upper
+ * layer. Chains that cannot be walked are left to the kernel.
  */
 static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p)
 {
@@ -59,7 +59,7 @@ static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p
 		switch (next) {
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:
-			p->slow = 1; /* each router may have to look at them */
+			p->slow = 1; /* each router may have to examine them */
 		case IPPROTO_DSTOPTS:
 			if (bpf_skb_load_bytes(skb, off, &ext, sizeof(ext)))
 				return LL_PASS;
@@ -94,8 +94,8 @@ out:
 	return LL_NEXT;
 }
 
-/* Echo messages have their identifier where others have both ports; errors are about
- * a packet inside; the rest is the kernel's.
+/* Reads an ICMP header: the identifier of an echo message is both ports; errors quote another
+ * packet; other messages are left to the kernel.
  */
 static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, void *end)
 {
@@ -121,8 +121,8 @@ static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, v
 	return echo || p->icmp_error ? LL_NEXT : LL_UNTRACKED;
 }
 
-/* Reports whether a later fragment of p's protocol can only be followed and evaluated with what
- * its first fragment has of layer 4. Behind an extension header that may be any protocol.
+/* Reports whether a later fragment of p's protocol can only be tracked and evaluated with the ports
+ * or type of its first fragment. After an extension header, any protocol may follow.
  */
 static __always_inline __u8 parse_needs_first(const struct pkt *p)
 {
@@ -144,8 +144,8 @@ static __always_inline __u8 parse_needs_first(const struct pkt *p)
 	return 0;
 }
 
-/* Whether the IP packet ends before the len bytes of its header of layer 4 do: what follows in the
- * frame is none of it. A GSO packet may have no length (BIG TCP).
+/* Reports whether the IP packet ends within the first len bytes of layer 4: bytes after it in the
+ * frame are not part of it. A GSO packet may have no length (BIG TCP).
  */
 static __always_inline int parse_ends_before(const struct __sk_buff *skb, const struct pkt *p,
 					     __u32 len)
@@ -153,7 +153,7 @@ static __always_inline int parse_ends_before(const struct __sk_buff *skb, const 
 	return p->l4_len < len && !skb->gso_size;
 }
 
-/* Reads ports, and of TCP what connection tracking needs. */
+/* Reads the ports, and the fields of TCP that connection tracking needs. */
 static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	void *l4 = data + (p->l4_off & L4_OFF_MAX);
@@ -182,7 +182,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		return LL_NEXT;
 	}
 	if (p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP) {
-		/* SCTP has its ports where UDP has them, and 12 bytes of header. */
+		/* SCTP has its ports at the offsets of UDP, and 12 bytes of header. */
 		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
 		if (parse_ends_before(skb, p, p->l4_header_len))
 			return LL_PASS;
@@ -193,7 +193,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		p->sctp_chunk = 0xff;
 		if (p->proto == IPPROTO_SCTP)
 			p->tcp_ack = bpf_ntohl(((__be32 *)l4)[1]);
-		/* A GSO packet has its chunks in a list, where no pull reaches. */
+		/* A GSO packet has its chunks in a list, which no pull reaches. */
 		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
 		    bpf_skb_load_bytes(skb, p->l4_off + 12, &p->sctp_chunk, 1))
 			return LL_PASS;
@@ -204,7 +204,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 	return LL_UNTRACKED;
 }
 
-/* Whether a header of 20 bytes sums up to what it should: a router passes on no other
+/* Reports whether a header of 20 bytes has a correct checksum: a router does not forward others
  * (RFC 1812, section 5.2.2).
  */
 static __always_inline int parse_ipv4_sum(const struct iphdr *ip)
@@ -231,7 +231,7 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
 	p->l4_len = bpf_ntohs(ip->tot_len) < ip->ihl * 4 ? 0 : bpf_ntohs(ip->tot_len) - ip->ihl * 4;
-	/* Of BIG TCP the length is 0. */
+	/* The length of BIG TCP is 0. */
 	p->slow = ip->ihl != 5 || !parse_ipv4_sum(ip) ||
 		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len ||
 		  (bpf_ntohs(ip->tot_len) < sizeof(*ip) && !skb->gso_size);
@@ -261,13 +261,13 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void
 	p->l4_len = bpf_ntohs(ip->payload_len);
 	p->slow = p->l4_off + p->l4_len > skb->len;
 	if (addr_is_ipv4(&p->saddr) || addr_is_ipv4(&p->daddr))
-		return LL_PASS; /* IPv4-mapped: as addresses of IPv4 are written in tables */
+		return LL_PASS; /* IPv4-mapped: the form of IPv4 addresses in tables */
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;
 	return parse_ipv6_extensions(skb, p);
 }
 
-/* Fills p from an Ethernet frame. LL_PASS: nothing that we could ever handle. */
+/* Fills p from an Ethernet frame. LL_PASS: never handled by us. */
 static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 {
 	void *data = (void *)(long)skb->data;
@@ -309,10 +309,9 @@ static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 	return parse_l4(skb, p, data, end);
 }
 
-/* Brings the headers into the part of the packet that can be read directly, and
- * reads them again. Only where they are not there: to pull a byte of payload costs
- * a copy, keeps TCP from joining packets when it receives them, and would break the
- * list of fragments of a UDP GSO packet.
+/* Makes the headers directly readable, and parses them again. Only if necessary: pulling payload
+ * costs a copy, prevents TCP from coalescing packets on receipt, and would break the fragment list
+ * of a UDP GSO packet.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 {
@@ -323,9 +322,9 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 	return parse_linear(skb, p);
 }
 
-/* Fills p from a frame, wherever the headers are. LL_PASS: it holds no IP packet. A global function, so that the verifier
- * walks it once, and what comes after it once and not for each kind of packet. p->skb is
- * not what it was.
+/* Fills p from a frame, wherever its headers are. LL_PASS: not an IP packet. A global function, so
+ * that the verifier walks it once, and the code after it once, not for each kind of packet. The
+ * caller must set p->skb again.
  */
 __noinline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 {

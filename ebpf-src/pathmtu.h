@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* pathmtu.h - what routers of the underlay say about packets to peers: that they are too
- * large (RFC 1191, RFC 8201).
+/* pathmtu.h - path MTU discovery towards peers: packet-too-big errors of underlay routers (RFC
+ * 1191, RFC 8201).
  */
 #pragma once
 
@@ -9,21 +9,21 @@
 #include "parse.h"
 #include "refuse.h"
 
-/* No underlay carries less (IPv6 has to carry that, RFC 8200), and a router that reports less
- * wants to slow us down.
+/* No underlay carries less (IPv6 requires it, RFC 8200), and a router that reports less intends to
+ * slow us down.
  */
 #define PATH_MTU_LEAST 1280
 
-/* The packet that an ICMP error is about, as far as it says whose it is. */
+/* The packet that an ICMP error quotes, up to the data that identify it. */
 struct quote {
 	struct addr remote;
 	struct tunnel_key key;
 	__u32 off;    /* of layer 4; then of the inner IP header */
-	__be16 port;  /* source port; 0: GRE, which has none */
-	__be16 inner; /* Ethernet type of the inner packet */
+	__be16 port;  /* source port; 0: GRE, without ports */
+	__be16 inner; /* EtherType of the inner packet */
 };
 
-/* Returns the MTU that an ICMP error tells; 0: none that is heeded. */
+/* Returns the MTU that an ICMP error reports; 0: none, or ignored. */
 static __always_inline __u32 path_told(struct __sk_buff *skb, const struct pkt *p)
 {
 	__be32 rest;
@@ -41,7 +41,7 @@ static __always_inline __u32 path_told(struct __sk_buff *skb, const struct pkt *
 	return p->icmp_type != ICMPV6_TOO_BIG || mtu < PATH_MTU_LEAST ? 0 : mtu;
 }
 
-/* Reads the IP header of the packet at off: ours have neither options nor extensions. */
+/* Reads the quoted IP header at off: ours have neither options nor extension headers. */
 static __always_inline int path_quote(struct __sk_buff *skb, const struct pkt *p, __u32 off,
 				      struct quote *q)
 {
@@ -67,7 +67,7 @@ static __always_inline int path_quote(struct __sk_buff *skb, const struct pkt *p
 	return addr_equal(&q->key.local, &p->daddr) ? LL_NEXT : LL_PASS;
 }
 
-/* Reads what comes behind it: port or key, and VNI. Who quotes less is not heeded. */
+/* Reads the quoted tunnel header: port or key, and VNI. Shorter quotes are ignored. */
 static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote *q)
 {
 	__u8 head[16] = {};
@@ -75,7 +75,7 @@ static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote
 	if (q->key.proto == IPPROTO_UDP) {
 		if (bpf_skb_load_bytes(skb, q->off, head, sizeof(head)))
 			return LL_PASS;
-		if (head[0] < 0xc0) /* no source port of ours: tunnel_source_port */
+		if (head[0] < 0xc0) /* not a source port of ours: tunnel_source_port */
 			return LL_PASS;
 		if (bpf_skb_load_bytes(skb, q->off + 16 + 12, &q->inner, sizeof(q->inner)))
 			return LL_PASS;
@@ -94,8 +94,8 @@ static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote
 	return LL_NEXT;
 }
 
-/* The ports of a packet whose layer 4 is at off, as tunnel_source_port has them; -1: they are
- * not in the quote.
+/* Returns in ports the ports of a packet whose layer 4 is at off, as tunnel_source_port uses them;
+ * -1: they are not in the quote.
  */
 static __always_inline int path_ports(struct __sk_buff *skb, __u32 off, __u8 proto, __u32 *ports)
 {
@@ -119,9 +119,9 @@ static __always_inline int path_ports(struct __sk_buff *skb, __u32 off, __u8 pro
 	return 0;
 }
 
-/* Reports whether the source port in the quote is the one that packets of its flow get, which
- * depends on a seed that is nobody else's: so who quotes it has seen one. A global function,
- * so that the verifier walks it once.
+/* Reports whether the quoted source port is the one of its flow. It depends on a secret seed, so
+ * the sender of the error has seen a packet of the flow. A global function, so that the verifier
+ * walks it once.
  */
 __noinline int path_is_sent(struct __sk_buff *skb, const struct quote *q, __u32 seed)
 {
@@ -157,9 +157,9 @@ __noinline int path_is_sent(struct __sk_buff *skb, const struct quote *q, __u32 
 	return q->port == tunnel_flow_port(tunnel_hash(&saddr, &daddr), ports, proto, seed);
 }
 
-/* Ingress hook, in the host's namespace, an ICMP error: remembers how long packets to a
- * peer may be, if it is about one that we sent there. loxilightd makes something of it, and
- * forgets it. A global function, so that the verifier walks it once.
+/* Ingress hook, in the host netns, for an ICMP error: stores the path MTU to a peer if the error
+ * quotes a packet that we sent there. loxilightd applies it to routes, and deletes it. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 {
@@ -183,7 +183,7 @@ __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 	id.tunnel_id = tunnel->id;
 	index = bpf_map_lookup_elem(&ll_peer_id, &id);
 	peer = index ? bpf_map_lookup_elem(&ll_peer, index) : NULL;
-	/* Not what a pod says: routers of the underlay are not behind the switch. */
+	/* Not from a pod: routers of the underlay are not behind the switch. */
 	if (!peer || !addr_equal(&peer->remote, &q.remote) ||
 	    skb->ifindex == peer->return_ifindex || tunnel_is_inside(&p->saddr, 1))
 		return 0;
@@ -195,7 +195,7 @@ __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 	now = clock_tick();
 	if (path->mtu_bytes && path->mtu_bytes < mtu &&
 	    ticks_since(now, path->heard_tick) < PATH_MTU_TICKS)
-		return 0; /* it does not grow before it is forgotten */
+		return 0; /* it cannot rise until it expires */
 	path->mtu_bytes = mtu;
 	path->heard_tick = now;
 	return 0;

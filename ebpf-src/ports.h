@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ports.h - the outer ports of translated sources: never two connections towards one
- * remote with the same, and never one that the node or a service uses.
+/* ports.h - SNAT port allocation: two connections to the same remote never have the same outer
+ * port, and ports of the node or of a service are never used.
  */
 #pragma once
 
 #include "ended.h"
 
-/* The i-th port of the ranges of a rule, i less than port_count. */
+/* Returns the i-th port of the ranges of a rule; i is less than port_count. */
 static __always_inline __u16 ports_at(const struct nat_rule *rule, __u32 i)
 {
 	for (int r = 0; r < NAT_RANGES; r++) {
@@ -25,8 +25,8 @@ static __always_inline int ports_taken(__u16 port)
 	return !bits || *bits >> (port & 63) & 1;
 }
 
-/* The next of the numbers that are given out, one after the other, for w->snat_target;
- * from a random one on.
+/* Returns the next number for w->snat_target: they are assigned one after the other, from a random
+ * one on.
  */
 static __always_inline __u32 ports_turn(struct work *w)
 {
@@ -42,7 +42,7 @@ static __always_inline __u32 ports_turn(struct work *w)
 	return __sync_fetch_and_add(next, 1);
 }
 
-/* Takes a block of the outer address w->conn.saddr for the inner one, as its nth. */
+/* Takes a block of the outer address w->conn.saddr as the nth block of the inner address. */
 static __noinline int ports_take_block(struct work *w, const struct nat_rule *rule)
 {
 	__u32 block_count = rule->port_count / (rule->block_size ?: 1);
@@ -68,7 +68,7 @@ static __noinline int ports_take_block(struct work *w, const struct nat_rule *ru
 		w->block.next = bpf_get_prandom_u32();
 		w->block.created_tick = w->now_tick;
 		w->block.used_tick = w->now_tick;
-		/* Another CPU may have been first; the sweep frees what nobody has. */
+		/* Another CPU may have been first; the sweep frees unused blocks. */
 		return bpf_map_update_elem(&ll_block, &w->block_key, &w->block, BPF_NOEXIST) == 0
 			       ? LL_NEXT
 			       : -DROP_NO_PORT;
@@ -76,8 +76,8 @@ static __noinline int ports_take_block(struct work *w, const struct nat_rule *ru
 	return -DROP_NO_PORT;
 }
 
-/* A port of the nth block of the inner address; 0: none this time, negative: there is
- * no such block to be had.
+/* Returns a port of the nth block of the inner address; 0: try again, negative: no such block can
+ * be taken.
  */
 static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule, __u32 nth)
 {
@@ -97,13 +97,13 @@ static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule
 			return -DROP_NO_PORT;
 	}
 	if (!addr_equal(&block->outer, &w->conn.saddr))
-		return 0; /* of an address that was changed: it ends soon */
+		return 0; /* of an address that has changed: it ends soon */
 	block->used_tick = w->now_tick;
 	port = block->first + (__sync_fetch_and_add(&block->next, 1) & (block->size - 1));
 	return ports_taken(port) ? 0 : port;
 }
 
-/* Whether a rule gives out a port. */
+/* Reports whether a port is in the ranges of a rule. */
 static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
 {
 	for (int r = 0; r < NAT_RANGES; r++)
@@ -112,7 +112,7 @@ static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
 	return 0;
 }
 
-/* The i-th port to be tried for w->conn; 0: not that one; negative: no more. */
+/* Returns the i-th port to try for w->conn; 0: not this one; negative: no more. */
 static __always_inline int ports_candidate(struct work *w, const struct nat_rule *rule, __u32 i)
 {
 	__u32 index;
@@ -144,7 +144,7 @@ static __always_inline int ports_candidate(struct work *w, const struct nat_rule
 	return share_forbids(w, port) || ports_taken(port) ? 0 : port;
 }
 
-/* w->conn leaves with an outer port. */
+/* Sets the outer port of w->conn. */
 static __always_inline void ports_use(struct work *w, __be16 port)
 {
 	w->conn.sport = port;
@@ -153,8 +153,8 @@ static __always_inline void ports_use(struct work *w, __be16 port)
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 }
 
-/* A connection opened anew keeps the outer port that it had towards the same remote: to that
- * it is what it is to us.
+/* Keeps the outer port that a reopened connection had towards the same remote: for the remote it is
+ * the same connection, opened again.
  */
 static __always_inline int ports_keep(struct work *w, const struct nat_rule *rule)
 {
@@ -170,7 +170,7 @@ static __always_inline int ports_keep(struct work *w, const struct nat_rule *rul
 	return 1;
 }
 
-/* Whether the outer address and port of a mapping are those of w->conn's rule still. */
+/* Reports whether the outer address and port of a mapping are still the ones of w->conn's rule. */
 static __always_inline int ports_is_usable(const struct work *w, const struct nat_rule *rule,
 					   const struct mapping *mapping)
 {
@@ -178,7 +178,7 @@ static __always_inline int ports_is_usable(const struct work *w, const struct na
 	       ports_has(rule, bpf_ntohs(mapping->port));
 }
 
-/* Whether an outer port is free for w->conn; then it has it. */
+/* Takes an outer port for w->conn if it is free. */
 static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
 	struct mapping *mapping;
@@ -216,14 +216,14 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
 	if (!mapping || !ports_is_usable(w, rule, mapping))
 		return !bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_ANY);
-	/* Another CPU has entered one at this moment: there is one for all remotes. */
+	/* Another CPU has inserted one at this moment: one is valid for all remotes. */
 	bpf_map_delete_elem(&ll_mapping_outer, &w->mapping_outer_key);
 	ports_use(w, mapping->port);
 	return 1;
 }
 
-/* The mapping of w->conn's inner address and port, where it has one and its outer
- * address and port are still of the rule; else w->mapping_key is what it is to be entered under.
+/* Uses the mapping of w->conn's inner address and port if it exists and its outer address and port
+ * are still in the rule; else w->mapping_key is the key for a new one.
  */
 static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 {
@@ -239,12 +239,12 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);
-	twin_is_free(); /* or open_put says that it is not */
+	twin_is_free(); /* if it is not free, open_put detects it */
 	return 1;
 }
 
-/* Tries the i-th port of a rule. 1: w->conn has it; 0: not that one; negative: no more.
- * A global function, so that the verifier walks it once.
+/* Tries the i-th port of a rule. 1: w->conn has it; 0: not this one; negative: no more. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int ports_attempt(const struct nat_rule *rule, __u32 i)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* refuse.h - packets that are refused, and what their senders are told: a TCP reset (RFC
- * 9293, section 3.10.7.1), an SCTP ABORT (RFC 9260, section 8.4), or an ICMP error (RFC
- * 1812, section 4.3.2; RFC 4443, section 2.4). answer.h sends it.
+/* refuse.h - answers refused packets with a TCP reset (RFC 9293, section 3.10.7.1), an SCTP ABORT
+ * (RFC 9260, section 8.4), or an ICMP error (RFC 1812, section 4.3.2; RFC 4443, section 2.4).
+ * answer.h sends the answer.
  */
 #pragma once
 
 #include "abort.h"
 
-/* Ticks are of 134 ms: a thousand ICMP errors a second, as many as Linux sends, and ten
- * thousand resets, which are no larger than what they answer.
+/* A tick is 134 ms: a thousand ICMP errors a second, as many as Linux sends, and ten thousand
+ * resets, which are no larger than the packets that they answer.
  */
 #define ANSWER_ERRORS_PER_TICK 134
 #define ANSWER_RESETS_PER_TICK 1340
@@ -26,7 +26,7 @@
 #define ICMPV6_PROHIBITED    1
 #define ICMPV6_INFO_REDIRECT 137
 
-/* Whether an address can be that of one host, to whom something can be sent. */
+/* Reports whether an address can belong to a single host that can receive packets. */
 static __always_inline int answer_is_host(const struct addr *a, __u8 family)
 {
 	__u8 first = family == 4 ? ((__u8 *)a)[12] : ((__u8 *)a)[0];
@@ -37,7 +37,7 @@ static __always_inline int answer_is_host(const struct addr *a, __u8 family)
 	       (a->word[0] | a->word[1] | a->word[2] | (a->word[3] & ~bpf_htonl(1)));
 }
 
-/* Whether p may be answered at all. */
+/* Reports whether p may be answered at all. */
 static __always_inline int answer_may(struct pkt *p)
 {
 	__u8 macs[12];
@@ -50,7 +50,7 @@ static __always_inline int answer_may(struct pkt *p)
 	return !((macs[0] | macs[6]) & 1); /* to or from a group */
 }
 
-/* Whether p may be answered with an ICMP error: it is none itself. */
+/* Reports whether p may be answered with an ICMP error: it must not be an ICMP error itself. */
 static __always_inline int answer_may_error(struct pkt *p)
 {
 	__u8 type;
@@ -61,12 +61,12 @@ static __always_inline int answer_may_error(struct pkt *p)
 		return 1;
 	if (bpf_skb_load_bytes(p->skb, p->l4_off, &type, 1))
 		return 0;
-	if (p->family == 4) /* no quench, no redirect */
+	if (p->family == 4) /* no source quench, no redirect */
 		return type == 0 || type >= ICMP_ECHO_REQUEST;
 	return type >= ICMPV6_INFO_MIN && type != ICMPV6_INFO_REDIRECT;
 }
 
-/* Resets the TCP connection of a packet. LL_NEXT: nothing is to be sent. */
+/* Resets the TCP connection of a packet. LL_NEXT: no answer must be sent. */
 __noinline int answer_reset(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();
@@ -100,8 +100,8 @@ __noinline int answer_reset(struct __sk_buff *skb)
 	return answer_send(skb);
 }
 
-/* Sends an ICMP error about a packet: type is ANSWER_TYPE, rest the second word of its
- * header. It holds the packet as it is now.
+/* Sends an ICMP error about a packet: type is ANSWER_TYPE, rest the second word of its header. It
+ * quotes the packet in its present form.
  */
 __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 {
@@ -127,7 +127,7 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
 	if (len < ANSWER_ICMP || len > ANSWER_QUOTE6)
 		return -DROP_REWRITE;
-	/* What is summed up ends with a whole word. */
+	/* The sum is computed over whole words. */
 	*(__u32 *)&a->bytes[ANSWER_L4 + ANSWER_ICMP + (len & (2047 & ~3))] = 0;
 	icmp = (void *)&a->bytes[ANSWER_L4];
 	if (bpf_skb_load_bytes(skb, a->l3_off, icmp + 1, len))
@@ -142,8 +142,8 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 	return answer_send(skb);
 }
 
-/* Counts p as dropped for reason, or as the same over the rate where too much has been
- * answered on this CPU. Returns the answer to it, begun; NULL where there is to be none.
+/* Counts p as dropped for reason, or for the reason above the rate of answers if this CPU has
+ * answered too much. Returns the answer to p, begun; NULL: no answer must be sent.
  */
 static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 reason)
 {
@@ -163,11 +163,11 @@ static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 r
 	return a;
 }
 
-/* Drops p, which is as it came, and sends its sender the ICMP error of type, an
- * ANSWER_TYPE. Returns LL_REDIRECT where that is on its way. An error comes from the
- * address of the device that p came in by, for who reads it is to know where. To the node
- * itself, which takes nothing from its own address, and where the device has none, it
- * comes from where p was to go.
+/* Drops p, which is unchanged, and sends its sender the ICMP error of type, an ANSWER_TYPE. Returns
+ * LL_REDIRECT if the error is sent. The source of the error is the address of the device of
+ * arrival, so that it shows where the packet was dropped. The source is the destination of p if the
+ * device has no address, or if the node itself sent p, since the node accepts no packet from its
+ * own address.
  */
 static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 reason)
 {
@@ -193,7 +193,7 @@ static __always_inline int answer_too_big(struct pkt *p)
 	return answer_icmp(p, type, p->mtu_bytes, DROP_TOO_BIG);
 }
 
-/* As answer_icmp: p has had its last hop. */
+/* As answer_icmp: the TTL of p ends. */
 static __always_inline int answer_ttl(struct pkt *p)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_TIME_EXCEEDED, 0)
@@ -202,7 +202,7 @@ static __always_inline int answer_ttl(struct pkt *p)
 	return answer_icmp(p, type, 0, DROP_TTL);
 }
 
-/* As answer_icmp, by the means of its protocol: whom p is for does not want it. */
+/* As answer_icmp, in the form of its protocol: the destination of p does not accept it. */
 static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PROHIBITED)
@@ -218,8 +218,8 @@ static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 	return p->proto == IPPROTO_TCP ? answer_reset(p->skb) : answer_abort(p->skb);
 }
 
-/* What a hook returns for p, after its last stage returned ret. LL_REFUSE: p, which is as
- * it came, is dropped and counted for the reason p->refused, and its sender told.
+/* Returns the action of a hook for p, after its last stage returned ret. LL_REFUSE: p, which is
+ * unchanged, is dropped, counted for the reason p->refused, and answered.
  */
 static __always_inline int refuse_or_finish(struct pkt *p, int ret)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* resolve.h - the next hop of a new connection, by the kernel's routes and neighbours. */
+/* resolve.h - finds the next hop of a new connection by the kernel's routes and neighbours. */
 #pragma once
 
 #include "nexthop.h"
 #include "route.h"
 #include "tunnel.h"
 
-/* Where the index is noted of the neighbour that work's fib leads to. */
+/* Returns the place of the hint for the neighbour in work's fib: its index. */
 static __always_inline __u16 *nexthop_hint(struct work *w, __u32 out)
 {
 	const __u8 *dmac = w->fib.dmac;
@@ -14,7 +14,7 @@ static __always_inline __u16 *nexthop_hint(struct work *w, __u32 out)
 	return &w->nexthop_hint[config_zone & 1][(out ^ dmac[4] ^ dmac[5]) % NEXTHOP_HINTS];
 }
 
-/* Whether a hint is right: the entry is valid, and what would be entered. */
+/* Reports whether a hint is correct: the entry is valid, and the same as a new one would be. */
 static __always_inline int nexthop_is_of_route(const struct nexthop *nexthop,
 					       const struct bpf_fib_lookup *fib, __u32 out)
 {
@@ -27,9 +27,9 @@ static __always_inline int nexthop_is_of_route(const struct nexthop *nexthop,
 	       !(nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_PART | NEXTHOP_F_TUNNEL));
 }
 
-/* Returns the index of the neighbour that the kernel would send to, out and work's fib
- * being what route_find found of a packet to daddr; 0 where the kernel has to find out, or
- * where it does not lead out by a port. A global function, so that the verifier walks it once.
+/* Returns the index of the next hop to which the kernel would send; out and work's fib are results
+ * of route_find for a packet to daddr. 0: the kernel has to resolve it, or the route leads out of
+ * no port. A global function, so that the verifier walks it once.
  */
 __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now_tick)
 {
@@ -67,7 +67,7 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
 	if (!(key.dmac[0] | key.dmac[1] | key.dmac[2] | key.dmac[3] | key.dmac[4] | key.dmac[5]))
 		return 0; /* not resolved */
 	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
-	if (!known) /* its first packet goes by the kernel's neighbour table */
+	if (!known) /* its first packet takes the kernel's neighbour table */
 		return nexthop_enter(&key, device, now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
 	if (!nexthop || !nexthop->ifindex)
@@ -76,8 +76,8 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
 	return *known;
 }
 
-/* Finds the next hop of w->conn, of a service, by the kernel's routes, once for a packet; out
- * is the device that they lead to, where that is known. Returns it; 0: the kernel has to say.
+/* Finds the next hop of w->conn, which belongs to a service, by the kernel's routes, once for each
+ * packet; out: the output device, if known. Returns its index; 0: the kernel has to resolve it.
  */
 static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u32 out)
 {
@@ -89,7 +89,7 @@ static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u3
 	return nexthop_of_route(&w->conn.daddr, out, p->now_tick);
 }
 
-/* Enters the next hop of w->conn, which is known under w->tuple. */
+/* Stores the next hop in the entry of w->conn under w->tuple. */
 static __always_inline void nexthop_note(struct work *w, __u32 index)
 {
 	struct ct_meta *meta = conn_find(w, &w->tuple, &w->conn, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* route.h - what the kernel's routing table says. Never on the tracked path. */
+/* route.h - looks up the kernel's routing table. Never on the fast path. */
 #pragma once
 
 #include "conntrack.h"
@@ -15,12 +15,12 @@ static __always_inline struct device *device_find(__u32 ifindex)
 	return bpf_map_lookup_elem(&ll_device, &key);
 }
 
-/* What route_find is told of a packet. */
+/* The argument how of route_find. */
 #define ROUTE_PROTO(how) ((how) & 0xff)
 #define ROUTE_IPV4	 0x100
 #define ROUTE_EGRESS	 0x200
 
-/* As route_out, for what came in by the device in; work's fib holds the answer. A global
+/* As route_out, for a packet that arrived on the device in; the result is in work's fib. A global
  * function, so that the verifier walks it once.
  */
 __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
@@ -35,7 +35,7 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = in;
 	fib->l4_protocol = ROUTE_PROTO(how);
-	fib->tot_len = 1; /* so that the answer tells the path's MTU */
+	fib->tot_len = 1; /* so that the result contains the path MTU */
 	if (how & ROUTE_IPV4) {
 		fib->family = AF_INET;
 		fib->ipv4_src = saddr->word[3];
@@ -47,21 +47,21 @@ __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 	}
 	switch (bpf_fib_lookup(skb, fib, sizeof(*fib), 0)) {
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		fib->mtu_result = 0; /* nobody has filled it */
+		fib->mtu_result = 0; /* not filled in this case */
 		return fib->ifindex;
 	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		return fib->ifindex;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
-		/* A node that does not forward can still send what is its own. */
+		/* A node that does not forward can still send its own packets. */
 		return how & ROUTE_EGRESS ? in : 0;
 	default:
 		return 0;
 	}
 }
 
-/* Returns the index of the device by which the kernel's routes see a packet come in: of a port
- * of a bridge that bridge. A global function, so that the verifier walks it once.
+/* Returns the index of the device of arrival as the kernel's routes see it: for a bridge port, the
+ * bridge. A global function, so that the verifier walks it once.
  */
 __noinline __u32 route_bridge(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
 {
@@ -76,8 +76,8 @@ static __always_inline __u32 route_in(const struct pkt *p)
 	return route_bridge(p->skb, p->bridge_port, p->vid);
 }
 
-/* Returns the index of the device that a packet from saddr to daddr leaves by; 0
- * where it does not leave: it is for the node itself, or there is no way.
+/* Returns the index of the device by which a packet from saddr to daddr leaves; 0 if it does not
+ * leave: it is for the node itself, or there is no route.
  */
 static __always_inline __u32 route_out(struct pkt *p, const struct addr *saddr,
 				       const struct addr *daddr)
@@ -88,7 +88,7 @@ static __always_inline __u32 route_out(struct pkt *p, const struct addr *saddr,
 			  p->skb->ifindex);
 }
 
-/* Whether an IPv4 address is the node's own. */
+/* Reports whether an IPv4 address is the node's own. */
 __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 {
 	struct work *w = work_get();
@@ -105,8 +105,8 @@ __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 }
 
 /* Sends p back to the node itself, by the ingress hook of the same device. That hook must not
- * evaluate p again: what p has become is no connection of its own. The loopback has no ingress
- * hook of ours. A mark that the sender has set is lost.
+ * evaluate p again: the rewritten p is not a connection of its own. The loopback has no ingress
+ * hook of ours. A mark set by the sender is lost.
  */
 static __always_inline int route_back(struct pkt *p)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* sender.h - who sends by the device of a pod. */
+/* sender.h - the permitted sender on the device of a pod. */
 #pragma once
 
 #include "maps.h"
 #include "parse.h"
 #include "settled.h"
 
-/* Who sends. */
+/* The addresses of a packet under check, and the MAC of the pod. */
 struct guarded {
-	struct guard_key key; /* of the address that is asked about next */
-	struct addr saddr;    /* as the packet says */
+	struct guard_key key; /* of the address to check next */
+	struct addr saddr;    /* of the packet */
 	struct addr daddr;
 	__u16 mac[3];
 	__u8 proto;
@@ -21,7 +21,7 @@ static __always_inline int guard_is_mac(const struct guarded *g, const __u16 *ma
 	return g->mac[0] == mac[0] && g->mac[1] == mac[1] && g->mac[2] == mac[2];
 }
 
-/* Whether the address in g->key.addr, which is not ::, is the sender's. */
+/* Reports whether the address in g->key.addr, which is not ::, belongs to the sender. */
 static __always_inline int guard_owns(const struct guarded *g)
 {
 	return bpf_map_lookup_elem(&ll_guard, &g->key) != NULL;
@@ -32,7 +32,7 @@ static __always_inline int guard_owns(const struct guarded *g)
 #define GUARD_L3	14
 #define GUARD_L4_OFF_V6 54
 
-/* Whether a datagram is for a DHCP client: that is what only servers send. */
+/* Checks a datagram: only servers send to a DHCP client. */
 static __always_inline int guard_udp(struct __sk_buff *skb, __u32 off, __u16 client)
 {
 	__be16 port;

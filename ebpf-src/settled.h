@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* settled.h - what is asked about each packet of a connection that takes the tracked path,
- * on whichever hook it comes in.
+/* settled.h - the fast-path checks: made for each packet of an established connection, on every
+ * hook.
  */
 #pragma once
 
 #include "maps.h"
 #include "pkt.h"
 
-/* Whether a device is a port of role uplink, or in_port stands for one. */
+/* Reports whether a device, or the port in in_port, is a port of role uplink. */
 static __always_inline int port_is_uplink(__u32 ifindex)
 {
 	__u32 low = ifindex & 0xffff, word = (config_zone + 2) * GUARDED_WORDS + (low >> 6);
@@ -16,7 +16,7 @@ static __always_inline int port_is_uplink(__u32 ifindex)
 	return bits && *bits >> (low & 63) & 1;
 }
 
-/* Whether a device may be a port of a bridge; if not, it is none. */
+/* Reports whether a device may be a bridge port. 0: it is not. */
 static __always_inline int domain_may_bridge(__u32 ifindex)
 {
 	__u32 low = ifindex & 0xffff, word = config_zone * BRIDGED_WORDS + (low >> 6);
@@ -32,17 +32,16 @@ static __always_inline struct station *domain_station(__u32 ifindex, __u16 vid)
 	return bpf_map_lookup_elem(&ll_station, &key);
 }
 
-/* The device that a next hop leads out by; 0: it is not valid. Whoever decides by it
- * reads it once: it may become 0 at any moment. All else of a next hop stays what it is
- * for as long as an entry refers to it.
+/* Returns the output device of a next hop; 0: invalid. Callers read it once, since it may become 0
+ * at any moment. The other fields of a next hop do not change while an entry refers to it.
  */
 static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 {
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
-/* Whether the rules have changed since a direction of a connection was last seen, or do not
- * allow it since they did.
+/* Reports whether the rules have changed since a direction of a connection was last seen, or deny
+ * it since they did.
  */
 static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 {
@@ -54,9 +53,10 @@ static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
-/* Whether a packet comes by another port than before: of what is not translated the kernel
- * decides anew, and what comes or came in by a port with a guard is looked at, as is what
- * comes by an uplink and did not before, or the other way round.
+/* Reports whether a packet arrives on another port than before, and must leave the fast path for
+ * that. Without translation it always must, since the kernel decides again; with translation only
+ * if the former port is unknown, one of both ports has a source guard, or just one of them is an
+ * uplink.
  */
 static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
 {
@@ -67,9 +67,9 @@ static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *
 	       port_is_uplink(ifindex) != port_is_uplink(meta->in_port);
 }
 
-/* Notes what a packet acknowledges and the window that it announces, unscaled. The other side
- * sends no more than it has room for, so that a later acknowledgement is ahead by that at
- * most: anything else is forged, or late.
+/* Stores the acknowledgement of a packet and the window that it announces, unscaled. The other side
+ * sends at most one window, so a later acknowledgement is ahead by at most that: any other is
+ * forged, or late.
  */
 static __always_inline void ct_note_ack(struct ct_meta *meta, __u32 ack, __u16 window)
 {
@@ -82,8 +82,8 @@ static __always_inline void ct_note_ack(struct ct_meta *meta, __u32 ack, __u16 w
 }
 
 /* Ticks (7 s) of silence in one direction after which its next packet takes the slow path, which
- * alone knows how to keep a connection that is about to be deleted (expire.bpf.c). Idle times
- * of 9 s and more leave a packet on the fast path 2 s to finish.
+ * can keep a connection that is about to be deleted (expire.bpf.c). Idle times of 9 s and more
+ * leave a packet on the fast path 2 s to finish.
  */
 #define CT_STALE_TICKS 52
 
@@ -92,7 +92,7 @@ static __always_inline int ct_is_stale(const struct ct_meta *meta, __u32 now_tic
 	return (__s32)(now_tick - meta->last_seen_tick) > CT_STALE_TICKS;
 }
 
-/* Ticks (8.6 s) in which the kernel's bridge sees one packet of each connection at
- * least: it forgets stations that it does not hear.
+/* Ticks (8.6 s) in which the kernel's bridge sees at least one packet of each connection, so that
+ * it does not forget its MACs.
  */
 #define BRIDGE_SEES_SHIFT 6

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* share.h - how many established connections one source may have: the fewer, the less room is
- * left in the table for all. Where a part f of it is free, a source may have SHARE_FACTOR * f^2
- * of it. So one source alone gets 95 %, and after n sources, each of which took what it could
- * get, about 1/(512 n) of the table is free for those who have few connections. Thresholds that
- * follow what is free are known from switches with shared memory (Choudhury and Hahne, "Dynamic
- * queue length thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+/* share.h - limits the established connections of one source: the limit shrinks as the table fills.
+ * If a fraction f of the table is free, a source may have SHARE_FACTOR * f^2 of it. So a single
+ * source gets 95 %, and after n sources, each of which took all that it could get, about 1/(512 n)
+ * of the table is free for sources with few connections. Thresholds that depend on the free space
+ * are known from switches with shared memory (Choudhury and Hahne, "Dynamic queue length
+ * thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
  *
- * Sources are counted by a hash of their addresses. What is above its share stays half-open: it
- * works, but makes room for others.
+ * Sources are counted by a hash of their addresses. A connection above the share of its source
+ * stays half-open: it works, but is evicted if others need the room.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 
 #define SHARE_FACTOR 512
 
-/* Where the connections of a source are counted. */
+/* Returns the index at which the connections of a source are counted. */
 static __always_inline __u32 share_index(const struct shares *s, const struct addr *source)
 {
 	__u32 h = s->seed;
@@ -30,15 +30,17 @@ static __always_inline __u32 share_index(const struct shares *s, const struct ad
 	return h % SHARE_SOURCES;
 }
 
-/* A count that is a little below zero until loxilightd sets it: connections that have ended, or
- * moved, and were not counted.
+/* Returns a count; 0 if it is negative, which it may be until loxilightd corrects it: connections
+ * that were not counted have ended or moved.
  */
 static __always_inline __u32 share_count(__u32 n)
 {
 	return (__s32)n < 0 ? 0 : n;
 }
 
-/* Whether a source has its share: count of total connections, in a table for capacity of them. */
+/* Reports whether a source has its share: count of total connections, in a table of size
+ * capacity.
+ */
 static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capacity, __u32 factor)
 {
 	__s64 left = (__s64)capacity - share_count(total);
@@ -46,8 +48,8 @@ static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capaci
 	return left <= 0 || share_count(count) >= (__u64)left * left * factor / capacity;
 }
 
-/* Whether the client whose connections are counted at index has its share of the established ones
- * of a family.
+/* Reports whether the client whose connections are counted at index has its share of the
+ * established connections of a family.
  */
 static __always_inline int share_is_full(const struct shares *s, __u32 index, int six)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* shortcut.h - the tracked path: what a packet of an established connection goes
- * through.
- */
+/* shortcut.h - the fast path for packets of established connections that fast.h leaves. */
 #pragma once
 
 #include "domain.h"
@@ -9,7 +7,7 @@
 #include "track.h"
 #include "tunnel.h"
 
-/* Gives the frame the VLAN tag that it leaves with. */
+/* Gives the frame the VLAN tag of its next hop. */
 static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
 {
 	if (p->vid && bpf_skb_vlan_pop(p->skb))
@@ -19,7 +17,7 @@ static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
 	return LL_NEXT;
 }
 
-/* Sends a packet, rewritten as it is to be, by the short cut, which leads out by out. */
+/* Sends a packet, already rewritten, on the fast path by the device out. */
 static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
 {
 	int ret = LL_NEXT;
@@ -41,9 +39,9 @@ static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nex
 	return LL_REDIRECT;
 }
 
-/* Whether packets of this direction leave with an IPv4 address of the node itself, that
- * of its SNAT or that of the frontend: to the stack such a source, coming in, is a
- * martian. Answers to a client on the node itself end at its stack all the same.
+/* Reports whether packets of this direction leave with an IPv4 address of the node itself as
+ * source: of SNAT or of the frontend. The stack drops such an arriving packet as a martian. Replies
+ * to a client on the node itself are excluded, since they end at its stack.
  */
 static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 {
@@ -56,13 +54,13 @@ static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 	return route_is_local4(p->skb, saddr);
 }
 
-/* The word for a packet that the egress hook is to learn from, rewritten as r says. */
+/* Returns the word for a packet rewritten by r from which the egress hook must learn. */
 static __always_inline __u32 learn_word(const struct rewrite *r)
 {
 	return TC_INDEX_LEARN | (r->translate ? TC_INDEX_TRANSLATED : 0);
 }
 
-/* Sends such a packet, rewritten and with its TTL lowered, by the stack's routes and
+/* Sends a martian packet, rewritten and with its TTL decremented, by the kernel's routes and
  * neighbours, but not through the stack.
  */
 static __noinline int track_send_routed(struct pkt *p)
@@ -77,7 +75,7 @@ static __noinline int track_send_routed(struct pkt *p)
 	return LL_REDIRECT;
 }
 
-/* Whether nothing about the packet itself speaks against the short cut. */
+/* Reports whether the packet itself may take the fast path. */
 static __always_inline int track_may_short_cut(struct pkt *p, const struct nexthop *nexthop)
 {
 	if (p->tagged || p->slow || !track_fits(p, nexthop->mtu_bytes))
@@ -87,9 +85,9 @@ static __always_inline int track_may_short_cut(struct pkt *p, const struct nexth
 	return frame_is_for(p, nexthop->dmac);
 }
 
-/* Reports whether the kernel's routes lead p, as r says, by another device than nexthop does, or
- * nowhere. The next hop is not valid any longer then: other connections may be concerned as well.
- * Without a daemon nothing else detects that.
+/* Reports whether the kernel's routes lead p, rewritten by r, out of another device than nexthop
+ * does, or nowhere. Then the next hop becomes invalid, since other connections may be concerned as
+ * well. Without a daemon nothing else detects that.
  */
 static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
 					struct nexthop *nexthop)
@@ -102,8 +100,8 @@ static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
 	return 1;
 }
 
-/* Rewrites a packet of connection meta as r says and sends it on: by the short cut
- * where its next hop is known and nothing speaks against it, else by the kernel.
+/* Rewrites a packet by r and forwards it: on the fast path if its next hop is known and no check
+ * fails, else by the kernel.
  */
 static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags, struct rewrite *r)
 {
@@ -116,12 +114,12 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 	if (!nexthop || !out || !track_may_short_cut(p, nexthop))
 		goto slow;
 	if (ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks) {
-		/* One packet goes by the kernel's neighbour table, which so learns
-		 * that the neighbour is in use and finds out whether it lives.
+		/* One packet takes the kernel's neighbour table, which so sees that the neighbour
+		 * is in use, and verifies that it is reachable.
 		 */
 		nexthop->checked_tick = p->now_tick;
 		if (nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_PART))
-			goto slow; /* which the kernel's bridge has to say */
+			goto slow; /* the kernel's bridge confirms it */
 		if (track_is_rerouted(p, r, nexthop))
 			goto slow;
 		r->dec_ttl = 1;
@@ -144,7 +142,7 @@ slow:
 		return loopback_send(p, r);
 	if ((flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
 		r->translate = 0; /* on the egress hook */
-	/* The stack would tell whose address the source is translated to. */
+	/* The stack would reveal the translated source in its ICMP error. */
 	if (r->translate && p->ttl <= 1 && !addr_equal(&p->saddr, &r->saddr) &&
 	    !firewall_is_local(&r->daddr)) {
 		p->refused = DROP_TTL;
@@ -156,8 +154,8 @@ slow:
 			return LL_STACK;
 		r->dec_ttl = 1;
 	}
-	/* Of what leaves with an address of the node the stack would tell the node, if
-	 * anybody.
+	/* For packets with the node's address as source, the stack would send the ICMP error to the
+	 * node itself, if at all.
 	 */
 	if ((p->martian || (p->family == 6 && !addr_equal(&p->saddr, &r->saddr) &&
 			    firewall_is_local(&r->saddr))) &&
@@ -177,9 +175,8 @@ slow:
 	return LL_STACK;
 }
 
-/* Whether the packet can change its connection's state. Data does not, except before
- * both sides have spoken, after a reset, and after a silence. Not for TCP's own events,
- * TCP_EVENTS.
+/* Reports whether the packet can change the state of its connection. Data cannot, except before
+ * both sides have sent, after a reset, and after a silence. Not for events of TCP, TCP_EVENTS.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -195,9 +192,9 @@ static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_
 	return meta->nexthop;
 }
 
-/* Whether a packet that is just out of a tunnel, and not yet where it would come in, has
- * to go there: all that is not to be sent on at once, and what another peer sent than the one
- * behind which its source was found.
+/* Reports whether a packet that is just decapsulated has to go through the tunnel's device: unless
+ * it can be forwarded at once, or if it comes from another peer than the one behind which its
+ * source was found.
  */
 static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *meta, __u32 index)
 {
@@ -212,7 +209,9 @@ static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *m
 	       ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks;
 }
 
-/* An established IPv4 connection. LL_NEXT: there is none, or its state may change. */
+/* Forwards a packet of an established IPv4 connection. LL_NEXT: there is no such connection, or its
+ * state may change.
+ */
 static __noinline int track_ipv4(struct pkt *p)
 {
 	struct ct4_key key __attribute__((aligned(8)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* source.h - the source that the backend of a new connection sees. */
+/* source.h - chooses the source address and port that the backend of a new connection sees. */
 #pragma once
 
 #include "domain.h"
@@ -9,10 +9,10 @@
 #include "tunnel.h"
 #include "twin.h"
 
-#define SNAT_TRIES 64 /* source ports looked at for one connection */
+#define SNAT_TRIES 64 /* source ports tried for one connection */
 
-/* Notes whose the port is that w->conn was tried with. A global function, so that the verifier
- * walks it once.
+/* Records the holder of the port that was tried for w->conn. A global function, so that the
+ * verifier walks it once.
  */
 __noinline int snat_note_holder(void)
 {
@@ -23,10 +23,9 @@ __noinline int snat_note_holder(void)
 	return 0;
 }
 
-/* Takes the next source port towards the backend for w->conn. Ports go out in
- * order, each target starting at a place of its own, so that one is given out
- * again as late as can be; the first that no connection holds is taken. A global function, so
- * that the verifier walks it once.
+/* Takes the next source port towards the backend for w->conn. Ports are assigned in order, for each
+ * target from a random start, so that a port is reused as late as possible; the first free port is
+ * taken. A global function, so that the verifier walks it once.
  */
 __noinline int snat_port(void)
 {
@@ -43,7 +42,7 @@ __noinline int snat_port(void)
 	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
 	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
 	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
-		/* To the backend it is what it is to us: the client again. */
+		/* For the backend it is the same client, opening the connection again. */
 		w->conn.sport = w->old.sport;
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		return LL_NEXT;
@@ -75,7 +74,7 @@ __noinline int snat_port(void)
 			continue;
 		w->conn.sport = bpf_htons(*port);
 		if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6)
-			w->conn.dport = w->conn.sport; /* the identifier is both */
+			w->conn.dport = w->conn.sport; /* both ports are the identifier */
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		if (!conn_exists(&w->twin_tuple))
 			return LL_NEXT;
@@ -84,8 +83,8 @@ __noinline int snat_port(void)
 	return -DROP_NO_PORT;
 }
 
-/* Returns the index of the device that packets to w->conn's destination leave by: as
- * the connection that ended left, if it went to the same, else by the kernel's routes.
+/* Returns the index of the device by which packets to w->conn's destination leave: the device of
+ * the ended connection, if that had the same destination, else by the kernel's routes.
  */
 static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 {
@@ -103,8 +102,9 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	return w->routed;
 }
 
-/* Whether answers that go straight to whoever sent p are translated on their way, as one that
- * comes back by this port's bridge is. A global function, so that the verifier walks it once.
+/* Reports whether replies that the bridge of this port delivers directly to the sender of p are
+ * translated on their way, as on a flat bridge. A global function, so that the verifier walks it
+ * once.
  */
 __noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
 {
@@ -113,9 +113,9 @@ __noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vi
 	return s && s->flags & STATION_F_FLAT;
 }
 
-/* Whether client, who came in by the device in, is neither here nor behind a peer, and backend
- * is behind one: that would answer by its own node's way. A global function, so that the
- * verifier walks it once.
+/* Reports whether a client, which arrived on the device in, is neither on this node nor behind a
+ * peer, but the backend is behind one: its node would send replies by its own route. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int source_is_strange(const struct addr *client, const struct addr *backend, __u32 in)
 {
@@ -126,7 +126,9 @@ __noinline int source_is_strange(const struct addr *client, const struct addr *b
 	return tunnel_peer_of(backend) && !tunnel_peer_of(client);
 }
 
-/* Whether the answers of w->conn's destination, which out leads to, would go past us. */
+/* Reports whether replies of w->conn's destination, behind the device out, would bypass this
+ * node.
+ */
 static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out)
 {
 	if (out && source_is_strange(&p->saddr, &w->conn.daddr, p->skb->ifindex))
@@ -137,7 +139,7 @@ static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out
 	       !source_is_flat(p->skb, p->bridge_port, p->vid);
 }
 
-/* Chooses the source that the backend sees. w->conn has the destination. */
+/* Chooses the source that the backend sees. w->conn contains the destination. */
 static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
 {
 	int snat = s->source == SOURCE_SNAT || p->egress;
@@ -150,12 +152,12 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 		out = open_route(p, w);
 		if (s->source == SOURCE_AUTO && source_turns(p, w, out))
 			snat = 1;
-		/* A backend on the node answers by our hook in any case. */
+		/* The replies of a backend on the node pass our hook in any case. */
 		if (!snat || (!out && !p->egress))
 			goto keep;
 		if (!out && p->egress) {
-			/* Node to itself: the frontend's address is one that
-			 * comes back to our hook and is not the node's own.
+			/* From the node to itself: the source is the frontend's address, since
+			 * packets to it return to our hook and it is not an address of the node.
 			 */
 			w->conn.saddr = p->daddr;
 			w->conn.meta.flags |= CT_F_LOCAL;
@@ -166,12 +168,12 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;
 			if (!addr_is_set(&w->conn.saddr))
 				return -DROP_NO_ADDRESS;
-			/* The node's own address already: its port is the node's too. */
+			/* It is the node's own address already, with a port of the node. */
 			if (p->egress && addr_equal(&w->conn.saddr, &p->saddr))
 				goto keep;
 		}
 		w->conn.meta.flags |= CT_F_SNAT;
-		w->routed = 0; /* that was from another source */
+		w->routed = 0; /* it is for another source */
 		return snat_port();
 	}
 keep:
@@ -179,13 +181,15 @@ keep:
 	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 		return LL_NEXT;
 	if (ct_is_twin(w)) {
-		/* Left over from this very tuple, which is to be half-open. */
+		/* Left over from an earlier connection with this tuple; the new one must be
+		 * half-open.
+		 */
 		if (!w->reopen && !w->twin.half_open)
 			conn_remove(&w->twin_tuple, 0);
 		return LL_NEXT;
 	}
-	/* The client has this connection already, by another frontend: only
-	 * another port can tell the answers apart.
+	/* The client already has this connection by another frontend: only another port
+	 * distinguishes the replies.
 	 */
 	w->conn.meta.flags |= CT_F_SNAT;
 	return snat_port();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* tc_egress.bpf.c - the program on the egress hook of every port.
  *
- * It sees what the ingress hook sent on, and where the kernel would send it; what
- * the node itself sends; and what came in by devices that are not ports.
+ * It sees packets that the ingress hook has passed or redirected, after the kernel has chosen their
+ * output device; packets of the node itself; and packets that arrived on devices that are not
+ * ports.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -19,8 +20,8 @@
 #include "refuse.h"
 #include "track.h"
 
-/* Whether it was a program of ours that redirected a packet, which says so: one that came in
- * by a device that is no port may have brought the word along.
+/* Reports whether the word of a redirected packet was set by one of our programs: a packet that
+ * arrived on a device that is not a port may have brought it along.
  */
 static __always_inline int egress_tracked(struct __sk_buff *skb)
 {
@@ -38,14 +39,14 @@ static __always_inline int egress_tracked(struct __sk_buff *skb)
 	return device && device->flags & DEVICE_F_PORT;
 }
 
-/* Sends a rewritten packet, of the node itself or of a client behind a device that is no port,
+/* Sends a rewritten packet, of the node itself or of a client behind a device that is not a port,
  * to its new destination.
  */
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 	__u32 out = nexthop ? nexthop_device(nexthop) : 0;
-	/* Beside a mark of another program there is no room for ours. */
+	/* If another program has set a mark, ours cannot be set. */
 	int believed = !p->skb->ingress_ifindex || !p->skb->mark;
 
 	if (nexthop && out && believed && track_fits(p, nexthop->mtu_bytes) &&
@@ -72,7 +73,7 @@ static __noinline int send(struct pkt *p, struct work *w)
 	int ret;
 
 	track_prepare(p, w);
-	/* It was made for another way. */
+	/* The packet was made for another path. */
 	if (!(w->conn.meta.flags & CT_F_LOCAL) && !addr_equal(&daddr, &w->rewrite.daddr) &&
 	    track_too_big(p, &w->rewrite)) {
 		p->refused = DROP_TOO_BIG;
@@ -89,8 +90,8 @@ static __noinline int send(struct pkt *p, struct work *w)
 	return send_routed(p, w, w->conn.meta.nexthop);
 }
 
-/* What leaves with the word of a peer: to it, the kernel having chosen the way, or to the
- * namespace of host or switch, with the word for the other end.
+/* Handles a packet with the word of a peer: to the peer, by the route that the kernel chose, or to
+ * the other netns, with the word for the other end.
  */
 static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 {
@@ -108,7 +109,7 @@ static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 	return handled(skb, 1);
 }
 
-/* Answers the node's own question for an address that it has for services alone. */
+/* Answers the node's own ARP request or solicitation for an address that only services have. */
 static __always_inline int announce_to_self(struct __sk_buff *skb, struct pkt *p, int ret)
 {
 	if (ret == LL_PASS && skb->protocol == bpf_htons(ETH_P_ARP))

@@ -22,13 +22,13 @@
 #include "decap.h"
 #include "pathmtu.h"
 
-/* A packet whose connection, not established or changing, was found or opened. */
+/* Forwards a packet whose connection was found on the slow path, or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
 {
 	__u32 index = w->conn.meta.nexthop;
 
 	track_prepare(p, w);
-	/* What is no service's is the kernel's to route. */
+	/* Without a service, the kernel routes the packet. */
 	if (!index && w->conn.meta.service_id) {
 		index = nexthop_resolve(p, w, w->routed);
 		if (index)
@@ -48,9 +48,8 @@ static __always_inline int is_spoofed(struct __sk_buff *skb, struct pkt *p)
 	return refused;
 }
 
-/* Does nothing, which the verifier does not know: it forgets what it has found out about p,
- * and walks what comes after this once, and not for each way that leads here. p->skb is
- * not what it was.
+/* Does nothing, but the verifier does not know that: it discards its knowledge about p, and walks
+ * the code after it once, not for each path that leads here. The caller must set p->skb again.
  */
 __noinline int forget(struct pkt *p)
 {
@@ -114,7 +113,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		p.skb = skb;
 	}
 	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer &&
-	    !guard_may_be_on(skb->ifindex)) { /* no pod is a peer */
+	    !guard_may_be_on(skb->ifindex)) { /* a pod is never a peer */
 		int tunnel = decap_underlay(skb, &p);
 
 		p.skb = skb;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* tcpscale.h - the window scale option of a SYN. */
+/* tcpscale.h - reads the window scale option of a SYN. */
 #pragma once
 
 #include "conntrack.h"
@@ -11,9 +11,8 @@
 #define TCP_OPTION_SCALE 3 /* RFC 7323, section 2.2 */
 #define TCP_SCALE_MAX	 14
 
-/* The shift of windows that the SYN whose TCP header, header_len bytes, is at off announces;
- * -1: none.
- * A global function, so that the verifier walks it once.
+/* Returns the window shift that a SYN announces, whose TCP header of header_len bytes is at off;
+ * -1: none. A global function, so that the verifier walks it once.
  */
 __noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off, __u32 header_len)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* toself.h - answers to the node itself from one of its own addresses: see loopback.h. */
+/* toself.h - local in: replies to the node itself from one of its own addresses, see loopback.h. */
 #pragma once
 
 #include "loopback.h"
 
-/* Whether p, rewritten as r says, is an answer to a client on the node that the node would
- * not take but on the loopback.
+/* Reports whether p, rewritten by r, is a reply to a client on the node that the node accepts only
+ * on the loopback.
  */
 static __always_inline int loopback_answers(const struct pkt *p, __u16 flags,
 					    const struct rewrite *r)

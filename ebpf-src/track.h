@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* track.h - the long way: what a packet goes through whose connection is not established,
- * or may change.
- */
+/* track.h - the slow path: packets whose connection is not established, or may change its state. */
 #pragma once
 
 #include "firewall.h"
@@ -14,9 +12,7 @@
 #include "open.h"
 #include "resolve.h"
 
-/* Whether the packet, as large as it is, fits a way with this MTU. A GSO packet is cut
- * into pieces on its way out.
- */
+/* Reports whether the packet fits an MTU. A GSO packet is segmented before it leaves. */
 static __always_inline int track_fits(struct pkt *p, __u32 mtu_bytes)
 {
 	__u32 len = p->skb->len - p->l3_off;
@@ -28,10 +24,10 @@ static __always_inline int track_fits(struct pkt *p, __u32 mtu_bytes)
 }
 
 #define IP_DONT_FRAGMENT 0x4000
-#define MTU_LEAST	 576 /* less than that is not looked for */
+#define MTU_LEAST	 576 /* smaller MTUs are ignored */
 
-/* Whether p is larger than the MTU of the way that r sends it, and may not be cut into
- * pieces; p->mtu_bytes is that then.
+/* Reports whether p, rewritten by r, exceeds the MTU of its path and must not be fragmented;
+ * p->mtu_bytes is that MTU then.
  */
 static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
 {
@@ -56,9 +52,9 @@ static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
 	return !track_fits(p, p->mtu_bytes);
 }
 
-/* Whether the connection w->conn, from which nothing has come back yet, is to be opened
- * anew: there may be a service by now for one that was none's, and a backend for one that
- * an earlier version refused, and entered.
+/* Reports whether the unanswered connection w->conn must be opened again: it has no service, and
+ * one may exist by now; or it has a service without a backend, since an earlier version entered
+ * refused connections.
  */
 static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 {
@@ -71,16 +67,16 @@ static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 	return meta->state == CT_NEW && lb_service(p, &w->service_key);
 }
 
-/* Whether p, an answer, comes in by another port of a bridge than those before it: what it
- * answers was not asked about for this one, where rules name ports to leave by.
+/* Reports whether p, a reply, arrives on another bridge port than earlier replies: if rules match
+ * output ports, its connection was not evaluated for this port.
  */
 static __always_inline int track_answers_elsewhere(const struct pkt *p, const struct ct_meta *meta)
 {
 	return meta->flags & CT_F_REPLY && meta->in_port != p->in_port && firewall_asks_leaving(p);
 }
 
-/* Whether p comes by another port than what came in by one with a guard: what that lets in
- * nobody else sends. The kernel forwards it, and the connection has nothing of it.
+/* Reports whether p arrives on a port other than the guarded port on which its connection was
+ * opened. Only that port may send for it, so p is left to the kernel untracked.
  */
 static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -89,8 +85,8 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
 	return !p->egress && in_port != p->in_port && guard_may_be_on(in_port);
 }
 
-/* Whether the next hop of a service's connection is to be asked for, which p is the first
- * packet of in its direction; and p opens no other.
+/* Reports whether to look up the next hop of a service's connection: p is the first packet in its
+ * direction, and does not open another connection.
  */
 static __always_inline int track_may_resolve(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -98,10 +94,9 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 	       (!meta->in_port || meta->in_port == p->in_port);
 }
 
-/* The long way: connections that are half-open or change. LL_NEXT: p is counted, and
- * w->conn is what it is to become. LL_OPEN: there is none, or one that ended;
- * open_connection is not called from here, for what functions call each other share 512
- * bytes of stack.
+/* The slow path for connections that are half-open or change state. LL_NEXT: p is counted, and
+ * w->conn is the form in which it leaves. LL_OPEN: no connection, or an ended one. open_connection
+ * is not called from here, since nested calls share 512 bytes of stack.
  */
 static __noinline int track_lookup(struct pkt *p, struct work *w)
 {
@@ -139,9 +134,9 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	return ct_advance(p, w, meta);
 }
 
-/* Whether a copy that runs before another of our programs may take p for the first packet
- * of a connection, which it is if the other does not know it either: that is for the
- * other to say where it cannot be told from p, and much depends on it.
+/* Reports whether a shadow program may treat p as the first packet of a connection, although the
+ * other program may know its connection: with TCP and SCTP if p opens a connection, with other
+ * protocols if no rules exist. Else the other program decides.
  */
 static __always_inline int track_may_open_first(const struct pkt *p)
 {
@@ -150,8 +145,8 @@ static __always_inline int track_may_open_first(const struct pkt *p)
 	return !firewall_rules();
 }
 
-/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn is what p is to
- * become.
+/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn is the form in which p
+ * leaves.
  */
 static __always_inline int track_find(struct pkt *p, struct work *w)
 {
@@ -174,8 +169,8 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	return open_connection(p, w);
 }
 
-/* As track_find, and drops what a connection would send to the end of a tunnel. The entry of
- * one that was just opened stays half-open: nothing answers it.
+/* As track_find, and drops packets of connections to the tunnel ends of peers. The entry of a
+ * connection that was just opened stays half-open, since it is never answered.
  */
 static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
 {
@@ -189,9 +184,9 @@ static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
 	return forged ? -DROP_TUNNEL_FORGED : ret;
 }
 
-/* What becomes of a packet that no stage could follow, ret being what it returned. Fragments of
- * protocols that have ports or a type are evaluated with those of their first fragment, all
- * others by addresses and protocol.
+/* Returns the result for a packet that no stage could track; ret: the result of the last stage.
+ * Fragments of protocols with ports or a type are evaluated with the ports or type of their first
+ * fragment, all others by addresses and protocol.
  */
 static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
 {
@@ -205,14 +200,12 @@ static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
 	return ret == LL_NEXT ? LL_PASS : ret;
 }
 
-/* What both hooks do with a packet of a connection that track_find found or opened:
- * fills w->rewrite.
- */
+/* Fills w->rewrite for a packet of a connection that track_find found or opened; for both hooks. */
 static __always_inline void track_prepare(struct pkt *p, struct work *w)
 {
 	struct rewrite *r = &w->rewrite;
 
-	if (p->opened) /* p is still as it came */
+	if (p->opened) /* p is still in its original form */
 		sample_send(p, SAMPLE_OPENED, 0);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);

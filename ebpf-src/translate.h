@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* translate.h - which rule translates a connection's source or destination, and to what.
+/* translate.h - evaluates NAT rules: which rule translates a connection's source or destination,
+ * and to what address and port.
  *
- * The destination is decided on the ingress hook; the source, where the destination
- * stays, on the egress hook, where the kernel has decided by which device it leaves, and
- * netfilter has seen it as it came.
+ * The destination is decided on the ingress hook. The source of a connection without DNAT is
+ * decided on the egress hook, after the kernel has chosen the output device, and netfilter has seen
+ * the original packet.
  */
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "ports.h"
 #include "route.h"
 
-/* Whether a set of rules has any. */
+/* Reports whether a rule set has any rules. */
 static __always_inline int translate_has(__u32 set)
 {
 	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
@@ -20,16 +21,14 @@ static __always_inline int translate_has(__u32 set)
 	return rules && rules->image;
 }
 
-/* What ports are chosen by, beside w->conn. */
+/* Fills the inputs of port allocation other than w->conn. */
 static __always_inline void translate_begin(const struct pkt *p, struct work *w)
 {
 	w->now_tick = p->now_tick;
 	w->echo = p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6;
 }
 
-/* What rules are asked about p, out being the device that it leaves by, where that is
- * known.
- */
+/* Fills the classification key for p; out: the output device, if known. */
 static __noinline void translate_question(struct pkt *p, struct work *w, __u32 out)
 {
 	tuple_of(&w->tuple, p);
@@ -40,9 +39,7 @@ static __noinline void translate_question(struct pkt *p, struct work *w, __u32 o
 	translate_begin(p, w);
 }
 
-/* Asks a set of rules what w->classify_key says. Returns a key of ll_nat_rule; 0: none
- * translates it.
- */
+/* Evaluates a rule set for w->classify_key. Returns a key of ll_nat_rule; 0: no rule matches. */
 static __always_inline __u32 translate_slot_of(struct work *w, __u32 set)
 {
 	if (classify(set, &w->classify_key) != 1)
@@ -50,7 +47,7 @@ static __always_inline __u32 translate_slot_of(struct work *w, __u32 set)
 	return w->classify_key.rule.id << 2 | (w->classify_key.rule.flags & 3);
 }
 
-/* Asks a set of rules about p. Returns a key of ll_nat_rule; 0: none translates it. */
+/* Evaluates a rule set for p. Returns a key of ll_nat_rule; 0: no rule matches. */
 static __always_inline __u32 translate_ask(struct pkt *p, struct work *w, __u32 set, __u32 out)
 {
 	if (!translate_has(set)) {
@@ -61,7 +58,9 @@ static __always_inline __u32 translate_ask(struct pkt *p, struct work *w, __u32 
 	return translate_slot_of(w, set);
 }
 
-/* Replaces the bits of addr that prefix is about. */
+/* Replaces the bits of addr outside prefix->host by prefix, and the others by the hash if it is not
+ * 0.
+ */
 static __always_inline void translate_bits(struct addr *addr, const struct nat_prefix *prefix,
 					   __u32 hash)
 {
@@ -74,7 +73,7 @@ static __always_inline void translate_bits(struct addr *addr, const struct nat_p
 	}
 }
 
-/* One address of the pool of a rule, which hash chooses. LL_PASS: there is none. */
+/* Chooses an address of the pool of a rule by a hash. LL_PASS: the pool lacks this family. */
 static __always_inline int translate_pool(const struct nat_rule *rule, __u32 family, __u32 hash,
 					  struct addr *addr)
 {
@@ -82,7 +81,7 @@ static __always_inline int translate_pool(const struct nat_rule *rule, __u32 fam
 	struct nat_prefix *prefix;
 
 	if (!rule->pool_count[which])
-		return LL_PASS; /* not of this family */
+		return LL_PASS; /* none of this family */
 	index = rule->pool_first[which] + hash % rule->pool_count[which];
 	prefix = bpf_map_lookup_elem(&ll_nat_pool, &index);
 	if (!prefix)
@@ -91,7 +90,7 @@ static __always_inline int translate_pool(const struct nat_rule *rule, __u32 fam
 	return LL_NEXT;
 }
 
-/* The same place in the other prefix. */
+/* Translates addr to the same host bits in the other prefix. */
 static __always_inline int translate_pair(struct work *w, __u32 slot, struct addr *addr)
 {
 	struct nat_prefix *prefix;
@@ -106,10 +105,10 @@ static __always_inline int translate_pair(struct work *w, __u32 slot, struct add
 	return LL_NEXT;
 }
 
-/* Chooses the source of w->conn, which came as w->tuple and leaves by out, as a rule
- * says, and fills w->twin_tuple; out 0: it turns back, to another one behind the same
- * address. LL_PASS: it has that source already. A global function, so that the verifier
- * walks it once.
+/* Chooses the source of w->conn, which arrives as w->tuple and leaves by the device out, according
+ * to a rule, and fills w->twin_tuple. out 0: it returns to another client behind the same outer
+ * address. LL_PASS: it has that source already. A global function, so that the verifier walks it
+ * once.
  */
 __noinline int translate_source(__u32 slot, __u32 out)
 {
@@ -149,14 +148,14 @@ __noinline int translate_source(__u32 slot, __u32 out)
 		if (w->reopen && addr_equal(&w->old.saddr, &w->conn.saddr) &&
 		    addr_equal(&w->old.daddr, &w->conn.daddr) && w->old.sport == w->conn.sport &&
 		    w->old.dport == w->conn.dport)
-			return LL_NEXT; /* the one that ended */
+			return LL_NEXT; /* the ended connection */
 		return twin_is_free() ? LL_NEXT : -DROP_NO_PORT;
 	}
 	return ports_choose(w, slot, rule);
 }
 
-/* Chooses the destination of w->conn, which came as w->tuple, as a rule says. LL_PASS:
- * it stays. A global function, so that the verifier walks it once.
+/* Chooses the destination of w->conn, which arrives as w->tuple, according to a rule. LL_PASS: it
+ * is unchanged. A global function, so that the verifier walks it once.
  */
 __noinline int translate_destination(__u32 slot)
 {
@@ -191,7 +190,7 @@ static __always_inline int translate_in_force(__u32 slot)
 	return rule && !(rule->flags & NAT_F_REPLACED);
 }
 
-/* The key of the rule in ll_nat_rule that makes mappings for id; 0: there is none. */
+/* Returns the key in ll_nat_rule of the rule for the mappings of id; 0: none is in force. */
 static __always_inline __u32 translate_slot(__u32 id)
 {
 	__u32 slot = id << 2;
@@ -202,7 +201,9 @@ static __always_inline __u32 translate_slot(__u32 id)
 	return translate_in_force(slot) ? slot : 0;
 }
 
-/* The mapping that p comes in by, where strangers may, as its rule is now; or NULL. */
+/* Returns the mapping by which p connects inwards, if it is open to all remotes by its present
+ * rule; or NULL.
+ */
 static __always_inline struct mapping *translate_mapping(struct pkt *p, struct work *w)
 {
 	struct mapping *mapping;
@@ -222,7 +223,7 @@ static __always_inline struct mapping *translate_mapping(struct pkt *p, struct w
 	return slot && rule && rule->flags & NAT_F_OPEN ? mapping : NULL;
 }
 
-/* Counts a new connection for what translates it. */
+/* Counts a new connection for its NAT. */
 static __always_inline void translate_count(__u32 nat_id)
 {
 	struct nat_stats *s = bpf_map_lookup_elem(&ll_nat_stats, &nat_id);

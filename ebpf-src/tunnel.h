@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* tunnel.h - into tunnels and out of them: VXLAN, Geneve and GRE, over IPv4 and IPv6. */
+/* tunnel.h - encapsulation: VXLAN, Geneve and GRE, over IPv4 and IPv6. */
 #pragma once
 
 #include "underlay.h"
@@ -17,11 +17,11 @@
 #define ECN_ECT0 2
 #define ECN_CE	 3
 
-/* Of linux/bpf.h from 6.3 on. */
+/* In linux/bpf.h from 6.3 on. */
 #define LL_ROOM_DECAP_IPV4 (1ULL << 7)
 #define LL_ROOM_DECAP_IPV6 (1ULL << 8)
 
-/* Returns the peer behind which addr is, the longest prefix; 0: none. */
+/* Returns the peer with the longest prefix that contains addr; 0: none. */
 static __noinline __u32 tunnel_peer_of(const struct addr *addr)
 {
 	struct peer_prefix_key key = { .prefix_len = 128, .addr = *addr };
@@ -30,8 +30,8 @@ static __noinline __u32 tunnel_peer_of(const struct addr *addr)
 	return index && !(*index & (PREFIX_F_HERE | PREFIX_F_ROUTED)) ? *index : 0;
 }
 
-/* Whether addr is one of pods, of this node or behind a peer; one that the underlay routes
- * counts if routed says so.
+/* Reports whether addr belongs to a pod, of this node or behind a peer; routed: include prefixes
+ * that the underlay routes.
  */
 static __always_inline int tunnel_is_inside(const struct addr *addr, int routed)
 {
@@ -41,9 +41,10 @@ static __always_inline int tunnel_is_inside(const struct addr *addr, int routed)
 	return index && (routed || !(*index & PREFIX_F_ROUTED));
 }
 
-/* The source port: the same for all packets of a flow, and in the range that RFC 7348 wants.
- * ports has both of them, that of the source in the upper half; of fragments, which have none,
- * the first one too, it is 0.
+/* Returns the hash of the addresses for tunnel_flow_port, which returns the outer source port: the
+ * same for all packets of a flow, and in the range of RFC 7348. Its argument ports has the source
+ * port in the upper half and the destination port in the lower one; 0 for all fragments, including
+ * the first.
  */
 static __always_inline __u32 tunnel_hash(const struct addr *saddr, const struct addr *daddr)
 {
@@ -72,7 +73,7 @@ static __always_inline __be16 tunnel_source_port(const struct pkt *p, __u32 seed
 	return tunnel_flow_port(hash, ports, p->proto, seed);
 }
 
-/* The class of traffic of an IP packet at off: DSCP and ECN. */
+/* Returns the traffic class of the IP packet at off: DSCP and ECN. */
 static __always_inline int tunnel_class(struct __sk_buff *skb, __u32 off, int family)
 {
 	__u8 bytes[2];
@@ -82,9 +83,9 @@ static __always_inline int tunnel_class(struct __sk_buff *skb, __u32 off, int fa
 	return family == 4 ? bytes[1] : (bytes[0] & 15) << 4 | bytes[1] >> 4;
 }
 
-/* Fills in what the header, which is in the packet, has of the packet. The sum of UDP is
- * left zero (RFC 6935): what is inside has its own, and that of segments which a device
- * cuts later could not be known.
+/* Fills in the fields of the prepended header that depend on the packet. The UDP checksum stays
+ * zero (RFC 6935): the inner packet has its own, and it cannot be computed for segments that a
+ * device cuts later.
  */
 static __always_inline int tunnel_header(struct __sk_buff *skb, const struct peer *peer,
 					 __u32 class, __be16 source_port, __be16 inner)
@@ -132,7 +133,9 @@ static __always_inline __u64 tunnel_room_flags(const struct peer *peer)
 					 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 	if (peer->type == TUNNEL_GRE)
 		return flags | BPF_F_ADJ_ROOM_ENCAP_L4_GRE;
-	/* The inner Ethernet header alone: with the tunnel's counted in, segments are lost. */
+	/* Only the inner Ethernet header: if it included the tunnel's header, segments would be
+	 * lost.
+	 */
 	return flags | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 	       BPF_F_ADJ_ROOM_ENCAP_L2((__u64)ETH_HLEN);
 }
@@ -162,7 +165,7 @@ __noinline int tunnel_count_drop(__u32 index)
 	return 0;
 }
 
-/* Puts a packet, rewritten as it is to be, into the tunnel to a peer. */
+/* Encapsulates a rewritten packet for a peer. */
 static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt *p,
 					      const struct peer *peer)
 {
@@ -190,8 +193,8 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 	return tunnel_header(skb, peer, class, p->sport, inner);
 }
 
-/* Sends a packet, rewritten as it is to be, by the tunnel to the peer index. p->skb is not
- * looked at: a global function, so that the verifier walks it once.
+/* Sends a rewritten packet by the tunnel to the peer index. p->skb is not used: a global function,
+ * so that the verifier walks it once.
  */
 __noinline int tunnel_emit(struct __sk_buff *skb, struct pkt *p, __u32 index)
 {
@@ -223,7 +226,7 @@ static __always_inline int tunnel_send(struct pkt *p, __u32 index)
 	return ret;
 }
 
-/* A packet that the kernel sent by the device of a tunnel. */
+/* Encapsulates a packet that the kernel sent by the device of a tunnel. */
 static __always_inline int tunnel_send_routed(struct pkt *p)
 {
 	__u32 index = p->family ? tunnel_peer_of(&p->daddr) : 0;

@@ -5,8 +5,8 @@
 #include "conntrack.h"
 #include "tcpscale.h"
 
-/* Whether w->twin, found under w->twin_tuple, is the other direction of the connection of
- * w->tuple: its packets leave as that one's answers.
+/* Reports whether w->twin, found under w->twin_tuple, is the other direction of the connection of
+ * w->tuple: its packets leave as replies to it.
  */
 static __always_inline int ct_is_twin(const struct work *w)
 {
@@ -15,7 +15,7 @@ static __always_inline int ct_is_twin(const struct work *w)
 	       addr_equal(&w->twin.daddr, &w->tuple.saddr);
 }
 
-/* Begins the other direction of w->conn, of which there is no entry. */
+/* Begins the missing entry of the other direction of w->conn. */
 static __always_inline void ct_twin_begin(struct work *w)
 {
 	w->twin = w->conn;
@@ -33,10 +33,10 @@ static __always_inline void ct_twin_begin(struct work *w)
 	w->twin.meta.tcp_scale = TCP_SCALE_MAX;
 }
 
-/* Finds the other direction's entry of w->conn, or puts one back that was evicted
- * alone. Returns its shared part in the map, or NULL; then w->lost says that another
- * connection has taken its place. One that nothing has answered yet makes room: where the
- * entry of the answers is missing, an answer opens such a connection.
+/* Finds the entry of the other direction of w->conn, or restores it if it was evicted alone.
+ * Returns its common part in the map, or NULL; w->lost is then set if another connection has taken
+ * its place. An unanswered connection is replaced: a reply opens one if the entry of the replies is
+ * missing.
  */
 static __noinline struct ct_meta *ct_twin(struct work *w)
 {
@@ -60,9 +60,9 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 	return conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
 }
 
-/* Reports whether w->twin_tuple is free for the answers of w->conn, which came as w->tuple. An
- * entry that is left over from this very connection is deleted: its other half was evicted. A
- * global function, so that the verifier walks it once.
+/* Reports whether w->twin_tuple is free for the replies of w->conn, which arrived as w->tuple. An
+ * entry left over from this very connection, whose other entry was evicted, is deleted. A global
+ * function, so that the verifier walks it once.
  */
 __noinline int twin_is_free(void)
 {

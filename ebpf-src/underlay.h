@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* underlay.h - encapsulated packets on their way to peers, by the host's namespace. */
+/* underlay.h - sends encapsulated packets to peers, in the host netns. */
 #pragma once
 
 #include "clock.h"
 #include "nexthop.h"
 #include "route.h"
 
-/* Sends an encapsulated packet to the peer index: by the next hop that was learnt, or by
- * the kernel's routes and neighbours, which the egress hook learns from. p->skb is not
- * looked at: a global function, so that the verifier walks it once.
+/* Sends an encapsulated packet to the peer index: by its learnt next hop, or by the kernel's routes
+ * and neighbours, from which the egress hook learns. p->skb is not used: a global function, so that
+ * the verifier walks it once.
  */
 __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 {
@@ -54,7 +54,7 @@ __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 	return LL_REDIRECT;
 }
 
-/* Whether a device is one that packets with the word of a peer cross. */
+/* Returns the peer of a word, or NULL. */
 static __always_inline struct peer *underlay_peer(struct __sk_buff *skb, __u32 index)
 {
 	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
@@ -62,9 +62,8 @@ static __always_inline struct peer *underlay_peer(struct __sk_buff *skb, __u32 i
 	return peer && peer->tunnel_id ? peer : NULL;
 }
 
-/* Egress hook, where the kernel is about to send an encapsulated packet to the peer
- * index: that is the way of later ones. A global function, so that the verifier walks it
- * once.
+/* Egress hook, when the kernel is about to send an encapsulated packet to the peer index: stores
+ * its next hop for later packets. A global function, so that the verifier walks it once.
  */
 __noinline int underlay_learn(struct __sk_buff *skb, __u32 index)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* xdp.bpf.c - the program in XDP, where it is asked for: the tracked path, for frames that
- * nobody has to look at but us. All else goes up, to the program on the ingress hook.
+/* xdp.bpf.c - the XDP program, attached if it is configured: the fast path of fast.h. All other
+ * frames pass to the program on the ingress hook.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -11,10 +11,10 @@
 #include "frame_xdp.h"
 #include "fast.h"
 
-/* Frames may be in several buffers, for one of which the MTU is too large. */
+/* Frames may consist of several buffers, since the MTU exceeds one. */
 volatile const __u8 config_pieces = 0;
 
-/* Whether a frame is in one buffer. */
+/* Reports whether a frame is in one buffer. */
 static __always_inline int is_in_one(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
