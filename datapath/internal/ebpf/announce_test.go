@@ -39,7 +39,7 @@ func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, 
 	return append(append(append(f, from.AsSlice()...), to.AsSlice()...), body...)
 }
 
-// announces makes prefix be answered for by the device with index; 0: be ours.
+// announces makes the device with index answer for prefix; 0: the prefix is the node's alone.
 func (r *rig) announces(index uint32, prefix string, flags uint32) {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -48,8 +48,8 @@ func (r *rig) announces(index uint32, prefix string, flags uint32) {
 
 var nobody [6]byte
 
-// TestAnsweredARP: who asks for an address that is announced is answered, whoever it is,
-// unless it asks for nothing or the address is the kernel's or somebody else's.
+// TestAnsweredARP: an ARP request for an announced address is answered, whoever sent it, unless it
+// is no proper request, or the address belongs to the kernel or to another host.
 func TestAnsweredARP(t *testing.T) {
 	base := newRig(t)
 	asker, pool := netip.MustParseAddr("10.0.1.34"), netip.MustParseAddr("10.0.1.70")
@@ -62,7 +62,7 @@ func TestAnsweredARP(t *testing.T) {
 		name string
 		dev  rigPort
 		in   []byte
-		want []byte // nil: it passes
+		want []byte // nil: passed on
 	}{
 		{"question", out, question, arpFrame(back, 2, out.mac, pool, out.other, asker)},
 		{"question to us alone", out, arpFrame(to(out.mac), 1, out.other, asker, nobody, pool), arpFrame(back, 2, out.mac, pool, out.other, asker)},
@@ -113,7 +113,7 @@ func TestAnsweredND(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   []byte
-		want []byte // nil: it passes
+		want []byte // nil: passed on
 	}{
 		{"question", question, neighbourMessage(back, na, solicited|override, pool, asker, pool, tll...)},
 		{"question to us alone", neighbourMessage(testpkt.Ethernet{Source: out.other, Destination: out.mac}, ns, 0, asker, pool, pool),
@@ -141,8 +141,8 @@ func TestAnsweredND(t *testing.T) {
 	}
 }
 
-// TestNobodys: what comes in for an address that only translations use goes no further,
-// where no connection has it; their answers do.
+// TestNobodys: packets to an address that only translations use are dropped unless they belong to a
+// connection; answers of connections pass.
 func TestNobodys(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {
@@ -165,7 +165,7 @@ func TestNobodys(t *testing.T) {
 			}
 			frame = testpkt.Build(r.out.arrives(), ipHeader(stranger.Addr(), outer.Addr(), 61), untracked)
 			r.step("of no connection", r.out, frame, actShot, frame)
-			// Of a client, too, whose source would be translated.
+			// From a client as well, whose source would be translated.
 			r.knowNeighbours(f)
 			r.ns.Run(t, "ip", "route", "replace", pool, "via", f.far.Addr().String())
 			frame = message(r.in.arrives(), proto, f.client, netip.AddrPortFrom(outer.Addr(), 9), stageOpen, 61)

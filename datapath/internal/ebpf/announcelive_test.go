@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestPoolOnLink: addresses of a pool in the network that connections leave to need no
-// route there, nor to be on a device: neighbours are told of them, and find them by asking.
-// What nobody behind them waits for is dropped, and does not go round.
+// TestPoolOnLink: addresses of a pool in the network to which connections leave need no route
+// there, nor a device with them: they are announced to neighbours, and requests for them are
+// answered. Packets to them that belong to no connection are dropped, and do not loop.
 func TestPoolOnLink(t *testing.T) {
 	for _, tt := range []struct{ server, pool, one string }{
 		{"10.0.1.11", "10.0.1.192/28", "10.0.1.200"},
@@ -44,7 +44,7 @@ func TestPoolOnLink(t *testing.T) {
 			n.ok(err)
 			defer u.Close()
 			for range 3 {
-				_, _ = u.Write([]byte("anybody there?")) // the counter tells
+				_, _ = u.Write([]byte("anybody there?")) // the counter is checked
 			}
 			testnet.Eventually(t, 5*time.Second, "what nobody waits for is dropped", func() bool {
 				c, err := n.d.Telemetry().NodeCounters(context.Background())
@@ -58,7 +58,7 @@ func TestPoolOnLink(t *testing.T) {
 	}
 }
 
-// TestAnnounced: what is announced by which device.
+// TestAnnounced checks which addresses each device announces.
 func TestAnnounced(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -76,7 +76,7 @@ func TestAnnounced(t *testing.T) {
 		"redirect": {Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("10.0.1.96/28")}, Addresses: prefixes("192.0.2.10/32")},
 	})
 	for _, tt := range []struct {
-		dev, addr string // no device: it is the node's alone
+		dev, addr string // no device: the address is the node's alone
 		want      bool
 	}{
 		{"out0", "10.0.1.200", true}, {"in0", "10.0.1.200", false}, {"", "10.0.1.200", true},

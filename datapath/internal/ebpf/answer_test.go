@@ -16,8 +16,8 @@ import (
 
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" answerer ../../../ebpf-src/answer_test.bpf.c
 
-// answerer loads the program that answers all that it is given, with its settings, on
-// the maps of r (nil: on its own).
+// answerer loads the program that answers every packet, with its settings, on the maps of r (nil:
+// its own maps).
 func answerer(t testing.TB, r *rig, settings map[string]any) *ebpf.Program {
 	t.Helper()
 	spec, err := loadAnswerer()
@@ -50,14 +50,14 @@ func answerer(t testing.TB, r *rig, settings map[string]any) *ebpf.Program {
 	return p
 }
 
-// answered is what one packet of the client is answered with.
+// answered is the expected answer to one packet of the client.
 type answered struct {
 	name string
 	in   []testpkt.Layer // after the IP header
 	out  []testpkt.Layer // after the IP header; nil: nothing
 }
 
-// answerIP is the IP header of an answer.
+// answerIP returns the IP header of an answer.
 func answerIP(from, to netip.Addr, tos uint8) testpkt.Layer {
 	if from.Is4() {
 		return testpkt.IPv4{Source: from, Destination: to, TTL: 64, TOS: tos, DontFragment: true}
@@ -119,7 +119,7 @@ func sctpAnswers(f family) []answered {
 	}
 }
 
-// TestAnswers: what a refused packet of TCP and SCTP is answered with, byte by byte.
+// TestAnswers checks the answers to refused TCP and SCTP packets, byte by byte.
 func TestAnswers(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)
@@ -148,8 +148,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// noWindow makes the window in a TCP segment without data, 1 as testpkt takes 0 for the
-// usual one, 0.
+// noWindow sets the window of a TCP segment without data to 0 from 1, since testpkt takes 0 for the
+// default.
 func noWindow(frame []byte) []byte {
 	tcp := frame[len(frame)-20:]
 	tcp[15] = 0
@@ -158,8 +158,8 @@ func noWindow(frame []byte) []byte {
 	return frame
 }
 
-// TestErrors: ICMP errors about refused packets, byte by byte: who sends them, and how
-// much of the packet they hold.
+// TestErrors checks ICMP errors about refused packets, byte by byte: their source, and how much of
+// the packet they quote.
 func TestErrors(t *testing.T) {
 	base := newRig(t)
 	for _, kind := range []struct {
@@ -183,7 +183,7 @@ func TestErrors(t *testing.T) {
 					in := datagram(r.in.arrives(), f.client, f.vip, size)
 					quoted := in[14:min(len(in), 14+max)]
 					if size == 0 {
-						in = append(in, make([]byte, 60-min(60, len(in)))...) // a short frame is filled up
+						in = append(in, make([]byte, 60-min(60, len(in)))...) // padding
 					}
 					r.compare("error", p, r.in, in, actRedirect, testpkt.Build(r.in.leaves(),
 						answerIP(f.inAddr, f.client.Addr(), tos), icmp, testpkt.Raw(quoted)))
@@ -194,7 +194,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// sizes are those of datagrams, around where an error takes no more.
+// sizes returns sizes of datagrams, around the limit of what an error quotes.
 func sizes(family string) map[int]bool {
 	all := map[int]bool{0: true, 1: true, 2: true, 3: true, 15: true, 200: true, 484: true, 485: true, 1400: true}
 	edge := 548 - 28
@@ -207,7 +207,7 @@ func sizes(family string) map[int]bool {
 	return all
 }
 
-// datagram builds a UDP packet of so many bytes of data.
+// datagram builds a UDP packet with size bytes of data.
 func datagram(eth testpkt.Ethernet, from, to netip.AddrPort, size int) []byte {
 	data := make([]byte, size)
 	for i := range data {
@@ -217,8 +217,8 @@ func datagram(eth testpkt.Ethernet, from, to netip.AddrPort, size int) []byte {
 		testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(data))
 }
 
-// TestNotAnswered: what nobody may be answered about (RFC 1812, section 4.3.2.7; RFC 4443,
-// section 2.4) is dropped and counted.
+// TestNotAnswered: packets about which no answer may be sent (RFC 1812, section 4.3.2.7; RFC 4443,
+// section 2.4) are dropped and counted.
 func TestNotAnswered(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)
@@ -261,8 +261,8 @@ func TestNotAnswered(t *testing.T) {
 	}
 }
 
-// TestEchoIsProhibited: what has no refusal of its own is told to be prohibited; where the
-// device that it came in by has no address, by whom it was for.
+// TestEchoIsProhibited: protocols without their own refusal get "prohibited". If the ingress device
+// has no address, the source is the packet's destination.
 func TestEchoIsProhibited(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)
@@ -281,8 +281,8 @@ func TestEchoIsProhibited(t *testing.T) {
 	}
 }
 
-// TestAnswersAreLimited: what one CPU answers in a tick of 134 ms has an end, errors before
-// resets; what is over it is dropped and counted as such.
+// TestAnswersAreLimited: one CPU sends a limited number of answers in a tick of 134 ms; errors are
+// limited before resets. Packets beyond the limit are dropped and counted as such.
 func TestAnswersAreLimited(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// refusing is two hosts, of which one refuses what comes to it, by a program on its own
-// hooks, and what it sends itself.
+// refusing is two hosts. One has a program that refuses the packets that it receives, and those
+// that it sends, on its own hooks.
 //
 //	[client] eth0 192.0.2.10 ── 192.0.2.1 in0 [node]
 //	     2001:db8:1::10        2001:db8:1::1
@@ -65,13 +65,12 @@ func (n *refusing) eachFamily(t *testing.T, run func(t *testing.T, client, node 
 	t.Run("IPv6", func(t *testing.T) { run(t, "2001:db8:1::10", "2001:db8:1::1") })
 }
 
-// TestRefusedSockets: a socket learns at once that it is refused, whoever is to make the
-// checksum of what it sends; so does one of the node itself, where the hook for what
-// leaves refuses.
+// TestRefusedSockets: a socket is notified at once of a refusal, with or without checksum offload.
+// So is a socket of the node itself if the egress hook refuses.
 func TestRefusedSockets(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook         ebpf.AttachType
-		client, node bool // make the checksums of what they send
+		client, node bool // fill in their checksums in software
 	}{
 		"on the way in":                          {ebpf.AttachTCXIngress, false, false},
 		"on the way in, checksums of the client": {ebpf.AttachTCXIngress, true, false},
@@ -108,7 +107,7 @@ func TestRefusedSockets(t *testing.T) {
 	}
 }
 
-// refusals talk to somebody who refuses.
+// refusals send packets that are to be refused.
 var refusals = map[string]func(t *testing.T, from *testnet.NS, to string) error{
 	"TCP": refusedTCP, "UDP": refusedUDP, "SCTP": refusedSCTP,
 }
@@ -130,7 +129,7 @@ func refusedUDP(_ *testing.T, ns *testnet.NS, at string) error {
 	if err := c.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
 		return err
 	}
-	// The second part of it does not fit into one packet: a first fragment is refused.
+	// The second datagram does not fit into one packet: a first fragment is refused.
 	if _, err := c.Write(bytes.Repeat([]byte("odd"), 1001)); err != nil {
 		return err
 	}
@@ -154,8 +153,7 @@ func refusedSCTP(t *testing.T, ns *testnet.NS, at string) (err error) {
 	})
 }
 
-// TestRefusedSegments: a packet that is to be cut into many (GSO) is answered as one: a
-// connection that sends such is reset.
+// TestRefusedSegments: a GSO packet gets a single answer, and its connection is reset.
 func TestRefusedSegments(t *testing.T) {
 	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
 		t.Run(hook.String(), func(t *testing.T) {
@@ -191,12 +189,12 @@ func TestRefusedSegments(t *testing.T) {
 	}
 }
 
-// TestAnswersOnTheWire: the checksums of what is sent are right as the client's device
-// sees them, about packets whose own was still to be made, too.
+// TestAnswersOnTheWire: the checksums of answers are right at the client's device, even if the
+// refused packet had only a partial checksum.
 func TestAnswersOnTheWire(t *testing.T) {
 	n := newRefusing(t)
 	n.refuse(ebpf.AttachTCXIngress, map[string]any{"config_port": uint16(4660)})
-	n.node.Offload(t, "in0", false, testnet.TxChecksum) // what is still to be made is made there
+	n.node.Offload(t, "in0", false, testnet.TxChecksum) // the device fills in partial checksums
 	wire := n.client.Wire(t, "eth0")
 	n.eachFamily(t, func(t *testing.T, client, node string) {
 		at := net.JoinHostPort(node, "4660")
@@ -222,8 +220,8 @@ func TestAnswersOnTheWire(t *testing.T) {
 	})
 }
 
-// TestAnswersKeepTags: an answer has the VLAN tags of what it answers, wherever the kernel
-// keeps them.
+// TestAnswersKeepTags: an answer has the VLAN tags of the refused packet, whether in the frame or
+// in the metadata.
 func TestAnswersKeepTags(t *testing.T) {
 	n := newRefusing(t)
 	n.refuse(ebpf.AttachTCXIngress, nil)
@@ -254,7 +252,7 @@ func TestAnswersKeepTags(t *testing.T) {
 				})
 				for _, b := range came {
 					if testpkt.Parse(b).TCP == nil {
-						continue // the hosts look for their neighbours
+						continue // neighbour discovery of the hosts
 					}
 					if d := testpkt.Diff(want, b); d != "" {
 						t.Errorf("answer (- want, + got):\n%s", d)
@@ -265,7 +263,7 @@ func TestAnswersKeepTags(t *testing.T) {
 	}
 }
 
-// retagged puts the IP packet of a frame behind another header, and tags.
+// retagged puts the IP packet of a frame behind another header, with tags.
 func retagged(eth testpkt.Ethernet, tags []testpkt.Layer, frame []byte) []byte {
 	for i := range tags {
 		v := tags[i].(testpkt.VLAN)

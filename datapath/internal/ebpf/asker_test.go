@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// asker asks rules about many packets at once, in the kernel.
+// asker evaluates rules for many packets at once, in the kernel.
 type asker struct {
 	t       testing.TB
 	maps    map[string]*ebpf.Map
@@ -60,7 +60,7 @@ func (a *asker) ok(err error) {
 	}
 }
 
-// devices enters devices by their names; their index is their place, from 1 on.
+// devices enters devices by name; their index is their position, from 1 on.
 func (a *asker) devices(names []string) map[string]uint32 {
 	a.t.Helper()
 	indexes := make(map[string]uint32)
@@ -72,7 +72,7 @@ func (a *asker) devices(names []string) map[string]uint32 {
 	return indexes
 }
 
-// put enters packets to be asked about.
+// put enters packets to be evaluated.
 func (a *asker) put(packets []classify.Packet, devices map[string]uint32) {
 	a.t.Helper()
 	ids, keys := make([]uint32, len(packets)), make([]askerTestKey, len(packets))
@@ -100,8 +100,7 @@ func (a *asker) put(packets []classify.Packet, devices map[string]uint32) {
 	a.ok(err)
 }
 
-// ask asks about the first n packets, and returns how many a rule matched, and how
-// long that took.
+// ask evaluates the first n packets, and returns how many matched a rule, and the time taken.
 func (a *asker) ask(set ruleSet, n int) (int, time.Duration) {
 	a.t.Helper()
 	var ctx [44]uint32 // struct __sk_buff
@@ -113,7 +112,7 @@ func (a *asker) ask(set ruleSet, n int) (int, time.Duration) {
 	return int(matched), took
 }
 
-// answers returns what was found for the first n packets.
+// answers returns the results for the first n packets.
 func (a *asker) answers(n int) []askerTestKey {
 	a.t.Helper()
 	ids, keys := make([]uint32, n), make([]askerTestKey, n)

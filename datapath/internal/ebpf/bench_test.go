@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// BenchmarkTracked measures the tracked path by BPF_PROG_RUN, without what the
-// kernel does before and after it. The connection rewrites a packet to what it is
-// already, so that the same one can go in again until its TTL ends. What counts is the
-// mean of the fastest quarter of all runs: others are those that something else came into.
+// BenchmarkTracked measures the fast path with BPF_PROG_RUN, without the kernel's work before and
+// after it. The connection rewrites a packet to itself, so that the same packet can be used until
+// its TTL ends. The result is the mean of the fastest quarter of all runs: the others were
+// disturbed.
 func BenchmarkTracked(b *testing.B) {
 	for _, bench := range []struct {
 		name     string
 		proto    uint8
 		src, dst string
 		flags    uint16
-		bridge   bool // it comes in by a port of a bridge
+		bridge   bool // it arrives on a bridge port
 	}{
 		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
 		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
@@ -73,5 +73,5 @@ func BenchmarkTracked(b *testing.B) {
 	}
 }
 
-// repeats is how often a packet goes in before its TTL ends.
+// repeats is how often a packet is used before its TTL ends.
 const repeats = 250

@@ -26,12 +26,12 @@ var lifePackets = []struct {
 	{"fin", true, testpkt.ACK | testpkt.FIN, nil}, {"finack", false, testpkt.ACK | testpkt.FIN, nil}, {"lastack", true, testpkt.ACK, nil},
 }
 
-// synOptions are those of Linux: MSS, SACK permitted, timestamps, window scale.
+// synOptions are the options of Linux: MSS, SACK permitted, timestamps, window scale.
 var synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7}
 
-// BenchmarkConnection measures each packet of a TCP connection's life by
-// BPF_PROG_RUN, in tables of their usual size: of connections that nobody knows, and of
-// clients that use their ports again. Some 70 ns of each figure are the measuring.
+// BenchmarkConnection measures each packet of a TCP connection's life with BPF_PROG_RUN, in tables
+// of the default size: for new connections, and for clients that reuse their ports. Some 70 ns of
+// each result are measuring overhead.
 func BenchmarkConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[kernelMapLlCt4].MaxEntries, spec.Maps[kernelMapLlHalf4].MaxEntries = 2<<20, 512<<10
@@ -69,7 +69,7 @@ func BenchmarkConnection(b *testing.B) {
 	}
 }
 
-// live carries a connection through its life and adds up what each packet took.
+// live sends the packets of a connection's life and adds up the time of each.
 func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Duration) {
 	r.t.Helper()
 	r.ns.Do(r.t, func() error {
@@ -92,8 +92,8 @@ func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Durati
 	})
 }
 
-// timeOne sends one frame in by dev and returns how long the program took, which
-// [ebpf.Program.Run] does not tell.
+// timeOne sends one frame in by dev and returns the run time of the program, which
+// [ebpf.Program.Run] does not return.
 func timeOne(p *ebpf.Program, frame []byte, dev rigPort) (d time.Duration, action uint32, err error) {
 	var ctx [44]uint32 // struct __sk_buff
 	ctx[10] = dev.index

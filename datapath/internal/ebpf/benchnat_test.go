@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// BenchmarkTranslatedConnection measures the first packet of a masqueraded UDP connection
-// and its answer by BPF_PROG_RUN, in tables of their usual size, of connections that
-// nobody knows. Some 70 ns of each figure are the measuring.
+// BenchmarkTranslatedConnection measures the first packet of a masqueraded UDP connection and its
+// answer with BPF_PROG_RUN, in tables of the default size, for new connections. Some 70 ns of each
+// result are measuring overhead.
 func BenchmarkTranslatedConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[kernelMapLlCt4].MaxEntries, spec.Maps[kernelMapLlHalf4].MaxEntries = 2<<20, 512<<10
@@ -28,7 +28,7 @@ func BenchmarkTranslatedConnection(b *testing.B) {
 	for b.Loop() {
 		r.ns.Do(b, func() error {
 			client := netip.AddrPortFrom(f.client.Addr(), uint16(1024+n%60000))
-			server := netip.AddrPortFrom(f.far.Addr(), uint16(1024+n/4000)) // the rig gives out some 4,500 ports
+			server := netip.AddrPortFrom(f.far.Addr(), uint16(1024+n/4000)) // 4,500 ports
 			first := packet(r.in.arrives(), testpkt.ProtoUDP, client, server, stageOpen, 61)
 			d, action, err := timeOne(r.ingress, first, r.in)
 			if err != nil || action != actRedirect {

@@ -15,13 +15,13 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// leavingBy is a rule about what leaves by a device, to a port of UDP or TCP.
+// leavingBy returns a rule for packets that leave by a device, to a UDP or TCP port.
 func leavingBy(device string, port uint16, action datapath.FirewallAction) datapath.FirewallRule {
 	return datapath.FirewallRule{Hooks: datapath.HookForward, Action: action, Match: datapath.Match{Out: []string{device},
 		Protocols: []datapath.Protocol{datapath.TCP, datapath.UDP}, Ports: []datapath.PortRange{{First: port, Last: port}}}}
 }
 
-// put replaces the rules by these.
+// put replaces the rules.
 func (b *bridged) put(rules ...datapath.FirewallRule) {
 	b.t.Helper()
 	set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
@@ -31,7 +31,7 @@ func (b *bridged) put(rules ...datapath.FirewallRule) {
 	b.putRules(set)
 }
 
-// reaches tells whether a TCP connection from a station comes about in time.
+// reaches reports whether a TCP connection from a station is established in time.
 func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	b.t.Helper()
 	c, err := b.stations[station].Dial("tcp", "", addr, wait)
@@ -41,13 +41,13 @@ func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	return err == nil
 }
 
-// wantNothing sends words that are not to be answered.
+// wantNothing sends words that must not be answered.
 func (b *bridged) wantNothing(what string, c *conversation) {
 	b.t.Helper()
 	for range 3 {
 		_, err := c.Write([]byte("unheard"))
 		b.ok(err)
-		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // the next read tells
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // the read reports it
 		var got [64]byte
 		if n, err := c.Read(got[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
 			b.t.Errorf("%s: %q, %v", what, got[:n], err)
@@ -55,8 +55,8 @@ func (b *bridged) wantNothing(what string, c *conversation) {
 	}
 }
 
-// TestRulesOfBridgePorts: a rule that names the port of a bridge by which frames leave
-// holds for them: for connections that come, for those that run, and for what is of none.
+// TestRulesOfBridgePorts: a rule with an output device that is a bridge port applies to bridged
+// frames: of new and existing connections, and of no connection.
 func TestRulesOfBridgePorts(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()
@@ -84,7 +84,7 @@ func TestRulesOfBridgePorts(t *testing.T) {
 		b.put(leavingBy("p1", 7000, datapath.ActionDeny), leavingBy("p0", 40000, datapath.ActionAllow))
 		b.wantNothing("denied since it runs", c)
 		b.put(leavingBy("p0", 7000, datapath.ActionDeny))
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // the next read tells
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // the next read reports an error
 		var got [64]byte
 		if _, err := c.Read(got[:]); err != nil {
 			t.Errorf("%s: allowed again, but: %v", f.second, err)
@@ -94,7 +94,7 @@ func TestRulesOfBridgePorts(t *testing.T) {
 	}
 }
 
-// TestRulesOfBridgePortsForGroups: what is for a group is asked about at each port.
+// TestRulesOfBridgePortsForGroups: multicast packets are evaluated at each port.
 func TestRulesOfBridgePortsForGroups(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()
@@ -120,7 +120,7 @@ func TestRulesOfBridgePortsForGroups(t *testing.T) {
 	}
 	var got [64]byte
 	hear := func(wait time.Duration) string {
-		_ = heard.SetReadDeadline(time.Now().Add(wait)) // the next line tells
+		_ = heard.SetReadDeadline(time.Now().Add(wait)) // the next read reports an error
 		n, _, _ := heard.ReadFromUDP(got[:])
 		return string(got[:n])
 	}

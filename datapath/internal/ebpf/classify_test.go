@@ -17,8 +17,8 @@ import (
 
 var rulesSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of random rules and packets")
 
-// compare compiles rules, asks the kernel about packets, and compares what it says
-// with what they mean, rule by rule.
+// compare compiles rules, evaluates packets in the kernel, and compares the results with an
+// evaluation rule by rule.
 func (a *asker) compare(rules []classify.Rule, groups map[datapath.GroupName]datapath.AddressGroup, packets []classify.Packet, devices map[string]uint32) (matched int) {
 	a.t.Helper()
 	for i := range rules {
@@ -50,8 +50,8 @@ func (a *asker) compare(rules []classify.Rule, groups map[datapath.GroupName]dat
 	return matched
 }
 
-// TestClassifyRandomRules compares what the program in the kernel finds with what the
-// rules say one by one.
+// TestClassifyRandomRules compares the results of the program in the kernel with an evaluation rule
+// by rule.
 func TestClassifyRandomRules(t *testing.T) {
 	t.Logf("-seed %d", *rulesSeed)
 	a := newAsker(t)
@@ -81,8 +81,7 @@ func TestClassifyRandomRules(t *testing.T) {
 	}
 }
 
-// TestClassifyManyRules does so with as many rules as there are, and images of all
-// sizes.
+// TestClassifyManyRules does the same with the maximum number of rules, and images of all sizes.
 func TestClassifyManyRules(t *testing.T) {
 	a := newAsker(t)
 	w := testrules.NewWorld(1)
@@ -116,7 +115,7 @@ func TestClassifyManyRules(t *testing.T) {
 	})
 }
 
-// TestClassifyFailsClosed has the rules of a set be unreadable in every way.
+// TestClassifyFailsClosed makes the rules of a set unreadable in every way.
 func TestClassifyFailsClosed(t *testing.T) {
 	a := newAsker(t)
 	rules := []classify.Rule{{Hooks: datapath.HookAll, Match: &datapath.Match{}}}
@@ -169,7 +168,7 @@ func TestClassifyFailsClosed(t *testing.T) {
 	expect("no rules any more", 0)
 }
 
-// BenchmarkClassify asks about 65,536 different packets at a time.
+// BenchmarkClassify evaluates 65,536 different packets at a time.
 func BenchmarkClassify(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		for name, rules := range testrules.HardSets(n) {

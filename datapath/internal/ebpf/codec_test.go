@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestNumbersAreThoseOfTheHeaders compares what has no type in the programs' BTF.
+// TestNumbersAreThoseOfTheHeaders compares constants that have no type in the programs' BTF.
 func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 	files, err := filepath.Glob("../../../ebpf-src/types*.h")
 	if err != nil {

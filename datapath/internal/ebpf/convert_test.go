@@ -27,7 +27,7 @@ type member struct {
 	of   btf.Type
 }
 
-// structOf lays members out one behind the other.
+// structOf lays out members one after the other.
 func structOf(t testing.TB, members ...member) *btf.Struct {
 	t.Helper()
 	s := &btf.Struct{Name: "x"}
@@ -115,7 +115,7 @@ func convertOnce(t *testing.T, from, to btf.Type, in []byte) ([]byte, error) {
 	return out, c.convert(out, in)
 }
 
-// TestKeysThatWouldCollide are refused, and what is no plain number too.
+// TestKeysThatWouldCollide checks that key fields cannot be dropped or merged.
 func TestKeysThatWouldCollide(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

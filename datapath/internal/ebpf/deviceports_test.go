@@ -9,9 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestPortsStayPorts: through a start the programs go on to know which devices have a
-// program on the ingress hook: what came in by one was asked about there. One that has none
-// any more is no port.
+// TestPortsStayPorts: during a start the programs still know which devices have a program on the
+// ingress hook, which has evaluated their packets. A device without a program is no port.
 func TestPortsStayPorts(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -47,7 +46,7 @@ func TestPortsStayPorts(t *testing.T) {
 	}
 	atStep = old
 	n.d.Close()
-	n.ok(os.RemoveAll(n.d.ports.folder(zoneHost, "out0"))) // as if it had never been one
+	n.ok(os.RemoveAll(n.d.ports.folder(zoneHost, "out0"))) // as if it had never been a port
 	n.open()
 	if flags("in0")&devicePort == 0 || flags("out0")&devicePort != 0 {
 		t.Errorf("after a start in0 has flags %#x and out0 %#x, want that only in0 is a port", flags("in0"), flags("out0"))

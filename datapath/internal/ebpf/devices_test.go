@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// logged keeps what is logged. Safe for concurrent use.
+// logged keeps log lines. It is safe for concurrent use.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -42,8 +42,8 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// flap makes devices of the node come, go, and change, by so many at a time, until
-// stop is closed, and returns how many changes there were.
+// flap creates, changes and deletes devices of the node with several workers until stop is closed,
+// and returns the number of changes.
 func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 	n.t.Helper()
 	var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 				addr, _ := netlink.ParseAddr(fmt.Sprintf("203.0.113.%d/32", i))
 				_ = nl.AddrAdd(pair, addr)
 				_ = nl.LinkSetMTU(pair, 1400+round%100)
-				_ = nl.LinkDel(pair) // the next one could not be made
+				_ = nl.LinkDel(pair) // otherwise the next one could not be created
 				changes.Add(5)
 			}
 		})
@@ -80,8 +80,8 @@ func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 	return func() uint64 { wg.Wait(); return changes.Load() }
 }
 
-// TestDevicesFlap is H10: while twenty others make devices come, go and change all
-// the time, no look at the devices fails, and none is told as failed.
+// TestDevicesFlap is H10: while twenty workers create, change and delete devices all the time, no
+// listing of devices fails, and no failure is logged.
 func TestDevicesFlap(t *testing.T) {
 	n := newNetwork(t)
 	n.ok(n.d.Close())
@@ -127,8 +127,8 @@ func TestDevicesFlap(t *testing.T) {
 	}
 }
 
-// TestListingsAreRetried is H10: whoever lists what may change meanwhile does it by
-// [dump.Retry], for the kernel says when a listing is not whole and the library hands that on.
+// TestListingsAreRetried is H10: listings that may be interrupted by changes use [dump.Retry],
+// since the kernel reports an incomplete listing and the library returns that error.
 func TestListingsAreRetried(t *testing.T) {
 	lists := regexp.MustCompile(`\.(Link|Addr|Neigh|Route|Rule|Filter|Qdisc|Class|Chain)List(Filtered)?\b`)
 	found := 0

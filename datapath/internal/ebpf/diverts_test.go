@@ -17,14 +17,14 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// bothVIPs are a service's frontends of both families.
+// bothVIPs returns a service's frontends of both families.
 func bothVIPs(port string) []datapath.Frontend {
 	return []datapath.Frontend{
 		frontend("198.51.100.10:"+port, datapath.TCP), frontend("198.51.100.10:"+port, datapath.UDP), frontend("[2001:db8:9::10]:"+port, datapath.TCP),
 	}
 }
 
-// answers wants a service's frontend to be answered by a server of TCP.
+// answers checks which TCP server answers for a frontend.
 func (n *network) answers(what, addr, want string) {
 	n.t.Helper()
 	got, err := testtraffic.TalkTCP(n.client, "", addr, []byte("hello"))
@@ -33,7 +33,7 @@ func (n *network) answers(what, addr, want string) {
 	}
 }
 
-// put writes a service, and wants it to be verified.
+// put writes a service, and verifies it.
 func (n *network) put(name datapath.ServiceName, s datapath.Service) {
 	n.t.Helper()
 	ctx := context.Background()
@@ -44,8 +44,8 @@ func (n *network) put(name datapath.ServiceName, s datapath.Service) {
 	}
 }
 
-// TestDiverted: some clients of a service are served by another one's backends, whichever was
-// written first, through changes of both, and by a later run.
+// TestDiverted: some clients of a service are served by another service's backends, whichever was
+// written first, across changes of both, and after a restart.
 func TestDiverted(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -94,7 +94,7 @@ func TestDiverted(t *testing.T) {
 	for _, name := range []datapath.ServiceName{"outside", "inside", "third"} {
 		n.ok(n.d.Services().Delete(ctx, name))
 	}
-	time.Sleep(grace) // as long as a program may run
+	time.Sleep(grace) // longer than a program may run
 	n.d.services.dropOld()
 	for _, table := range []string{kernelMapLlDivert, kernelMapLlServiceId, kernelMapLlServiceAddr} {
 		if count, err := countEntries(n.d.maps[table]); err != nil || count != 0 {
@@ -103,7 +103,8 @@ func TestDiverted(t *testing.T) {
 	}
 }
 
-// TestSilent: a service without a backend that is to refuse nobody drops, and counts it.
+// TestSilent: a silent service without a backend drops packets instead of rejecting them, and
+// counts them.
 func TestSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -120,13 +121,13 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// TestOtherPorts: what is for the address of a service and for none of its ports goes where
-// the service says, but never if the address is the node's.
+// TestOtherPorts: packets to a service address that match none of its ports are handled as the
+// service configures, unless the address is the node's.
 func TestOtherPorts(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	n.serve()
-	// Without us it would reach somebody.
+	// Without our programs they would reach this host.
 	n.node.Route(t, "198.51.100.0/24", "10.0.1.11")
 	n.backends.Run(t, "ip", "addr", "add", "198.51.100.10/32", "dev", "lo")
 	n.backends.ServeTCP(t, "198.51.100.10:22", "leaked")
@@ -145,7 +146,7 @@ func TestOtherPorts(t *testing.T) {
 	n.put("web", s)
 	more := datapath.Service{Frontends: []datapath.Frontend{frontend("198.51.100.10:81", datapath.TCP)}}
 	for range 2 {
-		n.put("more", more) // which says nothing: the stricter word holds
+		n.put("more", more) // which has no setting: the stricter setting holds
 		for _, addr := range []string{"198.51.100.10:22", "[2001:db8:9::10]:22"} {
 			if _, err := testtraffic.TalkTCP(n.client, "", addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("%s: %v, want a refusal", addr, err)
@@ -159,7 +160,7 @@ func TestOtherPorts(t *testing.T) {
 		u.Close()
 		n.answers("its own port", "198.51.100.10:80", "tcp-0")
 		n.answers("an address of the node", "192.0.2.1:22", "node")
-		n.restart("") // a later run leaves it as it is
+		n.restart("") // a later run keeps it
 		n.attach()
 	}
 	n.put("more", more)
@@ -178,8 +179,8 @@ func TestOtherPorts(t *testing.T) {
 	n.answers("after it", "198.51.100.10:22", "leaked")
 }
 
-// TestServiceAnnounced: neighbours on uplinks find the address of a service by asking, and are
-// told of it; those on other devices do not, nor does a restart tell anew.
+// TestServiceAnnounced: the address of a service is announced to neighbours on uplinks, and their
+// requests are answered; not so on other devices. A restart does not announce it again.
 func TestServiceAnnounced(t *testing.T) {
 	for _, tt := range []struct{ on, elsewhere string }{{"192.0.2.200", "203.0.113.9"}, {"2001:db8:1::c8", "2001:db8:77::9"}} {
 		t.Run(tt.on, func(t *testing.T) {

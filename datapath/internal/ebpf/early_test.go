@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// knowNeighbours makes the kernel know who sends, and who is sent to.
+// knowNeighbours enters sender and receiver into the kernel's neighbour table.
 func (r *rig) knowNeighbours(f family) {
 	r.t.Helper()
 	r.ns.Run(r.t, "ip", "neigh", "replace", f.client.Addr().String(), "lladdr", "02:00:5e:10:01:17", "dev", "in0", "nud", "permanent")
@@ -20,13 +20,14 @@ func (r *rig) knowNeighbours(f family) {
 	}
 }
 
-// begins sends the first packet of a connection, and returns what becomes of it.
+// begins sends the first packet of a connection, and returns the result.
 func (r *rig) begins(f family, proto uint8, from netip.AddrPort) (int32, []byte) {
 	r.t.Helper()
 	return r.run(r.ingress, r.in, message(r.in.arrives(), proto, from, f.server(proto, from), stageOpen, 61))
 }
 
-// server is whom from sends to: of echo messages the identifier is both ports.
+// server returns the destination for packets of from: for echo messages the identifier is both
+// ports.
 func (f family) server(proto uint8, from netip.AddrPort) netip.AddrPort {
 	if proto == testpkt.ProtoICMP || proto == testpkt.ProtoICMPv6 {
 		return netip.AddrPortFrom(f.far.Addr(), from.Port())
@@ -34,9 +35,9 @@ func (f family) server(proto uint8, from netip.AddrPort) netip.AddrPort {
 	return f.far
 }
 
-// TestTranslatedAtOnce: where nobody else has a say, the source of a connection is
-// translated where its first packet comes in, which goes by the short cut as all others
-// do; of entries there are two, for each direction one.
+// TestTranslatedAtOnce: if nothing else needs the original source, a connection gets SNAT at
+// ingress, and its first packet takes the fast path as all others do. It has two entries, one for
+// each direction.
 func TestTranslatedAtOnce(t *testing.T) {
 	base := newRig(t)
 	for typeName, st := range sourceTypes {
@@ -56,7 +57,7 @@ func TestTranslatedAtOnce(t *testing.T) {
 func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) {
 	r.t.Helper()
 	server := f.server(proto, f.client)
-	// To a neighbour that was not known the first packet goes by the kernel's table.
+	// If the neighbour was unknown, the first packet is resolved by the kernel.
 	action, out := r.begins(f, proto, f.client)
 	outer := netip.AddrPortFrom(addressOf(out), sourcePort(out, proto))
 	if action != actRedirect || !want.Contains(outer.Addr()) || (outer.Port() == f.client.Port()) != keep {
@@ -90,8 +91,8 @@ func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) 
 	}
 }
 
-// TestNotTranslatedAtOnce: where somebody may have another say, or the kernel tells the
-// sender something, the first packet goes up as it came.
+// TestNotTranslatedAtOnce: if another component may need the original source, or the kernel may
+// answer the sender, the first packet goes to the kernel unchanged.
 func TestNotTranslatedAtOnce(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -137,7 +138,7 @@ func TestNotTranslatedAtOnce(t *testing.T) {
 	}
 }
 
-// far2 is a host behind the other device.
+// far2 returns a host behind the other device.
 func (f family) far2() netip.AddrPort {
 	return netip.AddrPortFrom(f.far.Addr().Next(), 40001)
 }

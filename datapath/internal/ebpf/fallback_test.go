@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// spread asks so many times, keeps nothing open, and returns who answered how often.
+// spread opens times connections, one after the other, and counts the answers of each server.
 func (n *network) spread(times int) map[string]int {
 	n.t.Helper()
 	seen := make(map[string]int)
@@ -23,7 +23,7 @@ func (n *network) spread(times int) map[string]int {
 	return seen
 }
 
-// all returns web with its three backends like this, weights as given.
+// all returns web with its three backends in this state, with these weights.
 func all(state datapath.BackendState, weights ...uint16) datapath.Service {
 	s := web(3)
 	for i := range s.Backends {
@@ -32,8 +32,8 @@ func all(state datapath.BackendState, weights ...uint16) datapath.Service {
 	return s
 }
 
-// TestAffinityInTheFallback: a client stays with its backend while those that take no new
-// connections get them for want of others, and no longer.
+// TestAffinityInTheFallback: a client stays with its backend while backends that are draining or of
+// weight 0 get new connections because no other exists, and no longer.
 func TestAffinityInTheFallback(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -53,7 +53,7 @@ func TestAffinityInTheFallback(t *testing.T) {
 			t.Errorf("%s: verified: %t, %v", name, ok, err)
 		}
 
-		// That one is down: another one in use is its backend from then on.
+		// The backend is down: another usable backend is the client's from then on.
 		i := int(first[len(first)-1] - '0')
 		was := s.Backends[i]
 		s.Backends[i].State = datapath.BackendDown
@@ -64,7 +64,7 @@ func TestAffinityInTheFallback(t *testing.T) {
 			t.Errorf("%s: without %s the client got %s, then %v", name, first, second, got)
 		}
 
-		// One is active: nobody stays elsewhere.
+		// One backend is active: all clients move to it.
 		s.Backends[i] = was
 		s.Backends[i].State, s.Backends[i].Weight = datapath.BackendActive, 1
 		n.ok(n.d.Services().Update(ctx, "web", s))
@@ -75,8 +75,8 @@ func TestAffinityInTheFallback(t *testing.T) {
 	}
 }
 
-// TestLeastConnectionsInTheFallback: backends of weight 0 share by load what they get for
-// want of others.
+// TestLeastConnectionsInTheFallback: backends of weight 0 share new connections by load if no other
+// backend exists.
 func TestLeastConnectionsInTheFallback(t *testing.T) {
 	for name, tt := range map[string]struct {
 		service datapath.Service

@@ -19,17 +19,17 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// fastNot is what the way of fast.h returns for a packet that it leaves to the others.
+// fastNot is what the program of fast.h returns for a packet that it does not handle.
 const fastNot = -2
 
-// fastRig is a rig with the ingress program as it is, with one that has only the tracked
-// path of shortcut.h, and with that of fast.h alone; all on the same maps.
+// fastRig is a rig with the full ingress program, with a program that has only the fast path of
+// shortcut.h, and with one that has only fast.h; all on the same maps.
 type fastRig struct {
 	*rig
 	slow, alone     *ebpf.Program
 	native, generic *ebpf.Program // in XDP
-	runs            int           // of both
-	taken           int           // by the native one
+	runs            int           // of both XDP programs
+	taken           int           // handled by the native one
 }
 
 func newFastRig(t testing.TB) *fastRig {
@@ -46,7 +46,7 @@ func newFastRig(t testing.TB) *fastRig {
 	return f
 }
 
-// loadOn loads one program more on the maps of the rig.
+// loadOn loads another program on the maps of the rig.
 func (f *fastRig) loadOn(spec *ebpf.CollectionSpec, name string) *ebpf.Program {
 	f.t.Helper()
 	shared := make(map[string]*ebpf.Map)
@@ -68,7 +68,7 @@ func (f *fastRig) loadOn(spec *ebpf.CollectionSpec, name string) *ebpf.Program {
 	return p
 }
 
-// fastCase is a packet of the client, and all that decides what becomes of it.
+// fastCase is a packet of the client, and all state that decides its handling.
 type fastCase struct {
 	what  string
 	frame []byte
@@ -79,17 +79,17 @@ type fastCase struct {
 	epoch kernelEpoch
 	gso   uint32
 	mark  uint32
-	// The device that it comes in by.
+	// The device on which it arrives.
 	mayBridge bool
-	station   *kernelStation // where it is one
+	station   *kernelStation // if it is a bridge port
 	guarded   bool
 }
 
-// fastResult is all that a program has made of a fastCase.
+// fastResult is the complete result of a program for a fastCase.
 type fastResult struct {
 	action  int32
 	frame   []byte
-	entry   []byte // with ticks that tell only whether they are new
+	entry   []byte // ticks show only whether they are new
 	nexthop kernelNexthop
 	counted map[string]uint64
 }
@@ -113,10 +113,10 @@ func (a fastResult) diff(t *testing.T, what string, b fastResult) {
 	}
 }
 
-// fastTick is when everything was seen last, for runs to change.
+// fastTicksAgo is the age of all last-seen times, so that runs change them.
 const fastTicksAgo = 20
 
-// prepare makes the tables be what c says.
+// prepare writes the tables for c.
 func (f *fastRig) prepare(c *fastCase) {
 	f.t.Helper()
 	established, _ := c.tuple.tables()
@@ -141,7 +141,7 @@ func (f *fastRig) prepare(c *fastCase) {
 	}
 }
 
-// outcome runs c by p, on tables as they are to be before.
+// outcome runs c through p, on freshly prepared tables.
 func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	f.t.Helper()
 	f.prepare(c)
@@ -155,7 +155,7 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	var action uint32
 	f.ns.Do(f.t, func() (err error) {
 		if action, err = p.Run(&opts); errors.Is(err, unix.EINVAL) && len(c.frame) < 14+40 {
-			// Kernels of today take no frame in whose IP header is cut off.
+			// Recent kernels accept no frame with a truncated IP header.
 			opts.DataOut, action, err = c.frame, 1<<32+fastNot, nil
 		}
 		return err
@@ -178,20 +178,20 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	return res
 }
 
-// same is outcome, twice where it differs from what the other way makes of c: what goes by
-// the clock may change between two runs.
+// same compares p's outcome for c with that from fast.h, twice if they differ: time-dependent
+// results may change between two runs.
 func (f *fastRig) same(t *testing.T, what string, p *ebpf.Program, c *fastCase) {
 	t.Helper()
 	if reflect.DeepEqual(f.outcome(f.alone, c), f.outcome(p, c)) {
 		return
 	}
-	if again := f.outcome(f.alone, c); again.action != fastNot { // it is no longer for fast.h
+	if again := f.outcome(f.alone, c); again.action != fastNot { // fast.h no longer handles it
 		again.diff(t, what, f.outcome(p, c))
 	}
 }
 
-// both runs c by the way of fast.h and, where that has it, by the other. It returns whether
-// fast.h has it.
+// both runs c through fast.h and, if that handles it, through the other program. It returns whether
+// fast.h handles it.
 func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	t.Helper()
 	defer f.inXDP(t, c)
@@ -206,9 +206,8 @@ func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	return true
 }
 
-// TestFastIsAsSlow: what fast.h forwards becomes exactly what it becomes without, whatever
-// the packet, its connection and its next hop are like; and what it leaves to the others it
-// has not touched.
+// TestFastIsAsSlow: packets that fast.h forwards come out exactly as without it, whatever the
+// packet, its connection and its next hop are like. Packets that it does not handle are unchanged.
 func TestFastIsAsSlow(t *testing.T) {
 	f := newFastRig(t)
 	const seed, pairs = 42, 1000
@@ -238,7 +237,7 @@ func TestFastIsAsSlow(t *testing.T) {
 	}
 }
 
-// TestFastIsAsSlowAtRandom: the same of packets some bytes of which are random.
+// TestFastIsAsSlowAtRandom does the same with packets some bytes of which are random.
 func TestFastIsAsSlowAtRandom(t *testing.T) {
 	f := newFastRig(t)
 	const seed, packets = 43, 1000

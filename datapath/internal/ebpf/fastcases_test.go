@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// fastBase is a packet that fast.h has, and one of the ways to translate it.
+// fastBase is a packet that fast.h handles, with one kind of translation.
 type fastBase struct {
 	name  string
 	proto uint8
@@ -20,7 +20,7 @@ type fastBase struct {
 	flags uint16
 }
 
-// bases returns TCP and UDP, untranslated and translated in all ways.
+// bases returns TCP and UDP, untranslated and with all kinds of translation.
 func (f *fastRig) bases() (all []fastBase) {
 	for _, family := range families {
 		client, vip := family.client, family.vip
@@ -81,15 +81,15 @@ func (c *fastCase) value(t testing.TB) []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-// fastChange is one thing that is otherwise.
+// fastChange is one change.
 type fastChange struct {
 	name  string
 	do    func(*fastCase)
-	taken bool          // fast.h has it all the same
-	left  map[byte]bool // by IP version: to the others, though neither frame nor entry would tell
+	taken bool          // fast.h still handles it
+	left  map[byte]bool // by IP version: fast.h must not handle it
 }
 
-// version is that of the packet.
+// version returns the IP version of the packet.
 func (b fastBase) version() byte {
 	if b.tuple.src.Addr().Is4() {
 		return 4
@@ -97,7 +97,7 @@ func (b fastBase) version() byte {
 	return 6
 }
 
-// l4 is where the header of TCP or UDP begins in a frame without options and tags.
+// l4 returns the offset of the TCP or UDP header in a frame without options and tags.
 func l4(frame []byte) int {
 	if frame[14]>>4 == 6 {
 		return 54
@@ -105,7 +105,7 @@ func l4(frame []byte) int {
 	return 34
 }
 
-// fixSum makes the checksum of an IPv4 header right, where the header is whole.
+// fixSum corrects the checksum of an IPv4 header, if the header is complete.
 func fixSum(frame []byte) {
 	if len(frame) < 34 || frame[12] != 8 || frame[13] != 0 || frame[14]>>4 != 4 || frame[14]&15 < 5 || len(frame) < 14+int(frame[14]&15)*4 {
 		return
@@ -122,7 +122,7 @@ func fixSum(frame []byte) {
 	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
 }
 
-// checksum makes the right checksum of an IPv4 header be want, by its identification.
+// checksum changes the identification so that the checksum of the IPv4 header becomes want.
 func checksum(want uint16) fastChange {
 	return ofVersion(4, fastChange{name: "checksum", do: func(c *fastCase) {
 		if len(c.frame) < 34 {
@@ -137,8 +137,8 @@ func checksum(want uint16) fastChange {
 	}})
 }
 
-// at changes bytes of the frame, where it has them. A negative place is counted from the
-// header of layer 4 on: -1 is its first byte.
+// at changes bytes of the frame, if it is long enough. A negative place counts from the header of
+// layer 4: -1 is its first byte.
 func at(name string, place int, bytes ...byte) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < 34 {
@@ -155,7 +155,7 @@ func at(name string, place int, bytes ...byte) fastChange {
 	}}
 }
 
-// at6 is at, of IPv6; at4 of IPv4.
+// at6 is at for IPv6; at4 for IPv4.
 func at4(name string, place int, bytes ...byte) fastChange {
 	return ofVersion(4, at(name, place, bytes...))
 }
@@ -171,19 +171,19 @@ func ofVersion(version byte, change fastChange) fastChange {
 	}}
 }
 
-// taken marks a change that does not keep fast.h from it.
+// taken marks a change after which fast.h still handles the packet.
 func taken(change fastChange) fastChange {
 	change.taken = true
 	return change
 }
 
-// left marks a change that fast.h must see.
+// left marks a change that fast.h must detect.
 func left(version byte, change fastChange) fastChange {
 	change.left = map[byte]bool{version: true}
 	return change
 }
 
-// longer makes the IP packet say that it is longer than it is, or shorter.
+// longer changes the length in the IP header, without changing the packet.
 func longer(name string, bytes int) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < 34 {
@@ -202,7 +202,7 @@ func cut(name string, size int) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { c.frame = c.frame[:min(size, len(c.frame))] }}
 }
 
-// insert puts bytes into the frame.
+// insert inserts bytes into the frame.
 func insert(name string, version byte, place int, bytes ...byte) fastChange {
 	return ofVersion(version, fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < place {
@@ -222,7 +222,7 @@ func insert(name string, version byte, place int, bytes ...byte) fastChange {
 	}})
 }
 
-// extension puts an extension header of IPv6 between the header and layer 4.
+// extension inserts an IPv6 extension header before layer 4.
 func extension(name string, proto byte, rest ...byte) fastChange {
 	return insert(name, 6, 54, append([]byte{proto}, rest...)...)
 }
@@ -234,7 +234,7 @@ func entry(name string, do func(*rigMeta)) fastChange {
 func fromBridge(name string, do func(*fastCase)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		c.mayBridge, c.station = true, &kernelStation{Bridge: 99, Domain: 3}
-		c.meta.LastSeenTick = rigTick() // the bridge has seen one of them just now
+		c.meta.LastSeenTick = rigTick() // the bridge has just seen a packet
 		copy(c.station.Mac[:], c.frame)
 		do(c)
 	}}
@@ -244,8 +244,8 @@ func nexthop(name string, do func(*kernelNexthop)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { do(&c.next) }}
 }
 
-// fastChanges are what may be otherwise, of the packet, of its connection, of its next hop,
-// and of what is asked besides.
+// fastChanges are all changes: of the packet, its connection, its next hop, and other state that is
+// checked.
 var fastChanges = slices.Concat(packetChanges(), layer4Changes(), entryChanges(), nexthopChanges(), xdpChanges)
 
 func packetChanges() []fastChange {
@@ -357,7 +357,7 @@ func nexthopChanges() []fastChange {
 		nexthop("confirmed later", func(n *kernelNexthop) { n.CheckedTick += 100 }),
 	}
 	for doff := range byte(16) {
-		// Pieces that are just small enough, and just not.
+		// Segments that are just small enough, and just too large.
 		for more := range uint32(2) {
 			all = append(all, fastChange{name: "MTU by the data offset", do: func(c *fastCase) {
 				c.gso, c.next.MtuBytes = 5, uint32(l4(c.frame)-14)+5+uint32(doff)*4-more

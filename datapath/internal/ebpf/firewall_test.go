@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// ruleFor is a rule about packets to one address.
+// ruleFor returns a rule about packets to one address.
 func ruleFor(priority int32, addr string, action datapath.FirewallAction) datapath.FirewallRule {
 	p, err := netip.MustParseAddr(addr).Prefix(32)
 	if err != nil {
@@ -27,7 +27,7 @@ func ruleFor(priority int32, addr string, action datapath.FirewallAction) datapa
 	return datapath.FirewallRule{Priority: priority, Hooks: datapath.HookAll, Action: action, Match: datapath.Match{Destination: []netip.Prefix{p}}}
 }
 
-// rulesInForce says what is in force for packets to some addresses: the id of the rule.
+// rulesInForce returns the ids of the rules in force for packets to some addresses.
 func (n *network) rulesInForce(addrs ...string) (ids []uint32) {
 	n.t.Helper()
 	image, err := n.d.images.inForce(rulesFirewall)
@@ -53,7 +53,7 @@ func (n *network) epoch() (v uint32) {
 	return v
 }
 
-// hit counts a packet for a rule, as programs do.
+// hit counts packets for a rule, as programs do.
 func (n *network) hit(id uint32, packets uint64) {
 	n.t.Helper()
 	hits := make([]kernelRuleHits, ebpf.MustPossibleCPU())
@@ -61,8 +61,8 @@ func (n *network) hit(id uint32, packets uint64) {
 	n.ok(n.d.maps[kernelMapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
 }
 
-// wantInForce fails the test unless these rules decide about packets to three addresses,
-// 0 being none, and the epoch is one.
+// wantInForce fails the test unless these rules match packets to three addresses, 0 being no rule,
+// and the epoch is epoch.
 func (n *network) wantInForce(what string, epoch uint32, want ...uint32) {
 	n.t.Helper()
 	if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
@@ -73,7 +73,7 @@ func (n *network) wantInForce(what string, epoch uint32, want ...uint32) {
 	}
 }
 
-// wantCounted fails the test unless a rule has counted so many packets.
+// wantCounted fails the test unless a rule has counted want packets.
 func (n *network) wantCounted(name datapath.RuleName, want uint64) {
 	n.t.Helper()
 	got, ok, err := n.d.Telemetry().RuleCounters(context.Background(), name)
@@ -92,7 +92,7 @@ func (n *network) putRules(set datapath.FirewallSet) {
 	}
 }
 
-// ruleSets are the sets of rules that there are.
+// ruleSets returns the existing sets of rules.
 func (n *network) ruleSets() (all []datapath.SetName) {
 	n.t.Helper()
 	for key, err := range n.d.firewall.Keys(context.Background()) {
@@ -102,7 +102,7 @@ func (n *network) ruleSets() (all []datapath.SetName) {
 	return all
 }
 
-// threeRules are two for one address, and one for another.
+// threeRules returns two rules for one address, and one for another.
 func threeRules() datapath.FirewallSet {
 	return datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
 		"b": ruleFor(10, "10.0.1.11", datapath.ActionDeny), "a": ruleFor(10, "10.0.1.11", datapath.ActionAllow),
@@ -110,8 +110,8 @@ func threeRules() datapath.FirewallSet {
 	}}
 }
 
-// TestFirewallSetRestarts follows a set of rules through a restart: what is in force, by
-// which ids, what they have counted, and whether connections are asked about again.
+// TestFirewallSetRestarts checks a rule set across a restart: the rules in force, their ids and
+// counters, and whether connections are evaluated again.
 func TestFirewallSetRestarts(t *testing.T) {
 	n := newNetwork(t)
 	n.wantInForce("no rules", 0, 0, 0, 0)
@@ -138,7 +138,7 @@ func TestFirewallSetRestarts(t *testing.T) {
 	n.wantInForce("the same rules after a restart", 1, a, c, 0)
 }
 
-// TestFirewallSetChanges has rules come and go, by us and by a stranger.
+// TestFirewallSetChanges adds and removes rules, as the daemon and as another program.
 func TestFirewallSetChanges(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -183,7 +183,7 @@ func countKeys(m *ebpf.Map) (n int, err error) {
 	return n, it.Err()
 }
 
-// TestFirewallSetSizes changes between sets whose images are of all sizes.
+// TestFirewallSetSizes changes between sets with images of all sizes.
 func TestFirewallSetSizes(t *testing.T) {
 	n := newNetwork(t)
 	n.config.Tables.Rules = 20_000
@@ -211,7 +211,7 @@ func TestFirewallSetSizes(t *testing.T) {
 	}
 }
 
-// TestFirewallSetNeedsRoom has as many rules as there is room for become others.
+// TestFirewallSetNeedsRoom replaces the maximum number of rules by others.
 func TestFirewallSetNeedsRoom(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -233,7 +233,7 @@ func TestFirewallSetNeedsRoom(t *testing.T) {
 	}
 }
 
-// TestFirewallSetKeepsRulesWhenRefused has a rule be wrong: those of before go on.
+// TestFirewallSetKeepsRulesWhenRefused: after an invalid change the previous rules stay in force.
 func TestFirewallSetKeepsRulesWhenRefused(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -255,8 +255,8 @@ func TestFirewallSetKeepsRulesWhenRefused(t *testing.T) {
 	}
 }
 
-// TestFirewallSetFollowsDevices has devices that rules name get another index: the
-// rules are of the name, and connections are asked about again.
+// TestFirewallSetFollowsDevices: if a device that rules name gets another ifindex, the rules follow
+// the name, and connections are evaluated again.
 func TestFirewallSetFollowsDevices(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -298,7 +298,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	}
 }
 
-// manyRules is so many rules, and one for 10.0.1.11 that may name a device.
+// manyRules returns a number of rules, and one for 10.0.1.11 that may name a device.
 func manyRules(action datapath.FirewallAction, rules int, out ...string) datapath.FirewallSet {
 	set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
 	for i := range rules {
@@ -310,7 +310,7 @@ func manyRules(action datapath.FirewallAction, rules int, out ...string) datapat
 	return set
 }
 
-// action is what the rules in force say about packets to 10.0.1.11.
+// action returns the action of the rules in force for packets to 10.0.1.11.
 func (n *network) action() datapath.FirewallAction {
 	n.t.Helper()
 	image, err := n.d.images.inForce(rulesFirewall)
@@ -326,8 +326,8 @@ func (n *network) action() datapath.FirewallAction {
 	return datapath.FirewallAction(r.Action)
 }
 
-// interrupt changes the rules, and ends before the step of a number, as if killed. It
-// returns which step that was; "": there are not so many.
+// interrupt changes the rules, and aborts before step number at, as if killed. It returns the name
+// of the step; "": there are fewer steps.
 func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string) {
 	n.t.Helper()
 	defer func() { atStep = func(string) error { return nil } }()
@@ -349,9 +349,8 @@ func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string)
 	return last
 }
 
-// TestFirewallSetInterrupted ends a change of rules at each of its steps: what is in
-// force then is the old set or the new one, and the next run puts the new one in force,
-// and has connections asked about again.
+// TestFirewallSetInterrupted aborts a change of rules at each of its steps: then the old or the new
+// set is in force, and the next run puts the new one in force and has connections evaluated again.
 func TestFirewallSetInterrupted(t *testing.T) {
 	n := newNetwork(t)
 	n.config.Tables.Rules = 4096

@@ -19,7 +19,7 @@ const (
 	ruleAllow, ruleDeny, ruleReject = 0, 1, 2
 )
 
-// rigRule is a rule with the number that it counts by.
+// rigRule is a rule with the id of its counter.
 type rigRule struct {
 	id     uint32
 	hooks  datapath.FirewallHook
@@ -28,7 +28,7 @@ type rigRule struct {
 	flags  uint8
 }
 
-// rules puts rules in force, as of now.
+// rules puts rules in force now.
 func (r *rig) rules(rules ...rigRule) {
 	r.t.Helper()
 	compiled := make([]classify.Rule, len(rules))
@@ -49,7 +49,7 @@ func (r *rig) rules(rules ...rigRule) {
 	r.put(kernelMapLlEpoch, uint32(0), kernelEpoch{Count: 1, ChangedTick: rigTick()})
 }
 
-// hits returns how many packets a rule decided about.
+// hits returns the number of packets that a rule matched.
 func (r *rig) hits(id uint32) (n uint64) {
 	r.t.Helper()
 	var each []kernelRuleHits
@@ -60,13 +60,13 @@ func (r *rig) hits(id uint32) (n uint64) {
 	return n
 }
 
-// rigPlain is a connection through the node that nobody translates.
+// rigPlain returns an untranslated connection through the node.
 func rigPlain(r *rig, f family, proto uint8) path {
 	return path{proto: proto, client: f.client, vip: f.far, source: f.client, backend: f.far, clientPort: r.in, beport: r.out}
 }
 
-// TestRulesOfConnections: the first packet is judged, what belongs to its connection
-// goes with it, and a changed rule is asked about what runs.
+// TestRulesOfConnections: the first packet is evaluated, later packets of its connection are not,
+// and after a change of rules existing connections are evaluated again.
 func TestRulesOfConnections(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -87,7 +87,7 @@ func TestRulesOfConnections(t *testing.T) {
 					r.step("packet", dev, frame, action, frame)
 				}
 				r.rules(allow, deny)
-				way(stageAnswer, false, actShot) // nobody asked for it
+				way(stageAnswer, false, actShot) // no request was sent
 				way(stageOpen, true, actUnspec)
 				way(stageAnswer, false, actUnspec)
 				way(stageConfirm, true, actUnspec)
@@ -105,8 +105,8 @@ func TestRulesOfConnections(t *testing.T) {
 				r.rules(deny)
 				way(stageData, false, actShot)
 				way(stageData, true, actShot)
-				// A rule that only knows the way there: what the server goes on to send is no
-				// connection of its own.
+				// A rule that allows only the forward direction: further packets of the server do
+				// not open another connection.
 				time.Sleep(2 << 27 * time.Nanosecond)
 				r.rules(allow)
 				way(stageData, true, actUnspec)
@@ -140,9 +140,9 @@ func withClass(frame []byte, class uint8) []byte {
 	return b
 }
 
-// TestAnswersAreNotAskedAbout: what rules name of a packet alone, its DSCP or VLAN, answers
-// need not have: after a change the next packet of the client's side decides, and until then
-// all is as it was.
+// TestAnswersAreNotAskedAbout: answers need not match what rules match of a single packet, such as
+// its DSCP or VLAN. After a change the next packet from the client's side is evaluated, and until
+// then nothing changes.
 func TestAnswersAreNotAskedAbout(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -186,8 +186,8 @@ func TestAnswersAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestAnswersToTheNode: by which device the node's own connection leaves is not what its
-// answers come in by.
+// TestAnswersToTheNode: answers to the node's own connection may arrive on another device than it
+// leaves by.
 func TestAnswersToTheNode(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -219,7 +219,7 @@ func TestAnswersToTheNode(t *testing.T) {
 	}
 }
 
-// TestRulesOfTheNode: what is for the node, and what it sends, has hooks of its own.
+// TestRulesOfTheNode: packets to the node and from the node have their own hooks.
 func TestRulesOfTheNode(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -240,7 +240,7 @@ func TestRulesOfTheNode(t *testing.T) {
 				r.compare("out", r.egress, r.in, frame, action, frame)
 			}
 			in(22, stageOpen, actUnspec)
-			out(node, f.client, stageAnswer, actUnspec) // of what came in
+			out(node, f.client, stageAnswer, actUnspec) // answers what came in
 			in(22, stageConfirm, actUnspec)
 			in(23, stageOpen, actShot)
 			out(netip.AddrPortFrom(f.inAddr, 40000), f.client, stageOpen, actShot)
@@ -252,8 +252,8 @@ func TestRulesOfTheNode(t *testing.T) {
 	}
 }
 
-// TestRulesOfTheRest is F03: what is part of no connection is judged packet by packet,
-// and what cannot be judged is dropped.
+// TestRulesOfTheRest is F03: packets of no connection are evaluated one by one, and packets that
+// cannot be evaluated are dropped.
 func TestRulesOfTheRest(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -320,7 +320,7 @@ func TestRulesOfTheRest(t *testing.T) {
 	}
 }
 
-// withProtocol returns an IP header before a layer that is not built.
+// withProtocol returns an IP header for a layer that is not built.
 func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
 	switch h := l.(type) {
 	case testpkt.IPv4:
@@ -333,7 +333,7 @@ func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
 	return l
 }
 
-// TestRulesReject: the sender is told, and counted is why.
+// TestRulesReject: the sender gets a rejection, and its reason is counted.
 func TestRulesReject(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

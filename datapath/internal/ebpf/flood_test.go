@@ -15,13 +15,13 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestFloodTeachesNobody: what a bridge sends to all its ports, for it does not know where
-// its station is, goes on to all of them, though answers came from one of them before.
+// TestFloodTeachesNobody: frames that a bridge floods, since it does not know the host's port,
+// still go to all ports, even if answers came from one of them before.
 //
 //	here p0 ─┐
 //	there p1 ─┤ br0
-//	      p2 ─┤       to where the station moves, and which then goes
-//	      p3 ─┘       what is flooded comes here as well
+//	      p2 ─┤       the host moves here; this port is then removed
+//	      p3 ─┘       flooded frames arrive here as well
 func TestFloodTeachesNobody(t *testing.T) {
 	n := newNetwork(t)
 	n.bridgesAlone()
@@ -54,7 +54,7 @@ type flood struct {
 	sent        int
 }
 
-// say sends a numbered datagram, one way or the other, into a port.
+// say sends a numbered datagram, in either direction, into a port.
 func (f *flood) say(port int, forth bool) (text string) {
 	f.t.Helper()
 	a, b := netip.MustParseAddrPort("10.9.0.1:4660"), netip.MustParseAddrPort("10.9.0.2:22136")
@@ -91,7 +91,7 @@ func (f *flood) run() {
 		now, _ := f.verdicts()
 		return now > before
 	})
-	// It moves, as the bridge learns from what is of no connection.
+	// It moves, which the bridge learns from a frame of no connection.
 	f.ok(f.taps[2].Send(testpkt.Build(testpkt.Ethernet{Source: f.there, Destination: f.here, Type: 0x88b5}, testpkt.Raw("not by IP"))))
 	testnet.Eventually(t, 5*time.Second, "what is for it comes to its new place", func() bool {
 		return f.comes(2, f.say(0, true), 100*time.Millisecond)

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestMessagesAreLost is H10: so much changes at once that messages do not fit. The
-// data plane makes up for what it missed, and hears the next change at once.
+// TestMessagesAreLost is H10: so many changes happen at once that messages are lost. The data plane
+// makes up for them, and is notified of the next change at once.
 func TestMessagesAreLost(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -26,7 +26,7 @@ func TestMessagesAreLost(t *testing.T) {
 		defer v.mu.Unlock()
 		return v.deaf
 	}
-	// Nobody reads meanwhile.
+	// Nothing reads messages meanwhile.
 	v.mu.Lock()
 	n.node.Do(t, func() error {
 		out0, err := netlink.LinkByName("out0")

@@ -17,11 +17,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// skbTCIndex is where struct __sk_buff has tc_index.
+// skbTCIndex is the index of tc_index in struct __sk_buff.
 const skbTCIndex = 44
 
-// forge has everything that leaves by a device carry a word in skb->tc_index, which the
-// other end of a veth gets as it is.
+// forge makes all packets that leave by a device carry a word in skb->tc_index, which the peer of a
+// veth receives unchanged.
 func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()) {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
@@ -44,8 +44,8 @@ func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()
 	return func() { l.Close() }
 }
 
-// TestForgedWords: what one of our programs tells another in skb->tc_index nobody else can
-// say. A container that may use tc would get past the rules by it.
+// TestForgedWords: other programs cannot forge the marks that our programs pass in skb->tc_index. A
+// container with access to tc could bypass the rules with them.
 func TestForgedWords(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

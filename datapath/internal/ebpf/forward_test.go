@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// family is where the parts of a rig are in one address family.
+// family has the addresses of a rig in one address family.
 type family struct {
 	name                       string
 	client, vip                netip.AddrPort
@@ -39,7 +39,7 @@ var families = []family{
 	},
 }
 
-// stage is how far a connection is.
+// stage is the stage of a connection.
 type stage int
 
 const (
@@ -49,7 +49,7 @@ const (
 	stageData
 )
 
-// packet builds what from sends to to at that stage.
+// packet builds the packet that from sends to to at a stage.
 func packet(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, s stage, ttl uint8) []byte {
 	layers := []testpkt.Layer{eth, ipHeader(from.Addr(), to.Addr(), ttl)}
 	switch proto {
@@ -83,7 +83,7 @@ func ipHeader(from, to netip.Addr, ttl uint8) testpkt.Layer {
 	return testpkt.IPv6{Source: from, Destination: to, HopLimit: ttl, FlowLabel: 0x41424, Class: 0x10}
 }
 
-// natMode is one way from client to backend.
+// natMode is one kind of path from client to backend.
 type natMode struct {
 	name   string
 	source kernelSourceMode
@@ -100,7 +100,7 @@ var natModes = []natMode{
 
 var protocols = map[string]uint8{"TCP": testpkt.ProtoTCP, "UDP": testpkt.ProtoUDP, "SCTP": testpkt.ProtoSCTP}
 
-// path is a connection through a rig: what the client sends and what the backend gets.
+// path is a connection through a rig: the tuples at the client and at the backend.
 type path struct {
 	proto              uint8
 	client, vip        netip.AddrPort
@@ -108,7 +108,7 @@ type path struct {
 	clientPort, beport rigPort
 }
 
-// connect enters a service and returns the path of the client's connection to it.
+// connect creates a service and returns the path of the client's connection to it.
 func (r *rig) connect(f family, proto uint8, m natMode) path {
 	r.t.Helper()
 	p := path{proto: proto, client: f.client, vip: f.vip, source: f.client, backend: f.far, clientPort: r.in, beport: r.out}
@@ -123,12 +123,11 @@ func (r *rig) connect(f family, proto uint8, m natMode) path {
 	return p
 }
 
-// forth is what the client sends, back what the backend answers: as they come in
-// and as they are after the program.
+// forth is the tuple of the client's packets, back of the backend's: as they arrive.
 func (p path) forth() rigTuple { return rigTuple{p.proto, p.client, p.vip} }
 func (p path) back() rigTuple  { return rigTuple{p.proto, p.backend, p.source} }
 
-// slow carries a packet of the client, or the backend, by way of the kernel.
+// slow sends a packet of the client, or the backend, on the slow path.
 func (r *rig) slow(what string, p path, s stage) {
 	r.t.Helper()
 	if s == stageAnswer {
@@ -141,9 +140,9 @@ func (r *rig) slow(what string, p path, s stage) {
 		action, packet(p.clientPort.arrives(), p.proto, p.source, p.backend, s, ttl))
 }
 
-// outcome is what the programs do with a packet of the client that takes the long
-// way, and the TTL that it has then. The stack forwards it; but one that has the
-// node's own IPv4 address as its source it would drop as a martian.
+// outcome returns what the programs do with a packet of the client on the slow path, and its TTL
+// then. The stack forwards it, unless its source is the node's own IPv4 address: the stack would
+// drop that as a martian.
 func (p path) outcome(ttl uint8) (int32, uint8) {
 	if p.source.Addr().Is4() && p.source.Addr() != p.client.Addr() {
 		return actRedirect, ttl - 1
@@ -151,8 +150,8 @@ func (p path) outcome(ttl uint8) (int32, uint8) {
 	return actUnspec, ttl
 }
 
-// TestForward follows a connection from its first packet to the short cut: for each
-// protocol, family and NAT mode, every byte, verdict, counter and table entry.
+// TestForward follows a connection from its first packet to the fast path: for each protocol,
+// family and NAT mode, every byte, verdict, counter and table entry.
 func TestForward(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -200,8 +199,8 @@ func (r *rig) follow(p path) {
 	}
 }
 
-// entry compares the entry of a connection; the service and the backend are those
-// of [rig.connect].
+// entry compares the entry of a connection; the service and the backend are the ones of
+// [rig.connect].
 func (r *rig) entry(t rigTuple, want rigConn) {
 	r.t.Helper()
 	got, found := r.conn(t)
@@ -219,8 +218,8 @@ func (r *rig) entry(t rigTuple, want rigConn) {
 	}
 }
 
-// TestChecksumCarries: frontend and backend whose differences fill the sum, on the
-// short cut, which changes the TTL as well.
+// TestChecksumCarries: frontend and backend whose difference carries over in the checksum, on the
+// fast path, which changes the TTL as well.
 func TestChecksumCarries(t *testing.T) {
 	r := newRig(t)
 	f := families[0]

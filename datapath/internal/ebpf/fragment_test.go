@@ -29,8 +29,8 @@ func big(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, ttl uint8) 
 		testpkt.Payload(text.String()))
 }
 
-// TestFragments: later fragments follow the first, of both directions, and each
-// datagram by its own identification.
+// TestFragments: later fragments follow the first one, in both directions, and for each datagram by
+// its own identification.
 func TestFragments(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -61,7 +61,7 @@ func (r *rig) fragments(what string, dev rigPort, in []byte, action int32, want 
 	if len(ins) != 3 {
 		r.t.Fatalf("%d fragments, want 3", len(ins))
 	}
-	// A later one that is early is not of this datagram for all that we know.
+	// A later fragment before its first one cannot be assigned to a datagram.
 	early := testpkt.Fragments(in, 1400, id+1)[2]
 	r.step(what+": fragment of an unknown datagram", dev, early, actUnspec, early)
 	for _, i := range []int{0, 2, 1, 2} {
@@ -69,8 +69,8 @@ func (r *rig) fragments(what string, dev rigPort, in []byte, action int32, want 
 	}
 }
 
-// TestFragmentsOnTheShortCut: of an established connection the first fragment takes the
-// short cut, and those after it follow it.
+// TestFragmentsOnTheShortCut: the first fragment of an established connection takes the fast path,
+// and later fragments follow it.
 func TestFragmentsOnTheShortCut(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

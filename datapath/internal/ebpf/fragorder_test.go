@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// wideDatagram builds one with so many bytes of payload, no two words of which are alike.
+// wideDatagram builds a datagram with size bytes of payload, no two words of which are equal.
 func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size int) []byte {
 	ip := ipHeader(from.Addr(), to.Addr(), ttl)
 	if four, ok := ip.(testpkt.IPv4); ok {
@@ -29,12 +29,12 @@ func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size
 	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text.String()[:size]))
 }
 
-// fragmentSizes are those of F01.
+// fragmentSizes are the sizes of F01.
 var fragmentSizes = []int{4000, 60000}
 
-// TestFragmentOrders is F01: what comes after its first fragment goes with it, be it twice
-// or cut otherwise; what comes before it passes as it is where there are no rules, and is
-// dropped and counted where there are.
+// TestFragmentOrders is F01: fragments after their first one follow it, also duplicates and other
+// cuts. Fragments before their first one pass unchanged if there are no rules, and are dropped and
+// counted if there are.
 func TestFragmentOrders(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -97,8 +97,8 @@ func (r *rig) fragmentOrders(p path, size int, rules bool) {
 	}
 }
 
-// TestManyFragmentedDatagrams is F02: of 20,000 that are under way at once the oldest are
-// forgotten, no more than there is no room for, and what is lost so is counted.
+// TestManyFragmentedDatagrams is F02: of 20,000 concurrent datagrams the oldest are forgotten, no
+// more than necessary, and their lost fragments are counted.
 func TestManyFragmentedDatagrams(t *testing.T) {
 	r := newRig(t)
 	f := families[0]
@@ -126,15 +126,15 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d lost, of which %d are among the last %d", lost, count, recent, room/2)
-	// The map makes room for many at once.
+	// The map evicts many at once.
 	if slack := room / 8; lost < count-room || lost > count-room+slack || recent > 0 {
 		t.Errorf("%d of %d were lost, want %d to %d; %d of the last %d", lost, count, count-room, count-room+slack, recent, room/2)
 	}
 	r.counted(map[string]uint64{"DROP_FRAGMENT": uint64(lost), "VERDICT_SLOW": uint64(2*count - lost)})
 }
 
-// TestFragmentsArrive is F01 between real sockets: what the kernels behind the node can put
-// together, and what not.
+// TestFragmentsArrive is F01 between real sockets: whether the kernels behind the node can
+// reassemble the fragments.
 func TestFragmentsArrive(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -159,7 +159,7 @@ func TestFragmentsArrive(t *testing.T) {
 			if want {
 				wait = 5 * time.Second
 			}
-			_ = server.SetReadDeadline(time.Now().Add(wait)) // the next line tells
+			_ = server.SetReadDeadline(time.Now().Add(wait)) // the next read reports an error
 			got := make([]byte, 1<<16)
 			read, _, err := server.ReadFrom(got)
 			if (err == nil) != want || want && !bytes.HasSuffix(frame, got[:read]) || want && read != size {
@@ -172,7 +172,7 @@ func TestFragmentsArrive(t *testing.T) {
 			arrives("each twice", backend, size, eachTwice, true)
 			arrives("in order", vip, size, inOrder, true)
 			arrives("each twice", vip, size, eachTwice, true)
-			arrives("last first", vip, size, lastFirst, false) // nobody could tell whose they are
+			arrives("last first", vip, size, lastFirst, false) // later fragments lack ports
 		}
 		n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"one": ruleFor(10, "10.0.1.99", datapath.ActionDeny)}})
 		for _, size := range fragmentSizes {

@@ -55,7 +55,7 @@ func TestFragmentsWithoutPorts(t *testing.T) {
 	}
 }
 
-// TestFragmentsOfEcho: fragments of an echo with identifier 0, and of one that a stateless rule
+// TestFragmentsOfEcho: fragments of an echo with identifier 0, and of an echo that a stateless rule
 // allows by its type, are evaluated as their first one.
 func TestFragmentsOfEcho(t *testing.T) {
 	base := newRig(t)

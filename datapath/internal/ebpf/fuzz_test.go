@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// corpus are frames of every kind, with services and connections that they meet.
+// corpus returns frames of every kind, with services and connections that they match.
 func corpus(r *rig) (frames [][]byte) {
 	for i, f := range families {
 		for name, proto := range protocols {
@@ -40,7 +40,7 @@ func corpus(r *rig) (frames [][]byte) {
 	return frames
 }
 
-// shortest is what BPF_PROG_RUN takes: the Ethernet header and that of IP.
+// shortest returns the minimum length for BPF_PROG_RUN: the Ethernet and IP headers.
 func shortest(frame []byte) int {
 	if len(frame) > 13 && frame[12] == 0x86 && frame[13] == 0xdd {
 		return 14 + 40
@@ -48,9 +48,9 @@ func shortest(frame []byte) int {
 	return 14 + 20
 }
 
-// checkRun sends frame through both programs and fails the test if something comes
-// out that may not: a good packet must not become a bad one, what is passed on
-// without being counted must not change, and what is dropped must be counted.
+// checkRun sends frame through both programs and fails the test on an invalid result: a valid
+// packet must not become invalid, a packet that is passed on without being counted must not change,
+// and a dropped packet must be counted.
 func (r *rig) checkRun(frame []byte) {
 	r.t.Helper()
 	if len(frame) < shortest(frame) || len(frame) > 3000 {
@@ -64,7 +64,7 @@ func (r *rig) checkRun(frame []byte) {
 		switch {
 		case good && testpkt.Parse(out).CheckOuter() != nil:
 			r.t.Errorf("%s made a good packet bad: %v\n%x\n%x", name, testpkt.Parse(out).CheckOuter(), frame, out)
-		case action == actRedirect && drops == 1: // an answer took its place
+		case action == actRedirect && drops == 1: // replaced by an answer
 		case len(out) != len(frame) && len(out) != len(frame)-testpkt.Parse(frame).Padding:
 			r.t.Errorf("%s changed the length of %x to %d", name, frame, len(out))
 		case action == actShot && (drops != 1 || verdicts != 0):
@@ -77,7 +77,7 @@ func (r *rig) checkRun(frame []byte) {
 	}
 }
 
-// totals returns how many drops and how many verdicts were counted.
+// totals returns the numbers of counted drops and verdicts.
 func (r *rig) totals() (sums [2]uint64) {
 	r.t.Helper()
 	for i, name := range []string{kernelMapLlDrops, kernelMapLlVerdicts} {
@@ -92,7 +92,7 @@ func (r *rig) totals() (sums [2]uint64) {
 	return sums
 }
 
-// TestMangledPackets is F12: packets changed by chance, for a second.
+// TestMangledPackets is F12: randomly changed packets, for a second.
 func TestMangledPackets(t *testing.T) {
 	r := newRig(t)
 	frames := corpus(r)

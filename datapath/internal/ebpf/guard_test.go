@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// A pod behind in0, as its frames have it, and others.
+// A pod behind in0, as its frames identify it, and other hosts.
 var (
 	podMAC    = rigMAC("02:00:5e:10:01:17")
 	otherMAC  = rigMAC("02:00:5e:10:01:29")
@@ -32,7 +32,7 @@ var (
 
 const etherARP = 0x0806
 
-// guard puts a guard on in0 as guards.close and open write it; not open: as between them.
+// guard puts a guard on in0 as guards.close and open write it; not open: the state between them.
 func (r *rig) guard(open bool) {
 	r.t.Helper()
 	low := r.in.index & 0xffff
@@ -73,7 +73,7 @@ func ip6(from netip.Addr, ext ...testpkt.Extension) testpkt.IPv6 {
 
 func udp(to uint16) testpkt.UDP { return testpkt.UDP{Source: 1053, Destination: to} }
 
-// nd is a message of neighbour discovery; body is what follows the first eight bytes.
+// nd builds a neighbour discovery message; body follows the first eight bytes.
 func nd(typ uint8, from, to netip.Addr, body ...[]byte) []testpkt.Layer {
 	return ndBehind(nil, typ, from, to, body...)
 }
@@ -87,10 +87,10 @@ func ndBehind(ext []testpkt.Extension, typ uint8, from, to netip.Addr, body ...[
 		testpkt.ICMP{V6: true, Type: typ}, all)
 }
 
-// linkOption is a link-layer address of neighbour discovery, the source's or target's.
+// linkOption returns a source or target link-layer address option.
 func linkOption(typ byte, mac [6]byte) []byte { return append([]byte{typ, 1}, mac[:]...) }
 
-// guardCase is a frame that comes in by the pod's device.
+// guardCase is a frame from the pod's device.
 type guardCase struct {
 	what    string
 	spoofed bool
@@ -213,11 +213,11 @@ func guardCases() []guardCase {
 	}
 }
 
-// dhcp6Client is the port that DHCPv6 clients listen on.
+// dhcp6Client is the port of DHCPv6 clients.
 const dhcp6Client = 546
 
-// TestGuard: of what comes in by a pod's device only what is the pod's goes on, whatever it
-// is; by other devices, and once the guard is gone, everything does.
+// TestGuard: frames from a pod's device pass only with the pod's addresses, whatever their type.
+// Frames from other devices pass, and so do all frames once the guard is gone.
 func TestGuard(t *testing.T) {
 	loaded := newRig(t)
 	for _, c := range guardCases() {
@@ -227,7 +227,7 @@ func TestGuard(t *testing.T) {
 			r.put(kernelMapLlGuarded, (r.in.index&0xffff)>>6, uint64(0))
 			open := int32(actUnspec)
 			if c.what == "the loopback" {
-				open = actShot // nobody may send from there, by whatever device
+				open = actShot // this source is invalid on any device
 			}
 			if got, _ := r.run(r.ingress, r.in, frame); got != open {
 				t.Fatalf("without a guard: action %d, want %d", got, open)
@@ -253,7 +253,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestLinkLocal compares with an address made by hand.
+// TestLinkLocal compares with an address built by hand.
 func TestLinkLocal(t *testing.T) {
 	if got := datapath.LinkLocal(podMAC); got != podLocal {
 		t.Errorf("got %s, want %s", got, podLocal)

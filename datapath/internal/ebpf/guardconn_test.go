@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestGuardedConnections: what came in by a port with a guard goes on by that port only,
-// translated or not, and nobody takes part in a connection from behind a guard.
+// TestGuardedConnections: a connection from a guarded port continues from that port only,
+// translated or not, and no other guarded host can send packets of it.
 func TestGuardedConnections(t *testing.T) {
 	loaded := newRig(t)
 	for _, f := range families {
@@ -38,7 +38,7 @@ func TestGuardedConnections(t *testing.T) {
 	}
 }
 
-// intrude sends packets of an established connection from where they may not come.
+// intrude sends packets of an established connection from ports on which they must not arrive.
 func (r *rig) intrude(p path) {
 	r.t.Helper()
 	unchanged := func(what string, of rigTuple, try func()) {
@@ -62,7 +62,7 @@ func (r *rig) intrude(p path) {
 	if n := r.counters()["DROP_SPOOFED"]; n != 2 {
 		r.t.Errorf("%d counted as spoofed, want 2", n)
 	}
-	// Its address is another's now, as guards.open says it.
+	// Its address belongs to another endpoint now, as guards.open records it.
 	key := kernelGuardKey{Ifindex: r.in.index}
 	key.Addr.Word = rigWords(p.client.Addr().String())
 	r.ok(r.maps[kernelMapLlGuard].Delete(key))
@@ -74,8 +74,7 @@ func (r *rig) intrude(p path) {
 	})
 }
 
-// TestGuardedFrames: a frame of an established connection that a bridge would send on has
-// the pod's MAC, or is dropped.
+// TestGuardedFrames: a bridged frame of an established connection has the pod's MAC, or is dropped.
 func TestGuardedFrames(t *testing.T) {
 	r := newRig(t)
 	r.guard(true)
@@ -102,7 +101,7 @@ func TestGuardedFrames(t *testing.T) {
 	}
 }
 
-// endpoint is the client, behind in0.
+// endpoint returns the client as an endpoint, behind in0.
 func (n *network) endpoint(addrs ...string) datapath.Endpoint {
 	e := datapath.Endpoint{Device: "in0", MAC: n.client.MAC(n.t, "eth0")}
 	for _, a := range addrs {
@@ -126,8 +125,8 @@ func (n *network) guards() int {
 	return int(count)
 }
 
-// TestGuardLives: a guard goes on without a daemon and is taken over, follows the
-// addresses of its endpoint, and goes when that does.
+// TestGuardLives: a guard stays in force without a daemon and is taken over, follows the addresses
+// of its endpoint, and is deleted with it.
 func TestGuardLives(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +177,7 @@ func TestGuardLives(t *testing.T) {
 			n.ok(n.d.Endpoints().Update(ctx, "pod", both))
 			wanted("with both", true)
 
-			// What an address has begun does not go on when it is taken.
+			// Connections of an address end when the endpoint loses it.
 			c, err := n.client.Dial("tcp", "192.0.2.66:0", "10.0.1.11:8080", time.Second)
 			n.ok(err)
 			defer c.Close()
@@ -196,7 +195,7 @@ func TestGuardLives(t *testing.T) {
 			testnet.Eventually(t, 3*time.Second, "the connection of the former address is refused", func() bool { return n.spoofs() > before })
 			wanted("with one", false)
 
-			// Its own guard, mended.
+			// Its own guard, repaired.
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
@@ -241,7 +240,7 @@ func (n *network) spoofs() uint64 {
 	return c.Drops["spoofed"]
 }
 
-// countDrops counts the entries of counters by the names of devices.
+// countDrops counts the entries of drop counters by device name.
 func countDrops(d *DataPlane) (map[string]int, error) {
 	byDevice := map[string]int{}
 	var key kernelPortDropKey
@@ -253,8 +252,8 @@ func countDrops(d *DataPlane) (map[string]int, error) {
 	return byDevice, it.Err()
 }
 
-// TestGuardOfAnIndex: another device with the index of an endpoint's that went while no
-// daemon ran has nothing of its guard.
+// TestGuardOfAnIndex: a device whose ifindex belonged to an endpoint that was deleted while no
+// daemon ran does not inherit its guard.
 func TestGuardOfAnIndex(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -292,7 +291,7 @@ func (n *network) endpointAt(device string) datapath.Endpoint {
 	return datapath.Endpoint{Device: device, MAC: podMAC, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
 }
 
-// TestGuardIsClosed: between attaching and its addresses nothing comes in.
+// TestGuardIsClosed: no packet passes between attaching and the configuration of addresses.
 func TestGuardIsClosed(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -318,9 +317,8 @@ func TestGuardIsClosed(t *testing.T) {
 	})
 }
 
-// TestDeparted: connections of an endpoint that is gone end, for the next one with its
-// address is not to find them; those of one that comes back at once do not, nor those that are
-// closing.
+// TestDeparted: connections of a deleted endpoint end, so that the next endpoint with its address
+// does not continue them. If the endpoint returns at once, or if they are closing, they do not end.
 func TestDeparted(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -368,8 +366,8 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
-// TestDepartedInAllZones: what one zone translates to an address of a pod goes on to the other
-// one. Addresses of links are the same in both by chance.
+// TestDepartedInAllZones: a connection to the address of a pod may be translated in one zone and
+// continue in the other. Equal link-local addresses in both zones are coincidence.
 func TestDepartedInAllZones(t *testing.T) {
 	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
 	d := &departed{}
@@ -394,8 +392,8 @@ func TestDepartedInAllZones(t *testing.T) {
 	}
 }
 
-// TestGuardIsRepaired: where a stranger took one of the programs off, the device is down for
-// as long as the other is attached anew.
+// TestGuardIsRepaired: if another program detached one of the programs, the device is down while
+// the other is attached again.
 func TestGuardIsRepaired(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

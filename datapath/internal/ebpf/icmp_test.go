@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// icmpErrors are those that concern a connection, by family.
+// icmpErrors are the errors that concern a connection, by family.
 var icmpErrors = map[string][]testpkt.ICMP{
 	"IPv4": {
 		{Type: 3, Code: 0}, {Type: 3, Code: 1}, {Type: 3, Code: 3},
@@ -23,8 +23,8 @@ var icmpErrors = map[string][]testpkt.ICMP{
 	},
 }
 
-// about builds an ICMP error of router to whom about a packet that was seen as
-// inner, of which it holds so many bytes after the IP header.
+// about builds an ICMP error from router to whom about a packet that was seen as inner, of which it
+// quotes bytesOfL4 bytes after the IP header.
 func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner []byte, bytesOfL4 int) []byte {
 	header := 20 + 14
 	if e.V6 {
@@ -33,8 +33,8 @@ func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner 
 	return testpkt.Build(eth, ipHeader(router, whom, 61), e, testpkt.Raw(inner[14:min(header+bytesOfL4, len(inner))]))
 }
 
-// seen is what sees of a packet of the connection on its way out: a UDP checksum
-// in it stays what the receiver got, for nobody can tell it anew.
+// seen returns the quoted packet in an error that is translated on its way out: a UDP checksum in
+// it stays as the receiver got it, since it cannot be recomputed.
 func seen(proto uint8, got, want []byte) []byte {
 	header := 14 + 20
 	if got[14]>>4 == 6 {
@@ -52,9 +52,9 @@ func seen(proto uint8, got, want []byte) []byte {
 	return out
 }
 
-// TestICMPErrorsAreTranslated is F04: both the outer addresses and the embedded
-// tuple become those that the receiver knows, whoever sends the error and however
-// little of the packet it holds.
+// TestICMPErrorsAreTranslated is F04: both the outer addresses and the embedded tuple become those
+// that the receiver knows, whichever host sends the error and however little of the packet it
+// quotes.
 func TestICMPErrorsAreTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -80,7 +80,7 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 
 func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 	r.t.Helper()
-	// Of what the client sent: the network behind the node saw it translated.
+	// About the client's packet: the network behind the node saw it translated.
 	asSent := packet(testpkt.Ethernet{}, p.proto, p.client, p.vip, stageData, 58)
 	asLeft := packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58)
 	for sender, told := range map[netip.Addr]netip.Addr{f.farRouter: f.farRouter, p.backend.Addr(): p.vip.Addr()} {
@@ -88,7 +88,7 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 			about(p.beport.arrives(), e, sender, p.source.Addr(), asLeft, size), actUnspec,
 			about(p.beport.arrives(), e, told, p.client.Addr(), seen(p.proto, asLeft, asSent), size))
 	}
-	// Of what the backend answered.
+	// About the backend's answer.
 	asSent = packet(testpkt.Ethernet{}, p.proto, p.backend, p.source, stageData, 58)
 	asLeft = packet(testpkt.Ethernet{}, p.proto, p.vip, p.client, stageData, 58)
 	for sender, told := range map[netip.Addr]netip.Addr{f.farRouter: f.farRouter, p.client.Addr(): p.source.Addr()} {
@@ -98,8 +98,8 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 	}
 }
 
-// TestICMPErrorsAboutFragments: an error about the first fragment of a datagram is translated as
-// one about a whole packet, wherever its fragment header puts the ports.
+// TestICMPErrorsAboutFragments: an error about the first fragment of a datagram is translated as an
+// error about a whole packet, wherever its fragment header puts the ports.
 func TestICMPErrorsAboutFragments(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -127,8 +127,8 @@ func TestICMPErrorsAboutFragments(t *testing.T) {
 	}
 }
 
-// TestICMPErrorsOfNobody: errors about connections that are not ours, and what is
-// no error, go up as they came.
+// TestICMPErrorsOfNobody: errors about connections that are not ours, and ICMP messages that are no
+// errors, go to the kernel unchanged.
 func TestICMPErrorsOfNobody(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestICMPErrorsElsewhere: an error that does not go to the source of the packet that it quotes
-// belongs to no connection, and goes up as it came.
+// TestICMPErrorsElsewhere: an error whose destination is not the source of the packet that it
+// quotes belongs to no connection, and goes to the kernel unchanged.
 func TestICMPErrorsElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -32,7 +32,7 @@ func (n *network) inspect(ports map[datapath.PortName]datapath.Port) (i *datapat
 	return i
 }
 
-// strangerFilter puts a filter of somebody else before ours on what comes in by in0.
+// strangerFilter puts another program's filter before ours on the ingress side of in0.
 func (n *network) strangerFilter() {
 	n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -56,8 +56,8 @@ func (n *network) strangerFilter() {
 	})
 }
 
-// TestInspect sees what is attached, by whom and in which order, on kernels with
-// and without tcx, and changes nothing.
+// TestInspect checks the list of attached programs, their owners and their order, on kernels with
+// and without tcx; Inspect changes nothing.
 func TestInspect(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// wantChain wants ours and the stranger's on the devices where they are.
+// wantChain wants our programs and the other program's on their devices.
 func (n *network) wantChain(i *datapath.Inspection, attach string) {
 	n.t.Helper()
 	var seen []string
@@ -123,8 +123,8 @@ func (n *network) wantChain(i *datapath.Inspection, attach string) {
 	}
 }
 
-// TestInspectLeftovers: pins of a device that went, and filters whose pins went,
-// can be removed; what is in use cannot.
+// TestInspectLeftovers: pins of a deleted device, and filters whose pins are gone, can be removed;
+// programs and pins in use cannot.
 func TestInspectLeftovers(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")
@@ -147,7 +147,7 @@ func TestInspectLeftovers(t *testing.T) {
 	if i = n.inspect(nil); len(i.Filters)+len(i.Ports) > 0 {
 		t.Errorf("left: filters %+v, ports %+v", i.Filters, i.Ports)
 	}
-	// Without its pin nobody knows whose the qdisc is.
+	// Without its pin the qdisc has no known owner.
 	if hooked := n.hooked("in0"); !slices.Equal(hooked, []string{"clsact"}) {
 		t.Errorf("on in0: %v", hooked)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// The keeper may take keeperCPU of a core with largeNode ports, in the mean over many rounds.
-// It is measured with a few of them.
+// The keeper may use keeperCPU of a core with largeNode ports, averaged over many rounds. The test
+// measures it with fewer ports.
 const (
 	keeperPorts = 40
 	largeNode   = 500
@@ -61,8 +61,8 @@ func TestKeeperCost(t *testing.T) {
 	}
 }
 
-// TestForeignPinReplaced: a pin of ours that another program replaces by one of its own map is
-// ours again.
+// TestForeignPinReplaced: if another program replaces a pin of ours by a pin of its own map, ours
+// is restored.
 func TestForeignPinReplaced(t *testing.T) {
 	n := newNetwork(t)
 	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})

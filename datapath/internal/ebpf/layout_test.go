@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// reshape returns t as another version may have it: members in another order, with
-// new ones between them, and host-order numbers of 32 bits as 64.
+// reshape returns a type as another version may have it: members in another order, with new members
+// between them, and 32-bit numbers in host order widened to 64 bits.
 func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
 	t.Helper()
 	switch of := of.(type) {
@@ -78,12 +78,12 @@ func reshapeMap(t testing.TB, random *rand.Rand, spec *ebpf.MapSpec) *ebpf.MapSp
 	return s
 }
 
-// hasKeys reports whether the keys of a map are free in their layout.
+// hasKeys reports whether the layout of a map's keys may vary.
 func hasKeys(t ebpf.MapType) bool {
 	return t == ebpf.Hash || t == ebpf.LRUHash || t == ebpf.PerCPUHash
 }
 
-// fillFields sets all fields of two layouts of the same thing to the same values.
+// fillFields sets all fields of two layouts of the same type to the same values.
 func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 	inA, inB = make([]byte, a.size), make([]byte, b.size)
 	for i := range a.list {
@@ -104,8 +104,8 @@ func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 	return inA, inB
 }
 
-// TestEveryMapIsConverted: each map of this version comes from another layout of it,
-// and goes into one, field by name.
+// TestEveryMapIsConverted: each map of this version is converted from another layout and to another
+// layout, field by name.
 func TestEveryMapIsConverted(t *testing.T) {
 	testnet.RequireRoot(t)
 	spec, err := loadKernel()
@@ -123,8 +123,7 @@ func TestEveryMapIsConverted(t *testing.T) {
 	}
 }
 
-// entryPair is an entry of a map in two layouts; the values are by CPU where the map
-// has one for each.
+// entryPair is an entry of a map in two layouts; the values are by CPU if the map is per-CPU.
 type entryPair struct {
 	oldKey, newKey []byte
 	old, new       [][]byte
@@ -217,7 +216,7 @@ func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
 	}
 }
 
-// TestWhatCannotBeConverted is refused, with map and field, and not touched.
+// TestWhatCannotBeConverted: such maps are refused with map and field, and not changed.
 func TestWhatCannotBeConverted(t *testing.T) {
 	spec, err := loadKernel()
 	if err != nil {
@@ -282,7 +281,7 @@ func (n *network) tryOpen() (err error) {
 	return err
 }
 
-// pinnedMaps returns the pins and which maps of the kernel they are.
+// pinnedMaps returns the pins with the ids of their maps.
 func (n *network) pinnedMaps() (list string) {
 	n.t.Helper()
 	for _, name := range n.pins() {

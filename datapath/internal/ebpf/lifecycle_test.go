@@ -24,7 +24,7 @@ var bothHooks = map[string]struct{ attach, hook string }{
 	"cls_bpf": {"tc", "tc-ingress"},
 }
 
-// web is a service with the first so many backends.
+// web returns a service with the first backends.
 func web(backends int) datapath.Service {
 	return datapath.Service{
 		Frontends:   []datapath.Frontend{frontend("198.51.100.10:80", datapath.TCP), frontend("198.51.100.10:80", datapath.UDP)},
@@ -92,10 +92,10 @@ func TestRestartKeepsConnections(t *testing.T) {
 	}
 }
 
-// restart opens the data plane anew.
+// restart opens the data plane again.
 func (n *network) restart(attach string) {
 	n.t.Helper()
-	n.d.Close() // harmless where it is closed
+	n.d.Close() // harmless if it is closed
 	n.config.Attach = attach
 	if attach == "tcx" {
 		n.config.Attach = ""
@@ -103,7 +103,7 @@ func (n *network) restart(attach string) {
 	n.open()
 }
 
-// conversation is a connection to a server that sends back what it hears.
+// conversation is a connection to an echo server.
 type conversation struct{ net.Conn }
 
 func (n *network) dial(addr string) *conversation {
@@ -114,7 +114,7 @@ func (n *network) dial(addr string) *conversation {
 		return err
 	})
 	n.t.Cleanup(func() { c.Close() })
-	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read reports an error
 	var b [64]byte
 	if _, err := c.Read(b[:]); err != nil {
 		n.t.Fatalf("greeting of %s: %v", addr, err)
@@ -124,7 +124,7 @@ func (n *network) dial(addr string) *conversation {
 
 func (c *conversation) echo(t *testing.T, text string) {
 	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read reports an error
 	if _, err := c.Write([]byte(text)); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -164,8 +164,8 @@ func TestDeletedPortsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestHooksAreToldByDevice: in order, also those that a new daemon adopted and
-// nobody has asked for yet.
+// TestHooksAreToldByDevice: hooks are listed in order, including hooks that a new daemon adopted
+// and that are not configured yet.
 func TestHooksAreToldByDevice(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -228,7 +228,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	n.ok(n.d.Services().Update(ctx, "web", web(2)))
 	c := n.asker("198.51.100.10:80")
 	first := n.datagram(c)
-	// The backend that it has goes; the next datagram is another's.
+	// Its backend is deleted; the next datagram goes to another.
 	s := web(2)
 	at := slices.IndexFunc(s.Backends, func(b datapath.Backend) bool {
 		return first == map[string]string{"10.0.1.11": "udp-0", "10.0.1.12": "udp-1"}[b.Addr.Addr().String()]
@@ -247,7 +247,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	})
 }
 
-// asker is a UDP socket of the client, connected to addr.
+// asker returns a UDP socket of the client, connected to addr.
 func (n *network) asker(addr string) net.Conn {
 	n.t.Helper()
 	c, err := n.client.Dial("udp", "", addr, time.Second)
@@ -256,9 +256,9 @@ func (n *network) asker(addr string) net.Conn {
 	return c
 }
 
-// datagram sends one and returns the name of who answers; empty: nobody did.
+// datagram sends a datagram and returns the name of the server that answers; "": no answer.
 func (n *network) datagram(c net.Conn) string {
-	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond)) // the next read reports an error
 	if _, err := c.Write([]byte("x")); err != nil {
 		return ""
 	}

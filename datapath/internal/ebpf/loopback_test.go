@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// expectOwn checks what the kernel takes on the loopback of the node.
+// expectOwn checks the ownSettings of the node's loopback device.
 func (n *network) expectOwn(when, want string) {
 	n.t.Helper()
 	for _, s := range ownSettings {
@@ -31,8 +31,8 @@ func (n *network) expectOwn(when, want string) {
 	}
 }
 
-// TestLoopback: the node reaches services, and what rules translate, at its own addresses, by
-// both kinds of hooks; what is nobody's is left alone, as is everything when they go.
+// TestLoopback: the node reaches services, and translated destinations, at its own addresses, with
+// both kinds of hooks. Other packets are unchanged, as are all when services and rules are deleted.
 func TestLoopback(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// A run that was killed while it attached to the loopback leaves notes of what the kernel is
-// to do again, and no hook yet: the next one goes by them.
+// A run that was killed while it attached to the loopback device leaves pins of the settings to be
+// restored, and no hook: the next run uses them.
 func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// untouched passes a frame to the ingress hook and wants it left to the kernel as it is: no
-// connection, and no packet that the service counts.
+// untouched passes a frame to the ingress hook and wants it left to the kernel unchanged: no
+// connection is created, and no service counts it.
 func (r *rig) untouched(what string, frame []byte) {
 	r.t.Helper()
 	r.step(what, r.in, frame, actUnspec, frame)
@@ -26,8 +26,8 @@ func (r *rig) untouched(what string, frame []byte) {
 	}
 }
 
-// TestMappedAddresses: an IPv6 packet with an IPv4-mapped address (RFC 4291, section 2.5.5.2) is
-// not one to an IPv4 frontend, nor from an IPv4 client.
+// TestMappedAddresses: an IPv6 packet with an IPv4-mapped address (RFC 4291, section 2.5.5.2) does
+// not match an IPv4 frontend or client.
 func TestMappedAddresses(t *testing.T) {
 	base := newRig(t)
 	mapped := func(a netip.AddrPort) netip.AddrPort {
@@ -49,8 +49,8 @@ func TestMappedAddresses(t *testing.T) {
 	}
 }
 
-// TestHeadersBeyondPacket: the ports of a packet whose IP header says that it ends before them
-// are those of nobody.
+// TestHeadersBeyondPacket: a packet whose IP header says that it ends before the ports has no
+// ports.
 func TestHeadersBeyondPacket(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -98,8 +98,8 @@ func setLength4(frame []byte, length byte) {
 	ip[10], ip[11] = byte(sum>>8), byte(sum)
 }
 
-// TestNoRoomForPlain: a connection that is no service's and finds no room in any table is
-// forwarded by the kernel, without being followed.
+// TestNoRoomForPlain: if no table has room for a connection without a service, the kernel forwards
+// it untracked.
 func TestNoRoomForPlain(t *testing.T) {
 	base := newRig(t, func(spec *ebpf.CollectionSpec) {
 		for _, name := range []string{kernelMapLlHalf4, kernelMapLlHalf6} {
@@ -121,7 +121,7 @@ func TestNoRoomForPlain(t *testing.T) {
 }
 
 // TestSCTPFragmentsWithOtherPorts: the checksum of an SCTP packet whose ports change cannot be
-// mended with its first fragment alone. Nothing is delivered with a wrong one.
+// corrected with its first fragment alone. No packet is delivered with a wrong checksum.
 func TestSCTPFragmentsWithOtherPorts(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestTablesFitTheMachine is H12: the sizes that go by memory take no more of it
-// than is promised, on any machine from 512 MB on.
+// TestTablesFitTheMachine is H12: table sizes that depend on memory take no more of it than
+// promised, on any machine with 512 MB or more.
 func TestTablesFitTheMachine(t *testing.T) {
 	spec, err := loadKernel()
 	if err != nil {
@@ -52,8 +52,8 @@ func TestTablesFitTheMachine(t *testing.T) {
 	}
 }
 
-// requireFigures skips the test on kernels before 6.4, which tell for each map what
-// is in it when it is full, and not what it takes.
+// requireFigures skips the test on kernels before 6.4, which report the size of a full map instead
+// of its present memory.
 func requireFigures(t *testing.T) {
 	t.Helper()
 	empty, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 1000, Flags: unix.BPF_F_NO_PREALLOC})
@@ -72,7 +72,7 @@ func requireFigures(t *testing.T) {
 
 // TestMemoryEstimate compares the estimate with what the kernel accounts.
 func TestMemoryEstimate(t *testing.T) {
-	testnet.New(t, "node") // skips without the rights
+	testnet.New(t, "node") // skips without privileges
 	requireFigures(t)
 	spec, err := loadKernel()
 	if err != nil {
@@ -110,10 +110,10 @@ func TestMemoryEstimate(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForATable is H12: a table that the kernel has no room for is told by
-// name, size and key, and leaves nothing behind.
+// TestNoMemoryForATable is H12: the error for a table without memory contains its name, size and
+// key, and nothing is left behind.
 func TestNoMemoryForATable(t *testing.T) {
-	testnet.New(t, "node") // skips without the rights
+	testnet.New(t, "node") // skips without privileges
 	spec, err := loadKernel()
 	if err != nil {
 		t.Fatal(err)

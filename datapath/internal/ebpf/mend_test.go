@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestUnpinnedHooksArePinnedAgain: somebody removes pins of programs that are
-// attached. They are pinned again where they are: no packet sees them taken off, and
-// the next start finds them.
+// TestUnpinnedHooksArePinnedAgain: another program removes pins of attached programs. They are
+// pinned again in place: no packet misses them, and the next start finds them.
 func TestUnpinnedHooksArePinnedAgain(t *testing.T) {
 	for _, kind := range []string{"tcx", "tc"} {
 		t.Run(kind, func(t *testing.T) {

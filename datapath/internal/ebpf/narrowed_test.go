@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNarrowedRanges: only new connections are asked about source ranges. One that is there
-// goes on when its client is in none of them any more, also with another daemon.
+// TestNarrowedRanges: source ranges apply to new connections only. An existing connection continues
+// if its client is no longer in any range, also after a restart.
 func TestNarrowedRanges(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

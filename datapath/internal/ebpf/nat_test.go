@@ -31,7 +31,7 @@ func (r *rig) translate(rules map[datapath.NATName]datapath.NAT) *nats {
 	return n
 }
 
-// leave sends a frame that came in by in, no port, out by out.
+// leave sends a frame that arrived on in, which is no port, out by out.
 func (r *rig) leave(in, out rigPort, frame []byte) (int32, []byte) {
 	r.t.Helper()
 	var ctx [44]uint32
@@ -45,7 +45,7 @@ func (r *rig) leave(in, out rigPort, frame []byte) (int32, []byte) {
 	return int32(action), opts.DataOut
 }
 
-// leaving compares what becomes of such a frame.
+// leaving compares the result for such a frame.
 func (r *rig) leaving(what string, frame, want []byte) {
 	r.t.Helper()
 	action, out := r.leave(r.in, r.out, frame)
@@ -91,7 +91,7 @@ func ping(eth testpkt.Ethernet, from, to netip.Addr, request bool, id uint16, tt
 	return testpkt.Build(eth, ipHeader(from, to, ttl), echo, testpkt.Payload("ping"))
 }
 
-// message builds a packet of any protocol; of echo messages the client's are requests.
+// message builds a packet of any protocol; the client's echo messages are requests.
 func message(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, s stage, ttl uint8) []byte {
 	if proto == testpkt.ProtoICMP || proto == testpkt.ProtoICMPv6 {
 		return ping(eth, from.Addr(), to.Addr(), s != stageAnswer, from.Port(), ttl)
@@ -151,9 +151,9 @@ func protocolsOf(f family) map[string]uint8 {
 	return all
 }
 
-// TestSourceTranslated follows connections whose source is translated on their way out:
-// for each type, family and protocol every byte of each packet, the answers and the ICMP
-// errors, and that a second connection gets another port.
+// TestSourceTranslated follows connections with SNAT at egress: for each type, family and protocol
+// every byte of each packet, the answers and the ICMP errors, and that a second connection gets
+// another port.
 func TestSourceTranslated(t *testing.T) {
 	base := newRig(t)
 	for typeName, st := range sourceTypes {
@@ -204,7 +204,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	if c, ok := r.conn(back); !ok || c.leaves != forth.turned() {
 		r.t.Errorf("the server's entry is %+v, %t", c, ok)
 	}
-	// T02: one direction is lost; the next packet of the other puts it back.
+	// T02: one direction's entry is lost; the next packet of the other direction restores it.
 	r.forget(back)
 	r.leaving("after a loss", message(r.out.leaves(), proto, f.client, server, stageConfirm, 60),
 		message(r.out.leaves(), proto, outer, far, stageConfirm, 60))
@@ -237,9 +237,9 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	}
 }
 
-// innerError has a router beside the client send an error about an answer, which left as inside
-// and came in as outside. The server does not see the router (RFC 5508, REQ-5). From the node's
-// own IPv4 address it leaves without the stack, as a packet that was forwarded all the same.
+// innerError sends an error about an answer from a router beside the client; the answer left as
+// inside and arrived as outside. The server does not see the router (RFC 5508, REQ-5). With the
+// node's own IPv4 address as source it bypasses the stack, but is changed like a forwarded packet.
 func (r *rig) innerError(f family, proto uint8, inside, outside rigTuple) {
 	r.t.Helper()
 	e := icmpErrors[f.name][1]
@@ -277,7 +277,7 @@ func addressOf(frame []byte) netip.Addr {
 // destinationTypes are the ways in which a destination is translated.
 func destinationTypes(f family) map[string]struct {
 	nat datapath.NAT
-	to  netip.AddrPort // of what comes to f.vip
+	to  netip.AddrPort // of packets to f.vip
 } {
 	vip := netip.PrefixFrom(f.vip.Addr(), f.vip.Addr().BitLen())
 	far := netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen())
@@ -316,8 +316,8 @@ func destinationTypes(f family) map[string]struct {
 	}
 }
 
-// TestDestinationTranslated follows connections whose destination is translated: every
-// byte of each packet and of the answers.
+// TestDestinationTranslated follows connections with DNAT: every byte of each packet and of the
+// answers.
 func TestDestinationTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -347,8 +347,8 @@ func TestDestinationTranslated(t *testing.T) {
 	}
 }
 
-// TestHairpinTranslated: client and new destination are behind the same device, so the
-// answers come back only if the source is the node's.
+// TestHairpinTranslated: client and new destination are behind the same device, so answers come
+// back only if the source is the node's.
 func TestHairpinTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -375,8 +375,8 @@ func TestHairpinTranslated(t *testing.T) {
 	}
 }
 
-// TestBothTranslated: a rule for the destination and one for the source hold for the same
-// connection, each by its own match of the packet as it came.
+// TestBothTranslated: a DNAT rule and an SNAT rule apply to the same connection, each matching the
+// original packet.
 func TestBothTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestStrangersOfChangedRule: by a mapping of a rule that was about an inner address, and is
-// not any more, no stranger comes in.
+// TestStrangersOfChangedRule: if a rule no longer covers an inner address, other remotes cannot use
+// its mappings any more.
 func TestStrangersOfChangedRule(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -45,7 +45,7 @@ func TestStrangersOfChangedRule(t *testing.T) {
 	}
 }
 
-// TestStrangersOfOuterAddress: likewise where a rule translates to other addresses now.
+// TestStrangersOfOuterAddress: the same if the rule translates to other addresses now.
 func TestStrangersOfOuterAddress(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

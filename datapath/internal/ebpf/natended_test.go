@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// sequence is the number of a segment with flags, of which the first has 1.
+// sequence returns the sequence number of a segment with flags; the first segment has 1.
 func sequence(flags uint8) uint32 {
 	if flags&testpkt.SYN != 0 {
 		return 1
@@ -20,7 +20,7 @@ func sequence(flags uint8) uint32 {
 	return 2
 }
 
-// tcpSegment is one of a TCP connection that the client or the server sends.
+// tcpSegment builds a segment that the client or the server sends.
 func tcpSegment(eth testpkt.Ethernet, from, to netip.AddrPort, flags uint8) []byte {
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 60),
 		testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: sequence(flags), Ack: 2, Window: 501, Flags: flags})
@@ -36,7 +36,7 @@ func (r *rig) syn(client, server netip.AddrPort) uint16 {
 	return sourcePort(out, testpkt.ProtoTCP)
 }
 
-// end carries an open connection to its end: both sides close, or the server resets it.
+// end closes an open connection: both sides close, or the server resets it.
 func (r *rig) end(client, server, outer netip.AddrPort, reset bool) {
 	r.t.Helper()
 	back := func(flags uint8) {
@@ -54,8 +54,8 @@ func (r *rig) end(client, server, outer netip.AddrPort, reset bool) {
 	forth(testpkt.ACK)
 }
 
-// TestEndedPortsAgain: where every outer port towards a server is taken, that of the
-// connection is given out again that ended the longest ago; of one that goes on, never.
+// TestEndedPortsAgain: if every outer port towards a server is taken, the port of the connection
+// that ended first is reused; a port of a live connection never is.
 func TestEndedPortsAgain(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -102,7 +102,7 @@ func TestEndedPortsAgain(t *testing.T) {
 	}
 }
 
-// TestReopenedKeepsPort: a client that uses its port again has the outer port of before.
+// TestReopenedKeepsPort: a client that reuses its port gets the same outer port.
 func TestReopenedKeepsPort(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -129,8 +129,8 @@ func TestReopenedKeepsPort(t *testing.T) {
 	}
 }
 
-// TestNATCounters: what connections carry counts for what translates them, both ways,
-// while they are there and when they are gone.
+// TestNATCounters: traffic of connections counts for their NAT, in both directions, during their
+// life and afterwards.
 func TestNATCounters(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -167,8 +167,8 @@ func TestNATCounters(t *testing.T) {
 	want("when it is gone", 1)
 }
 
-// TestMappingByAddress: what leaves by two devices has a mapping for the address of each,
-// and keeps both.
+// TestMappingByAddress: a client whose packets leave by two devices has a mapping for the address
+// of each, and keeps both.
 func TestMappingByAddress(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -198,8 +198,8 @@ func TestMappingByAddress(t *testing.T) {
 	}
 }
 
-// TestMappingOfNewRule: a pass over the connections that began before a rule came into force
-// does not end what the rule has mapped since.
+// TestMappingOfNewRule: a pass over the connections that began before a rule came into force does
+// not end mappings that the rule has created since.
 func TestMappingOfNewRule(t *testing.T) {
 	for name, change := range map[string]func(*datapath.NAT){
 		"mapping": func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent },

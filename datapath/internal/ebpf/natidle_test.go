@@ -12,8 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// heldLong makes mappings and blocks of ports be as those that were made, and given a
-// connection for the last time, so many ticks ago.
+// heldLong sets the times of creation and last use of mappings and blocks to so many ticks ago.
 func (n *network) heldLong(ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlMapping], n.d.maps[kernelMapLlMappingOuter]} {
@@ -42,7 +41,7 @@ func (n *network) heldLong(ticks uint32) {
 	}
 }
 
-// silent makes one direction of the only connection, an IPv4 one, carry nothing for so many ticks.
+// silent makes one direction of the only connection, an IPv4 one, idle for so many ticks.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlHalf4], n.d.maps[kernelMapLlCt4]} {
@@ -62,7 +61,7 @@ func (n *network) silent(answers bool, ticks uint32) {
 	}
 }
 
-// passLater looks through the connections as if it were so many ticks later for mappings and blocks.
+// passLater sweeps as if so many ticks had passed for mappings and blocks.
 func (n *network) passLater(ticks uint32) {
 	n.t.Helper()
 	w := n.d.sweeper
@@ -77,7 +76,7 @@ func (n *network) passLater(ticks uint32) {
 	}
 }
 
-// count returns how many entries a map has.
+// count returns the number of entries of a map.
 func (n *network) count(name string) (count int) {
 	n.t.Helper()
 	var key, value []byte
@@ -89,10 +88,10 @@ func (n *network) count(name string) (count int) {
 	return count
 }
 
-// TestIdleSinceLastPacket: a mapping, and a block of ports, stays for its time after the last packet
-// by it in either direction, and not only after the opening of its last connection (RFC 4787,
-// REQ-5 and REQ-6): a client that spoke for an hour, and then not for a minute, is known
-// by the same port. What nobody has used for its time ends.
+// TestIdleSinceLastPacket: a mapping, or a block of ports, is kept for its idle time after the last
+// packet in either direction, and not only after the opening of its last connection (RFC 4787,
+// REQ-5 and REQ-6): a client that sent for an hour, and then not for a minute, keeps its port.
+// Unused ones end after that time.
 func TestIdleSinceLastPacket(t *testing.T) {
 	for _, tt := range []struct {
 		name, table string

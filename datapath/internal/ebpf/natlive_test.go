@@ -23,7 +23,7 @@ func (n *network) translate(rules map[datapath.NATName]datapath.NAT) {
 	n.ok(n.d.NAT().Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: rules}))
 }
 
-// masquerade is a rule for what leaves by a device.
+// masquerade returns a rule for packets that leave by a device.
 func masquerade(out string) datapath.NAT {
 	return datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{out}}}
 }
@@ -41,8 +41,8 @@ func wantClients(t *testing.T, what string, got []netip.Addr, want ...string) {
 	}
 }
 
-// TestMasquerade: what leaves by a device has its address, from the first packet on and
-// by the short cut, of sockets and of echo requests; what leaves by another has not.
+// TestMasquerade: packets that leave by a device get its address, from the first packet on and on
+// the fast path, for sockets and echo requests; packets that leave by another device do not.
 func TestMasquerade(t *testing.T) {
 	for addr, want := range map[string]string{"10.0.1.11": "10.0.1.1", "2001:db8:2::11": "2001:db8:2::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// ping sends an echo request with so much payload, and waits for the reply.
+// ping sends an echo request with size bytes of payload, and waits for the reply.
 func (n *network) ping(from *testnet.NS, addr string, size int) error {
 	to := netip.MustParseAddr(addr)
 	proto, request := "ip4:icmp", testpkt.ICMP{Type: testpkt.EchoRequest, ID: 0x3141, Seq: 1}
@@ -106,7 +106,7 @@ func (n *network) ping(from *testnet.NS, addr string, size int) error {
 		if _, err := c.Write(message); err != nil {
 			return err
 		}
-		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the next read reports an error
 		for got := make([]byte, 1<<16); ; {
 			k, _, err := c.(*net.IPConn).ReadFrom(got) // without the IP header
 			if err != nil {
@@ -126,9 +126,8 @@ func clientOf(backend string) string {
 	return "2001:db8:1::10"
 }
 
-// TestMappingsSurvive: the data plane is closed and opened again, as after a kill: the
-// connections through it go on, with their ports, and new ones are translated before
-// the rules are written again.
+// TestMappingsSurvive: the data plane is closed and opened again, as after a kill. Its connections
+// continue, with their ports, and new ones are translated before the rules are written again.
 func TestMappingsSurvive(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestOneWay: rules of one address for another hold for connections of their own direction
-// alone; one of each type makes both.
+// TestOneWay: one-to-one rules apply to connections of their own direction only; one rule of each
+// type covers both.
 func TestOneWay(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {

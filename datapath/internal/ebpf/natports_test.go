@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// opens sends the first packets of connections of client, each from the next port, and
-// returns the outer ports that they have, 0 for those that were refused.
+// opens sends the first packets of connections of client, each from the next port, and returns
+// their outer ports, 0 for refused ones.
 func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports []uint16) {
 	r.t.Helper()
 	var ctx [44]uint32
@@ -47,9 +47,9 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 	return ports
 }
 
-// TestPortsRunOut is F10: towards one server 15 of 16 ports, which one client may have, are given
-// out once each, but none that is taken; then connections are refused, and counted for the NAT; another server has
-// them all again.
+// TestPortsRunOut is F10: towards one server 15 of 16 ports, the share of one client, are assigned
+// once each, but none that is taken. Then connections are refused, and counted for the NAT. Towards
+// another server all ports are free again.
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
 	n := r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
@@ -86,8 +86,8 @@ func TestPortsRunOut(t *testing.T) {
 	}
 }
 
-// TestPortBlocks: inner addresses have blocks of their own, up to a bound, which begin and
-// end with a line in the log.
+// TestPortBlocks: inner addresses have their own blocks, up to a limit, and begin and end of each
+// block are logged.
 func TestPortBlocks(t *testing.T) {
 	r := newRig(t, sized(8, 4096))
 	rule := masquerade("out0")
@@ -136,7 +136,7 @@ func firstOf(m map[uint16]netip.Addr) uint16 {
 	return 0
 }
 
-// TestSocketsKeepTheirPorts: a port that a socket of the node uses is not given out.
+// TestSocketsKeepTheirPorts: a port that a socket of the node uses is not assigned.
 func TestSocketsKeepTheirPorts(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -144,7 +144,7 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	rule.Ports = []datapath.PortRange{{First: 5000, Last: 5003}}
 	for _, at := range []string{"0.0.0.0:5001", "10.0.1.1:5002"} {
 		c := n.node.ListenUDP(t, at)
-		t.Cleanup(func() { c.Close() }) // till then it is not garbage
+		t.Cleanup(func() { c.Close() }) // keeps it from the garbage collector
 	}
 	testnet.Eventually(t, 10*time.Second, "the node's sockets are known", func() bool {
 		n.d.snat.mu.Lock()
@@ -176,8 +176,8 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	}
 }
 
-// TestHalfClosedIdle: who has closed its side hears the other one for as long as the service
-// lets it, an hour at most; what is no service's ends sooner.
+// TestHalfClosedIdle: a client that has closed its side receives data for the service's idle
+// timeout, an hour at most; connections without a service end sooner.
 func TestHalfClosedIdle(t *testing.T) {
 	idle := idleTimeouts{0: plainIdle, 1: {tcp: ticksOf(24 * time.Hour), sctp: ticksOf(10 * time.Minute)}, 2: {tcp: ticksOf(30 * time.Second)}}
 	for _, tt := range []struct {

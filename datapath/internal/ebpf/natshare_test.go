@@ -11,9 +11,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestPortsForOthers: a client that opens connections to a remote until it is refused leaves
-// source ports to that remote for others, by a NAT, by one with endpoint-independent mapping and
-// by a service. It does not open one less than 14 of 16 ports.
+// TestPortsForOthers: a client that opens connections to a remote until it is refused leaves source
+// ports to that remote for others: with a NAT, with endpoint-independent mapping, and with a
+// service. It gets at least 14 of 16 ports.
 func TestPortsForOthers(t *testing.T) {
 	const size, first = 6000, 20000
 	base := newRig(t, sized(8, 32768))
@@ -72,7 +72,7 @@ func TestPortsForOthers(t *testing.T) {
 					t.Errorf("one client has %d of %d ports", opened, size)
 				}
 				other := 0
-				for range 4 { // who is refused sends again
+				for range 4 { // refused clients send again
 					client = client.Next()
 					other += opens(client, 25)
 				}
@@ -84,8 +84,8 @@ func TestPortsForOthers(t *testing.T) {
 	}
 }
 
-// TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, on two
-// processors at a time, leave by one outer port.
+// TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, concurrently
+// on two processors, leave by one outer port.
 func TestOneMappingOnTwoProcessors(t *testing.T) {
 	r := newRig(t, sized(8, 32768))
 	rule := masquerade("out0")

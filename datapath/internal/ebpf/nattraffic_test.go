@@ -38,7 +38,7 @@ func netUDP(addr string) net.Addr {
 	return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 }
 
-// seenBy asks a reflector by which address it sees c.
+// seenBy returns the address by which a reflector sees c.
 func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 	t.Helper()
 	to := netUDP(server)
@@ -47,7 +47,7 @@ func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 		if _, err := c.WriteTo([]byte("who am I"), to); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports it
 		if n, _, err := c.ReadFrom(b); err == nil {
 			return netip.MustParseAddrPort(string(b[:n]))
 		}
@@ -56,7 +56,7 @@ func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// hears reports whether a datagram from a socket at from comes in at c when it is sent to to.
+// hears sends a datagram from a socket at from to to, and reports whether c receives it.
 func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip.AddrPort) bool {
 	t.Helper()
 	s, err := ns.Dial("udp", from, to.String(), time.Second)
@@ -66,7 +66,7 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 	defer s.Close()
 	b := make([]byte, 1500)
 	for range 3 {
-		_, _ = s.Write([]byte("stranger")) // the read tells
+		_, _ = s.Write([]byte("stranger")) // the read reports an error
 		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		for {
 			n, _, err := c.ReadFrom(b)
@@ -81,8 +81,8 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 	return false
 }
 
-// TestEndpointIndependence is what a STUN client finds out (RFC 5780): whether its mapping
-// depends on the remote, and who may use it.
+// TestEndpointIndependence is what a STUN client determines (RFC 5780): whether its mapping depends
+// on the remote, and which remotes may use it.
 func TestEndpointIndependence(t *testing.T) {
 	for _, tt := range []struct {
 		name               string
@@ -119,7 +119,7 @@ func TestEndpointIndependence(t *testing.T) {
 			if tt.filtering != datapath.EndpointIndependent {
 				return
 			}
-			// Hairpin: another one behind the same address, and by its outer address.
+			// Hairpin: to another client behind the same outer address, by its outer address.
 			n.client.Addr(t, "eth0", "192.0.2.20/24")
 			other := n.client.ListenUDP(t, "192.0.2.20:5000")
 			outer := seenBy(t, other, "10.0.1.11:3478")
@@ -127,7 +127,7 @@ func TestEndpointIndependence(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := make([]byte, 100)
-			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read reports an error
 			k, from, err := c.ReadFrom(b)
 			if err != nil || string(b[:k]) != "neighbour" || from.String() != outer.String() {
 				t.Errorf("heard %q of %v (%v), want it of %s", b[:k], from, err, outer)
@@ -136,8 +136,8 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
-// TestMappingOfStrangers: a mapping stays while somebody uses it who came in by it, although
-// the connection that made it is gone (RFC 4787, REQ-6: what the inside answers refreshes it).
+// TestMappingOfStrangers: a mapping is kept while a remote that came in by it still uses it,
+// although the connection that created it is gone (RFC 4787, REQ-6: outbound answers refresh it).
 func TestMappingOfStrangers(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -181,8 +181,8 @@ func TestMappingOfStrangers(t *testing.T) {
 	later("without any", 0)
 }
 
-// TestFilteringChanges: who may use a mapping that is there is as the rule says now, and its
-// port one that the rule gives out now.
+// TestFilteringChanges: an existing mapping follows the present rule: which remotes may use it, and
+// whether its port is among the rule's.
 func TestFilteringChanges(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -216,8 +216,8 @@ func TestFilteringChanges(t *testing.T) {
 	}
 }
 
-// TestPortForwarding: ranges of ports of the node's own address lead inwards, from outside
-// and from inside.
+// TestPortForwarding: port ranges of the node's own address lead to inner hosts, from outside and
+// from inside.
 func TestPortForwarding(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -242,7 +242,7 @@ func TestPortForwarding(t *testing.T) {
 				continue
 			}
 			b := make([]byte, 64)
-			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+			_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read reports an error
 			if k, err := c.Read(b); err != nil || len(b[:k]) < len(want) || string(b[:len(want)]) != want {
 				t.Errorf("%s from %s: %q, %v", at, from.Name(), b[:k], err)
 			}
@@ -254,8 +254,8 @@ func TestPortForwarding(t *testing.T) {
 	}
 }
 
-// TestAddressGoes: when the device loses its address, the connections that go by it end
-// at once, and new ones have the new address.
+// TestAddressGoes: when the device loses its address, connections with that source end at once, and
+// new connections get the new address.
 func TestAddressGoes(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -278,7 +278,7 @@ func TestAddressGoes(t *testing.T) {
 	}
 }
 
-// TestAddressGoesOfService: the same of a service's connection, whose source a rule translates.
+// TestAddressGoesOfService: the same for a service's connection whose source a rule translates.
 func TestAddressGoesOfService(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -309,14 +309,14 @@ func TestAddressGoesOfService(t *testing.T) {
 		}
 		return entries == 0
 	})
-	// The address of before takes the new one along, which is there again only now.
+	// Removing the old address also removed the new one, which is only now back.
 	testnet.Eventually(t, 2500*time.Millisecond, "there is an answer after the change", func() bool { return n.datagram(c) != "" })
 	if l := list(); len(l) != 1 || l[0].Reply.Destination.Addr().String() != "10.0.1.99" {
 		t.Errorf("connections %+v, want one by the address of now", l)
 	}
 }
 
-// TestBesideNetfilter: nftables masquerades what leaves by one device, a NAT what leaves by
+// TestBesideNetfilter: nftables masquerades packets that leave by one device, a NAT those by
 // another; each keeps to its own.
 func TestBesideNetfilter(t *testing.T) {
 	n := newNetwork(t)
@@ -333,7 +333,7 @@ func TestBesideNetfilter(t *testing.T) {
 		c, err := n.backends.Dial("tcp", "", "192.0.2.10:8080", 2*time.Second)
 		n.ok(err)
 		b := make([]byte, 64)
-		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read tells
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second)) // the next read reports an error
 		if _, err := c.Read(b); err != nil {
 			t.Error(err)
 		}
@@ -343,9 +343,9 @@ func TestBesideNetfilter(t *testing.T) {
 	wantClients(t, "by us", near.Clients(), "192.0.2.1")
 }
 
-// TestPathMTU is F04: a router behind the node has a smaller MTU than the node knows of.
-// Its errors, about packets whose source was translated, reach the client, and so do those
-// of the node itself where a rule lets out nothing that is not part of a connection.
+// TestPathMTU is F04: a router behind the node has a smaller MTU than the node knows of. Its errors
+// about packets with SNAT reach the client; so do errors of the node itself if a rule denies
+// outgoing packets that belong to no connection.
 func TestPathMTU(t *testing.T) {
 	for addr, router := range map[string]string{"10.0.1.11": "10.9.9.1/24", "2001:db8:2::11": "2001:db8:9::1/64"} {
 		t.Run(addr, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestPathMTU(t *testing.T) {
 				t.Helper()
 				c := n.dial(server)
 				text := strings.Repeat("0123456789abcdef", 1<<14)
-				_ = c.SetDeadline(time.Now().Add(8 * time.Second)) // the next read tells
+				_ = c.SetDeadline(time.Now().Add(8 * time.Second)) // the next read reports an error
 				go func() { _, _ = c.Write([]byte(text)) }()
 				got := make([]byte, len(text))
 				if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
@@ -385,9 +385,9 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestTwoMasqueraded: two sockets send to each other, each masqueraded by a connection of
-// its own. An answer to the one is translated to what the other connection comes as, and
-// is not taken for a packet of that.
+// TestTwoMasqueraded: two sockets send to each other, each masqueraded by a connection of its own.
+// An answer on one connection is translated to the tuple of the other, and must not be taken for a
+// packet of the other.
 func TestTwoMasqueraded(t *testing.T) {
 	for client, server := range map[string]string{"192.0.2.10:5000": "10.0.1.11:3478", "[2001:db8:1::10]:5000": "[2001:db8:2::11]:3478"} {
 		t.Run(client, func(t *testing.T) {
@@ -414,8 +414,8 @@ func TestTwoMasqueraded(t *testing.T) {
 	}
 }
 
-// heardAs sends a datagram from one socket to an address and returns whom the other, where
-// it comes in, hears it of.
+// heardAs sends a datagram from one socket to an address and returns the source that the other
+// socket sees.
 func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 100)
@@ -423,7 +423,7 @@ func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
 		if _, err := from.WriteTo([]byte("hear me"), netUDP(to)); err != nil {
 			t.Fatal(err)
 		}
-		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the next read tells
+		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports it
 		if _, seen, err := at.ReadFromUDPAddrPort(b); err == nil {
 			return netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
 		}

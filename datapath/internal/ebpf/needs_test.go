@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestKernelLacks: a kernel without bpf_loop is named with what to do; a probe that may not be
-// made proves nothing.
+// TestKernelLacks: the error for a kernel without bpf_loop names the kernel and what to do; a probe
+// that fails otherwise proves nothing.
 func TestKernelLacks(t *testing.T) {
 	probe := func(result error) func(ebpf.ProgramType, asm.BuiltinFunc) error {
 		return func(kind ebpf.ProgramType, helper asm.BuiltinFunc) error {

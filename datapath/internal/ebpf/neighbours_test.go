@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNeighbourBehindBridge: the kernel knows a neighbour by the bridge, or by a VLAN device on
-// it, and what is for it leaves by a port. When it has another hardware address its
-// connections learn anew at once, and not with the next packet that is to be confirmed.
+// TestNeighbourBehindBridge: the kernel knows a neighbour by the bridge, or by a VLAN device on it,
+// and packets for it leave by a port. When its MAC changes, its connections learn again at once,
+// and not only with the next confirmation.
 //
 //	client 192.0.2.10 ── in0 [node] br0 (10.5.0.1, fd05::1) ── p0 ── station 10.5.0.11, fd05::11
 func TestNeighbourBehindBridge(t *testing.T) {
@@ -67,8 +67,8 @@ func TestNeighbourBehindBridge(t *testing.T) {
 	}
 }
 
-// settled waits until the next hop to a hardware address has been the same for a second:
-// nothing that happens by itself makes it another one any more.
+// settled waits until the next hop to a MAC has been the same for a second, so that it no longer
+// changes by itself.
 func (n *network) settled(c *conversation, mac [6]byte) {
 	n.t.Helper()
 	var last uint32
@@ -82,7 +82,7 @@ func (n *network) settled(c *conversation, mac [6]byte) {
 	})
 }
 
-// nexthopTo returns the index of the next hop to a hardware address; 0: there is none.
+// nexthopTo returns the index of the next hop to a MAC; 0: not found.
 func (n *network) nexthopTo(mac [6]byte) uint32 {
 	n.t.Helper()
 	var key kernelNexthopKey

@@ -10,9 +10,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestVoidWhileInUse: a next hop that becomes invalid while a packet is about to be
-// sent by it: the packet goes by the next hop as it was, or by the slow path, and never
-// to an address of zeros, where it would be lost.
+// TestVoidWhileInUse: a next hop becomes invalid while a packet is about to be sent by it. The
+// packet takes the next hop as it was, or the slow path, and is never sent to a zero MAC, where it
+// would be lost.
 func TestVoidWhileInUse(t *testing.T) {
 	r := newRig(t)
 	f := families[0]
@@ -21,7 +21,7 @@ func TestVoidWhileInUse(t *testing.T) {
 	r.nexthop(5, r.out, 0, p.forth())
 	var valid kernelNexthop
 	r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &valid))
-	valid.CheckedTick += 1 << 20 // not to be confirmed while the test runs
+	valid.CheckedTick += 1 << 20 // not confirmed again while the test runs
 
 	hops := nexthops{table: r.maps[kernelMapLlNexthop]}
 	quit, done := make(chan struct{}), make(chan error, 1)
@@ -63,9 +63,8 @@ func TestVoidWhileInUse(t *testing.T) {
 	}
 }
 
-// TestNextHopIsWhatTheRoutesSay opens connections one after the other: what the last ones had
-// for their next hop is taken only while it is valid, and what the kernel's routes and
-// neighbours lead to.
+// TestNextHopIsWhatTheRoutesSay opens connections one after the other: they reuse the next hop of
+// earlier ones only if it is valid, and agrees with the kernel's routes and neighbours.
 func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	r := newRig(t)
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
