@@ -10,33 +10,33 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Bounds of the memory that one request may become while it is decoded and checked.
+// Limits of the memory that one request may use while it is decoded and checked.
 const (
 	maxReaderMemory = 16 << 20
 	maxAdminMemory  = 192 << 20
 )
 
-// prefixMemory is what one parsed prefix is charged with, in bytes: the prefix itself, and
-// the room that a list leaves while it grows.
+// prefixMemory is the charge for one parsed prefix, in bytes: the prefix itself, and spare
+// capacity of a growing list.
 const prefixMemory = 64
 
-// budget bounds what a request becomes: 13 bytes of text can be 128 prefixes, and 3 bytes
-// an object. A nil budget is not bounded; stored objects are decoded with it.
+// budget limits how far a request expands: 13 bytes of text can be 128 prefixes, and 3 bytes an
+// object. A nil budget has no limit; stored objects are decoded with it.
 type budget struct {
 	memory   int // bytes left
 	prefixes int // prefixes left
 	limit    budgetLimit
 }
 
-// budgetLimit is what a budget began with.
+// budgetLimit is the initial content of a budget.
 type budgetLimit struct{ memory, prefixes int }
 
 func newBudget(memory, prefixes int) *budget {
 	return &budget{memory: memory, prefixes: prefixes, limit: budgetLimit{memory, prefixes}}
 }
 
-// budgetOf returns the budget of one request of c. The prefixes of a request may not be
-// more than the table has room for, unless the table is overfull already.
+// budgetOf returns the budget of one request of c. A request may not have more prefixes than the
+// table has room for, unless the table is already overfull.
 func (s *Server) budgetOf(c Caller) *budget {
 	prefixes := max(int(s.Store.Tables().Prefixes), s.Store.Snapshot().Cost().Prefixes)
 	if c.Admin {
@@ -53,7 +53,7 @@ func (b *budget) used() budgetLimit {
 	return budgetLimit{b.limit.memory - b.memory, b.limit.prefixes - b.prefixes}
 }
 
-// left takes the prefixes that earlier requests of the same transaction used.
+// left subtracts the prefixes that earlier requests of the same transaction used.
 func (b *budget) left(before budgetLimit) {
 	if b != nil {
 		b.prefixes -= before.prefixes
@@ -61,7 +61,7 @@ func (b *budget) left(before budgetLimit) {
 	}
 }
 
-// grow takes bytes of memory, and reports whether they were left.
+// grow takes bytes of memory, and reports whether they were available.
 func (b *budget) grow(bytes int) bool {
 	if b == nil {
 		return true
@@ -70,7 +70,7 @@ func (b *budget) grow(bytes int) bool {
 	return b.memory >= 0
 }
 
-// tooMuch is the text of an error about a budget whose memory is spent.
+// tooMuch returns the text of the error for a budget without memory left.
 func (b *budget) tooMuch() string {
 	return fmt.Sprintf("up to here the request needs more than %d MiB of memory: split it into several requests", b.limit.memory>>20)
 }
@@ -91,8 +91,8 @@ func (b *budget) take(list []netip.Prefix, field string) *api.Error {
 	return nil
 }
 
-// budgetOfFiles returns the budget of the object files, which root writes: their prefixes
-// are bounded, and the sizes of files bound the rest.
+// budgetOfFiles returns the budget of the object files, which root writes: only their prefixes
+// are limited here, because the sizes of files limit the rest.
 func (s *Server) budgetOfFiles() *budget {
 	b := s.budgetOf(Caller{Admin: true})
 	return newBudget(math.MaxInt, b.prefixes)

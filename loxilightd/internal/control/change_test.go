@@ -24,7 +24,7 @@ func TestApplyGetDelete(t *testing.T) {
 	h.want("get", `{"kind":"Service","name":"web"}`,
 		`{"kind":"Service","name":"web","owner":"cli","spec":{"frontends":["198.51.100.10:80/tcp"],"backends":[{"address":"10.0.1.2:8080"}]},`+
 			`"status":{"state":"Ready","backends":[{"address":"10.0.1.2:8080","state":"active"}]},"revision":1}`)
-	// The same in other words, and with what is ignored, is no change.
+	// An equal spec in another notation, or with ignored fields, is no change.
 	h.want("apply", `{"objects":[{"spec":{"backends":[{"address":"10.0.1.2:8080"}],"frontends":["198.51.100.10:80\/tcp"],"affinity":null},
 		"owner":"cli","status":{"state":"Error"},"revision":99,"name":"web","kind":"Service"}]}`,
 		`{"revision":1,"changes":[{"kind":"Service","name":"web","action":"unchanged"}],"summary":{"unchanged":1}}`)
@@ -34,8 +34,8 @@ func TestApplyGetDelete(t *testing.T) {
 	h.want("apply", `{"objects":[]}`, `{"revision":2,"changes":[]}`)
 }
 
-// TestManyGoodOneBad: of 500 objects the 499th is bad: nothing is applied, and the
-// error names the object and the field.
+// TestManyGoodOneBad: of 500 objects the 499th is invalid: nothing is applied, and the error
+// names the object and the field.
 func TestManyGoodOneBad(t *testing.T) {
 	h := newHarness(t)
 	objects := func(bad string) string {
@@ -128,7 +128,7 @@ func TestCapacity(t *testing.T) {
 	h.want("get", `{"kind":"Service","name":"web"}`, h.ask(reader, "get", `{"kind":"Service","name":"web"}`))
 }
 
-// TestRequestID: the same id by the same user is carried out once and answered
+// TestRequestID: a request with the same id of the same user is carried out once and answered
 // twice, also after a restart.
 func TestRequestID(t *testing.T) {
 	dir := t.TempDir()
@@ -177,7 +177,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheDaemon: who waits is told that the change is durable.
+// TestWaitEndsWithTheDaemon: a waiting client receives the reply that the change is durable.
 func TestWaitEndsWithTheDaemon(t *testing.T) {
 	h := newHarness(t)
 	h.progress.not[state.Key{Kind: "Service", Name: "web"}] = api.Status{State: api.StatePending}
@@ -190,8 +190,8 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// TestTruncated: a list of changes that does not fit a reply says so, and the rest
-// can be had.
+// TestTruncated: a list of changes that does not fit a reply is marked as truncated, and the rest
+// can be requested.
 func TestTruncated(t *testing.T) {
 	h := newHarness(t)
 	const count = 1500
@@ -221,7 +221,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestOtherErrors: an error names further objects that are wrong by themselves, a bounded number.
+// TestOtherErrors: an error also names other invalid objects, up to a limit.
 func TestOtherErrors(t *testing.T) {
 	h := newHarness(t)
 	errorOf := func(names ...string) *api.Error {

@@ -86,8 +86,7 @@ func TestGroupByLabels(t *testing.T) {
 	}
 }
 
-// TestNamesOfPods: connections are told with the Endpoints that they are between, and
-// chosen by them.
+// TestNamesOfPods: connections contain the Endpoints of both sides, and can be filtered by them.
 func TestNamesOfPods(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Endpoint","name":"shop/web-1","spec":`+endpointSpec+`}]}`)

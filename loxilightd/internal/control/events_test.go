@@ -45,7 +45,7 @@ func (h *harness) run() {
 	})
 }
 
-// TestChangeEvents: every change is told once, in order, the ones before Run too.
+// TestChangeEvents: every change is published once, in order, including changes before Run.
 func TestChangeEvents(t *testing.T) {
 	h := newHarness(t)
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("a", 1)+`]}`)
@@ -63,8 +63,8 @@ func TestChangeEvents(t *testing.T) {
 	}
 }
 
-// TestChangeEventsOfLargeTransaction: also where the store's log is too short for
-// a transaction, every object of it is told.
+// TestChangeEventsOfLargeTransaction: every object of a transaction is published, even if the
+// store's log is too short.
 func TestChangeEventsOfLargeTransaction(t *testing.T) {
 	h := newHarness(t)
 	h.told = 1 << 40 // as if the log did not reach back so far
@@ -79,7 +79,7 @@ func TestChangeEventsOfLargeTransaction(t *testing.T) {
 	}
 }
 
-// TestDroppedPacket: ARP has no ports, and of what was not looked into nothing is told.
+// TestDroppedPacket: ARP has no ports, and fields that were not parsed are omitted.
 func TestDroppedPacket(t *testing.T) {
 	at := netip.MustParseAddrPort
 	for _, c := range []struct {

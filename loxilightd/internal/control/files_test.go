@@ -64,7 +64,7 @@ func TestReload(t *testing.T) {
 		`"status":{"state":"Ready","backends":[{"address":"10.0.1.2:8080","state":"active"},{"address":"10.0.1.3:8080","state":"draining"}]},"revision":1}`)
 	h.wantError("delete", `{"objects":[{"kind":"Service","name":"web"}]}`, 3, "Service/web", "owner", "object files")
 	h.wantError("apply", `{"objects":[`+webObject+`]}`, 3, "Service/web", "owner", "belongs to owner file")
-	// What is no longer in the files is deleted, what another owner holds is not.
+	// Objects that are no longer in the files are deleted, objects of other owners are not.
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("mine", 1)+`]}`)
 	h.write("10-ports.yaml", "")
 	h.want("reload", `{}`, `{"revision":3,"changes":[{"kind":"Service","name":"web","action":"unchanged"},{"kind":"Interface","name":"down","action":"deleted"},`+
@@ -78,7 +78,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// badFile is a file with one fault, and what is said of it.
+// badFile is a file with one error, and the expected error message.
 type badFile struct {
 	name, text          string
 	code                int
@@ -118,8 +118,8 @@ func badFiles(t *testing.T) []badFile {
 	}
 }
 
-// TestBadFiles: of files with one fault nothing is taken over; the error has the
-// file and the line, and what was there before goes on.
+// TestBadFiles: a file with one error changes nothing; the error contains the file and the line,
+// and the previous objects stay.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range badFiles(t) {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// bomb is a small document whose aliases stand for ten billion words.
+// bomb is a small document whose aliases expand to ten billion words.
 func bomb() string {
 	var b strings.Builder
 	b.WriteString("{a: &a [x,x,x,x,x,x,x,x,x,x]")
@@ -194,7 +194,7 @@ func FuzzYAML(f *testing.F) {
 	})
 }
 
-// TestTabInFile: the error says what is wrong, in words of somebody who cannot see the tab.
+// TestTabInFile: the error explains the tab, because a tab is invisible.
 func TestTabInFile(t *testing.T) {
 	_, err := splitYAML("a.yaml", []byte("kind: Service\nspec:\n\tfrontends: []\n"))
 	if want := "a.yaml:3: no YAML: the line begins with a tab; YAML wants spaces"; err == nil || err.Message != want {

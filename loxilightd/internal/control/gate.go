@@ -9,18 +9,18 @@ import (
 	"sync"
 )
 
-// gate bounds how many requests are carried out at the same time. Where they wait, users
-// take turns. Safe for concurrent use.
+// gate limits how many requests are carried out concurrently. Waiting users take turns. Safe for
+// concurrent use.
 type gate struct {
 	mu      sync.Mutex
 	free    int
-	waiting map[int][]chan struct{} // by user, the oldest first
-	turns   []int                   // the users of waiting, the next first
+	waiting map[int][]chan struct{} // by user, oldest first
+	turns   []int                   // the users in waiting, next one first
 }
 
 func newGate(slots int) *gate { return &gate{free: slots, waiting: map[int][]chan struct{}{}} }
 
-// enter waits for a slot, which leave gives back. It reports false if ctx ends first.
+// enter waits for a slot, which leave releases. It returns false if ctx ends first.
 func (g *gate) enter(ctx context.Context, uid int) bool {
 	g.mu.Lock()
 	if g.free > 0 {
@@ -51,7 +51,7 @@ func (g *gate) enter(ctx context.Context, uid int) bool {
 	return false
 }
 
-// remove takes request i of a user off the list. The caller holds mu.
+// remove removes request i of a user from the list. The caller holds mu.
 func (g *gate) remove(uid, i int) {
 	g.waiting[uid] = slices.Delete(g.waiting[uid], i, i+1)
 	if len(g.waiting[uid]) == 0 {
@@ -60,7 +60,7 @@ func (g *gate) remove(uid, i int) {
 	}
 }
 
-// leave gives a slot back, to the next user if one waits.
+// leave releases a slot, or passes it to the next waiting user.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,22 +75,21 @@ func (g *gate) leave() {
 	close(admitted)
 }
 
-// readers are the gates of users who may only read. Their requests must not keep the
-// processors from what admins ask for, and their dry runs, which can be large, not the
-// memory.
+// readers are the gates of users with read permission only. Their requests must not use all
+// processors, which admins need, and their dry runs, which can be large, must not use all memory.
 type readers struct {
 	all *gate // every request
-	dry *gate // changes, which are dry runs, and requests that are long
+	dry *gate // dry runs of changes, and long requests
 }
 
-// longRequest is how long a request is that passes the gate for large ones, in bytes.
+// longRequest is the length, in bytes, from which on a request must pass the gate for large ones.
 const longRequest = 16 << 10
 
 func newReaders() readers {
 	return readers{all: newGate(max(1, runtime.GOMAXPROCS(0)/2)), dry: newGate(1)}
 }
 
-// enter waits until a reader's request may be carried out. leave is to be called then.
+// enter waits until a reader's request may be carried out. The caller must call leave after it.
 func (r *readers) enter(ctx context.Context, uid int, long bool) (leave func(), ok bool) {
 	if !long {
 		return r.all.leave, r.all.enter(ctx, uid)

@@ -19,12 +19,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// clock is a date and a machine that a test moves.
+// clock is a wall clock and a boot clock that a test moves.
 type clock struct{ passed atomic.Int64 }
 
 func (c *clock) pass(d time.Duration) { c.passed.Add(int64(d)) }
 
-// newClockHarness is a harness that goes by a clock of the test's.
+// newClockHarness is a harness with a clock of the test.
 func newClockHarness(t *testing.T) (*harness, *clock) {
 	c := &clock{}
 	h := newHarnessWith(t, state.Config{Dir: t.TempDir(), Tables: datapath.DefaultTables(), Clock: state.Clock{
@@ -43,7 +43,7 @@ func (h *harness) applyWeb(port int, more string) string {
 	return h.ask(admin, "apply", fmt.Sprintf(`{"objects":[`+web+`]%s}`, port, more))
 }
 
-// port returns the port of web's frontend; empty: there is none.
+// port returns the port of web's frontend; empty: web does not exist.
 func (h *harness) port() string {
 	var o api.Object
 	if json.Unmarshal([]byte(h.ask(admin, "get", `{"kind":"Service","name":"web"}`)), &o) != nil || o.Spec == nil {
@@ -92,7 +92,7 @@ func (h *harness) wantEvents(t *testing.T, want ...string) {
 	}
 }
 
-// TestNotConfirmed: Run takes the change back, by the clock.
+// TestNotConfirmed: Run rolls the change back at the deadline.
 func TestNotConfirmed(t *testing.T) {
 	h, c := newClockHarness(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -195,7 +195,7 @@ func TestRollbackAndHistory(t *testing.T) {
 	}
 }
 
-// TestLargeHistory: revisions of many and of large objects come in pages.
+// TestLargeHistory: revisions of many and of large objects are returned in pages.
 func TestLargeHistory(t *testing.T) {
 	h := newHarness(t)
 	var b strings.Builder
@@ -236,7 +236,7 @@ func TestLargeHistory(t *testing.T) {
 	}
 }
 
-// TestNotTakenBackYet: that what nobody confirmed is still in force is no secret.
+// TestNotTakenBackYet: the status reports an unconfirmed change that is still in force.
 func TestNotTakenBackYet(t *testing.T) {
 	h, c := newClockHarness(t)
 	h.applyWeb(80, "")

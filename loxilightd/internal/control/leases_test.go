@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// fakeLeases has what a test gives it.
+// fakeLeases contains the leases that a test sets.
 type fakeLeases struct {
 	leases  []ipam.Lease
 	pools   []ipam.Pool
@@ -33,7 +33,7 @@ func (f *fakeLeases) Gone(l ipam.Lease) string {
 	return ""
 }
 
-// TestAddressesList goes through many leases page by page: each is told once.
+// TestAddressesList pages through many leases: each is returned once.
 func TestAddressesList(t *testing.T) {
 	h := newHarness(t)
 	h.want("addresses.list", `{}`, `{"items":[]}`)
@@ -41,7 +41,8 @@ func TestAddressesList(t *testing.T) {
 	h.Leases = f
 	h.want("addresses.list", `{}`, `{"items":[]}`)
 	for i := range 1500 {
-		// Names of which one is the beginning of another, and goes on with what sorts before a slash.
+		// Some names are prefixes of others, which continue with a character that sorts before a
+		// slash.
 		l := ipam.Lease{Network: []string{"default", "other"}[i%2], Owner: ipam.Owner{ContainerID: "c" + strings.Repeat("-", i%5) + fmt.Sprint(i/5), IfName: "eth0"}}
 		l.Addresses = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 16)}
 		f.leases = append(f.leases, l)
@@ -148,7 +149,7 @@ func TestPodNetworkConflicts(t *testing.T) {
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"hsvlan110"}}]}`, 3, "Bridge/d", "spec.device", "is the bridge of PodNetwork/a")
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"br9","ports":[{"device":"p2"},{"device":"hsvlan110"}]}}]}`,
 		3, "Bridge/d", "spec.ports[1].device", "is the bridge of PodNetwork/a")
-	// Two that trade places in one change.
+	// Two objects that exchange claims in one change.
 	h.ask(admin, "apply", network("c", `{"subnets":["10.9.0.0/24"]}`))
 	h.want("apply", `{"objects":[{"kind":"PodNetwork","name":"a","spec":{"subnets":["10.9.0.0/24"]}},{"kind":"PodNetwork","name":"c","spec":{"subnets":["10.7.0.0/24"]}}]}`,
 		`{"revision":4,"changes":[{"kind":"PodNetwork","name":"a","action":"updated"},{"kind":"PodNetwork","name":"c","action":"updated"}],"summary":{"updated":2}}`)

@@ -185,7 +185,7 @@ func TestStatusOfObjects(t *testing.T) {
 	}
 }
 
-// TestStatusTellsOfLostState: what opening the store found is told.
+// TestStatusTellsOfLostState: the status contains the findings of opening the store.
 func TestStatusTellsOfLostState(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct {
@@ -217,8 +217,8 @@ func TestStatusFits(t *testing.T) {
 	}
 }
 
-// TestTunnelTooLarge: where a Tunnel was told an MTU that does not fit, its status says so, and
-// that of the daemon.
+// TestTunnelTooLarge: if the MTU of a Tunnel is too large, its status and the daemon's status
+// report it.
 func TestTunnelTooLarge(t *testing.T) {
 	h := newHarness(t)
 	for told, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the way to its Peers, encapsulated: the device has 1450"} {

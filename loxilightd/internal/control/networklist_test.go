@@ -35,7 +35,7 @@ func (f fakeNetwork) List(_ context.Context, v datapath.NetworkView, inSwitch bo
 	return list, false, nil
 }
 
-// TestNetworkList goes through many entries page by page: each is told once, in order.
+// TestNetworkList pages through many entries: each is returned once, in order.
 func TestNetworkList(t *testing.T) {
 	h := newHarness(t)
 	h.wantError("network.list", `{"what":"routes"}`, 6, "", "", "does not tell")

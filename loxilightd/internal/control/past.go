@@ -14,15 +14,16 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// pastLimit is how many events of each topic are kept. pastRate is how many of them are of the
-// same second, of topics that are samples: a flood of packets leaves older events in place.
+// pastLimit is how many events of each topic are kept. For topics with samples, pastRate is how
+// many events of the same second are kept, so that a flood of packets does not push out older
+// events.
 const pastLimit, pastRate = 2000, 5
 
 // sampledTopics are the topics whose events are samples of packets and connections.
 var sampledTopics = []string{api.TopicDrops, api.TopicConnections, api.TopicFirewall}
 
-// pastEvents keeps the latest events of each topic, for clients that ask later. Safe for
-// concurrent use; the zero value keeps nothing.
+// pastEvents keeps the latest events of each topic for later requests. Safe for concurrent use;
+// the zero value keeps nothing.
 type pastEvents struct {
 	mu     sync.Mutex
 	begin  time.Time
@@ -34,8 +35,8 @@ type pastEvents struct {
 type pastTopic struct {
 	events   []pastEvent
 	next     int
-	complete time.Time // all events after it are kept; zero: since the start
-	second   int64     // of the latest event, and how many were kept in it
+	complete time.Time // all later events are kept; zero: all since the start
+	second   int64     // of the latest event, and how many events of it were kept
 	kept     int
 }
 
@@ -82,8 +83,8 @@ func (p *pastEvents) publish(topic string, event Event, now time.Time, send func
 	return nil
 }
 
-// list returns the events of topics since a time and behind a serial, oldest first, and from
-// when on each topic is complete.
+// list returns the events of topics since a time and after a serial, oldest first, and the time
+// from which on each topic is complete.
 func (p *pastEvents) list(topics []string, since time.Time, behind uint64) (all []topicEvent, complete map[string]time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +110,7 @@ type topicEvent struct {
 	topic string
 }
 
-// eventsList answers which events were published before.
+// eventsList answers with earlier events.
 func (s *Server) eventsList(_ context.Context, _ Caller, p *api.EventsListParams) (any, *api.Error) {
 	var since time.Time
 	var behind uint64

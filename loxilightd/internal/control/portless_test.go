@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNoSourcePorts: while connections are refused for want of a source port, the health is
-// degraded and says towards which destination, and who has the most connections there.
+// TestNoSourcePorts: while connections are dropped because no source port is free, the health is
+// degraded and names the destination and the source with the most connections to it.
 func TestNoSourcePorts(t *testing.T) {
 	for _, host := range []string{"203.0.113.53", "2001:db8:53::53"} {
 		h := newHarness(t)

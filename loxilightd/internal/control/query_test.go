@@ -65,8 +65,8 @@ func TestList(t *testing.T) {
 	h.wantError("list", `{"kind":"Service","limit":-1}`, 1, "", "limit", "negative")
 }
 
-// TestLargeService: a service that is larger than a reply comes in parts, which
-// together are the whole.
+// TestLargeService: a service that is larger than a reply is returned in parts, which together
+// are complete.
 func TestLargeService(t *testing.T) {
 	h := newHarness(t)
 	const count = 6000
@@ -136,13 +136,14 @@ func TestChanges(t *testing.T) {
 	h.want("changes", `{"since":2}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)
 	h.want("changes", `{"since":3}`, `{"revision":3,"changes":[]}`)
 	h.want("changes", `{"since":4}`, `{"revision":3,"changes":[],"expired":true}`)
-	// A revision is told whole, even where limit is less.
+	// A revision is sent as a whole, even if limit is less.
 	h.want("changes", `{"since":0,"limit":1}`, `{"revision":1,"changes":[`+change(1, "a", "created")+","+change(1, "b", "created")+`],"more":true}`)
 	h.want("changes", `{"since":1,"limit":1}`, `{"revision":2,"changes":[`+change(2, "a", "updated")+`],"more":true}`)
 	h.want("changes", `{"since":2,"limit":1}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)
 }
 
-// TestManyChanges: pages of whole revisions; one that does not fit has expired.
+// TestManyChanges: pages contain whole revisions; a revision that does not fit a page counts as
+// expired.
 func TestManyChanges(t *testing.T) {
 	h := newHarness(t)
 	list := make([]string, 300)

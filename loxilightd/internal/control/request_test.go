@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestMalformedRequests: what is no request is answered with JSON-RPC's own codes,
-// the id where there is one, and the name of what is wrong.
+// TestMalformedRequests: an invalid request is answered with JSON-RPC's own codes, its id if it
+// has one, and the name of the faulty part.
 func TestMalformedRequests(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct {
@@ -93,7 +93,7 @@ func TestReadersMayNotChange(t *testing.T) {
 	}
 }
 
-// TestStumble: a bug in one method does not end the daemon.
+// TestStumble: a panic in one method does not end the daemon.
 func TestStumble(t *testing.T) {
 	h := newHarness(t)
 	h.Plane = nil

@@ -137,7 +137,7 @@ func TestRouteMeans(t *testing.T) {
 	}
 }
 
-// TestDocumentedSpecs: what docs/api.md shows is taken.
+// TestDocumentedSpecs: the examples in docs/api.md are accepted.
 func TestDocumentedSpecs(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/api.md")
 	if err != nil {
@@ -157,7 +157,7 @@ func TestDocumentedSpecs(t *testing.T) {
 	}
 }
 
-// TestCanonical: equal specs are kept as equal texts, and as they are written best.
+// TestCanonical: equal specs are stored as equal texts, in the preferred notation.
 func TestCanonical(t *testing.T) {
 	for told, want := range map[string]string{
 		`{"match":{"ports":"80","protocol":["tcp"]},"action":"deny"}`:              `{"match":{"protocol":["tcp"],"ports":[80]},"action":"deny"}`,
@@ -190,8 +190,8 @@ func TestGroupsThatAreReferredTo(t *testing.T) {
 		`{"revision":2,"changes":[{"kind":"AddressGroup","name":"g","action":"deleted"},{"kind":"AddressGroup","name":"in","action":"deleted"},{"kind":"FirewallRule","name":"r","action":"deleted"}],"summary":{"deleted":3}}`)
 }
 
-// TestOneNamespace: where host and switch are one, two objects cannot have one place by saying
-// that it is in the one and in the other.
+// TestOneNamespace: if host and switch are one namespace, two objects cannot have the same claim
+// by naming different namespaces.
 func TestOneNamespace(t *testing.T) {
 	route := func(name, rest string) string {
 		return `{"kind":"Route","name":"` + name + `","spec":{"prefix":"10.9.0.0/16","via":"10.1.0.254"` + rest + `}}`
@@ -226,8 +226,9 @@ func TestOneNamespace(t *testing.T) {
 	}
 }
 
-// TestOneNamespaceSince: a store may have two objects for one place since host and switch became
-// one. What is done to others goes on; one of the two goes, and comes back by a rollback.
+// TestOneNamespaceSince: after host and switch became one namespace, a store may contain two
+// objects with the same claim. Other objects can still be changed; one of the two can be deleted,
+// and restored by a rollback.
 func TestOneNamespaceSince(t *testing.T) {
 	dir := t.TempDir()
 	two := newHarnessAt(t, dir, datapath.DefaultTables())
@@ -264,8 +265,8 @@ func TestNetworkConflicts(t *testing.T) {
 	}
 }
 
-// TestRoutesOfPeers: the way to what is behind a Peer is an entry of the routing table like any
-// other, in the switch if it has a tunnel.
+// TestRoutesOfPeers: the route to prefixes behind a Peer is an entry of the routing table like
+// any other, in the switch if the Peer has a tunnel.
 func TestRoutesOfPeers(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Peer","name":"a","spec":{"underlay":["192.0.2.2","2001:db8::2"],"prefixes":["10.9.0.0/16","fd09::/64"],"tunnel":"t"}},
@@ -308,7 +309,7 @@ func TestCountersOfRules(t *testing.T) {
 	h.wantError("counters", `{"kind":"AddressGroup","name":"g"}`, 6, "AddressGroup/g", "", "no counters")
 }
 
-// TestLargeGroup: a group that is larger than a reply comes in parts.
+// TestLargeGroup: a group that is larger than a reply is returned in parts.
 func TestLargeGroup(t *testing.T) {
 	h := newHarness(t)
 	var members []string
@@ -340,7 +341,7 @@ func TestLargeGroup(t *testing.T) {
 	}
 }
 
-// TestNotCarried: what nothing would carry out is refused, by the channel and in files.
+// TestNotCarried: kinds without support are refused, on the channel and in files.
 func TestNotCarried(t *testing.T) {
 	h := newHarness(t)
 	h.NotCarried = map[string]bool{"NAT": true}
@@ -354,7 +355,7 @@ func TestNotCarried(t *testing.T) {
 	}
 }
 
-// TestAppend: an object in parts, and parts of nothing.
+// TestAppend: an object in parts, and parts without an object.
 func TestAppend(t *testing.T) {
 	h := newHarness(t)
 	const part = `{"objects":[{"kind":"FirewallRule","name":"r","append":true,"spec":{"match":{"source":["10.2.0.0/16"],"ports":[81]},"hooks":["input"]}}],"transaction":"t"`

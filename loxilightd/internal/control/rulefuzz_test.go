@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// FuzzRuleSpecs: nothing makes a parser stumble, and what is kept of a spec means the
-// same as what was told, and is kept as it is.
+// FuzzRuleSpecs: no input makes a parser panic. The stored spec has the same meaning as the
+// input, and is parsed to itself.
 func FuzzRuleSpecs(f *testing.F) {
 	kinds := []string{api.KindBridge, api.KindRoute, api.KindAddressGroup, api.KindNAT, api.KindFirewallRule}
 	for _, tt := range badRules {
@@ -53,7 +53,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// TestSplitRange holds prefixes against the range that they are made from.
+// TestSplitRange compares prefixes with the range that they cover.
 func TestSplitRange(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -10,13 +10,13 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ruleLog writes packets that rules with log: true match to the log of the daemon, a bounded
-// number a second. The zero value is ready, and safe for concurrent use.
+// ruleLog logs packets that match rules with log: true, at a limited rate. The zero value is
+// ready, and safe for concurrent use.
 type ruleLog struct {
 	mu    sync.Mutex
-	since time.Time // begin of the current second
+	since time.Time // start of the current second
 	lines int       // written since then
-	held  uint64    // packets that were not written since the last line
+	held  uint64    // packets without a line since the last line
 }
 
 // ruleLogRate is how many lines are written in a second.

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRuleLog: packets that a rule logs are lines of the log with all that identifies them, ten a
-// second at most, and the next line counts what was left out.
+// TestRuleLog: each packet that matches a rule with log is a line with all identifying fields, at
+// most ten lines a second, and the next line counts the omitted packets.
 func TestRuleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestClusterServiceMeans: what a service says of its addresses, of clients of others, and of
-// connections without a backend.
+// TestClusterServiceMeans: the options of a service for its addresses, for diverted clients, and
+// for connections without a backend.
 func TestClusterServiceMeans(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	type meaning struct {
@@ -51,7 +51,7 @@ func TestClusterServiceMeans(t *testing.T) {
 	}
 }
 
-// TestBadClusterService: what is refused, and which field is at fault.
+// TestBadClusterService: refused specs, with the faulty field.
 func TestBadClusterService(t *testing.T) {
 	for spec, field := range map[string]string{
 		`"noBackend": "ignore"`: "spec.noBackend", `"otherPorts": "accept"`: "spec.otherPorts",

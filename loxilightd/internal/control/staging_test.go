@@ -36,7 +36,7 @@ func TestStagedReplace(t *testing.T) {
 		`{"kind":"Service","name":"c","action":"created"},{"kind":"Service","name":"d","action":"created"},{"kind":"Service","name":"old","action":"deleted"}],` +
 		`"summary":{"created":4,"deleted":1}}`
 	h.want("replace", commit, answer)
-	// The commit again is answered as before, though the transaction is gone.
+	// A repeated commit gets the same answer, although the transaction is gone.
 	h.want("replace", commit, answer)
 	h.wantError("replace", head+`]}`, 3, "", "transaction", "not known")
 	if h.staging.count != 0 || len(h.staging.byID) != 0 {
@@ -69,8 +69,7 @@ func TestStagedFaults(t *testing.T) {
 		`{"revision":1,"changes":[{"kind":"Service","name":"a","action":"created"},{"kind":"Service","name":"b","action":"created"}],"summary":{"created":2}}`)
 }
 
-// TestStagesAreBounded: who begins and does not go on takes no more than a bounded
-// share, for a bounded time.
+// TestStagesAreBounded: unfinished transactions use a bounded share for a bounded time.
 func TestStagesAreBounded(t *testing.T) {
 	h := newHarness(t)
 	for i := range maxStages {
@@ -78,7 +77,7 @@ func TestStagesAreBounded(t *testing.T) {
 	}
 	h.wantError("apply", `{"transaction":"x","more":true,"objects":[]}`, 7, "", "", "no room for another")
 	h.stage("apply", `{"transaction":"t0","more":true,"objects":[`+staged("b", 2)+`]}`, 2)
-	// As the timer does it.
+	// As the timer does.
 	st := h.staging.byID[stageID{0, "t1"}]
 	st.mu.Lock()
 	h.staging.drop(stageID{0, "t1"}, st)

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// FuzzDecodeStrict compares with encoding/json: what is taken here is taken there,
-// as the same, and what is no JSON there is none here.
+// FuzzDecodeStrict compares with encoding/json: an accepted document is accepted there with the
+// same result, and a document that is invalid JSON there is refused here.
 func FuzzDecodeStrict(f *testing.F) {
 	for _, seed := range []string{
 		`{"objects":[` + webObject + `],"wait":"5s","ifRevision":7}`,
@@ -38,10 +38,10 @@ func FuzzDecodeStrict(f *testing.F) {
 	})
 }
 
-// validText tells whether text has no bytes that encoding/json puts up with.
+// validText reports whether text has no bytes that encoding/json would replace.
 func validText(text []byte) bool { return strings.ToValidUTF8(string(text), "") == string(text) }
 
-// normal makes values comparable that differ in nothing that matters.
+// normal makes values comparable that differ only in irrelevant ways.
 func normal(p api.ApplyParams) string {
 	text, err := json.Marshal(p)
 	if err != nil {

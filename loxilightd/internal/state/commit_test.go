@@ -126,7 +126,7 @@ func TestCommitRefusals(t *testing.T) {
 	}
 }
 
-// A frontend may change hands within one transaction, whatever the order.
+// A frontend may change its owner within one transaction, in any order.
 func TestFrontendChangesHands(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 1"), service(t, "b", "192.0.2.2:80 1")}})
@@ -138,7 +138,7 @@ func TestFrontendChangesHands(t *testing.T) {
 	commit(t, s, &Transaction{Put: []*Object{service(t, "d", "192.0.2.2:80 1")}})
 }
 
-// TestMoreRulesThanCanBe: more rules than the data plane can put in force are refused, though
+// TestMoreRulesThanCanBe: more rules than the data plane can apply are refused, although
 // tables.rules would have room.
 func TestMoreRulesThanCanBe(t *testing.T) {
 	cfg := testConfig(t.TempDir())
@@ -180,11 +180,11 @@ func TestCapacity(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 192.0.2.2:80 11")}},
 		Capacity, "Service/a", "spec.backends", "table backends is full")
 	commit(t, s, &Transaction{Put: []*Object{service(t, "b", "192.0.2.3:80 4")}})
-	// What is swapped in one transaction needs room only once.
+	// Objects that replace each other in one transaction need room only once.
 	commit(t, s, &Transaction{Put: []*Object{service(t, "c", "192.0.2.4:80 4")}, Delete: []Key{{KindService, "b"}}})
 }
 
-// TestCapacityLowered: what is over a lowered limit stays, may shrink, not grow.
+// TestCapacityLowered: objects above a lowered limit stay, may shrink, and must not grow.
 func TestCapacityLowered(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
@@ -204,7 +204,7 @@ func TestCapacityLowered(t *testing.T) {
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 7")}})
 }
 
-// TestManyGoodOneBad: of 500 objects the 499th is bad, so none is taken.
+// TestManyGoodOneBad: of 500 objects the 499th is invalid, so none is accepted.
 func TestManyGoodOneBad(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "holder", "192.0.2.7:80 1")}})

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestKilled kills a writer at once after it has acknowledged some commits: what
-// was acknowledged is there, and no commit is there by half.
+// TestKilled kills a writer immediately after it has acknowledged some commits: acknowledged
+// commits exist, and no commit is incomplete.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("LOXILIGHT_TEST_WRITE_TO"); dir != "" {
 		writeForEver(t, dir)
@@ -47,7 +47,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// writeForEver commits all objects anew again and again and prints the revisions.
+// writeForEver commits all objects repeatedly and prints the revisions.
 func writeForEver(t *testing.T, dir string) {
 	s, _, err := Open(testConfig(dir))
 	if err != nil {
@@ -60,5 +60,5 @@ func writeForEver(t *testing.T, dir string) {
 		}
 		fmt.Println(commit(t, s, &Transaction{Put: put}).Revision)
 	}
-	os.Exit(1) // nobody killed it
+	os.Exit(1) // it was not killed
 }

@@ -25,7 +25,7 @@ func reopen(t *testing.T, s *Store, cfg Config) (*Store, *Report) {
 	return s, report
 }
 
-// closed closes s at the end of the test, where the test opens it by itself.
+// closed closes s at the end of the test if the test opens it itself.
 func closed(t *testing.T, s *Store) {
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -83,7 +83,7 @@ func TestRequestIDIsCarriedOutOnce(t *testing.T) {
 		s, _ = reopen(t, s, cfg)
 	}
 	closed(t, s)
-	// A refused transaction is not remembered, one without a change is.
+	// The answer of a refused transaction is not stored, the answer of one without a change is.
 	bad := &Transaction{Put: []*Object{object(t, "k8s", "Service/b", "192.0.2.2:80 1")}, IfRevision: new(uint64), RequestID: "8", Answer: first.Answer}
 	wantRefusal(t, s, bad, Conflict, "", "", "revision")
 	bad.IfRevision = nil
@@ -132,8 +132,8 @@ func TestRequestsAreBounded(t *testing.T) {
 	check()
 }
 
-// TestUnreadable: an object that this version does not understand takes no part
-// and is reported at every start; one that does finds it as it was.
+// TestUnreadable: an object that this version cannot decode has no effect and is reported at
+// every start; a version that can decode it finds it unchanged.
 func TestUnreadable(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
@@ -198,10 +198,9 @@ func fill(t *testing.T, cfg Config, count int) {
 	}
 }
 
-// TestDamage puts all sorts of harm to the store. The daemon must always start:
-// with what was there, where the harm is in what nobody reads, or with an empty
-// store and the damaged one set aside. What it must not do is crash, or take
-// half of the store or wrong content for the whole.
+// TestDamage damages the store in many ways. The daemon must always start: with the same content
+// if unused bytes are damaged, else with an empty store and the damaged one set aside. It must
+// not crash, nor accept a partial store or wrong content.
 func TestDamage(t *testing.T) {
 	const count = 300
 	cfg := testConfig(t.TempDir())
@@ -307,7 +306,7 @@ func TestDamageIsReportedAgain(t *testing.T) {
 	}
 }
 
-// TestWriteFails: what cannot be made durable is not made.
+// TestWriteFails: a change that cannot be made durable is not made.
 func TestWriteFails(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 1")}})

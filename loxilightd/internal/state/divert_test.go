@@ -21,8 +21,8 @@ func diverting(t *testing.T, name, frontend string, others ...datapath.ServiceNa
 	return o
 }
 
-// TestDivertedServiceIsThere: who is diverted to is there, with the same change at the latest,
-// and stays as long.
+// TestDivertedServiceIsThere: the target of a diversion must exist, at the latest with the same
+// change, and cannot be deleted while it is referenced.
 func TestDivertedServiceIsThere(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	cfg.Decode = func(_ string, spec []byte) (Value, error) {

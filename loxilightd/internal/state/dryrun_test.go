@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestReadersKeepNoWriterWaiting has dry runs and readers of the history finish while another
-// goroutine is in the middle of a commit, and a commit finish while the history is read.
+// TestReadersKeepNoWriterWaiting checks that dry runs and readers of the history finish during a
+// commit, and that a commit finishes while the history is read.
 func TestReadersKeepNoWriterWaiting(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	first := commit(t, s, &Transaction{Put: []*Object{service(t, "a", "198.51.100.1:80 1")}})
@@ -56,7 +56,7 @@ func isRefusal(err error, reason Reason) bool {
 	return ok && r.Reason == reason
 }
 
-// TestDryRunsBesideCommits lets dry runs go on beside commits; the race detector looks on.
+// TestDryRunsBesideCommits runs dry runs concurrently with commits, for the race detector.
 func TestDryRunsBesideCommits(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	var all sync.WaitGroup
@@ -88,8 +88,8 @@ func TestDryRunsBesideCommits(t *testing.T) {
 	all.Wait()
 }
 
-// TestCirclesOfManyGroups puts so many groups that refer to one large group that looking at
-// it for each of them would take minutes.
+// TestCirclesOfManyGroups puts so many groups that refer to one large group that visiting it for
+// each of them would take minutes.
 func TestCirclesOfManyGroups(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	named := func(name string, groups ...datapath.GroupName) *Object {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskFull fills a small file system of its own, in a mount namespace of its
-// own: what finds no room is refused and changes nothing, what was there is still
-// told, and with room again things go on.
+// TestDiskFull fills a small file system, in a mount namespace of its own: changes without room
+// are refused and change nothing, existing objects can still be read, and changes succeed again
+// once there is room.
 func TestDiskFull(t *testing.T) {
 	if os.Getenv("LOXILIGHT_TEST_FULL") == "" {
 		if os.Geteuid() != 0 {

@@ -15,8 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// small makes objects of all kinds that have relations, of so small a world that they are in
-// each other's way.
+// small makes objects of all kinds with references, from so few values that they often conflict.
 type small struct {
 	*rand.Rand
 	values map[string]Value // by kind and spec
@@ -35,7 +34,7 @@ func (m *small) decode(kind string, spec []byte) (Value, error) {
 
 func pick[T any](m *small, list ...T) T { return list[m.IntN(len(list))] }
 
-// some picks up to most, none twice.
+// some returns up to most of them, none twice.
 func some[T comparable](m *small, most int, list ...T) (picked []T) {
 	for _, i := range m.Perm(len(list))[:m.IntN(most+1)] {
 		picked = append(picked, list[i])
@@ -99,7 +98,7 @@ func (m *small) object(owner string) *Object {
 	return &Object{Key: Key{kind, fmt.Sprint(n)}, Owner: owner, Spec: spec, Value: v}
 }
 
-// transaction is one of an owner.
+// transaction returns a transaction of one owner.
 func (m *small) transaction(s *Store, owner string, most int) *Transaction {
 	t := &Transaction{By: root, Owner: owner}
 	seen := map[Key]bool{}
@@ -120,8 +119,8 @@ func (m *small) transaction(s *Store, owner string, most int) *Transaction {
 	return t
 }
 
-// TestEveryChangeGoesBack: whatever was done while a change waited, all of it goes back, and
-// nothing else does; and what is refused meanwhile could not have stayed.
+// TestEveryChangeGoesBack: whatever happens while a change waits, the rollback undoes all of that
+// change and nothing else; and each refused change would have conflicted with the rollback.
 func TestEveryChangeGoesBack(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -196,7 +195,7 @@ func TestEveryChangeGoesBack(t *testing.T) {
 	}
 }
 
-// goal is what there is to be when the changes w are taken back, with other made.
+// goal returns the expected state after a rollback of the changes w, with other applied.
 func goal(s *Store, w []Change, before *Snapshot, other *Transaction) map[Key]*Object {
 	all := map[Key]*Object{}
 	for o := range s.Snapshot().All() {
@@ -225,8 +224,8 @@ func refusalKey(err error) Key {
 	return Key{}
 }
 
-// wantNeedful wants that what was refused could not have stayed: by itself, or in a network
-// that goes.
+// wantNeedful requires that a refused change could not have stayed: it is invalid itself, or in a
+// network that the rollback deletes.
 func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transaction, err error) {
 	t.Helper()
 	all := &Transaction{DryRun: true, Owner: OwnerFile}
@@ -245,7 +244,8 @@ func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transacti
 	t.Errorf("refused needlessly: %v", err)
 }
 
-// TestOneChangeWaits: another one is not to wait beside it, whoever asks, nor in its place.
+// TestOneChangeWaits: a second change with confirmation is refused, for every owner, and does not
+// replace the first.
 func TestOneChangeWaits(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _ := open(t, cfg)

@@ -23,7 +23,7 @@ func podWith(name string, n byte, network string, addresses ...string) *Object {
 	return o
 }
 
-// podStore is a store that understands what is made for it, also after a restart.
+// podStore is a store that can decode these objects, also after a restart.
 func podStore(t *testing.T, objects ...*Object) (*Store, Config, *fakeClock) {
 	t.Helper()
 	cfg, c := clockConfig(t)
@@ -39,8 +39,9 @@ func podStore(t *testing.T, objects ...*Object) (*Store, Config, *fakeClock) {
 	return s, cfg, c
 }
 
-// TestPodsGetNothingThatGoesBack: while a change waits no pod gets an address that is the
-// node's again once it is taken back, nor is in a network that is none then; and others come.
+// TestPodsGetNothingThatGoesBack: while a change waits, no pod gets an address that the node
+// would have again after a rollback, or joins a network that would not exist then; other pods are
+// accepted.
 func TestPodsGetNothingThatGoesBack(t *testing.T) {
 	lan, moved := bridgeWith("lan", "10.7.1.9/24"), bridgeWith("lan", "10.7.1.200/24")
 	small, wide, moreover := podNetwork("pods", "10.7.1.0/25"), podNetwork("pods", "10.7.0.0/16"), podNetwork("more", "10.9.1.0/24")
@@ -91,8 +92,8 @@ func TestPodsGetNothingThatGoesBack(t *testing.T) {
 	}
 }
 
-// TestRestGoesBackAllTheSame: where a daemon that did not look let a pod have what goes back,
-// that alone stays.
+// TestRestGoesBackAllTheSame: if a daemon without this check let a pod have something that must
+// be rolled back, only that stays.
 func TestRestGoesBackAllTheSame(t *testing.T) {
 	lan, moved := bridgeWith("lan", "10.7.1.9/24"), bridgeWith("lan", "10.7.1.200/24")
 	other, changed := bridgeWith("other", "10.8.1.9/24"), bridgeWith("other", "10.8.1.200/24")
@@ -115,7 +116,7 @@ func TestRestGoesBackAllTheSame(t *testing.T) {
 	}
 }
 
-// TestEndpointOfWhatWaitsHoldsItsAddress: what comes back with the change is nobody else's.
+// TestEndpointOfWhatWaitsHoldsItsAddress: an address that a rollback would restore is held.
 func TestEndpointOfWhatWaitsHoldsItsAddress(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs1", 1, "10.1.0.5")}})
@@ -126,7 +127,7 @@ func TestEndpointOfWhatWaitsHoldsItsAddress(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Put: []*Object{podWith("b", 2, "", "10.1.0.5")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "belongs to Endpoint/a already")
 }
 
-// TestPodsDoNotWait: what goes with pods is no part of a change that may be taken back.
+// TestPodsDoNotWait: objects of pods cannot be part of a change with confirmation.
 func TestPodsDoNotWait(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	pod := podWith("pod", 1, "", "10.1.0.5")
@@ -143,7 +144,7 @@ func TestPodsDoNotWait(t *testing.T) {
 	commit(t, s, &Transaction{Delete: []Key{pod.Key}})
 }
 
-// manyServices are count of them, each with so many backends.
+// manyServices returns count services, each with so many backends.
 func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	t.Helper()
 	for i := range count {
@@ -152,8 +153,8 @@ func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	return list
 }
 
-// waits is a store of many objects, most of which a change that waits made otherwise, and
-// the transaction that attaches a pod.
+// waits is a store of many objects, most of which the waiting change modified, and the
+// transaction that attaches a pod.
 func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction) {
 	t.Helper()
 	cfg := testConfig(t.TempDir())
@@ -164,7 +165,7 @@ func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction
 	return s, &Transaction{DryRun: true, Put: []*Object{podWith("new", 9, "pods", "10.7.3.9")}}
 }
 
-// TestPodsComeQuicklyMeanwhile: the size of the change that waits is no matter to others.
+// TestPodsComeQuicklyMeanwhile: the size of the waiting change does not slow other changes.
 func TestPodsComeQuicklyMeanwhile(t *testing.T) {
 	allocs := func(count int) float64 {
 		s, add := waits(t, count, time.Minute)

@@ -17,8 +17,7 @@ import (
 
 var root = Author{UID: 0, User: "root", Method: "apply"}
 
-// wanted writes the objects of all owners but file, or of those alone, without
-// their revisions.
+// wanted formats the objects of all owners but file, or of file only, without their revisions.
 func wanted(s *Store, files bool) string {
 	var b strings.Builder
 	for o := range s.Snapshot().All() {
@@ -29,7 +28,7 @@ func wanted(s *Store, files bool) string {
 	return b.String()
 }
 
-// mess makes random transactions of four owners over few names.
+// mess makes random transactions of four owners with few names.
 type mess struct {
 	t      *testing.T
 	random *rand.Rand
@@ -62,8 +61,8 @@ func (m *mess) transaction() *Transaction {
 	return t
 }
 
-// TestRollbackAnywhere compares the state after rollbacks with what was written
-// down at each revision, through restarts.
+// TestRollbackAnywhere compares the state after rollbacks with the state recorded at each
+// revision, across restarts.
 func TestRollbackAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -108,7 +107,7 @@ func TestRollbackAnywhere(t *testing.T) {
 	wantDiffs(t, s, all)
 }
 
-// wantDiffs wants each revision's diffs to lead from what was to what came.
+// wantDiffs requires that each revision's diffs lead from the previous state to the next.
 func wantDiffs(t *testing.T, s *Store, all map[uint64]string) {
 	t.Helper()
 	lines := func(text string) map[string]bool {
@@ -233,7 +232,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeRevision: former objects that fill many rows are found one by one.
+// TestLargeRevision: former objects in many rows are found one by one.
 func TestLargeRevision(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _ := open(t, cfg)
@@ -265,8 +264,8 @@ func TestLargeRevision(t *testing.T) {
 	}
 }
 
-// TestOlderVersionInBetween: a version without history goes on with the store, and
-// the next one that has it does not take the rest of the history for the whole.
+// TestOlderVersionInBetween: a version without history changes the store, and the next version
+// with history does not use the incomplete history.
 func TestOlderVersionInBetween(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
@@ -302,8 +301,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 }
 
-// TestDamagedHistory: rows that are not as they were written cost the history, and
-// not the objects.
+// TestDamagedHistory: damaged rows of the history destroy the history, but no objects.
 func TestDamagedHistory(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)

@@ -12,8 +12,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestIOErrors has the disk fail under a store: it serves, refuses changes and says why, and a
-// start takes it for no damage. All that was acknowledged is there when the disk is.
+// TestIOErrors makes the disk fail under a store: it serves reads, refuses changes and reports
+// why, and a start does not take it for damage. After the disk recovers, all acknowledged changes
+// exist.
 func TestIOErrors(t *testing.T) {
 	dir := t.TempDir()
 	disk := testnet.NewDisk(t, dir)

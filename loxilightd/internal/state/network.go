@@ -18,7 +18,7 @@ func (b *Bridge) claims(each func(claim, func() string)) {
 	each(claim{what: claimBridged, device: b.Device, inSwitch: true}, func() string { return "spec.device" })
 	for i := range b.Ports {
 		if b.Ports[i].Device == b.Device {
-			continue // for its VLANs
+			continue // listed to set its VLANs
 		}
 		each(claim{what: claimBridged, device: b.Ports[i].Device, inSwitch: true}, func() string {
 			return fmt.Sprintf("spec.ports[%d].device", i)
@@ -29,25 +29,25 @@ func (b *Bridge) claims(each func(claim, func() string)) {
 // Route is the spec of a Route.
 type Route struct {
 	datapath.Route
-	Peer string // that it leads to: its prefix is one more of that Peer's; empty: none
+	Peer string // of a Route to a Peer: Prefix is another prefix of it; empty: none
 }
 
 func (*Route) cost() datapath.Cost { return datapath.Cost{} }
 
-// defaultMetric6 is what the kernel makes of an IPv6 route without a metric.
+// defaultMetric6 is the kernel's metric of an IPv6 route without a configured metric.
 const defaultMetric6 = 1024
 
 func (r *Route) claims(each func(claim, func() string)) {
 	field := func() string { return "spec.prefix" }
 	if r.Peer != "" {
 		each(claim{what: claimBehind, prefix: r.Prefix}, field)
-		each(claimOfRoute(r.Prefix, 0, true), field) // where it is if that Peer has a tunnel
+		each(claimOfRoute(r.Prefix, 0, true), field) // its namespace if the Peer has a tunnel
 		return
 	}
 	each(claimOfRoute(r.Prefix, r.Metric, r.Switch), field)
 }
 
-// claimOfRoute is an entry of the main routing table.
+// claimOfRoute returns the claim of an entry of the main routing table.
 func claimOfRoute(prefix netip.Prefix, metric uint32, inSwitch bool) claim {
 	if metric == 0 && prefix.Addr().Is6() {
 		metric = defaultMetric6

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// fakeClock is both clocks of a machine, which a test moves.
+// fakeClock contains both clocks of a machine, which a test moves.
 type fakeClock struct {
 	now  time.Time
 	boot string
@@ -27,10 +27,10 @@ func (c *fakeClock) clock() Clock {
 	return Clock{Now: func() time.Time { return c.now }, Boot: func() (string, time.Duration) { return c.boot, c.up }}
 }
 
-// pass lets time go by.
+// pass advances the time.
 func (c *fakeClock) pass(d time.Duration) { c.now, c.up = c.now.Add(d), c.up+d }
 
-// reboot begins another run of the machine.
+// reboot simulates a reboot of the machine.
 func (c *fakeClock) reboot() { c.boot, c.up = c.boot+"'", 5*time.Second }
 
 func clockConfig(t *testing.T) (Config, *fakeClock) {
@@ -39,7 +39,7 @@ func clockConfig(t *testing.T) (Config, *fakeClock) {
 	return cfg, c
 }
 
-// change commits a base and a change of it that waits a minute.
+// change commits a base and a change of it that waits for a minute.
 func change(t *testing.T, s *Store) (before string) {
 	t.Helper()
 	commit(t, s, &Transaction{By: root, Put: []*Object{
@@ -73,7 +73,7 @@ func confirmation(s *Store, revision uint64) Confirmation {
 	return s.History()[i].Confirmation
 }
 
-// TestUnconfirmed: time after time the change is in force, and then it is not.
+// TestUnconfirmed: the change is in force until its deadline, and then rolled back.
 func TestUnconfirmed(t *testing.T) {
 	for name, over := range map[string]func(c *fakeClock, restart func()){
 		"while the daemon runs":    func(c *fakeClock, _ func()) { c.pass(time.Minute) },
@@ -161,11 +161,10 @@ func TestConfirmed(t *testing.T) {
 	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "kept"}}})
 }
 
-// TestWhatWaitsIsHeld: nothing gets in the way of taking the change back, and
-// nobody changes more of the same by it.
+// TestWhatWaitsIsHeld: no other change can prevent the rollback, or change the same objects.
 func TestWhatWaitsIsHeld(t *testing.T) {
 	cfg, c := clockConfig(t)
-	cfg.History.Revisions = 2 // what waits is kept all the same
+	cfg.History.Revisions = 2 // the waiting revision is kept nevertheless
 	s, _, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +215,7 @@ func TestWhatWaitsIsHeld(t *testing.T) {
 	}
 }
 
-// TestUndoneByHand: three ways to take it back at once.
+// TestUndoneByHand: three ways to roll it back at once.
 func TestUndoneByHand(t *testing.T) {
 	for name, r := range map[string]*Rollback{
 		"undo":           {Undo: 2},
@@ -256,8 +255,8 @@ func TestUndoneByHand(t *testing.T) {
 	}
 }
 
-// TestRestoreWhatIsNotUnderstood: a change by a version that does not understand an
-// object, and deletes it, is taken back all the same.
+// TestRestoreWhatIsNotUnderstood: a change by a version that cannot decode an object, and deletes
+// it, can still be rolled back.
 func TestRestoreWhatIsNotUnderstood(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)
@@ -286,8 +285,7 @@ func TestRestoreWhatIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// TestRestoresOverFullTables: that the tables are smaller now is no reason to
-// stay locked out.
+// TestRestoresOverFullTables: smaller tables do not prevent a rollback.
 func TestRestoresOverFullTables(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)
@@ -306,7 +304,7 @@ func TestRestoresOverFullTables(t *testing.T) {
 	}
 }
 
-// TestRequestIDOfRollback: asked again, the answer is the same, and nothing is done.
+// TestRequestIDOfRollback: a repeated request gets the same answer, and changes nothing.
 func TestRequestIDOfRollback(t *testing.T) {
 	cfg, _ := clockConfig(t)
 	s, _ := open(t, cfg)
@@ -320,7 +318,7 @@ func TestRequestIDOfRollback(t *testing.T) {
 	}
 }
 
-// rule is a rule of the firewall of owner, about the addresses of groups.
+// rule is a firewall rule of owner for the addresses of groups.
 func rule(owner, name string, groups ...datapath.GroupName) *Object {
 	return &Object{Key: Key{KindFirewallRule, name}, Owner: owner, Spec: fmt.Sprint(groups), Value: &FirewallRule{
 		datapath.FirewallRule{Hooks: datapath.HookAll, Match: datapath.Match{SourceGroups: groups}},
@@ -331,8 +329,8 @@ func group(owner, name string) *Object {
 	return &Object{Key: Key{KindAddressGroup, name}, Owner: owner, Spec: name, Value: &AddressGroup{}}
 }
 
-// TestGroupsOfWhatWaits: what would refer to nothing once the change is taken back is
-// refused, and should it be there all the same, the rest goes back.
+// TestGroupsOfWhatWaits: an object whose group a rollback would delete is refused; if it exists
+// nevertheless, the rest is rolled back.
 func TestGroupsOfWhatWaits(t *testing.T) {
 	cfg, c := clockConfig(t)
 	cfg.Decode = func(kind string, spec []byte) (Value, error) {
@@ -352,7 +350,7 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "once it is taken back: FirewallRule/r refers to it")
 	w := s.waiting.Load()
 	s.waiting.Store(nil)
-	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if nobody had looked
+	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if the check had not been made
 	s.waiting.Store(w)
 	c.pass(time.Minute)
 	r := expire(t, s)
@@ -364,7 +362,7 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	}
 }
 
-// TestUndoneInPart: going back for one of two owners does not take back the change.
+// TestUndoneInPart: a rollback for one of two owners does not roll back the whole change.
 func TestUndoneInPart(t *testing.T) {
 	cfg, _ := clockConfig(t)
 	s, _ := open(t, cfg)
@@ -377,7 +375,7 @@ func TestUndoneInPart(t *testing.T) {
 	}
 }
 
-// TestExpireIsTriedAgain: what cannot be made durable is not made, and still promised.
+// TestExpireIsTriedAgain: a rollback that cannot be made durable is not made, and stays pending.
 func TestExpireIsTriedAgain(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _ := open(t, cfg)

@@ -29,8 +29,9 @@ func routeTo(peer, prefix string) *Object {
 	return &Object{Key: Key{KindRoute, "r"}, Owner: "k8s", Spec: prefix, Value: &Route{Route: datapath.Route{Prefix: netip.MustParsePrefix(prefix)}, Peer: peer}}
 }
 
-// TestPodsAreHereOrThere: what this node has for its pods is not behind a Peer, whichever
-// comes first, but for single addresses, which moved, and for what is wider, where the longest wins.
+// TestPodsAreHereOrThere: a local pod subnet cannot be behind a Peer, whichever was configured
+// first. Exceptions are single addresses, which moved, and wider prefixes, because the longest
+// match wins.
 func TestPodsAreHereOrThere(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	one := func(o ...*Object) *Transaction { return &Transaction{Put: o} }
@@ -58,11 +59,12 @@ func TestPodsAreHereOrThere(t *testing.T) {
 			wantRefusal(t, s, one(c.o), Conflict, c.key, c.field, c.text)
 		}
 	}
-	// What one gives up the other has with the same change.
+	// In one change, a prefix can move from one to the other.
 	commit(t, s, one(podNetwork("pods", "10.8.1.0/24"), peer("far", "10.7.1.0/24")))
 }
 
-// TestPodsKeepTheirNetwork: it neither goes nor loses the addresses that pods have of it.
+// TestPodsKeepTheirNetwork: a network with pods can neither be deleted nor lose the pods'
+// addresses.
 func TestPodsKeepTheirNetwork(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	pod := func(name string, n byte, network string, addrs ...string) *Object {
@@ -90,7 +92,7 @@ func TestPodsKeepTheirNetwork(t *testing.T) {
 	commit(t, s, &Transaction{Delete: []Key{{KindPodNetwork, "other"}}})
 	commit(t, s, &Transaction{Put: change("10.7.1.0/25").Put, Delete: []Key{{KindEndpoint, "b"}}})
 	commit(t, s, &Transaction{Put: []*Object{pod("a", 1, "pods", "192.0.2.8")}, Delete: []Key{{KindEndpoint, "c"}}})
-	commit(t, s, change("10.7.2.0/24")) // addresses of elsewhere are none of its business
+	commit(t, s, change("10.7.2.0/24")) // addresses outside its subnets do not matter
 	wantRefusal(t, s, drop, Conflict, "PodNetwork/pods", "", "2 Endpoints are in it, the first is Endpoint/a: ")
 	commit(t, s, &Transaction{Delete: []Key{{KindPodNetwork, "pods"}, {KindEndpoint, "a"}, {KindEndpoint, "d"}}})
 }

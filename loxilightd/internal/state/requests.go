@@ -10,13 +10,13 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Bounds of the memory of request ids: the oldest are forgotten.
+// Limits of the stored request ids: the oldest are deleted.
 const (
 	maxRequests     = 4096
 	maxRequestBytes = 8 << 20
 )
 
-// requests knows where on disk the answer to each remembered request is.
+// requests maps each stored request to the position of its answer on disk.
 type requests struct {
 	byID  map[string]uint64
 	order []remembered // oldest first
@@ -27,7 +27,7 @@ type remembered struct {
 	seq   uint64
 	id    string
 	bytes int
-	evict int // how many of the oldest went when it came
+	evict int // how many of the oldest were deleted for it
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
@@ -68,8 +68,8 @@ func (q *requests) find(id string) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// put writes an answer and removes the oldest ones that there is no more room
-// for. The caller notes the result once the transaction is durable.
+// put writes an answer and deletes the oldest ones that exceed the limits. The caller notes the
+// result once the transaction is durable.
 func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, error) {
 	r := &remembered{id: id, seq: 1}
 	if n := len(q.order); n > 0 {
@@ -88,7 +88,7 @@ func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, 
 	return r, b.Put(seqKey(r.seq), record)
 }
 
-// note takes over what put wrote.
+// note updates q after put.
 func (q *requests) note(r *remembered) {
 	if r == nil {
 		return

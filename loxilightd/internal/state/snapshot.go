@@ -10,19 +10,19 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Snapshot is the desired state as of one revision. It never changes, costs
-// nothing to take, and is safe for concurrent use.
+// Snapshot is the desired state as of one revision. It is immutable, costs nothing to take, and
+// is safe for concurrent use.
 type Snapshot struct {
 	Revision uint64
 
 	table  *table
-	dark   map[Key]*Object // stored objects that are not understood
+	dark   map[Key]*Object // stored objects that this version cannot decode
 	counts map[string]int
 	cost   datapath.Cost
-	behind func() (map[string]datapath.Peer, map[string]error) // of Peers: worked out when asked for
+	behind func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
 }
 
-// newSnapshot returns what table holds; the caller has counted it.
+// newSnapshot returns a snapshot of table; the caller has counted its objects.
 func newSnapshot(revision uint64, table *table, dark map[Key]*Object, counts map[string]int, cost datapath.Cost) *Snapshot {
 	s := &Snapshot{Revision: revision, table: table, dark: dark, counts: counts, cost: cost}
 	s.behind = sync.OnceValues(s.peers)
@@ -35,8 +35,8 @@ func (s *Snapshot) Get(k Key) (*Object, bool) {
 	return o, o != nil
 }
 
-// After yields the objects of one kind in the order of their names, beginning
-// after the name after; the empty string: from the first.
+// After yields the objects of one kind in the order of their names, starting after the name
+// after; the empty string: from the first.
 func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		for o := range s.table.from(Key{kind, after}) {
@@ -53,11 +53,11 @@ func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
 // All yields every object, ordered by kind and name.
 func (s *Snapshot) All() iter.Seq[*Object] { return s.table.from(Key{}) }
 
-// Len returns how many objects there are.
+// Len returns the number of objects.
 func (s *Snapshot) Len() int { return s.table.count }
 
-// Counts returns how many objects there are of each kind that has any.
+// Counts returns the number of objects of each kind with objects.
 func (s *Snapshot) Counts() map[string]int { return maps.Clone(s.counts) }
 
-// Cost returns what all objects together take of the tables.
+// Cost returns how many table entries all objects together need.
 func (s *Snapshot) Cost() datapath.Cost { return s.cost }

@@ -9,12 +9,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxWarnings bounds the warnings about one change.
+// maxWarnings limits the warnings about one change.
 const maxWarnings = 20
 
-// checkUnseen refuses that a device loses its last Interface while rules name it: packets of
-// the device would pass these rules by. With Force, in a rollback and for object files such a
-// change is made, with a warning for each device.
+// checkUnseen refuses to delete the last Interface of a device that rules name: packets of the
+// device would bypass these rules. With Force, in a rollback and for object files the change is
+// made, with a warning for each device.
 func (p *plan) checkUnseen(t *Transaction) error {
 	for _, was := range p.gone {
 		if was.Kind != KindInterface {
@@ -66,7 +66,7 @@ func deviceOf(o *Object, t *Transaction) string {
 	return v.Device
 }
 
-// isAttached says whether an object attaches the programs to a device after the change.
+// isAttached reports whether an object attaches the programs to a device after the change.
 func (p *plan) isAttached(device string, t *Transaction) bool {
 	for o := range p.each(KindInterface) {
 		if deviceOf(o, t) == device {
@@ -87,7 +87,7 @@ func (p *plan) isAttached(device string, t *Transaction) bool {
 	return false
 }
 
-// namesDevice says whether a rule is about packets of a device.
+// namesDevice reports whether a rule matches packets of a device.
 func namesDevice(o *Object, device string) bool {
 	var m *datapath.Match
 	switch v := o.Value.(type) {
