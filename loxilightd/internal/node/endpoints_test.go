@@ -29,7 +29,7 @@ func endpointPlane() *backends.FakePlane {
 	return backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) { return datapath.PortState{Index: 7}, true }})
 }
 
-// TestMovedDevicesAreReported: what follows devices by itself is called when they change.
+// TestMovedDevicesAreReported: Moved is called when devices change.
 func TestMovedDevicesAreReported(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	moved := make(chan struct{}, 1)
@@ -47,8 +47,8 @@ func TestMovedDevicesAreReported(t *testing.T) {
 	}
 }
 
-// TestEndpointFollowsItsNetwork: an Endpoint is a port of the bridge that its network has,
-// and waits for one where there is none.
+// TestEndpointFollowsItsNetwork: an Endpoint is a port of its network's bridge, and waits for the
+// bridge if it does not exist.
 func TestEndpointFollowsItsNetwork(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: endpointPlane(), Network: network})
@@ -72,8 +72,8 @@ func TestEndpointFollowsItsNetwork(t *testing.T) {
 	}
 }
 
-// TestGroupsFollowEndpoints: a group by labels has the addresses of the Endpoints that have
-// them, in one set of rules with whatever changed with them.
+// TestGroupsFollowEndpoints: a group by labels has the addresses of the Endpoints with these
+// labels, in one rule set with all changes of the same transaction.
 func TestGroupsFollowEndpoints(t *testing.T) {
 	store, plane := openStore(t), endpointPlane()
 	attach(t, store)
@@ -108,8 +108,8 @@ func TestGroupsFollowEndpoints(t *testing.T) {
 	}
 }
 
-// TestEndpointLeaves: what of an Endpoint is not as it was left is a stranger's work, unless
-// the daemon itself takes its device away.
+// TestEndpointLeaves: a change of an Endpoint's device is external, unless the daemon itself is
+// deleting the device.
 func TestEndpointLeaves(t *testing.T) {
 	store, plane, network := openStore(t), endpointPlane(), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane, Network: network})

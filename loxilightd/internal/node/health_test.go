@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestDeadBackendIsTakenOut has one backend that serves and one that does not,
-// from before the first round on, and then the other way round.
+// TestDeadBackendIsTakenOut has a live and a dead backend, from before the first round on, and
+// then exchanges their roles.
 func TestDeadBackendIsTakenOut(t *testing.T) {
 	l1, err := net.Listen("tcp", "127.0.1.1:0")
 	if err != nil {
@@ -64,9 +64,9 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 	}
 }
 
-// TestDeadBackendOverARestart: a backend that was found dead stays out of use over a restart
-// until it answers, however long its first check takes; one that is new is used until its own
-// says no. The first answer is enough.
+// TestDeadBackendOverARestart: an unhealthy backend stays out of use after a restart until it
+// answers, however long its first probe takes; a new backend is used until its own probe fails.
+// The first answer counts.
 func TestDeadBackendOverARestart(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.1.1:0") // takes connections, and says nothing
 	if err != nil {
@@ -124,8 +124,8 @@ func TestDeadBackendOverARestart(t *testing.T) {
 	eventually(t, func() bool { return states()[0] == datapath.BackendActive })
 }
 
-// TestDrainingIsNotUnhealthy: what an earlier run left out of use because the service said so,
-// or of a service that is gone, counts for nothing.
+// TestDrainingIsNotUnhealthy: a backend that an earlier run put out of use because of its
+// service's spec, or of a deleted service, does not count as unhealthy.
 func TestDrainingIsNotUnhealthy(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	for _, name := range []string{"web", "late"} {
@@ -143,7 +143,7 @@ func TestDrainingIsNotUnhealthy(t *testing.T) {
 	web := checked("web", 1)
 	web.Value.(*state.Service).Backends[0].State = datapath.BackendDraining
 	commit(t, store, []*state.Object{web})
-	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)}) // which asks nobody
+	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)}) // which probes no backend
 	t.Cleanup(n.watch.Close)
 	wantHealth := func(name string, want ...health.State) {
 		t.Helper()

@@ -13,11 +13,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// farAway is a time for the owners of lost objects that no test waits for.
+// farAway is a grace period that no test waits for.
 func farAway() time.Time { return time.Now().Add(time.Hour) }
 
-// TestLostRulesToldAgain: once each rule of the set in force is wanted again, nobody is
-// waited for any more. Until then it says for which.
+// TestLostRulesToldAgain: the set is released once each rule in force is desired again. Until
+// then the problem names a missing rule.
 func TestLostRulesToldAgain(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)
@@ -43,8 +43,8 @@ func TestLostRulesToldAgain(t *testing.T) {
 	}
 }
 
-// lostRig is a node with pods' network whose desired state was lost, where these rules of
-// NAT are in force.
+// lostRig is a node with a pod network whose desired state was lost while these NAT rules are in
+// force.
 func lostRig(t *testing.T, names ...datapath.NATName) (*Node, *state.Store, *backends.FakePlane) {
 	store := openStore(t)
 	plane := backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) {
@@ -63,8 +63,8 @@ func lostRig(t *testing.T, names ...datapath.NATName) (*Node, *state.Store, *bac
 	}), store, plane
 }
 
-// TestLostPodNetwork: pods can be attached again as soon as their network is told again:
-// they are masqueraded by the rules of before.
+// TestLostPodNetwork: pods can be attached again once their network is configured again: the old
+// rules masquerade for them.
 func TestLostPodNetwork(t *testing.T) {
 	const masquerades = "PodNetwork/one#ipv4"
 	one := masqueraded("one", "10.7.1.0/24")
@@ -99,8 +99,8 @@ func TestLostPodNetwork(t *testing.T) {
 	})
 }
 
-// TestLostGroups: groups of Endpoints by their labels are not whole before their Endpoints
-// are told again, which nothing tells.
+// TestLostGroups: groups of Endpoints by labels are incomplete until their Endpoints are
+// configured again, which cannot be detected.
 func TestLostGroups(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}}}

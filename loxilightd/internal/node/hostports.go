@@ -14,15 +14,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// hostPorts keeps which host ports of pods are not in force, since the node does not have their
-// address: packets to that address are another host's. Safe for concurrent use.
+// hostPorts contains the host ports of pods that are not in force, because the node does not have
+// their address: packets to that address belong to another host. Safe for concurrent use.
 type hostPorts struct {
 	mu      sync.Mutex
 	absent  map[string]netip.Addr // by the names of the NAT objects
 	changed chan struct{}         // closed and replaced when absent changes
 }
 
-// set takes over which they are now.
+// set replaces the absent host ports.
 func (h *hostPorts) set(absent map[string]netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,7 +36,7 @@ func (h *hostPorts) set(absent map[string]netip.Addr) {
 	h.changed = make(chan struct{})
 }
 
-// of returns the status of an object whose address is absent; false: it is not.
+// of returns the status of an object whose address is absent; false: its address is present.
 func (h *hostPorts) of(o *state.Object) (Status, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,8 +75,8 @@ func (h *hostPorts) wait(ctx context.Context, keys []state.Key) {
 	}
 }
 
-// absentHostPorts returns the host ports of pods at addresses that the node does not have. Those
-// at an address of the loopback are the node's own.
+// absentHostPorts returns the host ports of pods at addresses that the node does not have. The
+// node always has loopback addresses.
 func (n *Node) absentHostPorts(s *state.Snapshot) map[string]netip.Addr {
 	absent := map[string]netip.Addr{}
 	for o := range s.After(state.KindNAT, "") {
@@ -92,7 +92,7 @@ func (n *Node) absentHostPorts(s *state.Snapshot) map[string]netip.Addr {
 	return absent
 }
 
-// hostPortsTurned reports whether other host ports are absent now.
+// hostPortsTurned reports whether the absent host ports have changed.
 func (n *Node) hostPortsTurned(s *state.Snapshot) bool {
 	n.hostPorts.mu.Lock()
 	defer n.hostPorts.mu.Unlock()

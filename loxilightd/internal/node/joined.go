@@ -10,14 +10,13 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// joined is a table of which each row stands in two: in first before it stands in then,
-// and longer.
+// joined is a table whose rows are in two tables: each is added to first before then, and deleted
+// from it after.
 type joined[K comparable, V any] struct {
 	first, then datapath.Table[K, V]
 }
 
-// Update implements [datapath.Table]. What the first table lacks keeps the second from
-// nothing.
+// Update implements [datapath.Table]. It updates the second table even if the first one fails.
 func (j joined[K, V]) Update(ctx context.Context, key K, value V) error {
 	return errors.Join(j.first.Update(ctx, key, value), j.then.Update(ctx, key, value))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// linkIsDown says that a device is down, and which command sets it up.
+// linkIsDown returns a message that a device is down, with the command that sets it up.
 func (w *world) linkIsDown(device string, inSwitch bool) string {
 	command := "ip link"
 	if namespace := w.n.opts.Devices.Namespace; inSwitch && namespace != "" {
@@ -22,8 +22,7 @@ func (w *world) linkIsDown(device string, inSwitch bool) string {
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
 }
 
-// linkInSwitch returns the state of the link of a device in the switch that the programs are
-// attached to.
+// linkInSwitch returns the state of the link of a device in the switch with attached programs.
 func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	for _, a := range w.devices[device] {
 		if !a.inSwitch && w.n.opts.Devices.Host != "" || a.port == "" {
@@ -36,8 +35,8 @@ func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	return 0, false
 }
 
-// ofBridgeLinks returns the first port that is down, or those without carrier: if they are all
-// ports, nothing is bridged.
+// ofBridgeLinks returns the first port that is down, or the ports without carrier if no port has
+// a carrier: then nothing is bridged.
 func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
 	var silent []string
 	count := 0
@@ -61,8 +60,8 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		"no packet passes %s without carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
 }
 
-// ofEndpoint wants the link of the pod. What opens the link when the Endpoint is Ready waits for
-// that, so until then the missing carrier is for information.
+// ofEndpoint requires the link of the pod. If the link is opened only once the Endpoint is Ready,
+// a missing carrier is only information until then.
 func (w *world) ofEndpoint(name string) condition {
 	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.EndpointName(name).Port())
 	if !ok || is.Index == 0 {
@@ -79,7 +78,7 @@ func (w *world) ofEndpoint(name string) condition {
 	return condition{}
 }
 
-// ofPeer wants the Peer to be reached, and packets to it to be forwarded.
+// ofPeer requires that the Peer is reachable, and that packets to it are forwarded.
 func (w *world) ofPeer(name string, v *state.Peer) condition {
 	if message := w.reach.problems["Peer/"+name]; message != "" {
 		return condition{message: message}
@@ -96,7 +95,7 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 	return w.notForwarded(families, nil)
 }
 
-// ofTunnel wants one of the Peers behind the Tunnel to be reached, if it has any.
+// ofTunnel requires that at least one of the Tunnel's Peers is reachable, if it has any.
 func (w *world) ofTunnel(name string) condition {
 	var first condition
 	for o := range w.n.opts.Store.Snapshot().After(state.KindPeer, "") {
@@ -118,7 +117,8 @@ func (w *world) ofTunnel(name string) condition {
 	return first
 }
 
-// ofGroups says that a match is about groups without members alone, so that it matches nothing.
+// ofGroups returns a condition if a match refers only to groups without members, so that it
+// matches nothing.
 func (w *world) ofGroups(m *datapath.Match) condition {
 	s := w.n.opts.Store.Snapshot()
 	for _, side := range []struct {
@@ -139,7 +139,8 @@ func allOf[T any](list []T, is func(T) bool) bool {
 	return !slices.ContainsFunc(list, func(v T) bool { return !is(v) })
 }
 
-// ofGroup says that a group has no members now. Rules that name it are in force all the same.
+// ofGroup returns a condition if a group has no members now. Rules that name it are in force
+// nevertheless.
 func (w *world) ofGroup(name datapath.GroupName) condition {
 	s := w.n.opts.Store.Snapshot()
 	if hasMembers(s, name, map[datapath.GroupName]bool{}) {
@@ -173,8 +174,8 @@ func hasMembers(s *state.Snapshot, name datapath.GroupName, seen map[datapath.Gr
 	return slices.ContainsFunc(v.Groups, func(within datapath.GroupName) bool { return hasMembers(s, within, seen) })
 }
 
-// deriveBridgePorts has the programs on all ports of Bridges, unless an Interface or an
-// Endpoint attaches them.
+// deriveBridgePorts attaches the programs to all ports of Bridges, unless an Interface or an
+// Endpoint does.
 func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
 	taken := map[string]bool{}
 	for o := range s.After(state.KindInterface, "") {

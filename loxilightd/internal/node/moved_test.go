@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestGuest: an Endpoint with an address in no subnet of this node's pods has its own routes
-// and is masqueraded; one that a Route says the way to has none in its place.
+// TestGuest: an Endpoint with an address outside all local pod subnets gets its own routes and is
+// masqueraded; a configured Route replaces such a route.
 func TestGuest(t *testing.T) {
 	store, plane, network := openStore(t), endpointPlane(), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane, Network: network, Devices: Devices{Host: "loxi_test", Switch: "hs_host"}})
@@ -43,8 +43,8 @@ func TestGuest(t *testing.T) {
 	eventually(t, func() bool { return len(ways()) == 0 })
 }
 
-// TestGuestOfOneNamespace: where host and switch are one, a Route says the way to the address of
-// an Endpoint whichever of them it names.
+// TestGuestOfOneNamespace: if host and switch are one namespace, a Route to the address of an
+// Endpoint replaces the Endpoint's own, whichever namespace it names.
 func TestGuestOfOneNamespace(t *testing.T) {
 	for _, inSwitch := range []bool{true, false} {
 		store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
@@ -62,8 +62,8 @@ func TestGuestOfOneNamespace(t *testing.T) {
 	}
 }
 
-// TestHereIsNotBehindPeers: an address that an Endpoint of this node has is behind no Peer as
-// long as it has it, whichever came first.
+// TestHereIsNotBehindPeers: while an Endpoint of this node has an address, the address is not
+// behind a Peer, whichever was configured first.
 func TestHereIsNotBehindPeers(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: endpointPlane(), Network: network})

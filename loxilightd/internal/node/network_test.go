@@ -26,8 +26,8 @@ func bridged() []*state.Object {
 	}
 }
 
-// TestOrder: a bridge is there before what is attached to it, and goes after it. A
-// port whose device is missing would be told to be pending first.
+// TestOrder: a bridge is created before its ports, and deleted after them. Otherwise a port would
+// first be reported as Pending because its device is missing.
 func TestOrder(t *testing.T) {
 	for range 20 {
 		store, network, told := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{}), &told{}

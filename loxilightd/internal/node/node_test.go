@@ -90,7 +90,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// wantAsDesired compares the services of the data plane with those of the store.
+// wantAsDesired compares the services of the data plane with the services of the store.
 func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 	t.Helper()
 	want := map[datapath.ServiceName]datapath.Service{}
@@ -103,8 +103,8 @@ func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 	}
 }
 
-// TestFollowsThroughFaults lets four writers change the desired state while one
-// call in three fails, and then lets the faults end.
+// TestFollowsThroughFaults lets four writers change the desired state while one call in three
+// fails, until the faults end.
 func TestFollowsThroughFaults(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -141,7 +141,7 @@ func TestFollowsThroughFaults(t *testing.T) {
 	}
 }
 
-// TestNotRealisedBeforeTheStart: what nobody has taken up yet is not Ready.
+// TestNotRealisedBeforeTheStart: an object that no reconciler has yet is not Ready.
 func TestNotRealisedBeforeTheStart(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	commit(t, store, []*state.Object{service("a", 1, 1, 1), service("b", 2, 1, 1)})
@@ -153,8 +153,8 @@ func TestNotRealisedBeforeTheStart(t *testing.T) {
 	}
 }
 
-// TestWaitMeansDone waits for each change and looks at once. The health of
-// another service turns all the time, which must not hurry the change past.
+// TestWaitMeansDone waits for each change and checks it at once. The health of another service
+// changes continuously, which must not make Wait return early.
 func TestWaitMeansDone(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane})
@@ -264,13 +264,13 @@ func TestStrangersAndUpkeep(t *testing.T) {
 	eventually(t, func() bool { return plane.Maintained() > 0 })
 	mu.Lock()
 	defer mu.Unlock()
-	// The second ends the Pending while it was repaired.
+	// The second report ends the Pending that was visible during the repair.
 	if want := []string{"Service/web realised", "Service/web realised"}; !cmp.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 }
 
-// TestGoneLast hands the place of ten services to ten others in one transaction.
+// TestGoneLast moves the frontends of ten services to ten others in one transaction.
 func TestGoneLast(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestPodMTUStaysWhilePodsAreThere: the devices of the pods keep their MTU until no pod is
-// there; what leaves the node is told by routes.
+// TestPodMTUStaysWhilePodsAreThere: pods' devices keep their MTU until no pod exists; routes
+// carry the MTU of packets that leave the node.
 func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	var up, inside atomic.Int64
@@ -62,7 +62,8 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	up.Store(1400)
 	want(n, "with a pod, and less again", 1500, 1400)
 
-	// Another daemon finds the pod as this one left it. This one still runs: no two have one plane.
+	// Another daemon finds the pod as this one left it. This one still runs, on a data plane of
+	// its own.
 	again := backends.NewFakeNetwork(backends.FakeOptions{})
 	plane = backends.NewFake(planes)
 	options.Network, options.Plane, network = again, plane, again
@@ -83,7 +84,7 @@ func holds(ok func() bool) bool {
 	return false
 }
 
-// TestPodMTURoute: no route is told an MTU that its device or its family does not have.
+// TestPodMTURoute: no route gets an MTU that exceeds its device's or is too small for its family.
 func TestPodMTURoute(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("2001:db8:9::/48")
 	for m, want := range map[podMTU][2]uint32{

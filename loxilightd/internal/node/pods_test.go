@@ -44,7 +44,7 @@ func uplink(device string) *state.Object {
 	return objectOf(state.KindInterface, device, &state.Interface{Port: datapath.Port{Device: device, Role: datapath.RoleUplink}})
 }
 
-// podRig is a node whose devices have an MTU that a test sets.
+// podRig is a node with device MTUs that a test sets.
 type podRig struct {
 	t       *testing.T
 	store   *state.Store
@@ -74,7 +74,7 @@ func (r *podRig) apply(objects ...*state.Object) {
 
 var compared = cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
 
-// want compares what there is with what is wanted.
+// want compares the actual rows with the desired ones.
 func (r *podRig) want(bridge datapath.Bridge, host datapath.Link, routes map[datapath.RouteName]datapath.Route, ports ...string) {
 	r.t.Helper()
 	bridges, gotRoutes := r.network.Content()
@@ -122,8 +122,7 @@ func TestPodNetworkRows(t *testing.T) {
 		datapath.Link{Device: "loxi_host", Addresses: list("10.7.1.2/24", "2001:db8:7::2/64"), MTU: 1500},
 		map[datapath.RouteName]datapath.Route{"pods#default4": defaultBy("10.7.1.2", "hsvlan110"), "pods#default6": six}, "eth0", "pods#host", "pods#switch")
 
-	// A second one is on the same bridge. A Route and an Interface take the place of what is
-	// made otherwise.
+	// A second network shares the bridge. A Route and an Interface replace the derived rows.
 	lead := objectOf(state.KindRoute, "lead", &state.Route{Route: datapath.Route{
 		Prefix: netip.MustParsePrefix("0.0.0.0/0"), Switch: true, NextHops: []datapath.NextHop{{Device: "hs1", Weight: 1}}}})
 	own := objectOf(state.KindInterface, "own", &state.Interface{Port: datapath.Port{Device: "hs_host", Switch: true, Role: datapath.RoleHost}})
@@ -142,7 +141,7 @@ func TestPodNetworkRows(t *testing.T) {
 		t.Errorf("MTU %d, want 1400", m)
 	}
 
-	// A tunnel that carries less.
+	// A tunnel with a smaller MTU.
 	tunnel := objectOf(state.KindTunnel, "overlay", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hsvxlan100", MTU: 1350}})
 	r.apply(tunnel)
 	r.told.want(t, "Tunnel/overlay realised")
@@ -163,8 +162,8 @@ func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
 	return set.Rules
 }
 
-// TestStatusWhileMadeAnew: while rows of an object are made anew its status is what was told
-// of it last, for nothing more may be told; of another revision it is not.
+// TestStatusWhileMadeAnew: while rows of an object are applied again, its status is the last
+// reported one, because no other report may follow; this does not apply to another revision.
 func TestStatusWhileMadeAnew(t *testing.T) {
 	r := newPodRig(t)
 	one := podNetwork("one", "10.7.1.0/24")
@@ -219,7 +218,7 @@ func TestPodMasquerade(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", d)
 	}
 
-	// What goes to the pods of another node keeps its source.
+	// Connections to pods of another node keep their source address.
 	peer := objectOf(state.KindPeer, "far", &state.Peer{Peer: datapath.Peer{Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Prefixes: list("64.0.0.0/2", "2001:db8:9::/48")}})
 	r.apply(peer)
 	eventually(t, func() bool {
@@ -241,7 +240,7 @@ func TestPodMasquerade(t *testing.T) {
 	}
 }
 
-// TestPodNetworkAndPeers: the host sends what is for pods behind a tunnel to the switch.
+// TestPodNetworkAndPeers: the host routes packets for pods behind a tunnel to the switch.
 func TestPodNetworkAndPeers(t *testing.T) {
 	r := newPodRig(t)
 	tunnel := objectOf(state.KindTunnel, "mesh", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hstunnel"}})
@@ -261,7 +260,7 @@ func TestPodNetworkAndPeers(t *testing.T) {
 	if d := cmp.Diff(want, routes, compared); d != "" {
 		t.Errorf("routes (-want +got):\n%s", d)
 	}
-	// One that fails is told of by the PodNetwork.
+	// A failed route is reported by the PodNetwork.
 	r.network.SetFaults(1)
 	revision := commit(t, r.store, []*state.Object{peer("c", "mesh", "10.7.5.0/24")})
 	eventually(t, func() bool { s, _ := r.n.Status(one.Key); return s.State == reconcile.Failed && s.Message != "" })
@@ -273,7 +272,7 @@ func TestPodNetworkAndPeers(t *testing.T) {
 	eventually(t, func() bool { _, routes := r.network.Content(); return len(routes) == 1 })
 }
 
-// TestWithout compares with what each address is in.
+// TestWithout checks for each address whether it is covered.
 func TestWithout(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	for range 300 {
@@ -337,7 +336,7 @@ func TestPodNetworkThroughFaults(t *testing.T) {
 		map[datapath.RouteName]datapath.Route{"pods#default4": defaultBy("10.7.39.2", "hsvlan110")}, "pods#host", "pods#switch")
 }
 
-// TestPodNetworkIsKept: rows of pod networks that this version does not understand stay.
+// TestPodNetworkIsKept: rows of pod networks that this version cannot decode are kept.
 func TestPodNetworkIsKept(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		store, plane, network := openStore(t), backends.NewFake(backends.FakeOptions{}), backends.NewFakeNetwork(backends.FakeOptions{})

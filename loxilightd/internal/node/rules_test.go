@@ -31,14 +31,14 @@ func objectOf(kind, name string, v state.Value) *state.Object {
 	return &state.Object{Key: state.Key{Kind: kind, Name: name}, Owner: "cli", Spec: string(spec), Value: v}
 }
 
-// rule makes a rule that denies what comes from the groups.
+// rule makes a rule that denies packets from the groups.
 func rule(name string, priority int32, from ...datapath.GroupName) *state.Object {
 	return objectOf(state.KindFirewallRule, name, &state.FirewallRule{FirewallRule: datapath.FirewallRule{
 		Priority: priority, Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{SourceGroups: from},
 	}})
 }
 
-// attach has one device attached, without which no rule is Ready.
+// attach attaches one device, without which no rule is Ready.
 func attach(t *testing.T, s *state.Store) {
 	t.Helper()
 	commit(t, s, []*state.Object{objectOf(state.KindInterface, "lo", &state.Interface{Port: datapath.Port{Device: "lo"}})})
@@ -54,7 +54,7 @@ func group(name string, prefix string, within ...datapath.GroupName) *state.Obje
 	})
 }
 
-// told keeps what a node tells of objects.
+// told records the reports of a node about objects.
 type told struct {
 	mu   sync.Mutex
 	list []string
@@ -69,7 +69,7 @@ func (t *told) turned(k state.Key, s Status) {
 	t.list = append(t.list, fmt.Sprint(k, " ", s.State))
 }
 
-// want waits until exactly these were told, in any order, and forgets them.
+// want waits until exactly these reports have arrived, in any order, and clears them.
 func (t *told) want(tt *testing.T, want ...string) {
 	tt.Helper()
 	slices.Sort(want)
@@ -126,7 +126,7 @@ func TestRulesAreOneSet(t *testing.T) {
 	}
 	told.want(t, "AddressGroup/inner realised", "AddressGroup/outer realised", "AddressGroup/idle realised", "FirewallRule/a realised", "FirewallRule/b realised")
 
-	// What is exempt is changed by itself.
+	// Exempt packets change without an object.
 	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
 	eventually(t, func() bool {
 		f, _, _, _ = plane.Rules()
@@ -136,7 +136,7 @@ func TestRulesAreOneSet(t *testing.T) {
 		t.Errorf("and the rules are %+v", f.Rules)
 	}
 
-	// A group that belongs to one of a rule's: the set is made anew. One that does not: it is not.
+	// A change of a nested group of a rule makes a new set, a change of another group does not.
 	waitFor(t, n, commit(t, store, []*state.Object{group("inner", "10.9.0.0/16")}), objects[0])
 	if f, _, _, _ = plane.Rules(); f.Groups["outer"].Prefixes[1] != netip.MustParsePrefix("10.9.0.0/16") {
 		t.Errorf("a group within a group was changed, and the set is %+v", f.Groups)
@@ -155,8 +155,8 @@ func TestRulesAreOneSet(t *testing.T) {
 	told.want(t, "FirewallRule/a removed", "FirewallRule/b removed", "NAT/out realised")
 }
 
-// TestOneBadRule: what was in force stays Ready, what is at fault says why, and what
-// came with it says whose fault it is.
+// TestOneBadRule: rules in force stay Ready, the faulty rule has the error, and the other rules
+// of the transaction name the faulty one.
 func TestOneBadRule(t *testing.T) {
 	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
 	attach(t, store)
@@ -216,7 +216,8 @@ func TestRulesThroughFaults(t *testing.T) {
 	}
 }
 
-// TestRulesAfterARestart: a set that nobody wants goes; one that cannot be read stays.
+// TestRulesAfterARestart: a set that is not desired is deleted; a set that cannot be decoded is
+// kept.
 func TestRulesAfterARestart(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
@@ -242,8 +243,8 @@ func TestRulesAfterARestart(t *testing.T) {
 	}
 }
 
-// TestLostRules: while the state may not be whole, rules that are in force are not
-// replaced by those that were told again so far.
+// TestLostRules: while the desired state may be incomplete, rules in force are not replaced by
+// the rules configured so far.
 func TestLostRules(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)
@@ -269,8 +270,8 @@ func TestLostRules(t *testing.T) {
 	}
 }
 
-// TestWhatIsStillInForce: a rule whose group cannot change is not as wanted, another
-// one is, until a stranger has changed what is in force.
+// TestWhatIsStillInForce: a rule whose group cannot change is not realised; another rule is,
+// until an external change of the set in force.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)
@@ -300,7 +301,7 @@ func TestWhatIsStillInForce(t *testing.T) {
 	eventually(t, func() bool { return states() == "g realised a realised b realised " })
 }
 
-// TestRulesBeforePorts: a port is attached when the rules that came with it are in force.
+// TestRulesBeforePorts: a port is attached once the rules of the same transaction are in force.
 func TestRulesBeforePorts(t *testing.T) {
 	for range 50 {
 		store := openStore(t)

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// upkeepInterval is how often a data plane wants to be looked after, and networkInterval how
-// often the network does, which repairs what the kernel does not notify of.
+// upkeepInterval is the interval of the data plane's upkeep, networkInterval the network's, which
+// repairs changes without kernel notification.
 const (
 	upkeepInterval  = time.Second
 	networkInterval = 500 * time.Millisecond
 )
 
-// chore is one thing that is done again and again.
+// chore is a periodic task.
 type chore struct {
 	do    func(context.Context) error
 	every time.Duration
 }
 
-// upkeep has the data plane look after itself, and remembers how that went.
+// upkeep runs the periodic tasks of the data plane, and keeps their results.
 type upkeep struct {
 	chores []chore
 	log    *slog.Logger
@@ -41,7 +41,7 @@ func (u *upkeep) run(ctx context.Context) {
 	all.Wait()
 }
 
-// repeat does one chore until ctx ends.
+// repeat runs one chore periodically until ctx ends.
 func (u *upkeep) repeat(ctx context.Context, i int) {
 	ticker := time.NewTicker(u.chores[i].every)
 	defer ticker.Stop()
@@ -58,7 +58,7 @@ func (u *upkeep) repeat(ctx context.Context, i int) {
 	}
 }
 
-// note says once that something is wrong, and once that it is not any more.
+// note logs an error once, and its end once.
 func (u *upkeep) note(i int, of error) {
 	u.mu.Lock()
 	if u.errs == nil {

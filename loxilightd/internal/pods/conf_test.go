@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestWrongTypes: what is wrong with a configuration is told in its own words.
+// TestWrongTypes: errors of a configuration are reported in terms of JSON.
 func TestWrongTypes(t *testing.T) {
 	for _, c := range []struct{ config, says string }{
 		{`[]`, "config: want an object, not a list"},
@@ -43,7 +43,8 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// TestLongContainerID: what an Endpoint cannot bear is refused at once; a DEL of it is none's.
+// TestLongContainerID: an id that is too long for an Endpoint is refused at once; a DEL of it
+// succeeds.
 func TestLongContainerID(t *testing.T) {
 	n := newNode(t)
 	long := strings.Repeat("c", 254)

@@ -29,8 +29,8 @@ var uselessToDel = map[string]map[string]any{
 	"prevResult":    {"prevResult": 3},
 }
 
-// TestDelWhateverTheConfiguration: DEL is not refused for what it does not need, now and
-// where it was queued.
+// TestDelWhateverTheConfiguration: DEL does not fail because of fields that it does not need,
+// neither at once nor from the queue.
 func TestDelWhateverTheConfiguration(t *testing.T) {
 	n := newNode(t)
 	for name, more := range uselessToDel {
@@ -58,8 +58,8 @@ func TestDelWhateverTheConfiguration(t *testing.T) {
 	n.wantOnly()
 }
 
-// TestQueueCutShort: an entry whose name says whose it is is carried out; of another one
-// people are told.
+// TestQueueCutShort: a truncated entry is carried out if its file name identifies the interface;
+// others are reported.
 func TestQueueCutShort(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("known", nil)
@@ -88,7 +88,7 @@ func TestQueueCutShort(t *testing.T) {
 	}
 }
 
-// TestDelOfUnknownByPlugin: routes that a plugin could not read are not its business in DEL.
+// TestDelOfUnknownByPlugin: a DEL does not pass routes that a plugin could not parse.
 func TestDelOfUnknownByPlugin(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func TestDelOfUnknownByPlugin(t *testing.T) {
 	}
 }
 
-// TestGCRefusesHalfEntries: an entry that is not whole does not have a live pod removed.
+// TestGCRefusesHalfEntries: an incomplete entry does not remove a live pod.
 func TestGCRefusesHalfEntries(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)

@@ -22,15 +22,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// desired is a desired state in memory, of which everything is Ready unless told.
+// desired is a desired state in memory. All objects are Ready unless a test sets otherwise.
 type desired struct {
 	mu       sync.Mutex
 	objects  map[api.ObjectRef]api.Object
 	revision uint64
 	changes  int
 	refuse   func(o api.Object) bool
-	pending  string // message of what never becomes Ready
-	unseen   string // what is to be pending from the next look on
+	pending  string // message of objects that never become Ready
+	unseen   string // an object that is Pending from the next Look on
 	network  string // of the network, if it is not Ready
 }
 
@@ -128,7 +128,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// start begins a run; stop ends one, which closes nothing in order.
+// start begins a run; stop ends it like a crash.
 func (n *node) start() {
 	n.t.Helper()
 	networks := func() map[string][]netip.Prefix { return map[string][]netip.Prefix{"default": subnets} }
@@ -162,14 +162,15 @@ func (n *node) start() {
 	}
 }
 
-// usePlugins has IPAM plugins come from these folders.
+// usePlugins sets the folders of IPAM plugins.
 func (n *node) usePlugins(dirs ...string) {
 	n.plugins, n.Plugins, n.root = dirs, dirs, uint32(os.Getuid())
 }
 
 func (n *node) restart() { n.t.Helper(); n.stop(); n.start() }
 
-// params are those of a command for a container; more are fields of the configuration.
+// params returns the parameters of a command for a container; more are fields of the
+// configuration.
 func (n *node) params(command, container string, more map[string]any) *api.CNIParams {
 	conf := map[string]any{"cniVersion": "1.1.0", "name": "pods", "type": "loxilight-cni"}
 	for k, v := range more {
@@ -211,7 +212,7 @@ func (n *node) command(command, container string, more map[string]any) *api.Erro
 	return err
 }
 
-// wantOnly fails the test unless what there is belongs to these containers.
+// wantOnly fails the test unless all remaining resources belong to these containers.
 func (n *node) wantOnly(containers ...string) {
 	n.t.Helper()
 	var got []string

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestNamesOfOthers: pods take the next number where one is a stranger's device, or stands in
-// an object of somebody else, and strangers' devices stay.
+// TestNamesOfOthers: pods take the next number if an external device has a name, or an object of
+// another owner names it. External devices stay.
 func TestNamesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.links.Strangers("hs1", "hs3", "hs4")
@@ -55,7 +55,8 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 }
 
-// TestFurtherInterface: one that nobody gives routes gets none that the pod has by another.
+// TestFurtherInterface: an interface without configured routes gets no route that the pod has by
+// another interface.
 func TestFurtherInterface(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {
@@ -92,8 +93,8 @@ func TestFurtherInterface(t *testing.T) {
 	}
 }
 
-// TestNetworkTurns: the network gets other subnets after a pod has an address, and before
-// there is an Endpoint, which would have kept them.
+// TestNetworkTurns: the network gets other subnets after a pod has an address, and before an
+// Endpoint exists that would have prevented this.
 func TestNetworkTurns(t *testing.T) {
 	n := newNode(t)
 	other := Network{Bridge: "hsvlan110", Subnets: []netip.Prefix{netip.MustParsePrefix("10.202.3.0/24"), subnets[1]}}

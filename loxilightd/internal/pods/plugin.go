@@ -38,8 +38,8 @@ func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
 // versions do not change their input and output, and many installed plugins do not support them.
 const newest = "1.0.0"
 
-// configFor returns the configuration for an IPAM plugin. It is the runtime's; for host-local, it
-// adds a data folder below dir and the ranges of the network if the configuration has none.
+// configFor returns the configuration for an IPAM plugin, based on the runtime's. For host-local
+// it adds a data folder below dir and the ranges of the network, unless they are configured.
 func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {

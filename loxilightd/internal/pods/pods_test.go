@@ -55,8 +55,8 @@ func TestEndpointIsAsTheLink(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft has each step fail, at random and by the desired state, and ADDs
-// that nobody waits for.
+// TestNothingIsLeft makes each step fail, at random and by the desired state, and gives up ADDs
+// before they end.
 func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
 	n.desired.set(func() { n.desired.refuse = func(o api.Object) bool { return true } })
@@ -222,7 +222,7 @@ func TestStatus(t *testing.T) {
 	if err := n.command(api.CNIStatus, "", nil); err != nil || time.Since(begin) < 150*time.Millisecond {
 		t.Errorf("STATUS while the daemon starts: %v after %s", err, time.Since(begin))
 	}
-	n.starts = begin // from here on it is none that starts
+	n.starts = begin // from now on the daemon does not count as starting
 	if err := n.command(api.CNIStatus, "", nil); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
@@ -319,7 +319,7 @@ esac
 		t.Errorf("configuration %s, want %s", config, want)
 	}
 	n.restart()
-	if err := n.command(api.CNIDel, "c1", nil); err != nil || leases() != 0 { // by what is remembered
+	if err := n.command(api.CNIDel, "c1", nil); err != nil || leases() != 0 { // according to the record
 		t.Errorf("DEL: %v, %d leases left", err, leases())
 	}
 	n.desired.set(func() { n.desired.refuse = func(api.Object) bool { return true } })
@@ -329,8 +329,8 @@ esac
 	n.wantOnly()
 }
 
-// TestDebiansHostLocal runs the real plugin: it gives addresses of the network's subnets
-// out of a folder of ours, the same not twice, and says why it cannot.
+// TestDebiansHostLocal runs the real plugin: it assigns addresses of the network's subnets, with
+// its data in our folder, never the same address twice, and reports errors.
 func TestDebiansHostLocal(t *testing.T) {
 	const path = "/usr/lib/cni"
 	if _, err := os.Stat(path + "/host-local"); err != nil {
@@ -374,8 +374,8 @@ func TestDebiansHostLocal(t *testing.T) {
 	}
 }
 
-// TestHostPortTwice: one port of the node cannot lead to two of a pod; and where a record of
-// an earlier version says so, its pod goes as any other.
+// TestHostPortTwice: one port of the node cannot map to two ports of a pod; a pod whose record of
+// an earlier version contains that is removed like any other.
 func TestHostPortTwice(t *testing.T) {
 	n := newNode(t)
 	same := func(more ...string) (list []map[string]any) {

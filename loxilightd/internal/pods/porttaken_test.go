@@ -29,8 +29,8 @@ func wantTaken(t *testing.T, err *api.Error, port, pod string) {
 	}
 }
 
-// TestHostPortOfAnother: a port of the node leads to the pod that had it first, for as long
-// as that is there, restarts included.
+// TestHostPortOfAnother: a port of the node maps to the pod that had it first, until that pod is
+// removed, even across restarts.
 func TestHostPortOfAnother(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("first", hostPorts("tcp", ""))
@@ -49,12 +49,12 @@ func TestHostPortOfAnother(t *testing.T) {
 	n.wantOnly("second")
 }
 
-// TestHostPortsApart has the pairs of which both can be had, and those of which not.
+// TestHostPortsApart tests pairs of ports that can coexist, and pairs that conflict.
 func TestHostPortsApart(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {
 		a, b     map[string]any
-		conflict string // the port, as it is told
+		conflict string // the reported port
 	}{
 		{hostPorts("tcp", ""), hostPorts("udp", ""), ""},
 		{hostPorts("tcp", "192.0.2.17"), hostPorts("tcp", "127.0.0.18"), ""},
@@ -85,7 +85,7 @@ func TestHostPortsApart(t *testing.T) {
 	n.wantOnly()
 }
 
-// TestHostPortOfReplaced: the DEL of the pod before is queued when the ADD of the next comes.
+// TestHostPortOfReplaced: the DEL of the previous pod is queued when the ADD of the next arrives.
 func TestHostPortOfReplaced(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("old", hostPorts("tcp", ""))
@@ -102,7 +102,7 @@ func TestHostPortOfReplaced(t *testing.T) {
 	}
 }
 
-// TestHostPortAtOnce: of many at once one has it.
+// TestHostPortAtOnce: of many concurrent requests one gets the port.
 func TestHostPortAtOnce(t *testing.T) {
 	n := newNode(t)
 	var mu sync.Mutex

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRates: what bounds a pod is told of its own Endpoint, after a restart, too.
+// TestRates: the rates of a pod are returned for its own Endpoint only, also after a restart.
 func TestRates(t *testing.T) {
 	n := newNode(t)
 	bandwidth := map[string]any{"ingressRate": 10_000_000, "ingressBurst": 80_000, "egressRate": 7_000_000, "egressBurst": 70_000}

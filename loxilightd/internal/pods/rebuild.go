@@ -38,7 +38,7 @@ func (s *Server) isAside(o ipam.Owner) bool {
 }
 
 // settle deletes the unreadable record of an interface that no longer exists.
-func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // most interfaces have none
+func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // usually absent
 
 // aside returns the unreadable records without a known interface.
 func (s *Server) aside() (paths []string) {

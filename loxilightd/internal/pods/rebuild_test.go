@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// tear cuts off the record of a container, as a power loss may.
+// tear truncates the record of a container, as a power failure may.
 func (n *node) tear(container string) {
 	n.t.Helper()
 	if err := os.Truncate(n.recordPath(ownerOf(n.params(api.CNIDel, container, nil))), 100); err != nil {
@@ -32,7 +32,7 @@ func (n *node) wantProblem(words ...string) {
 	}
 }
 
-// TestTornRecord: a pod goes on whose record is damaged, as it was.
+// TestTornRecord: a pod with a damaged record continues unchanged.
 func TestTornRecord(t *testing.T) {
 	n := newNode(t)
 	ports := map[string]any{"runtimeConfig": map[string]any{"portMappings": []map[string]any{
@@ -86,7 +86,7 @@ func (r *record) refs() (list []string) {
 	return list
 }
 
-// TestTornRecordAlone: neither the Endpoint nor the lease is there any more besides.
+// TestTornRecordAlone: the Endpoint, the lease, or both are missing as well.
 func TestTornRecordAlone(t *testing.T) {
 	for _, lost := range []string{"objects", "addresses", "both"} {
 		t.Run(lost, func(t *testing.T) {
@@ -124,8 +124,8 @@ func TestTornRecordAlone(t *testing.T) {
 	}
 }
 
-// TestRecordsLost: the folder of the records is gone while pods run. What was not one of a
-// pod then is kept, too, until it goes with its pod.
+// TestRecordsLost: the folder of the records is deleted while pods run. Links that belong to no
+// known pod are kept, too, until their pods are deleted.
 func TestRecordsLost(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)
@@ -154,7 +154,7 @@ func TestRecordsLost(t *testing.T) {
 	n.wantProblem("shop/web-c1")
 }
 
-// TestStrayRecord: of a file that is about nothing that there is people are told.
+// TestStrayRecord: an unreadable record without an existing interface is reported.
 func TestStrayRecord(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)
@@ -173,7 +173,7 @@ func TestStrayRecord(t *testing.T) {
 	}
 }
 
-// TestTornRecordOfPlugin: which plugin gave the addresses the DEL says.
+// TestTornRecordOfPlugin: the DEL names the plugin that assigned the addresses.
 func TestTornRecordOfPlugin(t *testing.T) {
 	n := newNode(t)
 	r := &record{ContainerID: "c1", IfName: "eth0", Rebuilt: true}

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// TestStartClearsWhatWasNotFinished has everything that a daemon killed at any moment
-// may leave, beside an interface that is as it should be.
+// TestStartClearsWhatWasNotFinished has all possible remains of a daemon that was killed at any
+// moment, together with an intact interface.
 func TestStartClearsWhatWasNotFinished(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)
@@ -84,8 +84,8 @@ func (n *node) enqueue(container string, more map[string]any) string {
 	return path
 }
 
-// TestQueueAtStart: what was asked for while there was no daemon is done before the
-// first ADD, and only to the container that it was asked for.
+// TestQueueAtStart: commands that were queued while no daemon ran are carried out before the
+// first ADD, and only for their own container.
 func TestQueueAtStart(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("old", nil)
@@ -107,8 +107,8 @@ func TestQueueAtStart(t *testing.T) {
 	}
 }
 
-// TestQueueBeforeAdd: a DEL that is queued for an interface is not done to the next
-// one of the same name.
+// TestQueueBeforeAdd: a queued DEL of an interface does not affect the next interface of the same
+// name.
 func TestQueueBeforeAdd(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)
