@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestChurn lets well and badly behaved clients come and go at random, and then
-// looks for what they left: connections, file descriptors, goroutines, quota.
+// TestChurn runs well and badly behaved clients at random, and then checks for leaks:
+// connections, file descriptors, goroutines, quota.
 func TestChurn(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -51,7 +51,7 @@ func TestChurn(t *testing.T) {
 	if v, err := c.Version(t.Context()); err != nil || v.Version != "1.0" {
 		t.Errorf("afterwards: %v, %v", v, err)
 	}
-	_ = c.Close() // its kept connections are none that are left
+	_ = c.Close() // its kept connections must not count as leaks
 	eventually(t, "nothing of it is left", func() bool {
 		runtime.GC() // what clients dropped
 		return ch.control.connections() == 0 && ch.events.connections() == 0 &&
@@ -70,14 +70,14 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// connections counts all that are there.
+// connections returns the number of all connections.
 func (e *endpoint) connections() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.conns)
 }
 
-// churn is one client at random. It ignores errors: who comes after it sees them.
+// churn is one random client. It ignores errors: later checks detect them.
 func churn(ctx context.Context, random *rand.Rand, ch *Channel, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(50))*time.Millisecond)
 	defer cancel()

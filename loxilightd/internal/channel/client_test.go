@@ -64,7 +64,7 @@ func TestClientPages(t *testing.T) {
 	}
 }
 
-// TestClientSplitsLargeChanges applies five times what fits one request.
+// TestClientSplitsLargeChanges applies five times as much as fits one request.
 func TestClientSplitsLargeChanges(t *testing.T) {
 	m, _, c := serveMini(t, Options{})
 	result, err := c.Apply(t.Context(), api.ApplyParams{Objects: services(5000, 1)})
@@ -87,7 +87,7 @@ func TestClientRefusesAnObjectLargerThanARequest(t *testing.T) {
 	}
 }
 
-// watching runs Watch and hands its steps to the test.
+// watching runs Watch and passes its steps to the test.
 func watching(t *testing.T, c *client.Client, o client.WatchOptions) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,8 +174,7 @@ func TestWatchManyChanges(t *testing.T) {
 	}
 }
 
-// TestWatchOverLoss has the event of a change pushed out by others while the
-// caller is busy.
+// TestWatchOverLoss: other events push out the event of a change while the caller is busy.
 func TestWatchOverLoss(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	apply(t, c, service("a", 1), service("b", 1))
@@ -189,7 +188,7 @@ func TestWatchOverLoss(t *testing.T) {
 			apply(t, c, service("b", 2))
 			for i := range uint64(60000) {
 				event := changeEvent(i)
-				event.Kind = api.KindInterface // which nobody watches
+				event.Kind = api.KindInterface // a kind that is not watched
 				if err := ch.Publish(api.TopicChanges, event); err != nil {
 					t.Fatal(err)
 				}
@@ -225,7 +224,7 @@ func TestWatchOverRestart(t *testing.T) {
 	})
 }
 
-// TestSkippedEventsAreSeen is of events that the daemon itself cannot tell.
+// TestSkippedEventsAreSeen: subscribers detect events that the daemon cannot send.
 func TestSkippedEventsAreSeen(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	s, err := c.Subscribe(t.Context(), api.TopicChanges)
@@ -249,8 +248,8 @@ func TestSkippedEventsAreSeen(t *testing.T) {
 	}
 }
 
-// TestLostEventsAreSeen is the client's part of D09: a client that is too slow
-// knows how many events it has lost, the last ones included.
+// TestLostEventsAreSeen is the client's part of D09: a slow client knows how many events it has
+// lost, including the last ones.
 func TestLostEventsAreSeen(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	s, err := c.Subscribe(t.Context(), api.TopicChanges)

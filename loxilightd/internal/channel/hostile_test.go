@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// served fails the test unless an honest client gets its answer soon. The bound
-// is wide for a busy machine; what it must not be is a peer's timeout.
+// served fails the test unless an honest client gets its answer soon. The bound allows for a busy
+// machine, but is shorter than a peer's timeout.
 func served(t *testing.T, c *Channel, within time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -59,8 +59,8 @@ func TestSilentPeers(t *testing.T) {
 	})
 }
 
-// TestMoreSilentPeersThanConnections keeps more connections silent than there
-// may be: who says nothing makes room.
+// TestMoreSilentPeersThanConnections keeps more connections silent than the limit allows: silent
+// connections are closed.
 func TestMoreSilentPeersThanConnections(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{Connections: 16, HandshakeTimeout: time.Hour}}, echo)
 	for range 100 {
@@ -69,7 +69,7 @@ func TestMoreSilentPeersThanConnections(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestGarbage is D04: handshakes that are none, and peers of another protocol.
+// TestGarbage is D04: invalid handshakes, and peers of another protocol.
 func TestGarbage(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for i := range 300 {
@@ -86,7 +86,7 @@ func TestGarbage(t *testing.T) {
 	r.waitClosed()
 }
 
-// TestStalledFrame is D04: a frame that begins and does not go on.
+// TestStalledFrame is D04: a frame that begins and never ends.
 func TestStalledFrame(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{FrameTimeout: 300 * time.Millisecond}}, echo)
 	for _, begun := range [][]byte{
@@ -102,7 +102,7 @@ func TestStalledFrame(t *testing.T) {
 	}
 }
 
-// TestBadFrames is D04: what is no frame of a request is hung up on.
+// TestBadFrames is D04: an invalid request frame closes the connection.
 func TestBadFrames(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for name, bad := range map[string][]byte{
@@ -122,8 +122,8 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// TestOversizeRequest is D04: a request that is too long gets an answer that says
-// so, and the connection goes on.
+// TestOversizeRequest is D04: an oversized request receives an error, and the connection
+// continues.
 func TestOversizeRequest(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long")}, echo)
 	r := dialRaw(t, controlPath(c)).shake(protoReq)
@@ -140,8 +140,8 @@ func TestOversizeRequest(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestStuckReaders is D04: clients that ask and do not read the answers. Stock
-// mangos lets a few of them take every worker.
+// TestStuckReaders is D04: clients that send requests and do not read the answers. With
+// unmodified mangos a few of them block every worker.
 func TestStuckReaders(t *testing.T) {
 	var answered atomic.Int64
 	c := serve(t, Options{Limits: Limits{WriteTimeout: time.Second}}, func(ctx context.Context, p Peer, r []byte) []byte {

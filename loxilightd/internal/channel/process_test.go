@@ -25,8 +25,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Some of what can happen needs another process: one with other credentials or
-// limits, or one that is stopped or killed. The test's own binary plays it.
+// Some tests need another process: with other credentials or limits, or to be stopped or killed.
+// The test binary itself plays that role.
 
 const roleVar = "LOXILIGHT_TEST_ROLE"
 
@@ -95,7 +95,7 @@ func (p *process) line(t *testing.T) string {
 	return p.lines.Text()
 }
 
-// shared returns a temporary directory that every user can look into.
+// shared returns a temporary directory that every user can read.
 func shared(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Dir(runDir(t))
@@ -120,8 +120,8 @@ func play(dir string, h Handler, l Limits) error {
 	return errors.Join(c.Serve(context.Background(), h), lock.Close())
 }
 
-// playDyingDaemon is killed between doing what it is told and answering, as long
-// as there is a file named die. What it has done is durable.
+// playDyingDaemon is killed between carrying out a request and answering it, while a file named
+// die exists. Completed requests are durable.
 func playDyingDaemon(dir string) error {
 	m := newMini()
 	if saved, err := os.ReadFile(filepath.Join(dir, "done")); err == nil {
@@ -146,7 +146,7 @@ func playDyingDaemon(dir string) error {
 	return play(filepath.Join(dir, "run"), m.handle, Limits{})
 }
 
-// TestOutcomeUnknown is D06: the daemon dies between doing and answering.
+// TestOutcomeUnknown is D06: the daemon dies between carrying out a request and answering it.
 func TestOutcomeUnknown(t *testing.T) {
 	dir := shared(t)
 	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
@@ -216,7 +216,7 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 }
 
-// playDaemonWithoutFiles may have 64 files open, and is told to take more connections.
+// playDaemonWithoutFiles may open 64 files, but is configured for more connections.
 func playDaemonWithoutFiles(dir string) error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
 		return err
@@ -239,8 +239,7 @@ func filesOf(t *testing.T, pid int) int {
 	return len(open)
 }
 
-// TestNoFiles is D03: 200 connections where there are 64 files. Those that are
-// idle make room.
+// TestNoFiles is D03: 200 connections with 64 file descriptors. Idle connections are closed.
 func TestNoFiles(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)
@@ -254,8 +253,8 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestNoFilesAndNobodyIdle is D03 where all that came first wait for an answer:
-// the daemon neither spins nor forgets the others.
+// TestNoFilesAndNobodyIdle is D03 with all first connections waiting for an answer: the daemon
+// neither spins nor forgets the others.
 func TestNoFilesAndNobodyIdle(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)

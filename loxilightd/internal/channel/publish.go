@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Numbered is an event that can be given its number: a pointer to one of the
-// events of package api, which have SetSeq from [api.Event].
+// Numbered is an event that can be numbered: a pointer to one of the events of package api, which
+// have SetSeq from [api.Event].
 type Numbered interface{ SetSeq(seq uint64) }
 
 // publisher numbers the events of each topic from 1, without gaps.
@@ -25,11 +25,11 @@ type publisher struct {
 	seq map[string]uint64
 
 	latest    time.Time // when the last event was published
-	repeating bool      // the hello will be said again
+	repeating bool      // the hello will be repeated
 }
 
-// The hello is said again so often, until so long after the last event: a
-// subscriber that was too slow for the last events would not see a gap otherwise.
+// The hello is repeated at the first interval, until the second after the last event: otherwise a
+// subscriber that was too slow for the last events would not see a gap.
 const helloEvery, helloUntil = time.Second, 10 * time.Second
 
 // publish sends one event. Events that fail to encode take no number.
@@ -51,7 +51,7 @@ func (p *publisher) publish(topic string, event Numbered) error {
 	return nil
 }
 
-// took notes that a number is taken, of which the hello will tell. The caller holds mu.
+// took records that a number is in use, which the hello will contain. The caller holds mu.
 func (p *publisher) took(topic string, seq uint64) {
 	p.seq[topic] = seq
 	p.latest = time.Now()
@@ -67,7 +67,7 @@ func (p *publisher) skip(topic string) {
 	p.took(topic, p.seq[topic]+1)
 }
 
-// repeat says the hello to everybody, for as long as there is need.
+// repeat sends the hello to all subscribers as long as necessary.
 func (p *publisher) repeat() {
 	body, err := p.hello()
 	if err == nil {
@@ -83,9 +83,8 @@ func (p *publisher) repeat() {
 	}
 }
 
-// hello returns the first message for a subscriber that has just been attached.
-// Events that are published while it is made come behind it, so a client may
-// find among them some that the hello counts already.
+// hello returns the first message for a new subscriber. Events that are published meanwhile
+// follow it, so they may include events that the hello already counts.
 func (p *publisher) hello() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

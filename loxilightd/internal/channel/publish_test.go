@@ -88,8 +88,8 @@ func TestPublishTakesNoNumberForAnEventThatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// TestHelloMeetsNumbers subscribes again and again while events are published:
-// after its hello, nobody may miss one unseen.
+// TestHelloMeetsNumbers subscribes repeatedly while events are published: after its hello, a
+// subscriber must detect each lost event.
 func TestHelloMeetsNumbers(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	stop := make(chan struct{})
@@ -128,8 +128,8 @@ func TestHelloMeetsNumbers(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriber is the daemon's part of D09: who does not read costs a
-// bounded queue and is hung up on, and the others get everything.
+// TestSlowSubscriber is the daemon's part of D09: a subscriber that does not read uses a bounded
+// queue and is disconnected; the others receive everything.
 func TestSlowSubscriber(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}}, echo)
 	for range 4 {
@@ -165,7 +165,7 @@ func TestSlowSubscriber(t *testing.T) {
 			}
 		}
 	}
-	// Four queues of 1024 events, mostly the same ones, and what the sockets hold.
+	// Four queues of 1024 events, mostly shared, and the socket buffers.
 	if grown := int64(heap()) - int64(before); grown > 16<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}

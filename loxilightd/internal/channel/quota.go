@@ -16,8 +16,8 @@ import (
 // they cannot lock out root. Of the bytes, a user with read permission only may use an eighth,
 // and all such users together a quarter.
 type Limits struct {
-	// Connections on each socket; default 512, or a quarter of the process's file descriptor
-	// limit.
+	// Connections limits the connections on each socket; default 512, or a quarter of the
+	// process's file descriptor limit.
 	Connections int
 	Requests    int // being carried out; default 256
 	Bytes       int // of requests being read or carried out, and of replies; default 32 MiB

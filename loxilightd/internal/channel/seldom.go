@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// seldom lets a log line through now and then, and counts those that it holds
-// back. The zero value is ready, and safe for concurrent use.
+// seldom limits the rate of a log message, and counts the suppressed ones. The zero value is
+// ready, and safe for concurrent use.
 type seldom struct {
 	mu   sync.Mutex
 	last time.Time
@@ -18,19 +18,19 @@ type seldom struct {
 	every time.Duration // the least time between two lines; 0: [seldomEvery]
 }
 
-// seldomEvery is the least time between two lines, where nothing else is said.
+// seldomEvery is the default least time between two lines.
 const seldomEvery = 10 * time.Second
 
-// seldomByUser lets a log line about each user through once a minute. The zero value is
-// ready, and safe for concurrent use.
+// seldomByUser allows one log line per user and minute. The zero value is ready, and safe for
+// concurrent use.
 type seldomByUser struct {
 	mu    sync.Mutex
 	users map[int]*seldom
 }
 
-// do is [seldom.do] for what a user caused.
+// do is [seldom.do] for a message caused by a user.
 func (s *seldomByUser) do(uid int, log func(held int)) {
-	const most = 1024 // users that are remembered
+	const most = 1024 // users with an entry
 	s.mu.Lock()
 	if s.users == nil || len(s.users) == most {
 		s.users = map[int]*seldom{}
@@ -44,7 +44,7 @@ func (s *seldomByUser) do(uid int, log func(held int)) {
 	u.do(log)
 }
 
-// do calls log with the number of lines held back since the last time, or holds it back.
+// do calls log with the number of lines suppressed since the last call, or suppresses this line.
 func (s *seldom) do(log func(held int)) {
 	s.mu.Lock()
 	if !s.last.IsZero() && time.Since(s.last) < cmp.Or(s.every, seldomEvery) {

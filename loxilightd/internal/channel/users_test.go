@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// playClient asks for the version and makes a change, and prints what came of it.
+// playClient requests the version and makes a change, and prints the results.
 func playClient(dir string) error {
 	c, err := client.New(client.Options{Socket: filepath.Join(dir, ControlSocket), Timeout: 5 * time.Second})
 	if err != nil {
@@ -47,13 +47,12 @@ func playClient(dir string) error {
 	return nil
 }
 
-// TestUsers is D05: who may do what, as the daemon sees it, whatever the file
-// system lets through.
+// TestUsers is D05: the daemon's permissions of each user, whatever the file system permits.
 func TestUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")
 	}
-	const reader, admin, stranger = 54321, 54322, 54323 // ids that nobody has
+	const reader, admin, stranger = 54321, 54322, 54323 // unassigned ids
 	dir := filepath.Join(shared(t), "run")
 	m := newMini()
 	serve(t, Options{RunDir: dir, Group: strconv.Itoa(reader), AdminGroup: strconv.Itoa(admin)}, m.handle)
@@ -101,7 +100,7 @@ func manyGroups(last uint32) []uint32 {
 	return append(groups, last)
 }
 
-// TestFileModes is what the file system does about strangers.
+// TestFileModes checks that the file system keeps other users out.
 func TestFileModes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID to be another user")

@@ -153,7 +153,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 	}
 }
 
-// FuzzParse holds the parser to its word: what it takes is valid.
+// FuzzParse checks that each accepted configuration is valid.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("instance: b\ntables: {services: 5}\nlog: {level: warn}\n"))
 	f.Add([]byte("runDir: *x\n? [a]\n: b\n"))
@@ -185,8 +185,7 @@ func TestRestartNeeded(t *testing.T) {
 	}
 }
 
-// TestInstalledFile holds the file of the package to what its comments say: it
-// is the defaults.
+// TestInstalledFile checks that the packaged file contains the defaults, as its comments say.
 func TestInstalledFile(t *testing.T) {
 	const file = "../../../configs/loxilightd.yaml"
 	got, err := Load(file)
@@ -211,7 +210,7 @@ func TestInstalledFile(t *testing.T) {
 	}
 }
 
-// TestManualPage holds the manual page to the keys that there are.
+// TestManualPage compares the manual page with the existing keys.
 func TestManualPage(t *testing.T) {
 	const file = "../../../docs/man/loxilightd.yaml.5"
 	data, err := os.ReadFile(file)
@@ -235,8 +234,8 @@ func TestLoadOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestAutoSizes is H12: sizes go by the memory of the machine, and a number rules
-// over it without changing the others.
+// TestAutoSizes is H12: sizes depend on the memory of the machine, and a configured number
+// overrides one size without changing the others.
 func TestAutoSizes(t *testing.T) {
 	gib := Memory{Bytes: 1 << 30, From: "machine"}
 	got, err := parse("t.yaml", []byte("tables: {connections: 70000, slots: auto}\ninstance: a"), gib)
@@ -257,7 +256,7 @@ func TestAutoSizes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfCgroup is H12: the lowest limit on the way up rules.
+// TestMemoryOfCgroup is H12: the lowest limit of all parents applies.
 func TestMemoryOfCgroup(t *testing.T) {
 	root := t.TempDir()
 	for dir, max := range map[string]string{"": "", "system.slice": "700000000\n", "system.slice/x.service": "max\n", "low.slice": "200000000\n"} {
@@ -265,7 +264,7 @@ func TestMemoryOfCgroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		if max == "" {
-			continue // the root has none
+			continue // the root has no limit
 		}
 		if err := os.WriteFile(filepath.Join(root, dir, "memory.max"), []byte(max), 0o644); err != nil {
 			t.Fatal(err)

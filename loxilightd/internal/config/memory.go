@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is what the automatic sizes of the tables go by: never how much is free,
-// so that a restart finds the sizes of the run before.
+// Memory determines the automatic sizes of the tables. It never depends on free memory, so that a
+// restart finds the sizes of the previous run.
 type Memory struct {
 	Bytes uint64
-	From  string // the machine, or the file of the limit that is lower
+	From  string // the machine, or the file of a lower limit
 }
 
-// Where the limits of the cgroup that the maps are accounted to are found. A
-// cgroup of version 1 has no file here: its limits are not seen.
+// Files with the limits of the cgroup to which the maps are accounted. Limits of cgroup version 1
+// are not read.
 const (
 	cgroupFile = "/proc/self/cgroup"
 	cgroupRoot = "/sys/fs/cgroup"
 )
 
-// machineMemory returns the memory of the machine, or less where the cgroup of the
-// daemon may have only less.
+// machineMemory returns the memory of the machine, or less if the cgroup of the daemon has a
+// lower limit.
 func machineMemory() Memory {
 	m := Memory{From: "machine"}
 	var info unix.Sysinfo_t
@@ -41,12 +41,12 @@ func machineMemory() Memory {
 	return m.limited(string(own), cgroupRoot)
 }
 
-// ownMemory is what the daemon itself takes at most, besides the tables, in bytes.
+// ownMemory is the most memory of the daemon without the tables, in bytes.
 const ownMemory = 160 << 20
 
-// tableShare is how much more memory a machine has than a limit for the daemon alone that fits
-// the same tables: of a machine they take a tenth when full, of such a limit less than half,
-// so that there is room for a copy while a start makes them larger.
+// tableShare is the ratio between the memory of a machine and a limit for the daemon alone that
+// fit the same tables: full tables take a tenth of a machine, but less than half of such a limit,
+// so that a copy fits while a start enlarges them.
 const tableShare = 4
 
 // asMachine returns the memory of a machine whose tables fit a limit for the daemon alone.
@@ -57,9 +57,9 @@ func asMachine(limit uint64) uint64 {
 	return tableShare * (limit - min(limit, ownMemory))
 }
 
-// limited returns m, or the lowest memory.max from the cgroup that own (the
-// content of /proc/self/cgroup) names up to root. The limit of that cgroup itself is for the
-// daemon alone; the others are shared, as a machine is.
+// limited returns m, or the lowest memory.max from the cgroup in own (the content of
+// /proc/self/cgroup) up to root. The limit of that cgroup itself is for the daemon alone; the
+// other limits are shared, like a machine's memory.
 func (m Memory) limited(own, root string) Memory {
 	for line := range strings.Lines(own) {
 		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
@@ -88,8 +88,7 @@ func (m Memory) limited(own, root string) Memory {
 
 const autoSize = "auto"
 
-// size is a key of tables: a number of entries, or auto, which is what c has
-// already.
+// size returns a key of tables: a number of entries, or auto, which keeps the value of c.
 func size(name string, at func(*Config) *uint32) key {
 	k := text(name, at, parseSize)
 	number := k.set

@@ -18,18 +18,18 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// key is one key of the file, in the dotted form.
+// key is one key of the file, in dotted form.
 type key struct {
 	name string
 	set  func(c *Config, value string) error
 	get  func(c *Config) any
-	live bool // a running daemon takes a new value over
-	// list takes the value where that is no single one; nil: it is.
+	live bool // a running daemon applies a new value
+	// list parses a value that is a list; nil: the value is a scalar.
 	list func(r *reader, c *Config, name string, n *yaml.Node)
 }
 
-// schema is every key that there is. The instance comes first: it decides about
-// the defaults of the others.
+// schema contains all keys. The instance comes first, because the defaults of the others depend
+// on it.
 var schema = []key{
 	text("instance", func(c *Config) *string { return &c.Instance }, parseInstance),
 	text("runDir", func(c *Config) *string { return &c.RunDir }, parseRunDir),
@@ -88,7 +88,7 @@ func text[T comparable](name string, at func(*Config) *T, parse func(string) (T,
 	}
 }
 
-// list is a key whose value is a list, which may be empty.
+// list returns a key whose value is a list, which may be empty.
 func list[T comparable](name string, at func(*Config) *[]T, parse func(string) (T, error)) key {
 	return key{
 		name: name,
@@ -147,7 +147,7 @@ func parseRevisions(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseBytes reads a size such as 64MiB.
+// parseBytes parses a size such as 64MiB.
 func parseBytes(s string) (int64, error) {
 	number, shift := s, 0
 	for i, unit := range []string{"KiB", "MiB", "GiB"} {
@@ -162,22 +162,22 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// Bounds of the history.
+// Limits of the history.
 const (
 	maxRevisions = 100000
 	minHistory   = 64 << 10
 	maxHistory   = 4 << 30
 )
 
-// entry is one value of the file and where it stands.
+// entry is one value of the file with its position.
 type entry struct {
 	line  int
 	value string
 	node  *yaml.Node
 }
 
-// Parse reads a configuration; file is its name in errors, all of which are
-// returned, each with its line.
+// Parse parses a configuration; file is its name in errors. It returns all errors, each with its
+// line.
 func Parse(file string, data []byte) (*Config, error) {
 	return parse(file, data, machineMemory())
 }
@@ -221,7 +221,7 @@ func (r *reader) read(data []byte) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return // empty: everything by default
+		return // empty: all defaults
 	} else if err != nil {
 		r.errs = append(r.errs, syntaxError(r.file, err))
 		return
@@ -235,7 +235,7 @@ func (r *reader) read(data []byte) {
 	}
 }
 
-// syntaxError brings "yaml: line 3: …" into the form of the other errors.
+// syntaxError converts "yaml: line 3: …" into the form of the other errors.
 func syntaxError(file string, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {

@@ -18,7 +18,7 @@ var (
 	b2 = netip.MustParseAddrPort("[2001:db8::4]:8081")
 )
 
-// world is backends that serve or not, and a record of what was told of them.
+// world is a set of backends that serve or not, and a record of their probes.
 type world struct {
 	mu    sync.Mutex
 	dead  map[netip.AddrPort]bool
@@ -107,14 +107,14 @@ func TestBackendsComeAndGo(t *testing.T) {
 		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		time.Sleep(time.Second)
 		w.wantTold(t, "web 10.0.1.2:8080 unhealthy dead")
-		// Another one comes: what is known of the first stays.
+		// Another backend is added: the result of the first one stays.
 		c.Set("web", check, []netip.AddrPort{b1, b2}, nil)
 		if r := c.Result("web", b1); r.State != Unhealthy {
 			t.Errorf("what was known is forgotten: %+v", r)
 		}
 		time.Sleep(time.Second)
 		w.wantTold(t, "web [2001:db8::4]:8081 healthy ")
-		// The check changes: it is asked at once by the new one.
+		// The check changes: the backend is probed at once with the new one.
 		quick := check
 		quick.Interval, quick.Healthy = time.Second, 1
 		w.set(func() { w.dead[b1] = false })
@@ -158,8 +158,8 @@ func TestWaitKnown(t *testing.T) {
 	})
 }
 
-// TestLeftOutOfUse: what was out of use before is Unhealthy, for which nobody waits, and the
-// first answer counts all the same.
+// TestLeftOutOfUse: a backend that was out of use before is Unhealthy without waiting for it, and
+// its first answer counts.
 func TestLeftOutOfUse(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		w.mute[b1], w.dead[b2] = true, true
@@ -189,8 +189,7 @@ func TestLeftOutOfUse(t *testing.T) {
 	})
 }
 
-// TestManyDeadBackends: those that do not answer keep no other from being asked
-// for longer than their timeout.
+// TestManyDeadBackends: backends that do not answer delay other probes by their timeout at most.
 func TestManyDeadBackends(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		var mute []netip.AddrPort
