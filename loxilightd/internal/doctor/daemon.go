@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// daemon is the state of the daemon as far as it could be determined.
+// daemon is the determined state of the daemon.
 type daemon struct {
 	held    bool // a process holds the lock of the run directory
 	pid     int  // of the holder; 0: not known

@@ -175,7 +175,7 @@ func (x *examiner) checkObjectFiles() {
 	}, x.reload)
 }
 
-// differences returns the names of the objects of files that differ between wanted and told.
+// differences returns the names of the objects of files that differ between the two lists.
 func differences(wanted, told []*state.Object) (names []string) {
 	have := make(map[state.Key]*state.Object)
 	for _, o := range told {

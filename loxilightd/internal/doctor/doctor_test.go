@@ -18,13 +18,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// rig is an instance with folders of its own on a machine that has nothing wrong
-// with it, but for what a test plants.
+// rig is an instance with folders of its own on a machine without faults, except those that a
+// test creates.
 type rig struct {
 	t        *testing.T
 	dir      string
 	o        Options
-	commands map[string]string // command line: output; others are not there
+	commands map[string]string // command line: output; others do not exist
 }
 
 func newRig(t *testing.T) *rig {
@@ -102,7 +102,7 @@ func (r *rig) examine(fix bool) map[string]api.Finding {
 	return found
 }
 
-// expect wants a finding, by its ID and object, whose text has word in it.
+// expect requires a finding, by its ID and object, whose text contains word.
 func (r *rig) expect(found map[string]api.Finding, severity, key, word string) {
 	r.t.Helper()
 	f, ok := found[key]
@@ -120,7 +120,7 @@ func keys(found map[string]api.Finding) (k []string) {
 	return k
 }
 
-// mended runs with and without fix: what was found is mended, said, and gone after.
+// mended runs without and with fix: the finding is repaired, reported as repaired, and then gone.
 func (r *rig) mended(severity, key, word, did string) {
 	r.t.Helper()
 	r.expect(r.examine(false), severity, key, word)
@@ -133,8 +133,8 @@ func (r *rig) mended(severity, key, word, did string) {
 	}
 }
 
-// TestNothingWrong: a daemon that does not run is all there is to say, and groups
-// that the machine of the test may not have.
+// TestNothingWrong: the only findings are the stopped daemon, and groups that the test machine
+// may lack.
 func TestNothingWrong(t *testing.T) {
 	r := newRig(t)
 	for key, f := range r.examine(true) {
@@ -175,8 +175,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestLinkIsNotMended: who could write into the folder put a link there, to have
-// a file of somebody else's opened to all.
+// TestLinkIsNotMended: a user with write access to the folder created a link there, to make a
+// file of another user accessible to all.
 func TestLinkIsNotMended(t *testing.T) {
 	r := newRig(t)
 	r.write("secret", "x")
@@ -225,7 +225,7 @@ func TestStaleSockets(t *testing.T) {
 	r.mended("note", "sockets.stale run/control.sock", "of a daemon that has gone", "rm ")
 }
 
-// TestSocketMode: a socket is no file that can be opened, and is mended likewise.
+// TestSocketMode: a socket cannot be opened like a file, but is repaired likewise.
 func TestSocketMode(t *testing.T) {
 	r := newRig(t)
 	l, err := net.Listen("unix", r.path("run/events.sock"))
@@ -235,7 +235,7 @@ func TestSocketMode(t *testing.T) {
 	r.mended("error", "files.mode run/events.sock", "has mode 0666, want 0660", "chmod 0660 ")
 }
 
-// TestHung: somebody holds the lock and listens, and never answers.
+// TestHung: another process holds the lock and listens, but never answers.
 func TestHung(t *testing.T) {
 	r := newRig(t)
 	l, err := net.Listen("unix", r.path("run/control.sock"))
@@ -295,7 +295,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestNoBPFFS: the pins would lie on an ordinary file system.
+// TestNoBPFFS: the pins would be on an ordinary file system.
 func TestNoBPFFS(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend = "ebpf"
@@ -316,7 +316,7 @@ func TestUnit(t *testing.T) {
 			r := newRig(t)
 			r.commands["systemctl show loxilightd.service"] = "LoadState=loaded\nExecStart={ argv[]=/usr/sbin/loxilightd --config " + r.o.ConfigFile + " }\n" + tt.props + "\n"
 			r.expect(r.examine(false), tt.severity, tt.key+" loxilightd.service", tt.word)
-			// A unit that runs another configuration is not that of this instance.
+			// A unit with another configuration does not belong to this instance.
 			r.commands["systemctl show loxilightd.service"] = "LoadState=loaded\nExecStart={ argv[]=/usr/sbin/loxilightd --config /etc/other.yaml }\n" + tt.props + "\n"
 			if _, ok := r.examine(false)[tt.key+" loxilightd.service"]; ok {
 				t.Error("the unit of another configuration is taken for ours")

@@ -197,7 +197,7 @@ func (x *examiner) checkGroups() {
 	x.checkSelf(readers)
 }
 
-// checkSelf warns a user who is neither root nor in the group.
+// checkSelf warns a user that is neither root nor in the group.
 func (x *examiner) checkSelf(readers []string) {
 	me, err := user.Current()
 	if os.Geteuid() == 0 || err != nil || slices.Contains(readers, me.Username) {

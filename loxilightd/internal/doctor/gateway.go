@@ -15,10 +15,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ownerK8s owns Services of Kubernetes, of which one without endpoints is ordinary.
+// ownerK8s owns Kubernetes Services, for which a lack of endpoints is normal.
 const ownerK8s = "k8s"
 
-// noteServing keeps the state of the backends of a Service, as the daemon reports it.
+// noteServing records the state of the backends of a Service, as the daemon reports it.
 func (d *desired) noteServing(o *api.Object) {
 	var status api.ServiceStatus
 	if o.Kind != api.KindService || json.Unmarshal(o.Status, &status) != nil {
@@ -34,7 +34,7 @@ func (d *desired) noteServing(o *api.Object) {
 	d.serving[o.Name] = backends
 }
 
-// checkServing finds Services of which no backend takes connections.
+// checkServing reports Services without any backend that accepts connections.
 func (x *examiner) checkServing() {
 	for _, o := range x.desired.objects {
 		s, ok := o.Value.(*state.Service)
@@ -71,7 +71,7 @@ func (x *examiner) serving(name string, s *state.Service, family int) (total, ac
 	return total, active
 }
 
-// checkUnseen finds devices of default routes whose packets pass the rules by.
+// checkUnseen reports devices of default routes whose packets bypass the rules.
 func (x *examiner) checkUnseen() {
 	rules := 0
 	for _, o := range x.desired.objects {
@@ -127,7 +127,7 @@ func (x *examiner) uplinks() (devices []string) {
 	return devices
 }
 
-// checkGateway is about NAT and FirewallRules for packets that the host forwards.
+// checkGateway checks NAT and FirewallRules for packets that the host forwards.
 func (x *examiner) checkGateway(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {
@@ -159,7 +159,7 @@ func (x *examiner) checkGateway(family int) {
 	}, nil)
 }
 
-// isAbout says whether addresses are of a family; none at all are taken for IPv4.
+// isAbout reports whether addresses are of a family; an empty list counts as IPv4.
 func isAbout(list []netip.Prefix, family int) bool {
 	if len(list) == 0 {
 		return family == 4

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Shares of the machine's memory, in percent, that the tables may take.
+// Shares of the machine's memory, in percent, that the tables may use.
 const (
 	muchMemory    = 50
 	tooMuchMemory = 80
@@ -44,7 +44,7 @@ func (x *examiner) checkMemory() {
 	}
 }
 
-// meminfo returns a figure of /proc/meminfo in bytes; 0: it is not known.
+// meminfo returns a value of /proc/meminfo in bytes; 0: unknown.
 func (x *examiner) meminfo(name string) uint64 {
 	text, _ := x.read("/proc/meminfo")
 	for line := range strings.Lines(text) {

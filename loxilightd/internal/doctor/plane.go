@@ -77,7 +77,7 @@ func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
 	}
 }
 
-// portOf returns the port of an object; false: it has none.
+// portOf returns the port of an object; false: it does not have a port.
 func portOf(o *state.Object) (datapath.PortName, datapath.Port, bool) {
 	switch v := o.Value.(type) {
 	case *state.Interface:

@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// store has the daemon, which does not run, been told objects.
+// store puts objects into the store of the stopped daemon.
 func (r *rig) store(objects ...*state.Object) {
 	r.t.Helper()
 	s, _, err := state.Open(state.Config{
@@ -69,8 +69,8 @@ func TestWantedAndAttached(t *testing.T) {
 	}
 }
 
-// TestSharedDevice: of two Interfaces whose addresses are on one device the first has the
-// programs, for both.
+// TestSharedDevice: if the addresses of two Interfaces are on one device, the first Interface has
+// the programs, for both.
 func TestSharedDevice(t *testing.T) {
 	address := netip.MustParseAddr("2001:db8::7")
 	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
@@ -127,8 +127,8 @@ func TestGroupOfFiles(t *testing.T) {
 	}
 }
 
-// mounts runs a script in a mount namespace of its own, and returns the process that holds it
-// to the end of the test.
+// mounts runs a script in a mount namespace of its own, and returns the process that keeps the
+// namespace until the end of the test.
 func (r *rig) mounts(script string) (pid int) {
 	r.t.Helper()
 	cmd := exec.Command("sh", "-e", "-c", script+"\necho mounted\nexec cat")
@@ -145,7 +145,7 @@ func (r *rig) mounts(script string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// TestPrivateMount: the daemon sees another file system at the place of its pins.
+// TestPrivateMount: the daemon sees another file system at the path of its pins.
 func TestPrivateMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -165,8 +165,8 @@ func TestPrivateMount(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMount: nobody writes to a volume of Kubernetes that is made of a ConfigMap, whatever
-// its modes say. What a link there leads to is judged by the mount that it is on.
+// TestReadOnlyMount: a Kubernetes volume from a ConfigMap cannot be written, whatever its modes.
+// For a symbolic link there, the mount of its target counts.
 func TestReadOnlyMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -199,7 +199,7 @@ func TestReadOnlyMount(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMountLetsRead: what others must not read they read there, too.
+// TestReadOnlyMountLetsRead: modes that permit too much reading are reported there, too.
 func TestReadOnlyMountLetsRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -232,7 +232,7 @@ func TestYoungerConfiguration(t *testing.T) {
 	}
 }
 
-// TestFindingsAreDocumented: operators find each in docs/operations.md.
+// TestFindingsAreDocumented: docs/operations.md describes each finding.
 func TestFindingsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/operations.md")
 	if err != nil {
@@ -279,7 +279,7 @@ func difference(a, b map[string]bool) (keys []string) {
 	return keys
 }
 
-// TestOurXDP: what a program of ours in XDP does not see, and what it costs on a veth.
+// TestOurXDP: which packets our XDP program does not see, and its cost on a veth.
 func TestOurXDP(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// TestDamage: whatever became of the file, there is a start; what can be read is there,
-// what is known from elsewhere too, and no address is given twice.
+// TestDamage: the store starts with every kind of damage. It has the readable leases and the
+// leases from other sources, and assigns no address twice.
 func TestDamage(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24", "2001:db8:7::/64")
 	var all []Lease
@@ -80,7 +80,7 @@ func TestDamage(t *testing.T) {
 			if err := os.Rename(aside[0], r.o.Path); err != nil {
 				t.Fatal(err)
 			}
-			// With those that live.
+			// With leases from other sources.
 			r.o.Live = func() []Lease { return all }
 			r.reopen()
 			r.noneTwice()
@@ -139,7 +139,7 @@ func TestDamage(t *testing.T) {
 		}
 		r.Store = nil
 	}
-	r.now = r.now.Add(time.Second) // what is set aside has a name of its own
+	r.now = r.now.Add(time.Second) // files that are set aside have different names
 	if err := os.Remove(r.o.Path); err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +175,8 @@ func (r *rig) noneTwice() {
 	}
 }
 
-// TestAgainstModel does what comes to mind, with restarts and changes of the clock, and
-// compares with an oracle that only has a list.
+// TestAgainstModel runs random operations, with restarts and changes of the clock, and compares
+// with an oracle that only has a list.
 func TestAgainstModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -193,7 +193,7 @@ func TestAgainstModel(t *testing.T) {
 		}
 		return ""
 	}
-	// freeRested counts the addresses of a family that nobody has and that have rested.
+	// freeRested counts the addresses of a family that are free and have rested.
 	freeRested := func(is4 bool) (count int) {
 		a, n := netip.MustParseAddr("10.7.1.3"), free4
 		if !is4 {
@@ -275,7 +275,7 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestMain is also the process that is killed.
+// TestMain also plays the process that is killed.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("IPAM_TEST_FILE"); path != "" {
 		if err := churn(path); err != nil {
@@ -287,8 +287,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// churn allocates and releases until it is killed, four at a time, and prints what is
-// answered: + before and after what is given, - before and after what is given back.
+// churn allocates and releases until it is killed, four at a time, and prints the answers: +
+// before and after an allocation, - before and after a release.
 func churn(path string) error {
 	s, err := Open(Options{Path: path, Networks: func() map[string][]netip.Prefix {
 		return map[string][]netip.Prefix{"default": {netip.MustParsePrefix("10.7.0.0/20")}}
@@ -300,7 +300,7 @@ func churn(path string) error {
 	for worker := range 4 {
 		go func() {
 			for {
-				name := fmt.Sprintf("w%dp%d", worker, rand.IntN(100)) // its own: then what it prints is in order
+				name := fmt.Sprintf("w%dp%d", worker, rand.IntN(100)) // unique to the worker, so that its output is in order
 				if rand.IntN(3) == 0 {
 					fmt.Printf("-? %s\n", name)
 					if err := s.Release(context.Background(), owner(name)); err != nil {
@@ -320,8 +320,8 @@ func churn(path string) error {
 	return <-failed
 }
 
-// TestCutOff: a process that is killed while it writes leaves a piece of a line at the end, of
-// which nobody was told. That is no damage: what stands before it holds.
+// TestCutOff: a process that is killed while it writes leaves an incomplete line at the end,
+// whose request was not answered. That is no damage: the lines before it are valid.
 func TestCutOff(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24")
 	for _, name := range []string{"a", "b"} {
@@ -352,8 +352,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process that gives out addresses, again and again: what it said
-// was given is there afterwards, and nothing belongs to two.
+// TestKilled repeatedly kills a process that assigns addresses: acknowledged leases exist
+// afterwards, and no address has two owners.
 func TestKilled(t *testing.T) {
 	r := newRig(t, "10.7.0.0/20")
 	if err := r.Close(); err != nil {
@@ -372,7 +372,7 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Names of which the last answer was a lease, with nothing begun after it.
+		// Names whose last answer was a lease, without a request after it.
 		sure := map[string]string{}
 		lines, stop := bufio.NewScanner(out), 50+rand.IntN(400)
 		for n := 0; lines.Scan(); n++ {

@@ -206,9 +206,9 @@ func (s *Store) load() {
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 
-// replay applies the records of a file, and returns what is damaged; empty: nothing. An
-// incomplete last line was being written when the daemon was killed; no request was answered on
-// its basis.
+// replay applies the records of a file, and returns a description of its damage; empty: no
+// damage. An incomplete last line was being written when the daemon was killed; no request was
+// answered on its basis.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true
 	for len(content) > 0 {

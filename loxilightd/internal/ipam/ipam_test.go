@@ -42,7 +42,7 @@ func newRig(t *testing.T, subnets ...string) *rig {
 	return r
 }
 
-// reopen is the end of the daemon and its next start.
+// reopen ends the daemon and starts it again.
 func (r *rig) reopen() {
 	r.t.Helper()
 	if r.Store != nil {
@@ -119,7 +119,7 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// TestWholeSubnet: everything but what is reserved is given out, once.
+// TestWholeSubnet: all addresses but the reserved ones are assigned, once.
 func TestWholeSubnet(t *testing.T) {
 	for subnet, want := range map[string][2]string{
 		"10.9.8.64/29":     {"10.9.8.67", "10.9.8.70"},
@@ -174,7 +174,7 @@ func TestRest(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	r.release("a")
 	r.want("d", "[10.7.1.6/29]")
-	// Nothing but what rests is left: what has rested longest.
+	// Only resting addresses are left: the longest-resting address is assigned.
 	r.reopen()
 	r.want("e", "[10.7.1.4/29]")
 	r.release("e")
@@ -187,7 +187,7 @@ func TestRest(t *testing.T) {
 	r.release("g")
 	r.now = r.now.Add(time.Millisecond)
 	r.reopen()
-	// 4 was the last that was given out, and rests; 5 and 6 have rested.
+	// 4 was released last, and rests; 5 and 6 have rested.
 	r.want("i", "[10.7.1.5/29]")
 	r.want("j", "[10.7.1.6/29]")
 	r.want("k", "[10.7.1.4/29]")
@@ -196,7 +196,7 @@ func TestRest(t *testing.T) {
 func TestAskedFor(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24", "2001:db8:7::/64")
 	r.want("a", "[10.7.1.77/24 2001:db8:7::3/64]", "10.7.1.77")
-	r.want("b", "[10.7.1.3/24 2001:db8:7::4/64]") // the turn is not that of what was asked for
+	r.want("b", "[10.7.1.3/24 2001:db8:7::4/64]") // a requested address does not advance the turn
 	r.want("a", "[10.7.1.77/24 2001:db8:7::3/64]", "10.7.1.77")
 	r.refused("c", ErrTaken, "10.7.1.77")
 	r.refused("c", ErrTaken, "2001:db8:7::9", "10.7.1.3")
@@ -210,7 +210,7 @@ func TestAskedFor(t *testing.T) {
 	// A pod that moves to another container takes its address along at once.
 	r.release("a")
 	r.want("c", "[10.7.1.77/24 2001:db8:7::9/64]", "2001:db8:7::9", "10.7.1.77")
-	// Another address for the same owner is another lease.
+	// Another address for the same owner is a new lease.
 	r.want("c", "[10.7.1.78/24 2001:db8:7::5/64]", "10.7.1.78")
 	r.want("d", "[10.7.1.4/24 2001:db8:7::9/64]", "2001:db8:7::9")
 }
@@ -273,7 +273,7 @@ func TestGone(t *testing.T) {
 	if l, _ = r.Lease(owner("a")); r.Gone(l) != "the machine was booted since" {
 		t.Errorf("after a boot: %q", r.Gone(l))
 	}
-	// Whoever asks again is there again.
+	// An owner that requests again exists again.
 	q.Netns = ""
 	if l, err = r.Allocate(context.Background(), q); err != nil || r.Gone(l) != "" || l.Boot != "boot-2" {
 		t.Errorf("asked again: %v, %+v", err, l)
@@ -319,11 +319,11 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestDiskFull: what cannot be made durable was not given, and works again later.
+// TestDiskFull: an assignment that cannot be made durable fails, and succeeds later.
 func TestDiskFull(t *testing.T) {
 	r := newRig(t, "10.7.1.0/29")
 	r.want("a", "[10.7.1.3/29]")
-	// What stands in the way of a file of its name.
+	// A folder prevents a file of that name.
 	if err := errors.Join(r.file.f.Close(), os.Mkdir(r.o.Path+".new", 0o700)); err != nil {
 		t.Fatal(err)
 	}

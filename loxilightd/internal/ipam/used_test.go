@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestUsedWithoutLease: what somebody has without a lease is not given out.
+// TestUsedWithoutLease: an address in use without a lease is not assigned.
 func TestUsedWithoutLease(t *testing.T) {
 	used := map[netip.Addr]bool{}
 	s, err := Open(Options{
@@ -53,7 +53,7 @@ func TestUsedWithoutLease(t *testing.T) {
 	}
 }
 
-// TestElsewhere: what a pod of another node has is given to who asks for it alone.
+// TestElsewhere: an address of a pod on another node is assigned only on request.
 func TestElsewhere(t *testing.T) {
 	r := newRig(t, "10.7.1.0/29") // 3 to 6
 	r.o.Elsewhere = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.7.1.4") }

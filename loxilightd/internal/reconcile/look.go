@@ -10,9 +10,9 @@ type look[K comparable] struct {
 	done chan struct{}
 }
 
-// Look has a row verified before all others, and returns after that. A row that was changed
-// externally then has another status than Realised until it is repaired. If ctx ends first, Look
-// returns the error of ctx.
+// Look has a row verified before all others, and returns after that. If the row is not intact,
+// its status is no longer Realised until it has been repaired. If ctx ends first, Look returns
+// the error of ctx.
 func (r *Reconciler[K, V]) Look(ctx context.Context, key K) error {
 	l := look[K]{key, make(chan struct{})}
 	r.mu.Lock()

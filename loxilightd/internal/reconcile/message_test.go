@@ -10,7 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestMessagesOnce: what two tables say of a row in the same words is told once, on one line.
+// TestMessagesOnce: if two tables report the same message for a row, it appears once, on one
+// line.
 func TestMessagesOnce(t *testing.T) {
 	nope := func() error { return fmt.Errorf("tunnel %q: %w", "nope", datapath.ErrAbsent) }
 	for want, err := range map[string]error{

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fifo is a queue whose memory is given back when it has run empty.
+// fifo is a queue that frees its memory when it is empty.
 type fifo[K any] struct {
 	items []K
 	head  int
@@ -39,7 +39,7 @@ func (h *retryHeap[K, V]) add(w *row[K, V], at time.Time) {
 	heap.Push(h, w)
 }
 
-// remove takes w out if it is in.
+// remove removes w if it is in the heap.
 func (h *retryHeap[K, V]) remove(w *row[K, V]) {
 	if w.heapIndex >= 0 {
 		heap.Remove(h, w.heapIndex)

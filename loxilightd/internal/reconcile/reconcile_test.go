@@ -21,7 +21,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// table is a data plane's table that fails as told.
+// table is a data plane's table that fails as configured.
 type table struct {
 	mu      sync.Mutex
 	rows    map[string]int
@@ -39,7 +39,7 @@ func newTable(rows map[string]int) *table {
 	}
 }
 
-// enter guards what the contract of a Table says: one call at a time.
+// enter checks the contract of a Table: one call at a time.
 func (f *table) enter() func() {
 	f.mu.Lock()
 	if f.busy {
@@ -100,7 +100,7 @@ func (f *table) Verify(_ context.Context, key string) (bool, error) {
 	return ok, nil
 }
 
-// set does something to the table behind the reconciler's back.
+// set changes the table without the reconciler.
 func (f *table) set(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,7 +249,7 @@ func TestPrunesOnlyWhenComplete(t *testing.T) {
 		f.set(func() { delete(f.fail, "keys") })
 		<-r.Settled()
 		wantContent(t, f, map[string]int{"adopted": 1})
-		// What a stranger puts there later goes as well.
+		// Rows that another program adds later are deleted as well.
 		f.set(func() { f.rows["stranger"] = 4 })
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
@@ -286,8 +286,8 @@ func TestRepairsWhatAStrangerDeleted(t *testing.T) {
 	})
 }
 
-// TestNotifyEndsPending: whoever reads a status that says Pending is notified of the outcome,
-// also where it equals the outcome before.
+// TestNotifyEndsPending: after a status of Pending could be read, the outcome is reported, even
+// if it equals the previous outcome.
 func TestNotifyEndsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
@@ -355,7 +355,7 @@ func TestRemoveAndWant(t *testing.T) {
 	})
 }
 
-// TestConverges lets everything fail one time in three while rows come and go.
+// TestConverges makes one call in three fail while rows are added and removed.
 func TestConverges(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {

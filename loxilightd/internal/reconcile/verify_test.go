@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// slow is a table that takes its time to look at a row.
+// slow is a table that verifies rows slowly.
 type slow struct {
 	*table
 	verify time.Duration
@@ -27,7 +27,7 @@ func (s slow) Verify(ctx context.Context, key string) (bool, error) {
 	return s.table.Verify(ctx, key)
 }
 
-// TestVerificationMakesWay: a changed row waits for one that is being looked at, not for all.
+// TestVerificationMakesWay: a changed row waits for the row under verification, not for all rows.
 func TestVerificationMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
@@ -38,10 +38,10 @@ func TestVerificationMakesWay(t *testing.T) {
 		}
 		r.Apply(1, many)
 		synctest.Wait()
-		// The reconciler is idle: nobody reads this now.
+		// The reconciler is idle and does not read this now.
 		r.opts.Table = slow{f, 10 * time.Millisecond}
 		r.Kick()
-		time.Sleep(15 * time.Millisecond) // in the middle of the second one
+		time.Sleep(15 * time.Millisecond) // in the middle of the second row
 		begin := time.Now()
 		r.Apply(2, []Change[string, int]{put("new", 1)})
 		time.Sleep(5 * time.Second)
@@ -56,7 +56,7 @@ func TestVerificationMakesWay(t *testing.T) {
 	})
 }
 
-// TestLook: whoever asks hears what is so now, though no round of verification is due.
+// TestLook: Look returns the current state although no round of verification is due.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
@@ -96,8 +96,8 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestOutdated: what is as it was left, for a node that is not what it was, is made anew, and
-// no stranger blamed for it.
+// TestOutdated: an unchanged row that no longer suits the node is applied again, and this does
+// not count as an external change.
 func TestOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

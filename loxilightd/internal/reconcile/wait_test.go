@@ -47,8 +47,8 @@ func TestWaitRealised(t *testing.T) {
 	})
 }
 
-// TestManyRows holds the reconciler to what ten thousand services need: it must
-// not be quadratic, and a change among them must not wait for a round.
+// TestManyRows checks the reconciler with ten thousand services: it must not be quadratic, and a
+// change among them must not wait for a round.
 func TestManyRows(t *testing.T) {
 	const count = 10000
 	f := newTable(map[string]int{})
@@ -73,8 +73,8 @@ func TestManyRows(t *testing.T) {
 	if n := len(f.content()); n != count {
 		t.Errorf("the table holds %d rows, want %d", n, count)
 	}
-	// Rounds are under way while single changes come: the median counts, since
-	// the machine may be busy with something else.
+	// Rounds are under way while single changes arrive: the median counts, because the machine
+	// may be busy.
 	var took []time.Duration
 	for i := range 51 {
 		r.Kick()
@@ -93,8 +93,7 @@ func TestManyRows(t *testing.T) {
 	}
 }
 
-// TestWaitTried: a row that fails was tried all the same, and what is still being
-// tried was not.
+// TestWaitTried: a failed row counts as tried, a row that is still being tried does not.
 func TestWaitTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

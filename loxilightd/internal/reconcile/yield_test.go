@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// yielding is a table whose rows have something to give up where their value is odd, and
-// that takes down how it was called.
+// yielding is a table whose rows with odd values have something to release. It records its calls.
 type yielding struct {
 	*table
 	calls []string
@@ -39,8 +38,8 @@ func (y *yielding) Delete(ctx context.Context, key string) error {
 	return y.table.Delete(ctx, key)
 }
 
-// TestYielding: a row gives up what it owns no more when all that changed with it had their
-// turn, and is realised only then. Where nothing else is to be done it needs no second one.
+// TestYielding: a row releases resources after all rows that changed with it have been tried, and
+// is Realised only then. Without other work it needs no second attempt.
 func TestYielding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := &yielding{table: newTable(map[string]int{})}
