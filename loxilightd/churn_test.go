@@ -24,8 +24,8 @@ func descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// TestChurnLeavesNothing is D12 in short: clients come, change, listen and go, all
-// at once. Afterwards the daemon has open what it had before.
+// TestChurnLeavesNothing is a short D12: clients connect, change, subscribe and disconnect, all
+// concurrently. Afterwards the daemon has as many open files as before.
 func TestChurnLeavesNothing(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -55,7 +55,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	}
 }
 
-// visit is one client that listens, applies, looks, deletes and goes.
+// visit is one client that subscribes, applies, reads, deletes and disconnects.
 func (s *site) visit(ctx context.Context, name string, id int) error {
 	c, err := client.New(client.Options{Socket: s.Socket()})
 	if err != nil {

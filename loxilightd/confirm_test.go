@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// applyConfirm applies an object that is taken back after a time.
+// applyConfirm applies an object that is rolled back after a time.
 func (s *site) applyConfirm(within time.Duration, o api.Object) *api.ChangeResult {
 	s.t.Helper()
 	r, err := s.Apply(s.t.Context(), api.ApplyParams{Objects: []api.Object{o}, Change: api.Change{Confirm: api.Duration(within)}})
@@ -22,8 +22,8 @@ func (s *site) applyConfirm(within time.Duration, o api.Object) *api.ChangeResul
 	return r
 }
 
-// TestKilledWhileToBeConfirmed kills the daemon at random moments around the
-// deadline: the change goes unless it was confirmed, and stays if it was.
+// TestKilledWhileToBeConfirmed kills the daemon at random moments around the deadline: an
+// unconfirmed change is rolled back, a confirmed one stays.
 func TestKilledWhileToBeConfirmed(t *testing.T) {
 	s := newSite(t)
 	seed := rand.Uint64()
@@ -38,7 +38,8 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 		changed.Labels = map[string]string{"round": time.Duration(round).String()}
 		begun := time.Now()
 		r := s.applyConfirm(time.Second, changed)
-		time.Sleep(time.Duration(random.Int64N(int64(1100 * time.Millisecond)))) // at any point of what it does
+		// At any point of its work.
+		time.Sleep(time.Duration(random.Int64N(int64(1100 * time.Millisecond))))
 		confirmed := false
 		if round%2 == 1 {
 			_, err := s.Confirm(t.Context(), r.Revision)
@@ -70,8 +71,8 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 	p.stop()
 }
 
-// TestStoppedWhileToBeConfirmed: a deadline that passes while the daemon is stopped
-// counts before anything of the change gets to the data plane.
+// TestStoppedWhileToBeConfirmed: if a deadline passes while the daemon is stopped, the change
+// never reaches the data plane after the start.
 func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	s, _ := newKernelSite(t)
 	p := s.run()
@@ -92,8 +93,8 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	p.stop()
 }
 
-// TestHistoryByClient goes back over revisions of a daemon that was restarted, by the
-// client, page by page, with an object that is larger than a reply.
+// TestHistoryByClient rolls a restarted daemon back over several revisions by the client, page by
+// page, with an object that is larger than a reply.
 func TestHistoryByClient(t *testing.T) {
 	s := newSite(t, "history: {revisions: 700}")
 	p := s.run()
@@ -138,8 +139,7 @@ func TestHistoryByClient(t *testing.T) {
 	p.stop()
 }
 
-// TestExemptionsOnReload: other exemptions are taken over while the daemon runs,
-// and bad ones are not.
+// TestExemptionsOnReload: a running daemon applies changed exemptions, and refuses invalid ones.
 func TestExemptionsOnReload(t *testing.T) {
 	s := newSite(t, "firewall: {exempt: [{in: eth0}]}")
 	p := s.run()

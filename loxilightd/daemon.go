@@ -272,7 +272,7 @@ func (d *loxilightd) serve(ctx context.Context) error {
 }
 
 // ready reports to the service manager that the data plane was adopted and the desired state
-// applied, as far as possible.
+// applied, except for objects that cannot be applied yet.
 func (d *loxilightd) ready(ctx context.Context) {
 	begin := time.Now()
 	timeout := settleTimeout

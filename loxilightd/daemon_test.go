@@ -44,7 +44,7 @@ func TestStartStopAndStartAgain(t *testing.T) {
 	})
 }
 
-// TestSecondDaemonKeepsOut is D07: the second one leaves the first one's sockets alone.
+// TestSecondDaemonKeepsOut is D07: a second daemon does not touch the sockets of the first.
 func TestSecondDaemonKeepsOut(t *testing.T) {
 	s := newSite(t)
 	s.run()
@@ -66,7 +66,7 @@ func TestSecondDaemonKeepsOut(t *testing.T) {
 	}
 }
 
-// TestSharedFolders: another instance keeps out of the state and the pins of this one.
+// TestSharedFolders: another instance cannot use the state and the pins of this one.
 func TestSharedFolders(t *testing.T) {
 	for key, want := range map[string]string{"stateDir": "another process has it open", "pinDir": "already running"} {
 		a, b := newSite(t), newSite(t)
@@ -117,8 +117,8 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	}
 }
 
-// TestChangeIsMadeOnce is D06: the daemon is killed at any point of a change, which
-// is asked for again with the same id. It is made exactly once.
+// TestChangeIsMadeOnce is D06: the daemon is killed at any point of a change, which is then
+// repeated with the same id. The change is made exactly once.
 func TestChangeIsMadeOnce(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -155,7 +155,7 @@ spec:
   backends: [{address: "10.0.1.2:8080"}]
 `
 
-// TestFilesWhileDown: what was changed while the daemon was down holds after the start.
+// TestFilesWhileDown: files that were changed while the daemon was down are applied by the start.
 func TestFilesWhileDown(t *testing.T) {
 	s := newSite(t)
 	s.write("conf.d/web.yaml", webFile)
@@ -175,8 +175,8 @@ func TestFilesWhileDown(t *testing.T) {
 	}
 }
 
-// TestReloadOnSIGHUP: files and the log level are taken over; a file or a
-// configuration with an error changes nothing, and the log says where it is.
+// TestReloadOnSIGHUP: files and the log level are reloaded; an invalid file or configuration
+// changes nothing, and the log contains the position of the error.
 func TestReloadOnSIGHUP(t *testing.T) {
 	s := newSite(t)
 	manager := newNotifySocket(t)
@@ -205,7 +205,7 @@ func TestReloadOnSIGHUP(t *testing.T) {
 	p.wantLog("needs a restart", "tables.services")
 }
 
-// TestServiceManager is told of all that it wants to know.
+// TestServiceManager: the service manager receives all notifications that it expects.
 func TestServiceManager(t *testing.T) {
 	s := newSite(t)
 	manager := newNotifySocket(t)

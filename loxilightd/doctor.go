@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
 )
 
-// examine examines and returns the exit code: 1 where errors are left.
+// examine runs the doctor and returns the exit code: 1 if errors remain.
 func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, stdout, stderr io.Writer) int {
 	if cfgErr != nil {
 		cfg = config.Default(config.DefaultInstance)

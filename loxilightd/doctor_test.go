@@ -88,7 +88,7 @@ func TestDoctorReloads(t *testing.T) {
 	wantFinding(t, found, "files.reload conf.d", "Service/web")
 }
 
-// TestDoctorOfAHungDaemon: it is told within the time that a hung daemon is given.
+// TestDoctorOfAHungDaemon: a hung daemon is reported after the timeout for its answer.
 func TestDoctorOfAHungDaemon(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -102,8 +102,8 @@ func TestDoctorOfAHungDaemon(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAKilledDaemon: what it was told is read from its store, and its
-// sockets are taken away.
+// TestDoctorOfAKilledDaemon: the desired state is read from its store, and its stale sockets are
+// removed.
 func TestDoctorOfAKilledDaemon(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -127,7 +127,7 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAWrongConfiguration examines by the defaults and says so.
+// TestDoctorOfAWrongConfiguration examines with the defaults and reports that.
 func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	s := newSite(t, "tabels: {}")
 	found, code := s.doctor()
@@ -137,7 +137,7 @@ func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	}
 }
 
-// TestDoctorOfNoInstance looks at nothing else: it would be another instance's.
+// TestDoctorOfNoInstance examines nothing else: it would belong to another instance.
 func TestDoctorOfNoInstance(t *testing.T) {
 	s := newSite(t)
 	if err := os.Remove(s.path("loxilightd.yaml")); err != nil {
@@ -150,8 +150,7 @@ func TestDoctorOfNoInstance(t *testing.T) {
 	}
 }
 
-// TestDoctorMounts has the BPF file system mounted, in a mount namespace where
-// there is none.
+// TestDoctorMounts has the BPF file system mounted, in a mount namespace without one.
 func TestDoctorMounts(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestDoctorOfKernelParameters plants each parameter that is in the way.
+// TestDoctorOfKernelParameters sets each kernel parameter to a value that breaks forwarding.
 func TestDoctorOfKernelParameters(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for _, x := range []struct{ name, value, sane, severity, key, word string }{
@@ -32,7 +32,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 			t.Errorf("%s is found with %s", x.key, x.sane)
 		}
 	}
-	// Loose for all wins over strict for one.
+	// Loose for all overrides strict for one.
 	p.ns.Sysctl(t, "net.ipv4.conf.eth1.rp_filter", "1")
 	p.ns.Sysctl(t, "net.ipv4.conf.all.rp_filter", "2")
 	if found, _ := p.doctor(); found["sysctl.rp_filter net.ipv4.conf.eth1.rp_filter"].ID != "" {
@@ -40,7 +40,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 	}
 }
 
-// TestDoctorOfIPv6Parameters is the same for a Service over IPv6.
+// TestDoctorOfIPv6Parameters does the same for a Service over IPv6.
 func TestDoctorOfIPv6Parameters(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.ns.Addr(t, "eth1", "2001:db8:2::1/64")
@@ -92,7 +92,7 @@ func TestDoctorOfFirewalls(t *testing.T) {
 	}
 }
 
-// TestDoctorAsAnOrdinaryUser says what it could not see, and finds what it can.
+// TestDoctorAsAnOrdinaryUser reports unreadable parts, and all other findings.
 func TestDoctorAsAnOrdinaryUser(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for _, dir := range []string{p.dir, p.path("..")} {
@@ -122,7 +122,7 @@ func TestDoctorAsAnOrdinaryUser(t *testing.T) {
 	}
 }
 
-// copySelf returns this binary at a place where anybody may run it.
+// copySelf copies this binary to a place where every user may run it.
 func copySelf(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -147,7 +147,7 @@ func copySelf(t *testing.T) string {
 	return dir + "/loxilightd"
 }
 
-// TestDoctorOfAMuteSocket: somebody listens who is no daemon of ours, and holds no lock.
+// TestDoctorOfAMuteSocket: another program listens on the socket and does not hold the lock.
 func TestDoctorOfAMuteSocket(t *testing.T) {
 	s := newSite(t)
 	if err := os.MkdirAll(s.path("run"), 0o750); err != nil {

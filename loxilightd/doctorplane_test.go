@@ -53,7 +53,7 @@ func interfaceObject(device string) api.Object {
 	return api.Object{Kind: api.KindInterface, Name: device, Spec: fmt.Appendf(nil, `{"device":%q}`, device)}
 }
 
-// kill ends the daemon; its data plane goes on.
+// kill kills the daemon; its data plane continues.
 func (p *patient) kill() {
 	p.t.Helper()
 	p.daemon.signal(syscall.SIGKILL)
@@ -65,8 +65,7 @@ func (p *patient) remove(paths ...string) {
 	testnet.RemovePins(p.t, paths...)
 }
 
-// finds wants a finding, and after --fix that it was mended; without did that
-// --fix does not touch it.
+// finds requires a finding, and its repair by --fix; if did is empty, --fix must not change it.
 func (p *patient) finds(severity, key, word, did string) {
 	p.t.Helper()
 	if did == "" {
@@ -91,10 +90,10 @@ func (p *patient) finds(severity, key, word, did string) {
 	}
 }
 
-// pin returns the path of what is pinned.
+// pin returns the path of a pin.
 func (p *patient) pin(name string) string { return filepath.Join(p.pins, name) }
 
-// TestDoctorOfAHealthyNode finds nothing but what the machine of the test lacks.
+// TestDoctorOfAHealthyNode finds nothing except properties of the test machine.
 func TestDoctorOfAHealthyNode(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		p := newPatient(t, attach)
@@ -123,7 +122,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	}
 	p.remove(p.path("state"))
 	p.finds("error", "state.lost state/state.db", "is not there", "")
-	store, _, err := state.Open(state.Config{Dir: p.path("state"), Decode: control.Decode}) // nobody wants anything
+	store, _, err := state.Open(state.Config{Dir: p.path("state"), Decode: control.Decode}) // the desired state is empty
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +137,8 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	}
 }
 
-// TestLostStoreTakesNothingOff: a store that is gone while programs are attached is
-// treated as a damaged one, also by the starts after that.
+// TestLostStoreTakesNothingOff: a store that is missing while programs are attached is treated as
+// a damaged one, also by later starts.
 func TestLostStoreTakesNothingOff(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for range 2 {
@@ -208,7 +207,7 @@ func TestPinsAgain(t *testing.T) {
 	}
 }
 
-// TestDoctorOfStrayFilters: pins were removed, and the filters went on.
+// TestDoctorOfStrayFilters: pins were removed while the filters stayed attached.
 func TestDoctorOfStrayFilters(t *testing.T) {
 	p := newPatient(t, "tc")
 	p.kill()
@@ -225,7 +224,7 @@ func TestDoctorOfStrayFilters(t *testing.T) {
 		}
 		return err
 	})
-	// With maps that others hold, a filter is others'.
+	// A filter with maps of another program belongs to that program.
 	layout, err := ebpf.LoadPinnedMap(p.pin("layout-1/ll_ct4"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +263,7 @@ func TestDoctorOfForeignPins(t *testing.T) {
 	if _, err := os.Stat(ghost); err == nil {
 		t.Error("the pins of no instance are there still")
 	}
-	// An instance whose programs are attached is not taken away.
+	// An instance with attached programs is not removed.
 	if err := os.MkdirAll(ghost+"/layout-1/ports/0/eth9", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +323,7 @@ func addFilter(device, name string, priority uint16) error {
 	})
 }
 
-// TestDoctorOfOtherPrograms: what others have on the same hooks, and in which order.
+// TestDoctorOfOtherPrograms: programs of others on the same hooks, and their order.
 func TestDoctorOfOtherPrograms(t *testing.T) {
 	t.Run("tcx", func(t *testing.T) {
 		p := newPatient(t, "tcx")

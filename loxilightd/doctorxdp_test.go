@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestDoctorXDP: our own program in XDP is no stranger's, and what it costs is told.
+// TestDoctorXDP: our own XDP program is not reported as external, but with its cost.
 func TestDoctorXDP(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.apply(api.Object{Kind: api.KindInterface, Name: "eth0", Spec: []byte(`{"device":"eth0","xdp":"native"}`)})

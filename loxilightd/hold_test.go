@@ -9,9 +9,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestPruningIsHeldBackForSoLong is R12 and H11: after the desired state was lost,
-// what nobody wants is left alone for ten minutes, and not longer, whatever the date
-// was then or becomes.
+// TestPruningIsHeldBackForSoLong is R12 and H11: after a loss of the desired state, nothing is
+// pruned for ten minutes, and not longer, whatever the date was then or becomes.
 func TestPruningIsHeldBackForSoLong(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {

@@ -30,9 +30,8 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 	return s, pins
 }
 
-// writer changes services of its own until the daemon does not answer any more,
-// and remembers of each what may be there: what was answered last, and what was
-// asked for last and not answered.
+// writer changes services of its own until the daemon does not answer any more. For each service
+// it records the possible states: the last acknowledged one, and the last unanswered request.
 type writer struct {
 	id       int
 	random   *rand.Rand
@@ -71,7 +70,7 @@ func backendsOf(random *rand.Rand) []string {
 	return b
 }
 
-// check compares what is there with what may be there.
+// check compares the existing services with the possible states.
 func (w *writer) check(t *testing.T, there map[string]string) {
 	t.Helper()
 	names := maps.Clone(w.answered)
@@ -89,9 +88,9 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 	w.asked = nil
 }
 
-// TestKilledWhileWriting is R14: the daemon is killed again and again while four
-// clients write. What was answered is there, the data plane is as the desired
-// state, and no service in it is half applied.
+// TestKilledWhileWriting is R14: the daemon is killed repeatedly while four clients write.
+// Acknowledged changes exist, the data plane matches the desired state, and no service in it is
+// half applied.
 func TestKilledWhileWriting(t *testing.T) {
 	s, _ := newKernelSite(t)
 	seed := rand.Uint64()
@@ -107,7 +106,8 @@ func TestKilledWhileWriting(t *testing.T) {
 		for _, w := range writers {
 			writing.Go(func() { w.write(t, s.Client) })
 		}
-		time.Sleep(100*time.Millisecond + time.Duration(random.Int64N(int64(400*time.Millisecond)))) // at any point of what they do
+		// At any point of their work.
+		time.Sleep(100*time.Millisecond + time.Duration(random.Int64N(int64(400*time.Millisecond))))
 		p.signal(syscall.SIGKILL)
 		p.ends()
 		writing.Wait()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command loxilightd holds the forwarding state of this node and programs its
-// data plane with it. llcli controls it.
+// Command loxilightd keeps the forwarding state of this node and applies it to the data plane.
+// llcli controls it.
 package main
 
 import (
@@ -24,8 +24,8 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. With the last two, of which one is EX_CONFIG of sysexits.h, starting
-// again will not help.
+// Exit codes. After the last two, one of which is EX_CONFIG of sysexits.h, another start does not
+// help.
 const (
 	exitFailed  = 1
 	exitUsage   = 2
@@ -44,7 +44,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], hup, os.Stdout, os.Stderr))
 }
 
-// run is main with everything handed in.
+// run is main with all dependencies as parameters.
 func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stderr io.Writer) int {
 	o, code, ok := parse(args, stderr)
 	if !ok {
@@ -96,16 +96,16 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	return 0
 }
 
-// collectEarly lets garbage be half of what lives, and not as much. No limit in bytes: it would
-// have the collector run without end where more lives than the limit. GOMEMLIMIT and GOGC rule
-// where set.
+// collectEarly limits garbage to half of the live memory, instead of as much. It sets no limit in
+// bytes, with which the collector would run without end if live memory exceeds it. GOMEMLIMIT and
+// GOGC override it.
 func collectEarly() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
 }
 
-// build says what this daemon was built from.
+// build returns a description of this build.
 func build() string {
 	text := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 	info, ok := debug.ReadBuildInfo()

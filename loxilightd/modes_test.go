@@ -26,8 +26,8 @@ func (s *site) mode(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// TestPreflightBesideADaemon: it says what a start would meet and leaves the
-// daemon, its pins and the folders as they are.
+// TestPreflightBesideADaemon: preflight reports the result of a start and does not change the
+// daemon, its pins and the folders.
 func TestPreflightBesideADaemon(t *testing.T) {
 	s, pins := newKernelSite(t)
 	code, out, _ := s.mode("--preflight")
@@ -130,7 +130,7 @@ func TestDetachWantsTheDaemonStopped(t *testing.T) {
 		t.Errorf("exit code %d beside a daemon:\n%s", code, log)
 	}
 	p.stop()
-	for range 2 { // again: nothing is there any more
+	for range 2 { // the second time, nothing exists any more
 		if code, _, log := s.mode("--detach"); code != 0 {
 			t.Errorf("exit code %d:\n%s", code, log)
 		}
@@ -138,7 +138,7 @@ func TestDetachWantsTheDaemonStopped(t *testing.T) {
 			t.Errorf("left: %s", listing(t, pins))
 		}
 	}
-	// What is wanted is remembered: the next start attaches again.
+	// The desired state is stored: the next start attaches again.
 	s.run()
 	eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(pins, "layout-1", "ports", "0", "in0"))

@@ -41,7 +41,7 @@ type site struct {
 	*client.Client
 
 	wrapper []string    // runs the daemon; empty: nothing between
-	ns      *testnet.NS // that the daemon is in; nil: that of the test
+	ns      *testnet.NS // network namespace of the daemon; nil: the test's
 }
 
 // newSite makes folders and a configuration with the fake data plane, unless
@@ -157,7 +157,7 @@ func (p *process) stop() {
 	}
 }
 
-// wantLog waits until the log, which comes by way of a pipe, has all of want.
+// wantLog waits until the log, which arrives by a pipe, contains all of want.
 func (p *process) wantLog(want ...string) {
 	p.t.Helper()
 	for _, w := range want {
@@ -193,7 +193,7 @@ func serviceObject(name string, id int, backends ...string) api.Object {
 		`{"frontends":["10.96.%d.%d:80/tcp"],"backends":[{"address":%s}]}`, id>>8, id&255, list)}
 }
 
-// get returns an object; false: there is none.
+// get returns an object; false: it does not exist.
 func (s *site) get(kind, name string) (o api.Object, ok bool) {
 	s.t.Helper()
 	err := s.Call(s.t.Context(), api.MethodGet, api.GetParams{Kind: kind, Name: name}, &o)

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// progress is the node in the words of clients. The methods that it lacks are the node's own.
+// progress translates the node's status into the API's terms. Other methods are the node's own.
 type progress struct{ *node.Node }
 
 // Status implements [control.Progress].

@@ -25,7 +25,8 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 	objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: "partners", Spec: json.RawMessage(`{"members":["192.0.2.77"]}`)})
 	for i, m := range regexp.MustCompile("(?s)```json (\\w+)Spec\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		switch m[1] {
-		case api.KindInterface, api.KindService, api.KindPodNetwork, api.KindEndpoint, api.KindPeer: // what they need is not here
+		// The objects that these refer to do not exist here.
+		case api.KindInterface, api.KindService, api.KindPodNetwork, api.KindEndpoint, api.KindPeer:
 		default:
 			if strings.Contains(m[2], `"peer"`) {
 				continue
@@ -39,8 +40,8 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 	return objects
 }
 
-// TestDocumentedObjects applies them in one change, and finds them again after a restart: Ready,
-// or, of those that name devices which are not here, Pending with a message that says so.
+// TestDocumentedObjects applies them in one change, and finds them after a restart: Ready, or, if
+// they name devices that do not exist here, Pending with a message.
 func TestDocumentedObjects(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -80,8 +81,7 @@ func TestDocumentedObjects(t *testing.T) {
 	}
 }
 
-// TestNotCarriedIsRefused: the daemon of the kernel's data plane refuses what that does
-// not carry.
+// TestNotCarriedIsRefused: the daemon with the kernel's data plane refuses unsupported kinds.
 func TestNotCarriedIsRefused(t *testing.T) {
 	if len(control.NotCarried) == 0 {
 		t.Skip("everything is carried")

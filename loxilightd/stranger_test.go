@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// emptyMap empties a pinned map, as bpftool does, and returns how many entries it
-// had. Entries of an array cannot be deleted: they become zero.
+// emptyMap empties a pinned map, as bpftool can, and returns how many entries it had. Entries of
+// an array cannot be deleted: they become zero.
 func emptyMap(t *testing.T, pins, name string) (emptied int) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(pins, "*", name))
@@ -46,8 +46,8 @@ func emptyMap(t *testing.T, pins, name string) (emptied int) {
 	return len(keys)
 }
 
-// TestStrangerFlushesAMap is R11: what a stranger deletes comes back within
-// seconds, and is counted.
+// TestStrangerFlushesAMap is R11: entries that another program deletes are restored within
+// seconds, and counted.
 func TestStrangerFlushesAMap(t *testing.T) {
 	s, pins := newKernelSite(t)
 	s.run()

@@ -17,7 +17,7 @@ import (
 
 const unitFile = "../systemd/loxilightd.service"
 
-// unitValue returns the value of a key of the unit that is there once.
+// unitValue returns the value of a key that occurs once in the unit.
 func unitValue(t *testing.T, key string) (value string) {
 	t.Helper()
 	text, err := os.ReadFile(unitFile)
@@ -60,14 +60,14 @@ func TestUnit(t *testing.T) {
 	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// The threshold is ten times what it says: 3.0, above which it fails.
+	// The threshold is ten times the exposure level: 3.0, above which it fails.
 	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", unit).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 }
 
-// TestSwitchUnit: the unit that makes the switch's namespace is well formed, the daemon's
-// names it, and it has no mount namespace of its own, in which nobody would see a name.
+// TestSwitchUnit: the unit that creates the switch's namespace is valid, the daemon's unit names
+// it, and it has no mount namespace of its own, in which the namespace's name would be invisible.
 func TestSwitchUnit(t *testing.T) {
 	const file = "../systemd/loxilight-switch@.service"
 	if got := unitValue(t, "Environment"); got != switchUnitKey+"=loxilight-switch@loxilight.service" {
