@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Programs are the paths of what is run.
+// Programs are the paths of the programs under test.
 type Programs struct{ Daemon, CLI, CNI string }
 
 // Build builds the programs into dir. Where LOXILIGHT_BIN names a folder they are
@@ -47,8 +47,8 @@ func In(dir string) Programs {
 // startTimeout bounds a start on a busy machine.
 const startTimeout = 20 * time.Second
 
-// Daemon is one instance of loxilightd. It may be started, killed and started
-// again: its folders and what it pinned last as long as the test.
+// Daemon is one instance of loxilightd. It may be started, killed and started again: its folders
+// and pins last as long as the test.
 type Daemon struct {
 	Client *client.Client // talks to it, whichever run it is in
 	Socket string         // of control
@@ -174,7 +174,7 @@ func (d *Daemon) Detach() {
 	d.ns.Run(d.t, d.programs.Daemon, "--detach", "--config", d.path("loxilightd.yaml"))
 }
 
-// LLCLI runs llcli and returns what it prints; the test fails if it does.
+// LLCLI runs llcli and returns its output; the test fails if llcli fails.
 func (d *Daemon) LLCLI(args ...string) string {
 	d.t.Helper()
 	out, code, err := d.TryLLCLI(args...)
@@ -184,8 +184,7 @@ func (d *Daemon) LLCLI(args ...string) string {
 	return out
 }
 
-// TryLLCLI is LLCLI for callers that want the exit code; err has what it wrote to
-// its standard error.
+// TryLLCLI is LLCLI for callers that need the exit code; err contains the standard error.
 func (d *Daemon) TryLLCLI(args ...string) (out string, code int, err error) {
 	out, err = d.ns.TryRun(d.programs.CLI, append([]string{"--socket", d.Socket}, args...)...)
 	var exit *exec.ExitError
@@ -224,7 +223,7 @@ func (d *Daemon) Connections(filter api.ConnectionFilter) (all []api.Connection)
 	return all
 }
 
-// Counters returns those of an object, or of the node.
+// Counters returns the counters of an object, or of the node.
 func (d *Daemon) Counters(kind, name string) *api.CountersResult {
 	d.t.Helper()
 	c, err := d.Client.Counters(context.Background(), kind, name)

@@ -85,7 +85,7 @@ func (a *API) Raw(method, path, contentType, body string) ([]byte, error) {
 	return text, err
 }
 
-// Get decodes what is at path.
+// Get decodes the object at path.
 func (a *API) Get(path string, into any) error {
 	text, err := a.Raw("GET", path, "", "")
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *Cluster) Apply(t testnet.T, objects string) {
 	}
 }
 
-// HowTo says how somebody looks around in the cluster.
+// HowTo returns the commands to look around in the cluster.
 func (c *Cluster) HowTo() string {
 	text := fmt.Sprintf("ip netns exec %s %s --kubeconfig %s get pods -A", c.Switch.Name(), filepath.Join(c.p.Dir, "kubectl"), c.ca.path("admin.kubeconfig"))
 	for _, n := range c.Nodes {

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// What is built. Another version takes another folder.
+// The versions to build. Another version uses another folder.
 const (
 	kubernetesVersion = "v1.36.3"
 	coreDNSVersion    = "v1.14.3"
@@ -52,11 +52,11 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "loxilight", "k8s"), err
 }
 
-// KubeProxy is what Build builds besides where it is asked to: a cluster has none.
+// KubeProxy is an extra program for Build, not built by default: a cluster has no kube-proxy.
 const KubeProxy = "kube-proxy"
 
-// Build builds into dir what is not there yet, and says so on log. The first time takes
-// two processors some ten minutes.
+// Build builds missing programs into dir, and logs that to log. The first time takes two
+// processors some ten minutes.
 func Build(dir string, log io.Writer, more ...string) (*Programs, error) {
 	b := builder{dir: dir, log: log}
 	p := &Programs{Dir: filepath.Join(dir, "bin-"+kubernetesVersion), CoreDNS: filepath.Join(dir, "bin-"+kubernetesVersion, "coredns.yaml")}

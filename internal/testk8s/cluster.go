@@ -39,8 +39,8 @@ type Cluster struct {
 	manifest string // of CoreDNS
 }
 
-// New brings a cluster up, without a network: its nodes become Ready when somebody
-// gives them one.
+// New starts a cluster without a network: its nodes become Ready once a network plugin is
+// installed.
 func New(t testnet.T, p *Programs, o Options) *Cluster {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -130,7 +130,7 @@ func (c *Cluster) connect(index int) string {
 	t, port := c.t, fmt.Sprint("n", index+1)
 	n := &Node{c: c, Name: fmt.Sprint("node", index+1)}
 	n.NS = testnet.New(t, n.Name)
-	if !c.Has(IPv6) { // as on a machine that was told to do without it
+	if !c.Has(IPv6) { // as on a machine with IPv6 disabled
 		n.NS.Sysctl(t, "net.ipv6.conf.all.disable_ipv6", "1")
 		n.NS.Sysctl(t, "net.ipv6.conf.default.disable_ipv6", "1")
 	}
@@ -147,7 +147,7 @@ func (c *Cluster) connect(index int) string {
 	return port
 }
 
-// certificates issues those of the control plane and of the nodes.
+// certificates issues the certificates of the control plane and of the nodes.
 func (c *Cluster) certificates() {
 	ca, err := newAuthority(filepath.Join(c.dir, "pki"), c.APIServer())
 	if err != nil {
@@ -187,7 +187,7 @@ func (c *Cluster) startControl() {
 	c.component("kube-scheduler", "--kubeconfig="+c.ca.path("kube-scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1")
 }
 
-// StartEtcd starts etcd, which keeps what it had.
+// StartEtcd starts etcd with its previous data.
 func (c *Cluster) StartEtcd() {
 	c.component("etcd", "--name=test", "--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380")
@@ -211,7 +211,7 @@ func (c *Cluster) StartAPIServer(t testnet.T) {
 // Kill ends a component of the control plane as kill -9 does.
 func (c *Cluster) Kill(name string) { c.control[name].Kill() }
 
-// component starts a program of the control plane; what it writes goes to a file.
+// component starts a program of the control plane; its output is written to a file.
 func (c *Cluster) component(name string, args ...string) {
 	log := filepath.Join(c.dir, name+".log")
 	c.control[name] = c.Nodes[0].NS.Start(c.t, "sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, name, log, filepath.Join(c.p.Dir, name)}, args...)...)

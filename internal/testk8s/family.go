@@ -40,8 +40,8 @@ var (
 	}
 )
 
-// Families reads those of a cluster, as in "ipv6" or "ipv4,ipv6": the first one named is
-// the one that Services have where nobody says anything.
+// Families parses the families of a cluster, such as "ipv6" or "ipv4,ipv6": the first one is the
+// default of Services.
 func Families(text string) (all []*Family, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		switch word {
@@ -76,7 +76,7 @@ func with(addr netip.Addr, router netip.Prefix) string {
 // Has says whether a cluster has addresses of a family.
 func (c *Cluster) Has(f *Family) bool { return slices.Contains(c.Families, f) }
 
-// Outsides are the addresses of the machine outside, those of the first family first.
+// Outsides are the addresses of the machine outside, the first family first.
 func (c *Cluster) Outsides() (all []netip.Addr) {
 	for _, f := range c.Families {
 		all = append(all, f.Outside)

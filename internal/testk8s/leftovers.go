@@ -13,7 +13,7 @@ import (
 // nothing: files, mounts, namespaces, cgroups and processes. What just ends has so long.
 func (c *Cluster) Leftovers(within time.Duration) (left []string) {
 	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
-		clearCgroups() // one that had processes could not be removed
+		clearCgroups() // a cgroup with processes could not be removed
 		if left = c.leftovers(); len(left) == 0 || time.Now().After(deadline) {
 			return left
 		}

@@ -19,7 +19,7 @@ const (
 	ours = "llk8s-"
 	// watches is a limit of the whole machine that many kubelets and containerds exceed.
 	watches, enoughWatches = "/proc/sys/fs/inotify/max_user_instances", 2048
-	// watchesBefore has what was there before; a test that was killed left it.
+	// watchesBefore holds the previous value; it exists if a test was killed.
 	watchesBefore = "/run/llk8s-inotify"
 )
 
@@ -100,14 +100,14 @@ func makeCgroup(node string) error {
 		}
 		for _, p := range []string{dir, filepath.Dir(path), path} {
 			for _, controller := range []string{"cpu", "cpuset", "memory", "pids"} {
-				_ = os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+"+controller), 0) // the kubelet tells what lacks
+				_ = os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+"+controller), 0) // the kubelet reports missing controllers
 			}
 		}
 	}
 	return nil
 }
 
-// clearCgroups removes our cgroups, and those of tests that are no more.
+// clearCgroups removes our cgroups, and the cgroups of tests that have ended.
 func clearCgroups() {
 	dirs, _ := hierarchies()
 	for _, dir := range dirs {
@@ -130,7 +130,7 @@ func clearFolders() {
 	}
 }
 
-// maker is the process that a name tells of; 0: it tells of none.
+// maker returns the process in the name of a cgroup; 0: no process.
 func maker(path string) int {
 	word, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), "-")
 	pid, _ := strconv.Atoi(word) // 0 where it is no number
@@ -139,7 +139,7 @@ func maker(path string) int {
 
 func gone(pid int) bool { return pid > 0 && unix.Kill(pid, 0) == unix.ESRCH }
 
-// removeCgroup removes a cgroup with all below it. What is in use stays.
+// removeCgroup removes a cgroup with all below it. Cgroups in use stay.
 func removeCgroup(path string) {
 	var all []string
 	_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

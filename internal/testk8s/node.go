@@ -108,8 +108,7 @@ func (n *Node) start() {
 	})
 }
 
-// Run runs a program on the node, with all its namespaces, and returns what it wrote to
-// its standard output.
+// Run runs a program on the node, in all its namespaces, and returns its standard output.
 func (n *Node) Run(name string, args ...string) (string, error) {
 	cmd := exec.Command("timeout", append([]string{"60", "nsenter", "--target", fmt.Sprint(n.init), "--net", "--mount", "--uts", "--ipc", "--pid", "--", name}, args...)...)
 	out, err := cmd.Output()
@@ -120,7 +119,7 @@ func (n *Node) Run(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// MustRun is Run for what has to go well.
+// MustRun is Run for commands that must succeed.
 func (n *Node) MustRun(t testnet.T, name string, args ...string) string {
 	t.Helper()
 	out, err := n.Run(name, args...)

@@ -12,7 +12,7 @@ mount --rbind "$DIR/cgroup" /sys/fs/cgroup
 umount -l "$DIR/cgroup"
 mount -t bpf -o mode=0700 bpf /sys/fs/bpf
 mount --make-rshared /
-# Folders that the node needs are put over those of the machine, which stay as they are.
+# The node's folders are mounted over the machine's folders, which stay unchanged.
 for d in var/lib opt var/log; do
 	mkdir -p "$DIR/fs/$d"
 	mount --bind "$DIR/fs/$d" "/$d"

@@ -110,8 +110,8 @@ func (c *Cluster) Node(name string) *Node {
 	return nil
 }
 
-// Inside returns the network namespace of a pod: the one that has its address. Pods in
-// the network of their node are there.
+// Inside returns the network namespace of a pod: the namespace that has its address. For pods in
+// the host network it is the node's.
 func (c *Cluster) Inside(t testnet.T, pod *Object) *testnet.NS {
 	t.Helper()
 	node := c.Node(pod.Spec.NodeName)

@@ -101,8 +101,8 @@ func selector(r *http.Request) func(metav1.Object) bool {
 	return func(o metav1.Object) bool { return chosen.Matches(labels.Set(o.GetLabels())) }
 }
 
-// list answers a list, in pages where that is asked for. A page after the first is told
-// as things are now: what changed in between shows, unlike with a real server.
+// list answers a list, in pages if requested. A page after the first reflects the current state:
+// unlike with a real server, changes in between are visible.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
 	limit, _ := strconv.Atoi(q.Get("limit")) // absent: 0
@@ -140,7 +140,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	_, _ = body.WriteTo(w) // a client that is gone does not want it
 }
 
-// watch tells what happened since a revision, and what happens from now on.
+// watch sends the events since a revision, and further events as they happen.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
 	since, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
@@ -247,7 +247,7 @@ func (s *Server) read(w http.ResponseWriter, k *kind, key string) {
 	answer(w, http.StatusOK, record.raw)
 }
 
-// write creates a lease, or updates one that nobody has changed since.
+// write creates a lease, or updates an unchanged one.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, namespace, name string) {
 	var l coordinationv1.Lease
 	if err := readObject(r, &l); err != nil || k.name != "Lease" {

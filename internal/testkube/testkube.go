@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testkube is an API server for tests: over real HTTP it lists, pages, watches,
-// streams lists and forgets as one does, and it fails as it is told. It validates nothing.
+// Package testkube is an API server for tests: over real HTTP it lists, pages, watches, streams
+// lists and expires revisions like a real one, and it fails on request. It validates nothing.
 package testkube
 
 import (
@@ -53,7 +53,7 @@ type kind struct {
 	name, apiVersion string
 	items            map[string]*record // by namespace/name
 	history          []entry
-	forgotten        uint64 // what happened up to it cannot be told any more
+	forgotten        uint64 // earlier events can no longer be sent
 }
 
 type record struct {
@@ -105,7 +105,7 @@ func (s *Server) Stop() {
 	s.server.Close()
 }
 
-// Start starts a stopped server at the same address, with what it had.
+// Start starts a stopped server at the same address, with its previous objects.
 func (s *Server) Start() {
 	s.t.Helper()
 	listener, err := net.Listen("tcp", strings.TrimPrefix(s.URL, "http://"))
@@ -116,7 +116,7 @@ func (s *Server) Start() {
 	s.down = false
 	s.mu.Unlock()
 	s.server = httptest.NewUnstartedServer(s)
-	_ = s.server.Listener.Close() // nobody has connected to it
+	_ = s.server.Listener.Close() // no client has connected to it
 	s.server.Listener = listener
 	s.server.Start()
 }
@@ -144,7 +144,7 @@ func (s *Server) CutWatches() {
 	s.cut = make(chan struct{})
 }
 
-// Forget makes all that happened so far be too old to be told: 410 Gone.
+// Forget expires all events so far: 410 Gone.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,8 +31,8 @@ func RemovePins(t T, paths ...string) {
 	}
 }
 
-// BPFFS mounts a BPF file system for the test alone and returns where. What is
-// pinned there, and attached by it alone, ends with the test.
+// BPFFS mounts a BPF file system for the test alone and returns its path. Its pins, and programs
+// that only they keep attached, end with the test.
 func BPFFS(t T) string {
 	t.Helper()
 	RequireRoot(t)
@@ -60,9 +60,9 @@ func unmount(dir string) error {
 	return os.Remove(dir)
 }
 
-// prepare is done before anything is made. The first ip netns of a machine mounts the
-// folder of the names upon itself; done later, it would hide the names that are there
-// already, and nobody could remove them.
+// prepare runs before any namespace is made. The first ip netns of a machine mounts the folder of
+// the names upon itself; done later, that would hide the existing names, which then could not be
+// removed.
 func prepare(t T) {
 	clearLeftovers(t)
 	name := UniqueName("first")

@@ -118,8 +118,8 @@ func (ns *NS) Addr(t T, device string, addrs ...string) {
 	})
 }
 
-// Route sends what is for prefix via a gateway ("default" is every IPv4 or IPv6
-// address, by the family of via).
+// Route adds a route to prefix via a gateway ("default" is every IPv4 or IPv6 address, by the
+// family of via).
 func (ns *NS) Route(t T, prefix, via string) {
 	t.Helper()
 	route := netlink.Route{Gw: net.ParseIP(via)}

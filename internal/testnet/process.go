@@ -47,9 +47,8 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// Start starts a program in the namespace. It sees the mounts of the test: unlike
-// under ip netns exec, /sys/fs/bpf is the one that everybody sees. The test log
-// shows what it wrote if the test fails.
+// Start starts a program in the namespace. It sees the mounts of the test: unlike under ip netns
+// exec, /sys/fs/bpf is the machine's. The test log shows its output if the test fails.
 func (ns *NS) Start(t T, name string, args ...string) *Process {
 	t.Helper()
 	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
@@ -79,7 +78,7 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 	t.Cleanup(func() {
 		lines := 60
 		if p.killed {
-			lines = 3 // the test did what it wanted with it
+			lines = 3 // killed by the test on purpose
 		}
 		p.Kill()
 		if t.Failed() {
@@ -141,8 +140,8 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	}
 }
 
-// Run runs a program in the namespace and returns what it wrote to its standard
-// output; the test fails if it does, or if it takes more than 30 s.
+// Run runs a program in the namespace and returns its standard output; the test fails if the
+// program fails, or takes more than 30 s.
 func (ns *NS) Run(t T, name string, args ...string) string {
 	t.Helper()
 	out, err := ns.TryRun(name, args...)

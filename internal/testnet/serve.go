@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server is a small server that names itself. What it heard is counted.
+// Server is a small server that answers with its name. It counts what it receives.
 type Server struct {
 	Name string
 	Seen atomic.Uint64 // connections, requests or datagrams
@@ -42,7 +42,7 @@ func (s *Server) Clients() []netip.Addr {
 
 // Close ends the server and its connections. It may be called twice.
 func (s *Server) Close() {
-	_ = s.close() // closing what is closed is harmless
+	_ = s.close() // closing twice is harmless
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {

@@ -17,7 +17,7 @@ type Tap struct {
 	buf, oob []byte
 }
 
-// Tap opens a device. What is sent there by others than the device's far end is not seen.
+// Tap opens a device. It receives only packets from the device's far end.
 func (ns *NS) Tap(t T, device string) *Tap {
 	t.Helper()
 	tap := &Tap{buf: make([]byte, 1<<17), oob: make([]byte, 256)}

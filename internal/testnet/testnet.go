@@ -101,8 +101,8 @@ func New(t T, label string) *NS {
 	return ns
 }
 
-// Here is the namespace that the test itself runs in, for tests that have a machine
-// to themselves. What is made in it is theirs to remove.
+// Here returns the namespace of the test itself, for tests that have a machine to themselves. They
+// must remove what they make in it.
 func Here(t T) *NS {
 	t.Helper()
 	RequireRoot(t)
@@ -138,8 +138,7 @@ func DeleteNamed(t T, name string) {
 	}
 }
 
-// Named is the namespace that somebody made by that name, as it is now: one that is
-// made anew later has to be asked for again.
+// Named returns the existing namespace of that name; if it is made anew later, call Named again.
 func Named(t T, name string) *NS {
 	t.Helper()
 	RequireRoot(t)

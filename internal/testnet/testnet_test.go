@@ -114,7 +114,7 @@ func TestDialFromChosenPort(t *testing.T) {
 	}
 }
 
-// Without checksum offload, what is on the wire is whole; MACs are as asked for.
+// TestWire: without checksum offload, packets on the wire are complete; MACs are as requested.
 func TestWire(t *testing.T) {
 	client, router, server := routed(t)
 	client.Offload(t, "eth0", false, TxChecksum)
@@ -251,8 +251,8 @@ func TestClearLeftovers(t *testing.T) {
 	}
 }
 
-// What was made before anybody used ip netns goes when it should: in a machine that has
-// just been started, as far as /run is concerned.
+// TestBeforeTheFirstIPNetns: a namespace made before the first use of ip netns is removed
+// properly, in a machine whose /run is empty as after a boot.
 func TestBeforeTheFirstIPNetns(t *testing.T) {
 	const inside = "TESTNET_NEW_MACHINE"
 	RequireRoot(t)

@@ -239,7 +239,7 @@ func pseudoHeader(source, destination netip.Addr, protocol uint8, length int) ui
 	return sum(source.AsSlice()) + sum(destination.AsSlice()) + uint32(protocol) + uint32(length)
 }
 
-// udpChecksum is as checksum, but never 0, which means that there is none.
+// udpChecksum is checksum, but never 0, which means no checksum.
 func udpChecksum(b []byte, start uint32) uint16 {
 	return or(checksum(b, start), 0xffff)
 }

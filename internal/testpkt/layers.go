@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testpkt builds and takes apart packets for tests, as bytes and with
-// right checksums, and says in words how two of them differ. It shares no code
-// with what it tests. It sends and receives nothing.
+// Package testpkt builds and parses packets for tests, as bytes with correct checksums, and
+// describes how two of them differ. It shares no code with the code under test. It sends and
+// receives nothing.
 package testpkt
 
 import "net/netip"
@@ -141,12 +141,12 @@ type ICMP struct {
 	ID, Seq    uint16 // bytes 4 to 7, whatever they mean
 }
 
-// FragmentationNeeded is the ICMP error that tells an MTU.
+// FragmentationNeeded is the ICMP error that reports an MTU.
 func FragmentationNeeded(mtu uint16) ICMP {
 	return ICMP{Type: DestinationUnreachable, Code: 4, Seq: mtu}
 }
 
-// PacketTooBig is the ICMPv6 error that tells an MTU.
+// PacketTooBig is the ICMPv6 error that reports an MTU.
 func PacketTooBig(mtu uint32) ICMP {
 	return ICMP{V6: true, Type: V6PacketTooBig, ID: uint16(mtu >> 16), Seq: uint16(mtu)}
 }

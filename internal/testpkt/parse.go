@@ -10,7 +10,7 @@ import (
 
 const embeddedFault = "embedded: "
 
-// Packet is a packet taken apart. What is not there is nil.
+// Packet is a parsed packet. Missing layers are nil.
 type Packet struct {
 	Ethernet *Ethernet
 	VLANs    []VLAN
@@ -23,7 +23,7 @@ type Packet struct {
 	Payload  []byte
 	Padding  int     // bytes after the end of the IP packet
 	Embedded *Packet // of an ICMP error; it may be cut off
-	CutOff   bool    // the packet goes on, but not here: only of Embedded
+	CutOff   bool    // the packet is truncated: only of Embedded
 
 	faults    []string
 	checksums []string // as read, with their names
@@ -31,7 +31,7 @@ type Packet struct {
 	someParts bool     // any fragment
 }
 
-// Parse takes a frame apart. What is wrong with it [Packet.Check] tells.
+// Parse parses a frame. [Packet.Check] reports its errors.
 func Parse(frame []byte) *Packet {
 	p := new(Packet)
 	if len(frame) < 14 {
@@ -52,8 +52,8 @@ func ParseIP(b []byte) *Packet {
 	return p
 }
 
-// Check returns everything that is wrong with the packet: headers that contradict
-// its length, and checksums, those of an embedded packet included. Nil: all right.
+// Check returns all errors of the packet: headers that contradict its length, and wrong checksums,
+// including those in an embedded packet. Nil: no errors.
 func (p *Packet) Check() error {
 	if len(p.faults) == 0 {
 		return nil
@@ -61,8 +61,8 @@ func (p *Packet) Check() error {
 	return fmt.Errorf("bad packet: %q", p.faults)
 }
 
-// CheckOuter is [Packet.Check] without what is wrong with an embedded packet. Who
-// translates an ICMP error leaves the checksum of the packet in it.
+// CheckOuter is [Packet.Check] without errors in an embedded packet. Translation of an ICMP error
+// does not update the checksum in the embedded packet.
 func (p *Packet) CheckOuter() error {
 	own := Packet{}
 	for _, fault := range p.faults {

@@ -131,7 +131,7 @@ func (p *Packet) layers() []Layer {
 		out = append(out, *p.ICMP)
 	}
 	if e := p.Embedded; e != nil && e.CutOff {
-		return nil // what is not there cannot be built again
+		return nil // missing bytes cannot be rebuilt
 	} else if e != nil {
 		inner := *e
 		inner.Ethernet = new(Ethernet)
@@ -164,7 +164,7 @@ func TestCheckFindsEveryBit(t *testing.T) {
 	}
 }
 
-// An embedded packet counts, as far as it is there.
+// TestCheckEmbedded: the present part of an embedded packet is checked.
 func TestCheckEmbedded(t *testing.T) {
 	inner := Build(ip4, udp, Payload("whole"))
 	for _, length := range []int{len(inner), 28} {

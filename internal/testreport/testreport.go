@@ -23,7 +23,7 @@ func marks(name string) (begin, end string) {
 	return "<!-- part " + name + " -->\n", "<!-- end of part " + name + " -->\n"
 }
 
-// find returns where a part is in a report, with its marks; false: it has none of that name.
+// find returns the position of a part in a report, with its marks; false: no such part.
 func find(report, name string) (from, to int, ok bool, err error) {
 	begin, end := marks(name)
 	from, last := strings.Index(report, begin), strings.Index(report, end)
@@ -36,14 +36,14 @@ func find(report, name string) (from, to int, ok bool, err error) {
 	return from + len(begin), last, true, nil
 }
 
-// Part returns a part of a report; empty: it has none of that name.
+// Part returns a part of a report; empty: no such part.
 func Part(report, name string) (string, error) {
 	from, to, _, err := find(report, name)
 	return report[from:to], err
 }
 
-// Put returns a report with another part of that name, and the rest as it was. A part that
-// is new comes before the review notes; one that is empty is none.
+// Put replaces the part of that name in a report. A new part is inserted before the review notes;
+// an empty part is removed.
 func Put(report, name, part string) (string, error) {
 	from, to, ok, err := find(report, name)
 	switch {

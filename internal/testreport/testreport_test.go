@@ -36,7 +36,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestDamagedMarks: what somebody edited is refused, and not lost.
+// TestDamagedMarks: a report with edited marks is refused, and not overwritten.
 func TestDamagedMarks(t *testing.T) {
 	begin, end := marks(Kubernetes)
 	for name, text := range map[string]string{
@@ -54,7 +54,7 @@ func TestDamagedMarks(t *testing.T) {
 	}
 }
 
-// TestDocument: what is committed has the parts.
+// TestDocument: the committed report contains the parts.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/benchmarks.md")
 	if err != nil {

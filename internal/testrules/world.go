@@ -54,7 +54,7 @@ func linearAddr(prefixes []netip.Prefix, names []datapath.GroupName, groups map[
 	})
 }
 
-// World draws rules, and packets at the edges of what they match.
+// World draws rules, and packets at the edges of their matches.
 type World struct {
 	*rand.Rand
 	nets    []netip.Prefix

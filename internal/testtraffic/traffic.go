@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testtraffic puts steady load on a frontend and counts what it is harmed:
-// datagrams lost, connections refused or reset. For tests only.
+// Package testtraffic puts steady load on a frontend and counts the harm: datagrams lost,
+// connections refused or reset. For tests only.
 package testtraffic
 
 import (
