@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Says what kube-proxy and other CNI plugins left on this node, and with --do removes it:
-# rules of nftables, iptables and ipvs, programs, devices, routes, configurations of the
-# runtime. What is neither's stays, and so do the rules of the kubelet. What it cannot
-# remove, or not see for want of a program, it says at the end. Run as root on a node that
-# has no pods of the other plugin any more: it was drained.
+# Reports what kube-proxy and other CNI plugins left on this node, and with --do removes it: rules
+# of nftables, iptables and ipvs, programs, devices, routes, configurations of the runtime.
+# Everything else stays, and so do the rules of the kubelet. At the end it lists what it could not
+# remove, or not see because a program is missing. Run as root on a node that has no pods of the
+# other plugin any more: it was drained.
 set -eu
 doing=
 case "${1-}" in
@@ -21,12 +21,12 @@ left=
 newline='
 '
 
-# left_is remembers what is said at the end.
+# left_is records a message for the end.
 left_is() {
 	left="$left$newline""left: $*"
 }
 
-# act says what is done, and does it; what fails is said, and the rest goes on.
+# act prints a command, and runs it with --do; a failure is recorded, and the script continues.
 act() {
 	echo "$*"
 	[ -z "$doing" ] || "$@" || left_is "this failed: $*"
