@@ -13,9 +13,8 @@ type bareWay struct {
 	objects trafficObjects
 }
 
-// attachBare puts a program on each port of the node that redirects all IPv4 packets
-// without looking anything up: from the client to the backends at the place last told
-// to aimBare, and back.
+// attachBare attaches a program to each port of the node that redirects all IPv4 packets without
+// any look-up: from the client to the backends at the place last passed to aimBare, and back.
 func (r *rig) attachBare() error {
 	r.direct = true
 	r.bare = map[string]*bareWay{}

@@ -33,7 +33,7 @@ type balancer interface {
 	// set makes the node's services those given and nothing else, and returns when
 	// packets are handled so.
 	set(ctx context.Context, services []service) error
-	// alter gives one service what it says now.
+	// alter updates one service.
 	alter(ctx context.Context, s service) error
 	close() error
 }
@@ -69,9 +69,9 @@ func (b *bench) shorten() {
 	b.bulkTime = 100 * time.Millisecond
 }
 
-// emulate makes a run for a machine that is emulated, with instructions for a clock: it
-// is slow, but what is measured twice has the same result. More connections than the least
-// would tell nothing, since there are no caches.
+// emulate configures a run for an emulated machine, whose clock counts instructions: it is slow,
+// but repeated measurements give the same result. More connections than the minimum are pointless
+// without caches.
 func (b *bench) emulate() {
 	b.report.emulated = true
 	b.rounds = 5
@@ -143,7 +143,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	case pathKernel, pathBridge:
 		return nil
 	}
-	return b.attachOurs(ctx, r, b.daemon, connections) // its name says how it is told to be
+	return b.attachOurs(ctx, r, b.daemon, connections) // its name contains its configuration
 }
 
 // attachOurs starts a daemon of ours on the rig's node.
@@ -164,7 +164,7 @@ func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connectio
 	return err
 }
 
-// set tells the rig's balancer of services; a plain router needs none.
+// set configures the rig's balancer with services; a plain router needs none.
 func (r *rig) set(ctx context.Context, services []service) error {
 	if r.balancer == nil {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopwatch measures work that one thread makes the kernel do on one CPU: what the
-// thread used itself, which includes the packets it carried through the node, and
-// what it left to that CPU's ksoftirqd. Other programs do not count.
+// stopwatch measures work that one thread makes the kernel do on one CPU: the thread's own time,
+// which includes the packets it carried through the node, and the time of that CPU's ksoftirqd.
+// Other programs do not count.
 type stopwatch struct {
 	softirq string // schedstat file of ksoftirqd
 	thread  time.Duration

@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// flowtableRules let the kernel's short cut carry what its connection tracking knows; the
-// packets that do not take it are counted.
+// flowtableRules offload connections that the kernel's connection tracking knows to a flowtable;
+// packets that bypass the flowtable are counted.
 const flowtableRules = `
 table inet bench {
 	counter slow { }
@@ -24,7 +24,7 @@ table inet bench {
 }
 `
 
-// flowtableText says what it is.
+// flowtableText describes it.
 const flowtableText = "\n**nftables flowtable** is kernel routing with connection tracking, and a flowtable on all ports of the node that takes\n" +
 	"every connection once it is established. In the run all were listed as `[OFFLOAD]` by conntrack, and the chain `forward`\n" +
 	"counted none of the packets measured but the first and last ones of TCP connections."
@@ -51,7 +51,7 @@ func flowtableIn(family string) bool {
 	return ns.run(rules, "nft", "-f", "-") == nil
 }
 
-// bridgeFlowtable says why a bridge has none, on a kernel where a router has.
+// bridgeFlowtable explains why a bridge has no flowtable on a kernel where a router has one.
 func bridgeFlowtable() string {
 	if !flowtableIn("inet") || flowtableIn("bridge") {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A flowtable that takes connections passes for one, and one that takes none does not.
+// TestFlowtable: a flowtable that takes connections is accepted, and one that takes none is not.
 func TestFlowtable(t *testing.T) {
 	if !flowtableIn("inet") {
 		t.Skip("needs a kernel with flowtables, and root")
@@ -56,7 +56,7 @@ func TestFlowtable(t *testing.T) {
 	}
 }
 
-// Columns and cells stand side by side, with and without the path of the kernel's short cut.
+// TestForwardingCells: columns and cells match, with and without the flowtable's path.
 func TestForwardingCells(t *testing.T) {
 	f := forwarding{base: pathKernel}
 	c := comparison{rounds: []map[string]float64{{pathKernel: 2e6, pathFlowtable: 4e6, pathOurs: 6e6}}}

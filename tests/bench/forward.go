@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// forwarding is one way in which a node forwards what no service takes: what is
-// measured is plain traffic of the client with the backends themselves.
+// forwarding is one way in which a node forwards traffic without services: plain traffic between
+// the client and the backends is measured.
 type forwarding struct {
 	title   string
 	about   string   // said besides
@@ -47,7 +47,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 	f.paths = columns[1:]
 	l := lineup{paths: columns, bridged: f.bridged, direct: true}
 	withXDP, text := l, f.about
-	if !f.bridged { // what is bridged takes the way of tc
+	if !f.bridged { // bridged packets take the path of tc
 		withXDP, text = b.withXDP(l), xdpText
 	}
 	if slices.Contains(columns, pathFlowtable) {
@@ -110,8 +110,8 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 	return nil
 }
 
-// trackedShare is how many of the packets take our short cut at least. A bridge is shown a
-// packet of each connection every few seconds, which is about as often as each of a million
+// trackedShare is the minimum share of packets that take our fast path. A bridge must see a packet
+// of each connection every few seconds, which is about as often as each of a million connections
 // has one.
 func (f *forwarding) trackedShare(connections int) float64 {
 	if f.bridged && connections >= 1_000_000 {
@@ -159,8 +159,8 @@ func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, 
 	return nil
 }
 
-// forwardRounds is how often bulk traffic is measured, and that of a million connections:
-// they take most of the time, and their rounds are long.
+// forwardRounds is how often bulk traffic, and traffic of a million connections, is measured:
+// these take most of the time, and their rounds are long.
 const forwardRounds = 5
 
 func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
@@ -199,8 +199,8 @@ func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, colu
 	return nil
 }
 
-// header returns the columns of a table: what a row is about, paths, and ours to the
-// kernel's own short cut.
+// header returns the columns of a table: the subject of a row, paths, and the ratio of our path to
+// the kernel's flowtable.
 func (f *forwarding) header(paths []string, about ...string) []string {
 	columns := append(about, paths...)
 	if slices.Contains(paths, pathFlowtable) && slices.Contains(paths, pathOurs) {
@@ -218,7 +218,7 @@ func (f *forwarding) cells(c comparison, paths []string, unit float64, format st
 	return cells
 }
 
-// available returns those of paths that can be measured here.
+// available returns the paths that can be measured here.
 func (b *bench) available(paths []string) []string {
 	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
 		switch path {

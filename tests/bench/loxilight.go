@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// loxilight is a daemon of ours in the namespace of a node, as a user would
-// run it: told what to do over its control channel and by nothing else.
+// loxilight is a daemon of ours in the namespace of a node, as a user would run it: configured
+// only over its control channel.
 type loxilight struct {
 	dir    string
 	pid    int
@@ -157,7 +157,7 @@ func (d *loxilight) dial(ctx context.Context) error {
 	}
 }
 
-// close ends the daemon and removes what it left.
+// close ends the daemon and removes its leftovers.
 func (d *loxilight) close() error {
 	if d.client != nil {
 		d.client.Close() // only hangs up
@@ -179,7 +179,7 @@ func (d *loxilight) close() error {
 	return os.RemoveAll(d.dir)
 }
 
-// waiting asks for an answer when packets are handled as told.
+// waiting requests an answer once the change is in force for packets.
 func waiting() api.Change { return api.Change{Wait: api.Duration(daemonPatience)} }
 
 func (d *loxilight) change(ctx context.Context, method string, params any) error {
@@ -190,7 +190,7 @@ func (d *loxilight) change(ctx context.Context, method string, params any) error
 	return nil
 }
 
-// objectOf returns what the daemon is told of a service.
+// objectOf returns the daemon's object for a service.
 func objectOf(s service) (api.Object, error) {
 	spec := api.ServiceSpec{IdleTimeout: &api.IdleTimeout{UDP: api.Duration(time.Hour)}}
 	for _, protocol := range s.protocols {
@@ -232,7 +232,7 @@ func (d *loxilight) set(ctx context.Context, services []service) error {
 	}
 }
 
-// alter gives one service what it says now.
+// alter updates one service.
 func (d *loxilight) alter(ctx context.Context, s service) error {
 	object, err := objectOf(s)
 	if err != nil {

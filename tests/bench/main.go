@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures loxilight beside plain kernel routing and beside the
-// nftables rules of kube-proxy, in network namespaces that it makes itself, and
-// writes docs/benchmarks.md. It needs root. It judges nothing by itself: targets
-// that are missed are told, and the run succeeds.
+// Command bench measures loxilight beside plain kernel routing and beside the nftables rules of
+// kube-proxy, in network namespaces that it makes itself, and writes docs/benchmarks.md. It needs
+// root. It enforces nothing: missed targets are reported, and the run succeeds.
 package main
 
 import (
@@ -102,7 +101,7 @@ func command() error {
 		b.emulate()
 	}
 	err = b.all(ctx, flag.Args())
-	if ctx.Err() != nil && *output != "" { // what was measured is not lost
+	if ctx.Err() != nil && *output != "" { // write the results so far
 		return errors.Join(fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, context.Cause(ctx)), err, b.write(""))
 	}
 	return errors.Join(err, b.write(*output))
@@ -117,8 +116,7 @@ func sweep() error {
 	return err
 }
 
-// all runs the groups that are asked for, by default every one. One that fails
-// stops no other.
+// all runs the requested groups, by default every one. A group that fails stops no other.
 func (b *bench) all(ctx context.Context, names []string) (err error) {
 	if b.report.machine, err = testreport.Machine(); err != nil {
 		return err

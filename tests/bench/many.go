@@ -29,7 +29,7 @@ func (b *bench) many(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer control.close() // what it holds ends with the process at the latest
+		defer control.close() // its resources end with the process at the latest
 		if err := b.attachOurs(ctx, control, b.daemon, 0); err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (b *bench) many(ctx context.Context) error {
 	})
 }
 
-// entering measures how long it takes until packets are handled as told.
+// entering measures how long it takes until changes are in force for packets.
 func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section(count+" services of 10 backends",
@@ -128,7 +128,7 @@ func (b *bench) packetsOfMany(ctx context.Context, rigs []*rig, services []servi
 	return nil
 }
 
-// memory tells what the connections of a comparison take in the kernel.
+// memory reports the kernel memory for the connections of a comparison.
 func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 	if p != onNode {
 		return nil

@@ -71,7 +71,7 @@ func (b *bench) translation(ctx context.Context) error {
 	return nil
 }
 
-// masqueradeBy makes the rigs carry connections to what is outside by a station.
+// masqueradeBy makes the rigs route connections to the outside through a station.
 func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 	for _, r := range rigs {
 		if err := errors.Join(r.node.route(outsides[p].prefix, backendFirst[p]), r.aimBare(p)); err != nil {
@@ -145,7 +145,7 @@ func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, p place,
 	return nil
 }
 
-// sources are the first source addresses of connections that nobody has seen, by rig.
+// sources are the first unused source addresses of connections, by rig.
 type sources struct {
 	first int
 	next  map[string]int

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The rules of kube-proxy balance, before and after a change, and a service that
-// is not there is not answered.
+// TestNftables: the rules of kube-proxy balance, before and after a change, and an unknown service
+// is not answered.
 func TestNftables(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nft is not installed")

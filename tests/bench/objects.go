@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// object returns what the daemon is told of one thing.
+// object returns one of the daemon's objects.
 func object(kind, name string, spec any) (api.Object, error) {
 	raw, err := json.Marshal(spec)
 	return api.Object{Kind: kind, Name: name, Owner: "bench", Spec: raw}, err
@@ -21,8 +21,7 @@ func object(kind, name string, spec any) (api.Object, error) {
 // requestBytes is how large the objects of one request may get, which is limited to 1 MiB.
 const requestBytes = 900 << 10
 
-// apply tells the daemon of objects, as one change, and returns when packets are
-// handled so.
+// apply sends objects to the daemon, as one change, and returns when it is in force for packets.
 func (d *loxilight) apply(ctx context.Context, objects []api.Object) error {
 	var params api.ApplyParams
 	for len(objects) > 0 {
@@ -47,7 +46,7 @@ func (d *loxilight) apply(ctx context.Context, objects []api.Object) error {
 	return nil
 }
 
-// isUnsupported says whether the daemon does not do what it was asked for at all.
+// isUnsupported reports whether the daemon does not support the request at all.
 func isUnsupported(err error) bool {
 	var failed *api.Error
 	return errors.As(err, &failed) && failed.Reason() == api.ReasonUnsupported
@@ -118,8 +117,8 @@ func addGroup(add func(kind, name string, spec any), g int) {
 	add(api.KindAddressGroup, fmt.Sprintf("group-%d", g), api.AddressGroupSpec{Members: parts})
 }
 
-// ruleAt returns the i-th rule. What is measured comes from 10.2.0.0/16, goes to
-// 10.1.0.0/24 or 10.3.0.0/24, by UDP, to backendPort.
+// ruleAt returns the i-th rule. Measured packets come from 10.2.0.0/16, go to 10.1.0.0/24 or
+// 10.3.0.0/24, by UDP, to backendPort.
 func ruleAt(i int, groups bool) api.FirewallRuleSpec {
 	priority := int32(i)
 	spec := api.FirewallRuleSpec{Priority: &priority, Action: "deny"}

@@ -30,7 +30,7 @@ const (
 	overlayConnections = 1024    // that the small packets belong to
 )
 
-// tunnelTypes are those of our paths; empty: none.
+// tunnelTypes are the tunnel types of our paths; empty: no tunnel.
 var tunnelTypes = map[string]string{pathOursRouted: "", pathOursVXLAN: "vxlan", pathOursGeneve: "geneve", pathOursGRE: "gre"}
 
 // side is a node of two.
@@ -85,7 +85,7 @@ func (b *bench) attachNodes(ctx context.Context, r *rig, connections int) (err e
 	return err
 }
 
-// route sends what is for the pods of another node by an address of it.
+// route routes packets for the pods of another node through an address of it.
 func (s side) route(other side, gateway string) (err error) {
 	for _, prefix := range other.pods {
 		err = errors.Join(err, s.node.route(prefix, gateway))
@@ -134,7 +134,7 @@ func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, co
 	return d, nil
 }
 
-// overlay measures what is between two nodes.
+// overlay measures traffic between two nodes.
 func (b *bench) overlay(ctx context.Context) error {
 	paths := []string{pathKernel, pathVXLAN}
 	if b.daemon != "" {
@@ -176,8 +176,8 @@ func (b *bench) overlay(ctx context.Context) error {
 	})
 }
 
-// packetsBetween measures small packets, and fails where they did not take our short cut
-// on both nodes: it would be the kernel that was measured.
+// packetsBetween measures small packets, and fails if they did not take our fast path on both
+// nodes: then the kernel would be measured.
 func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, error) {
 	var daemons []*loxilight
 	var before []uint64
@@ -208,9 +208,9 @@ func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, er
 	return c, err
 }
 
-// introduce opens the connections that packets are measured of, and leaves the generator
-// aimed at them. A socket answers: the kernel remembers of a packet that it was
-// encapsulated, so that one that is sent back as it is gets into no tunnel again.
+// introduce opens the connections of the measured packets, and leaves the generator aimed at them.
+// A socket answers: the kernel marks a packet that was encapsulated, so that the same packet
+// cannot be sent back into a tunnel.
 func (r *rig) introduce() (err error) {
 	f := flows{connections: overlayConnections, target: backendFirst[elsewhere], targets: 1, port: backendPort}
 	if err := errors.Join(r.injection(true), r.generator.sink.echo(false), r.generator.aim(f)); err != nil {
@@ -243,7 +243,7 @@ func answerUDP(f flows, send func() error) error {
 	defer unix.Close(fd)
 	own := unix.SockaddrInet4{Port: int(f.port)}
 	copy(own.Addr[:], net.ParseIP(f.target).To4())
-	const room = 8 << 20 // bytes: nothing is read before all are there
+	const room = 8 << 20 // all packets are queued before any is read
 	if err := errors.Join(patience(fd), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room), unix.Bind(fd, &own), send()); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // pathPair is a pair of devices from one pod to the other.
 const pathPair = "veth pair"
 
-// podToPod measures what is between two pods of one node, on the node's bridge.
+// podToPod measures traffic between two pods of one node, on the node's bridge.
 func (b *bench) podToPod(ctx context.Context, ours, theirs *attacher) (err error) {
 	pair := &rig{name: pathPair}
 	defer func() { err = errors.Join(err, pair.close()) }()

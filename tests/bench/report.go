@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// report is what a run found out, as docs/benchmarks.md tells it.
+// report is the result of a run, for docs/benchmarks.md.
 type report struct {
 	machine, version string
 	at               time.Time
@@ -38,21 +38,21 @@ func (r *report) section(title, text string, columns ...string) *section {
 
 func (s *section) row(cells ...string) { s.rows = append(s.rows, cells) }
 
-// atLeast notes how the ratio of path a to b stands to what is asked for.
+// atLeast records the ratio of path a to b with its target.
 func (r *report) atLeast(what string, c comparison, a, b string, want float64) {
 	if got, ok := c.ratio(a, b); ok {
 		r.target(what+", to "+b, got.String(), fmt.Sprintf("at least %g", want), got.median >= want)
 	}
 }
 
-// atMost notes how a measured value stands to what is asked for.
+// atMost records a measured value with its target.
 func (r *report) atMost(what string, got, want float64, unit string) {
 	r.target(what, fmt.Sprintf("%.3g %s", got, unit), fmt.Sprintf("at most %g %s", want, unit), got <= want)
 }
 
 func (r *report) target(what, got, want string, met bool) {
 	if r.emulated {
-		return // what is asked for is asked of time
+		return // targets apply to real time only
 	}
 	verdict := "yes"
 	if !met {

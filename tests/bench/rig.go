@@ -17,10 +17,10 @@ import (
 //	     generator 10.2.0.0/16                          up1  ═ veth ═ wire1 ─ eth0 10.3.0.1-10/24
 //	                                                                          server
 //
-// The other machines, client and server, are macvlans on wires whose far end is in the
-// node's namespace, too: nobody is in another namespace at the end of up0 and up1 to
-// whom packets could be handed without a device, which so are like NICs. Where the
-// node is a bridge, all stations are in one subnet.
+// The other machines, client and server, are macvlans on wires whose far end is in the node's
+// namespace, too: the ends of up0 and up1 have no peer in another namespace to which packets could
+// be handed without a device, so they are like NICs. If the node is a bridge, all hosts are in one
+// subnet.
 type rig struct {
 	name                      string
 	bridged                   bool // the node is a bridge

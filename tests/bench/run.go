@@ -24,7 +24,7 @@ type skbContext struct {
 	Ifindex uint32
 }
 
-// errAction is that a program did something else with packets than what is measured.
+// errAction means that a program did something else with packets than expected.
 var errAction = errors.New("action")
 
 // replayer runs a program of ours by BPF_PROG_RUN on the packets of a generator.
@@ -57,9 +57,9 @@ func (p *replayer) close() {
 	}
 }
 
-// cost returns ns per packet of program, from which the packets go on with action;
-// the making of the packets is taken off, so that it is what BPF_PROG_RUN would say
-// if packets were there already. The generator is aimed before each measurement.
+// cost returns ns per packet of program, which must return action for the packets; the cost of
+// generating packets is subtracted, as if BPF_PROG_RUN ran on existing packets. The generator is
+// aimed before each measurement.
 func (p *replayer) cost(program *ebpf.Program, action uint32, count int, aim func() error) (float64, error) {
 	g := p.rig.generator
 	idle, err := p.ns(g.objects.Idle, g.objects.Idle, actUnspec, count, nil)
@@ -74,7 +74,7 @@ func (p *replayer) cost(program *ebpf.Program, action uint32, count int, aim fun
 	return whole - empty + idle, err
 }
 
-// ns runs a program count times, measured being what it hands packets to.
+// ns runs a program count times; measured is the program that gets its packets.
 func (p *replayer) ns(run, measured *ebpf.Program, action uint32, count int, aim func() error) (ns float64, err error) {
 	g := p.rig.generator
 	if err := g.objects.Measured.Put(uint32(0), uint32(measured.FD())); err != nil {
@@ -120,7 +120,7 @@ type runCase struct {
 	action uint32
 	flows  flows
 	place  place
-	opened bool // the connections are there before
+	opened bool // the connections exist before
 	most   float64
 }
 
@@ -171,7 +171,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer r.close() // what it holds ends with the process at the latest
+	defer r.close() // its resources end with the process at the latest
 	if err := b.attachOurs(ctx, r, b.daemon, len(places)*b.connectionsMax*11/10); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (b *bench) runOne(ctx context.Context, p *replayer, c runCase) (spread, err
 	}
 	aim := func() error {
 		if !c.opened {
-			f.sourceOffset += 2 // connections that nobody has seen
+			f.sourceOffset += 2 // new connections
 		}
 		return p.rig.generator.aim(f)
 	}
@@ -222,8 +222,8 @@ func (b *bench) runOne(ctx context.Context, p *replayer, c runCase) (spread, err
 		}
 		ns, err := p.cost(p.program[c.side], c.action, count, aim)
 		for try := 0; try < 5 && c.opened && errors.Is(err, errAction); try++ {
-			// The network has changed: what was learnt is learnt anew, but only from
-			// packets that the kernel has sent.
+			// The network has changed: next hops are learnt anew, but only from packets that the
+			// kernel has sent.
 			if err := establish(p.rig, c.place, f); err != nil {
 				return spread{}, err
 			}

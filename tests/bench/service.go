@@ -4,7 +4,7 @@ package main
 
 import "fmt"
 
-// service is one service, as every path that has services is told it.
+// service is one service, as configured on every path that has services.
 type service struct {
 	name      string
 	address   string

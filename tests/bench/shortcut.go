@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// shortcut is how many packets the ports of a node got so far, and how many of them took
-// the short cut that is to be measured.
+// shortcut is how many packets the ports of a node got so far, and how many of them took the fast
+// path under test.
 type shortcut struct{ all, taken uint64 }
 
-// shortcuts are those of the rigs that have one, by name.
+// shortcuts are the counts of the rigs that have a fast path, by name.
 type shortcuts map[string]shortcut
 
-// trackedShare is that of all packets but the few that show the kernel who is there.
+// trackedShare is the share of all packets but the few that refresh the kernel's tables.
 const trackedShare = 0.9
 
 func shortcutsOf(ctx context.Context, rigs []*rig) (shortcuts, error) {
@@ -58,9 +58,9 @@ func (r *rig) received() (count uint64, err error) {
 	return count, nil
 }
 
-// wantTaken fails where less than a share of the packets by which so many connections were
-// measured took the short cut since before: it would be the kernel's other way that was
-// measured. A flowtable has to have taken all, those of the round that warms up as well.
+// wantTaken fails if less than a share of the packets of so many connections took the fast path
+// since before: then the slow path would be measured. A flowtable must have taken all packets,
+// including the round that warms up.
 func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, connections int, share float64) error {
 	now, err := shortcutsOf(ctx, rigs)
 	if err != nil {
@@ -79,8 +79,8 @@ func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, co
 	return nil
 }
 
-// handshakePackets is how many packets of a TCP connection no short cut takes, at most: of
-// its beginning and of its end.
+// handshakePackets is how many packets of a TCP connection no fast path takes, at most: at its
+// beginning and at its end.
 const handshakePackets = 8
 
 // wantShare fails where less than trackedShare of all packets took it since before, or of a

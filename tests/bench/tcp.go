@@ -213,6 +213,6 @@ func again(call func(int, []byte) (int, error), fd int, buffer []byte) (n int, e
 
 func (l *tcpLoad) hangUp() {
 	for _, fd := range append(l.clients, l.servers...) {
-		unix.Close(fd) // harmless if it fails: what is measured is over
+		unix.Close(fd) // the measurement is over, so an error is harmless
 	}
 }

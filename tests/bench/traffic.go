@@ -153,8 +153,8 @@ type xdpContext struct {
 	IngressIfindex, RxQueueIndex, EgressIfindex uint32
 }
 
-// receiver counts the UDP packets that come in by a device, and swallows them or
-// sends them back. What is not UDP goes up.
+// receiver counts the UDP packets that arrive on a device, and swallows them or sends them back.
+// Other packets are passed up.
 type receiver struct {
 	objects trafficObjects
 	inXDP   link.Link // before the program that swallows packets; nil: none

@@ -9,8 +9,8 @@ import (
 	"net"
 )
 
-// flowsTo returns connections from the rig's client to all of its services at a
-// place, or where it has none, to all backends there.
+// flowsTo returns connections from the rig's client to all of its services at a place, or to all
+// backends there if it has no services.
 func (r *rig) flowsTo(p place, connections, services int) flows {
 	if r.balancer == nil || r.direct {
 		return flows{connections: connections, target: backendFirst[p], targets: backendCount, port: backendPort, hop: r.hop(p)}
@@ -81,8 +81,8 @@ func packetRate(r *rig, p place, packets int) (float64, error) {
 	return float64(arrived) / cpu.Seconds(), nil
 }
 
-// packetCases are how many connections the packets belong to, and what is
-// asked of us there, to kernel routing.
+// packetCases are the numbers of connections of the packets, and our target there relative to
+// kernel routing.
 var packetCases = []struct {
 	connections int
 	want        map[place]float64
@@ -145,7 +145,7 @@ func (b *bench) ceiling(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer r.close() // what it holds ends with the process at the latest
+	defer r.close() // its resources end with the process at the latest
 	if r.receivers[name], err = newReceiver(r.node, "up0"); err != nil {
 		return 0, err
 	}

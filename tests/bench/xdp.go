@@ -45,8 +45,8 @@ func (r *rig) takeFrames() error {
 // xdpProbe is how many packets show which way they go.
 const xdpProbe = 10_000
 
-// wantXDP fails where packets of the generator, which is aimed, do not go by our program in
-// XDP: it would be another one that is measured.
+// wantXDP fails if packets of the generator, which is aimed, do not go through our program in XDP:
+// then another program would be measured.
 func wantXDP(ctx context.Context, r *rig) error {
 	d, ok := r.balancer.(*loxilight)
 	if !ok || r.name != pathXDP {

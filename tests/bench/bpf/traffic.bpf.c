@@ -77,8 +77,8 @@ static __always_inline __u16 fold(__u32 sum)
 	return ~sum32(sum);
 }
 
-/* Writes the headers of the next connection's packet, all of them: the node has
- * rewritten what is there from the time before.
+/* Writes all headers of the next connection's packet: the node has rewritten the headers of the
+ * previous one.
  */
 static __always_inline void frame_write(struct frame *frame, struct flow *flow)
 {
@@ -138,7 +138,7 @@ int replay(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Does nothing: what is measured with it is the cost of measuring. */
+/* Does nothing: used to measure the overhead of measuring. */
 SEC("tc")
 int idle(struct __sk_buff *skb)
 {
@@ -176,8 +176,8 @@ int swallow(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* In XDP of a receiver on a wire: the same, of frames that nobody has made packets of, as those
- * are that leave by a NIC. What is to be sent back goes up, to the program above.
+/* In XDP of a receiver on a wire: the same for frames without an skb, as frames that leave by a
+ * NIC are. Frames to be sent back are passed up, to the program above.
  */
 SEC("xdp")
 int swallow_frame(struct xdp_md *ctx)
