@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// build builds the demonstration and what it runs into a folder.
+// build builds the demonstration and the programs that it runs into a folder.
 func build(t *testing.T) string {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -104,8 +104,7 @@ func TestReaderGoes(t *testing.T) {
 	expectNothingLeft(t, cmd.Process.Pid, dir, tmp)
 }
 
-// TestInterrupted: whenever the demonstration is interrupted, it takes down what it
-// has built.
+// TestInterrupted: whenever the demonstration is interrupted, it removes everything it has built.
 func TestInterrupted(t *testing.T) {
 	dir := build(t)
 	for i, after := range []time.Duration{10, 50, 100, 200, 400, 800, 1600, 3000} {

@@ -155,7 +155,7 @@ func (d *demo) takeOut() {
 	l.show("all three serve")
 	d.llcli("service", "drain", "web", "10.0.2.2:8080", "[2001:db8:2::2]:8080", "--wait", "5s")
 	l.take()
-	// Requests that were under way end; then nobody talks to it any more.
+	// Pending requests end; then no client uses it any more.
 	seen := d.servers[out].Seen.Load()
 	for quiet := 0; quiet < 5; quiet++ {
 		d.pause(100 * time.Millisecond)
@@ -205,7 +205,7 @@ func (d *demo) expectNoneLost(l *load) {
 	}
 }
 
-// llcli shows a command and what it prints.
+// llcli shows a command and its output.
 func (d *demo) llcli(args ...string) {
 	out := d.daemon.LLCLI(args...)
 	shown := strings.Join(args, " ")

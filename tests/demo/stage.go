@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// stage is what the demonstration stands on. It is a testnet.T: what is built on
-// it is taken down when the demonstration ends, however it does.
+// stage is the ground of the demonstration. It is a testnet.T: cleanups run when the demonstration
+// ends, however it ends.
 type stage struct {
 	ctx context.Context // ends with an interruption
 
@@ -42,13 +42,13 @@ func (s *stage) Cleanup(fn func()) {
 	s.cleanups = append(s.cleanups, fn)
 }
 
-// Fatalf says what is wrong and leaves the demonstration.
+// Fatalf reports an error and leaves the demonstration.
 func (s *stage) Fatalf(format string, args ...any) {
 	s.Errorf(format, args...)
 	panic(curtain{})
 }
 
-// Errorf says what is wrong and goes on.
+// Errorf reports an error and continues.
 func (s *stage) Errorf(format string, args ...any) {
 	s.failed = true
 	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
@@ -59,7 +59,7 @@ func (s *stage) Logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
 }
 
-// Skipf is as Fatalf: there is nothing else to go on with.
+// Skipf is Fatalf: the demonstration cannot continue without the missing part.
 func (s *stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
 
 // Failed reports whether something was wrong.
