@@ -15,8 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// documented returns the commands of a section of docs/operations.md, without those of what
-// stands below it.
+// documented returns the commands of a section of docs/operations.md, without its subsections.
 func documented(t *testing.T, title string) (commands []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")

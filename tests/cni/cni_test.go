@@ -88,8 +88,8 @@ func TestShippedConfiguration(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestDeviceNamesOfOthers: a device of the switch that is not ours, and one that an object
-// names, keep pods from their names, and from nothing else.
+// TestDeviceNamesOfOthers: names of other programs' devices in the switch, and names that objects
+// use, are not used for pods, and have no other effect.
 func TestDeviceNamesOfOthers(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -178,7 +178,7 @@ func TestManyAtOnce(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestOneAfterTheOther tells how long ADD takes where nothing else happens.
+// TestOneAfterTheOther logs how long ADD takes on an idle daemon.
 func TestOneAfterTheOther(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -195,8 +195,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	t.Logf("ADD: half within %s, 99%% within %s, all within %s", took[50], took[98], took[99])
 }
 
-// TestDaemonKilled kills the daemon in the middle of 50 ADDs, again and again: what the
-// runtime knows is there, and GC removes the rest.
+// TestDaemonKilled kills the daemon in the middle of 50 ADDs, again and again: pods that the
+// runtime knows exist, and GC removes the rest.
 func TestDaemonKilled(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

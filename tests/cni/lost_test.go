@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestStateLost takes the desired state away while pods run. As soon as their network is
-// told again, more can be attached, those with ports of the node among them.
+// TestStateLost deletes the desired state while pods run. As soon as their network is configured
+// again, more pods can be attached, also with host ports.
 func TestStateLost(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -27,7 +27,7 @@ func TestStateLost(t *testing.T) {
 	}
 	server.ServeTCP(t, ":80", "server")
 	s.outside.ServeTCP(t, "192.0.2.77:80", "outside")
-	s.outside.Run(t, "ip", "route", "del", "10.73.3.0/24") // who is not masqueraded gets no answer
+	s.outside.Run(t, "ip", "route", "del", "10.73.3.0/24") // no answer without masquerade
 
 	lose := func(paths ...string) {
 		t.Helper()
@@ -55,12 +55,12 @@ func TestStateLost(t *testing.T) {
 	if got, err := testtraffic.TalkTCP(s.outside, "", "192.0.2.1:8080", []byte("hello")); err != nil || got != "server" {
 		t.Errorf("the port of the first pod: %q, %v", got, err)
 	}
-	lose("state.db", "pods", "addresses") // rules of their ports stay, since nobody tells them again
+	lose("state.db", "pods", "addresses") // host ports stay in force
 	attached(s.newPod("third"))
 }
 
-// TestRecordsTorn cuts off what is remembered of pods while the daemon is down. They go on,
-// with their ports of the node, the next one gets another address, and the status tells.
+// TestRecordsTorn truncates the records of pods while the daemon is down. The pods keep working,
+// with their host ports, the next pod gets another address, and the status reports the damage.
 func TestRecordsTorn(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)

@@ -131,7 +131,7 @@ func (c *cluster) newNode(i int, lan *testnet.NS) *site {
 	return s
 }
 
-// uplink is that of node i: by its address where the underlay is IPv6, else by its name.
+// uplink returns the uplink of node i: by its address if the underlay is IPv6, else by its name.
 func (c *cluster) uplink(i int) string {
 	if c.over6 {
 		return fmt.Sprintf("kind: Interface\nname: eth0\nspec: {address: \"2001:db8:2::%d\"}", i)
@@ -139,7 +139,7 @@ func (c *cluster) uplink(i int) string {
 	return "kind: Interface\nname: eth0\nspec: {device: eth0}"
 }
 
-// objects are what node i is told.
+// objects returns the objects of node i.
 func (c *cluster) objects(i int) string {
 	docs := []string{
 		c.uplink(i),
@@ -273,8 +273,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// roomForNeighbours has the kernel remember as many neighbours as so many pods have, that
-// all know each other: it counts those of all namespaces together.
+// roomForNeighbours enlarges the kernel's neighbour tables for so many pods that all know each
+// other: the limits count all namespaces together.
 func roomForNeighbours(t *testing.T) {
 	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {

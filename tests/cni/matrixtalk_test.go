@@ -38,7 +38,7 @@ func (c *cluster) serve(s *station) {
 		l := s.Listen(c.t, at)
 		u := s.ListenUDP(c.t, at)
 		raw := c.listenSCTP(s, family, addr.String())
-		c.t.Cleanup(func() { _ = errors.Join(l.Close(), u.Close(), raw.Close()) }) // nobody is left to care
+		c.t.Cleanup(func() { _ = errors.Join(l.Close(), u.Close(), raw.Close()) }) // end of the test
 		go serveTCP(l)
 		go serveUDP(u)
 		go serveSCTP(raw)
@@ -52,7 +52,7 @@ func serveTCP(l net.Listener) {
 			return
 		}
 		go func() {
-			defer conn.Close() // has done what it is for
+			defer conn.Close() // no longer needed
 			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			fmt.Fprintln(conn, netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr())
 			_, _ = io.Copy(conn, conn) // the client sees what came
@@ -154,7 +154,7 @@ func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	defer conn.Close() // has done what it is for
+	defer conn.Close() // no longer needed
 	var seen netip.Addr
 	for round := range 3 {
 		if seen, err = exchange(conn, fmt.Appendf(nil, "round %d", round), 3); err != nil {
@@ -193,7 +193,7 @@ func ask(from *station, to netip.Addr, size, times int) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() // has done what it is for
+	defer conn.Close() // no longer needed
 	_, err = exchange(conn, bytes.Repeat([]byte("x"), size), times)
 	return err
 }
@@ -212,7 +212,7 @@ func stream(from *station, to netip.AddrPort, data []byte) (seen netip.Addr, err
 	if err != nil {
 		return seen, err
 	}
-	defer conn.Close() // has done what it is for
+	defer conn.Close() // no longer needed
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	in := bufio.NewReader(conn)
 	line, err := in.ReadString('\n')

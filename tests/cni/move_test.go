@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// moveAddrs are those of the pod that moves, in the subnets of node 2.
+// moveAddrs are the addresses of the pod that moves, in the subnets of node 2.
 var moveAddrs = [2]netip.Addr{netip.MustParseAddr("10.76.2.100"), netip.MustParseAddr("fd76:2::100")}
 
 // movePatience is how long it may take until all reach a pod that has moved: a second, and
@@ -49,7 +49,7 @@ func TestMove(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			m := &mover{cluster: newCluster(t, kind), asked: map[*station]*[2]net.Conn{}}
 			for _, n := range m.nodes {
-				if kind.merged { // else the kernel sends pods past the switch to the one that is a guest
+				if kind.merged { // else the kernel sends packets for the roaming pod past the switch
 					n.node.Sysctl(t, "net.ipv4.conf.all.send_redirects", "0")
 					n.node.Sysctl(t, "net.ipv4.conf.hsvlan110.send_redirects", "0")
 				}
@@ -105,7 +105,7 @@ func (m *mover) settle() {
 				if _, last := until(c, to.name, time.Now()); strings.HasPrefix(last, "never") {
 					m.t.Fatalf("%s does not reach %s: %s", from.name, at, last)
 				}
-				_ = c.Close() // has done what it is for
+				_ = c.Close() // no longer needed
 			}
 		}
 	}
@@ -140,8 +140,8 @@ func (m *mover) attach(node int) {
 	}
 }
 
-// outside has the machine outside send to the node that the pod is on. Through a tunnel
-// nobody is let in who is no pod or node.
+// outside makes the outside machine route to the node that has the pod. A tunnel accepts packets
+// only from pods and nodes.
 func (m *mover) outside(node int) {
 	m.t.Helper()
 	for _, s := range m.stations {
@@ -177,7 +177,7 @@ func (m *mover) connect(s *station) *[2]net.Conn {
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		m.t.Cleanup(func() { _ = c.Close() }) // nobody is left to care
+		m.t.Cleanup(func() { _ = c.Close() }) // the test is over
 		conns[family] = c
 	}
 	return &conns
@@ -210,8 +210,8 @@ func (m *mover) reached(what string) {
 	m.t.Logf("%s: %d stations reach it after %s", what, len(m.stations), longest.Round(time.Millisecond))
 }
 
-// until asks until the one that is named answers, and returns when that was, after begin,
-// and what came of asking before.
+// until asks until the named server answers, and returns the time since begin and the result of
+// the last attempt before.
 func until(c net.Conn, name string, begin time.Time) (took time.Duration, last string) {
 	answer := make([]byte, 256)
 	last = "at once"
@@ -232,7 +232,7 @@ func until(c net.Conn, name string, begin time.Time) (took time.Duration, last s
 	return took, "never: " + last
 }
 
-// nothingLeft wants nothing of the pod to be left on any node, and nobody to answer for it.
+// nothingLeft requires that no node has state of the pod, and that no host answers for it.
 func (m *mover) nothingLeft() {
 	m.t.Helper()
 	for i, n := range m.nodes {

@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestMTUShrinks: pods are there when the MTU of the uplinks becomes smaller, and others
-// come then. Whatever the size, everybody still reaches everybody, also when the daemons
-// were started anew and the MTU has grown again.
+// TestMTUShrinks: the MTU of the uplinks shrinks while pods exist, and more pods are added
+// afterwards. All pods still reach each other with packets of any size, also after the daemons
+// were restarted and the MTU has grown again.
 func TestMTUShrinks(t *testing.T) {
 	testnet.RequireRoot(t)
 	for kind, want := range map[clusterKind][2]int{
@@ -75,8 +75,8 @@ func (c *cluster) wantDevices(mtu int) {
 	}
 }
 
-// addNewer attaches a pod more to each node: its device has the MTU of those that were
-// there before, its routes that of the uplinks now.
+// addNewer attaches one more pod to each node: its device has the MTU of the existing pods, its
+// routes the current MTU of the uplinks.
 func (c *cluster) addNewer(want [2]int) {
 	c.t.Helper()
 	for i, n := range c.nodes {

@@ -34,7 +34,7 @@ func localRoute6(address, device string) string {
 	return "ip -6 route show table local type local dev " + device + " " + address + " | sed 's/metric [0-9]*//'"
 }
 
-// ownedObjects are those of a node with everything.
+// ownedObjects are the objects of a node with everything.
 const ownedObjects = `
 kind: Tunnel
 name: mesh

@@ -166,7 +166,7 @@ func TestBandwidth(t *testing.T) {
 			c, err = net.DialTimeout("tcp", addr, 5*time.Second)
 			return err
 		})
-		defer c.Close() // has done what it is for
+		defer c.Close() // no longer needed
 		server, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)

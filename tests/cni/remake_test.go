@@ -61,7 +61,7 @@ func TestLinksMadeAnew(t *testing.T) {
 		before = append(before, p.look(t))
 	}
 
-	// Traffic between two pods goes on all the time.
+	// Traffic between two pods continues all the time.
 	ctx, stop := context.WithCancel(context.Background())
 	var traffic sync.WaitGroup
 	traffic.Go(func() {
@@ -126,8 +126,8 @@ func TestLinksMadeAnew(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestLinkOfAPodThatIsGone: the switch's namespace and that of a pod are both gone. The
-// Endpoint says so until it is collected.
+// TestLinkOfAPodThatIsGone: the namespaces of the switch and of a pod are both deleted. The
+// Endpoint reports that until it is collected.
 func TestLinkOfAPodThatIsGone(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

@@ -24,7 +24,7 @@ func TestUplinkOfPodsChanges(t *testing.T) {
 			targets := []string{"192.0.2.77:9000", "[2001:db8:2::77]:9000"}
 			servers := []*testnet.Server{s.outside.ServeTCP(t, targets[0], "out"), s.outside.ServeTCP(t, targets[1], "out")}
 			var tries atomic.Int64
-			// What is untranslated shows in some tries.
+			// Untranslated packets show up after a few tries.
 			try := func() {
 				t.Helper()
 				before := tries.Load()

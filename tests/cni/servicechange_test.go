@@ -48,10 +48,10 @@ func (c *cluster) apply(node int, docs ...string) {
 	n.LLCLI("apply", "--wait", "30s", "-f", n.File(strings.Join(docs, "\n---\n")))
 }
 
-// TestServicePolicies: clients keep their address at backends of their node; where there are
-// none those from outside are dropped, and pods are served by what the cluster has; what is for
-// no port of a service is refused, from pods and nodes; and one client port reaches a pod by
-// two ports of the node at once.
+// TestServicePolicies: clients keep their address with backends on their node; without such
+// backends, connections from outside are dropped, and pods use the cluster's backends; packets to
+// other ports of a service are refused, from pods and nodes; and one client port reaches a pod
+// through two node ports at once.
 func TestServicePolicies(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []clusterKind{{tunnel: "vxlan", pods: 1}, {tunnel: "geneve", over6: true, merged: true, pods: 1}} {
@@ -101,7 +101,8 @@ func (c *cluster) at(node, family int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(c.nodeAddr(node, family), port)
 }
 
-// wantSeen has a station talk by TCP and UDP, and be seen as want; zero: anybody.
+// wantSeen connects from a station by TCP and UDP, and requires the server to see want; zero: any
+// address.
 func (c *cluster) wantSeen(what string, from *station, to netip.AddrPort, want netip.Addr) {
 	c.t.Helper()
 	for protocol, talk := range map[string]func(*station, netip.AddrPort) (netip.Addr, error){"TCP": talkTCP, "UDP": talkUDP} {
@@ -115,7 +116,7 @@ func (c *cluster) wantSeen(what string, from *station, to netip.AddrPort, want n
 func (c *cluster) twoAtOnce(from *station, family int) {
 	c.t.Helper()
 	u := from.ListenUDP(c.t, netip.AddrPortFrom(from.addr[family], 45678).String())
-	defer u.Close() // has done what it is for
+	defer u.Close() // no longer needed
 	answered := map[uint16]bool{}
 	b := make([]byte, 1500)
 	for range 5 {
@@ -154,7 +155,7 @@ func TestServiceBackendGoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer u.Close() // has done what it is for
+		defer u.Close() // no longer needed
 		if _, err := exchange(u, []byte("one"), 3); err != nil {
 			t.Fatal(err)
 		}

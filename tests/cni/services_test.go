@@ -38,7 +38,7 @@ const clusterPort = 8080 // of all services, but for node ports
 // announcer is the node that answers for the addresses of balancers.
 const announcer = 3
 
-// serviceObjects are what node i is told of a target, as an agent would tell it.
+// serviceObjects are the objects of node i for a target, as from an agent.
 func (c *cluster) serviceObjects(i int, g *target) string {
 	var docs []string
 	put := func(name, more string, frontends ...netip.AddrPort) {
@@ -73,7 +73,7 @@ func (c *cluster) withServices() (targets []*target) {
 		}
 	}
 	for i, n := range c.nodes {
-		// The way to what nobody is on link with, service addresses among them.
+		// The route to all off-link addresses, including service addresses.
 		n.node.Route(c.t, "default", "192.0.2.77")
 		n.node.Route(c.t, "default", "2001:db8:2::77")
 		var docs []string
@@ -138,7 +138,7 @@ func (c *cluster) isNode(a netip.Addr) bool {
 // seenRight says whether a target may see from as seen, which came by a door.
 func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) bool {
 	switch {
-	case from == g.station && from.kind == aPod: // hairpin: anybody but itself
+	case from == g.station && from.kind == aPod: // hairpin: reaches other backends only
 		return seen != from.addr[0] && seen != from.addr[1]
 	case from == g.station && seen == d.at.Addr(): // the node from itself: by the frontend
 		return true

@@ -25,7 +25,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// debianPlugins is where Debian has those of containernetworking-plugins.
+// debianPlugins is Debian's folder of containernetworking-plugins.
 const debianPlugins = "/usr/lib/cni"
 
 var programs testdaemon.Programs
@@ -137,7 +137,7 @@ func (s *site) shipped() []byte {
 	return bytes.Replace(text, []byte(before), fmt.Appendf(nil, "%s %q: %q, %q: %q,", before, "socket", s.Socket, "stateDir", s.StateDir()), 1)
 }
 
-// pod is one pod: its namespace, and what it was given.
+// pod is one pod: its namespace, and the result of its ADD.
 type pod struct {
 	*testnet.NS
 	rt     *libcni.RuntimeConf
@@ -195,7 +195,7 @@ func (s *site) check(list *libcni.NetworkConfigList, p *pod) error {
 	return s.cni.CheckNetworkList(ctx, list, p.rt)
 }
 
-// address returns that of a family.
+// address returns the address of a family.
 func (p *pod) address(is4 bool) netip.Addr {
 	for _, ip := range p.result.IPs {
 		if a, _ := netip.AddrFromSlice(ip.Address.IP); a.Unmap().Is4() == is4 {
@@ -262,7 +262,7 @@ func (p *pod) pingWithin(a netip.Addr, patience time.Duration) error {
 	}); err != nil {
 		return err
 	}
-	defer c.Close() // has done what it is for
+	defer c.Close() // no longer needed
 	// The kernel writes the checksum of ICMPv6.
 	b := testpkt.Build(testpkt.ICMP{Type: request, ID: 0x4c17, Seq: 1}, testpkt.Payload("ping"))
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNoStranger: pods come and go by the dozen, and nobody is blamed for what is our own work.
+// TestNoStranger: pods come and go by the dozen, and the daemon does not report its own work as
+// external changes.
 func TestNoStranger(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -44,8 +45,8 @@ func TestNoStranger(t *testing.T) {
 	}
 }
 
-// TestStrangersAtADevice: what a stranger changes at the switch's end of a pod's link is
-// found by CHECK from then on until it is mended, which is at once.
+// TestStrangersAtADevice: external changes at the switch's end of a pod's link are found by CHECK
+// until they are repaired, which happens at once.
 func TestStrangersAtADevice(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

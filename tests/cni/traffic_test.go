@@ -92,7 +92,7 @@ func sctp(from, to *pod, a netip.Addr) error {
 	}); err != nil {
 		return err
 	}
-	defer in.Close() // has done what it is for
+	defer in.Close() // no longer needed
 	if err := from.Try(func() (err error) {
 		out, err = net.Dial(network, a.String())
 		return err
@@ -120,9 +120,9 @@ func sctp(from, to *pod, a netip.Addr) error {
 	}
 }
 
-// TestGuardedFromTheFirstMoment is C01: something in the pod sends with another's
-// address from the moment that its device is there, and none of it ever comes out,
-// neither when the pod is added nor when it is removed.
+// TestGuardedFromTheFirstMoment is C01: a process in the pod sends with another pod's address from
+// the moment that its device exists, and none of its packets ever arrives, neither when the pod is
+// added nor when it is removed.
 func TestGuardedFromTheFirstMoment(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -136,7 +136,7 @@ func TestGuardedFromTheFirstMoment(t *testing.T) {
 		if err := s.tryAdd(list, p); err != nil {
 			t.Fatal(err)
 		}
-		p.reaches(t, witness.address(true)) // what it may send comes through
+		p.reaches(t, witness.address(true)) // permitted packets arrive
 		s.del(list, p)
 		close(stop)
 		if err := <-done; err != nil {
@@ -179,7 +179,7 @@ func lie(stop chan struct{}, sent *atomic.Uint64) error {
 		}
 		dev, err := net.InterfaceByName("eth0")
 		if err != nil {
-			continue // not there yet, or not any more
+			continue // it does not exist yet, or no longer
 		}
 		copy(frame[6:12], dev.HardwareAddr)
 		for range 20 {
