@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// chaos is a cluster in which something happens all the time, and what has to be so in
-// the end: how many servers each Deployment has, and which of them a Service leads to.
+// chaos is a cluster with continuous changes, and the required final state: how many servers each
+// Deployment has, and which of them a Service leads to.
 type chaos struct {
 	*space
 	rnd      *rand.Rand
@@ -32,9 +32,9 @@ type chaos struct {
 
 const crowds, doors = 4, 6 // Deployments, and Services at most
 
-// TestChaos changes Deployments and Services at random while daemons, agents, kubelets,
-// pods of loxilight and the API server are killed. In the end all is as it was last
-// told, on every node. LOXILIGHT_K8S_CHAOS=10m is for longer.
+// TestChaos changes Deployments and Services at random while daemons, agents, kubelets, pods of
+// loxilight and the API server are killed. In the end the last configuration is in force on every
+// node. LOXILIGHT_K8S_CHAOS=10m is for longer.
 func TestChaos(t *testing.T) {
 	c := &chaos{space: newSpace(t), replicas: map[string]int{}, services: map[string]string{}}
 	lasts := 45 * time.Second
@@ -135,7 +135,7 @@ func (c *chaos) killOn(n *testk8s.Node, program string) {
 	}
 }
 
-// settle waits until the cluster is as it was told, and compares every node with it.
+// settle waits until the cluster has its configured state, and compares every node with it.
 func (c *chaos) settle() {
 	c.t.Helper()
 	c.nodesReady(c.t)
@@ -186,7 +186,7 @@ func (c *chaos) settle() {
 	}
 }
 
-// holds waits until a node's daemon has what it should have, and nothing else.
+// holds waits until a node's daemon has exactly the required objects.
 func (c *chaos) holds(n *testk8s.Node, want map[string][]string) {
 	c.t.Helper()
 	var got map[string][]string

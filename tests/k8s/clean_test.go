@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// dirty is a node that somebody else was on, for clean-node.sh.
+// dirty is a node with leftovers of other plugins, for clean-node.sh.
 type dirty struct {
 	t    *testing.T
 	ns   *testnet.NS
@@ -70,7 +70,8 @@ func (d *dirty) state() string {
 		ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; for h in ingress egress; do tc filter show dev br0 $h; done; ip -d link show br0 | grep prog/xdp; find $2 | sort; ls $1; cat $3/*.state 2>/dev/null`, "sh", d.conf, d.bpf, d.bin)
 }
 
-// check runs the script: it says what it would do and changes nothing, does it, and finds nothing more.
+// check runs the script: without --do it reports and changes nothing, with --do it cleans, and a
+// third run finds nothing.
 func (d *dirty) check(says, gone, stays []string) {
 	d.t.Helper()
 	before := d.state()
@@ -182,9 +183,9 @@ esac
 	}
 }
 
-// pinnedProgram has a program of cilium's at a device, by a link that is pinned as cilium
-// does it, and pinned by itself, and one of somebody else; it returns how many of the device's
-// links there are.
+// pinnedProgram attaches a program of cilium's to a device, by a link that is pinned as cilium
+// does it, and pinned by itself, and a program of another owner; it returns a function that counts
+// the device's links.
 func (d *dirty) pinnedProgram(device string) func() int {
 	d.t.Helper()
 	for _, dir := range []string{"cilium/devices/" + device + "/links", "tc/globals"} {
@@ -238,7 +239,8 @@ func (d *dirty) pinnedProgram(device string) func() int {
 	}
 }
 
-// TestCleanNodeWithoutTools goes on where programs are missing, and says what it could not see.
+// TestCleanNodeWithoutTools: the script continues without missing programs, and lists what it
+// could not see.
 func TestCleanNodeWithoutTools(t *testing.T) {
 	d := newDirty(t)
 	d.do("ip link add cni0 type bridge")

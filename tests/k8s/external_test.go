@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestExternal: external addresses and those of load balancers from the pool, which a
-// node announces, from everywhere.
+// TestExternal: external addresses and load balancer addresses from the pool, which a node
+// announces, are reached from everywhere.
 func TestExternal(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 2, "")

@@ -23,8 +23,8 @@ func hostPortsApart(t *testing.T, f *testk8s.Family) {
 	p := newSpace(t)
 	n := p.Nodes[1]
 	self := client{name: n.Name, ns: n.NS, from: n.IPLike(f.Loopback)}
-	// The kubelet's own rule drops what is not from the loopback and goes there, unless it is
-	// told to make no such rules.
+	// The kubelet's own rule drops packets to the loopback that do not come from it, unless the
+	// kubelet is configured to make no such rules.
 	iptables, rule := "iptables", []string{"OUTPUT", "-o", "lo", "-p", "tcp", "--dport", fmt.Sprint(port), "-j", "ACCEPT"}
 	if f.Six {
 		iptables = "ip6tables"

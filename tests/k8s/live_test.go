@@ -147,8 +147,8 @@ func disturb(t *testing.T, happens func(p *space)) {
 	serves(t, p.inside(from), clusterIP(later, 0), 1)
 }
 
-// processes are those of a program on a node, as it numbers them, without the controller's,
-// which may be on any node.
+// processes returns the PIDs of a program on a node, in the node's PID namespace, without the
+// controller's, which may be on any node.
 func (s *site) processes(t *testing.T, n *testk8s.Node, program string) (pids []int) {
 	t.Helper()
 	out, err := n.Run("sh", "-c", fmt.Sprintf(`for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = %s ] && ! grep -q -e --controller $p/cmdline && echo ${p#/proc/}; done; true`, program))
@@ -278,7 +278,7 @@ spec:
 		all, err := p.List("/api/v1/namespaces/" + p.name + "/pods?labelSelector=app%3Dweb")
 		return err == nil && len(all) == 2 && all[0].Metadata.DeletionTimestamp != "" && all[1].Metadata.DeletionTimestamp != ""
 	})
-	serves(t, c, clusterIP(svc, 0), 2) // nobody else is there: both serve
+	serves(t, c, clusterIP(svc, 0), 2) // without other clients, both serve
 	for _, name := range []string{"first", "second"} {
 		if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", name, "--wait=false", "--force", "--grace-period=0"); err != nil {
 			t.Fatal(err)
@@ -286,9 +286,9 @@ spec:
 	}
 }
 
-// TestPodTakenOut: a pod that is no server of a Service any more, but lives, keeps the
-// connections that it has, also where nobody is left for new ones, and when the agents and
-// the daemons are killed.
+// TestPodTakenOut: a pod that is no longer a server of a Service, but lives, keeps its
+// connections, also if no server is left for new ones, and when the agents and the daemons are
+// killed.
 func TestPodTakenOut(t *testing.T) {
 	p := newSpace(t)
 	for i, name := range []string{"first", "second"} {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestLocal: policies that keep to the node: the client's address is kept, and who has
-// no server says so to the load balancer.
+// TestLocal: policies that keep to the node: the client's address is kept, and a node without
+// servers reports that to the load balancer.
 func TestLocal(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node2", "app: web", "")

@@ -74,7 +74,7 @@ func (a *all) attempt(f func()) {
 	f()
 }
 
-// cluster is the one that all tests use; nil: why is in skipped.
+// cluster is shared by all tests; nil: skipped has the reason.
 var (
 	cluster *site
 	skipped = "it builds Kubernetes: make test-k8s (LOXILIGHT_K8S=1)"

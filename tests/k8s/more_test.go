@@ -77,7 +77,7 @@ spec:
 	}
 }
 
-// TestByHand: a Service whose servers somebody names, outside of the cluster.
+// TestByHand: a Service with manually configured servers, outside of the cluster.
 func TestByHand(t *testing.T) {
 	p := newSpace(t)
 	svc := p.service("far", "ports: [{name: http, port: 80}]")
@@ -159,7 +159,8 @@ func TestTypeChanges(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
 }
 
-// TestHealth: what load balancers ask of a node, and of one that is about to be deleted.
+// TestHealth: the health checks of load balancers for a node, and for a node that is about to be
+// deleted.
 func TestHealth(t *testing.T) {
 	s := need(t)
 	n := s.Nodes[2]

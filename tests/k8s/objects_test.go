@@ -121,7 +121,7 @@ func (p *space) getService(name string) *testk8s.Object {
 // clusterIP is where a Service is inside the cluster, by its n-th port.
 func clusterIP(o *testk8s.Object, n int) netip.AddrPort { return clusterIPs(o, n)[0] }
 
-// clusterIPs are those of all its families.
+// clusterIPs returns the cluster IPs of all its families.
 func clusterIPs(o *testk8s.Object, n int) (all []netip.AddrPort) {
 	for _, ip := range o.Spec.ClusterIPs {
 		all = append(all, netip.AddrPortFrom(netip.MustParseAddr(ip), o.Spec.Ports[n].Port))
@@ -134,7 +134,7 @@ func nodePort(node *testk8s.Node, o *testk8s.Object, n int) netip.AddrPort {
 	return nodePorts(node, o, n)[0]
 }
 
-// nodePorts are those of all its families.
+// nodePorts returns the node ports of all its families.
 func nodePorts(node *testk8s.Node, o *testk8s.Object, n int) (all []netip.AddrPort) {
 	for _, cluster := range clusterIPs(o, n) {
 		all = append(all, netip.AddrPortFrom(node.IPLike(cluster.Addr()), o.Spec.Ports[n].NodePort))
@@ -164,7 +164,7 @@ func (p *space) clients() (all []client) {
 	return all
 }
 
-// soon waits until something is so, which the data plane is told of in a moment.
+// soon waits until a condition holds; the data plane follows with a short delay.
 func soon(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	testnet.Eventually(t, 15*time.Second, what, ok)

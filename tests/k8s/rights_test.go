@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestRights: the accounts may do what they do, and nothing else.
+// TestRights: the accounts have exactly the rights that they need.
 func TestRights(t *testing.T) {
 	s := need(t)
 	for account, rights := range map[string]struct{ may, mayNot []string }{
@@ -70,7 +70,7 @@ func (p *space) tokenOf(node string) string {
 	return ""
 }
 
-// try patches, and compares the outcome with what is wanted: a part of the error, or none.
+// try patches, and compares the outcome with want: a part of the error, or empty for success.
 func try(t *testing.T, api *testk8s.API, what, path, patch, want string) {
 	t.Helper()
 	_, err := api.Raw("PATCH", path, "application/strategic-merge-patch+json", patch)

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestClusterIP: a Service is reached from pods and nodes, by TCP and UDP, and by all of
-// its servers; nobody else is there.
+// TestClusterIP: a Service is reached from pods and nodes, by TCP and UDP, and all of its servers,
+// but no others, are used.
 func TestClusterIP(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -34,7 +34,7 @@ func TestClusterIP(t *testing.T) {
 			t.Errorf("%s reaches port 82 of the Service, which it does not have", c.name)
 		}
 	}
-	// What is changed in place counts at once.
+	// Changes in place take effect at once.
 	p.service("web", "selector: {app: web}, ports: [{name: http, port: 8088, targetPort: http}]")
 	c := on(p.Nodes[2])
 	serves(t, c, netip.AddrPortFrom(clusterIP(svc, 0).Addr(), 8088), 3)
@@ -116,8 +116,8 @@ func TestAffinity(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 3)
 }
 
-// TestNoServers: without a server connections are refused at once, and served as soon as
-// there is one; a client of UDP goes on with another server.
+// TestNoServers: without a server connections are refused at once, and served as soon as a server
+// exists; a UDP client continues with another server.
 func TestNoServers(t *testing.T) {
 	p := newSpace(t)
 	svc := p.service("web", "type: NodePort, selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP, targetPort: 8081}]")

@@ -61,7 +61,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 			s.describe()
 		}
 	}()
-	// Who has an address of the pool is asked for in the nodes' network.
+	// The holder of a pool address is resolved in the nodes' network.
 	for _, f := range s.Families {
 		s.Switch.Run(t, "ip", "route", "add", pools[f], "dev", "br0")
 	}
@@ -147,7 +147,7 @@ func (s *site) describe() {
 	}
 }
 
-// hold keeps the cluster until it is interrupted, for somebody to look around.
+// hold keeps the cluster for inspection until it is interrupted.
 func (s *site) hold() {
 	s.t.Logf("the cluster is held, end it with SIGINT: %s", s.HowTo())
 	interrupted := make(chan os.Signal, 1)

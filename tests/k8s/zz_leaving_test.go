@@ -88,8 +88,9 @@ func TestAgentAlone(t *testing.T) {
 	}
 }
 
-// TestStateLost: a node whose daemon has lost its desired state forwards as before, is told
-// all again, and attaches pods. It deletes nothing for ten minutes then, so it comes late.
+// TestStateLost: a node whose daemon has lost its desired state forwards as before, gets its
+// configuration again, and attaches pods. It deletes nothing for ten minutes then, so this test is
+// late.
 func TestStateLost(t *testing.T) {
 	disturb(t, func(p *space) {
 		n := p.Nodes[1]

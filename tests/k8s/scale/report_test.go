@@ -22,7 +22,7 @@ nothing; then EndpointSlices change, %d times, and each node, both at once, asks
 
 `
 
-// part is what a run found out, as docs/benchmarks.md tells it.
+// part returns the results of a run, for docs/benchmarks.md.
 func part(machine string, services, nodes int, took time.Duration, all []*contestant) string {
 	version := os.Getenv("LOXILIGHT_VERSION")
 	if version == "" {

@@ -57,8 +57,8 @@ type cost struct {
 	seconds  float64
 }
 
-// TestScale starts the contestants where all is there already, and then has the servers
-// of single Services come and go.
+// TestScale starts the contestants in a cluster with all objects, and then adds and removes the
+// servers of single Services.
 func TestScale(t *testing.T) {
 	if os.Getenv("LOXILIGHT_K8S_SCALE") == "" {
 		t.Skip("it builds Kubernetes, and measures for minutes: make scale-k8s")
@@ -156,8 +156,8 @@ func fill(t *testing.T, c *testk8s.Cluster, services, nodes int) []netip.AddrPor
 	return ips
 }
 
-// slice is an EndpointSlice: of a probe with the real server, of others with some that
-// nobody has.
+// slice returns an EndpointSlice: for a probe with the real server, for others with unused
+// addresses.
 func slice(name string, i int, real bool) string {
 	list, port := "", 8080
 	if real {
@@ -269,7 +269,7 @@ func (one *contestant) connects(ip netip.AddrPort) bool {
 	err := one.ns.Try(func() error {
 		conn, err := net.DialTimeout("tcp4", ip.String(), 500*time.Millisecond)
 		if err == nil {
-			_, err = conn.Read(make([]byte, 1)) // the server closes what it accepted
+			_, err = conn.Read(make([]byte, 1)) // the server closes accepted connections
 			_ = conn.Close()
 			if err == io.EOF {
 				err = nil
@@ -307,7 +307,7 @@ func sample(t *testing.T, c *testk8s.Cluster, all []*contestant, i int, ip netip
 	}
 }
 
-// costs are those of the contestant's processes.
+// costs returns the costs of the contestant's processes.
 func (one *contestant) costs(t *testing.T) (all []cost) {
 	t.Helper()
 	for name, p := range one.processes {
