@@ -20,10 +20,9 @@ import (
 // the kernel again every 5 s.
 const confirmed = 5*time.Second + 500*time.Millisecond
 
-// TestAlone is R10: with the daemon gone for long, connections go on and new ones
-// are made, also beyond the size of the tables that nobody sweeps; the node is
-// reached as ever; neighbours that the kernel forgot are learnt again, and those
-// that moved are followed.
+// TestAlone is R10: without the daemon for a long time, connections continue and new ones are
+// opened, even beyond the size of the tables, which are not swept; the node stays reachable;
+// neighbours that the kernel forgot are learnt again, and moved ones are followed.
 func TestAlone(t *testing.T) {
 	s := newSite(t)
 	s.Configure("tables: {connections: 256, halfOpen: 256, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
@@ -60,7 +59,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// expectNodeReached: what is not for a service does not notice the data plane.
+// expectNodeReached: traffic without services is unaffected by the data plane.
 func (s *site) expectNodeReached(t *testing.T, dhcp *net.UDPConn) {
 	t.Helper()
 	if name, err := talkTCP(s.client, "", "192.0.2.1:22", nil); name != "node" || err != nil {
@@ -80,7 +79,7 @@ func (s *site) expectNodeReached(t *testing.T, dhcp *net.UDPConn) {
 	}
 }
 
-// neighbours returns those of the machines that the node knows by their addresses.
+// neighbours returns the node's neighbour entries of the machines, by their addresses.
 func (s *site) neighbours(t *testing.T) (known []netlink.Neigh) {
 	t.Helper()
 	s.node.Do(t, func() error {

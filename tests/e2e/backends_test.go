@@ -74,9 +74,9 @@ func (c *asker) leaves() {
 	})
 }
 
-// TestUDPBackendGoes is T09: a client that keeps its port goes on with another
-// backend within a second; without the service it is served no more, and with it
-// again it is.
+// TestUDPBackendGoes is T09: a client that keeps its port continues with another backend within a
+// second; without the service it is no longer served, and with the service restored it is served
+// again.
 func TestUDPBackendGoes(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -210,8 +210,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestAffinityAndRanges: a client stays with its backend, and one that may not is
-// not let in.
+// TestAffinityAndRanges: a client stays with its backend, and a client outside the source ranges
+// is refused.
 func TestAffinityAndRanges(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -295,8 +295,8 @@ func serverEnds(ns *testnet.NS, local, target string) (string, error) {
 	return name, err
 }
 
-// TestIdleTooLong is T05: a connection that was idle for longer than its timeout
-// goes on, or ends by a reset: it never hangs.
+// TestIdleTooLong is T05: a connection that was idle for longer than its timeout continues, or
+// ends by a reset: it never hangs.
 func TestIdleTooLong(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family, "datapath: {sweepInterval: 100ms}")

@@ -40,7 +40,7 @@ func TestByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() // has done what it is for
+	defer c.Close() // no longer needed
 	replies := s.typed(script)
 	var service api.Object
 	var status api.ServiceStatus

@@ -56,8 +56,8 @@ func TestSYNFlood(t *testing.T) {
 	})
 }
 
-// TestFullServiceTables is T11: what does not fit is refused as a whole, with the
-// reason, and what was there goes on; with room again it is taken.
+// TestFullServiceTables is T11: a change that exceeds the tables is refused as a whole, with the
+// reason, and existing services continue; once there is room, it is accepted.
 func TestFullServiceTables(t *testing.T) {
 	s := newSite(t)
 	s.Configure("tables: {connections: 512, halfOpen: 512, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
@@ -142,16 +142,16 @@ func TestReplaceIsQuick(t *testing.T) {
 	}
 }
 
-// TestKilledWhileWriting is R14: four writers change a thousand services each; the
-// daemon is killed meanwhile. Afterwards each writer's services are all of one
-// generation, not older than what it was told is done, and packets go accordingly.
+// TestKilledWhileWriting is R14: four writers change a thousand services each; the daemon is
+// killed meanwhile. Afterwards each writer's services are all of one generation, not older than
+// the last acknowledged one, and packets are balanced accordingly.
 func TestKilledWhileWriting(t *testing.T) {
 	const writers, services, kills = 4, 1000, 5
 	s := newSite(t).start()
 	for generation := range 64 {
 		s.backends[0].ServeUDP(t, fmt.Sprintf("10.0.1.2:%d", 8000+generation), fmt.Sprint(generation))
 	}
-	done := make([]int, writers) // the generation that each was told is durable
+	done := make([]int, writers) // the last acknowledged generation of each writer
 	for w := range writers {
 		if err := s.replaceServices(t.Context(), fmt.Sprint("w", w), w+1, services, 0, 0); err != nil {
 			t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// entries counts what is in the maps whose content depends on services and
-// connections, by name.
+// entries counts the entries of the maps whose content depends on services and connections, by
+// name.
 func (s *site) entries(t *testing.T) map[string]int {
 	t.Helper()
 	counts := make(map[string]int)
@@ -115,11 +115,11 @@ func (s *site) expectEntries(t *testing.T, before map[string]int) {
 	t.Fatalf("the maps hold more than before: %v", more)
 }
 
-// TestChurn is T14: ten thousand services come and go five times. Afterwards the maps
-// hold what they held before, and the daemon is as large as after the second time.
+// TestChurn is T14: ten thousand services are added and removed five times. Afterwards the maps
+// have their original contents, and the daemon is as large as after the second time.
 func TestChurn(t *testing.T) {
 	const owners, each, rounds = 10, 1000, 5
-	t.Setenv("GOGC", "10") // so that the daemon is hardly larger than what it holds
+	t.Setenv("GOGC", "10") // so that the daemon's memory is close to its live data
 	s := newSite(t)
 	s.Configure("tables: {connections: 4096, halfOpen: 1024, services: 16384, backends: 16384, slots: 4194304, affinity: 1024, ranges: 1024}")
 	s.start()

@@ -51,7 +51,7 @@ type clusterStation struct {
 	isNode  bool // no pod
 	ns      *testnet.NS
 	addrs   [2]netip.Addr // by family
-	seen    [2]netip.Addr // by who is outside
+	seen    [2]netip.Addr // as seen from outside
 	servers [2]*testnet.Server
 }
 
@@ -108,7 +108,7 @@ func newCluster(t *testing.T, count, pods int, split bool, tunnel string) *clust
 	return c
 }
 
-// objects are what a node is told.
+// objects returns the objects of a node.
 func (c *cluster) objects(n *clusterNode) string {
 	docs := []string{
 		"kind: Interface\nname: eth0\nspec: {device: eth0}",
@@ -136,7 +136,7 @@ func (c *cluster) mac(n *clusterNode, pod int) string {
 	return fmt.Sprintf("02:00:5e:76:%02x:%02x", n.id, 3+pod)
 }
 
-// plugIn connects the pods of a node, and waits until it is as told.
+// plugIn connects the pods of a node, and waits until its configuration is in force.
 func (c *cluster) plugIn(n *clusterNode) {
 	c.t.Helper()
 	for _, p := range n.pods {
@@ -157,7 +157,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 		status, err := n.Client.Status(c.t.Context())
 		return err == nil && len(status.NotReady) == 0
 	})
-	// Pods are told how long their packets may be, as a runtime has it.
+	// Pods are configured with the MTU, as by a runtime.
 	var network api.PodNetworkStatus
 	o, err := n.Client.Get(c.t.Context(), "PodNetwork", "default")
 	if err == nil {
@@ -202,7 +202,7 @@ func (c *cluster) everyPair() {
 				}
 				large := bytes.Repeat(data, 5)
 				name, err := testtraffic.TalkUDP(from.ns, "", target, large)
-				if err != nil && to == c.outside && a.Is6() { // which is told so by the first one how little the way back carries
+				if err != nil && to == c.outside && a.Is6() { // it learns the path MTU from the first one
 					name, err = testtraffic.TalkUDP(from.ns, "", target, large)
 				}
 				if err != nil || name != to.name {

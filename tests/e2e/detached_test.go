@@ -17,7 +17,7 @@ import (
 )
 
 // detectedWithin is how long packets pass without our programs after another program detached
-// them, and attachedWithin what it takes to attach them again, on a busy machine.
+// them, and attachedWithin how long attaching them again takes, on a busy machine.
 const (
 	detectedWithin = 500 * time.Millisecond
 	attachedWithin = time.Second

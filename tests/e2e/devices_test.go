@@ -58,10 +58,10 @@ func (s *site) expectServed(when string) {
 	})
 }
 
-// TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on one
-// that is renamed until its interface is another's; one that is made anew by its name
-// is attached to within a second; on one that is deleted, or taken into another
-// namespace, nothing of ours is left, nor a pin.
+// TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on a renamed device
+// until its interface names another device; a device that is made anew under the same name gets
+// programs within a second; on a device that is deleted, or moved to another namespace, nothing of
+// ours is left, nor a pin.
 func TestDeviceComesAndGoes(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		t.Run(attach, func(t *testing.T) {

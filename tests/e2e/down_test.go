@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestUDPWithoutBackends: while no backend is up, a client that keeps its port stays with
-// the one that it has, which may answer still; new ones are refused. As soon as another
-// one is up, it goes there.
+// TestUDPWithoutBackends: while no backend is up, a client that keeps its port stays with its
+// backend, which may still answer; new clients are refused. As soon as another backend is up, the
+// client moves to it.
 func TestUDPWithoutBackends(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

@@ -58,8 +58,8 @@ func newEndpoints(t *testing.T) *endpointSite {
 	return s
 }
 
-// TestEndpoint: pods talk to each other, and none with what is another's, whatever
-// becomes of the daemon.
+// TestEndpoint: pods talk to each other, and none can use another pod's addresses, whatever
+// happens to the daemon.
 func TestEndpoint(t *testing.T) {
 	s := newEndpoints(t)
 	a, b := s.pods["a"], s.pods["b"]
@@ -94,7 +94,7 @@ func TestEndpoint(t *testing.T) {
 		t.Errorf("stations:\n%s", fdb)
 	}
 
-	// A connection of two pods, by the short cut: nobody else takes part in it.
+	// A connection of two pods on the fast path: no other pod takes part in it.
 	c, err := a.ns.Dial("tcp", "10.72.0.2:40404", "10.72.0.3:4660", patience)
 	if err != nil {
 		t.Fatal(err)
@@ -208,9 +208,9 @@ func TestEndpointDevices(t *testing.T) {
 	}
 }
 
-// TestEndpointFromTheFirst is C01, as far as there are no policies: a pod that sends from
-// the moment that its link is there gets nothing through that is not its own, and by the time
-// that its Endpoint is Ready it gets through what is.
+// TestEndpointFromTheFirst is C01, without policies: a pod that sends from the moment that its
+// link exists gets only its own addresses through, and once its Endpoint is Ready these get
+// through.
 func TestEndpointFromTheFirst(t *testing.T) {
 	s := newEndpoints(t)
 	forged := s.forged()

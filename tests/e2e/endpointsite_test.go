@@ -113,7 +113,7 @@ func (s *endpointSite) arp(mac [6]byte, sender netip.Addr) []byte {
 	return testpkt.Build(testpkt.Ethernet{Source: s.pods["x"].mac, Destination: s.pods["b"].mac, Type: 0x0806}, testpkt.Raw(b))
 }
 
-// forged are frames that x may not send, by what they would do.
+// forged returns frames that x must not send, by their purpose.
 func (s *endpointSite) forged() map[string][]byte {
 	a, b, x := s.pods["a"], s.pods["b"], s.pods["x"]
 	udp := []testpkt.Layer{testpkt.UDP{Source: 4661, Destination: 4660}, testpkt.Payload("forged")}
@@ -139,8 +139,8 @@ func (s *endpointSite) forged() map[string][]byte {
 	}
 }
 
-// attack sends frames that must not arrive anywhere, and waits for one that may, which
-// would come behind them.
+// attack sends frames that must not arrive anywhere, and waits for a permitted frame, which would
+// arrive after them.
 func (s *endpointSite) attack(when string, frames map[string][]byte) {
 	s.t.Helper()
 	for _, frame := range frames {

@@ -31,7 +31,7 @@ func try(from *testnet.NS, network, to string, wait time.Duration) string {
 	if err == nil {
 		defer c.Close()
 		if _, err = c.Write([]byte("hello")); err == nil {
-			_ = c.SetReadDeadline(time.Now().Add(wait)) // the next line tells
+			_ = c.SetReadDeadline(time.Now().Add(wait)) // the next line notices an error
 			_, err = c.Read(make([]byte, 100))
 		}
 	}
@@ -148,9 +148,9 @@ func TestFirewall(t *testing.T) {
 	all("without rules again", before)
 }
 
-// TestFirewallChangesUnderConnections has rules change while connections run: one that
-// is not allowed any more ends, others notice nothing. Their answers need no rule,
-// unless the rule is stateless.
+// TestFirewallChangesUnderConnections changes rules while connections run: a connection that is no
+// longer allowed ends, others are unaffected. Their answers need no rule, unless the rule is
+// stateless.
 func TestFirewallChangesUnderConnections(t *testing.T) {
 	s := newSite(t).start()
 	for _, addr := range []string{"10.0.1.2", "[2001:db8:1::2]"} {
@@ -208,7 +208,7 @@ func echoes(t *testing.T, c net.Conn, answered bool) {
 	if _, err := c.Write([]byte(line)); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(wait)) // what is read tells
+	_ = c.SetReadDeadline(time.Now().Add(wait)) // the read notices an error
 	heard, more := "", make([]byte, 100)
 	for !strings.Contains(heard, line) {
 		n, err := c.Read(more)

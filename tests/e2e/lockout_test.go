@@ -21,8 +21,8 @@ name: shut-each-packet
 spec: {priority: -2000, action: deny, hooks: [input, output, forward], stateful: false}
 `
 
-// TestNeverLockedOut shuts a node for everybody: who is exempt by the configuration
-// notices nothing, and everybody else is back when nobody confirms.
+// TestNeverLockedOut blocks all access to a node: clients exempt by the configuration are
+// unaffected, and all others have access again if the change is not confirmed.
 func TestNeverLockedOut(t *testing.T) {
 	s := newSite(t, `firewall: {exempt: [{source: [192.0.2.17, "2001:db8:0:2::17"], protocol: tcp, ports: 8022}]}`).start()
 	nodes := []string{"192.0.2.1", "[2001:db8:0:2::1]"}
@@ -52,7 +52,7 @@ func TestNeverLockedOut(t *testing.T) {
 				}
 			}
 		}
-		_ = session.SetDeadline(time.Now().Add(patience)) // the next line tells
+		_ = session.SetDeadline(time.Now().Add(patience)) // the next line notices an error
 		if _, err := session.Write([]byte("ping\n")); err != nil {
 			t.Fatalf("%s: the session: %v", when, err)
 		}
@@ -62,7 +62,7 @@ func TestNeverLockedOut(t *testing.T) {
 	}
 	all("before", let, let)
 	s.LLCLI("apply", "--wait", "5s", "--confirm", "1h", "-f", s.File(denyAll))
-	for _, ns := range []*testnet.NS{s.client, s.node} { // who is where has to be asked again
+	for _, ns := range []*testnet.NS{s.client, s.node} { // the neighbour must be resolved again
 		ns.Run(t, "ip", "neigh", "flush", "all")
 	}
 	all("shut", let, silent)
@@ -76,5 +76,5 @@ func TestNeverLockedOut(t *testing.T) {
 	all("not confirmed", let, let)
 }
 
-// startPatience is how long what nobody confirmed may stay.
+// startPatience is how long an unconfirmed change may stay.
 const startPatience = 30 * time.Second

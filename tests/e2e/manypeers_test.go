@@ -41,8 +41,8 @@ func resident(t *testing.T, pid int) int {
 	return kib >> 10
 }
 
-// TestManyPeers: the nodes of a large cluster are in force in seconds, one that changes in a
-// fraction of one, and they take little memory.
+// TestManyPeers: the Peers of a large cluster are in force in seconds, a changed Peer in a
+// fraction of a second, and they take little memory.
 func TestManyPeers(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{{tunnel: "vxlan", split: true}, {tunnel: "geneve"}} {

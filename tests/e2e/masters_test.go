@@ -42,9 +42,8 @@ func (s *site) enslave(t *testing.T) {
 	s.node.Addr(t, "br0", "192.0.2.1/24", "2001:db8:0:2::1/64")
 }
 
-// TestPortOfABridge is H07: a port that becomes one of a bridge goes on; nothing is
-// lost, for longer than neighbours are confirmed; and the bridge can be the interface
-// in its place.
+// TestPortOfABridge is H07: a port that becomes a bridge port keeps working; nothing is lost, for
+// longer than neighbours are confirmed; and the bridge can be the interface in its place.
 func TestPortOfABridge(t *testing.T) {
 	s := newSite(t).start()
 	fronts := []string{vip4 + ":9000", vip6 + ":9000"}

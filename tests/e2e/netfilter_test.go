@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNetfilter is H03: rules of nftables and of both iptables hold for connections that
-// are ours to forward, for one that had taken the short cut as well, and llcli status
-// says what they cost. When they are gone, it goes on.
+// TestNetfilter is H03: rules of nftables and of both iptables apply to connections that we
+// forward, also to a connection that had taken the fast path, and llcli status reports their cost.
+// When they are removed, the fast path is used again.
 func TestNetfilter(t *testing.T) {
 	for tool, change := range map[string]struct{ add, remove, why string }{
 		"nft": {"add table ip x; add chain ip x c { type filter hook forward priority 0; }; add rule ip x c tcp dport 8001 drop",
@@ -41,7 +41,7 @@ func TestNetfilter(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			for range 20 { // until it takes the short cut
+			for range 20 { // until it takes the fast path
 				if err := answers(c, 3*time.Second); err != nil {
 					t.Fatal(err)
 				}
@@ -54,7 +54,7 @@ func TestNetfilter(t *testing.T) {
 				t.Errorf("past a rule that drops: %v", err)
 			}
 			s.node.Run(t, tool, strings.Fields(change.remove)...)
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // the next read tells
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // the next read notices an error
 			if _, err := c.Read(make([]byte, 100)); err != nil {
 				t.Errorf("when the rule is gone: %v", err)
 			}

@@ -87,7 +87,7 @@ name: p2
 spec: {device: p2, netns: switch, role: port}
 `
 
-// ready waits until everything is as told.
+// ready waits until the whole configuration is in force.
 func (s *switchSite) ready(timeout time.Duration, what string) {
 	s.t.Helper()
 	begin := time.Now()
@@ -106,9 +106,9 @@ func (s *switchSite) reach(from *testnet.NS, target string) {
 	})
 }
 
-// TestSwitch has a daemon make the switch when it is first needed, keep traffic up when
-// it is killed and started again, put everything back when somebody deletes the
-// namespace, and leave nothing when it is detached.
+// TestSwitch: the daemon makes the switch when it is first needed, keeps traffic up when it is
+// killed and started again, restores everything when the namespace is deleted externally, and
+// leaves nothing when it is detached.
 func TestSwitch(t *testing.T) {
 	s := newSwitchSite(t)
 	s.Start()
@@ -127,7 +127,7 @@ func TestSwitch(t *testing.T) {
 	s.reach(s.a, "[fd71::3]:4660")
 	s.reach(s.node, "10.71.0.3:4660")
 
-	// What the kernel has is told for both namespaces, with whose it is.
+	// The kernel's entries of both namespaces are listed, with their owners.
 	for words, want := range map[string][]string{
 		"bridges":   {"br0", "switch", "loxilight", "Bridge/lan", "hs_host,p1,p2"},
 		"routes":    {"203.0.113.0/24", "10.71.0.3 dev br0", "Route/far", "10.71.0.0/24", "kernel", "host"},
@@ -182,8 +182,8 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// TestBridgeUnderTraffic changes a bridge and its routes in the daemon's own namespace
-// while its stations talk, and takes it from nobody's hands: another made it.
+// TestBridgeUnderTraffic changes a bridge and its routes in the daemon's own namespace while its
+// stations talk. The bridge was made by another program, and is adopted without interruption.
 func TestBridgeUnderTraffic(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)

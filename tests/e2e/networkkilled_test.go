@@ -41,9 +41,9 @@ func carriers(t *testing.T, ns *testnet.NS) {
 	})
 }
 
-// TestNetworkKilled kills a daemon again and again while it changes a bridge of its
-// own, one of a stranger and routes. What it does at last is what is wanted, and when
-// nothing is wanted any more, nothing of ours is left and everything of the stranger's.
+// TestNetworkKilled kills a daemon again and again while it changes a bridge of its own, a bridge
+// of another program and routes. The final state is the desired one, and when all objects are
+// deleted, nothing of ours is left and everything of the other program's is.
 func TestNetworkKilled(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)

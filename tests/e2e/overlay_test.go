@@ -146,7 +146,7 @@ func (m *mesh) underlay(n *meshNode) string {
 	}
 }
 
-// objects are what a node is told.
+// objects returns the objects of a node.
 func (m *mesh) objects(n *meshNode) string {
 	netns := "host"
 	if m.split {
@@ -237,7 +237,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// counted has the counters say what was carried, and by the short cut.
+// counted requires the counters to show the traffic, and that it took the fast path.
 func (m *mesh) counted() {
 	m.t.Helper()
 	for _, n := range m.nodes {

@@ -58,7 +58,7 @@ func TestOverlayBulk(t *testing.T) {
 	}
 }
 
-// checked verifies what was seen in the underlay, inside and outside.
+// checked verifies the packets seen in the underlay, inside and outside.
 func (m *mesh) checked(frames [][]byte) {
 	m.t.Helper()
 	outer := map[bool]int{false: 34, true: 54}[m.over6]
@@ -93,7 +93,7 @@ func (m *mesh) checked(frames [][]byte) {
 	}
 }
 
-// deviceMTU is that of the tunnel's device of a node.
+// deviceMTU returns the MTU of a node's tunnel device.
 func (n *meshNode) deviceMTU() string {
 	for _, line := range strings.Split(n.LLCLI("get", "tunnels", "-o", "json"), "\n") {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), `"mtu": `); ok {
@@ -103,8 +103,8 @@ func (n *meshNode) deviceMTU() string {
 	return "none"
 }
 
-// TestOverlayMTU: packets that just fit pass, those that do not are told of, and all
-// follows when the underlay changes.
+// TestOverlayMTU: packets that just fit pass, larger ones are reported to the sender, and the MTU
+// follows changes of the underlay.
 func TestOverlayMTU(t *testing.T) {
 	testnet.RequireRoot(t)
 	for kind, want := range map[meshKind][2]string{
@@ -132,8 +132,8 @@ func TestOverlayMTU(t *testing.T) {
 	}
 }
 
-// datagrams sends one that just fits, and one that is larger by a byte: of that the pod
-// is told, and sends the next in pieces.
+// datagrams sends a datagram that just fits, and another that is larger by a byte: the pod gets an
+// error for that, and fragments the next one.
 func (m *mesh) datagrams(mtu int) {
 	m.t.Helper()
 	from, to := m.nodes[0], m.nodes[1]

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestOverlayRoute: a Route that leads to a Peer carries what is behind it, by a tunnel and
-// without, until it goes; and says why where it leads nowhere.
+// TestOverlayRoute: a Route that leads to a Peer carries packets to the networks behind it, with
+// and without a tunnel, until it is deleted; and reports the reason if it leads nowhere.
 func TestOverlayRoute(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{{tunnel: "vxlan", split: true}, {tunnel: "gre"}, {}} {
@@ -101,7 +101,8 @@ func TestOverlayLocal(t *testing.T) {
 	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): does not exist")
 }
 
-// TestOverlayDeviceTaken: a Tunnel whose device is another one's says so, and harms nobody.
+// TestOverlayDeviceTaken: a Tunnel whose device belongs to another Tunnel reports that, and does
+// no harm.
 func TestOverlayDeviceTaken(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan"})

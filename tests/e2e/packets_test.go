@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// upload sends so many bytes to a server that echoes them and returns how long it
-// took; what comes back must be what was sent.
+// upload sends so many bytes to a server that echoes them and returns how long it took; the echo
+// must equal the sent bytes.
 func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 	c, err := ns.Dial("tcp", "", target, patience)
 	if err != nil {
@@ -102,7 +102,7 @@ func TestChecksums(t *testing.T) {
 			t.Run(fmt.Sprintf("offload %t", offload), func(t *testing.T) {
 				s, backends := site3(t, family)
 				front := vip + ":9000"
-				for _, port := range []string{"p1", "in0"} { // with a queue nobody is handed a packet without a device
+				for _, port := range []string{"p1", "in0"} { // a queue prevents bypassing the device
 					s.node.Run(t, "tc", "qdisc", "add", "dev", port, "root", "pfifo")
 				}
 				for _, source := range []string{"keep", "snat"} {
@@ -133,7 +133,7 @@ func TestChecksums(t *testing.T) {
 	})
 }
 
-// talkOn talks more on connections that are there, which takes the tracked path.
+// talkOn continues existing connections, which take the fast path.
 func talkOn(t *testing.T, s *site, source, front string) {
 	t.Helper()
 	for protocol, greeting := range map[string]string{"tcp": "b1\n", "udp": ""} {
@@ -142,7 +142,7 @@ func talkOn(t *testing.T, s *site, source, front string) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience)) // the next read tells
+		_ = c.SetDeadline(time.Now().Add(patience)) // the next read notices an error
 		if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
 			t.Errorf("%s %s, its greeting: %v", source, protocol, err)
 		}
@@ -163,8 +163,8 @@ func talkOn(t *testing.T, s *site, source, front string) {
 	}
 }
 
-// TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend does not
-// tell the client of it by its MSS. With SNAT nobody but the data plane can tell.
+// TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend's MSS does not
+// reflect it. With SNAT only the data plane can report it to the client.
 func TestNarrowPort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		for _, source := range []string{"keep", "snat"} {
@@ -330,8 +330,8 @@ func ipOf(src, dst netip.Addr) testpkt.Layer {
 	return testpkt.IPv6{Source: src, Destination: dst}
 }
 
-// TestStrangersPass: what is no service's goes its way as if there were no daemon:
-// pings, traffic between the machines, fragments.
+// TestStrangersPass: traffic without services passes as if there were no daemon: pings, traffic
+// between the machines, fragments.
 func TestStrangersPass(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

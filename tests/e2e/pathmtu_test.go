@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPathBetweenNodes: between two nodes is a router behind which packets may be less long
-// than the nodes' devices allow. Pods are told, as if no tunnel were there.
+// TestPathBetweenNodes: between two nodes is a router with a smaller MTU behind it than the nodes'
+// devices. Pods are notified, as without a tunnel.
 //
 //	node1 ─ lan ─ router (then no more than 1400) ─ lan ─ node2
 func TestPathBetweenNodes(t *testing.T) {
@@ -64,8 +64,8 @@ func TestPathBetweenNodes(t *testing.T) {
 	}
 }
 
-// TestTunnelToldTooMuch: a Tunnel was told an MTU that the underlay does not carry. It says so,
-// and nothing is lost without a word: pods are told, as if no tunnel were there.
+// TestTunnelToldTooMuch: a Tunnel has a configured MTU that the underlay does not carry. It
+// reports that, and nothing is lost silently: pods are notified, as without a tunnel.
 func TestTunnelToldTooMuch(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})

@@ -121,11 +121,11 @@ func (s *podSite) everyWay() {
 	}
 }
 
-// TestPodNetwork applies one, has a pod and the host talk to each other and to the
-// outside through kill -9 and a namespace that somebody deletes, and takes it away.
+// TestPodNetwork applies a PodNetwork, lets a pod and the host talk to each other and to the
+// outside through kill -9 and an external deletion of the namespace, and removes it.
 func TestPodNetwork(t *testing.T) {
 	s := newPodSite(t)
-	// The outside knows the way back to pods for what is excepted from masquerade.
+	// The outside has routes back to pods for addresses excepted from masquerade.
 	for _, r := range [][]string{{"10.73.3.0/24", "192.0.2.1", "198.51.100.9"}, {"2001:db8:73::/64", "2001:db8:2::1", "2001:db8:c6::9"}} {
 		s.outside.Run(t, "ip", "route", "add", r[0], "via", r[1], "src", r[2])
 	}
@@ -178,7 +178,7 @@ func TestPodNetwork(t *testing.T) {
 		return strings.Contains(s.node.Run(t, "ip", "link", "show", "loxi_test"), "mtu 1500")
 	})
 
-	// Somebody deletes the namespace.
+	// Another program deletes the namespace.
 	testnet.DeleteNamed(t, s.name)
 	testnet.Eventually(t, 5*time.Second, "the namespace is made again", s.there)
 	testnet.Eventually(t, 5*time.Second, "and the bridge in it", func() bool {
@@ -216,7 +216,7 @@ func TestPodNetwork(t *testing.T) {
 	}
 }
 
-// settled waits until everything is as told.
+// settled waits until the whole configuration is in force.
 func (s *podSite) settled(what string) {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, what, func() bool {
@@ -225,7 +225,8 @@ func (s *podSite) settled(what string) {
 	})
 }
 
-// TestPodNetworkSays: what is not as wanted is told, and what is stays.
+// TestPodNetworkSays: differences from the desired state are reported, and the existing state
+// stays.
 func TestPodNetworkSays(t *testing.T) {
 	s := newPodSite(t)
 	s.Start()
@@ -244,7 +245,7 @@ func TestPodNetworkSays(t *testing.T) {
 	s.LLCLI("delete", "interface", "eth0")
 	said("Pending", "no uplink has our programs")
 
-	// Nothing of it is in the way of a second one, and what is says so.
+	// Its remains do not block a second network, and objects in conflict are named.
 	for objects, want := range map[string]string{
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.73.3.128/25]}\n":                    "overlaps 10.73.3.0/24 of PodNetwork/default",
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24], bridge: br7}\n":         "share one bridge",
@@ -272,9 +273,8 @@ func TestPodNetworkSays(t *testing.T) {
 	})
 }
 
-// TestPodNetworkKilled kills a daemon again and again while its pod networks change.
-// What it does at last is what is wanted, and when nothing is wanted any more, nothing of
-// it is left.
+// TestPodNetworkKilled kills a daemon again and again while its pod networks change. The final
+// state is the desired one, and when all objects are deleted, nothing of them is left.
 func TestPodNetworkKilled(t *testing.T) {
 	s := newPodSite(t)
 	seed := time.Now().UnixNano()

@@ -99,7 +99,7 @@ func (s *readySwitch) do(ns *testnet.NS, name string, args ...string) func() {
 	return func() { ns.Run(s.site.t, name, args...) }
 }
 
-// cases are those of one family of packets.
+// cases returns the cases of one family of packets.
 func (s *readySwitch) cases(over6, is6 bool) []readyCase {
 	network, a, x, far, pod2 := "tcp4", "10.72.0.2", "10.72.0.9", "203.0.113.1", s.nodes[1].pod4()
 	route, key := "far", "net.ipv4.ip_forward"

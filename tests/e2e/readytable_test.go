@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// readyCase is an object, one thing that it needs, and a packet that tells whether the node
-// has that thing.
+// readyCase is an object, one of its requirements, and a packet that shows whether the node meets
+// the requirement.
 type readyCase struct {
 	name         string
 	kind, object string

@@ -51,7 +51,7 @@ spec: {type: masquerade, match: {source: [10.0.0.0/16, "2001:db8:1::/64"], out: 
 			}
 		}
 	}
-	// Connections of each stage go on in all later ones.
+	// Connections of each stage continue in all later ones.
 	var lasting []net.Conn
 	talk := func(when string) {
 		t.Helper()

@@ -109,8 +109,8 @@ func classifiers(index int, parent uint32) (count int, err error) {
 	}
 }
 
-// watchHooks looks at the hooks all the time and tells what it saw other than one
-// program on each.
+// watchHooks watches the hooks all the time and reports every state other than one program on
+// each.
 func (s *site) watchHooks(t *testing.T) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	looks := 0
@@ -139,7 +139,7 @@ func (s *site) watchHooks(t *testing.T) (stop func()) {
 	}
 }
 
-// pins lists what is pinned, by path.
+// pins lists the pins, by path.
 func (s *site) pins() (paths []string) {
 	s.t.Helper()
 	err := filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
@@ -286,9 +286,8 @@ func (s *site) lasting(traffic ...*testtraffic.Traffic) map[string]api.Connectio
 	return all
 }
 
-// TestChangedWhileDown is R11: what was changed in the files while the daemon was
-// down holds within two seconds of its start, and connections that it does not
-// concern go on.
+// TestChangedWhileDown is R11: changes to the files while the daemon was down are in force within
+// two seconds of its start, and unaffected connections continue.
 func TestChangedWhileDown(t *testing.T) {
 	s, fronts := balanced(t, "")
 	tr := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 500, Lasting: 4})

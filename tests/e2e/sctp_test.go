@@ -78,8 +78,8 @@ func sctpSend(t *testing.T, from, to *testnet.NS, addr string, size int) error {
 	return <-done
 }
 
-// TestOverlaySCTP: much SCTP through tunnels. The kernel cuts it late, too, and no program can
-// encapsulate what is still to be cut.
+// TestOverlaySCTP: bulk SCTP through tunnels. The kernel segments it late, too, and no program can
+// encapsulate unsegmented SCTP packets.
 func TestOverlaySCTP(t *testing.T) {
 	testnet.RequireRoot(t)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)

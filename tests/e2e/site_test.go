@@ -73,7 +73,7 @@ func newSite(t *testing.T, more ...string) *site {
 		ns.Route(t, "default", "192.0.2.1")
 		ns.Route(t, "default", "2001:db8:0:2::1")
 	}
-	// What the node itself sends to a frontend leaves by the lan, if nobody takes it.
+	// The node's own packets to a frontend leave by the lan unless the data plane takes them.
 	s.node.Route(t, "default", "192.0.2.17")
 	s.node.Route(t, "default", "2001:db8:0:2::17")
 	s.node.Forward(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// inXDP returns the name of the program in XDP on a device of the node; empty: there is none.
+// inXDP returns the name of the program in XDP on a device of the node; empty: no program.
 func (s *site) inXDP(device string) (name string) {
 	s.t.Helper()
 	setLink(s.t, s.node, device, func(l netlink.Link) error {
@@ -36,7 +36,7 @@ func (s *site) inXDP(device string) (name string) {
 	return name
 }
 
-// expectTold has patience with what llcli tells of an Interface.
+// expectTold waits until llcli reports words for an Interface.
 func (s *site) expectTold(name string, words ...string) {
 	s.t.Helper()
 	var told string
@@ -54,9 +54,9 @@ func (s *site) expectTold(name string, words ...string) {
 	}
 }
 
-// TestXDP: an Interface asks for a program in XDP and gets it; it stays through a kill, is
-// another one by another word, and goes with the Interface. Where somebody else has one
-// the Interface says whose, and all else of it works.
+// TestXDP: an Interface requests a program in XDP and gets it; it stays through a kill, is
+// replaced if the mode changes, and is removed with the Interface. If another program is attached,
+// the Interface names it, and everything else works.
 func TestXDP(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[2], "10.0.3.2:8080", "b3")
