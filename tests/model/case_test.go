@@ -25,12 +25,12 @@ type flow struct {
 type op struct {
 	config *config // nil: a packet
 	flow   int
-	about  *icmpError // instead of a packet, about the last one that came out
+	about  *icmpError // instead of a packet, about the last forwarded packet
 	// back is a packet of whom the flow's last packet reached, to where that came from.
 	back         bool
-	stranger     bool // with back: by somebody else beside it
+	stranger     bool // with back: from another host beside it
 	flags, chunk uint8
-	blind        bool // by somebody who guesses its sequence number or verification tag
+	blind        bool // with a guessed sequence number or verification tag
 	ttl, tos     uint8
 	size         int
 }
@@ -118,7 +118,7 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 	return judged, "", nil
 }
 
-// packet is that of an op. false: there is none, since nothing was reached yet.
+// packet builds the packet of an op. false: there is no packet, since nothing was reached yet.
 func (s *site) packet(sc *scenario, op op, last []reached) (p *pkt, port int, mac [6]byte, ok bool) {
 	s.marks++
 	f := sc.flows[op.flow]
@@ -153,8 +153,8 @@ type output struct {
 	frame []byte
 }
 
-// send sends a frame and returns what came of it: the packet itself, and what the node
-// told its sender.
+// send sends a frame and returns the result: the packet itself, and the node's answers to its
+// sender.
 func (s *site) send(port int, frame []byte, p *pkt, v verdict) (out, told []output) {
 	mark := markOf(frame)
 	if err := s.taps[port].Send(frame); err != nil {
@@ -232,7 +232,7 @@ func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []outpu
 	return nil
 }
 
-// checkTold checks what the node told the sender of p: about p, and to it.
+// checkTold checks the node's answer to the sender of p, about p.
 func (s *site) checkTold(p *pkt, port int, told output, about tuple) error {
 	q := testpkt.Parse(told.frame)
 	if told.port != port || q.Destination().Addr() != p.src.Addr() {
@@ -278,14 +278,13 @@ func isError(frame []byte) bool {
 	return p.Embedded != nil
 }
 
-// isRedirect reports whether a frame tells its sender of a shorter way, which the kernel
-// does when it likes.
+// isRedirect reports whether a frame is an ICMPv6 redirect, which the kernel sends at will.
 func isRedirect(frame []byte) bool {
 	p := testpkt.Parse(frame)
 	return p.ICMP != nil && p.ICMP.V6 && p.ICMP.Type == 137
 }
 
-// isEcho reports whether a frame is the answer of the one that p is for.
+// isEcho reports whether a frame is the answer of p's destination.
 func isEcho(frame []byte, p *pkt) bool {
 	q := testpkt.Parse(frame)
 	return isICMP(p.proto) && !p.reply && q.ICMP != nil && (q.ICMP.Type == testpkt.EchoReply || q.ICMP.Type == testpkt.V6EchoReply) &&
@@ -302,8 +301,8 @@ func isReset(frame []byte, p *pkt) bool {
 		q.SCTP != nil && len(q.SCTP.Chunks) > 0 && (q.SCTP.Chunks[0].Type == 6 || q.SCTP.Chunks[0].Type == 14)
 }
 
-// rated is whether the sender of a refused packet must be told: each processor tells so
-// many in a time, which is a thousand ICMP errors a second, shared out evenly.
+// rated returns whether the sender of a refused packet must be notified: each processor has a rate
+// limit, an equal share of a thousand ICMP errors a second.
 func (s *site) rated() answer {
 	now := time.Now()
 	for len(s.refusals) > 0 && now.Sub(s.refusals[0]) > 300*time.Millisecond {

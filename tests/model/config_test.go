@@ -15,7 +15,7 @@ import (
 // kinds are those that the model knows.
 var kinds = []string{api.KindAddressGroup, api.KindNAT, api.KindFirewallRule, api.KindService}
 
-// config is what the daemon is told, as the model sees it.
+// config is the daemon's configuration, as the model sees it.
 type config struct {
 	services []*service
 	groups   []*group
@@ -53,7 +53,7 @@ type portRange struct{ first, last uint16 }
 
 func (r portRange) has(p uint16) bool { return p >= r.first && p <= r.last }
 
-// match chooses packets; what is empty matches everything.
+// match selects packets; an empty field matches everything.
 type match struct {
 	src, dst             []netip.Prefix
 	srcGroups, dstGroups []string
@@ -215,7 +215,7 @@ func (c *config) asksPackets() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.match.flagMask != 0 || len(r.match.dscp) > 0 })
 }
 
-// without returns the configuration without its i-th object; nil: there is none.
+// without returns the configuration without its i-th object; nil: no such object exists.
 func (c *config) without(i int) *config {
 	d := &config{services: c.services, groups: c.groups, rules: c.rules, nats: c.nats}
 	switch {

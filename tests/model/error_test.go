@@ -17,9 +17,9 @@ import (
 // is left out: what comes after it depends on it.
 type icmpError struct {
 	kind testpkt.ICMP
-	from int // host beside the one that was reached; 0: that itself
-	// elsewhere is a host that the error goes to instead of the sender of what it quotes; nil:
-	// to that.
+	from int // host beside the host that was reached; 0: the host itself
+	// elsewhere is a host that gets the error instead of the sender of the quoted packet; nil: the
+	// sender.
 	elsewhere func(v6 bool) netip.Addr
 	bytes     int // of the packet, after its IP header
 }
@@ -66,8 +66,8 @@ type expectedError struct {
 	perhaps  netip.Addr // its source may be this as well
 }
 
-// judgeError says what is to become of an error about a packet that left as quoted, from src to
-// dst. false: the model does not know.
+// judgeError predicts the result of an error about a packet that left as quoted, from src to dst.
+// false: the model does not know.
 func (o *oracle) judgeError(in int, src, dst netip.Addr, quoted tuple) (e expectedError, ok bool) {
 	e = expectedError{port: -1, src: src, dst: dst, quoted: quoted}
 	if dst == quoted.src.Addr() {
@@ -104,7 +104,7 @@ func (o *oracle) judgeError(in int, src, dst netip.Addr, quoted tuple) (e expect
 	return e, true
 }
 
-// translatesSource reports whether a rule with this name is one that translates sources.
+// translatesSource reports whether a rule with this name translates sources.
 func (c *config) translatesSource(name string) bool {
 	return slices.ContainsFunc(c.nats, func(n *nat) bool { return n.name == name && n.kind != "dnat" })
 }
@@ -174,7 +174,7 @@ func (s *site) sendError(port int, frame []byte, expected bool) (out []output, e
 	}
 }
 
-// differs says how what came out is not what was expected.
+// differs reports how the output differs from the expected one.
 func (e *expectedError) differs(kind testpkt.ICMP, out []output) error {
 	switch {
 	case e.port < 0 && len(out) == 0:

@@ -42,7 +42,7 @@ func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 			continue
 		}
 		next := nextOp(rng, sc.flows[f], f, progress[f])
-		if sc.ops = append(sc.ops, next); next.blind { // what has ended may begin anew
+		if sc.ops = append(sc.ops, next); next.blind { // an ended connection may be opened again
 			sc.ops = append(sc.ops, op{flow: f, ttl: 64, tos: next.tos, size: 20, flags: testpkt.SYN, chunk: 1})
 		}
 		progress[f]++

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// pool is a prefix of addresses that sources are translated to; nobody has them.
+// pool is a prefix of addresses for source translation; no host has them.
 func pool(i, bits int, v6 bool) netip.Prefix {
 	a := netip.AddrFrom4([4]byte{203, 0, 113, byte(16 * i)})
 	if v6 {

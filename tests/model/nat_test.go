@@ -19,8 +19,8 @@ type mapping struct {
 	outer netip.Addr
 }
 
-// natRule returns the rule of some kinds that holds for the first packet of a
-// connection; nil: there is none.
+// natRule returns the rule of some kinds that applies to the first packet of a connection; nil: no
+// rule does.
 func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	var best *nat
 	for _, n := range c.nats {
@@ -48,7 +48,7 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 			return o.redirect(in, p, d)
 		}
 		if inner, known := o.strangers[mapping{proto: p.proto, inner: p.dst}]; known {
-			if isICMP(p.proto) { // whether strangers may ask by a mapping is free
+			if isICMP(p.proto) { // other hosts may or may not ping through a mapping
 				o.ghosts[p.tuple], o.ghosts[p.turned()] = true, true
 				return verdict{why: "perhaps by a mapping", silent: true, accept: func(int, tuple) error { return nil }}
 			}
@@ -93,7 +93,7 @@ func (o *oracle) translateSource(in int, p *pkt, plain func() verdict) verdict {
 	}}
 }
 
-// alone reports whether an address is one that only translations use.
+// alone reports whether an address is used only by translations.
 func (c *config) alone(a netip.Addr) bool {
 	return slices.ContainsFunc(c.nats, func(n *nat) bool {
 		return n.kind == "snat" && slices.ContainsFunc(n.addresses, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -259,8 +259,8 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 	return nil
 }
 
-// perhapsByMapping is the first packet of a stranger to a mapping of which it is not known
-// whether its rule is still there and lets strangers in; else it is as otherwise.
+// perhapsByMapping judges the first packet of another host to a mapping whose rule may no longer
+// exist or admit other hosts; the packet may also be treated as otherwise.
 func (o *oracle) perhapsByMapping(in int, p *pkt, otherwise verdict) verdict {
 	mapped := o.byMapping(in, p, netip.AddrPort{})
 	return verdict{why: "perhaps by a mapping, otherwise " + otherwise.why, silent: true, accept: func(out int, got tuple) error {
@@ -275,7 +275,7 @@ func (o *oracle) perhapsByMapping(in int, p *pkt, otherwise verdict) verdict {
 	}}
 }
 
-// byMapping is the first packet of a stranger to a mapping that is open to all.
+// byMapping judges the first packet of another host to a mapping that is open to all.
 func (o *oracle) byMapping(in int, p *pkt, inner netip.AddrPort) verdict {
 	return verdict{why: "by the mapping of " + inner.String(), silent: !inner.IsValid(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
@@ -284,7 +284,7 @@ func (o *oracle) byMapping(in int, p *pkt, inner netip.AddrPort) verdict {
 		if inner.IsValid() && (got.dst != inner && !isICMP(p.proto) || got.dst.Addr() != inner.Addr()) {
 			return fmt.Errorf("its destination became %s", got.dst)
 		}
-		// Whether rules translate a stranger's source, too, is free.
+		// The model leaves open whether rules translate the other host's source, too.
 		if err := o.source(in, out, p, &service{source: "auto"}, got); err != nil {
 			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s == nil || o.outer(out, p, s, got) != nil {
 				return err

@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// oracle is the model: what it was told, and what it has seen.
+// oracle is the model: its configuration, and the packets it has seen.
 type oracle struct {
 	config *config
 	rules  int // counts how often they changed
 	conns  map[tuple]*direction
 	sticky map[string]netip.AddrPort  // choices that must be the same again
 	maps   map[mapping]netip.AddrPort // outer address and port
-	// strangers are the inner ones of mappings that are open to all, by the outer ones.
+	// strangers holds the inner addresses of mappings that are open to all, by the outer ones.
 	strangers map[mapping]netip.AddrPort
 	blocks    map[string]netip.Addr // of ports: their inner address
-	// ghosts were decided about, and nobody saw how: their packet's TTL ended.
+	// ghosts are connections whose translation is unknown: their packet's TTL expired.
 	ghosts map[tuple]bool
 	// dead are connections that a rule ended. They may be held to it for a while.
 	dead map[tuple]bool
@@ -55,7 +55,7 @@ type verdict struct {
 	// it; nil: it may not come out at all.
 	accept func(out int, got tuple) error
 	silent bool // it need not come out, either
-	// told is whether its sender is told by the node that it did not.
+	// told is whether the node must report to the sender that the packet was not forwarded.
 	told answer
 	// about is what that may be about instead of the packet; the zero value: nothing else.
 	about tuple
@@ -82,7 +82,7 @@ func (o *oracle) forget() {
 	o.dead, o.ghosts, o.strangers, o.blocks = map[tuple]bool{}, map[tuple]bool{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
 }
 
-// told takes up a new configuration. Connections go on.
+// told sets a new configuration. Connections continue.
 func (o *oracle) told(c *config) {
 	if !reflect.DeepEqual(c.rules, o.config.rules) || !reflect.DeepEqual(c.groups, o.config.groups) {
 		o.rules++
@@ -99,7 +99,7 @@ func (o *oracle) told(c *config) {
 	}
 }
 
-// judge says what is to become of a packet that comes in by a port.
+// judge predicts the result of a packet that arrives on a port.
 func (o *oracle) judge(in int, p *pkt) verdict {
 	v := o.way(in, p)
 	if v.accept != nil && p.ttl <= 1 {
@@ -133,7 +133,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
 			o.ghosts[got.turned()] = true
 			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s != nil && s.filtering && got.src != p.src {
-				// It has a mapping that strangers may use: this one, or another by now.
+				// It has a mapping that other hosts may use: this one, or another by now.
 				o.strangers[mapping{proto: p.proto, inner: got.src}] = netip.AddrPort{}
 			}
 			return leaves(out, got)
@@ -163,7 +163,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if !o.mayChange(p, d) {
 		return goesOn
 	}
-	// A new connection in the place of one that may be over, or that lost its backend.
+	// A new connection in the place of a connection that may be over, or that lost its backend.
 	anew := o.open(in, p)
 	return verdict{
 		why: "goes on as " + d.out.String() + ", or anew: " + anew.why,
@@ -268,7 +268,7 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
-		// If its answers are packets of another connection, only a port tells the two apart.
+		// If its answers are packets of another connection, only a port distinguishes the two.
 		apart := hasPorts(p.proto) && o.conns[p.turned()] != nil &&
 			got.dst == p.dst && got.src.Addr() == p.src.Addr()
 		if got != p.tuple && !apart {

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tuple is what tells connections apart. Of ICMP echo both ports are the identifier,
-// of protocols without ports they are 0.
+// tuple identifies a connection. For ICMP echo both ports are the identifier, for protocols
+// without ports they are 0.
 type tuple struct {
 	proto    uint8
 	src, dst netip.AddrPort
@@ -50,7 +50,7 @@ type pkt struct {
 	chunk    uint8  // SCTP: type of the first chunk
 	reply    bool   // ICMP: an echo reply
 	seq, ack uint32 // TCP
-	blind    uint32 // by so much seq is not what it should be
+	blind    uint32 // offset of seq from the correct value
 	ttl, tos uint8
 	id       uint16 // IPv4
 	df       bool
@@ -84,8 +84,8 @@ func (p *pkt) frame(from, to [6]byte) []byte {
 	return testpkt.Build(layers...)
 }
 
-// echoID is in both ports; where a translation changed one it is the other's place that
-// tells which.
+// echoID is in both ports; if a translation changed one port, the identifier is in the port of the
+// other end.
 func (p *pkt) echoID() uint16 {
 	if p.reply {
 		return p.src.Port()

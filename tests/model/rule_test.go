@@ -73,7 +73,7 @@ func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
 	return verdict{why: "rule " + r.name + " denies it", told: notTold}, false, true
 }
 
-// refusal is whether the sender of a refused packet is told.
+// refusal returns whether the sender of a refused packet is notified.
 func refusal(p *pkt) answer {
 	switch {
 	case p.proto == testpkt.ProtoTCP && p.flags&testpkt.RST != 0:

@@ -66,7 +66,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	}}
 }
 
-// sameAgain holds a service to what it chose before, where it must choose the same.
+// sameAgain requires a service to repeat its earlier choice, if it must choose the same.
 func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []netip.AddrPort) error {
 	what := ""
 	// A backend that gets connections only because there is no better one is not kept.
@@ -95,8 +95,8 @@ func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []ne
 	return nil
 }
 
-// sourceOrRule is source where rules of NAT may translate it, too: where the service leaves
-// it open, as the connection goes on to the backend.
+// sourceOrRule is source if rules of NAT may translate it, too: the service leaves the source
+// open, and the connection continues to the backend.
 func (o *oracle) sourceOrRule(in, out int, p *pkt, s *service, got tuple) error {
 	if s.source == "auto" && in != out {
 		toBackend := *p

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model holds the daemon to a small model of what the node must do with
-// packets: random objects go into a real loxilightd, random packets through it, and
-// what comes out must be what the model says. The model shares no code with the
-// daemon or the data plane. Where something is free to be chosen (a backend, a source
-// port) it accepts what is allowed, and then holds the daemon to its choice.
+// Package model compares the daemon with a small model of what the node must do with packets:
+// random objects go into a real loxilightd, random packets through it, and the forwarded packets
+// must match the model. The model shares no code with the daemon or the data plane. If something
+// may be chosen freely (a backend, a source port) the model accepts every permitted choice, and
+// then requires the daemon to keep it.
 //
-// A difference is made small, by leaving out objects and packets while it is still
-// there, and told as a story with its seed. -seed repeats it; -cases makes the run
-// longer (make model). They need root.
+// A failing scenario is reduced, by leaving out objects and packets while it still fails, and
+// reported as a story with its seed. -seed repeats it; -cases makes the run longer (make model).
+// They need root.
 package model
 
 import (
@@ -71,7 +71,7 @@ type site struct {
 	taps   [portCount]*testnet.Tap
 	late   map[string]bool // marks of packets that must not come out
 	marks  int             // given so far
-	// refusals are when the node told a sender of its packet lately.
+	// refusals are the times of the node's recent reports to senders.
 	refusals []time.Time
 	// carries says which kinds the daemon does carry, of those that the model knows.
 	carries map[string]bool
@@ -128,7 +128,7 @@ func newSite(t *testing.T) *site {
 		"tables: {connections: 65536, halfOpen: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
 	s.daemon.Start()
 	for p := range portCount {
-		xdp := [2]string{"off", "generic"}[p%2] // every other one has the tracked path in XDP
+		xdp := [2]string{"off", "generic"}[p%2] // every other one has the fast path in XDP
 		s.daemon.Apply(fmt.Sprintf("kind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", device(p), device(p), xdp))
 	}
 	s.probe()
