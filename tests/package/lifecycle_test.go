@@ -87,8 +87,8 @@ func TestPurgeInService(t *testing.T) {
 	}
 }
 
-// TestStopLeavesForwarding: the data plane goes on while the daemon is stopped, until
-// llcli detach, and comes back with the next start.
+// TestStopLeavesForwarding: the data plane keeps forwarding while the daemon is stopped, until
+// llcli detach, and is restored by the next start.
 func TestStopLeavesForwarding(t *testing.T) {
 	s := balanced(t, deb)
 	run(t, "systemctl", "stop", unit)
@@ -128,15 +128,15 @@ func TestReload(t *testing.T) {
 		return !strings.Contains(run(t, "llcli", "get", "service", "web", "-o", "yaml"), "10.0.1.2:8080")
 	})
 	write(t, objectFile, "kind: Sausage\n")
-	_, _ = try("systemctl", "reload", unit) // the daemon tells the journal
+	_, _ = try("systemctl", "reload", unit) // the daemon logs the error to the journal
 	s.expectServed(t, "with a file that is wrong", "b1", "b2")
 	if now := mainPID(t); now != pid {
 		t.Errorf("reload made process %d of %d", now, pid)
 	}
 }
 
-// TestWatchdog is D08: a daemon that hangs is restarted by systemd, and the data plane
-// goes on all the while; llcli says so in the meantime.
+// TestWatchdog is D08: systemd restarts a daemon that hangs, and the data plane keeps forwarding;
+// llcli reports that the daemon hangs.
 func TestWatchdog(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
@@ -144,7 +144,7 @@ func TestWatchdog(t *testing.T) {
 	if property(t, "WatchdogUSec") == "0" {
 		t.Fatal("the unit has no watchdog")
 	}
-	// As an administrator would who has less patience than the package.
+	// As by an administrator with a shorter timeout than the package.
 	dropIn := "/etc/systemd/system/loxilightd.service.d/test.conf"
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
 		t.Fatal(err)
@@ -172,8 +172,8 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestWrongConfiguration: a daemon that cannot understand its configuration says where
-// it is wrong, and is not started over and over again; the data plane goes on.
+// TestWrongConfiguration: a daemon with an invalid configuration reports the location of the
+// error, and is not restarted over and over again; the data plane keeps forwarding.
 func TestWrongConfiguration(t *testing.T) {
 	s := balanced(t, deb)
 	whole := read(t, conffile)
@@ -191,8 +191,8 @@ func TestWrongConfiguration(t *testing.T) {
 	ready(t)
 }
 
-// TestConfigurationIsKept: what the administrator wrote survives an upgrade; what
-// nobody touched is replaced.
+// TestConfigurationIsKept: the administrator's changes survive an upgrade; an unmodified file is
+// replaced.
 func TestConfigurationIsKept(t *testing.T) {
 	fresh(t)
 	install(t, deb)

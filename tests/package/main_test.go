@@ -54,8 +54,8 @@ func number(name string, otherwise int) int {
 // patience is how long the machine may take for anything.
 func patience() time.Duration { return time.Duration(number("PATIENCE_S", 60)) * time.Second }
 
-// fresh skips a test outside such a machine, and sees that the package is not there
-// before it and after it.
+// fresh skips a test outside such a machine, and ensures that the package is not installed before
+// it and after it.
 func fresh(t *testing.T) {
 	t.Helper()
 	if os.Getenv(machineVariable) == "" {
@@ -92,7 +92,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// refused runs what must fail and returns what it wrote.
+// refused runs a command that must fail and returns its output.
 func refused(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := try(name, args...)
@@ -102,13 +102,13 @@ func refused(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// install installs a version of the package, as apt does when nobody is asked.
+// install installs a version of the package, as apt does non-interactively.
 func install(t *testing.T, version string) string {
 	t.Helper()
 	return run(t, "dpkg", "--install", "--force-confdef", "--force-confold", filepath.Join(share, version))
 }
 
-// purge removes the package with all that it brought, if it is there.
+// purge removes the package with everything that it brought, if it is installed.
 func purge(t *testing.T) {
 	t.Helper()
 	if out, err := try("dpkg", "--purge", "loxilight"); err != nil {
@@ -134,7 +134,7 @@ func property(t *testing.T, name string) string {
 	return strings.TrimSpace(run(t, "systemctl", "show", "--property", name, "--value", unit))
 }
 
-// mainPID is the daemon's, 0 where there is none.
+// mainPID returns the daemon's PID; 0: it does not run.
 func mainPID(t *testing.T) int {
 	t.Helper()
 	pid, err := strconv.Atoi(property(t, "MainPID"))
@@ -144,7 +144,7 @@ func mainPID(t *testing.T) int {
 	return pid
 }
 
-// status asks the daemon; the error is that of a daemon that does not answer.
+// status asks the daemon for its status; the error means that the daemon does not answer.
 func status(t *testing.T) (*api.StatusResult, error) {
 	t.Helper()
 	c, err := client.New(client.Options{Socket: socket, Timeout: 5 * time.Second})

@@ -60,7 +60,7 @@ func TestHardReboot(t *testing.T) {
 	ready(t)
 	expectLive(t, "after the start")
 
-	// Containers have the names of those of before, and of others.
+	// Some containers have the names of earlier ones, others have new names.
 	var all []string
 	for i := range rebootPods {
 		all = append(all, fmt.Sprintf("boot-%d-pod-%d", boot*(i%2), i))
@@ -77,7 +77,7 @@ func TestHardReboot(t *testing.T) {
 	}
 	expectLive(t, "with pods", all...)
 
-	// What the runtime does not know is none of its business: half of them went with it.
+	// The runtime knows only half of the containers: the others were lost.
 	live := all[:rebootPods/2]
 	var valid []string
 	for _, id := range live {
@@ -121,8 +121,8 @@ func podAddresses(t *testing.T, result []byte) (all []string) {
 	return all
 }
 
-// expectLive fails the test unless these containers, and nobody else, have addresses, Endpoints,
-// links and records.
+// expectLive fails the test unless exactly these containers have addresses, Endpoints, links and
+// records.
 func expectLive(t *testing.T, when string, ids ...string) {
 	t.Helper()
 	c, err := client.New(client.Options{Socket: socket})
@@ -151,7 +151,7 @@ func expectLive(t *testing.T, when string, ids ...string) {
 		}
 		return got
 	}
-	// What is left of before is cleared away when the daemon is ready, or soon after.
+	// Leftovers are removed when the daemon is ready, or soon after.
 	testnet.Eventually(t, patience(), when+", nobody else has an Endpoint", func() bool { return len(endpoints()) <= len(want) })
 	check("Endpoints", endpoints())
 	var leases api.AddressesListResult

@@ -21,18 +21,18 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// site is what is around the machine, which is the node, and has the package.
+// site is the network around the machine, which is the node with the package.
 //
 //	client   192.0.2.17 ─┐                          ┌─ p1 10.0.1.1 ── 10.0.1.2 b1
 //	                    lan ── 192.0.2.1 in0 [node] ┤
 //	stranger 192.0.2.66 ─┘                          └─ p2 10.0.2.1 ── 10.0.2.2 b2
 //
-// IPv6 likewise: 2001:db8:0:2::17 and ::66, 2001:db8:1::1 and ::2. The service has the
-// node's own addresses, port 9000, where the node itself has a server as well: what
-// reaches that one got past the data plane. The stranger is not in sourceRanges.
+// IPv6 likewise: 2001:db8:0:2::17 and ::66, 2001:db8:1::1 and ::2. The service has the node's own
+// addresses, port 9000, on which the node itself has a server as well: connections that reach this
+// server bypassed the data plane. The host stranger is not in sourceRanges.
 type site struct {
 	client, stranger *testnet.NS
-	servers          []*testnet.Server // the node's own, then those of the backends
+	servers          []*testnet.Server // the node's own, then the backends'
 }
 
 var frontends = []string{"192.0.2.1:9000", "[2001:db8:0:2::1]:9000"}
@@ -80,7 +80,7 @@ func newSite(t *testing.T) *site {
 			testnet.Port{NS: p.ns, Name: p.name, Addrs: []string{"192.0.2." + p.last + "/24", "2001:db8:0:2::" + p.last + "/64"}})
 	}
 	lan.Bridge(t, "br0", "to17", "to66", "to1")
-	run(t, "ip", "link", "set", "in0", "txqueuelen", "1000") // or the kernel does so with the first clsact of anybody
+	run(t, "ip", "link", "set", "in0", "txqueuelen", "1000") // else the first clsact sets it
 	for _, ns := range []*testnet.NS{s.client, s.stranger} {
 		ns.Route(t, "default", "192.0.2.1")
 		ns.Route(t, "default", "2001:db8:0:2::1")
@@ -109,8 +109,8 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// removeDevices removes the node's devices at once: those of a namespace that ends
-// go some time later.
+// removeDevices removes the node's devices at once: devices of a namespace that ends vanish some
+// time later.
 func removeDevices(t *testing.T) {
 	for _, name := range []string{"in0", "p1", "p2"} {
 		if l, err := netlink.LinkByName(name); err == nil {
@@ -165,14 +165,14 @@ func balanced(t *testing.T, version string) *site {
 	return s
 }
 
-// burden is all traffic of a site: the client's, none of which may be harmed, and the
-// stranger's, none of which may pass.
+// burden is all traffic of a site: the client's, which must not be harmed, and the excluded
+// host's, which must not pass.
 type burden struct {
 	site    *site
 	allowed []*testtraffic.Traffic
 	stop    chan struct{}
 	wg      sync.WaitGroup
-	denied  atomic.Uint64 // datagrams and connections that the stranger sent
+	denied  atomic.Uint64 // datagrams and connections that the excluded host sent
 	passed  atomic.Uint64 // and had an answer to
 }
 

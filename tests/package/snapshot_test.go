@@ -101,9 +101,9 @@ func objectsOfOurs(t *testing.T) state {
 	return s
 }
 
-// tree adds what is below a folder.
+// tree adds the files below a folder.
 func (s state) tree(root string, value func(path string, info fs.FileInfo) string) {
-	_ = filepath.Walk(root, func(path string, info fs.FileInfo, err error) error { // what cannot be read is not looked at
+	_ = filepath.Walk(root, func(path string, info fs.FileInfo, err error) error { // skip unreadable files
 		if err == nil && !info.IsDir() {
 			s[path] = value(path, info)
 		}

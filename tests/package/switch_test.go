@@ -21,9 +21,9 @@ name: far
 spec: {prefix: 203.0.113.0/24, netns: switch, via: 10.71.0.9}
 `
 
-// TestSwitchNamespace: the daemon cannot mount in its sandbox, and yet the network
-// namespace of the switch is there for everybody by its name when an object needs it,
-// also when somebody deletes it; and is gone after a purge.
+// TestSwitchNamespace: the daemon cannot mount in its sandbox, and yet the network namespace of
+// the switch has a name that all processes see when an object needs it, also after an external
+// deletion; after a purge it is gone.
 func TestSwitchNamespace(t *testing.T) {
 	const namespace = "/run/netns/loxilight"
 	fresh(t)

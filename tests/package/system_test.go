@@ -20,7 +20,8 @@ import (
 // packet change.
 func TestOtherServices(t *testing.T) {
 	s := balanced(t, deb)
-	// systemd-networkd deletes what it has not made itself, but for the package's drop-in.
+	// systemd-networkd deletes state that it has not made itself, except for the package's
+	// drop-in.
 	for _, what := range []string{"rule add from 203.0.113.77 lookup 4242 pref 4242", "-6 rule add from 2001:db8:77::1 lookup 4242 pref 4242",
 		"route add 203.0.113.0/24 via 10.0.1.2 proto 77"} {
 		run(t, "ip", strings.Fields(what)...)
@@ -61,8 +62,8 @@ func TestOtherServices(t *testing.T) {
 	})
 }
 
-// TestNoBPFFileSystem is R15: where nothing is mounted on /sys/fs/bpf, the daemon's
-// start sees to it, and what it pins is seen from a login shell and by the next daemon.
+// TestNoBPFFileSystem is R15: if nothing is mounted on /sys/fs/bpf, the daemon's start mounts it,
+// and its pins are visible in a login shell and to the next daemon.
 func TestNoBPFFileSystem(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
@@ -93,8 +94,8 @@ func TestNoBPFFileSystem(t *testing.T) {
 	s.expectServed(t, "started again", "b1", "b2")
 }
 
-// TestSandbox: the unit is as tight as it can be, and the modes of what the package
-// installs are those of the API.
+// TestSandbox: the unit is as tight as possible, and the installed files have the documented
+// modes.
 func TestSandbox(t *testing.T) {
 	fresh(t)
 	install(t, deb)

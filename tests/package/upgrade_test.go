@@ -37,7 +37,7 @@ func TestUnderTraffic(t *testing.T) {
 	}
 }
 
-// pins are what is pinned, by path.
+// pins are the pins, by path.
 func pins(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -48,8 +48,8 @@ func pins(t *testing.T) state {
 	return s
 }
 
-// expectWhole fails the test if what is pinned is not as expected, or if llcli doctor
-// finds anything wrong: a hook without our program, or with two.
+// expectWhole fails the test if the pins are not as expected, or if llcli doctor finds a problem:
+// a hook without our program, or with two.
 func expectWhole(t *testing.T, want state) {
 	t.Helper()
 	if lines := diff(want, pins(t)); len(lines) > 0 {
@@ -60,8 +60,8 @@ func expectWhole(t *testing.T, want state) {
 	}
 }
 
-// TestConfigurationUnderTraffic is R06 and R09: other sizes of tables, and the other way
-// of attaching and back, take a restart, which copies what is there.
+// TestConfigurationUnderTraffic is R06 and R09: other sizes of tables, and the other attach mode
+// and back, take a restart, which copies the entries.
 func TestConfigurationUnderTraffic(t *testing.T) {
 	s := balanced(t, deb)
 	plain := read(t, conffile)
@@ -81,8 +81,8 @@ func TestConfigurationUnderTraffic(t *testing.T) {
 	expectWhole(t, pins(t))
 }
 
-// TestDamagedState is C07: a daemon whose store was torn sets it aside and begins with
-// the object files; the data plane goes on.
+// TestDamagedState is C07: a daemon with a damaged store sets it aside and begins with the object
+// files; the data plane keeps forwarding.
 func TestDamagedState(t *testing.T) {
 	s := balanced(t, deb)
 	b := s.startBurden(t)
@@ -145,9 +145,9 @@ func upgrades(t *testing.T) {
 	}
 }
 
-// TestRefusedUpgrade: a new version that cannot take over what is pinned is not
-// installed, and the old one goes on. What cannot be taken over here is what a later
-// version, with another layout, would have left pinned.
+// TestRefusedUpgrade: a new version that cannot take over the pins is not installed, and the old
+// one keeps running. Here, the incompatible pins look like pins of a later version with another
+// layout.
 func TestRefusedUpgrade(t *testing.T) {
 	s := balanced(t, older)
 	foreign := filepath.Join(pinDir, "layout-99", "ll_of_the_future")
