@@ -4,7 +4,7 @@
 # They have set -euo pipefail, and a folder of their own in $work.
 # shellcheck disable=SC2154 # $work and $show are theirs
 
-cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/loxilight} # what was downloaded
+cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/loxilight} # downloads
 accel=${ACCEL:-tcg,thread=multi} # kvm on hardware; Debian's kernels hang where that is nested
 
 # A private apt, so that the suites with other kernels are no sources of this machine.
@@ -95,8 +95,8 @@ begin_image() {
 	depmod -b "$root" "$release"
 }
 
-# add_tools puts programs of this machine into the image, with the libraries that they
-# need, as far as it has them: tests say themselves what they cannot do without.
+# add_tools puts programs of this machine into the image, with their libraries; missing programs
+# are ignored: tests report which ones they need.
 add_tools() {
 	local tool path
 	mkdir -p "$work/root/tools"
@@ -115,10 +115,10 @@ end_image() {
 	(cd "$work/root" && find . | cpio -o -H newc --quiet --owner=0:0 | gzip -1) >"$work/initrd"
 }
 
-# emulate SECONDS LOG COMMANDLINE [OPTION…] boots kernel $release and returns what the
-# guest says it returns in the end: it writes "kernels: begin" and "kernels: end N" on
-# its console. 125: it never began, not even when started once more, since one boot in
-# forty hangs under emulation. 124: it did not end. $show is what is shown of LOG.
+# emulate SECONDS LOG COMMANDLINE [OPTION…] boots kernel $release and returns the exit code that
+# the guest reports: the guest writes "kernels: begin" and "kernels: end N" on its console. 125: it
+# never began, not even in a second attempt, since one boot in forty hangs under emulation. 124: it
+# did not end. $show selects the lines of LOG to show.
 emulate() {
 	local seconds=$1 log=$2 line=$3 guest status
 	shift 3

@@ -42,8 +42,7 @@ func unpack(t *testing.T, path string) map[string]string {
 	}
 }
 
-// TestDoctorAndBundle: what is found and gathered of a daemon that runs, and of one
-// that was killed.
+// TestDoctorAndBundle: the findings and the archive for a running daemon, and for a killed one.
 func TestDoctorAndBundle(t *testing.T) {
 	s := newSite(t)
 	dir := filepath.Dir(filepath.Dir(s.Socket))

@@ -174,7 +174,7 @@ func compact(t *testing.T, raw json.RawMessage) string {
 	return string(text)
 }
 
-// TestFiles: what is exported is what was applied, and comes back by replace.
+// TestFiles: the export equals the applied objects, and is restored by replace.
 func TestFiles(t *testing.T) {
 	s := newSite(t)
 	const objects = `kind: Service
@@ -225,7 +225,7 @@ spec:
 	s.expect("__complete service drain web 10", "10.0.1.2:8080", "10.0.1.2:8081")
 }
 
-// TestNotReady: a device that is not there is waited for, and comes.
+// TestNotReady: an object waits for a missing device, which appears later.
 func TestNotReady(t *testing.T) {
 	s := newSite(t)
 	s.refuse(4, "interface add late --wait 200ms", "Interface/late is Pending", "late")
@@ -237,7 +237,7 @@ func TestNotReady(t *testing.T) {
 	s.expect("get interfaces", "Ready")
 }
 
-// TestDaemonAwayAndBack: watches outlive the daemon; who asks it meanwhile is told.
+// TestDaemonAwayAndBack: watches outlive the daemon; other commands report that it is down.
 func TestDaemonAwayAndBack(t *testing.T) {
 	s := newSite(t)
 	watch := s.node.Start(t, programs.CLI, "--socket", s.Socket, "get", "services", "--watch", "-o", "json")

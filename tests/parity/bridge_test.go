@@ -133,7 +133,7 @@ func newBridge(t *testing.T, rng *rand.Rand) *bridge {
 		own[linkLocal(nodeMAC(i))] = true
 	}
 	b.normalise = func(frame []byte) []byte {
-		// What is behind an IP packet a bridge sends on, unless netfilter has seen the packet.
+		// A bridge forwards bytes after an IP packet, unless netfilter has seen the packet.
 		return ownWords(frame[:len(frame)-testpkt.Parse(frame).Padding], own)
 	}
 	b.start()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// change is something that an operator does to the kernel, and what takes it back.
+// change is an operator's change to the kernel, with the commands that undo it.
 type change struct {
 	name     string
 	do, undo string // shell commands; do can be repeated after undo
@@ -75,7 +75,7 @@ func ip(name, do, undo string) change {
 	return change{name: name, do: "ip " + do, undo: "ip " + undo}
 }
 
-// networkUp sets up a network of the router, whatever is there of it.
+// networkUp sets up a network of the router, whatever parts of it exist.
 func networkUp(n int) string {
 	batch := fmt.Sprintf("link set %s up\n", port(n))
 	for _, v6 := range []bool{false, true} {

@@ -49,7 +49,7 @@ func (r *rig) await(limit time.Duration, differences func() string) string {
 	}
 }
 
-// fail ends the test, or with -all goes on.
+// fail ends the test; with -all the test continues.
 func (r *rig) fail(format string, args ...any) {
 	r.t.Helper()
 	if *allFlag {

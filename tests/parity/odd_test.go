@@ -256,7 +256,7 @@ func damage(rng *rand.Rand, frame []byte) ([]byte, string) {
 	}
 }
 
-// fixHeader makes the IPv4 header's checksum right, as far as there is a header.
+// fixHeader corrects the IPv4 header's checksum, if there is a header.
 func fixHeader(frame []byte) []byte {
 	n := int(frame[14]&15) * 4
 	if n < 20 || len(frame) < 14+n {

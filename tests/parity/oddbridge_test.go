@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// odd is a frame of a conversation with something rare about it: where it goes, its
-// tags, or what is in it.
+// odd is a frame of a conversation with something rare about it: its destination, its tags, or its
+// contents.
 func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 	rng := b.rng
 	switch rng.IntN(8) {
@@ -28,11 +28,11 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 			p.eth.Source, p.what = [6]byte{1, 2, 3, 4, 5, 6}, "from a group"
 			break
 		}
-		// Not by a station's own addresses: what a station sends by the short cut, and
-		// another one began for it, the bridge hears late.
+		// Not by a station's own addresses: if another station opened the connection, the bridge
+		// notices late what this station sends on the fast path.
 		p = p.stranger(byte(rng.IntN(4)))
 	case 4:
-		p = p.shortLived(rng) // a bridge does not mind
+		p = p.shortLived(rng) // irrelevant to a bridge
 	case 5:
 		p = p.otherFlags(rng)
 	case 6:
@@ -47,7 +47,7 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 	return p.shot(k.talk)
 }
 
-// stranger is the packet as sent by somebody else.
+// stranger is the packet as sent by another host.
 func (p packet) stranger(i byte) packet {
 	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from a stranger"
 	switch ip := p.ip.(type) {

@@ -34,7 +34,7 @@ type side struct {
 	out         [portCount][][]byte // received, and not yet compared
 }
 
-// rig is both sides, and what was sent so far.
+// rig is both sides, and the packets sent so far.
 type rig struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -68,7 +68,7 @@ func (s shot) String() string {
 	return fmt.Sprintf("#%d into p%d, %s (%s)", s.number, s.port+1, s.flow, s.what)
 }
 
-// nodeMAC is the address of the node's end of a port, on both sides; worldMAC that of
+// nodeMAC is the address of the node's end of a port, on both sides; worldMAC is the address of
 // the far end.
 func nodeMAC(port int) [6]byte  { return [6]byte{2, 0x11, 0x22, 0x33, byte(port + 1), 0x01} }
 func worldMAC(port int) [6]byte { return [6]byte{2, 0x11, 0x22, 0x33, byte(port + 1), 0x02} }
@@ -152,17 +152,17 @@ func (r *rig) start() {
 	r.daemon.Start()
 	var objects strings.Builder
 	for i, p := range r.ports {
-		xdp := [2]string{"off", "generic"}[i%2] // every other one has the tracked path in XDP
+		xdp := [2]string{"off", "generic"}[i%2] // every other one has the fast path in XDP
 		fmt.Fprintf(&objects, "---\nkind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", p, p, xdp)
 	}
 	r.daemon.Apply(objects.String())
 	r.drain()
-	for i := range portCount { // what was sent before is nobody's business
+	for i := range portCount { // ignore earlier packets
 		r.kernel.out[i], r.ours.out[i] = nil, nil
 	}
 }
 
-// tracked is how many packets took the short cut so far.
+// tracked returns how many packets took the fast path so far.
 func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["tracked"] }
 
 func (r *rig) report(t *testing.T) {
@@ -215,7 +215,7 @@ func send(t *testing.T, s *side, shot shot) {
 	}
 }
 
-// drain reads what has come.
+// drain reads the packets that arrived.
 func (r *rig) drain() {
 	r.t.Helper()
 	r.each(func(s *side) {

@@ -18,8 +18,8 @@ const (
 	protoESP  = 50
 )
 
-// talk is a conversation of two hosts, as plausible as it takes for a connection to be
-// tracked. It does not wait for what it says to arrive.
+// talk is a conversation of two hosts, as plausible as necessary for a connection to be tracked.
+// It does not wait until its packets arrive.
 type talk struct {
 	proto    uint8
 	from, to netip.AddrPort // who begins, and with whom

@@ -64,8 +64,8 @@ func (s *controlSite) health() string {
 	return st.Health.State + " " + strings.Join(st.Health.Messages, "; ")
 }
 
-// serves fails the test unless the daemon starts with what is stored, refuses a change with a
-// message that has all words, and says why in its health.
+// serves fails the test unless the daemon starts with the stored objects, refuses a change with a
+// message that contains all words, and reports the reason in its health.
 func (s *controlSite) serves(words ...string) {
 	s.t.Helper()
 	s.Start()

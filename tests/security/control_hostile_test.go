@@ -112,7 +112,7 @@ func (f fuzzer) request(id int) string {
 // changing are the methods that a reader is never answered with a result, without dryRun.
 var changing = []string{api.MethodConfirm, api.MethodReload, api.MethodConnectionsFlush, api.MethodCNI}
 
-// wrong tells what is wrong with the reply to a request; empty: nothing.
+// wrong returns the error of the reply to a request; empty: no error.
 func wrong(request string, id int, r api.Reply, size int) string {
 	switch {
 	case size > api.MaxReply:

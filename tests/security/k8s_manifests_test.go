@@ -132,8 +132,8 @@ func rightsOf(all []manifest, account string) (rights []string) {
 	return rights
 }
 
-// TestS11Accounts: what the account on each node may do, and what that of the Deployment may.
-// The rights are evaluated here, and tried with tokens of pods in tests/k8s.
+// TestS11Accounts: the rights of the account on each node, and of the Deployment's account. The
+// rights are evaluated here, and tried with tokens of pods in tests/k8s.
 func TestS11Accounts(t *testing.T) {
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml"} {
 		all := readManifests(t, file)

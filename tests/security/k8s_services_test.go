@@ -92,7 +92,7 @@ func TestS4ForeignAddresses(t *testing.T) {
 				old.Status.LoadBalancer.Ingress = append(old.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
 			}
 		}
-		old.Spec.Ports[0].Port = int32(4430 + i) // so that the daemon's object tells the rounds apart
+		old.Spec.Ports[0].Port = int32(4430 + i) // so that the daemon's object differs in each round
 		k.kube.Set(old)
 		port := map[string]string{"externalIPs": ":4430", "status": ":4431"}[kind]
 		k.told("evil/old")

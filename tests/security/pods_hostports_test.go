@@ -158,8 +158,7 @@ func TestS15PortsOfTheNode(t *testing.T) {
 	}
 }
 
-// TestS15Configured: the reserved ports are those of the configuration, and none if it is
-// empty.
+// TestS15Configured: the reserved ports are the configured ones, and none if the list is empty.
 func TestS15Configured(t *testing.T) {
 	s := newPodsSite(t, "cni: {reservedHostPorts: [7100-7101]}")
 	for port, refused := range map[int]bool{22: false, 7100: true, 7101: true, 7102: false} {

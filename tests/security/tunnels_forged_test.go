@@ -91,8 +91,8 @@ func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	return append(all, forgery{"by the host", func(b []byte) { s.sendOuter(t, s.host, s.underlay(2), b) }})
 }
 
-// TestS1Established has node 1 send, by its tunnel, a packet of a connection between a pod of
-// node 2 and one of node 3: what is inside a tunnel is from behind its Peer, whether or not
+// TestS1Established: node 1 sends, by its tunnel, a packet of a connection between a pod of node 2
+// and a pod of node 3: the source of a tunnelled packet must be behind its Peer, whether or not
 // there is a connection.
 func TestS1Established(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true, merged: true}} {
@@ -107,7 +107,7 @@ func TestS1Established(t *testing.T) {
 					return func() {
 						s.sendOuter(t, s.third, s.underlay(2), s.encapsulated(from, to, text))
 						if at, ok := h.texts[text]; ok || len(h.texts) > 0 {
-							_, _ = h.WriteToUDPAddrPort([]byte("answer"), netip.AddrPortFrom(from.Addr(), from.Port())) // nobody listens
+							_, _ = h.WriteToUDPAddrPort([]byte("answer"), netip.AddrPortFrom(from.Addr(), from.Port())) // no process listens
 							_ = at
 						}
 					}
@@ -168,8 +168,8 @@ func (k overlayKind) outer(eth testpkt.Ethernet, from, to netip.Addr, payload []
 	return testpkt.Build(append(layers, testpkt.UDP{Source: 50001, Destination: k.port(), NoChecksum: true}, testpkt.Payload(payload))...)
 }
 
-// TestS1LaterPeer has a pod send to an address that becomes a Peer only afterwards: what was
-// opened before is no way either.
+// TestS1LaterPeer: a pod sends to an address that becomes a Peer only afterwards: the earlier
+// connection must not give access either.
 func TestS1LaterPeer(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
 	a := s.pod(1, "a1")
@@ -179,7 +179,7 @@ func TestS1LaterPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() // has done what it is for
+	defer c.Close() // no longer needed
 	ask := func() bool {
 		b := make([]byte, 100)
 		_, err := c.Write([]byte("hello\n"))

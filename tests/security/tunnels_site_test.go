@@ -58,7 +58,7 @@ func (k overlayKind) String() string {
 
 const overlayVNI = 4660
 
-// port returns the UDP port of the tunnel; 0: it has none.
+// port returns the UDP port of the tunnel; 0: it uses no port.
 func (k overlayKind) port() uint16 { return map[string]uint16{"vxlan": 4789, "geneve": 6081}[k.tunnel] }
 
 // overlayNode is a node with a daemon.
@@ -140,7 +140,7 @@ func (s *overlaySite) newNode(i int, lan *testnet.NS) *overlayNode {
 	return n
 }
 
-// objects are those of node i.
+// objects returns the objects of node i.
 func (s *overlaySite) objects(i int) string {
 	docs := []string{
 		"kind: Interface\nname: eth0\nspec: {device: eth0}",
@@ -220,7 +220,7 @@ func (k overlayKind) sendOuter(t *testing.T, ns *testnet.NS, to netip.Addr, payl
 		c, err = net.Dial(network, to.String())
 		return err
 	})
-	defer c.Close() // has done what it is for
+	defer c.Close() // no longer needed
 	if _, err := c.Write(payload); err != nil {
 		t.Logf("GRE to %s: %v", to, err) // refused is as good as dropped
 	}
@@ -233,7 +233,7 @@ func sendUDP(t *testing.T, ns *testnet.NS, to netip.AddrPort, payload []byte) {
 	if err != nil {
 		t.Fatalf("UDP to %s: %v", to, err)
 	}
-	defer c.Close() // has done what it is for
+	defer c.Close() // no longer needed
 	if _, err := c.Write(payload); err != nil {
 		t.Logf("UDP to %s: %v", to, err)
 	}
@@ -251,8 +251,8 @@ func (p *overlayPod) listen(t *testing.T, at netip.AddrPort) *heard {
 	return &heard{p.ListenUDP(t, at.String()), map[string]netip.AddrPort{}}
 }
 
-// until receives until text comes, which send sends again and again: what was sent before
-// had its time by then.
+// until receives until text arrives, which send sends repeatedly: by then, earlier packets had
+// time to arrive.
 func (h *heard) until(t *testing.T, text string, send func()) {
 	t.Helper()
 	b := make([]byte, 2048)
