@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api is what loxilightd and its clients say to each other: JSON-RPC 2.0
-// requests and replies over a nanomsg REQ/REP socket, and events over PUB/SUB.
-// docs/api.md is the same contract in prose. The package only holds types and
-// names; it neither dials nor listens (see api/client), and imports nothing of ours.
+// Package api is the protocol between loxilightd and its clients: JSON-RPC 2.0 requests and
+// replies over a nanomsg REQ/REP socket, and events over PUB/SUB. docs/api.md is the same contract
+// in prose. The package only contains types and names; it neither dials nor listens (see
+// api/client), and imports nothing of ours.
 package api
 
 import "encoding/json"
@@ -79,16 +79,15 @@ type Change struct {
 	// RequestID makes the change happen at most once: a second request with the
 	// same id by the same user gets the first one's answer. At most 128 bytes.
 	RequestID string `json:"requestID,omitempty"`
-	// Transaction collects a change that is larger than one request: requests
-	// with the same method and Transaction and with More set only add their
-	// objects; the one without More commits them all. A transaction that is
-	// not continued for 30 seconds, or that the daemon was restarted in, is
-	// forgotten: its commit is refused with conflict, so that no part of it is
-	// ever taken for the whole. At most 128 bytes.
+	// Transaction collects a change that is larger than one request: requests with the same method
+	// and Transaction and with More set only add their objects; the one without More commits them
+	// all. A transaction that is not continued for 30 seconds, or is interrupted by a restart of
+	// the daemon, is discarded: its commit is refused with conflict, so that a part is never
+	// committed as the whole. At most 128 bytes.
 	Transaction string `json:"transaction,omitempty"`
 	More        bool   `json:"more,omitempty"`
-	// ChangesFrom is the index of the first change to be listed in the answer
-	// of a dry run whose list of changes did not fit one reply.
+	// ChangesFrom is the index of the first change to be listed in the answer of a dry run whose
+	// list of changes did not fit one reply.
 	ChangesFrom int `json:"changesFrom,omitempty"`
 }
 
@@ -98,8 +97,7 @@ type ApplyParams struct {
 	Change
 }
 
-// ReplaceParams are the parameters of replace: what Owner holds of Kinds becomes
-// exactly Objects.
+// ReplaceParams are the parameters of replace: Owner's objects of Kinds become exactly Objects.
 type ReplaceParams struct {
 	Owner   string   `json:"owner"`
 	Kinds   []string `json:"kinds"`
@@ -122,7 +120,7 @@ const (
 	ActionAbsent    = "absent" // asked to delete an object that does not exist
 )
 
-// ObjectChange says what became of one object.
+// ObjectChange is the result for one object.
 type ObjectChange struct {
 	Kind   string `json:"kind"`
 	Name   string `json:"name"`
@@ -142,8 +140,8 @@ type ChangeResult struct {
 	Truncated bool `json:"truncated,omitempty"`
 	// Confirm is the deadline by which the change must be confirmed; nil: the change is final.
 	Confirm *PendingConfirm `json:"confirm,omitempty"`
-	// Left names the objects that a rollback left as they are though they were
-	// different then: what stands in files, and what goes with pods, at most 100 of them.
+	// Left names objects that a rollback did not restore although they were different then:
+	// objects from files, and objects of pods, at most 100 of them.
 	Left []ObjectRef `json:"left,omitempty"`
 	// Warnings say which objects no longer have an effect on packets.
 	Warnings []string `json:"warnings,omitempty"`
@@ -159,7 +157,7 @@ type GetParams struct {
 	Continue string `json:"continue,omitempty"` // see [Object.Continue]
 }
 
-// ListParams are the parameters of list. Items come in order of their names.
+// ListParams are the parameters of list. Items are in the order of their names.
 type ListParams struct {
 	Kind     string            `json:"kind"`
 	Owner    string            `json:"owner,omitempty"`  // empty: all
@@ -181,12 +179,12 @@ type ChangesParams struct {
 	Limit int    `json:"limit,omitempty"`
 }
 
-// ChangesResult answers changes. With Expired set the daemon no longer knows what
-// happened since then: list again.
+// ChangesResult answers changes. If Expired is set, the daemon no longer knows the changes since
+// then: list again.
 type ChangesResult struct {
 	Revision uint64          `json:"revision"` // of the last change in this result: the next Since
 	Changes  []RevisedChange `json:"changes"`
-	More     bool            `json:"more,omitempty"` // ask again with Since = Revision
+	More     bool            `json:"more,omitempty"` // request again with Since = Revision
 	Expired  bool            `json:"expired,omitempty"`
 }
 
@@ -218,7 +216,7 @@ type CountersResult struct {
 	Sent     *Traffic `json:"sent,omitempty"`
 	Received *Traffic `json:"received,omitempty"`
 	Dropped  uint64   `json:"dropped,omitempty"`
-	// Continue is set where not all backends fitted: the next ones come with it.
+	// Continue is set if not all backends fitted: request the next ones with it.
 	Continue string `json:"continue,omitempty"`
 }
 
@@ -264,7 +262,7 @@ type StatusParams struct {
 	Ignore []string `json:"ignore,omitempty"`
 }
 
-// DatapathStatus says what the data plane runs on.
+// DatapathStatus describes what the data plane runs on.
 type DatapathStatus struct {
 	Kernel    string            `json:"kernel"`
 	Layout    int               `json:"layout"`              // version of the pinned maps

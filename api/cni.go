@@ -19,11 +19,11 @@ const (
 	CNIStatus = "STATUS"
 )
 
-// CNIQueue is the folder, within the daemon's stateDir, of the DEL commands that were
-// asked for while no daemon answered: one file each, a [CNIParams] in JSON.
+// CNIQueue is the folder, within the daemon's stateDir, of DEL commands that were requested while
+// no daemon answered: one file each, a [CNIParams] in JSON.
 const CNIQueue = "cni-queue"
 
-// CNIParams are the parameters of cni: what a runtime gives a plugin.
+// CNIParams are the parameters of cni: a runtime's input to a plugin.
 type CNIParams struct {
 	Command     string `json:"command"`               // CNI_COMMAND
 	ContainerID string `json:"containerID,omitempty"` // CNI_CONTAINERID; ADD, DEL, CHECK

@@ -6,7 +6,7 @@ package api
 type ConnectionFilter struct {
 	All         bool   `json:"all,omitempty"`         // for flush: really all
 	Source      string `json:"source,omitempty"`      // address, prefix or address:port of the client
-	Destination string `json:"destination,omitempty"` // the same of what the client connected to
+	Destination string `json:"destination,omitempty"` // the same, of the original destination
 	Protocol    string `json:"protocol,omitempty"`    // tcp, udp, sctp, icmp, icmpv6
 	State       string `json:"state,omitempty"`       // see [Connection.State]
 	Service     string `json:"service,omitempty"`     // name
@@ -43,7 +43,7 @@ type ConnectionsFlushResult struct {
 type Way struct {
 	Path   string `json:"path"`             // tracked, slow
 	Why    string `json:"why,omitempty"`    // it is slow, in words
-	Device string `json:"device,omitempty"` // that they leave by, where the path is tracked
+	Device string `json:"device,omitempty"` // outgoing device, if the path is tracked
 	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag that they leave with; absent: none
 	Peer   string `json:"peer,omitempty"`   // that they are encapsulated for
 	Tunnel string `json:"tunnel,omitempty"` // of that Peer
@@ -89,7 +89,7 @@ type Tuple struct {
 	Destination string `json:"destination"`
 }
 
-// Traffic counts what passed in one direction.
+// Traffic counts the packets of one direction.
 type Traffic struct {
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"` // of whole frames

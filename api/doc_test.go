@@ -77,7 +77,7 @@ func TestDocumentedExamples(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 			continue
 		}
-		// What the specs and status of objects hold is raw to Object.
+		// The contents of specs and status are raw JSON to Object.
 		var objects struct{ Objects, Items []Object }
 		if json.Unmarshal([]byte(text), &objects) == nil {
 			for _, o := range append(objects.Objects, objects.Items...) {

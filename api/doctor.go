@@ -9,7 +9,7 @@ const (
 	SeverityNote    = "note"    // good to know
 )
 
-// DoctorReport is what loxilightd --doctor --json writes and llcli doctor shows.
+// DoctorReport is the output of loxilightd --doctor --json, which llcli doctor shows.
 type DoctorReport struct {
 	Instance string    `json:"instance"`
 	Config   string    `json:"config"`  // the file
@@ -37,7 +37,7 @@ type Finding struct {
 	Why      string `json:"why"`
 	Do       string `json:"do"`
 	Fixable  bool   `json:"fixable,omitempty"` // --fix mends it
-	Fixed    string `json:"fixed,omitempty"`   // what --fix did: it is mended
+	Fixed    string `json:"fixed,omitempty"`   // the repair that --fix made
 	// FixError is why --fix could not mend it.
 	FixError string `json:"fixError,omitempty"`
 }

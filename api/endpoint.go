@@ -11,14 +11,14 @@ type EndpointSpec struct {
 	MTU       int      `json:"mtu,omitempty"` // of the device, in bytes; default: as it is
 	// Labels are for AddressGroups to choose it by.
 	Labels      map[string]string `json:"labels,omitempty"`
-	Namespace   string            `json:"namespace,omitempty"` // of the pod, as its orchestrator has it
+	Namespace   string            `json:"namespace,omitempty"` // of the pod, in its orchestrator
 	Pod         string            `json:"pod,omitempty"`       // its name in there
 	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge; default: the only one
 	Netns       string            `json:"netns,omitempty"`     // path of the pod's network namespace
 	ContainerID string            `json:"containerID,omitempty"`
 }
 
-// EndpointStatus is what became of an Endpoint. It is Ready when its device is a port of its
+// EndpointStatus is the status of an Endpoint. It is Ready when its device is a port of its
 // network's bridge and guarded.
 type EndpointStatus struct {
 	Status

@@ -15,7 +15,7 @@ const (
 	CodeInvalidParams  = -32602 // parameters of the wrong shape
 )
 
-// Reason says what a caller can do about an error.
+// Reason determines what a caller can do about an error.
 type Reason string
 
 // The reasons. A client treats an unknown reason as ReasonInternal.
@@ -62,7 +62,7 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData is what a program can know about an error.
+// ErrorData is the machine-readable part of an error.
 type ErrorData struct {
 	Reason Reason `json:"reason"`
 	Object string `json:"object,omitempty"` // Kind/name

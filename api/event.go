@@ -15,11 +15,11 @@ const (
 	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and now and then
 )
 
-// Topics lists those that are published; hello comes by itself.
+// Topics lists the published topics; hello is sent without a subscription.
 var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections, TopicFirewall}
 
-// Event is what all events have. Seq counts a topic's events from 1 at the start
-// of the daemon, without gaps: who sees a gap has lost events.
+// Event is common to all events. Seq counts a topic's events from 1 at the start of the daemon,
+// without gaps: a gap means lost events.
 type Event struct {
 	Seq uint64 `json:"seq"`
 }
@@ -27,10 +27,10 @@ type Event struct {
 // SetSeq numbers the event.
 func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
 
-// HelloEvent is what a subscriber gets first: from there on it sees every event,
-// or a gap in their numbers. It comes again each second for ten seconds after an
-// event, so that a subscriber sees whether it lost the last ones. It has no number
-// itself, and a client that does not subscribe to its topic does not see it.
+// HelloEvent is the first event of a subscriber: from then on it sees every event, or a gap in
+// their numbers. It is repeated each second for ten seconds after an event, so that a subscriber
+// notices the loss of the last events. It has no number itself, and a client that does not
+// subscribe to its topic does not see it.
 type HelloEvent struct {
 	// Last numbers the latest event of each topic so far; a topic without events is missing. State
 	// that is read after the hello is at least as new as these events.
@@ -54,7 +54,7 @@ type StatusEvent struct {
 	Name    string `json:"name"`
 	State   string `json:"state"` // of a change that is to be confirmed: waiting, confirmed, taken-back
 	Message string `json:"message,omitempty"`
-	Backend string `json:"backend,omitempty"` // address:port, where it is the health of a backend
+	Backend string `json:"backend,omitempty"` // address:port, for the health of a backend
 	// Revision of the change that is to be confirmed.
 	Revision uint64 `json:"revision,omitempty"`
 }
@@ -67,7 +67,7 @@ type DropEvent struct {
 	Service string `json:"service,omitempty"`
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
 	NAT     string `json:"nat,omitempty"`  // NAT that was to translate it
-	// Endpoint is that by whose device the packet came in, or was to leave.
+	// Endpoint is the Endpoint on whose device the packet arrived, or was to leave.
 	Endpoint string `json:"endpoint,omitempty"`
 	Length   int    `json:"length"` // bytes of the frame
 }
@@ -108,8 +108,8 @@ type EventsListParams struct {
 // EventsListResult answers events.list.
 type EventsListResult struct {
 	Items []PastEvent `json:"items"` // in the order in which they were published
-	// Complete is for each topic asked for the time from which on events are kept: the start
-	// of the daemon, or later where events made room for newer ones.
+	// Complete is, for each requested topic, the time since which events are kept: the start of
+	// the daemon, or later if events made room for newer ones.
 	Complete map[string]string `json:"complete"`
 	Continue string            `json:"continue,omitempty"` // empty: that was all
 }

@@ -17,7 +17,7 @@ type PendingConfirm struct {
 	Author
 }
 
-// Author is who made a change.
+// Author is the user who made a change.
 type Author struct {
 	UID    int    `json:"uid"`
 	User   string `json:"user,omitempty"`   // name of UID; empty: the UID has no name
@@ -49,7 +49,7 @@ type ConfirmResult struct {
 
 // HistoryParams are the parameters of history.
 type HistoryParams struct {
-	// Revision asks what this one changed; zero: all revisions that are known.
+	// Revision selects one revision, with its changes; zero: all known revisions.
 	Revision uint64 `json:"revision,omitempty"`
 	Limit    int    `json:"limit,omitempty"` // 0: as many as fit the reply
 	Continue string `json:"continue,omitempty"`
@@ -73,15 +73,15 @@ type HistoryEntry struct {
 	Owners   []string       `json:"owners,omitempty"`   // of the objects, at most 8 of them
 	Summary  map[string]int `json:"summary"`            // how many of each action
 	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback went back to
-	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, taken-back; empty: that was not asked for
+	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, taken-back; empty: none
 }
 
-// HistoryDiff is what a revision did to one object.
+// HistoryDiff is the change of one object by a revision.
 type HistoryDiff struct {
 	ObjectChange
 	Before *Object `json:"before,omitempty"` // nil: the object did not exist
 	After  *Object `json:"after,omitempty"`  // nil: the object was deleted
-	// Cut is set where the two are too large for a reply: get has them, with the
-	// revision and the previous one.
+	// Cut is set if the two are too large for a reply: get returns them, with the revision and the
+	// previous one.
 	Cut bool `json:"cut,omitempty"`
 }

@@ -8,7 +8,7 @@ type BridgeSpec struct {
 	VLANFiltering bool         `json:"vlanFiltering,omitempty"`
 	Addresses     []string     `json:"addresses,omitempty"` // of the bridge device: address/length
 	Ports         []BridgePort `json:"ports,omitempty"`
-	Ageing        Duration     `json:"ageing,omitempty"` // of learnt stations; default 5m
+	Ageing        Duration     `json:"ageing,omitempty"` // of learnt MACs; default 5m
 	MTU           int          `json:"mtu,omitempty"`    // bytes; default: the kernel chooses
 }
 
@@ -16,8 +16,8 @@ type BridgeSpec struct {
 // vlanFiltering, where the bridge's own device may be named for its VLANs.
 type BridgePort struct {
 	Device string `json:"device"`
-	// PVID is the VLAN of frames that come without a tag; 0: such frames are refused.
-	// Default: 1 for a port that names no VLANs, else 0.
+	// PVID is the VLAN of untagged frames; 0: such frames are refused. Default: 1 for a port that
+	// names no VLANs, else 0.
 	PVID     *int  `json:"pvid,omitempty"`
 	VLANs    Words `json:"vlans,omitempty"`    // in and out with a tag: 100, "200-299"
 	Untagged Words `json:"untagged,omitempty"` // leave without a tag; default: the PVID
@@ -46,7 +46,7 @@ type NextHop struct {
 	Weight int    `json:"weight,omitempty"` // 1 (default) to 256
 }
 
-// What [NetworkListParams] can ask for.
+// The values of What in [NetworkListParams].
 const (
 	NetworkBridges   = "bridges"
 	NetworkFDB       = "fdb"
@@ -54,7 +54,7 @@ const (
 	NetworkRoutes    = "routes"
 )
 
-// NetworkViews are the words for What, in no order.
+// NetworkViews are the values of What, in no order.
 var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
 
 // NetworkListParams are the parameters of network.list. The order of entries is the kernel's; an
@@ -77,8 +77,9 @@ type NetworkListResult struct {
 // fields depend on What.
 type NetworkEntry struct {
 	Netns  string `json:"netns"`            // host, switch
-	Device string `json:"device,omitempty"` // the bridge; the port of a station; the link of a neighbour
-	// Origin is who put it there: loxilight, kernel, other, or the name of a routing protocol.
+	Device string `json:"device,omitempty"` // the bridge; the port of a MAC; the link of a neighbour
+	// Origin is the program that added it: loxilight, kernel, other, or the name of a routing
+	// protocol.
 	Origin string `json:"origin"`
 	Object string `json:"object,omitempty"` // Kind/name that it belongs to
 

@@ -43,8 +43,8 @@ type Object struct {
 	// and was the last object of an earlier request of the transaction. It must be the first of
 	// its request.
 	Append bool `json:"append,omitempty" yaml:"-"`
-	// Continue is set where the lists within spec and status did not fit one reply:
-	// each is cut, and get with this Continue has what follows in each. Ignored in requests.
+	// Continue is set if the lists within spec and status did not fit one reply: each is cut, and
+	// get with this Continue returns the rest of each. Ignored in requests.
 	Continue string `json:"continue,omitempty" yaml:"-"`
 }
 
@@ -64,7 +64,7 @@ const (
 	StateError   = "Error"
 )
 
-// Status is what every kind's status begins with.
+// Status is the common part of every kind's status.
 type Status struct {
 	State   string `json:"state"`
 	Message string `json:"message,omitempty"`
@@ -79,7 +79,7 @@ type InterfaceSpec struct {
 	XDP     string `json:"xdp,omitempty"`     // off (default), generic, native
 }
 
-// InterfaceStatus is what became of an Interface.
+// InterfaceStatus is the status of an Interface.
 type InterfaceStatus struct {
 	Status
 	Device    string   `json:"device,omitempty"` // the device, if it is selected by its address
@@ -105,15 +105,15 @@ type ServiceSpec struct {
 	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of clients let in; empty: all
 	Health       *HealthCheck `json:"health,omitempty"`       // nil: none
 	IdleTimeout  *IdleTimeout `json:"idleTimeout,omitempty"`
-	// NoBackend is what new connections meet while there is no backend for them: reject
+	// NoBackend is the treatment of new connections while there is no backend for them: reject
 	// (default), drop.
 	NoBackend string `json:"noBackend,omitempty"`
 	// Divert balances connections of some clients as connections of other Services.
 	Divert []Divert `json:"divert,omitempty"`
 	// Announce has the node answer its neighbours, by its uplinks, for the frontends' addresses.
 	Announce bool `json:"announce,omitempty"`
-	// OtherPorts is what becomes of packets to the frontends' addresses that are no Service's:
-	// pass (default), reject (default with Announce), drop.
+	// OtherPorts is the treatment of packets to the frontends' addresses that belong to no
+	// Service: pass (default), reject (default with Announce), drop.
 	OtherPorts string `json:"otherPorts,omitempty"`
 }
 
@@ -155,7 +155,7 @@ type IdleTimeout struct {
 	SCTP Duration `json:"sctp,omitempty"` // default 2h
 }
 
-// ServiceStatus is what became of a Service.
+// ServiceStatus is the status of a Service.
 type ServiceStatus struct {
 	Status
 	Backends []BackendStatus `json:"backends,omitempty"`

@@ -8,19 +8,20 @@ type PodNetworkSpec struct {
 	// each is the pods' gateway, which the switch has, the second one is the node's own.
 	Subnets []string `json:"subnets"`
 	Bridge  string   `json:"bridge,omitempty"` // device of the pods' bridge; default hsvlan110
-	MTU     int      `json:"mtu,omitempty"`    // bytes; default: what the uplinks carry
-	// Masquerade gives what pods send to elsewhere the address of the node; nil: they keep theirs.
+	MTU     int      `json:"mtu,omitempty"`    // bytes; default: as the uplinks
+	// Masquerade translates the source of pods' packets to other destinations to the node's
+	// address; nil: no translation.
 	Masquerade *PodMasquerade `json:"masquerade,omitempty"`
 }
 
-// PodMasquerade says what of the pods' connections gets the node's address: what leaves
-// the node by an uplink and does not go to pods.
+// PodMasquerade selects the pods' connections that get the node's address: those that leave the
+// node by an uplink and do not go to pods.
 type PodMasquerade struct {
 	Enabled bool     `json:"enabled"`
 	Except  []string `json:"except,omitempty"` // destinations, too, that see the pods' own addresses: addresses, prefixes
 }
 
-// PodNetworkStatus is what became of a PodNetwork.
+// PodNetworkStatus is the status of a PodNetwork.
 type PodNetworkStatus struct {
 	Status
 	MTU     int         `json:"mtu,omitempty"` // bytes that a packet of a pod may have; 0: not known yet
@@ -36,8 +37,8 @@ type PodSubnet struct {
 	Size    uint64 `json:"size"`    // addresses that there are for pods, at most 2^53
 }
 
-// AddressesListParams are the parameters of addresses.list. Leases come in the order of
-// their networks and owners.
+// AddressesListParams are the parameters of addresses.list. Leases are in the order of their
+// networks and owners.
 type AddressesListParams struct {
 	Network  string `json:"network,omitempty"` // name of a PodNetwork; empty: all
 	Limit    int    `json:"limit,omitempty"`   // 0: as many as fit the reply
@@ -50,7 +51,7 @@ type AddressesListResult struct {
 	Continue string         `json:"continue,omitempty"` // empty: that was all
 }
 
-// AddressLease says that addresses of a PodNetwork belong to an interface of a container.
+// AddressLease assigns addresses of a PodNetwork to an interface of a container.
 type AddressLease struct {
 	Network     string   `json:"network"`
 	Addresses   []string `json:"addresses"` // each with the length of its subnet
@@ -59,6 +60,6 @@ type AddressLease struct {
 	IfName      string   `json:"ifName"`
 	Netns       string   `json:"netns,omitempty"` // path of the network namespace
 	Since       string   `json:"since"`           // RFC 3339
-	// Gone says why whom they belong to cannot be alive any more; empty: it may be.
+	// Gone is why the owner cannot be alive any more; empty: it may be.
 	Gone string `json:"gone,omitempty"`
 }

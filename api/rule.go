@@ -18,10 +18,11 @@ type Match struct {
 	DSCP        Words  `json:"dscp,omitempty"`  // 0 to 63, or cs0 to cs7, af11 to af43, ef
 }
 
-// FirewallRuleSpec says what becomes of the packets that it matches.
+// FirewallRuleSpec defines the treatment of the packets that it matches.
 type FirewallRuleSpec struct {
 	Priority *int32 `json:"priority,omitempty"` // lower first; default 1000
-	// Hooks: forward, input, output. Default: all at which what the match asks for is known.
+	// Hooks: forward, input, output. Default: all hooks at which the fields of the match are
+	// known.
 	Hooks    Words  `json:"hooks,omitempty"`
 	Match    *Match `json:"match,omitempty"`    // nil: every packet
 	Action   string `json:"action"`             // allow, deny, reject
@@ -37,7 +38,7 @@ type NATSpec struct {
 	To       *NATTarget `json:"to,omitempty"`
 	OneToOne bool       `json:"oneToOne,omitempty"` // each address has one of its own, prefix by prefix
 	Mapping  string     `json:"mapping,omitempty"`  // address-and-port-dependent (default), endpoint-independent
-	// Filtering is who may use a mapping; the same words.
+	// Filtering is which remote hosts may use a mapping; the same words.
 	Filtering string `json:"filtering,omitempty"`
 	PortBlock int    `json:"portBlock,omitempty"` // ports that an address gets at a time; 0: one by one
 	Log       bool   `json:"log,omitempty"`

@@ -12,7 +12,7 @@ type TunnelSpec struct {
 	VNI    uint32 `json:"vni,omitempty"`   // 24 bits; gre: the key, 0: without
 	Local  string `json:"local,omitempty"` // source of outer packets; default: as the route to each peer has it
 	Port   int    `json:"port,omitempty"`  // UDP; default 4789 of vxlan, 6081 of geneve
-	MTU    int    `json:"mtu,omitempty"`   // of the device, bytes; 0: what fits the underlay, followed when that changes
+	MTU    int    `json:"mtu,omitempty"`   // of the device, bytes; 0: follows the underlay
 }
 
 // TunnelStatus is the status of a Tunnel. The counters are the sums of its Peers' counters.
@@ -30,7 +30,7 @@ type PeerSpec struct {
 	Tunnel   string `json:"tunnel,omitempty"`   // name of a Tunnel; empty: the underlay routes them
 }
 
-// PeerStatus is what became of a Peer. What follows is of one behind a tunnel.
+// PeerStatus is the status of a Peer. The fields below are of a Peer behind a tunnel.
 type PeerStatus struct {
 	Status
 	Local    string        `json:"local,omitempty"`    // underlay addresses in use

@@ -67,9 +67,9 @@ func (w Words) Strings() []string {
 	return s
 }
 
-// Member is what belongs to an AddressGroup: an address, a prefix, a range of
-// addresses, or group:NAME for another group. Endpoints by their labels are an object,
-// {"labels": {…}}, which Text then holds as it was written.
+// Member is a member of an AddressGroup: an address, a prefix, a range of addresses, or group:NAME
+// for another group. Endpoints by their labels are an object, {"labels": {…}}, which Text then
+// contains verbatim.
 type Member struct{ Text string }
 
 // MarshalJSON implements [json.Marshaler].
@@ -98,5 +98,5 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return fmt.Errorf("%.60s is no member: want an address, a prefix or group:NAME in quotes", b)
 }
 
-// ByLabels says whether m stands for endpoints.
+// ByLabels reports whether m selects endpoints.
 func (m Member) ByLabels() bool { return len(m.Text) > 0 && m.Text[0] == '{' }

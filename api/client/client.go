@@ -31,8 +31,8 @@ type Options struct {
 	Socket string
 	// Events is the same of the events socket; default: beside the control socket.
 	Events string
-	// Timeout bounds each call whose context has no deadline, its waiting for
-	// the data plane (Change.Wait) not counted; default [DefaultTimeout].
+	// Timeout limits each call whose context has no deadline, not counting the time waiting for
+	// the data plane (Change.Wait); default [DefaultTimeout].
 	Timeout time.Duration
 }
 
@@ -68,7 +68,7 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// New is [Dial] without connecting: errors come with the first call.
+// New is [Dial] without connecting: the first call returns connection errors.
 func New(o Options) (*Client, error) {
 	if o.Socket == "" {
 		o.Socket = api.ControlSocket
@@ -113,10 +113,9 @@ func (c *Client) Close() error {
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Call calls a method that changes nothing and decodes its result, which may be
-// nil. It is repeated once if the connection breaks. An object that is too large
-// for one reply comes whole, and so do counters. The daemon's own errors are
-// [*api.Error]; others are [*Error].
+// Call calls a method that changes nothing and decodes its result, which may be nil. It is
+// repeated once if the connection breaks. An object or counters that are too large for one reply
+// are returned completely. The daemon's own errors are [*api.Error]; others are [*Error].
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
 	if err := c.callOnce(ctx, method, params, result); err != nil {
 		return err
@@ -124,7 +123,7 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 	return caller(c.callOnce).whole(ctx, params, result)
 }
 
-// callOnce is Call for what fits one reply.
+// callOnce is Call for results that fit one reply.
 func (c *Client) callOnce(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
@@ -158,7 +157,7 @@ func (c *Client) Change(ctx context.Context, method, requestID string, wait time
 		commits := i == len(p.staged)
 		raw, err := c.roundTrip(ctx, request)
 		if errors.Is(err, errNotSent) && errors.Is(err, errBroken) && ctx.Err() == nil {
-			raw, err = c.roundTrip(ctx, request) // a kept connection to a daemon that is gone
+			raw, err = c.roundTrip(ctx, request) // a kept connection to a daemon that has ended
 		}
 		if err != nil {
 			return c.callError(method, p.requestID, commits, err)

@@ -31,8 +31,8 @@ func socketIn(t *testing.T) string {
 	return filepath.Join(dir, "control.sock")
 }
 
-// daemon answers each request with what handle returns, on stock mangos. The
-// test stops it early with the function that comes back.
+// daemon answers each request with the result of handle, on stock mangos. The test stops it early
+// with the returned function.
 func daemon(t *testing.T, path string, handle func(request []byte) []byte) (stop func()) {
 	t.Helper()
 	sock, err := rep.NewSocket()
@@ -118,7 +118,7 @@ func TestStarting(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	program := filepath.Join(filepath.Dir(path), "loxilightd") // what its process is called
+	program := filepath.Join(filepath.Dir(path), "loxilightd") // the name of its process
 	if err := os.Symlink(sleep, program); err != nil {
 		t.Fatal(err)
 	}

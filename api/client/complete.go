@@ -18,7 +18,7 @@ import (
 // caller makes one call, whose result may be a part.
 type caller func(ctx context.Context, method string, params, result any) error
 
-// whole reads what did not fit the reply that result came in.
+// whole reads the parts that did not fit the reply with result.
 func (call caller) whole(ctx context.Context, params, result any) error {
 	switch r := result.(type) {
 	case *api.Object:

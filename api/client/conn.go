@@ -69,7 +69,7 @@ func attach(ctx context.Context, path string, sock mangos.Socket, maxRecv int) (
 	return c, nil
 }
 
-// ignore is for errors of closing what did not work anyway.
+// ignore is for errors of closing a broken connection.
 func ignore(error) error { return nil }
 
 func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: REQ has no unsent data of ours
@@ -121,7 +121,7 @@ const backlogHint = "it does not take connections: look at its log"
 
 const permissionHint = "be root, or a member of group loxilight to read, and also of loxilight-admin to change"
 
-// cause strips what [Error] says itself.
+// cause removes the text that [Error] itself adds.
 func cause(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
@@ -155,7 +155,7 @@ func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.Proto
 	return nil, e
 }
 
-// memberOf says whether this process is in the group that the socket is for.
+// memberOf reports whether this process is in the group of the socket.
 func memberOf(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -210,7 +210,7 @@ func (p *pipe) write(m *mangos.Message) error {
 	return err
 }
 
-// abandon gives the request up and says whether the daemon cannot have got it.
+// abandon gives the request up and reports whether the daemon cannot have received it.
 func (p *pipe) abandon() bool {
 	return p.state.CompareAndSwap(stateReady, stateAbandoned) || p.state.Load() == stateFailed
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// What a call can fail with besides an [*api.Error], to be tested with [errors.Is].
+// The errors of a call besides [*api.Error], to be tested with [errors.Is].
 var (
 	// ErrNotRunning: no process listens on the socket. Nothing was done.
 	ErrNotRunning = errors.New("loxilightd is not running")
@@ -20,8 +20,8 @@ var (
 	ErrPermission = errors.New("permission denied")
 	// ErrNotAnswering: the daemon runs, but hangs or closed the connection.
 	ErrNotAnswering = errors.New("loxilightd is not answering")
-	// ErrOutcomeUnknown: a change was sent, and no answer came, or was not waited
-	// for. It comes together with ErrNotAnswering.
+	// ErrOutcomeUnknown: a change was sent, and no answer arrived, or the caller did not wait for
+	// it. It is combined with ErrNotAnswering.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrTooLong: a request is larger than the channel allows.
 	ErrTooLong = errors.New("request too long")
@@ -61,11 +61,11 @@ var (
 	errHandshake = errors.New("no nanomsg handshake") // connected, then nothing
 )
 
-// Error is an error of the channel: which socket, which call, and what to do.
+// Error is an error of the channel, with the socket, the call, and what to do.
 type Error struct {
 	Socket    string // path
 	Method    string // empty while connecting
-	RequestID string // of a change whose outcome is unknown: ask again with it
+	RequestID string // of a change whose outcome is unknown: repeat it with this id
 
 	kinds []error
 	hint  string
@@ -90,7 +90,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// causeText says in plain words what a context's errors mean to a caller.
+// causeText describes a context's error in plain words.
 func causeText(cause error) string {
 	switch {
 	case errors.Is(cause, context.DeadlineExceeded):
@@ -105,7 +105,7 @@ func causeText(cause error) string {
 // Unwrap returns the sentinels that apply, and the cause.
 func (e *Error) Unwrap() []error { return append(append([]error{}, e.kinds...), e.cause) }
 
-// callError adds to err what a caller needs to know about the call.
+// callError adds the facts about the call to err.
 func (c *Client) callError(method, requestID string, change bool, err error) error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		e := *known
@@ -114,7 +114,7 @@ func (c *Client) callError(method, requestID string, change bool, err error) err
 	}
 	e := &Error{Socket: c.socket, Method: method, cause: err, kinds: []error{ErrNotAnswering}}
 	switch {
-	case errors.Is(err, context.Canceled): // the caller has given up, which says nothing of the daemon
+	case errors.Is(err, context.Canceled): // the caller gave up; the daemon may be fine
 		e.kinds = nil
 	case errors.Is(err, context.DeadlineExceeded):
 		e.hint = "it hangs, or needs longer than the timeout: look at its log"

@@ -21,8 +21,7 @@ import (
 type Event struct {
 	Topic string
 	Seq   uint64
-	// Lost counts the events of the topic between the one before and this one
-	// that did not come.
+	// Lost counts the lost events of the topic between the previous event and this one.
 	Lost uint64
 	// Data is the event's JSON object. Nil: there is no event, only Lost.
 	Data json.RawMessage
@@ -94,7 +93,7 @@ func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription
 	return s, nil
 }
 
-// greeting reads the first message, which says which events were there before.
+// greeting reads the first message, which contains the numbers of earlier events.
 func (s *Subscription) greeting(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.Close)
 	m, err := s.receive()
@@ -185,12 +184,12 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// pending says whether Next would return without waiting, most likely.
+// pending reports whether Next would most likely return without waiting.
 func (s *Subscription) pending() bool { return len(s.told) > 0 || len(s.queue) > 0 }
 
 // count compares a message's number with the one before.
 func (s *Subscription) count(m message) error {
-	if m.topic == api.TopicHello { // said again, so that the loss of the last events shows
+	if m.topic == api.TopicHello { // repeated, so that the loss of the last events is noticed
 		last, err := lastOf(m)
 		if err != nil {
 			return fmt.Errorf("socket %s: %s: %w", s.path, m.topic, err)

@@ -19,12 +19,12 @@ func call[R any](ctx context.Context, c *Client, method string, params any) (*R,
 	return result, nil
 }
 
-// Version asks which daemon this is.
+// Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (*api.VersionResult, error) {
 	return call[api.VersionResult](ctx, c, api.MethodVersion, nil)
 }
 
-// Status asks how the daemon and its data plane are.
+// Status returns the state of the daemon and its data plane.
 func (c *Client) Status(ctx context.Context) (*api.StatusResult, error) {
 	return call[api.StatusResult](ctx, c, api.MethodStatus, nil)
 }
@@ -39,8 +39,8 @@ func (c *Client) Counters(ctx context.Context, kind, name string) (*api.Counters
 	return call[api.CountersResult](ctx, c, api.MethodCounters, api.CountersParams{Kind: kind, Name: name})
 }
 
-// Changes returns what changed after the revision since. With Expired set in
-// the result the daemon does not know any more: list.
+// Changes returns the changes after the revision since. If Expired is set in the result, the
+// daemon no longer knows them: list.
 func (c *Client) Changes(ctx context.Context, since uint64) (*api.ChangesResult, error) {
 	all := &api.ChangesResult{Revision: since}
 	for {
@@ -69,8 +69,8 @@ func (c *Client) List(ctx context.Context, params api.ListParams) iter.Seq2[api.
 	}, params.Continue)
 }
 
-// Connections goes through the tracked connections that params choose, page by
-// page; an error ends it. params.Limit is the size of a page.
+// Connections iterates over the tracked connections that params select, page by page; an error
+// ends it. params.Limit is the size of a page.
 func (c *Client) Connections(ctx context.Context, params api.ConnectionsListParams) iter.Seq2[api.Connection, error] {
 	return pages(func(from string) ([]api.Connection, string, error) {
 		params.Continue = from
@@ -82,8 +82,8 @@ func (c *Client) Connections(ctx context.Context, params api.ConnectionsListPara
 	}, params.Continue)
 }
 
-// Network goes through what the kernel's own forwarding holds, page by page; an error
-// ends it. params.Limit is the size of a page.
+// Network iterates over the kernel's own forwarding state, page by page; an error ends it.
+// params.Limit is the size of a page.
 func (c *Client) Network(ctx context.Context, params api.NetworkListParams) iter.Seq2[api.NetworkEntry, error] {
 	return pages(func(from string) ([]api.NetworkEntry, string, error) {
 		params.Continue = from
@@ -133,7 +133,7 @@ func (c *Client) Apply(ctx context.Context, p api.ApplyParams) (*api.ChangeResul
 	return change[api.ChangeResult](ctx, c, api.MethodApply, p.Change, p)
 }
 
-// Replace makes what an owner has of some kinds exactly the objects, all or none.
+// Replace makes an owner's objects of some kinds exactly the given ones, all or none.
 func (c *Client) Replace(ctx context.Context, p api.ReplaceParams) (*api.ChangeResult, error) {
 	return change[api.ChangeResult](ctx, c, api.MethodReplace, p.Change, p)
 }
@@ -153,8 +153,7 @@ func (c *Client) Confirm(ctx context.Context, revision uint64) (*api.ConfirmResu
 	return change[api.ConfirmResult](ctx, c, api.MethodConfirm, api.Change{}, api.ConfirmParams{Revision: revision})
 }
 
-// History goes through the revisions that the daemon remembers, latest first; an
-// error ends it.
+// History iterates over the revisions that the daemon remembers, latest first; an error ends it.
 func (c *Client) History(ctx context.Context) iter.Seq2[api.HistoryEntry, error] {
 	return pages(func(from string) ([]api.HistoryEntry, string, error) {
 		page, err := call[api.HistoryResult](ctx, c, api.MethodHistory, api.HistoryParams{Continue: from})

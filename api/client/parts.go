@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// partSize is how large a part of an object may be, in bytes: with what stands around it
-// it fits a request.
+// partSize is the maximum size of a part of an object, in bytes: with its envelope it fits a
+// request.
 const partSize = api.MaxRequest - 64<<10
 
 // splitObjects returns objects as runs, each of which begins a request: an object that is
@@ -43,7 +43,7 @@ func splitObject(o api.Object) (parts []api.Object, err error) {
 		}
 		path, list := longestList(spec)
 		if len(list) < 2 {
-			break // the daemon says that it is too long
+			break // the daemon reports that it is too long
 		}
 		first, chunks, err := chunk(list, partSize/2)
 		if err != nil {

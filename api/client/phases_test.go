@@ -51,12 +51,12 @@ func greet(c net.Conn) error {
 	return err
 }
 
-// TestPhases has a daemon that goes wrong in each phase of a call.
+// TestPhases runs a daemon that fails in each phase of a call.
 func TestPhases(t *testing.T) {
 	hang := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // until the client hangs up
 	for name, test := range map[string]struct {
 		serve   func(net.Conn)
-		timeout time.Duration // zero: the error comes by itself
+		timeout time.Duration // zero: an error without a timeout
 		want    []error
 		not     error
 		text    string
@@ -119,7 +119,7 @@ func TestFullBacklog(t *testing.T) {
 		if err != nil {
 			break
 		}
-		defer func() { _ = c.Close() }() // said nothing
+		defer func() { _ = c.Close() }() // nothing was sent
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -197,7 +197,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestCanceled is of a caller who gives up: that says nothing of the daemon.
+// TestCanceled: a caller gives up, which implies nothing about the daemon.
 func TestCanceled(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn) error{
 		"in the handshake": func(net.Conn) error { return nil },

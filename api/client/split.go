@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// A change that is larger than one request goes in pieces of one transaction:
-// all but the last only collect objects, the last commits them all.
+// A change that is larger than one request is sent in pieces of one transaction: all but the last
+// only collect objects, the last commits them all.
 
 // plan is a change as the requests that make it up.
 type plan struct {

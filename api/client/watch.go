@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// WatchOptions choose what [Client.Watch] watches.
+// WatchOptions select the objects of [Client.Watch].
 type WatchOptions struct {
 	Kinds []string // empty: all of [api.Kinds]
 	Name  string   // empty: all
@@ -24,7 +24,7 @@ type WatchOptions struct {
 // Watched is one step of [Client.Watch].
 type Watched struct {
 	Ref    api.ObjectRef
-	Object *api.Object // as it is now; nil: it is gone
+	Object *api.Object // as it is now; nil: it was deleted
 	// Synced is set in a step without object: all existing objects have been reported. It is
 	// repeated after each interruption.
 	Synced bool
