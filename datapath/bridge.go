@@ -24,7 +24,7 @@ type Bridge struct {
 // BridgePort is a device that is enslaved to a bridge.
 type BridgePort struct {
 	Device   string
-	PVID     uint16      // VLAN of frames that come without a tag; 0: such frames are refused
+	PVID     uint16      // VLAN of untagged frames; 0: such frames are refused
 	VLANs    []VLANRange // tagged, in both directions
 	Untagged []VLANRange // leave without a tag; includes the PVID unless configured otherwise
 	Isolated bool        // exchanges no frames with other isolated ports
@@ -36,7 +36,7 @@ type VLANRange struct{ First, Last uint16 }
 // RouteName identifies a [Route].
 type RouteName string
 
-// RouteType is what becomes of packets of a route.
+// RouteType is the treatment of packets that match a route.
 type RouteType uint8
 
 // The types of routes.
@@ -75,5 +75,5 @@ type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's
 	Addresses []netip.Prefix // host bits kept
-	MTU       int            // bytes; 0: as it is. The one from before comes back when the Link goes
+	MTU       int            // bytes; 0: unchanged. Deleting the Link restores the previous MTU
 }

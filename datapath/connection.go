@@ -28,7 +28,7 @@ type Connection struct {
 	DNAT     bool
 	SNAT     bool
 	NAT      NATName     // that translates it; of two, the destination's. Empty: none
-	NATBack  NATName     // where it is not the same: the source's
+	NATBack  NATName     // of the source, if it is another NAT
 	Service  ServiceName // empty: unknown, or none
 	Backend  BackendAddr // the zero value: none
 }
@@ -36,14 +36,14 @@ type Connection struct {
 // Way is the path of the packets of one direction.
 type Way struct {
 	Tracked bool       // takes the fast path
-	Why     string     // not tracked: for what reason
+	Why     string     // not tracked: the slow-path reason
 	Device  string     // tracked: that they leave by
 	VLAN    uint16     // tracked: of the tag that they leave with; 0: none
 	Peer    PeerName   // tracked: the packets are encapsulated for it; empty: no peer
 	Tunnel  TunnelName // of that peer
 }
 
-// Traffic counts what passed in one direction; bytes are of whole frames.
+// Traffic counts the packets of one direction; bytes are of whole frames.
 type Traffic struct{ Packets, Bytes uint64 }
 
 // ConnectionFilter chooses connections. Zero fields match everything.

@@ -52,8 +52,8 @@ type Table[K comparable, V any] interface {
 	Update(ctx context.Context, key K, value V) error
 	// Delete removes key. Removing a key that does not exist is no error.
 	Delete(ctx context.Context, key K) error
-	// Keys yields what the data plane holds now, including what an earlier
-	// run of the daemon left behind.
+	// Keys yields the keys that the data plane holds now, including those left by an earlier run
+	// of the daemon.
 	Keys(ctx context.Context) iter.Seq2[K, error]
 	// Verify compares what the kernel holds for key with what Update last wrote, and reports
 	// whether they are equal. They differ if another program changed the kernel's state. The error
@@ -188,7 +188,7 @@ type Features struct {
 	Layout    int               // version of the pinned maps
 	Hooks     []Hook            // attached programs
 	Fallbacks map[string]string // feature not in use: why
-	Warnings  []string          // what keeps traffic from flowing, such as forwarding switched off
+	Warnings  []string          // why traffic does not flow, such as forwarding switched off
 }
 
 // Hook is one program attached to one device.
@@ -270,7 +270,7 @@ type NodeCounters struct {
 	Connections    uint64            // opened so far
 }
 
-// ServiceCounters count what a service carried since its entry was made.
+// ServiceCounters count the traffic of a service since its entry was made.
 type ServiceCounters struct {
 	Packets, Bytes uint64
 	Connections    uint64
@@ -285,13 +285,13 @@ type BackendCounters struct {
 	Packets, Bytes      uint64
 }
 
-// RuleCounters count what a rule decided since it came into force.
+// RuleCounters count the decisions of a rule since it came into force.
 type RuleCounters struct {
 	Packets, Bytes uint64 // that were looked up and matched it first; not later ones of a connection
 	Connections    uint64 // that it opened
 }
 
-// NATCounters count what a NAT did since it came into force.
+// NATCounters count the translations of a NAT since it came into force.
 type NATCounters struct {
 	Packets, Bytes uint64            // of connections that it translated, both ways, as of the last look through them
 	Connections    uint64            // that it translated

@@ -32,11 +32,11 @@ type Endpoint struct {
 	MTU       int          // of the device, in bytes; 0: as it is
 	Network   string       // name of its network, for messages
 	Bridge    string       // whose port the device is; empty: that network does not exist
-	Routes    []Route      // to addresses of it that its network leads elsewhere
+	Routes    []Route      // to addresses of it that its network routes elsewhere
 }
 
-// EndpointJoiner is a table of endpoints that wants to know when the device of one has become
-// a port of its bridge: what comes in by it is bridged, or routed, from then on.
+// EndpointJoiner is a table of endpoints that must be notified when the device of an endpoint has
+// become a port of its bridge: from then on, its packets are bridged or routed.
 type EndpointJoiner interface {
 	Joined(name EndpointName) error
 }

@@ -45,7 +45,7 @@ type AddressGroup struct{ Prefixes []netip.Prefix }
 // RuleName identifies a [FirewallRule].
 type RuleName string
 
-// FirewallAction is what becomes of a packet that a rule matches.
+// FirewallAction is the treatment of a packet that a rule matches.
 type FirewallAction uint8
 
 // The actions.
@@ -90,7 +90,7 @@ type FirewallRule struct {
 type FirewallSet struct {
 	Rules  map[RuleName]FirewallRule
 	Groups map[GroupName]AddressGroup
-	// Exempt is allowed before any rule is asked: how the node is managed.
+	// Exempt is allowed before any rule is evaluated: access for the management of the node.
 	Exempt []Match
 }
 

@@ -4,18 +4,18 @@ package datapath
 
 import "net/netip"
 
-// InspectOptions are what to look at.
+// InspectOptions select what Inspect examines.
 type InspectOptions struct {
 	Config
 	// Ports are wanted: their devices are looked at whether or not ours is attached.
 	Ports map[PortName]Port
-	PID   int // of the daemon, where it runs: it holds maps open
-	// Targets are addresses whose way out of the node is looked up.
+	PID   int // of the daemon, if it runs: it holds maps open
+	// Targets are addresses whose route out of the node is looked up.
 	Targets []netip.Addr
 }
 
-// Inspection is what a data plane has in the kernel, and what others have beside
-// it, as seen from outside: whether or not the daemon runs.
+// Inspection is the kernel state of a data plane, and of other programs beside it, as seen from
+// outside: whether or not the daemon runs.
 type Inspection struct {
 	Layout  int // of this version
 	Layouts []InspectedLayout
@@ -23,13 +23,13 @@ type Inspection struct {
 	Devices []InspectedDevice // of Ports and of the wanted ports
 	Filters []InspectedFilter // called as ours, and no pin of this instance knows them
 	Routes  map[netip.Addr]InspectedRoute
-	// NoSwitch is set where there is no network namespace of the switch.
+	// NoSwitch is set if the network namespace of the switch does not exist.
 	NoSwitch bool
-	// ForwardDrops are the chains of netfilter that drop what the host forwards by their policy.
+	// ForwardDrops are the chains of netfilter whose policy drops packets that the host forwards.
 	ForwardDrops []string
 	// Siblings are folders like PinDir beside it, of other instances.
 	Siblings []InspectedSibling
-	Unseen   map[string]string // what could not be looked at: why
+	Unseen   map[string]string // unreadable state: why
 }
 
 // InspectedLayout is one folder of pinned maps.
@@ -72,8 +72,8 @@ type InspectedHook struct {
 	Program  uint32 // the kernel's id; 0: unknown
 }
 
-// InspectedDevice is a device and what hangs on its hooks, in the order in which
-// packets meet it.
+// InspectedDevice is a device and the programs on its hooks, in the order in which packets pass
+// them.
 type InspectedDevice struct {
 	Name   string
 	Switch bool
@@ -82,12 +82,13 @@ type InspectedDevice struct {
 	Type   string // such as veth
 	Index  int
 	XDP    *ChainProgram
-	VLANs  []string // devices of the kernel for VLANs of it
-	// TagsHidden is set where it takes VLAN tags out of frames, which programs in XDP so do not see.
+	VLANs  []string // VLAN devices of the kernel on it
+	// TagsHidden is set if the device removes VLAN tags from frames, so that programs in XDP do
+	// not see them.
 	TagsHidden bool
 	Ingress    []ChainProgram // tcx programs first, then filters of clsact
 	Egress     []ChainProgram
-	// IngressQdisc is set where the qdisc ingress stands at the place of clsact.
+	// IngressQdisc is set if the device has the qdisc ingress instead of clsact.
 	IngressQdisc bool
 }
 

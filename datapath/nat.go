@@ -7,7 +7,7 @@ import "net/netip"
 // NATName identifies a [NAT].
 type NATName string
 
-// NATType is which address is translated, and to what.
+// NATType is which address is translated, and how.
 type NATType uint8
 
 // The types.
@@ -17,8 +17,8 @@ const (
 	Masquerade                // the source, to the address of the device that the packet leaves by
 )
 
-// NATBehaviour is how far a mapping, or who may use it, depends on the remote
-// station (RFC 4787, sections 4.1 and 5).
+// NATBehaviour is how much a mapping, or its filter, depends on the remote host (RFC 4787,
+// sections 4.1 and 5).
 type NATBehaviour uint8
 
 // The behaviours.

@@ -40,14 +40,15 @@ type Network interface {
 	io.Closer
 }
 
-// NetworkView is a part of what the kernel's own forwarding holds, whoever put it there.
+// NetworkView selects a part of the kernel's own forwarding state, including other programs'
+// entries.
 type NetworkView uint8
 
 // The views.
 const (
 	ViewBridges    NetworkView = iota // bridges, with their ports
-	ViewFDB                           // stations, and behind which port of a bridge they are
-	ViewNeighbours                    // addresses of stations on links, IPv4 and IPv6
+	ViewFDB                           // MACs, and their ports of a bridge
+	ViewNeighbours                    // addresses of neighbours on links, IPv4 and IPv6
 	ViewRoutes                        // of the main table, IPv4 and IPv6
 )
 
@@ -62,7 +63,7 @@ type NetworkLister interface {
 // NetworkEntry is one entry of a [NetworkView]; the fields are of the views that they
 // name, and zero in others.
 type NetworkEntry struct {
-	Device string // of all: the bridge, the port of a station, the link of a neighbour; of a route with one next hop the device of it
+	Device string // the bridge, the port of a MAC, the link of a neighbour or only next hop
 	Object string // name of the Bridge or Route that it belongs to; empty: it is not ours
 	Origin string // who put it there: loxilight, kernel, other, or the name of a routing protocol
 

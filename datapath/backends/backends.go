@@ -66,7 +66,7 @@ func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.N
 	}
 }
 
-// OpenPods opens what makes the links of pods, as the data plane called name goes with it.
+// OpenPods opens the [datapath.PodLinks] that the data plane called name uses.
 func OpenPods(name string, cfg datapath.Config, log *slog.Logger) (datapath.PodLinks, error) {
 	switch name {
 	case Fake:
@@ -81,8 +81,8 @@ func OpenPods(name string, cfg datapath.Config, log *slog.Logger) (datapath.PodL
 // MakeSwitch creates the network namespace of the switch if it does not exist.
 func MakeSwitch(cfg datapath.Config) error { return network.MakeSwitch(cfg) }
 
-// WithSwitch has a port in the network namespace of the switch make that namespace,
-// where the network knows how to.
+// WithSwitch wraps plane so that a port in the network namespace of the switch creates that
+// namespace, if n supports that.
 func WithSwitch(plane datapath.DataPlane, n datapath.Network) datapath.DataPlane {
 	if maker, ok := n.(switchMaker); ok {
 		return &switched{DataPlane: plane, ports: switchedPorts{plane.Ports(), maker}}
@@ -122,8 +122,8 @@ func (s switchedPorts) Delete(ctx context.Context, name datapath.PortName) error
 	return s.Table.Delete(ctx, name)
 }
 
-// Preflight says what a start of the data plane called name would meet on this
-// kernel, and changes nothing. An error means that it could not be tried.
+// Preflight predicts the result of a start of the data plane called name on this kernel, and
+// changes nothing. An error means that the check itself failed.
 func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	switch name {
 	case EBPF:
@@ -142,8 +142,8 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	}
 }
 
-// Inspect says what the data plane called name has in the kernel, and others
-// beside it, and changes nothing.
+// Inspect reports the kernel state of the data plane called name and of other programs beside it,
+// and changes nothing.
 func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, error) {
 	switch name {
 	case EBPF:
@@ -166,9 +166,8 @@ func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, erro
 // name at work.
 func Attached(name, pinDir string) bool { return name == EBPF && ebpf.Attached(pinDir) }
 
-// Detach removes all that the data plane called name has in the kernel: nothing is
-// forwarded by it any more. It must not be open. Where nothing is pinned there is
-// nothing to do, which everybody may.
+// Detach removes the kernel state of the data plane called name: it forwards nothing any more. It
+// must not be open. If nothing is pinned there is nothing to do, which needs no privileges.
 func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	switch name {
 	case EBPF:

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilities that a data plane in the kernel needs, and what for.
+// capabilities are the capabilities that a data plane in the kernel needs.
 var capabilities = []struct {
 	bit  int
 	name string

@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Rule is what decides about the packets that it matches.
+// Rule defines the action for the packets that it matches.
 type Rule struct {
 	Name   string // for errors
 	ID     uint32 // index of the rule's counters; 0: not counted
@@ -34,16 +34,16 @@ type Rule struct {
 	Flags  uint8
 }
 
-// The bounds of what [Compile] takes.
+// The limits of [Compile].
 const (
 	MaxRules    = 1 << 14
 	MaxPrefixes = 1 << 20 // of all rules and groups together, for each direction that they are used in
 	MaxDevices  = 1 << 16
 )
 
-// Compile makes an image of rules, the first of which that matches decides. An error
-// of one rule or group is a [*datapath.RuleError]; it wraps [datapath.ErrCapacity]
-// where something is too large. The same rules make the same image.
+// Compile compiles rules into an image; the first rule that matches decides. An error of one rule
+// or group is a [*datapath.RuleError]; it wraps [datapath.ErrCapacity] if something is too large.
+// The same rules give the same image.
 func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) (*Image, error) {
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("%d rules, at most %d: %w", len(rules), MaxRules, datapath.ErrCapacity)
@@ -59,12 +59,12 @@ func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) 
 	return c.image()
 }
 
-// Packet is what of a packet rules match.
+// Packet is the part of a packet that rules match.
 type Packet struct {
 	Source, Destination netip.Addr
 	Protocol            uint8
-	// HasPorts says whether the next two are known: not of later fragments, and of
-	// protocols without.
+	// HasPorts reports whether the next two fields are known: they are not for later fragments and
+	// for protocols without ports.
 	HasPorts        bool
 	SourcePort      uint16
 	DestinationPort uint16 // ICMP and ICMPv6: type in the upper byte, code in the lower
@@ -76,8 +76,8 @@ type Packet struct {
 	In, Out         string // devices; empty: none, or not known
 }
 
-// The fields, in the order in which their classes are folded: those with few classes
-// first, so that many come into one table.
+// The fields, in the order in which their classes are folded: fields with few classes first, so
+// that many are folded into one table.
 const (
 	fieldHook = iota
 	fieldDSCP
@@ -92,8 +92,7 @@ const (
 	fieldCount
 )
 
-// The tries. Where a packet has no ports or flags, or is of the other family, another
-// one is asked.
+// The tries. If a packet has no ports or flags, or is of the other family, another trie is used.
 const (
 	rootHook = iota
 	rootDSCP

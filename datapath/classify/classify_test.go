@@ -32,7 +32,7 @@ func compile(t testing.TB, rules []classify.Rule, groups map[datapath.GroupName]
 	return m
 }
 
-// TestRandomRules compares look-ups with what the rules say one by one.
+// TestRandomRules compares look-ups with an evaluation of the rules one by one.
 func TestRandomRules(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	matched, none := 0, 0
@@ -210,7 +210,7 @@ func refused(t *testing.T, rules []classify.Rule, groups map[datapath.GroupName]
 	}
 }
 
-// TestTooMuch compiles what needs more memory than there is to be.
+// TestTooMuch compiles rules that need more memory than permitted.
 func TestTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	// Each address is in three groups of a thousand, each of which many rules name.

@@ -8,9 +8,9 @@ import (
 	"fmt"
 )
 
-// The image is in the byte order of the machine, which is little-endian. At its
-// beginning is struct rules_header of ebpf-src/types_rules.h, with what follows from where
-// on: all places are in bytes from the beginning.
+// The image is in the byte order of the machine, which is little-endian. It begins with struct
+// rules_header of ebpf-src/types_rules.h, which contains the offsets of the other parts: all
+// offsets are in bytes from the beginning.
 const (
 	Magic = 0x4c4c4302
 
@@ -35,9 +35,8 @@ const (
 	ImageMax = 64 << 20
 )
 
-// combinationsDirect and combinationsMax are how many combinations of classes there
-// are at most in a table that leads to rules, where one table is enough, and in one
-// that leads to vectors.
+// combinationsDirect and combinationsMax limit the number of combinations of classes in a table
+// that leads to rules, if one table is enough, and in a table that leads to vectors.
 const (
 	combinationsDirect = 1 << 14
 	combinationsMax    = 1 << 12
@@ -46,7 +45,7 @@ const (
 // Image is rules, compiled. Safe for concurrent use.
 type Image struct{ b []byte }
 
-// Open takes what [Image.Bytes] returned, or more of it.
+// Open reads an image from the result of [Image.Bytes], which may be followed by further bytes.
 func Open(b []byte) (*Image, error) {
 	if len(b) < headerBytes || binary.LittleEndian.Uint32(b) != Magic {
 		return nil, fmt.Errorf("that is no image of rules of this version")
@@ -64,10 +63,10 @@ func (m *Image) Bytes() []byte { return m.b }
 // RuleCount returns how many rules the image is of.
 func (m *Image) RuleCount() int { return int(m.word(headerRuleCount)) }
 
-// group is fields whose classes are folded into one.
+// group is a set of fields whose classes are folded into one.
 type group struct {
 	fields []int
-	table  []uint32 // vectors, by what the leaves of the fields add up to
+	table  []uint32 // vectors, by the sum of the leaves of the fields
 }
 
 // image puts everything together.
@@ -165,8 +164,8 @@ func (c *compiler) classes() (classes [fieldCount][]uint32) {
 	return classes
 }
 
-// fold puts fields together whose classes have few combinations, and returns by how
-// much a class of each field counts in the table of its group.
+// fold groups fields whose classes have few combinations, and returns the stride of a class of
+// each field in the table of its group.
 func (c *compiler) fold(classes [fieldCount][]uint32) (groups []group, strides [fieldCount]uint32) {
 	all := 1
 	for _, of := range classes {
@@ -209,7 +208,7 @@ func newPlaces(v *vectors, aggregates int) *places {
 	return &places{v, aggregates, make(map[uint32]uint32), make(map[uint32]uint32)}
 }
 
-// vector returns where a vector is: its aggregate, then where each of its chunks is.
+// vector writes a vector, and returns its offset: its aggregate, then the offsets of its chunks.
 func (p *places) vector(m *memory, id uint32) uint32 {
 	if at, ok := p.vectors[id]; ok {
 		return at

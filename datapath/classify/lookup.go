@@ -131,7 +131,7 @@ func (m *Image) first(vectors []int) int {
 			if regions == 0 {
 				return found
 			}
-			for j := range words { // what comes behind it in its region has a higher rank
+			for j := range words { // later rules of this region have a higher rank
 				words[j] &= m.long(int(m.word(regions+4*word)) + 8*j)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 // with both kinds would be searched in vain. A region consists of whole words, in which the rules
 // are in order; of the first matching rule of each region, the one with the lowest rank decides.
 
-// regionsFrom is how many rules there are at least where they are put into regions.
+// regionsFrom is the number of rules from which rules are put into regions.
 const regionsFrom = 512
 
 // placed is a rule at its place in the vectors. An unused place has an empty Match and Hooks 0, so
@@ -60,7 +60,7 @@ func broad(prefixes []netip.Prefix) bool {
 	})
 }
 
-// shape says which fields a rule names, and how much of them.
+// shape returns which fields a rule names, and how much of them.
 func (r *Rule) shape() (s int) {
 	m := r.Match
 	ports := slices.ContainsFunc(m.Ports, func(p datapath.PortRange) bool { return p.Last-p.First >= muchPorts })
@@ -137,8 +137,8 @@ func (c *compiler) decides(vector uint32) int {
 	return found
 }
 
-// regions returns, for each word, where the words behind its region are in the image: a
-// bit each. 0 where there is but one region.
+// regions returns, for each word, one bit for each word behind its region, as an offset in the
+// image; 0 if there is only one region.
 func (c *compiler) regions(m *memory) uint32 {
 	if len(c.ends) < 2 {
 		return 0

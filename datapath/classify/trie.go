@@ -15,7 +15,7 @@ import (
 const (
 	entryLeaf  = 1 << 31
 	entrySkip  = 1 << 30
-	entryValue = entrySkip - 1 // of a leaf; else where it is, in units of 4 bytes
+	entryValue = entrySkip - 1 // of a leaf; else its offset, in units of 4 bytes
 )
 
 // A node has a bit for each of the 256 values of a byte at which a run of equal entries
@@ -40,7 +40,7 @@ type memory struct {
 	err    error
 }
 
-// put appends b, and returns where it is. What fits into a cache line lies in one.
+// put appends b, and returns its offset. Data that fits into a cache line does not cross one.
 func (m *memory) put(b []byte) uint32 {
 	if at, ok := m.shared[string(b)]; ok {
 		return at
@@ -158,7 +158,7 @@ func (m *memory) skip(runs []run, depth, n int) uint32 {
 	value := runs[1].start.bytes(depth, n)
 	inside := runs
 	if runs[len(runs)-1].start.common(runs[1].start) < depth+n {
-		inside = inside[:len(inside)-1] // what comes behind them
+		inside = inside[:len(inside)-1] // the runs behind these keys
 	}
 	if runs[1].start.endsAt(depth + n) {
 		inside = inside[1:]

@@ -12,7 +12,7 @@ import (
 
 const (
 	chunkWords = 8 // a cache line
-	// vectorMemory bounds what all vectors may take while they are made.
+	// vectorMemory limits the memory of all vectors during compilation.
 	vectorMemory = 64 << 20
 )
 

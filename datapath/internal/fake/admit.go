@@ -38,14 +38,14 @@ func (f *faults) set(share float64) {
 	f.share = share
 }
 
-// costly is what takes room in tables.
+// costly is an object that uses table entries.
 type costly[V any] interface {
 	*V
 	Cost() datapath.Cost
 }
 
-// admit returns what keeps account of the tables, and asks check before. Either of
-// old and wanted may be nil; check may be nil.
+// admit returns a function that accounts for the tables, and calls check before. Either of old and
+// wanted may be nil; check may be nil.
 func admit[V any, P costly[V]](d *DataPlane, check func(*V) error) func(old, wanted *V) error {
 	return func(old, wanted *V) error {
 		d.mu.Lock()

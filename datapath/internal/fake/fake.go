@@ -18,14 +18,14 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ErrInjected is wrapped by every failure that was asked for.
+// ErrInjected is wrapped by every requested failure.
 var ErrInjected = errors.New("injected failure")
 
 // Options are how a fake behaves. The zero value never fails.
 type Options struct {
 	Tables datapath.Tables // zero sizes: [datapath.DefaultTables]
-	// Faults is the share of calls that fail, from 0 to 1. Half of the changes
-	// that fail are done all the same, as where a process dies half way.
+	// Faults is the share of calls that fail, from 0 to 1. Half of the changes that fail take
+	// effect all the same, as if a process dies half way.
 	Faults float64
 	Seed   uint64 // of the faults
 	// Device finds the device of a port; false: the device does not exist. Nil: devices of this
@@ -122,7 +122,7 @@ func lookUp(p datapath.Port) (datapath.PortState, bool) {
 	s := datapath.PortState{Device: i.Name, Index: i.Index, MAC: i.HardwareAddr, MTU: i.MTU}
 	addrs, err := i.Addrs()
 	if err != nil {
-		return s, true // gone meanwhile
+		return s, true // deleted meanwhile
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {

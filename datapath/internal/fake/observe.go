@@ -54,8 +54,7 @@ func (c *connections) Flush(_ context.Context, f datapath.ConnectionFilter) (uin
 	return uint64(before - len(c.connections)), nil
 }
 
-// telemetry is the fake as [datapath.Telemetry]. Nothing passes a fake, so its
-// counters say nothing.
+// telemetry is the fake as [datapath.Telemetry]. No packets pass a fake, so its counters are zero.
 type telemetry DataPlane
 
 // NodeCounters implements [datapath.Telemetry].
@@ -96,7 +95,7 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c dat
 // TunnelState implements [datapath.Telemetry].
 func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
 	tunnel, ok := t.tunnels.content()[name]
-	s.MTU = tunnel.MTU // 0: no device says how much it carries
+	s.MTU = tunnel.MTU // 0: the MTU of a device is unknown
 	for _, p := range t.peers.content() {
 		if p.Tunnel == name {
 			s.Peers++
@@ -215,8 +214,8 @@ func (d *DataPlane) Maintained() int {
 	return d.maintained
 }
 
-// DamageService changes what the data plane holds of a service behind the
-// daemon's back, or takes it away.
+// DamageService changes the service in the data plane without the daemon's knowledge, or removes
+// it.
 func (d *DataPlane) DamageService(name datapath.ServiceName, remove bool) error {
 	return d.services.damage(name, remove)
 }

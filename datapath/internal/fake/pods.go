@@ -67,7 +67,7 @@ func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
 	return ctx.Err()
 }
 
-// leadsTo says whether a pod has a route to a prefix. f.mu is held.
+// leadsTo reports whether a pod has a route to a prefix. f.mu is held.
 func (f *PodLinks) leadsTo(pod string, prefix netip.Prefix) bool {
 	for _, l := range f.links {
 		if l.Netns == pod && slices.ContainsFunc(l.Routes, func(r datapath.PodRoute) bool { return r.Prefix == prefix }) {

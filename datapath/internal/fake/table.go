@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// table is a datapath.Table in memory. It panics where two of its methods run at
-// once: that is what its contract forbids.
+// table is a datapath.Table in memory. It panics if two of its methods run at once: its contract
+// forbids that.
 type table[K cmp.Ordered, V any] struct {
 	faults *faults
 	kind   string
@@ -25,7 +25,7 @@ type table[K cmp.Ordered, V any] struct {
 	admit func(old, wanted *V) error
 	busy  atomic.Bool
 
-	mu    sync.Mutex // for those who look on
+	mu    sync.Mutex // for observers
 	rows  map[K]*V
 	spoil map[K]struct{} // changed by another program
 }

@@ -24,7 +24,7 @@ const (
 	bridgeCallIPv6 = 37
 )
 
-// bridgesCallIP says whether bridged frames pass the rules for IP.
+// bridgesCallIP reports whether bridged frames pass the rules for IP.
 func bridgesCallIP() (bool, error) {
 	loaded := false
 	for _, file := range callIP {
@@ -46,7 +46,7 @@ func bridgesCallIP() (bool, error) {
 	return aBridgeCallsIP()
 }
 
-// aBridgeCallsIP says whether one of the bridges is set to do so.
+// aBridgeCallsIP reports whether one of the bridges is configured so.
 func aBridgeCallsIP() (bool, error) {
 	links, err := list(unix.NETLINK_ROUTE, unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 	getInfo       = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	getEntries    = 65
 	tableNameSize = 32
-	verdictAccept = -2 // -NF_ACCEPT - 1, as a target has it
+	verdictAccept = -2 // -NF_ACCEPT - 1, the form in targets
 	targetHeader  = 32 // bytes before the verdict of a standard target
 	hookCount     = 5
 	tableSizeMax  = 1 << 30
@@ -71,7 +71,7 @@ func legacyTables() (found []finding, err error) {
 	return found, nil
 }
 
-// table finds what of a table forwarded packets pass.
+// table finds rules of a table that forwarded packets pass.
 func (f iptables) table(name string) (found []finding, err error) {
 	fd, err := unix.Socket(f.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what a namespace has.
+// State is the state of a namespace's rules.
 type State struct {
 	Routed  bool   // rules, or policies, that routed packets pass
 	Bridged bool   // rules that bridged frames pass
@@ -27,7 +27,7 @@ type State struct {
 // finding is one thing that packets pass.
 type finding struct {
 	routed, bridged bool
-	ip              bool // bridged frames pass it as well where br_netfilter says so
+	ip              bool // bridged frames pass it as well if br_netfilter is enabled
 	why             string
 	drops           string // the chain, if its policy drops routed packets that no rule accepts
 }

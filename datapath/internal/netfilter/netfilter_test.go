@@ -76,7 +76,7 @@ func (w *watched) now() State {
 	return w.states[len(w.states)-1]
 }
 
-// expect waits for a state that says so, and why.
+// expect waits for this state, with these reasons.
 func (w *watched) expect(what string, routed, bridged bool, why ...string) {
 	w.t.Helper()
 	begin := time.Now()
@@ -97,7 +97,7 @@ func (w *watched) expect(what string, routed, bridged bool, why ...string) {
 	w.t.Fatalf("%s: told %+v, want routed %t, bridged %t, why %q", what, w.now(), routed, bridged, why)
 }
 
-// run runs a command in the namespace; the test is skipped where there is no such program.
+// run runs a command in the namespace; the test is skipped if the program does not exist.
 func (w *watched) run(command string, args ...string) {
 	w.t.Helper()
 	need(w.t, command)
@@ -197,7 +197,7 @@ func TestIPTables(t *testing.T) {
 	}
 }
 
-// TestIPsec: policies for what leaves or is forwarded count, others do not.
+// TestIPsec: policies for outgoing or forwarded packets count, others do not.
 func TestIPsec(t *testing.T) {
 	w := watch(t)
 	need(t, "ip")

@@ -123,7 +123,7 @@ func attributes(b []byte) (map[uint16][]byte, error) {
 	return all, nil
 }
 
-// number reads an attribute of 32 bits, as nftables has them.
+// number reads an attribute of 32 bits, in network byte order.
 func number(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0

@@ -68,7 +68,7 @@ func Relax(all []Connection, until time.Time) (rest []Connection, err error) {
 	return nil, err
 }
 
-// tracks says whether the kernel tracks connections at all.
+// tracks reports whether the kernel tracks connections at all.
 func tracks() (bool, error) {
 	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, os.ErrNotExist) {

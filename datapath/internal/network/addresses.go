@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// ifaProto is IFA_PROTO: who set an address. Kernels before 5.18 ignore it.
+// ifaProto is IFA_PROTO: the owner of an address. Kernels before 5.18 ignore it.
 const ifaProto = 11
 
 // addressUpdate brings the addresses of a device to the wanted ones, and restores the connected
@@ -43,7 +43,7 @@ func (u *addressUpdate) run() error {
 		return err
 	}
 	var problems []error
-	// Those that go first: IPv6 has an address once, whatever its length.
+	// Removals are first: IPv6 has an address only once, whatever its length.
 	for _, old := range slices.Clone(*u.ours) {
 		p, err := netip.ParsePrefix(old)
 		if err == nil && !slices.Contains(u.wanted, p) {

@@ -73,7 +73,7 @@ func (u *bridgeUpdate) run() error {
 	return nil
 }
 
-// absentPorts says of missing ports whether they are in the other namespace, and how to move
+// absentPorts reports for missing ports whether they are in the other namespace, and how to move
 // them.
 func (u *bridgeUpdate) absentPorts() error {
 	var absent, elsewhere []string
@@ -226,7 +226,7 @@ func (u *bridgeUpdate) filter() error {
 	return u.change("filter by VLAN", func() error { return errors.Join(u.note(), u.s.nl.LinkModify(wanted)) })
 }
 
-// ageing is what the bridge is to have, in the kernel's unit; 0: leave it.
+// ageing returns the wanted ageing time of the bridge, in the kernel's unit; 0: unchanged.
 func (u *bridgeUpdate) ageing() uint32 {
 	d := u.value.Ageing
 	if d == 0 && u.record.Made {
@@ -235,7 +235,7 @@ func (u *bridgeUpdate) ageing() uint32 {
 	return uint32(d / clockTick)
 }
 
-// mtu comes after the ports, by which the kernel lowers it.
+// mtu runs after the ports are attached, which makes the kernel lower the MTU.
 func (u *bridgeUpdate) mtu() error {
 	if u.value.MTU == 0 || u.bridge.Attrs().MTU == u.value.MTU && u.dry {
 		return nil

@@ -18,8 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestBridge makes a bridge of two ports, over which stations reach each other, and
-// takes it away again.
+// TestBridge makes a bridge of two ports, over which hosts reach each other, and removes it again.
 //
 //	a eth0 ── p1 ┐
 //	             ├ br0 (10.71.0.1, fd71::1)
@@ -130,7 +129,7 @@ func TestLocalRouteEndsWithAddress(t *testing.T) {
 	r.has(r.host, "ip link show br0", []string{"br0"})
 }
 
-// TestBridgeStrangers checks that what others add to a bridge of ours stays.
+// TestBridgeStrangers: additions of other programs to a bridge of ours stay.
 func TestBridgeStrangers(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -186,7 +185,7 @@ func TestBridgeAdopted(t *testing.T) {
 	traffic.ExpectUnharmed(t)
 }
 
-// TestBridgePortComesAndGoes has a device come back, which is in the bridge again.
+// TestBridgePortComesAndGoes: a device that returns is attached to the bridge again.
 func TestBridgePortComesAndGoes(t *testing.T) {
 	r := newRig(t, true)
 	want := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}}
@@ -205,8 +204,8 @@ func TestBridgePortComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestBridgeRefused has what cannot be done be refused, with the reason, and nothing
-// be changed.
+// TestBridgeRefused: impossible configurations are refused, with the reason, and nothing is
+// changed.
 func TestBridgeRefused(t *testing.T) {
 	r := newRig(t, true)
 	r.station("a", r.host, "p1", "10.71.0.2/24")
@@ -253,7 +252,7 @@ func TestBridgeTakenOverByAnother(t *testing.T) {
 	r.has(r.host, "ip link", []string{"p1"}, "br0")
 }
 
-// TestStrangersDevicesAreNoNews: of devices that no object names nothing is said.
+// TestStrangersDevicesAreNoNews: devices that no object names cause no signals.
 func TestStrangersDevicesAreNoNews(t *testing.T) {
 	r := newRig(t, true)
 	r.station("a", r.host, "p1", "10.71.0.2/24")
@@ -284,7 +283,7 @@ func TestStrangersDevicesAreNoNews(t *testing.T) {
 			t.Errorf("%d of %s: %v, want %v", c.kind, c.name, got, c.want)
 		}
 	}
-	// A route whose device the kernel chooses may depend on any.
+	// A route whose device the kernel chooses may depend on any device.
 	if err := r.n.Routes().Update(context.Background(), "far", datapath.Route{
 		Prefix: netip.MustParsePrefix("192.0.2.0/24"), NextHops: []datapath.NextHop{via("10.71.0.9", "")},
 	}); err != nil {

@@ -30,7 +30,7 @@ func (b *bridges) count() int {
 	return len(b.wanted)
 }
 
-// names says whether a bridge that is wanted is the device, or has it for a port.
+// names reports whether a wanted bridge is the device, or has it as a port.
 func (b *bridges) names(device string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,8 +117,8 @@ func (r *bridgeRecord) port(device string) *portRecord {
 	return p
 }
 
-// Delete implements [datapath.Table]: a bridge that we made goes, from another one
-// what we added.
+// Delete implements [datapath.Table]: it deletes a bridge that we made; from another one it
+// removes our settings.
 func (b *bridges) Delete(_ context.Context, name datapath.BridgeName) error {
 	b.mu.Lock()
 	delete(b.wanted, name)
@@ -130,7 +130,7 @@ func (b *bridges) Delete(_ context.Context, name datapath.BridgeName) error {
 	return b.remove(name, record)
 }
 
-// remove takes away what record says is ours, then forgets it.
+// remove removes everything that record lists as ours, and the record.
 func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 	s, err := b.n.present(record.Space)
 	if err != nil {

@@ -75,8 +75,8 @@ func (u *addressUpdate) connect(p netip.Prefix) error {
 	return errors.Join(problems...)
 }
 
-// has reports whether a device has a route to the same destination without a gateway, of
-// whatever protocol and metric.
+// has reports whether a device has a route to the same destination without a gateway, with any
+// protocol and metric.
 func (s *space) has(wanted *netlink.Route) (bool, error) {
 	list, err := s.routesTo(wanted)
 	for i := range list {
@@ -144,7 +144,7 @@ func (s *space) connects(m syscall.NetlinkMessage) bool {
 	return ours
 }
 
-// noteConnected notes what connects reports of.
+// noteConnected records the result of connects.
 func (s *space) noteConnected(p netip.Prefix) {
 	s.connected.Store(p.Masked(), true)
 	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)

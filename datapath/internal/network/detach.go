@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// Present says whether there is something that [Detach] would have to look at.
+// Present reports whether [Detach] may have something to do.
 func Present(cfg datapath.Config) bool {
 	_, err := os.Stat(filepath.Join(cfg.StateDir, journalName))
 	_, there := namedID(cfg.SwitchNamespace)
@@ -30,7 +30,7 @@ func Present(cfg datapath.Config) bool {
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
-		n.journal, err = &journal{held: newRecords()}, nil // no state, nothing that it says is ours
+		n.journal, err = &journal{held: newRecords()}, nil // no state: nothing is ours
 	}
 	if err != nil {
 		return err

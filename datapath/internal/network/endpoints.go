@@ -27,7 +27,7 @@ type endpoints struct {
 	routed map[string]bool                             // that have routes, or may; nil: not known yet
 }
 
-// endpointRecord says which device we made a port of a bridge.
+// endpointRecord is the device that we attached to a bridge.
 type endpointRecord struct {
 	Space  spaceID `json:"space"`
 	Device string  `json:"device"`

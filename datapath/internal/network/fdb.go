@@ -57,7 +57,7 @@ func (s *space) station(bridge int, mac net.HardwareAddr) (*stationEntry, error)
 	return &stationEntry{int(nl.NativeEndian().Uint32(m[4:])), nl.NativeEndian().Uint16(m[8:]), m[10]}, nil
 }
 
-// pin has frames to a MAC go to a port, whatever the bridge has learned.
+// pin directs frames for a MAC to a port, regardless of learning.
 func (s *space) pin(port int, mac net.HardwareAddr) error {
 	err := s.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP, Flags: netlink.NTF_MASTER | ntfSticky, HardwareAddr: mac,

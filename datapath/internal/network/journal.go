@@ -36,10 +36,10 @@ type journal struct {
 	held   records
 	lines  int
 	dir    string // empty: the journal is not kept
-	broken error  // why the file does not say what held does; nil: it does
+	broken error  // why the file differs from held; nil: it does not
 }
 
-// records is what the journal says now.
+// records is the current contents of the journal.
 type records struct {
 	Bridges   map[string]*bridgeRecord
 	Routes    map[string]*routeRecord
@@ -75,7 +75,7 @@ type portRecord struct {
 	Isolated bool     `json:"isolated,omitempty"`
 }
 
-// routeRecord says which entry of the main table belongs to a route.
+// routeRecord is the entry of the main table that belongs to a route.
 type routeRecord struct {
 	Space spaceID  `json:"space"`
 	Key   routeKey `json:"key"`
@@ -123,7 +123,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// readJournal returns what the journal in dir says of this boot.
+// readJournal returns the records of this boot from the journal in dir.
 func readJournal(dir string) (records, error) {
 	held := newRecords()
 	boot, err := bootID()
@@ -152,7 +152,7 @@ func readJournal(dir string) (records, error) {
 	return held, lines.Err()
 }
 
-// count is how many lines say all of it.
+// count returns the number of lines of the shortest journal.
 func (r *records) count() int {
 	return len(r.Bridges) + len(r.Routes) + len(r.Links) + len(r.Endpoints) + len(r.Tunnels)
 }
@@ -212,7 +212,7 @@ func openJournal(dir string) (*journal, error) {
 
 func (j *journal) path() string { return filepath.Join(j.dir, journalName) }
 
-// whole is all that the journal says, as short as can be. Equal journals are equal texts.
+// whole returns the shortest journal. Equal journals are equal texts.
 func (j *journal) whole() ([]byte, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -323,7 +323,7 @@ func (r *records) says(l line) bool {
 	return false
 }
 
-// recordOf returns what the journal says of one; nil: nothing.
+// recordOf returns the record of a name; nil: no record.
 func recordOf[R any](j *journal, held map[string]*R, name string) *R {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -87,7 +87,7 @@ func TestLink(t *testing.T) {
 		t.Errorf("%s is left", name)
 	}
 
-	// All that is left goes with everything else.
+	// Detach removes the rest.
 	r.link("pods", v)
 	r.host.Run(t, "ip", "address", "add", "10.6.1.9/24", "dev", "loxi_host")
 	r.close()

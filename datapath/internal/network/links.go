@@ -28,7 +28,7 @@ func newLinks(n *Network) *links {
 	return &links{n: n, wanted: map[datapath.LinkName]datapath.Link{}}
 }
 
-// names says whether a row is about the device.
+// names reports whether a row is about the device.
 func (l *links) names(device string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *links) Delete(_ context.Context, name datapath.LinkName) error {
 	return l.remove(name, record)
 }
 
-// remove takes away what record says is ours, then forgets it.
+// remove removes everything that record lists as ours, and the record.
 func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
 	s, err := l.n.present(record.Space)
 	if err != nil {

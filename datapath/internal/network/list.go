@@ -21,7 +21,7 @@ import (
 
 var _ datapath.NetworkLister = (*Network)(nil)
 
-// Who put something there, where the kernel does not say more.
+// The origins of entries for which the kernel reports no protocol name.
 const (
 	originOurs   = "loxilight"
 	originKernel = "kernel"
@@ -98,8 +98,8 @@ type page struct {
 	more        bool
 }
 
-// full counts one entry, and says whether it is not of the page; with stop, nor is any
-// after it.
+// full counts one entry, and reports whether it is outside the page; with stop, all later ones are
+// too.
 func (p *page) full() (past, stop bool) {
 	if p.skip > 0 {
 		p.skip--
@@ -199,7 +199,7 @@ func (p *page) fdb() error {
 	}
 	for _, x := range list {
 		if x.MasterIndex == 0 {
-			continue // what a device itself listens to
+			continue // addresses to which the device itself listens
 		}
 		if past, stop := p.full(); stop {
 			return nil

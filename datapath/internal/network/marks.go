@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Mark is the alias of devices that this instance made, or the first part of it.
+// Mark returns the alias of devices that this instance made, or its prefix.
 func Mark(cfg datapath.Config) string { return mark(cfg) }
 
 // MACOf is the hardware address of a device that this instance makes, by its name.

@@ -72,7 +72,7 @@ func namedID(name string) (spaceID, bool) {
 	return spaceID{Dev: st.Dev, Ino: st.Ino}, true
 }
 
-// makeSwitch makes the namespace, or has it made by whoever may.
+// makeSwitch makes the namespace, or requests it from a process that has the rights.
 func (n *Network) makeSwitch() error {
 	err := MakeSwitch(n.cfg)
 	if err == nil || n.cfg.MakeSwitch == nil || !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
@@ -110,7 +110,7 @@ func MakeSwitch(cfg datapath.Config) error {
 			if err := furnish(cfg); err != nil {
 				return err
 			}
-			// Last: whoever finds it by its name finds it whole.
+			// Last, so that the namespace is complete when its name appears.
 			return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
 		})
 	}
@@ -179,8 +179,8 @@ var switchSysctls = map[string]string{
 	"net/ipv6/conf/default/forwarding":     "1",
 	"net/ipv6/conf/all/accept_ra":          "0",
 	"net/ipv6/conf/default/accept_ra":      "0",
-	// A bridge asks for pods by its link-local address, which has to be fit for it at once, and
-	// not a second or two after its first port.
+	// A bridge solicits pods with its link-local address, which must be usable at once, not a
+	// second or two after its first port.
 	"net/ipv6/conf/all/accept_dad":     "0",
 	"net/ipv6/conf/default/accept_dad": "0",
 }
@@ -196,7 +196,7 @@ func furnish(cfg datapath.Config) error {
 	if err != nil {
 		return err
 	}
-	// The mark says that the namespace is ours to remove.
+	// The mark means that we may remove the namespace.
 	if err := errors.Join(nl.LinkSetAlias(lo, mark(cfg)), nl.LinkSetUp(lo)); err != nil {
 		return err
 	}

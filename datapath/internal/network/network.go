@@ -56,7 +56,7 @@ type Network struct {
 
 var _ datapath.Network = (*Network)(nil)
 
-// Open reads what an earlier run made, and changes nothing.
+// Open reads the records of an earlier run, and changes nothing.
 func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); err != nil {
@@ -77,8 +77,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	return n, nil
 }
 
-// Problems says for people what keeps the network from working as it should, besides what
-// the status of each object says.
+// Problems returns messages about faults of the network that are not in the status of an object.
 func (n *Network) Problems() []string {
 	if err := n.journal.problem(); err != nil {
 		return []string{"what is ours of the network is remembered in memory only, and would be taken for another program's after a restart: " + err.Error()}
@@ -129,7 +128,7 @@ func (n *Network) Maintain(context.Context) error {
 // Repairs implements [datapath.Network].
 func (n *Network) Repairs() uint64 { return n.repairs.Load() }
 
-// needsSwitch says whether an object wants the switch to be there. n.mu is held.
+// needsSwitch reports whether an object needs the switch. n.mu is held.
 func (n *Network) needsSwitch() bool {
 	return len(n.ports) > 0 || n.bridges.count() > 0 || n.routes.inSwitch() > 0 || n.tunnels.count() > 0
 }
@@ -148,7 +147,7 @@ func (n *Network) Close() error {
 	return n.journal.close()
 }
 
-// isHost says that host and switch are the same.
+// isHost reports whether host and switch are the same namespace.
 func (n *Network) isHost() bool { return isHost(n.cfg) }
 
 func isHost(cfg datapath.Config) bool {
@@ -196,7 +195,7 @@ func (n *Network) NeedSwitch(port string) error {
 	return err
 }
 
-// ForgetSwitch says that the port does without the switch.
+// ForgetSwitch records that the port no longer needs the switch.
 func (n *Network) ForgetSwitch(port string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +237,7 @@ func (n *Network) present(id spaceID) (s *space, err error) {
 	return s, err
 }
 
-// mark is what a device that we made bears as its alias.
+// mark returns the alias of devices that we make.
 func mark(cfg datapath.Config) string {
 	if cfg.Instance == "" {
 		return "loxilight"
@@ -246,8 +245,8 @@ func mark(cfg datapath.Config) string {
 	return "loxilight " + cfg.Instance
 }
 
-// isOurs says whether we made a device: it bears our mark, or, where we were killed
-// before it did, the address that we gave it.
+// isOurs reports whether we made a device: it has our mark, or, if we were killed before setting
+// that, the MAC address that we gave it.
 func isOurs(cfg datapath.Config, link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias == mark(cfg) || bytes.Equal(a.HardwareAddr, macOf(cfg, a.Name))
@@ -263,7 +262,7 @@ func macOf(cfg datapath.Config, device string) net.HardwareAddr {
 	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{string(machine), cfg.Instance, cfg.SwitchNamespace, cfg.StateDir, device}, "\x00")))
 	mac := net.HardwareAddr(sum[:6])
-	mac[0] = mac[0]&^0x01 | 0x02 // of one station, and administered locally
+	mac[0] = mac[0]&^0x01 | 0x02 // unicast, locally administered
 	return mac
 }
 

@@ -25,7 +25,7 @@ func endpointOwner(name datapath.EndpointName) routeOwner {
 	return routeOwner(endpointMark + string(name))
 }
 
-// route is what a route of the owner is called.
+// route returns the name of a route of the owner.
 func (o routeOwner) route(what string) datapath.RouteName {
 	return datapath.RouteName(string(o) + " " + what)
 }
@@ -99,9 +99,9 @@ func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	return maps.Clone(r.owned[owner])
 }
 
-// rival returns a Route that has the place of this one; empty: none has. The store lets no two
-// have one, but where host and switch became one since, a Route of each may be there for it: the
-// first by name has it.
+// rival returns a Route that has the place of this one; empty: none. The store allows one Route at
+// a place, but if host and switch became one namespace since, a Route of each may be there: the
+// first by name has the place.
 func (r *routes) rival(name datapath.RouteName, value *datapath.Route) (first datapath.RouteName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -94,7 +94,7 @@ func (n *Network) tendEnd(s *space, end netlink.Link) error {
 	return nil
 }
 
-// arePeers says whether a and b are the two ends of one veth.
+// arePeers reports whether a and b are the two ends of one veth.
 func arePeers(a, b netlink.Link) bool {
 	return a.Type() == "veth" && b.Type() == "veth" &&
 		a.Attrs().ParentIndex == b.Attrs().Index && b.Attrs().ParentIndex == a.Attrs().Index

@@ -100,7 +100,7 @@ func (p peers) Verify(ctx context.Context, name datapath.PeerName) (bool, error)
 	}
 	wanted, err := p.routes(name, value)
 	if err != nil {
-		return false, nil // Update says why
+		return false, nil // Update reports the error
 	}
 	for route, v := range wanted {
 		p.n.routes.mu.Lock()

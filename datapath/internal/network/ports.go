@@ -110,7 +110,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 	return u.setVLANs(link, p, record, false)
 }
 
-// defaultVLANs are those that the bridge puts a new port into.
+// defaultVLANs returns the VLANs of a new port of the bridge.
 func (u *bridgeUpdate) defaultVLANs() []uint16 {
 	if b, ok := u.bridge.(*netlink.Bridge); ok && b.VlanDefaultPVID != nil && *b.VlanDefaultPVID != 0 {
 		return []uint16{*b.VlanDefaultPVID}
@@ -198,7 +198,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // another program's VLAN, which stays
 		}
 	}
-	// A VLAN that was there before we came is not ours to take away.
+	// A VLAN that existed before is not ours to remove.
 	var ours []uint16
 	for v := range wanted {
 		if _, before := now[v]; !before || slices.Contains(record.VLANs, v) {

@@ -195,7 +195,7 @@ func (r *rig) station(name string, to *testnet.NS, device string, addrs ...strin
 	return ns
 }
 
-// reach wants a datagram from one station to come back from another, which serves there.
+// reach requires an echo of a datagram from one host to another.
 func (r *rig) reach(from *testnet.NS, target string) {
 	r.t.Helper()
 	if _, err := testtraffic.TalkUDP(from, "", target, []byte("a datagram")); err != nil {

@@ -154,7 +154,7 @@ func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok
 	return k, k.Prefix.IsValid()
 }
 
-// conflict says whose the entry is that is in the way of ours.
+// conflict returns an error that names the owner of the entry in the place of ours.
 func (s *space) conflict(v *datapath.Route, key routeKey) error {
 	family := netlink.FAMILY_V4
 	if v.Prefix.Addr().Is6() {
@@ -175,7 +175,7 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 		key.Metric, whose, v.Prefix, key.Metric)
 }
 
-// routeError says what the kernel's number means for a route.
+// routeError explains the kernel's error number for a route.
 func routeError(err error, v *datapath.Route) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):

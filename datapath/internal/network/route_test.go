@@ -101,7 +101,6 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// TestRouteReplaced changes a route all the time, and no packet finds none.
 // TestRouteComesBack: a route that is removed and wanted again at once exists again.
 func TestRouteComesBack(t *testing.T) {
 	x := newRouted(t)
@@ -118,6 +117,7 @@ func TestRouteComesBack(t *testing.T) {
 	}
 }
 
+// TestRouteReplaced replaces a route all the time, and every packet finds a route.
 func TestRouteReplaced(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {
@@ -170,7 +170,7 @@ func TestRouteConflict(t *testing.T) {
 			show = "ip -6 route show " + f.prefix
 		}
 		x.has(x.host, show, []string{f.via1}, f.via0)
-		// With another metric they live side by side, and ours goes alone.
+		// With another metric both exist side by side, and only ours is deleted.
 		value.Metric = 50
 		x.route("net", value)
 		x.has(x.host, show, []string{f.via1, f.via0})

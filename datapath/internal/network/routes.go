@@ -59,7 +59,7 @@ type routes struct {
 	owned    map[routeOwner]map[datapath.RouteName]bool // of wanted, those that are no Route's
 }
 
-// place is where a route is wanted.
+// place is the namespace and key of a route.
 type place struct {
 	host bool
 	key  routeKey
@@ -100,8 +100,8 @@ func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again boo
 	return again
 }
 
-// countDevices counts the devices that a route depends on: any, where the kernel
-// chooses it or the node must have its source somewhere. r.mu is held.
+// countDevices counts the devices on which a route depends: any device, if the kernel chooses it
+// or the node must have the route's source on some device. r.mu is held.
 func (r *routes) countDevices(v *datapath.Route, by int) {
 	if v.Switch {
 		r.switched += by
@@ -121,14 +121,14 @@ func (r *routes) inSwitch() int {
 	return r.switched
 }
 
-// names says whether a route that is wanted may depend on the device.
+// names reports whether a wanted route may depend on the device.
 func (r *routes) names(device string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.devices[device] > 0 || r.devices[""] > 0
 }
 
-// before is what a route that has moved is called until its old entry is gone.
+// before returns the name of a moved route's old entry until that is deleted.
 func before(name datapath.RouteName) string { return string(name) + " (before)" }
 
 // Update implements [datapath.Table]. An entry that changes is replaced, so that at
@@ -149,7 +149,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	record := &routeRecord{Space: s.id, Key: keyOf(&value)}
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
-		// The new entry comes first.
+		// The new entry is added first.
 		if err := r.n.journal.note(line{Kind: kindRoute, Name: before(name), Route: old}); err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (r *routes) removeAll(s *space, list []netlink.Route) error {
 	return nil
 }
 
-// removeRest removes what a replacement left: IPv6 has a list of entries for each key.
+// removeRest removes the leftovers of a replacement: IPv6 has a list of entries for each key.
 func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
 	r.stale()
 	there, err := r.ours(s, key)
@@ -349,8 +349,8 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	return slices.Clone(l.byKey[key]), nil
 }
 
-// enlist notes what became of the entries of key, so that not everything has to be
-// listed again: now there is entry alone, or none, or with an error who knows.
+// enlist records the change of the entries of key, so that a new listing is not necessary: now
+// entry is the only one, or there is none, or with an error the state is unknown.
 func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ type spaceID struct {
 	Ino uint64 `json:"ino"`
 }
 
-// space is a network namespace, and the way to talk to the kernel about it.
+// space is a network namespace, with netlink handles for it.
 type space struct {
 	host   bool
 	id     spaceID
@@ -36,7 +36,7 @@ type space struct {
 
 	connected sync.Map // prefixes that routes of our addresses lead to
 
-	users   int  // who work on it now; of Network.mu, as dropped
+	users   int  // current users; guarded by Network.mu, as dropped
 	dropped bool // closed with the last of them
 }
 
@@ -70,7 +70,7 @@ func openSpace(name string) (_ *space, err error) {
 	return s, nil
 }
 
-// spaceOf takes over the descriptor of a namespace.
+// spaceOf opens the descriptor of a namespace, which the result owns.
 func spaceOf(fd int, host bool) (_ *space, err error) {
 	s := &space{host: host, ns: netns.NsHandle(fd), done: make(chan struct{})}
 	defer func() {

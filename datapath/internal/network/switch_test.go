@@ -159,7 +159,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestListingWhileLinksFlap lists while devices come and go all the time (H10).
+// TestListingWhileLinksFlap lists while devices are added and removed all the time (H10).
 func TestListingWhileLinksFlap(t *testing.T) {
 	r := newRig(t, true)
 	lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64")}
@@ -237,14 +237,14 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	r.awaitSignal("devices came and went")
 }
 
-// TestSwitchDeletedAtWork deletes the namespace again and again while bridges and
-// routes are changed in it: nothing of that may ever come to the host.
+// TestSwitchDeletedAtWork deletes the namespace again and again while bridges and routes are
+// changed in it: no change may ever reach the host.
 func TestSwitchDeletedAtWork(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
 	stop, done := make(chan struct{}), make(chan int, 2)
 	work := func(update func(i int)) {
-		// On threads of the host's namespace, where a handle that is closed would act.
+		// On threads of the host's namespace, on which a closed handle would act.
 		_ = r.host.Try(func() error {
 			for i := 0; ; i++ {
 				select {
@@ -280,8 +280,8 @@ func TestSwitchDeletedAtWork(t *testing.T) {
 	r.has(r.host, "ip route show table all", nil, "192.0.2.0", "10.71.0")
 }
 
-// TestSwitchAsksAtOnce: the link-local address of a bridge, by which it asks for its
-// neighbours, is not looked for on the link first.
+// TestSwitchAsksAtOnce: duplicate address detection is off for the link-local address of a bridge,
+// from which it solicits its neighbours.
 func TestSwitchAsksAtOnce(t *testing.T) {
 	testnet.RequireRoot(t)
 	r := newRig(t, false)

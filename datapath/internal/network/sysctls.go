@@ -51,7 +51,7 @@ func (n *Network) tendSysctls(s *space) error {
 		list, n.cfg.SwitchNamespace, n.cfg.SwitchNamespace, strings.Join(changed, " "), err)
 }
 
-// changedSysctls returns what the namespace of the thread should have and does not.
+// changedSysctls returns the sysctls of the thread's namespace that differ from the wanted ones.
 func changedSysctls() (changed []string) {
 	for _, name := range slices.Sorted(maps.Keys(switchSysctls)) {
 		value, err := os.ReadFile("/proc/sys/" + name)

@@ -116,7 +116,7 @@ func TestTunnelToldMTU(t *testing.T) {
 	testnet.Eventually(t, 10*time.Second, "the way is seen to be wider", func() bool { return has(9000) == 9000 })
 }
 
-// TestTunnelTypeMTU: the MTU follows what the encapsulation takes.
+// TestTunnelTypeMTU: the MTU follows the overhead of the encapsulation.
 func TestTunnelTypeMTU(t *testing.T) {
 	testnet.RequireRoot(t)
 	r := newRig(t, true)

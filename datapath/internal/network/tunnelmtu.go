@@ -37,15 +37,15 @@ func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error
 	return nil
 }
 
-// isKept says whether the MTU of a device stays as it is for now.
+// isKept reports whether the MTU of a device must not change for now.
 func (t *tunnels) isKept(name datapath.TunnelName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Now().Before(t.keep[name])
 }
 
-// setMTU sets the MTU of the device, or says whether it is as it should be; where it is
-// as it was set, and only the way to the peers has changed, by [datapath.ErrOutdated].
+// setMTU sets the MTU of the device, or (dry) reports whether it is right; if it is as it was set,
+// and only the path to the peers has changed, the error wraps [datapath.ErrOutdated].
 func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
 	mtu, err := t.mtu(name, value)
 	if err != nil || t.isKept(name) {
@@ -68,7 +68,7 @@ func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunn
 		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
 			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
 		}
-		if end.Attrs().MTU < minMTU6 { // IPv6 comes back to the device, with an address
+		if end.Attrs().MTU < minMTU6 { // this enables IPv6 again, with an address
 			if err := addressless(s, end); err != nil {
 				return false, fmt.Errorf("device %q: %w", end.Attrs().Name, err)
 			}
@@ -129,8 +129,8 @@ func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, err
 	return defaultMTU - value.Overhead(true), nil
 }
 
-// fits returns the MTU of what can be sent to the first of remotes that is reached,
-// encapsulated; 0: none is.
+// fits returns the inner MTU on the path to the first of remotes that can be reached; 0: no remote
+// can.
 func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 	for _, remote := range remotes {
 		if t.Local.IsValid() && t.Local.Is4() != remote.Is4() {
@@ -148,7 +148,7 @@ func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 	value, ok := t.get(name)
 	record := t.n.journal.tunnel(string(name))
 	if !ok || record == nil {
-		return nil // when it comes, it knows
+		return nil // Update sets it when the tunnel exists
 	}
 	s, err := t.n.present(record.Space)
 	if err != nil || s == nil {
@@ -184,8 +184,8 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 	return l.Attrs().MTU
 }
 
-// routeMTU returns the MTU that the route to remote was given; 0: none. What the kernel has learnt from ICMP
-// errors does not count: it may be about pods behind remote, whose source it translates.
+// routeMTU returns the configured MTU of the route to remote; 0: none. MTUs that the kernel learnt
+// from ICMP errors do not count: they may be about pods behind remote, whose source it translates.
 func (u *underlay) routeMTU(remote netip.Addr) int {
 	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {

@@ -57,7 +57,7 @@ func (t *tunnels) count() int {
 	return len(t.wanted)
 }
 
-// names says whether a tunnel depends on the device.
+// names reports whether a tunnel depends on the device.
 func (t *tunnels) names(device string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *tunnels) names(device string) bool {
 	return false
 }
 
-// peer notes what a peer is; nil: it is gone.
+// peer records a peer; nil: it was deleted.
 func (t *tunnels) peer(name datapath.PeerName, p *datapath.Peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -73,7 +73,7 @@ func (r *rig) wantVLANs(device, want string) {
 	}
 }
 
-// tagged gives a station a device for a VLAN.
+// tagged gives a host a device for a VLAN.
 func (r *rig) tagged(ns *testnet.NS, vlan int, addr string) {
 	r.t.Helper()
 	name := fmt.Sprintf("eth0.%d", vlan)
@@ -148,7 +148,7 @@ func TestVLANs(t *testing.T) {
 	r.reach(c, "10.71.1.5:4660")
 	r.silent(a, "10.71.0.4:4660")
 
-	// Changes under traffic: VLANs come and go, and a port is never out.
+	// Changes under traffic: VLANs are added and removed, and the port stays attached.
 	traffic := testtraffic.Start(t, a, "10.71.0.3:4660", testtraffic.Load{Flows: 4, Packets: 1000})
 	for i := range 20 {
 		p := &want.Ports[0]
@@ -236,8 +236,8 @@ func TestVLANsAdopted(t *testing.T) {
 	traffic.ExpectUnharmed(t)
 }
 
-// TestVLANsSwitchedOn has a bridge without VLANs filter by them, and not any more, while
-// its stations talk.
+// TestVLANsSwitchedOn switches VLAN filtering of a bridge on and off while its hosts exchange
+// traffic.
 func TestVLANsSwitchedOn(t *testing.T) {
 	r := newRig(t, true)
 	requireVLANs(t, r)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalPause is the least time between two signals: devices may come and go all the time.
+// signalPause is the least time between two signals: devices may appear and vanish all the time.
 const signalPause = 100 * time.Millisecond
 
 // signals signals changes: the first at once, further ones at a limited rate.
@@ -70,11 +70,11 @@ func (s *signals) close() {
 	}
 }
 
-// watchBuffer is for the bursts in which devices come and go; what does not fit is
-// made up for by looking at everything.
+// watchBuffer is large enough for bursts of device changes; after an overflow everything is
+// checked.
 const watchBuffer = 1 << 20
 
-// watch signals what happens in a namespace until it is closed.
+// watch signals changes in a namespace until it is closed.
 func (n *Network) watch(s *space) error {
 	socket, err := nl.SubscribeAt(s.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -134,8 +134,8 @@ func (n *Network) watchName(host *space) {
 	}
 }
 
-// isForeign says whether a route of the main table is concerned that is not ours: one of
-// the underlay, maybe.
+// isForeign reports whether a message is about a route of the main table that is not ours: it may
+// belong to the underlay.
 func isForeign(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -179,8 +179,8 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 	}
 }
 
-// concerns says whether a message is about a device that an object names, now or
-// before it got another name.
+// concerns reports whether a message is about a device that an object names, by its present or its
+// previous name.
 func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return false
@@ -188,7 +188,7 @@ func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) boo
 	x := nl.DeserializeIfInfomsg(m.Data)
 	attrs, err := nl.ParseRouteAttr(m.Data[x.Len():])
 	if err != nil {
-		return true // who knows
+		return true // unknown
 	}
 	before, now := names[x.Index], ""
 	for _, a := range attrs {
@@ -204,7 +204,7 @@ func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) boo
 	return n.names(now) || before != now && n.names(before)
 }
 
-// names says whether an object, or the configuration, names the device.
+// names reports whether an object, or the configuration, names the device.
 func (n *Network) names(device string) bool {
 	return device == n.cfg.HostDevice || device == n.cfg.SwitchDevice || n.bridges.names(device) || n.routes.names(device) || n.links.names(device) ||
 		n.tunnels.names(device)

@@ -121,7 +121,7 @@ func (e *end) routes(r *datapath.PodRoute, index int) ([]netlink.Route, error) {
 	return list, nil
 }
 
-// leadsTo says whether a route is to exactly this prefix.
+// leadsTo reports whether a route is to exactly this prefix.
 func leadsTo(r *netlink.Route, prefix netip.Prefix) bool {
 	return prefixOf(r.Dst) == prefix.Masked() || r.Dst == nil && prefix.Bits() == 0
 }

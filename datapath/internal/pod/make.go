@@ -151,8 +151,8 @@ func (e *end) way(r *datapath.PodRoute) (device string, err error) {
 	return "", nil
 }
 
-// makePair makes both ends where they belong: neither is ever seen elsewhere, or with
-// another address.
+// makePair creates both ends in their namespaces: neither is ever seen elsewhere, or with another
+// address.
 func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.Device, p.MTU, network.MACOf(l.cfg, p.Device)
@@ -243,7 +243,7 @@ func withLinkLocal(p *datapath.PodLink, has6 bool) []netip.Prefix {
 	return append(append([]netip.Prefix{}, p.Addresses...), netip.PrefixFrom(linkLocal(p.MAC), 64))
 }
 
-// linkLocal is the address that goes with a hardware address (RFC 4291, appendix A).
+// linkLocal returns the link-local address of a hardware address (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80,
 		8: mac[0] ^ 0x02, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})

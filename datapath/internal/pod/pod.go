@@ -47,7 +47,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (*Links, error) {
 	return &Links{cfg: cfg, log: log, home: home}, nil
 }
 
-// end is a network namespace, and the way to talk to the kernel about it.
+// end is a network namespace, with a netlink handle for it.
 type end struct {
 	*netlink.Handle
 	ns   netns.NsHandle
@@ -61,7 +61,7 @@ func (e *end) close() {
 	}
 }
 
-// endAt takes over ns.
+// endAt opens the namespace ns, which the result owns.
 func endAt(ns netns.NsHandle, kept bool) (*end, error) {
 	e := &end{ns: ns, kept: kept}
 	var err error
@@ -125,7 +125,7 @@ func (e *end) link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// alias is what the switch's end of a link bears.
+// alias returns the alias of the switch's end of a link.
 func (l *Links) alias(label string) string {
 	text := network.Mark(l.cfg) + " pod " + label
 	return text[:min(len(text), maxAlias)]
@@ -134,7 +134,7 @@ func (l *Links) alias(label string) string {
 // maxAlias is the kernel's IFALIASZ, without the zero at its end.
 const maxAlias = 255
 
-// label is what alias was made of; empty where that was cut short.
+// label returns the label in an alias; empty if it was truncated.
 func (l *Links) label(alias string) string {
 	if len(alias) >= maxAlias {
 		return ""
@@ -143,8 +143,8 @@ func (l *Links) label(alias string) string {
 	return text
 }
 
-// isOurs says whether a device is the switch's end of a link that we made: it bears
-// the mark, or, where we were killed before it did, the address.
+// isOurs reports whether a device is the switch's end of a link that we made: it has the mark, or,
+// if we were killed before setting that, the MAC address.
 func (l *Links) isOurs(link netlink.Link) bool {
 	a := link.Attrs()
 	return link.Type() == "veth" && (strings.HasPrefix(a.Alias, network.Mark(l.cfg)+" pod ") ||

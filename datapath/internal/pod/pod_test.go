@@ -199,7 +199,7 @@ func TestLeftover(t *testing.T) {
 		t.Errorf("devices %q, %v: want it known by its address", names, err)
 	}
 	l := s.link()
-	l.IfName = "eth1" // the pod has the old one until its other end goes
+	l.IfName = "eth1" // the pod has the old one until its other end is deleted
 	s.make(l)
 	if out, err := s.pod.TryRun("ip", "link", "show", "eth0"); err == nil {
 		t.Errorf("the leftover is there still:\n%s", out)

@@ -17,7 +17,7 @@ const (
 	latency = 0.025
 )
 
-// shape bounds what a device sends.
+// shape limits the rate at which a device sends.
 func shape(e *end, link netlink.Link, r datapath.PodRate) error {
 	if r.Rate == 0 {
 		return nil
