@@ -79,13 +79,12 @@ static __always_inline __u32 route_in(const struct pkt *p)
 /* Returns the index of the device by which a packet from saddr to daddr leaves; 0 if it does not
  * leave: it is for the node itself, or there is no route.
  */
-static __always_inline __u32 route_out(struct pkt *p, const struct addr *saddr,
-				       const struct addr *daddr)
+static __noinline __u32 route_out(struct pkt *p, const struct addr *saddr, const struct addr *daddr)
 {
 	return route_find(p->skb, saddr, daddr,
 			  p->proto | (p->family == 4 ? ROUTE_IPV4 : 0) |
 				  (p->egress ? ROUTE_EGRESS : 0),
-			  p->skb->ifindex);
+			  route_in(p));
 }
 
 /* Reports whether an IPv4 address is the node's own. */

@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -78,6 +80,42 @@ func TestPortOfABridge(t *testing.T) {
 	s.LLCLI("delete", "Interface", "in0", "--wait", "5s")
 	within(t, s.node, "in0", 0, "taken off its port")
 	under("by the bridge", time.Second)
+}
+
+// TestRulesByBridge: the first packet of a connection to a service follows a routing rule that names
+// the bridge of its port, as the kernel's packets do.
+func TestRulesByBridge(t *testing.T) {
+	s := newSite(t).start()
+	s.enslave(t)
+	within(t, s.node, "in0", 1, "attached to a port of a bridge")
+	for _, f := range []struct{ ip, far, front, via, other, near string }{
+		{"-4", "10.9.9.9", vip4 + ":9000", "10.0.%d.2", vip4 + ":9001", backendAddr("IPv4", 0, 8081)},
+		{"-6", "2001:db8:99::9", vip6 + ":9000", "2001:db8:%d::2", vip6 + ":9001", backendAddr("IPv6", 0, 8081)},
+	} {
+		for i, b := range s.backends[:2] {
+			b.Run(t, "ip", f.ip, "address", "add", f.far, "dev", "lo", "nodad")
+			s.node.Run(t, "ping", "-c", "1", "-W", "5", fmt.Sprintf(f.via, i+1)) // a neighbour of the node
+			s.serve(b, netip.AddrPortFrom(netip.MustParseAddr(f.far), 8080).String(), fmt.Sprintf("b%d", i+1))
+		}
+		s.node.Run(t, "ip", f.ip, "route", "add", f.far, "via", fmt.Sprintf(f.via, 1))
+		s.node.Run(t, "ip", f.ip, "route", "add", f.far, "via", fmt.Sprintf(f.via, 2), "table", "100")
+		s.node.Run(t, "ip", f.ip, "rule", "add", "iif", "br0", "lookup", "100")
+		s.Apply(serviceYAML("web"+f.ip, []string{f.front + "/tcp", f.front + "/udp"},
+			[]string{netip.AddrPortFrom(netip.MustParseAddr(f.far), 8080).String()}))
+		// The next hop of the main table's route is known and in use.
+		s.Apply(serviceYAML("other"+f.ip, []string{f.other + "/tcp", f.other + "/udp"}, []string{f.near}))
+		s.serve(s.backends[0], f.near, "near")
+		for name, ask := range talk {
+			for range 3 {
+				if got, err := ask(s.client, "", f.other, nil); got != "near" || err != nil {
+					t.Fatalf("%s, %s: %q answers, %v; want near", f.other, name, got, err)
+				}
+				if got, err := ask(s.client, "", f.front, nil); got != "b2" || err != nil {
+					t.Errorf("%s, %s: %q answers, %v; want b2", f.front, name, got, err)
+				}
+			}
+		}
+	}
 }
 
 // TestMacvlanOnAPort is H07: a device of another namespace on top of a port takes
