@@ -64,8 +64,8 @@ static __always_inline struct announced *announce_find(__u32 ifindex, const stru
 }
 
 /* Returns the device that has the network of an untagged packet on-link, or NULL if it does not
- * answer for addr. own: the node itself asks. Then only addresses that services alone have are
- * answered, for which no other host would answer.
+ * answer for addr. own: the node itself asks; it is answered only for addresses that services alone
+ * have, since no other host answers for them.
  */
 static __always_inline struct device *announce_device(struct __sk_buff *skb,
 						      const struct addr *addr, __u32 own)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* decap.h - decapsulation: packets from tunnels, their Peer, and where they continue. */
+/* decap.h - decapsulation: packets from tunnels, their peer, and where they continue. */
 #pragma once
 
 #include "clock.h"

@@ -14,7 +14,7 @@ static __always_inline int open_same_way(const struct conn *a, const struct conn
 }
 
 /* Restarts w->old, an ended connection, as w->conn if both leave with the same tuple: both entries
- * stay and begin anew, with their next hops. Returns whether it did; if not, the old entries are
+ * stay and start again, with their next hops. Returns whether it did; if not, the old entries are
  * deleted. Their traffic is counted. A global function, so that the verifier walks it once.
  */
 __noinline int open_reopen(void)

@@ -128,8 +128,8 @@ static __always_inline enum slow_why nexthop_why_not(struct pkt *p, const struct
 }
 
 /* Invalidates the next hop at index when one of its connections is sent elsewhere. Its other
- * connections may have moved too; without a daemon they would notice only with the next packet to
- * be confirmed. So all of them learn again.
+ * connections may have moved too; without a daemon only the next confirmation of the next
+ * hop would detect it. So all of them learn again.
  */
 static __always_inline void nexthop_doubt(__u32 index)
 {

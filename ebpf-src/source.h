@@ -31,7 +31,7 @@ __noinline int snat_port(void)
 {
 	struct work *w = work_get();
 	struct snat_target *target;
-	__u32 index = 0, *next; /* first where the count is, then where to begin */
+	__u32 index = 0, *next; /* first of the count, then the random start */
 	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
 	__u8 proto;
 

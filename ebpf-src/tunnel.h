@@ -69,7 +69,7 @@ static __always_inline __be16 tunnel_source_port(const struct pkt *p, __u32 seed
 
 	if (p->fragment == FRAGMENT_NONE)
 		ports = (__u32)p->sport << 16 | p->dport;
-	asm volatile("" : "+r"(hash)); /* one register is enough for what comes after */
+	asm volatile("" : "+r"(hash)); /* one register is enough for the code below */
 	return tunnel_flow_port(hash, ports, p->proto, seed);
 }
 
@@ -155,7 +155,7 @@ static __always_inline void tunnel_count(__u32 index, __u32 len, int received)
 	}
 }
 
-/* A global function, so that the verifier walks it once. */
+/* Counts a drop for a peer. A global function, so that the verifier walks it once. */
 __noinline int tunnel_count_drop(__u32 index)
 {
 	struct peer_stats *s = bpf_map_lookup_elem(&ll_peer_stats, &index);

@@ -62,9 +62,9 @@ enum slow_why {
 	WHY_NETFILTER, /* netfilter has rules */
 	WHY_MARK,      /* another program has set a mark */
 	WHY_TAG,       /* only the kernel can handle its VLAN tag */
-	WHY_ONE_WAY,   /* the bridge sends it to a MAC that was not learnt on that port */
+	WHY_ONE_WAY,   /* no reply from that bridge port, so the bridge may flood it */
 	WHY_FULL,      /* no room for another next hop */
-	WHY_ONE_WAY_1, /* WHY_ONE_WAY for odd packet counts, which has the even ones */
+	WHY_ONE_WAY_1, /* as WHY_ONE_WAY, for odd packet counts */
 	WHY_MAX,
 };
 
