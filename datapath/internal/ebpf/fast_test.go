@@ -23,7 +23,7 @@ import (
 const fastNot = -2
 
 // fastRig is a rig with the full ingress program, with a program that has only the fast path of
-// shortcut.h, and with one that has only fast.h; all on the same maps.
+// shortcut.h, and with a program that has only fast.h; all on the same maps.
 type fastRig struct {
 	*rig
 	slow, alone     *ebpf.Program

@@ -20,7 +20,7 @@ import (
 //
 //	here p0 ─┐
 //	there p1 ─┤ br0
-//	      p2 ─┤       the host moves here; this port is then removed
+//	      p2 ─┤       the host moves here, and then this port is set down
 //	      p3 ─┘       flooded frames arrive here as well
 func TestFloodTeachesNobody(t *testing.T) {
 	n := newNetwork(t)

@@ -17,7 +17,7 @@ import (
 // and packets for it leave by a port. When its MAC changes, its connections learn again at once,
 // and not only with the next confirmation.
 //
-//	client 192.0.2.10 ── in0 [node] br0 (10.5.0.1, fd05::1) ── p0 ── station 10.5.0.11, fd05::11
+//	client 192.0.2.10 ── in0 [node] br0 (10.5.0.1, fd05::1) ── p0 ── host 10.5.0.11, fd05::11
 func TestNeighbourBehindBridge(t *testing.T) {
 	for _, tt := range []struct{ name, device, addr, server string }{
 		{"bridge, IPv4", "br0", "10.5.0.11", "10.5.0.11:8080"}, {"bridge, IPv6", "br0", "fd05::11", "[fd05::11]:8080"},

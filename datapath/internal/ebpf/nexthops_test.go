@@ -76,7 +76,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", mac, "dev", "out0", "nud", "permanent")
 	}
 	var port uint16 = 1024
-	open := func() (index uint16) { // of eight connections, which all have the same
+	open := func() (index uint16) { // for eight connections, which all have the same
 		for i := range 8 {
 			port++
 			client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), port)
@@ -96,7 +96,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 	neighbour("02:00:5e:10:02:34")
 	first := open()
-	neighbour("02:00:5e:10:02:54") // remembered at the same place
+	neighbour("02:00:5e:10:02:54") // in the same slot of remembered next hops
 	second := open()
 	if second == first {
 		t.Errorf("the neighbour has another address, and the next hop is %d as before", first)
@@ -105,7 +105,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	if again := open(); again != first {
 		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
 	}
-	// As loxilightd makes one invalid.
+	// As loxilightd invalidates a next hop.
 	hops := nexthops{table: r.maps[kernelMapLlNexthop], ids: r.maps[kernelMapLlNexthopId], retired: map[uint32]retiredHop{}}
 	r.ok(hops.invalidate(func(kernelNexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
@@ -113,7 +113,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 }
 
-// TestShareOfNextHops: a device that has its share of the next hops gets no more, and others do.
+// TestShareOfNextHops: a device that has used up its share of next hops gets no more; others do.
 func TestShareOfNextHops(t *testing.T) {
 	r := newRig(t)
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
@@ -155,7 +155,7 @@ func TestShareOfNextHops(t *testing.T) {
 	}
 }
 
-// TestNextHopsAreCounted: passes set what each device has to what there is.
+// TestNextHopsAreCounted: passes set each device's counter to the actual number.
 func TestNextHopsAreCounted(t *testing.T) {
 	h := newHandover(t)
 	n := h.d.nexthops

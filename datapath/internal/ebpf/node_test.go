@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestRefused: without a backend the client is told at once, by the means of its
-// protocol, and nothing is entered. A backend that comes later gets the very next packet.
+// TestRefused: without a backend the client gets a rejection of its protocol at once, and no
+// connection is entered. A backend that is added later gets the very next packet.
 func TestRefused(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -38,7 +38,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// refusal is what the client is told that sent open, the first packet of a connection.
+// refusal returns the rejection of open, the first packet of a connection.
 func (r *rig) refusal(f family, proto uint8, open []byte) []byte {
 	switch proto {
 	case testpkt.ProtoTCP:
@@ -55,9 +55,8 @@ func (r *rig) refusal(f family, proto uint8, open []byte) []byte {
 	return testpkt.Build(r.in.leaves(), answerIP(f.inAddr, f.client.Addr(), tos), icmp, testpkt.Raw(open[14:]))
 }
 
-// TestNodeIsClient: what a program of the node sends to a frontend goes to a backend
-// from the node's address there, by the egress hook, and the answers come back to
-// the address that it used.
+// TestNodeIsClient: packets from the node to a frontend are sent to a backend with the node's
+// address there, by the egress hook, and answers return to the address that the node used.
 func TestNodeIsClient(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -72,7 +71,7 @@ func TestNodeIsClient(t *testing.T) {
 					r.ns.Neighbour(t, dev, addr.String(), mac)
 				}
 				r.service(rigService{id: 7, proto: proto, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
-				// The route to the frontend led to in0.
+				// The route to the frontend leads to in0.
 				local := netip.AddrPortFrom(f.inAddr, 40123)
 				source := netip.AddrPortFrom(f.outAddr, 61057)
 				for _, s := range []stage{stageOpen, stageConfirm} {
@@ -91,7 +90,7 @@ func TestNodeIsClient(t *testing.T) {
 	}
 }
 
-// TestNodeSendsElsewhere: what the node sends to others leaves as it is.
+// TestNodeSendsElsewhere: the node's packets to other destinations leave unchanged.
 func TestNodeSendsElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -130,8 +129,8 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// TestShortCutGivesWay: what does not fit, or may not be forwarded any further, is
-// the kernel's, which answers as it should; so is what carries a VLAN tag.
+// TestShortCutGivesWay: packets that exceed the MTU or whose TTL ends are left to the kernel, which
+// answers correctly; so are packets with a VLAN tag.
 func TestShortCutGivesWay(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -169,7 +168,7 @@ func TestShortCutGivesWay(t *testing.T) {
 			}
 			r.step(f.name+" "+tt.name, r.in, in, tt.action, want)
 		}
-		// A next hop that was not confirmed for a while goes by the kernel's neighbours.
+		// The slow path confirms a next hop that was not confirmed for a while.
 		var hop kernelNexthop
 		r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &hop))
 		hop.CheckedTick -= 40

@@ -18,14 +18,14 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// bothFrontends are the frontends of a service of both families and protocols, and one
-// server address for each.
+// bothFrontends has the frontends of a service of both families and protocols, and one server
+// address for each.
 var bothFrontends = []struct{ name, frontend, server, own, via, client string }{
 	{"IPv4", "198.51.100.10:80", "10.0.1.11:8080", "10.0.1.1:6443", "10.0.1.11", "192.0.2.10"},
 	{"IPv6", "[2001:db8:53::10]:80", "[2001:db8:2::11]:8080", "[2001:db8:2::1]:6443", "2001:db8:2::11", "2001:db8:1::10"},
 }
 
-// frontendRules are rule sets that all allow what goes to the frontends.
+// frontendRules has rule sets that all allow packets to the frontends.
 var frontendRules = []struct {
 	name string
 	set  datapath.FirewallSet
@@ -41,8 +41,8 @@ var frontendRules = []struct {
 	}}},
 }
 
-// TestClientBehindNoPort: a client that comes in by a device without our programs uses a
-// service whatever rules are in force, also with several packets before the first answer.
+// TestClientBehindNoPort: a client behind a device without our programs can use a service with any
+// rules in force, also if it sends several packets before the first answer.
 //
 //	client ─ eth0 ══ in0 (no port) node (port) out0 ══ eth0 ─ backends
 func TestClientBehindNoPort(t *testing.T) {
@@ -81,7 +81,7 @@ func TestClientBehindNoPort(t *testing.T) {
 	}
 }
 
-// questions has the client send two datagrams by one socket before the server answers either.
+// questions makes the client send two datagrams from one socket before the server answers either.
 func (n *network) questions(name, target, server string) {
 	n.t.Helper()
 	s := n.backends.ListenUDP(n.t, server)
@@ -114,7 +114,7 @@ func (n *network) questions(name, target, server string) {
 	}
 }
 
-// hostBits is the length of the prefix of one address.
+// hostBits returns the length of a host prefix.
 func hostBits(family string) string {
 	if family == "IPv4" {
 		return "/32"
@@ -122,7 +122,7 @@ func hostBits(family string) string {
 	return "/128"
 }
 
-// dropped returns the counters of drops that are not zero.
+// dropped returns the non-zero drop counters.
 func (n *network) dropped() map[string]uint64 {
 	n.t.Helper()
 	c, err := n.d.Telemetry().NodeCounters(n.t.Context())
@@ -131,8 +131,8 @@ func (n *network) dropped() map[string]uint64 {
 	return c.Drops
 }
 
-// TestNodeIsItsOwnBackend: the node reaches a frontend, on no device of its own and on one,
-// whose backend is the node itself, whatever rules are in force.
+// TestNodeIsItsOwnBackend: the node reaches a frontend whose backend is the node itself, whether
+// the frontend's address is on a device of the node or not, with any rules in force.
 func TestNodeIsItsOwnBackend(t *testing.T) {
 	for _, rules := range frontendRules {
 		t.Run(rules.name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestNodeIsItsOwnBackend(t *testing.T) {
 }
 
 // TestRulesChangeForClientBehindNoPort: after a change the rules are evaluated for such a
-// connection as for one that is forwarded, and not as for one of the node.
+// connection as for a forwarded connection, and not as for a connection of the node.
 func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	n := newNetwork(t)
 	n.ok(n.d.Ports().Update(t.Context(), "out0", datapath.Port{Device: "out0"}))
@@ -182,7 +182,7 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	n.putRules(deny(datapath.HookOutput))
 	c.echo(t, "with a rule about what the node sends")
 	n.putRules(deny(datapath.HookForward))
-	_ = c.SetDeadline(time.Now().Add(time.Second)) // the read tells
+	_ = c.SetDeadline(time.Now().Add(time.Second)) // the read reports an error
 	_, err := c.Write([]byte("x"))
 	n.ok(err)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
@@ -190,9 +190,9 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	}
 }
 
-// TestLateAfterReopened: the source of a connection is translated on the egress hook right after
-// that hook, on the same CPU, was about to open one of a client behind no port anew, which rules
-// then denied. The two have the same remote, and not the same outer port.
+// TestLateAfterReopened: a connection gets SNAT at egress right after the egress hook, on the same
+// CPU, was about to reopen a connection of a client behind no port, which rules then denied. Both
+// have the same remote, and different outer ports.
 //
 //	client ─ eth0 ══ in0 (port)    node (port) out0 ══ eth0 ─ backends
 //	aside  ─ eth0 ══ side0 (no port) ┘
@@ -209,7 +209,7 @@ func TestLateAfterReopened(t *testing.T) {
 	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
 		"expedited": {Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{DSCP: []uint8{46}}},
 	}})
-	begin := nowTick() // what comes in the same tick as the rules is evaluated again
+	begin := nowTick() // packets in the same tick as the rules are evaluated again
 	testnet.Eventually(t, 5*time.Second, "the rules are two ticks old", func() bool { return nowTick()-begin >= 2 })
 	stay := onOneCPU(t)
 	defer stay()
@@ -249,8 +249,8 @@ func TestLateAfterReopened(t *testing.T) {
 	}
 }
 
-// onOneCPU keeps this goroutine, and so what its packets make the kernel do, on one CPU until
-// the function that it returns is called.
+// onOneCPU keeps this goroutine, and the kernel's work for its packets, on one CPU until the
+// returned function is called.
 func onOneCPU(t *testing.T) (end func()) {
 	t.Helper()
 	runtime.LockOSThread()

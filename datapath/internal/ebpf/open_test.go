@@ -69,7 +69,7 @@ func newNetwork(t *testing.T) *network {
 	return n
 }
 
-// open opens the data plane as a daemon that was started in the node does.
+// open opens the data plane as a daemon in the node's namespace does.
 func (n *network) open() {
 	n.t.Helper()
 	n.node.Do(n.t, func() (err error) {
@@ -92,8 +92,7 @@ func (n *network) attach() {
 	}
 }
 
-// hooked returns the qdiscs that can hold filters, and the programs at tcx, of a
-// device of the node.
+// hooked returns the qdiscs that can hold filters, and the tcx programs, of a device of the node.
 func (n *network) hooked(device string) (names []string) {
 	n.t.Helper()
 	n.node.Do(n.t, func() error {
@@ -138,7 +137,7 @@ func frontend(addr string, p datapath.Protocol) datapath.Frontend {
 	return datapath.Frontend{Addr: netip.MustParseAddrPort(addr), Protocol: p}
 }
 
-// ask opens a TCP connection to addr and returns the name of who answered.
+// ask opens a TCP connection to addr and returns the name of the server that answered.
 func (n *network) ask(addr string) (string, error) {
 	var name string
 	err := n.client.Try(func() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestOutOfUse: what a run leaves out of use the next one finds so.
+// TestOutOfUse: the next run finds the backends that are out of use.
 func TestOutOfUse(t *testing.T) {
 	n := newNetwork(t)
 	s := web(3)

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tunnelCase is a type of tunnel over a family of addresses.
+// tunnelCase is a type of tunnel over an address family.
 type tunnelCase struct {
 	spec          datapath.Tunnel
 	local, remote netip.Addr
@@ -43,8 +43,8 @@ var (
 	innerFrom = [6]byte{0x02, 0x4c, 0x4c, 0, 0, 0x02}
 )
 
-// overlay enters the tunnel and a peer behind out0 with the far addresses; what comes in
-// by in0 is what the kernel sent by the tunnel's device.
+// overlay enters the tunnel and a peer behind out0 with the far addresses. Packets that arrive on
+// in0 are the packets that the kernel sent by the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
 	entry := kernelPeer{Local: addrOf(c.local), Remote: addrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
@@ -78,7 +78,7 @@ func (r *rig) tunnelEnd() {
 	r.put(kernelMapLlBridged, (r.in.index&0xffff)>>6, uint64(1)<<(r.in.index&63))
 }
 
-// wrap is what a peer would send: the inner packet, a frame, encapsulated.
+// wrap returns an inner frame as a peer would send it, encapsulated.
 func (c *tunnelCase) wrap(eth testpkt.Ethernet, from, to netip.Addr, port uint16, class uint8, inner []byte) []byte {
 	var ip testpkt.Layer = testpkt.IPv4{Source: from, Destination: to, TTL: 64, TOS: class, DontFragment: true, Protocol: 47}
 	if from.Is6() {
@@ -101,7 +101,7 @@ func (c *tunnelCase) wrap(eth testpkt.Ethernet, from, to netip.Addr, port uint16
 	return testpkt.Build(eth, ip, udp, testpkt.Payload(append(header, inner...)))
 }
 
-// innerPackets are packets from the client to what is behind the peer, as frames.
+// innerPackets returns packets from the client to hosts behind the peer, as frames.
 func innerPackets(eth testpkt.Ethernet, f family) map[string][]byte {
 	all := map[string][]byte{}
 	for name, proto := range protocols {
@@ -115,7 +115,7 @@ func innerPackets(eth testpkt.Ethernet, f family) map[string][]byte {
 	return all
 }
 
-// TestEncapsulated: the very bytes that are sent to a peer.
+// TestEncapsulated checks the exact bytes that are sent to a peer.
 func TestEncapsulated(t *testing.T) {
 	base := newRig(t)
 	for _, c := range tunnelCases() {
@@ -153,7 +153,7 @@ func TestEncapsulated(t *testing.T) {
 	}
 }
 
-// TestDecapsulated: what comes out of a tunnel, and what does not.
+// TestDecapsulated checks which packets a tunnel delivers, and which not.
 func TestDecapsulated(t *testing.T) {
 	base := newRig(t)
 	for _, c := range tunnelCases() {
@@ -168,7 +168,8 @@ func TestDecapsulated(t *testing.T) {
 					copy(want, innerMAC[:])
 					r.step(name, r.out, c.wrap(arrives, c.remote, c.local, 50001, 0x10, inner), actRedirect, want)
 				}
-				// From nobody who is a peer; of another network; a mark of congestion that the sender does not know.
+				// From an unknown peer; of another network; a congestion mark although the sender
+				// is not ECN-capable.
 				inner := packet(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.ProtoUDP, f.far, f.client, stageData, 63)
 				stranger := c.remote.Next()
 				unknown := c.wrap(arrives, stranger, c.local, 50001, 0, inner)
@@ -183,7 +184,7 @@ func TestDecapsulated(t *testing.T) {
 					elsewhere := other.wrap(arrives, c.remote, c.local, 50001, 0, inner)
 					r.step("of another network", r.out, elsewhere, actUnspec, elsewhere)
 					if c.spec.Type != datapath.TunnelGRE {
-						want["VERDICT_SLOW"] = 1 // a packet as any
+						want["VERDICT_SLOW"] = 1 // as any packet
 					}
 				}
 				r.counted(want)
@@ -192,8 +193,8 @@ func TestDecapsulated(t *testing.T) {
 	}
 }
 
-// TestCongestion has the mark of the outer packet on the inner one, checksum and all, if
-// its sender knows such marks (RFC 6040, figure 4).
+// TestCongestion checks that the congestion mark of the outer packet is copied to the inner one,
+// with the checksum, if its sender is ECN-capable (RFC 6040, figure 4).
 func TestCongestion(t *testing.T) {
 	r := newRig(t)
 	c := tunnelCases()[0]
@@ -207,7 +208,7 @@ func TestCongestion(t *testing.T) {
 		return testpkt.Build(eth, ip, testpkt.UDP{Source: f.client.Port(), Destination: f.far.Port()}, testpkt.Payload("marked?"))
 	}
 	for _, f := range families {
-		for _, row := range [][3]uint8{ // inner, outer, what comes out
+		for _, row := range [][3]uint8{ // inner, outer, result
 			{0, 0, 0}, {0, 1, 0}, {0, 2, 0}, {2, 0, 2}, {2, 1, 1}, {2, 2, 2}, {2, 3, 3}, {1, 0, 1}, {1, 2, 1}, {1, 3, 3}, {3, 0, 3}, {3, 1, 3}, {3, 3, 3},
 		} {
 			in := c.wrap(r.out.arrives(), c.remote, c.local, 50001, 0x10|row[1], frame(f, row[0]))

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// expire has the connection of tuple deleted, after idle ticks of silence at tick now.
+// expire deletes the connection of tuple, after idle ticks without a packet, at tick now.
 func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) expirerExpireResult {
 	r.t.Helper()
 	e := make([]expirerExpire, 1, expireBatch)
@@ -34,7 +34,7 @@ func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) e
 	return e[0].Result
 }
 
-// TestBothDirectionsEnd: a connection is deleted as a whole, whichever of its entries is named,
+// TestBothDirectionsEnd: a connection is deleted as a whole, whichever of its entries is given,
 // unless one of its directions was seen within the idle time.
 func TestBothDirectionsEnd(t *testing.T) {
 	base := newRig(t)
@@ -83,7 +83,7 @@ func TestBothDirectionsEnd(t *testing.T) {
 	}
 }
 
-// entries returns how many entries connections have.
+// entries returns the number of entries of connections.
 func (r *rig) entries() (n int) {
 	for _, name := range []string{kernelMapLlCt4, kernelMapLlCt6, kernelMapLlHalf4, kernelMapLlHalf6} {
 		n += r.count(name)
@@ -91,8 +91,8 @@ func (r *rig) entries() (n int) {
 	return n
 }
 
-// TestEndingIsSeen: a packet of a connection that is marked as being deleted is dropped with
-// that reason, on the fast path and the slow one; and one after a silence looks for the mark.
+// TestEndingIsSeen: a packet of a connection that is marked as being deleted is dropped with that
+// reason, on the fast path and the slow path; a packet after a silence checks the mark.
 func TestEndingIsSeen(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -107,7 +107,7 @@ func TestEndingIsSeen(t *testing.T) {
 				r.nexthop(6, p.clientPort, 0, p.back())
 				forth := packet(p.clientPort.arrives(), proto, p.client, p.vip, stageData, 61)
 				back := packet(p.beport.arrives(), proto, p.backend, p.source, stageData, 61)
-				for i, seen := range []uint32{0, 60} { // ticks ago: the fast path, and not
+				for i, seen := range []uint32{0, 60} { // ticks ago: on the fast path, and not
 					for _, x := range []rigTuple{p.forth(), p.back()} {
 						r.change(x, func(m *rigMeta) { m.LastSeenTick = rigTick() - seen })
 					}
@@ -128,8 +128,8 @@ func TestEndingIsSeen(t *testing.T) {
 	}
 }
 
-// TestLeftOverEntry: the entry of the client's direction is lost, and the client uses its port
-// again: the new connection is established, and nothing of the old one is left.
+// TestLeftOverEntry: the entry of the client's direction is lost, and the client reuses its port:
+// the new connection is established, and nothing of the old one is left.
 func TestLeftOverEntry(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -161,8 +161,8 @@ func TestLeftOverEntry(t *testing.T) {
 	}
 }
 
-// TestLeftOverOfNAT: the same of connections whose outer address and port are given: they are
-// not taken for those of another connection.
+// TestLeftOverOfNAT: the same for connections with a fixed outer address and port: their packets
+// are not taken for another connection's.
 func TestLeftOverOfNAT(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -196,8 +196,8 @@ func TestLeftOverOfNAT(t *testing.T) {
 	}
 }
 
-// TestTwinOfAnother: an entry under the key of a connection's answers that is another
-// connection's is left alone.
+// TestTwinOfAnother: if the key of a connection's answers has the entry of another connection, that
+// entry is not changed.
 func TestTwinOfAnother(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -223,8 +223,8 @@ func TestTwinOfAnother(t *testing.T) {
 	}
 }
 
-// TestDirectAndByFrontend: a client that speaks to a backend by a frontend and then by the same
-// port without it has two connections, and each gets its own answers.
+// TestDirectAndByFrontend: a client that uses one port to a backend by a frontend and then directly
+// has two connections, and each gets its own answers.
 func TestDirectAndByFrontend(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -254,8 +254,8 @@ func TestDirectAndByFrontend(t *testing.T) {
 	}
 }
 
-// TestForgedEnds: what ends a connection has no effect where its endpoint would not believe it,
-// and what an endpoint challenges is revived.
+// TestForgedEnds: a segment that would end a connection has no effect if its endpoint would not
+// accept it, and a connection whose endpoint challenges the segment is revived.
 func TestForgedEnds(t *testing.T) {
 	base := newRig(t)
 	const fin, rst = testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK
@@ -310,7 +310,7 @@ func TestForgedEndsOfSCTP(t *testing.T) {
 				r.step("server", r.out, build(r.out, p.backend, p.source), actUnspec, build(r.out, p.vip, p.client))
 			}
 		}
-		const clientTag, serverTag = 0x01020304, 0x11121314 // which packets to the client, to the server have
+		const clientTag, serverTag = 0x01020304, 0x11121314 // of packets to the client, the server
 		chunk('c', chunkInit, 0)
 		chunk('s', chunkInitAck, clientTag)
 		chunk('c', chunkCookieEcho, serverTag)
@@ -325,7 +325,7 @@ func TestForgedEndsOfSCTP(t *testing.T) {
 		if got := r.stateOf(p); got != "CLOSED+" {
 			t.Errorf("%s: an ABORT makes it %s, want CLOSED+", f.name, got)
 		}
-		// One that is followed from its middle on: its first packet has the tag already.
+		// An association picked up in the middle: its first packet already has the tag.
 		r = base.fresh(t)
 		p = r.connect(f, testpkt.ProtoSCTP, natModes[0])
 		chunk('c', 0, serverTag)
@@ -336,7 +336,7 @@ func TestForgedEndsOfSCTP(t *testing.T) {
 	}
 }
 
-// TestBlindPromotion: what forged sources send establishes nothing.
+// TestBlindPromotion: packets with forged sources establish no connection.
 func TestBlindPromotion(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

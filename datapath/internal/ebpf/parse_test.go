@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// encoding is an odd way to write a datagram: eth and ip are the headers, body is
-// what follows the address.
+// encoding is an unusual encoding of a datagram: eth and ip are the headers, body follows the
+// address.
 type encoding struct {
 	name   string
 	layers func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer
@@ -46,8 +46,7 @@ func hops(kind uint8, size int) testpkt.Extension {
 	return testpkt.Extension{Type: kind, Data: append([]byte{1, byte(size - 4)}, make([]byte, size-4)...)}
 }
 
-// TestOddEncodings is F12: what is written in an unusual way is the same service's
-// all the same.
+// TestOddEncodings is F12: packets with an unusual encoding belong to the same service.
 func TestOddEncodings(t *testing.T) {
 	base := newRig(t)
 	both := []encoding{
@@ -90,7 +89,7 @@ func TestTCPHeaderLengths(t *testing.T) {
 				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), tcp), padding...)
 			}
 			action, ttl := p.outcome(61)
-			left := "padding" // what is sent on by us is as long as the packet, as of a router
+			left := "padding" // we send packets without padding, as a router does
 			if action == actRedirect {
 				left = ""
 			}
@@ -99,7 +98,7 @@ func TestTCPHeaderLengths(t *testing.T) {
 	}
 }
 
-// TestUDPWithoutChecksum: IPv4 allows it, and it must stay without; a checksum that
+// TestUDPWithoutChecksum: IPv4 allows it, and the packet must stay without one; a checksum that
 // comes to 0 is sent as 0xffff.
 func TestUDPWithoutChecksum(t *testing.T) {
 	r := newRig(t)
@@ -113,7 +112,7 @@ func TestUDPWithoutChecksum(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t)
 		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
-		// The payload's last word is what makes the sum after translation zero.
+		// The payload's last word makes the sum after translation zero.
 		build := func(from, to netip.AddrPort, word []byte) []byte {
 			return testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61),
 				testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(word))
@@ -128,8 +127,8 @@ func TestUDPWithoutChecksum(t *testing.T) {
 	}
 }
 
-// TestNotOurs is F03 and F12: what cannot be understood, or is for nobody here, goes
-// up as it came, and enters nothing.
+// TestNotOurs is F03 and F12: packets that cannot be parsed, or that match nothing here, go to the
+// kernel unchanged, and create no entry.
 func TestNotOurs(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -152,7 +151,7 @@ func TestNotOurs(t *testing.T) {
 	}
 }
 
-// strangers are frames that no service may touch. The service of p is there.
+// strangers returns frames that no service may touch. The service of p exists.
 func strangers(r *rig, f family, p path) map[string][]byte {
 	good := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
 	l3 := 14
@@ -200,8 +199,8 @@ func strangers(r *rig, f family, p path) map[string][]byte {
 	return all
 }
 
-// TestSCTPWithoutChecksum: a packet of this very machine has none before the device
-// that it leaves by fills it in, which takes what is there for part of the packet.
+// TestSCTPWithoutChecksum: a packet of the node itself has no checksum until its output device
+// fills it in; that device includes the present value in the sum.
 func TestSCTPWithoutChecksum(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t)

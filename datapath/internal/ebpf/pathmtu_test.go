@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tooBig is what a router says about a packet, of which it quotes so many bytes.
+// tooBig builds a router's error about a packet, of which it quotes so many bytes.
 func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
 	if to.Is6() {
 		return r.tooBigFrom(netip.MustParseAddr("2001:db8:99::99"), to, mtu, code, about, quoted)
@@ -18,7 +18,7 @@ func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted
 	return r.tooBigFrom(netip.MustParseAddr("198.51.100.99"), to, mtu, code, about, quoted)
 }
 
-// sourcePort is the source port that the data plane gives to outer packets of a flow.
+// sourcePort returns the source port that the data plane gives to outer packets of a flow.
 func (r *rig) sourcePort(c *tunnelCase, inner []byte) uint16 {
 	r.t.Helper()
 	if c.spec.Type == datapath.TunnelGRE {
@@ -44,8 +44,8 @@ func (r *rig) tooBigFrom(router, to netip.Addr, mtu uint16, code uint8, about []
 	return testpkt.Build(r.out.arrives(), ipHeader(router, to, 60), icmp, testpkt.Payload(about[:min(quoted, len(about))]))
 }
 
-// TestUnderlayMTU: what routers say of packets to a peer is heeded if they can only have that from
-// one of ours.
+// TestUnderlayMTU: a router's error about a packet to a peer is honoured only if the packet that it
+// quotes can only be ours.
 func TestUnderlayMTU(t *testing.T) {
 	const whole = 1 << 16
 	base := newRig(t)
@@ -95,7 +95,7 @@ func TestUnderlayMTU(t *testing.T) {
 			if c.local.Is4() {
 				say("of another kind", r.tooBig(c.local, 1400, 1, ours, whole), 0)
 			}
-			for _, f := range families { // whoever is a router is not behind a tunnel
+			for _, f := range families { // a host behind a tunnel is no router of the underlay
 				if router := f.far.Addr(); router.Is4() == c.local.Is4() {
 					say("from behind a peer", r.tooBigFrom(router, c.local, 1400, code, ours, whole), 0)
 				}
@@ -118,7 +118,7 @@ func TestUnderlayMTU(t *testing.T) {
 	}
 }
 
-// TestUnderlayMTUEnds: what was heard is told, and forgotten in time.
+// TestUnderlayMTUEnds: a path MTU is reported, and expires in time.
 func TestUnderlayMTUEnds(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// verdicts returns how many packets took the short cut, and how many the slow path.
+// verdicts returns the numbers of packets on the fast path and on the slow path.
 func (n *network) verdicts() (tracked, slow uint64) {
 	n.t.Helper()
 	c, err := n.d.Telemetry().NodeCounters(context.Background())
@@ -26,7 +26,7 @@ func (n *network) verdicts() (tracked, slow uint64) {
 	return c.Verdicts["tracked"], c.Verdicts["slow"]
 }
 
-// wantShortCut sends words until one and its answer take nothing but the short cut.
+// wantShortCut sends words until one and its answer take only the fast path.
 func (n *network) wantShortCut(what string, c *conversation) {
 	n.t.Helper()
 	for try := range 20 {
@@ -42,7 +42,7 @@ func (n *network) wantShortCut(what string, c *conversation) {
 	n.t.Errorf("%s: no word took the short cut both ways (%d packets tracked, %d slow); connections %+v, %v", what, tracked, slow, list, err)
 }
 
-// wantWays compares how the packets of the only established connection go.
+// wantWays compares the paths of the only established connection.
 func (n *network) wantWays(forth, back datapath.Way) {
 	n.t.Helper()
 	list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{State: "established"}, "", 10)
@@ -52,7 +52,7 @@ func (n *network) wantWays(forth, back datapath.Way) {
 	}
 }
 
-// wantSlow sends words, none of which may take the short cut.
+// wantSlow sends words, none of which may take the fast path.
 func (n *network) wantSlow(what string, c *conversation) {
 	n.t.Helper()
 	tracked, _ := n.verdicts()
@@ -64,9 +64,8 @@ func (n *network) wantSlow(what string, c *conversation) {
 	}
 }
 
-// TestRouted: a connection that is no service's is forwarded by the kernel first and by
-// the short cut then, without a byte changed, and again by the kernel where the answer
-// may have changed.
+// TestRouted: a connection without a service is first forwarded by the kernel and then on the fast
+// path, without a byte changed, and again by the kernel if the path may have changed.
 func TestRouted(t *testing.T) {
 	for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
 		t.Run(addr, func(t *testing.T) {
@@ -84,7 +83,7 @@ func TestRouted(t *testing.T) {
 			})
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
-			// netfilter has its say: nothing is short-cut any more.
+			// netfilter has rules: no packet takes the fast path any more.
 			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(1)))
 			n.ok(n.d.zones[zoneHost].devices.invalidateAll())
 			n.wantSlow("netfilter", c)
@@ -92,7 +91,7 @@ func TestRouted(t *testing.T) {
 			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(0)))
 			n.wantShortCut("without netfilter", c)
 
-			// The neighbour moves to another address of its link.
+			// The neighbour gets another MAC.
 			n.backends.Do(t, func() error {
 				l, err := netlink.LinkByName("eth0")
 				if err != nil {
@@ -103,7 +102,7 @@ func TestRouted(t *testing.T) {
 			n.node.Do(t, func() error { return flushNeighbours("out0") })
 			n.wantShortCut("after a move", c)
 
-			// A route elsewhere, and back: refused meanwhile, and nothing of it by the short cut.
+			// A route elsewhere, and back: refused meanwhile, with no packet on the fast path.
 			to := netip.MustParseAddrPort(addr).Addr()
 			n.node.Do(t, func() error { return blackhole(to, netlink.RouteReplace) })
 			_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
@@ -127,7 +126,7 @@ func flushNeighbours(device string) error {
 	}
 	all, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 	for i := range all {
-		_ = netlink.NeighDel(&all[i]) // what is gone is gone
+		_ = netlink.NeighDel(&all[i]) // already gone is fine
 	}
 	return err
 }
@@ -140,9 +139,8 @@ func blackhole(to netip.Addr, change func(*netlink.Route) error) error {
 	})
 }
 
-// bridged is a node with four ports, two and two of which are bridged: by a bridge each,
-// or by one that keeps two VLANs apart. The stations of one pair have the addresses of
-// those of the other.
+// bridged is a node with four ports, bridged in pairs: by a bridge each, or by one bridge with two
+// VLANs. The hosts of both pairs have the same addresses.
 type bridged struct {
 	*network
 	stations [4]*testnet.NS
@@ -189,7 +187,7 @@ func separate(bridge string, ports []string) error {
 	return nil
 }
 
-// addFiltering makes a bridge that keeps VLANs apart, with ports.
+// addFiltering creates a bridge with VLAN filtering, with ports.
 func addFiltering(bridge string, ports ...string) error {
 	on := true
 	attrs := netlink.NewLinkAttrs()
@@ -210,7 +208,7 @@ func addFiltering(bridge string, ports ...string) error {
 	return netlink.LinkSetUp(br)
 }
 
-// requireVLANs skips where the kernel's bridges know no VLANs.
+// requireVLANs skips the test if the kernel's bridges have no VLANs.
 func requireVLANs(t *testing.T) {
 	t.Helper()
 	ns := testnet.New(t, "vlans")
@@ -223,8 +221,7 @@ func requireVLANs(t *testing.T) {
 	}
 }
 
-// talk connects the first station of a pair to the second, from a port that all pairs
-// use.
+// talk connects the first host of a pair to the second, from a port that all pairs use.
 func (b *bridged) talk(pair int, addr, local string) *conversation {
 	b.t.Helper()
 	var c net.Conn
@@ -234,7 +231,7 @@ func (b *bridged) talk(pair int, addr, local string) *conversation {
 		return err == nil
 	})
 	b.t.Cleanup(func() { c.Close() })
-	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	_ = c.SetReadDeadline(time.Now().Add(3 * time.Second)) // the next read reports an error
 	var greeting [64]byte
 	if _, err := c.Read(greeting[:]); err != nil {
 		b.t.Fatal(err)
@@ -242,8 +239,8 @@ func (b *bridged) talk(pair int, addr, local string) *conversation {
 	return &conversation{c}
 }
 
-// TestBridged: frames between two ports of a bridge take the short cut as they are; what
-// has the same addresses behind another bridge, or in another VLAN, is another connection.
+// TestBridged: frames between two ports of a bridge take the fast path unchanged. Packets with the
+// same addresses behind another bridge, or in another VLAN, belong to another connection.
 func TestBridged(t *testing.T) {
 	for name, vlans := range map[string]bool{"two bridges": false, "two VLANs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -268,8 +265,8 @@ func TestBridged(t *testing.T) {
 	}
 }
 
-// moveStation plugs the second station of the first pair into another port of its
-// bridge: what the first sends finds it there as soon as it has spoken.
+// moveStation plugs the second host of the first pair into another port of its bridge: packets from
+// the first host reach it there as soon as it has sent one.
 func (b *bridged) moveStation(c *conversation) {
 	b.t.Helper()
 	b.wantShortCut("before the move", c)
@@ -284,7 +281,7 @@ func (b *bridged) moveStation(c *conversation) {
 	_, err := c.Write([]byte("to nobody"))
 	b.ok(err)
 	b.node.Up(b.t, "p1")
-	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read tells
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read reports an error
 	var echo [64]byte
 	if _, err := c.Read(echo[:]); err != nil {
 		b.t.Errorf("after the port was down: %v (%d packets tracked before)", err, tracked)
@@ -292,8 +289,8 @@ func (b *bridged) moveStation(c *conversation) {
 	b.wantShortCut("after the port was down", c)
 }
 
-// TestOtherTags: to a bridge that goes by tags of 802.1ad those of 802.1Q are payload.
-// What it forwards takes no short cut.
+// TestOtherTags: a bridge with 802.1ad tags treats 802.1Q tags as payload. Its frames do not take
+// the fast path.
 func TestOtherTags(t *testing.T) {
 	requireVLANs(t)
 	b := newBridged(t, true)

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// hookOf returns the kind of hook that both programs of a port are attached by.
+// hookOf returns the kind of hook of both programs of a port.
 func (n *network) hookOf(port string) string {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
@@ -35,8 +35,8 @@ func (n *network) hookOf(port string) string {
 	return ""
 }
 
-// TestEndpointsHaveFilters: a link would have the kernel wait with its lock held, once for each
-// hook. What is there stays, unless the configuration says what it is to be.
+// TestEndpointsHaveFilters: attaching a link would make the kernel wait with its lock held, once
+// for each hook. Existing hooks stay, unless the configuration requires a kind.
 func TestEndpointsHaveFilters(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -74,8 +74,8 @@ func TestEndpointsHaveFilters(t *testing.T) {
 	}
 }
 
-// TestHookTakenOff: that a stranger takes the guard off a device is told at once, and what we
-// do ourselves is not.
+// TestHookTakenOff: if another program detaches the guard from a device, this is signalled at once;
+// our own detaching is not.
 func TestHookTakenOff(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -110,7 +110,7 @@ func TestHookTakenOff(t *testing.T) {
 	}
 }
 
-// TestFollowAllRests: what comes all the time is looked at now and then, and once it ends.
+// TestFollowAllRests: continuous updates are handled now and then, and once after the last.
 func TestFollowAllRests(t *testing.T) {
 	const took = 2 * time.Millisecond
 	v := &devices{done: make(chan struct{})}

@@ -35,7 +35,7 @@ func refuse(t *testing.T, name string) {
 			}
 			p := spec.Programs[name]
 			first := p.Instructions[0].Metadata
-			bad := asm.LoadMem(asm.R0, asm.R5, 0, asm.DWord) // nobody set R5
+			bad := asm.LoadMem(asm.R0, asm.R5, 0, asm.DWord) // R5 is not initialized
 			bad.Metadata = first
 			p.Instructions[0].Metadata = asm.Metadata{}
 			p.Instructions = append(asm.Instructions{bad}, p.Instructions...)
@@ -44,8 +44,8 @@ func refuse(t *testing.T, name string) {
 	}
 }
 
-// TestRefusedProgram: who is to start on a kernel that refuses a program is told
-// which one and why, and the programs of before go on.
+// TestRefusedProgram: if the kernel refuses a program, the error names the program and the reason,
+// and the earlier programs continue.
 func TestRefusedProgram(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -120,7 +120,7 @@ func TestDetachTakesAllOff(t *testing.T) {
 				t.Errorf("%+v (%v)", r, err)
 			}
 			n.ok(n.d.Close())
-			for range 2 { // again: nothing is there any more
+			for range 2 { // the second time nothing is left
 				n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
 				for _, device := range []string{"in0", "out0"} {
 					if left := n.hooked(device); len(left) != 0 {
@@ -135,8 +135,7 @@ func TestDetachTakesAllOff(t *testing.T) {
 	}
 }
 
-// TestDetachLeavesStrangersAlone: what is not ours stays, in the folder and on the
-// devices.
+// TestDetachLeavesStrangersAlone: other programs and pins stay, in the folder and on the devices.
 func TestDetachLeavesStrangersAlone(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")
@@ -160,7 +159,7 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 	}
 }
 
-// TestMemoryMayComeBack: who lacks memory for a program may start again.
+// TestMemoryMayComeBack: a start that failed for lack of memory may be repeated.
 func TestMemoryMayComeBack(t *testing.T) {
 	for err, refused := range map[error]bool{unix.ENOMEM: false, unix.EAGAIN: false, unix.EINVAL: true, unix.E2BIG: true} {
 		if got := refusedProgram("ll_x", zoneHost, fmt.Errorf("load program: %w", err)); errors.Is(got, datapath.ErrRefused) != refused || !errors.Is(got, err) {

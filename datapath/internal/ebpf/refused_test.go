@@ -16,16 +16,15 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestRefusedUpdateLeavesNothingBehind refuses an update after backends and one of
-// the selection tables are written: when the next one has succeeded, the kernel
-// holds what that one wants and nothing else.
+// TestRefusedUpdateLeavesNothingBehind makes an update fail after backends and one of the selection
+// tables are written: after the next successful update, the kernel holds exactly its entries.
 func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
 	small := web(2)
 	n.ok(n.d.Services().Update(ctx, "web", small))
 
-	refused := web(1) // 10.0.1.12 goes, and the IPv4 table is another
+	refused := web(1) // 10.0.1.12 is removed, and the IPv4 table changes
 	refused.SourceRanges = nil
 	for i := range 70 { // the map of source ranges holds twice 64
 		a := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
@@ -74,8 +73,8 @@ func (n *network) names() (ids []uint32) {
 	return ids
 }
 
-// TestServiceThatCannotBeEnteredHasNoName is T14: where the kernel has no room for a
-// new service's counters, its name is not left behind, once for each try.
+// TestServiceThatCannotBeEnteredHasNoName is T14: if the kernel has no room for a new service's
+// counters, its name is not left behind, once for each attempt.
 func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -95,7 +94,7 @@ func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n.ok(stats.Delete(uint32(1000)))
 	n.ok(n.d.Services().Update(ctx, "web", web(1)))
 	first := n.names()
-	name := serviceNameOf("web") // as an earlier version left one behind
+	name := serviceNameOf("web") // as left by an earlier version
 	n.ok(n.d.maps[kernelMapLlServiceName].Update(uint32(1), &name, ebpf.UpdateAny))
 	n.restart("tcx")
 	if ids := n.names(); len(first) != 1 || !slices.Equal(ids, first) {

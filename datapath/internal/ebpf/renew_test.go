@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestSwitchNamespaceIsDeleted deletes the namespace of the switch under a port, and
-// makes another of its name: the port is attached there, and the old one ends.
+// TestSwitchNamespaceIsDeleted deletes the namespace of the switch under a port, and creates
+// another one with that name: the port is attached there, and the old one ends.
 func TestSwitchNamespaceIsDeleted(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -27,7 +27,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 		for round := range 3 {
 			outside := testnet.New(t, "outside")
 			testnet.MakeNamed(t, n.config.SwitchNamespace)
-			t.Run("plug in", func(t *testing.T) { // which holds the namespace as long as it takes
+			t.Run("plug in", func(t *testing.T) { // which holds the namespace meanwhile
 				testnet.Veth(t, testnet.Port{NS: testnet.Named(t, n.config.SwitchNamespace), Name: "p1"}, testnet.Port{NS: outside, Name: "eth0"})
 			})
 			testnet.Eventually(t, 5*time.Second, "the port is attached", func() bool {
@@ -45,7 +45,8 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 			if err := n.d.Ports().Update(ctx, "p1", datapath.Port{Device: "p1", Switch: true}); !errors.Is(err, datapath.ErrAbsent) {
 				t.Errorf("round %d: %v", round, err)
 			}
-			// Nobody holds it any more: the kernel takes its devices away, and the other end.
+			// The namespace has no user any more: the kernel deletes its devices, and the veth
+			// peer.
 			testnet.Eventually(t, 5*time.Second, "the old namespace ends", func() bool {
 				return outside.Try(func() error {
 					_, err := netlink.LinkByName("eth0")

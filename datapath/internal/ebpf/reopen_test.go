@@ -9,8 +9,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// reused returns what the connections of a backend carried whose entries others have
-// taken over.
+// reused returns the traffic of a backend's connections whose entries were reused.
 func (r *rig) reused(backend uint32) kernelTraffic {
 	r.t.Helper()
 	var t kernelBackendTotal
@@ -21,9 +20,9 @@ func (r *rig) reused(backend uint32) kernelTraffic {
 // lifeOfFive is a connection of five packets.
 var lifeOfFive = []string{"cSYN", "sSYNA", "cACK", "cFIN", "sFIN"}
 
-// TestReopened is T07: a client uses its port again. The new connection takes over
-// the entries of the one that ended, with the source port that the backend knows it
-// by, and counts from the beginning; what the old one carried stays counted.
+// TestReopened is T07: a client reuses its port. The new connection takes over the entries of the
+// ended connection, with the source port that the backend knows, and counts from zero; the traffic
+// of the old connection stays counted.
 func TestReopened(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -43,7 +42,7 @@ func TestReopened(t *testing.T) {
 					return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), ttl), testpkt.TCP{Source: from.Port(),
 						Destination: to.Port(), Flags: again.flags, Seq: again.seq, Window: again.window})
 				}
-				// By the next hop of the old one: the kernel is not asked again.
+				// By the old next hop: no FIB look-up.
 				r.step("SYN", r.in, build(p.client, p.vip, r.in.arrives(), 61), actRedirect,
 					build(p.source, p.backend, p.beport.leaves(), 60))
 				if got := r.stateOf(p); got != "NEW+" {
@@ -65,8 +64,8 @@ func TestReopened(t *testing.T) {
 	}
 }
 
-// TestReopenedElsewhere is T07 where the backend is another by now: nothing of the
-// old connection stays but its count.
+// TestReopenedElsewhere is T07 if the backend has changed: only the counters of the old connection
+// stay.
 func TestReopenedElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

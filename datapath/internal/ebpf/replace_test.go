@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// become makes this package be a version of loxilight that has a field called
-// future in place of padding in most values, one more in another, another map, and
-// programs of another build. "" is the version of the repository.
+// become makes this package another version of loxilight: most values have a field called future in
+// place of padding, another value has one field more, there is one more map, and programs are of
+// another build. "" is the version of the repository.
 func become(t testing.TB, future string) {
 	t.Helper()
 	restore := versionOf(t)
@@ -60,13 +60,13 @@ func become(t testing.TB, future string) {
 	}
 }
 
-// versionOf returns what makes this package be again what it is now.
+// versionOf returns a function that restores the present version.
 func versionOf(testing.TB) func() {
 	maps, ingress, egress := loadMapSpecs, programs[0].load, programs[1].load
 	return func() { loadMapSpecs, programs[0].load, programs[1].load = maps, ingress, egress }
 }
 
-// rename returns t with its padding called future.
+// rename returns a type with its padding called future.
 func rename(of btf.Type, future string) btf.Type {
 	s, ok := of.(*btf.Struct)
 	if !ok {
@@ -92,7 +92,7 @@ func as(t testing.TB, future string, f func()) {
 	f()
 }
 
-// wantPins fails the test unless the pins are those of a version that has finished.
+// wantPins fails the test unless the pins are complete for a version, and no others.
 func (n *network) wantPins(future string) {
 	n.t.Helper()
 	want := []string{originName, "ports"}
@@ -156,8 +156,8 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// dieAt makes the next start end at its step number k, counted from 0; it returns
-// the function that tells what that was, "" if there are not so many.
+// dieAt makes the next start end at its step number k, counted from 0; it returns a function that
+// returns the name of the step, "" if there are fewer steps.
 func dieAt(t testing.TB, k int) (died func() string) {
 	t.Helper()
 	steps := countSteps(t, func(n int) error {
@@ -174,8 +174,8 @@ func dieAt(t testing.TB, k int) (died func() string) {
 	}
 }
 
-// countSteps has each called before each step of the starts to come, until the
-// function that it returns is called, which tells the steps.
+// countSteps calls each before each step of the following starts, until the returned function is
+// called, which returns the steps.
 func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	t.Helper()
 	old := atStep
@@ -191,7 +191,7 @@ func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	}
 }
 
-// somePerKind chooses the first and the last of the steps of each kind.
+// somePerKind chooses the first and the last step of each kind.
 func somePerKind(steps []string) (chosen []int) {
 	kinds := map[string][]int{}
 	for i, s := range steps {
@@ -205,8 +205,8 @@ func somePerKind(steps []string) (chosen []int) {
 	return slices.Compact(chosen)
 }
 
-// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the midst of an
-// upgrade, and the same version, the old one or a third one starts again and finishes.
+// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the midst of an upgrade, and the
+// same version, the old one or a third one starts and finishes.
 func TestKilledWhileReplacing(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -251,8 +251,7 @@ func TestKilledWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestKilledAgainAndAgain: versions follow one another at random, each dies somewhere
-// or finishes.
+// TestKilledAgainAndAgain: versions follow one another at random; each dies somewhere or finishes.
 func TestKilledAgainAndAgain(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

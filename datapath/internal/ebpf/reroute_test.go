@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestRouteLeadsElsewhere: a next hop that is to be confirmed is not valid any longer if the
-// kernel's routes lead by another device now. No daemon is needed for that.
+// TestRouteLeadsElsewhere: a next hop that is due for confirmation is no longer valid if the
+// kernel's routes lead to another device now. This needs no daemon.
 func TestRouteLeadsElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -18,16 +18,15 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// What the programs return to the kernel.
+// Return values of the programs.
 const (
-	actUnspec   = -1 // TC_ACT_UNSPEC: as if we were not there
+	actUnspec   = -1 // TC_ACT_UNSPEC: continue as without our program
 	actShot     = 2  // TC_ACT_SHOT
 	actRedirect = 7  // TC_ACT_REDIRECT
 )
 
-// rig is both programs on maps of their own, and a namespace whose devices and
-// routes they see. Packets go in and come out by BPF_PROG_RUN; redirects are not
-// carried out.
+// rig is both programs on maps of their own, and a namespace with the devices and routes that they
+// see. Packets go in and come out by BPF_PROG_RUN; redirects are not carried out.
 //
 //	clients 192.0.2.0/24 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── backends 10.0.1.0/24
 //	     2001:db8:1::/64    2001:db8:1::1              2001:db8:2::1      2001:db8:2::/64
@@ -44,7 +43,7 @@ type rigPort struct {
 	name  string
 	index uint32
 	mac   [6]byte
-	other [6]byte // of whoever sends to it
+	other [6]byte // MAC of the sender
 }
 
 // newRig loads the programs; tune may change a specification before.
@@ -59,14 +58,14 @@ func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 		testnet.Port{NS: r.ns, Name: "out0", Addrs: []string{"10.0.1.1/24", "2001:db8:2::1/64"}, MAC: "02:00:5e:10:02:01"},
 		testnet.Port{NS: far, Name: "out1", MAC: "02:00:5e:10:02:34"})
 	r.ns.Forward(t)
-	r.ns.Route(t, "198.51.100.0/24", "192.0.2.17") // the frontends are somebody else's
+	r.ns.Route(t, "198.51.100.0/24", "192.0.2.17") // the frontends are on another host
 	r.load(tune)
 	r.devices()
 	return r
 }
 
-// fresh returns the rig as if it were new, for a subtest: to load the programs again
-// each time would take most of the time.
+// fresh returns the rig as if it were new, for a subtest: loading the programs again each time
+// would take most of the time.
 func (r *rig) fresh(t testing.TB) *rig {
 	t.Helper()
 	f := *r
@@ -75,7 +74,7 @@ func (r *rig) fresh(t testing.TB) *rig {
 		switch m.Type() {
 		case ebpf.Queue, ebpf.RingBuf, ebpf.ArrayOfMaps:
 		case ebpf.Array, ebpf.PerCPUArray:
-			// No test goes further.
+			// No test uses higher indexes.
 			for key := range min(m.MaxEntries(), 128) {
 				if m.Type() == ebpf.Array {
 					f.put(name, key, make([]byte, m.ValueSize()))
@@ -95,7 +94,7 @@ func (r *rig) fresh(t testing.TB) *rig {
 	return &f
 }
 
-// clear removes all entries of a hash.
+// clear deletes all entries of a hash.
 func (r *rig) clear(m *ebpf.Map) {
 	r.t.Helper()
 	var keys [][]byte
@@ -109,7 +108,7 @@ func (r *rig) clear(m *ebpf.Map) {
 			err = m.NextKey(key, &next)
 		}
 		if err != nil {
-			break // that was the last
+			break // no more keys
 		}
 		keys = append(keys, next)
 		key = next
@@ -119,7 +118,7 @@ func (r *rig) clear(m *ebpf.Map) {
 	}
 }
 
-// devices enters the devices, and the source ports that may be given out.
+// devices enters the devices, and the source ports that may be assigned.
 func (r *rig) devices() {
 	r.t.Helper()
 	r.in = r.port("in0", "02:00:5e:10:01:17", "192.0.2.1", "2001:db8:1::1")
@@ -165,7 +164,7 @@ func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
 	}
 }
 
-// port enters a device of the namespace, and returns what packets need to know.
+// port enters a device of the namespace, and returns its data for packets.
 func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
 	r.t.Helper()
 	p := rigPort{name: name, mac: r.ns.MAC(r.t, name), other: rigMAC(other)}
@@ -183,7 +182,7 @@ func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
 	return p
 }
 
-// ports sets the source ports that may be given out.
+// ports sets the source ports that may be assigned.
 func (r *rig) ports(ports ...uint16) {
 	r.t.Helper()
 	r.put(kernelMapLlSnatPorts, uint32(0), uint16(len(ports)))
@@ -233,7 +232,7 @@ func (r *rig) compare(what string, p *ebpf.Program, dev rigPort, in []byte, acti
 	}
 }
 
-// counters returns all counters of drops and verdicts that are not zero.
+// counters returns all non-zero counters of drops and verdicts.
 func (r *rig) counters() map[string]uint64 {
 	r.t.Helper()
 	all := make(map[string]uint64)
@@ -275,7 +274,7 @@ func (r *rig) ok(err error) {
 	}
 }
 
-// Packets that arrive at p, and that leave by it.
+// Ethernet headers of packets that arrive at p, and that leave by it.
 func (p rigPort) arrives() testpkt.Ethernet {
 	return testpkt.Ethernet{Source: p.other, Destination: p.mac}
 }

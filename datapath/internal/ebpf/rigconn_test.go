@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rigTuple is a packet's, as the tables of connections have it.
+// rigTuple is the tuple of a packet, as in the tables of connections.
 type rigTuple struct {
 	proto    uint8
 	src, dst netip.AddrPort
@@ -19,10 +19,10 @@ type rigTuple struct {
 
 func (t rigTuple) String() string { return fmt.Sprintf("%d %s > %s", t.proto, t.src, t.dst) }
 
-// turned is the tuple of the answers.
+// turned returns the tuple of the answers.
 func (t rigTuple) turned() rigTuple { return rigTuple{t.proto, t.dst, t.src} }
 
-// rigMeta is the part of an entry that both families have.
+// rigMeta is the common part of the entries of both families.
 type rigMeta struct {
 	PacketCount, ByteCount      uint64
 	LastSeenTick, CreatedTick   uint32
@@ -36,11 +36,11 @@ type rigMeta struct {
 // rigConn is one entry.
 type rigConn struct {
 	rigMeta
-	half   bool     // in the table of half-open ones
-	leaves rigTuple // what packets that come in by the key become
+	half   bool     // in the table of half-open connections
+	leaves rigTuple // tuple with which packets that match the key leave
 }
 
-// tables returns the names of the two tables that tuple may be in.
+// tables returns the names of the two tables that may hold tuple.
 func (t rigTuple) tables() (established, half string) {
 	if t.src.Addr().Is4() {
 		return kernelMapLlCt4, kernelMapLlHalf4
@@ -58,7 +58,7 @@ func (t rigTuple) key() []byte {
 
 const rigMetaSize = 48
 
-// conn returns the entry found under t; false if there is none.
+// conn returns the entry of t; false if it does not exist.
 func (r *rig) conn(t rigTuple) (c rigConn, found bool) {
 	r.t.Helper()
 	raw, half := r.raw(t)
@@ -88,7 +88,7 @@ func (r *rig) raw(t rigTuple) (raw []byte, half bool) {
 	return nil, false
 }
 
-// change edits the entry found under t.
+// change edits the entry of t.
 func (r *rig) change(t rigTuple, edit func(*rigMeta)) {
 	r.t.Helper()
 	raw, half := r.raw(t)
@@ -108,7 +108,7 @@ func (r *rig) change(t rigTuple, edit func(*rigMeta)) {
 	r.put(established, t.key(), raw)
 }
 
-// forget removes the entry found under t.
+// forget deletes the entry of t.
 func (r *rig) forget(t rigTuple) {
 	r.t.Helper()
 	established, half := t.tables()
@@ -117,7 +117,7 @@ func (r *rig) forget(t rigTuple) {
 	}
 }
 
-// count returns how many entries a map has.
+// count returns the number of entries of a map.
 func (r *rig) count(name string) (n int) {
 	r.t.Helper()
 	var key, value []byte
@@ -129,7 +129,7 @@ func (r *rig) count(name string) (n int) {
 // rigTick is the clock of the programs, in units of 2^27 ns.
 func rigTick() uint32 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts) // the clock is always there
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts) // every kernel has this clock
 	return uint32(ts.Nano() >> 27)
 }
 
@@ -140,7 +140,7 @@ type rigBackend struct {
 	weight uint32 // 0: 1
 }
 
-// rigService is a service as the tables have it: backends take the slots in turn.
+// rigService is a service as in the tables: backends take the slots in turn.
 type rigService struct {
 	id        uint32
 	proto     uint8
@@ -152,7 +152,7 @@ type rigService struct {
 	ranges    []netip.Prefix
 }
 
-// service enters s. Its selection table has the number of its id.
+// service enters s. Its selection table has the service's id.
 func (r *rig) service(s rigService) {
 	r.t.Helper()
 	var chunk kernelSlotChunk
@@ -183,7 +183,7 @@ func (r *rig) service(s rigService) {
 	r.put(kernelMapLlService, key, value)
 }
 
-// stats returns what the service counted on all CPUs.
+// stats returns the counters of the service, summed over all CPUs.
 func (r *rig) stats(id uint32) (sum kernelServiceStats) {
 	r.t.Helper()
 	var each []kernelServiceStats

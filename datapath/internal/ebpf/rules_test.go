@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// nft changes the rules of the node; the test is skipped where there is no nft.
+// nft changes the rules of the node; the test is skipped if nft is not installed.
 func (n *network) nft(lines ...string) {
 	n.t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -29,7 +29,7 @@ func (n *network) nft(lines ...string) {
 	}
 }
 
-// bridgesAlone keeps bridged frames of the node from the rules for IP.
+// bridgesAlone excludes bridged frames of the node from the rules for IP.
 func (n *network) bridgesAlone() {
 	n.t.Helper()
 	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil {
@@ -38,7 +38,7 @@ func (n *network) bridgesAlone() {
 	}
 }
 
-// told waits until the data plane says why connections of the host are not short-cut.
+// told waits until the data plane reports why connections of the host do not take the fast path.
 func (n *network) told(why string) {
 	n.t.Helper()
 	testnet.Eventually(n.t, 2*time.Second, "the fallback says "+why, func() bool {
@@ -49,9 +49,9 @@ func (n *network) told(why string) {
 	})
 }
 
-// TestRulesOfNetfilterHold is H03: what iptables and nftables say of what is forwarded
-// holds for connections that had taken the short cut before as for others, as soon as it is
-// said; and no longer. A service is ours, and goes on.
+// TestRulesOfNetfilterHold is H03: iptables and nftables rules for forwarded packets apply to
+// connections that took the fast path before as to others, from the moment when they are set until
+// they are deleted. Connections of a service are ours, and continue.
 func TestRulesOfNetfilterHold(t *testing.T) {
 	n := newNetwork(t)
 	n.bridgesAlone()
@@ -98,10 +98,10 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 	}
 }
 
-// TestTrackingTakesUpAgain: a connection that took the short cut while the kernel tracked
-// it goes on when a rule that drops what is invalid makes it take the kernel's path: the
-// kernel is not to call it so for not having seen what went past it. It tracks one whose
-// source a NAT translates as it came.
+// TestTrackingTakesUpAgain: a connection that took the fast path while the kernel tracked it
+// continues when a rule that drops invalid packets makes it take the kernel's path: the kernel must
+// not call its packets invalid because it missed earlier ones. A connection with SNAT is tracked
+// with its original tuple.
 func TestTrackingTakesUpAgain(t *testing.T) {
 	for name, rules := range map[string]map[datapath.NATName]datapath.NAT{
 		"plain": nil, "masqueraded": {"away": masquerade("out0")},
@@ -135,7 +135,7 @@ func takeUpAgain(t *testing.T, addr string, rules map[datapath.NATName]datapath.
 	}
 }
 
-// upload sends so many bytes, and reads them as they come back.
+// upload sends size bytes, and reads them as they come back.
 func (n *network) upload(c *conversation, size int) error {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
@@ -149,8 +149,7 @@ func (n *network) upload(c *conversation, size int) error {
 	return errors.Join(err, <-back)
 }
 
-// TestBridgedRulesHold: bridged connections heed the rules for bridges, and not those for
-// routers.
+// TestBridgedRulesHold: rules for bridges apply to bridged connections, rules for routers do not.
 func TestBridgedRulesHold(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()

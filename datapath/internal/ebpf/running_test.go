@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestRestartLoadsNothing: the programs of the run before stay on their hooks where they are
-// the same, and others come in their place.
+// TestRestartLoadsNothing: the programs of the earlier run stay attached if they are identical, and
+// are replaced if not.
 func TestRestartLoadsNothing(t *testing.T) {
 	testnet.RequireRoot(t)
 	n := newNetwork(t)
@@ -33,7 +33,7 @@ func TestRestartLoadsNothing(t *testing.T) {
 	}
 }
 
-// altered makes this package have programs with one more instruction.
+// altered gives the programs of this package one more instruction.
 func altered(t *testing.T, f func()) {
 	t.Helper()
 	restore := versionOf(t)
@@ -54,7 +54,7 @@ func altered(t *testing.T, f func()) {
 	f()
 }
 
-// programs returns those of the host's zone.
+// programs returns the programs of the host's zone.
 func (n *network) programs() (ids [2]ebpf.ProgramID) {
 	n.t.Helper()
 	z, err := n.d.zone(zoneHost)

@@ -20,12 +20,12 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// sctpText takes several packets, and is no multiple of four bytes.
+// sctpText takes several packets, and its length is not a multiple of four bytes.
 var sctpText = strings.Repeat("association ", 400) + "end"
 
-// TestSCTPAssociations: real sockets speak SCTP through a service. Checksums are
-// those of the sender, or are left to the device that a packet leaves by, or, the
-// worst case, to one after ours that then has no offload.
+// TestSCTPAssociations: real sockets use SCTP through a service. Checksums are computed by the
+// sender, or by the device that a packet leaves by, or, the worst case, by a later device that has
+// no offload.
 func TestSCTPAssociations(t *testing.T) {
 	requireSCTP(t)
 	type device struct {
@@ -57,7 +57,7 @@ func TestSCTPAssociations(t *testing.T) {
 	}
 }
 
-// associate makes a service of backends at addr, and three associations with it.
+// associate creates a service with backends at addr, and three associations with it.
 func (n *network) associate(addr string, source datapath.SourceMode, client, node string, backends ...string) {
 	n.t.Helper()
 	ctx := context.Background()
@@ -109,8 +109,8 @@ func (n *network) associate(addr string, source datapath.SourceMode, client, nod
 	}
 }
 
-// associated checks that so many connections of the service are in state, and
-// that nothing was dropped.
+// associated checks that count connections of the service are in state, and that nothing was
+// dropped.
 func (n *network) associated(name datapath.ServiceName, count int, state string) {
 	n.t.Helper()
 	ctx := context.Background()
@@ -128,7 +128,7 @@ func (n *network) associated(name datapath.ServiceName, count int, state string)
 	}
 }
 
-// requireSCTP skips the test where the kernel has no SCTP.
+// requireSCTP skips the test if the kernel has no SCTP.
 func requireSCTP(t *testing.T) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
@@ -145,8 +145,8 @@ func sockaddr(a netip.AddrPort) (int, unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// socketSCTP returns a socket in the namespace that is bound to one address: an
-// association of several would name the others, and no NAT knows of those.
+// socketSCTP returns a socket in the namespace that is bound to one address: an association with
+// several would announce the others, which a NAT does not translate.
 func (n *network) socketSCTP(ns *testnet.NS, local netip.AddrPort) (f *os.File) {
 	n.t.Helper()
 	ns.Do(n.t, func() error {
@@ -162,7 +162,7 @@ func (n *network) socketSCTP(ns *testnet.NS, local netip.AddrPort) (f *os.File) 
 	return f
 }
 
-// wait runs try on the socket each time it is ready, until it is done or err.
+// wait runs try on the socket each time it is ready, until it is done or fails.
 func wait(f *os.File, forWrite bool, try func(fd int) (done bool, err error)) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -208,8 +208,7 @@ func (n *network) dialSCTP(local string, to netip.AddrPort) *os.File {
 	return f
 }
 
-// serveSCTP greets with its own address and that of the client, then sends back
-// what it hears.
+// serveSCTP greets with its own address and the client's, then echoes.
 func (n *network) serveSCTP(addr string) {
 	n.t.Helper()
 	l := n.socketSCTP(n.backends, netip.AddrPortFrom(netip.MustParseAddr(addr), 3868))
@@ -235,9 +234,9 @@ func (n *network) serveSCTP(addr string) {
 			}
 			conns.Go(func() {
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // the writes tell
+				_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // the writes report errors
 				if _, err := c.WriteString(addr + " " + from); err == nil {
-					_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // the client's going away is its affair
+					_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // until the client disconnects
 				}
 			})
 		}

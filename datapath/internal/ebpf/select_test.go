@@ -20,7 +20,7 @@ func backendsOf(f family, n int) (out []rigBackend) {
 	return out
 }
 
-// chosen opens a UDP connection from a client and returns the backend that it got.
+// chosen opens a UDP connection from a client and returns its backend.
 func (r *rig) chosen(s rigService, client netip.AddrPort) netip.AddrPort {
 	r.t.Helper()
 	action, out := r.run(r.ingress, r.in, packet(r.in.arrives(), s.proto, client, s.frontend, stageOpen, 61))
@@ -53,7 +53,7 @@ func TestAlgorithms(t *testing.T) {
 				}
 				low, high := clients/5, clients/2
 				if algorithm == kernelAlgorithmALG_ROUND_ROBIN || algorithm == kernelAlgorithmALG_LEAST_CONNECTIONS {
-					// Every second connection is not counted here.
+					// Every second connection does not count here.
 					low, high = clients/3-clients/10, clients/3+clients/10
 				}
 				for _, b := range s.backends {
@@ -111,8 +111,8 @@ func TestMaglevIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// TestAffinity: a client comes back to its backend, on whatever port, until it has
-// stayed away for long enough or the backend is not usable.
+// TestAffinity: a client returns to its backend, from whatever port, until it has been away for
+// long enough or the backend is not usable.
 func TestAffinity(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

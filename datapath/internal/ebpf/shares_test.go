@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestShareOfConnections: clients that establish as many connections as they can leave room in
-// the table for others; what is above their share works, and stays half-open.
+// TestShareOfConnections: clients that establish as many connections as they can leave room in the
+// table for others; connections above their share work, and stay half-open.
 func TestShareOfConnections(t *testing.T) {
 	const capacity = 512
 	base := newRig(t, sized(2*capacity, 4096))
@@ -58,8 +58,8 @@ func TestShareOfConnections(t *testing.T) {
 	}
 }
 
-// TestShareOfHalfOpen: clients that open connections without end do not push out those that others
-// are opening, and each connection that they open works for a while.
+// TestShareOfHalfOpen: clients that open connections without end do not evict connections that
+// others are opening, and each of their own connections works for a while.
 func TestShareOfHalfOpen(t *testing.T) {
 	const capacity, slots = 1024, 8
 	base := newRig(t, sized(4096, 2*capacity))
@@ -73,7 +73,7 @@ func TestShareOfHalfOpen(t *testing.T) {
 				victim := r.connect(f, proto, natModes[0])
 				r.slow("victim", victim, stageOpen)
 				evil := victim
-				for n, want := range []int{648, 82} { // besides what a crowd remembers
+				for n, want := range []int{648, 82} { // besides the entries of a crowd
 					evil.client = netip.AddrPortFrom(evil.client.Addr().Next(), evil.client.Port())
 					for i := range uint16(3000) {
 						q := evil.from(1000 + i)
@@ -105,8 +105,8 @@ func TestShareOfHalfOpen(t *testing.T) {
 	}
 }
 
-// TestSharesAreCounted: programs count what is established, passes what is there, over restarts
-// and after the counts were lost.
+// TestSharesAreCounted: programs count established connections, and passes all existing ones,
+// across restarts and after the counts were lost.
 func TestSharesAreCounted(t *testing.T) {
 	h := newHandover(t) // one connection of UDP and one of TCP
 	client := netip.MustParseAddr("192.0.2.10")

@@ -66,8 +66,8 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	}
 }
 
-// TestTableTooSmallForWhatItHoldsKeepsItsSize is R06, and R12: that a size was kept is
-// told as long as it is so.
+// TestTableTooSmallForWhatItHoldsKeepsItsSize is R06, and R12: the kept size is reported as long as
+// it is in force.
 func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -26,7 +26,7 @@ const (
 	bothSay   = 501 // the window of both, in bytes unless scaled
 )
 
-// segments by their short names: who, and what.
+// segments by their short names: sender and flags.
 var segments = map[string]segment{
 	"cSYN":  {'c', testpkt.SYN, clientISN, 0, bothSay, nil},
 	"cSYNA": {'c', testpkt.SYN | testpkt.ACK, clientISN, serverISN + 1, bothSay, nil},
@@ -40,7 +40,7 @@ var segments = map[string]segment{
 	"sRST":  {'s', testpkt.RST | testpkt.ACK, serverISN + 1, clientISN + 1, 0, nil},
 }
 
-// send carries a segment through the ingress hook.
+// send sends a segment through the ingress hook.
 func (r *rig) send(p path, s segment) {
 	r.t.Helper()
 	build := func(dev rigPort, from, to netip.AddrPort, ttl uint8) []byte {
@@ -56,7 +56,7 @@ func (r *rig) send(p path, s segment) {
 	}
 }
 
-// play forgets the connection and plays segments by their names.
+// play deletes the connection and sends segments by their names.
 func (r *rig) play(p path, names ...string) {
 	r.t.Helper()
 	for _, t := range []rigTuple{p.forth(), p.back()} {
@@ -69,8 +69,8 @@ func (r *rig) play(p path, names ...string) {
 	}
 }
 
-// stateOf returns the state of the connection, which both its entries must have,
-// with a + where it is established for the tables.
+// stateOf returns the state of the connection, which both its entries must have, with a + if it is
+// in the table of established connections.
 func (r *rig) stateOf(p path) string {
 	r.t.Helper()
 	forth, _ := r.conn(p.forth())
@@ -85,11 +85,11 @@ func (r *rig) stateOf(p path) string {
 	return name
 }
 
-// transitions says what becomes of a connection: of each state, with the segments
-// that lead there, by the next segment. T04: a SYN, and a SYN-ACK alone, establish
-// nothing, a FIN of the client after them does; what ended as an established connection
-// begins anew in its place. T06: a reset is a state, and who goes on after one did not send
-// it; what was half-open before is so again.
+// transitions lists the state of a connection after each next segment, for each state, given by the
+// segments that lead to it. T04: a SYN, or a SYN-ACK alone, establishes nothing; a FIN of the
+// client after them does. A connection that ended as an established one is reopened in its place.
+// T06: a reset is a state, and a side that continues after a reset did not send it; a half-open
+// connection becomes half-open again.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
@@ -128,8 +128,8 @@ func TestTCPStates(t *testing.T) {
 	}
 }
 
-// TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing.
-// The windows are what the two sides announce, scaled as they agreed.
+// TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing. The windows are
+// the announced ones of both sides, with the negotiated scale.
 func TestResetsOutOfTheWindow(t *testing.T) {
 	base := newRig(t)
 	scaled := map[string]segment{
@@ -142,7 +142,7 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 		for _, tt := range []struct {
 			scaled bool
 			from   byte
-			seq    int64 // from what the other side has acknowledged
+			seq    int64 // relative to the other side's acknowledgement
 			want   string
 		}{
 			{false, 'c', -1, "ESTABLISHED+"}, {false, 'c', 0, "CLOSED+"}, {false, 'c', bothSay, "CLOSED+"},
@@ -173,8 +173,8 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 	}
 }
 
-// TestPortReuse is T07: a SYN on a connection that has ended begins a new one, with
-// whatever backend is right now; a repeated SYN stays with its backend.
+// TestPortReuse is T07: a SYN on an ended connection begins a new one, with the backend of the
+// present tables; a repeated SYN stays with its backend.
 func TestPortReuse(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -210,8 +210,8 @@ func TestPortReuse(t *testing.T) {
 	}
 }
 
-// TestOtherStates: UDP is established by what the client sends after the answer, SCTP by the COOKIE ECHO, and
-// what ends an association is seen.
+// TestOtherStates: UDP is established by the client's packet after the answer, SCTP by the COOKIE
+// ECHO, and the end of an association is detected.
 func TestOtherStates(t *testing.T) {
 	base := newRig(t)
 	const chunkInit, chunkInitAck, chunkAbort, chunkShutdown, chunkCookieEcho, chunkShutdownComplete = 1, 2, 6, 7, 10, 14
@@ -243,7 +243,7 @@ func TestOtherStates(t *testing.T) {
 				t.Errorf("%s: SCTP: %s, want %s", f.name, got, want)
 			}
 		}
-		for _, again := range []string{"", "+"} { // the second time it opens in the place of the first
+		for _, again := range []string{"", "+"} { // "+": reopened in place of the first
 			chunk('c', chunkInit)
 			expect("NEW" + again)
 			chunk('s', chunkInitAck)

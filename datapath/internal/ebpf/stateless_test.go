@@ -10,9 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestStatelessRule: the answers to what a stateless rule allows are asked about, but not those
-// to what is translated, nor those of connections from before the rule: their entries say what
-// becomes of them.
+// TestStatelessRule: answers to packets that a stateless rule allows are evaluated, except answers
+// of translated connections, and of connections older than the rule, whose entries decide.
 func TestStatelessRule(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

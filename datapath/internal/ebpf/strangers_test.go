@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// strangerSet are programs of somebody else on in0 of a network. They let everything
-// pass and count it.
+// strangerSet is a set of programs of another application on in0 of a network. They pass and count
+// all packets.
 type strangerSet struct {
 	n    *network
 	seen *ebpf.Map
@@ -34,7 +34,7 @@ func newStrangers(n *network) *strangerSet {
 	return &strangerSet{n: n, seen: seen}
 }
 
-// program loads one more of them: tcx takes none twice.
+// program loads another one of them: tcx does not accept a program twice.
 func (s *strangerSet) program() *ebpf.Program {
 	s.n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -48,7 +48,7 @@ func (s *strangerSet) program() *ebpf.Program {
 			asm.JEq.Imm(asm.R0, 0, "out"),
 			asm.Mov.Imm(asm.R1, 1),
 			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: the next one
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TC_ACT_UNSPEC: the next program
 			asm.Return(),
 		},
 	})
@@ -57,7 +57,7 @@ func (s *strangerSet) program() *ebpf.Program {
 	return program
 }
 
-// heard returns how many runs of theirs there were.
+// heard returns the number of their runs.
 func (s *strangerSet) heard() (count uint64) {
 	s.n.t.Helper()
 	s.n.ok(s.seen.Lookup(uint32(0), &count))
@@ -74,7 +74,7 @@ func (s *strangerSet) device() netlink.Link {
 	return dev
 }
 
-// attach puts one more of them at tcx, last on both hooks.
+// attach attaches another one of them with tcx, last on both hooks.
 func (s *strangerSet) attach() {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
@@ -126,8 +126,8 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 	})
 }
 
-// seenOn lists what is on one side of in0 in the order in which it runs: programs
-// at tcx by name, then classifiers by name and priority.
+// seenOn lists the programs on one side of in0 in execution order: tcx programs by name, then
+// classifiers by name and priority.
 func (s *strangerSet) seenOn(side side) (names []string) {
 	s.n.t.Helper()
 	dev := s.device()
@@ -169,7 +169,7 @@ func (s *strangerSet) expect(when string, want ...string) {
 	}
 }
 
-// expectWork: packets reach the strangers, and the service is served.
+// expectWork checks that packets reach the other programs, and that the service works.
 func (s *strangerSet) expectWork(when string) {
 	s.n.t.Helper()
 	before := s.heard()
@@ -181,9 +181,9 @@ func (s *strangerSet) expectWork(when string) {
 	}
 }
 
-// TestStrangersAtTCX is H04: with programs of others before and after ours, and a
-// clsact qdisc of theirs that comes and goes, ours stay and work, in the order of
-// attaching; and what is theirs is left alone, also when we leave.
+// TestStrangersAtTCX is H04: with other programs before and after ours, and a clsact qdisc of
+// another program that comes and goes, ours stay and work, in the order of attaching. The others
+// are not changed, also when we detach.
 func TestStrangersAtTCX(t *testing.T) {
 	requireTCX(t)
 	ctx := context.Background()
@@ -200,7 +200,7 @@ func TestStrangersAtTCX(t *testing.T) {
 
 	n.ok(s.addQdisc())
 	s.filter(1, 1)
-	s.filter(filterPriority, filterHandle) // the place of ours, which are not there
+	s.filter(filterPriority, filterHandle) // the place of our filter, which does not exist
 	filters := append(slices.Clone(all), "filter stranger", "filter stranger")
 	s.expect("with a qdisc of theirs", filters...)
 	n.restart("tcx")
@@ -226,8 +226,8 @@ func TestStrangersAtTCX(t *testing.T) {
 	s.expect("detached", theirs...)
 }
 
-// TestStrangersAtClsact is H04 for kernels without tcx: filters of others before and
-// after ours, and on the qdisc that we made.
+// TestStrangersAtClsact is H04 for kernels without tcx: other programs' filters before and after
+// ours, and on the qdisc that we created.
 func TestStrangersAtClsact(t *testing.T) {
 	ctx := context.Background()
 	for name, qdisc := range map[string]string{"our qdisc": "ours", "their qdisc": "theirs"} {
@@ -247,7 +247,7 @@ func TestStrangersAtClsact(t *testing.T) {
 			}
 			s.filter(filterPriority, 2)
 			s.filter(0xf000, 1)
-			// Of one priority, the one that came last runs first.
+			// With equal priority, the filter that was added last runs first.
 			all := []string{"filter stranger", "filter stranger", "filter loxilight_", "filter stranger"}
 			theirs := []string{"filter stranger", "filter stranger", "filter stranger"}
 			s.expect("attached", all...)
@@ -268,9 +268,9 @@ func TestStrangersAtClsact(t *testing.T) {
 	}
 }
 
-// TestStrangerReplacesOurQdisc is H04: a stranger deletes the qdisc that we made, with
-// all that is on it, and makes one that is empty. Ours come back, and leave it when
-// they leave.
+// TestStrangerReplacesOurQdisc is H04: another program deletes the qdisc that we created, with all
+// its filters, and creates an empty one. Our filters are restored, and the qdisc stays when we
+// detach.
 func TestStrangerReplacesOurQdisc(t *testing.T) {
 	ctx := context.Background()
 	n := newNetwork(t)
@@ -296,8 +296,8 @@ func TestStrangerReplacesOurQdisc(t *testing.T) {
 	}
 }
 
-// TestPlaceOfOurFilterIsTaken is H04: a stranger's filter that has our priority and
-// handle is not replaced; the error says whose it is.
+// TestPlaceOfOurFilterIsTaken is H04: another program's filter with our priority and handle is not
+// replaced; the error names that filter.
 func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")
@@ -311,7 +311,7 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	s.expect("refused", "filter stranger")
 }
 
-// TestXDPOfAStranger is left alone, and named; the rest of the port works meanwhile.
+// TestXDPOfAStranger: another XDP program is not replaced, and named; the rest of the port works.
 func TestXDPOfAStranger(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
 	n.serve()

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// fill enters so many connections of IPv4, both directions, that were seen at tick.
+// fill enters IPv4 connections, both directions, that were last seen at tick.
 func (n *network) fill(connections int, state uint8, tick uint32) {
 	n.t.Helper()
 	const batch = 4096
@@ -37,16 +37,16 @@ func (n *network) fill(connections int, state uint8, tick uint32) {
 	}
 }
 
-// cpuTime is what this process has taken of the processors.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() time.Duration {
 	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // it cannot fail
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // cannot fail
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestSweepIsCheap is T03: a look through 262,144 entries takes less than 150 ms of
-// one processor, the best of five; upkeep is cut into pieces of a bounded length, and
-// all that has expired goes in a bounded number of them.
+// TestSweepIsCheap is T03: a sweep over 262,144 entries takes less than 150 ms of one CPU, the best
+// of five; maintenance is divided into parts of limited length, and all expired connections are
+// deleted in a limited number of them.
 func TestSweepIsCheap(t *testing.T) {
 	const connections = 1 << 17
 	n := newNetwork(t)
@@ -67,7 +67,7 @@ func TestSweepIsCheap(t *testing.T) {
 
 	begin := cpuTime()
 	n.ok(batches(n.d.maps[kernelMapLlCt4], func([]kernelCt4Key, []kernelCt4Val) error { return nil }))
-	// On an emulated processor reading alone takes longer than that.
+	// On an emulated CPU reading alone takes longer.
 	if bare := cpuTime() - begin; best > 150*time.Millisecond && best > 5*bare {
 		t.Errorf("that is more than 150 ms, and reading alone takes %s", bare)
 	}
@@ -90,8 +90,8 @@ func TestSweepIsCheap(t *testing.T) {
 	}
 }
 
-// TestSweepHurries is T03: the fuller the tables, the longer the pieces of upkeep may
-// be, within bounds.
+// TestSweepHurries is T03: the fuller the tables, the longer the parts of maintenance may be,
+// within limits.
 func TestSweepHurries(t *testing.T) {
 	last := time.Duration(0)
 	for used := -1.0; used < 3; used += 0.01 {

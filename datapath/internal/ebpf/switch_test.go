@@ -21,10 +21,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// countedStream sends datagrams that the node handles one by one and does not forward:
-// a frontend that is its own backend, so that a program that sees one again counts it
-// again, and a TTL that ends at the node, so that every one goes up to the kernel and
-// whatever program comes next sees it.
+// countedStream sends datagrams that the node handles one by one and does not forward. The frontend
+// is its own backend, so that a program that sees a datagram twice counts it twice; the TTL ends at
+// the node, so that every datagram goes to the kernel and the next program sees it.
 type countedStream struct {
 	n    *network
 	stop chan struct{}
@@ -84,8 +83,7 @@ func (s *countedStream) end() (sent, handled uint64) {
 	return s.sent, handled
 }
 
-// kinds returns the hooks of a port by what is pinned for it, after comparing that
-// with what is attached.
+// kinds returns the hooks of a port by its pins, after comparing them with the attached programs.
 func (n *network) kinds(device string) (kinds []string) {
 	n.t.Helper()
 	for _, h := range n.d.ports.byName[datapath.PortName(device)].hooks {
@@ -99,7 +97,7 @@ func (n *network) kinds(device string) (kinds []string) {
 	attached := n.hooked(device)
 	links := slices.DeleteFunc(slices.Clone(attached), func(s string) bool { return !strings.HasPrefix(s, "tcx ") })
 	tcx := slices.Contains(kinds, "tcx-ingress")
-	if want := map[bool]int{true: 2, false: 3}[tcx]; len(pins) != want { // the qdisc has one, too
+	if want := map[bool]int{true: 2, false: 3}[tcx]; len(pins) != want { // the qdisc has a pin, too
 		n.t.Errorf("%v on %s: pins %v", kinds, device, pins)
 	}
 	if tcx != (len(links) == 2) || tcx == slices.Contains(attached, "clsact") || len(links)%2 != 0 {
@@ -108,8 +106,8 @@ func (n *network) kinds(device string) (kinds []string) {
 	return kinds
 }
 
-// TestHooksOfAnotherKind is R09: from tcx to cls_bpf and back under traffic, each
-// packet is handled once, and once only.
+// TestHooksOfAnotherKind is R09: from tcx to cls_bpf and back under traffic, each packet is handled
+// exactly once.
 func TestHooksOfAnotherKind(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -140,7 +138,7 @@ func TestHooksOfAnotherKind(t *testing.T) {
 	}
 }
 
-// switching chooses the first and the last step of each kind that a change of hooks has.
+// switching chooses the first and the last step of each kind in a change of hooks.
 func switching(steps []string) (chosen []int) {
 	for _, kind := range []string{"mark ", "add ", "detach "} {
 		is := func(s string) bool { return strings.HasPrefix(s, kind) }
@@ -166,8 +164,8 @@ func (n *network) startWith(attach string) {
 	n.open()
 }
 
-// TestKilledWhileSwitchingHooks: at each step of the change the daemon dies, packets go
-// on being handled once, and the next start has one kind of hook, whichever it wants.
+// TestKilledWhileSwitchingHooks: the daemon dies at each step of the change; each packet is still
+// handled once, and the next start has one kind of hook, whichever is configured.
 func TestKilledWhileSwitchingHooks(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -213,8 +211,8 @@ func TestKilledWhileSwitchingHooks(t *testing.T) {
 	}
 }
 
-// TestHookThatCannotBeOfAnotherKind: it stays, and goes on, where a stranger is in the
-// place that the other kind would have.
+// TestHookThatCannotBeOfAnotherKind: a hook stays and works if another program has the place of the
+// other kind of hook.
 func TestHookThatCannotBeOfAnotherKind(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

@@ -23,21 +23,21 @@ func sized(established, halfOpen uint32) func(*ebpf.CollectionSpec) {
 	}
 }
 
-// from is p with another client port.
+// from returns p with another client port.
 func (p path) from(port uint16) path {
 	p.client = netip.AddrPortFrom(p.client.Addr(), port)
 	p.source = p.client
 	return p
 }
 
-// open plays a whole opening.
+// open sends a complete TCP handshake.
 func (r *rig) open(p path) {
 	r.t.Helper()
 	r.play(p, "cSYN", "sSYNA", "cACK")
 }
 
-// flood begins far more connections than the table of half-open ones holds, each by a SYN
-// that comes again and again: a table that evicts takes what is asked for twice for lively.
+// flood begins far more connections than the table of half-open connections holds, each with
+// repeated SYNs: an LRU table treats an entry that is looked up twice as active.
 func (r *rig) flood(f family, p path) {
 	r.t.Helper()
 	syn := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
@@ -51,8 +51,8 @@ func (r *rig) flood(f family, p path) {
 	}
 }
 
-// TestFloodSparesConnections is T01: however many connections are begun, one that
-// is established stays.
+// TestFloodSparesConnections is T01: an established connection stays, however many connections are
+// begun.
 func TestFloodSparesConnections(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(64, 256))
@@ -70,9 +70,9 @@ func TestFloodSparesConnections(t *testing.T) {
 	}
 }
 
-// TestFloodSparesHalfClosed is T01: one whose client closed with the first packet after the
-// answer, or whose server did before that, is as live as any other: the rest of what the
-// server sends may take long.
+// TestFloodSparesHalfClosed is T01: a connection whose client closed with its first packet after
+// the answer, or whose server closed before that, is as live as any other: the server may send for
+// long.
 func TestFloodSparesHalfClosed(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(64, 256))
@@ -92,8 +92,8 @@ func TestFloodSparesHalfClosed(t *testing.T) {
 	}
 }
 
-// TestFullTable is T01: where the table of established connections is full, a new
-// one still works, is counted, and is entered as soon as there is room.
+// TestFullTable is T01: if the table of established connections is full, a new connection still
+// works, is counted, and is entered as soon as there is room.
 func TestFullTable(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(8, 1024))
@@ -126,8 +126,8 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// TestHalfOfAPair is T02: of a half-open connection the table may lose one entry;
-// the next packet of the other direction puts it back.
+// TestHalfOfAPair is T02: the table may lose one entry of a half-open connection; the next packet
+// of the other direction restores it.
 func TestHalfOfAPair(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -144,8 +144,8 @@ func TestHalfOfAPair(t *testing.T) {
 			if got := r.stateOf(p); got != "ESTABLISHED+" {
 				t.Errorf("%s %s: the connection is %s", f.name, m.name, got)
 			}
-			// The client's next packet is a new connection's first, and gets
-			// the same backend.
+			// The client's next packet is the first one of a new connection, and gets the same
+			// backend.
 			r.forget(p.forth())
 			if !m.snat {
 				r.send(p, segments["cACK"])
@@ -155,9 +155,8 @@ func TestHalfOfAPair(t *testing.T) {
 	}
 }
 
-// TestSourcePorts is F10: every connection to a backend has a port of its own, and
-// when there is none left the next is refused and counted; a port is free again
-// with its connection.
+// TestSourcePorts is F10: every connection to a backend has its own source port, and if none is
+// free the next one is refused and counted; a port is free again with its connection.
 func TestSourcePorts(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -193,7 +192,7 @@ func TestSourcePorts(t *testing.T) {
 			if s := r.stats(7); s.DropCount[2] != 1 || s.ConnectionCount != 64 {
 				t.Errorf("%s %s: the service counted %+v", f.name, name, s)
 			}
-			for port := range uint16(8) { // not the whole pool is looked through each time
+			for port := range uint16(8) { // the whole pool is not searched each time
 				r.forget(first[1000+8*port])
 			}
 			if action, _ := r.run(r.ingress, r.in, next); action != want {
@@ -203,9 +202,9 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two
-// frontends of one backend has two connections there: only the port can tell their
-// answers apart, so the second gets another one.
+// TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two frontends of
+// one backend has two connections there: only the port distinguishes their answers, so the second
+// gets another port.
 func TestTwoFrontendsOneBackend(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -16,8 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// once has the server of HTTP at addr answer and close, so that it is the one that
-// waits in TIME_WAIT.
+// once makes the HTTP server at addr answer and close, so that the server's side is in TIME_WAIT.
 func (n *network) once(addr string) error {
 	c, err := n.client.Dial("tcp", "", addr, 2*time.Second)
 	if err != nil {
@@ -30,7 +29,7 @@ func (n *network) once(addr string) error {
 	return errors.Join(err, e)
 }
 
-// waiting counts the sockets of the backends that are in TIME_WAIT on port 8080.
+// waiting returns the number of the backends' sockets in TIME_WAIT on port 8080.
 func (n *network) waiting() (count int) {
 	n.t.Helper()
 	n.backends.Do(n.t, func() error {
@@ -46,9 +45,9 @@ func (n *network) waiting() (count int) {
 	return count
 }
 
-// TestSourcePortsRest is T08: a source port of SNAT is not given out again while the
-// backend's side of its last connection may be in TIME_WAIT, also after a restart;
-// then it is, and works at the first try.
+// TestSourcePortsRest is T08: a source port of SNAT is not reused while the backend's side of its
+// last connection may be in TIME_WAIT, also after a restart; then it is reused, and works at the
+// first attempt.
 func TestSourcePortsRest(t *testing.T) {
 	defer func(d uint32) { timeWaitTimeout = d }(timeWaitTimeout)
 	n := newNetwork(t)
@@ -80,7 +79,7 @@ func TestSourcePortsRest(t *testing.T) {
 	refused("at once")
 	n.restart("tcx")
 	n.attach()
-	for range 5 { // sweeps find nothing to end
+	for range 5 { // these sweeps find no expired connection
 		n.ok(n.d.sweeper.whole(nil))
 	}
 	refused("after a restart")

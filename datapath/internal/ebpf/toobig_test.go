@@ -10,9 +10,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestTooBigIsTold is F04 and F06: where the packet of a client leaves with an address of
-// the node, nobody but us can tell it that it is too large for the way: with the MTU of
-// that way, about the packet as it was sent, from where it came in. What fits goes on.
+// TestTooBigIsTold is F04 and F06: if a client's packet leaves with an address of the node, only
+// our programs can report that it exceeds the path MTU: with that MTU, about the packet as it was
+// sent, from the device on which it arrived. Packets that fit are forwarded.
 func TestTooBigIsTold(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -45,7 +45,7 @@ func TestTooBigIsTold(t *testing.T) {
 	}
 }
 
-// ofSize builds a packet of an open connection, of so many bytes from its IP header on.
+// ofSize builds a packet of an open connection with size bytes from its IP header on.
 func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int) []byte {
 	l4, headers := testpkt.Layer(testpkt.UDP{Source: from.Port(), Destination: to.Port()}), 28
 	if proto == testpkt.ProtoTCP {
@@ -57,8 +57,8 @@ func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 61), l4, testpkt.Raw(make([]byte, size-headers)))
 }
 
-// TestTooBigAnswersAreTold: as above for what a backend answers, where the frontend is an
-// address of the node.
+// TestTooBigAnswersAreTold: the same for answers of a backend, if the frontend is an address of the
+// node.
 func TestTooBigAnswersAreTold(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -82,7 +82,7 @@ func TestTooBigAnswersAreTold(t *testing.T) {
 	}
 }
 
-// mtu sets what the programs know of a device.
+// mtu sets the MTU of a device in the programs' table.
 func (p rigPort) mtu(r *rig, bytes uint32) {
 	r.t.Helper()
 	var d kernelDevice

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// brief returns few where the machine is emulated, and a start takes ten seconds.
+// brief returns few if the machine is emulated, where a start takes ten seconds.
 func brief(many, few int) int {
 	if os.Getenv("LL_TEST_BRIEF") != "" {
 		return few
@@ -35,7 +35,7 @@ func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtr
 	return n, testtraffic.Start(t, n.client, "198.51.100.10:80", load)
 }
 
-// build makes this package be another build of the same version.
+// build makes this package another build of the same version.
 func build(t testing.TB, confirmTicks uint32, f func()) {
 	t.Helper()
 	restore := versionOf(t)
@@ -53,8 +53,8 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 	f()
 }
 
-// TestReplacedUnderTraffic is R05: two builds take over from each other, 20 times by a
-// start and 200 times by nothing but the exchange of programs, and nothing is lost.
+// TestReplacedUnderTraffic is R05: two builds take over from each other, 20 times by a start and
+// 200 times by exchanging the programs only, and nothing is lost.
 func TestReplacedUnderTraffic(t *testing.T) {
 	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Connections: brief(100, 5), Lasting: 4})
 	for i := range brief(20, 3) {
@@ -79,8 +79,8 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// slowOpens opens connections steadily, and counts those that took as long as only
-// a packet that was sent again takes.
+// slowOpens opens connections steadily, and counts the ones that took as long as only a
+// retransmission takes.
 type slowOpens struct {
 	stop         chan struct{}
 	wg           sync.WaitGroup
@@ -88,7 +88,7 @@ type slowOpens struct {
 	failed       atomic.Int64
 }
 
-// openSteadily opens so many connections a second, each with a word there and back.
+// openSteadily opens rate connections a second, each with a word there and back.
 func (n *network) openSteadily(rate int) *slowOpens {
 	o := &slowOpens{stop: make(chan struct{})}
 	o.wg.Go(func() {
@@ -113,13 +113,13 @@ func (n *network) openOne(o *slowOpens) {
 		o.failed.Add(1)
 	}
 	o.opened.Add(1)
-	if time.Since(begin) > 900*time.Millisecond { // the first SYN is sent again after a second
+	if time.Since(begin) > 900*time.Millisecond { // the first SYN is retransmitted after a second
 		o.slow.Add(1)
 	}
 }
 
-// TestConvertedUnderTraffic is R06 and R07 under load: tables change their size, and
-// maps their layout, up and down, and nothing is lost.
+// TestConvertedUnderTraffic is R06 and R07 under load: tables change their size, and maps their
+// layout, in both directions, and nothing is lost.
 func TestConvertedUnderTraffic(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestLastHop is F04: a packet whose last hop this node is, and whose source the node
-// translates, is answered to who sent it, about what was sent, both ways.
+// TestLastHop is F04: if the TTL of a packet with a translated source ends at this node, the error
+// goes to the original sender and quotes the original packet, in both directions.
 func TestLastHop(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -47,8 +47,7 @@ func TestLastHop(t *testing.T) {
 	}
 }
 
-// TestPadding: what follows an IP packet in its frame ends at a router, and goes through a
-// bridge.
+// TestPadding: padding behind an IP packet is removed by a router, and kept by a bridge.
 func TestPadding(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

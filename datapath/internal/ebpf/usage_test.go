@@ -9,8 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestUsageOfTranslation: mappings and blocks of ports are counted as the tables that they
-// can fill.
+// TestUsageOfTranslation: mappings and blocks of ports count for the tables that they can fill.
 func TestUsageOfTranslation(t *testing.T) {
 	n := newNetwork(t)
 	later := nowTick() + 1000 // which no pass ends
@@ -23,7 +22,7 @@ func TestUsageOfTranslation(t *testing.T) {
 		n.ok(n.d.maps[kernelMapLlBlock].Put(&key, &block))
 		n.ok(n.d.maps[kernelMapLlBlockOwner].Put(&kernelBlockOwnerKey{First: block.First}, &key))
 	}
-	// What no rule has any more is not counted.
+	// Entries without a rule do not count.
 	n.ok(n.d.maps[kernelMapLlMappingOuter].Put(&kernelMappingKey{Port: 1}, &kernelMapping{}))
 	n.ok(n.d.maps[kernelMapLlBlockOwner].Put(&kernelBlockOwnerKey{First: 9}, &kernelBlockKey{Nth: 9}))
 	n.ok(n.d.sweeper.whole(nil))

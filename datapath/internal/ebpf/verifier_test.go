@@ -15,16 +15,15 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// What the verifiers of the kernels from 5.17 on allow.
+// Limits of the verifiers of kernels from 5.17 on.
 const (
-	stackMax    = 512 // bytes of a function and all that called it
-	stackUnit   = 32  // each function's part is rounded up to it; newer kernels take 16
+	stackMax    = 512 // bytes of a function and all its callers
+	stackUnit   = 32  // each frame is rounded up to it; newer kernels use 16
 	processedOK = 500_000
 )
 
-// TestOldVerifiersAccept holds the programs to the limits of older kernels than the
-// one that this test runs on. Half of the instructions that a verifier processes
-// before it gives up are left to what other versions of it make of the programs.
+// TestOldVerifiersAccept checks the programs against the limits of older kernels than the one under
+// test. Half of the limit of processed instructions is a margin for other verifier versions.
 func TestOldVerifiersAccept(t *testing.T) {
 	testnet.RequireRoot(t)
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
@@ -68,7 +67,7 @@ func TestOldVerifiersAccept(t *testing.T) {
 	}
 }
 
-// frames is what each function of a program has on the stack, and calls.
+// frames holds the stack size and the calls of each function of a program.
 type frames struct {
 	bytes map[string]int
 	calls map[string]map[string]bool
@@ -115,7 +114,7 @@ func (f frames) worst(function string) (bytes int, calls string) {
 func requireTCX(t *testing.T) {
 	t.Helper()
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // lo
-	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {                  // there is no such hook to ask about
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {                  // no such hook
 		t.Skip("tcx is from Linux 6.6 on")
 	}
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// What XDP programs return.
+// Return values of XDP programs.
 const (
 	xdpPass     = 2
 	xdpTX       = 3
 	xdpRedirect = 4
 )
 
-// loadXDP loads the program in XDP for the device that packets come in by.
+// loadXDP loads the XDP program for the ingress device.
 func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 	f.t.Helper()
 	spec, err := loadShortest()
@@ -40,7 +40,7 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 	return f.loadOn(spec, shortestProgLlXdp)
 }
 
-// xdpChanges are of what only the programs in XDP ask about.
+// xdpChanges are changes of state that only the XDP programs check.
 var xdpChanges = []fastChange{
 	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopFrames }),
 	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopFrames | nexthopUnqueued }),
@@ -50,8 +50,8 @@ var xdpChanges = []fastChange{
 	}},
 }
 
-// l4Sum returns where the checksum of layer 4 is in a frame of TCP or UDP, and what it would
-// be of the pseudo header alone, not complemented; 0: the frame is too short, or no such.
+// l4Sum returns the offset of the layer 4 checksum in a TCP or UDP frame, and the sum of the pseudo
+// header alone, not complemented; 0: the frame is too short, or has no such checksum.
 func l4Sum(frame []byte) (at int, pseudo uint16) {
 	if len(frame) < 42 || frame[14]>>4 == 6 && len(frame) < 62 {
 		return 0, 0
@@ -84,20 +84,20 @@ func l4Sum(frame []byte) (at int, pseudo uint16) {
 	return at, uint16(sum)
 }
 
-// unfinish gives a frame a checksum as the kernel leaves it to a device, and more.
+// unfinish gives a frame a partial checksum, as the kernel leaves it to a device, plus more.
 func unfinish(frame []byte, more uint16) {
 	if at, pseudo := l4Sum(frame); at != 0 {
 		binary.BigEndian.PutUint16(frame[at:], pseudo+more)
 	}
 }
 
-// leftByXDP says whether programs in XDP are to leave a packet to tc that fast.h has there.
+// leftByXDP reports whether XDP programs leave to tc a packet that fast.h handles there.
 func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	wanted := uint32(nexthopFrames)
 	if generic {
 		wanted = nexthopUnqueued
 	}
-	// The test lets the generic program send back whatever the next hop is like.
+	// In the test the generic program may send back whatever the next hop is like.
 	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {
 		return true
 	}
@@ -109,16 +109,16 @@ func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	return sum%0xffff == pseudo%0xffff
 }
 
-// inXDP runs c by the programs in XDP, which make of it what fast.h makes of it on the hook
-// of tc, or leave it untouched.
+// inXDP runs c through the XDP programs. They must produce the same as fast.h on the tc hook, or
+// leave the packet unchanged.
 func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 	t.Helper()
 	x := *c
-	x.gso, x.mark, x.frame = 0, 0, slices.Clone(c.frame) // which are of the kernel's packets
+	x.gso, x.mark, x.frame = 0, 0, slices.Clone(c.frame) // these are of the kernel's packets
 	f.runs++
 	for p, generic := range map[*ebpf.Program]bool{f.native: false, f.generic: true} {
 		if generic && f.runs%3 != 0 {
-			continue // what is its own it shows all the same, in less time
+			continue // a third of the runs is enough for this one
 		}
 		want := func() fastResult {
 			want := f.outcome(f.alone, &x)
@@ -132,7 +132,7 @@ func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 			}
 			return want
 		}
-		// What goes by the clock may change between two runs.
+		// Time-dependent results may change between two runs.
 		if got, w := f.outcome(p, &x), want(); got.action != w.action || !bytes.Equal(got.frame, w.frame) || !bytes.Equal(got.entry, w.entry) {
 			f.outcome(p, &x).diff(t, x.what+", in XDP", want())
 		} else {

@@ -24,8 +24,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// xdpNetwork is a network with programs in XDP on both ports of the node, where the machines
-// around it are as if behind NICs: they finish checksums, and take frames.
+// xdpNetwork is a network with XDP programs on both ports of the node. The hosts around it act like
+// NICs: they complete checksums, and accept frames.
 type xdpNetwork struct {
 	*network
 	mode datapath.XDPMode
@@ -53,7 +53,7 @@ func (n *xdpNetwork) update(mode datapath.XDPMode) {
 	}
 }
 
-// runs returns how often programs ran on the ingress hooks of tc, and in XDP.
+// runs returns the numbers of runs of programs on the tc ingress hooks, and in XDP.
 func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	n.t.Helper()
 	n.ok(n.d.ports.each(func(_ *port, h hook) error {
@@ -79,8 +79,8 @@ func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	return tc, inXDP
 }
 
-// wantXDP has words exchanged until one and its answer go by XDP alone, or where it is not
-// to be, some that do not.
+// wantXDP exchanges words until one and its answer take XDP alone, or, if not wanted, some that do
+// not.
 func (n *xdpNetwork) wantXDP(what string, wanted bool, exchange func(word string)) {
 	n.t.Helper()
 	alone := 0
@@ -114,8 +114,8 @@ func (n *network) dialUDP(addr string) net.Conn {
 	return c
 }
 
-// TestXDPForwards: what XDP sends on arrives, of both families and protocols, routed and
-// through a service, with the checksums that it should have.
+// TestXDPForwards: packets that XDP forwards arrive, of both families and protocols, routed and
+// through a service, with the right checksums.
 //
 //	client ─ eth0 ══ in0 (XDP) node (XDP) out0 ══ eth0 ─ backends
 func TestXDPForwards(t *testing.T) {
@@ -167,7 +167,7 @@ func (n *network) noDrops() {
 	}
 }
 
-// requireTakers skips the test on kernels that do not tell which devices take frames.
+// requireTakers skips the test on kernels that do not report XDP transmit targets.
 func (n *xdpNetwork) requireTakers() {
 	n.t.Helper()
 	z, err := n.d.zone(zoneHost)
@@ -179,8 +179,8 @@ func (n *xdpNetwork) requireTakers() {
 	}
 }
 
-// TestXDPLeavesUnfinishedChecksums: packets of sockets behind a veth have checksums that
-// somebody is to finish; they go by tc, and arrive.
+// TestXDPLeavesUnfinishedChecksums: packets of sockets behind a veth have partial checksums, which
+// XDP cannot complete; they take the tc path, and arrive.
 func TestXDPLeavesUnfinishedChecksums(t *testing.T) {
 	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -204,8 +204,8 @@ func TestXDPLeavesUnfinishedChecksums(t *testing.T) {
 	}
 }
 
-// TestXDPKnowsWhoTakesFrames: to a veth whose other end takes no frames nothing is sent in
-// XDP, where it would be lost, but by tc; nor past a queue that bounds what leaves.
+// TestXDPKnowsWhoTakesFrames: frames to a veth whose peer accepts none, which XDP would lose, take
+// the tc path; so do frames to a device with a limiting qdisc.
 func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
 	n.serve()
@@ -229,7 +229,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	takers(true)
 	n.wantXDP("with GRO", true, word)
 	n.wantFallback("")
-	// Both have NAPI by the program at their own other end only; now not even that.
+	// Both have NAPI because of the program at their own peer only; now not even that.
 	for _, ns := range []*testnet.NS{n.client, n.backends} {
 		ns.Offload(t, "eth0", false, testnet.GRO)
 	}
@@ -247,13 +247,13 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 			return
 		}
 	}
-	n.ok(z.devices.scan()) // which it does every 30 s
+	n.ok(z.devices.scan()) // done every 30 s otherwise
 	takers(false)
 	n.wantXDP("with a bound", false, word)
 	n.noDrops()
 }
 
-// wantFallback compares what status says of XDP.
+// wantFallback compares the reported fallback of XDP.
 func (n *network) wantFallback(want string) {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
@@ -262,7 +262,7 @@ func (n *network) wantFallback(want string) {
 	}
 }
 
-// bound gives a device of the node a qdisc that bounds what leaves by it.
+// bound gives a device of the node a limiting qdisc.
 func (n *network) bound(device string) bool {
 	n.t.Helper()
 	return n.node.Try(func() error {
@@ -277,7 +277,7 @@ func (n *network) bound(device string) bool {
 	}) == nil
 }
 
-// flagsOf returns those of a device of the node.
+// flagsOf returns the flags of a device of the node.
 func (n *network) flagsOf(device string) uint32 {
 	n.t.Helper()
 	z, err := n.d.zone(zoneHost)
@@ -293,8 +293,8 @@ func (n *network) flagsOf(device string) uint32 {
 	return d.Flags
 }
 
-// TestXDPComesAndGoes: modes change, the daemon starts anew and ends, devices change their
-// address, and a connection goes on; in the end nothing is left.
+// TestXDPComesAndGoes: modes change, the daemon restarts and ends, devices change their MAC, and a
+// connection continues; in the end nothing is left.
 func TestXDPComesAndGoes(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPGeneric)
 	n.serve()
@@ -351,7 +351,7 @@ func TestXDPComesAndGoes(t *testing.T) {
 	}
 }
 
-// move gives a device of the node another address, of which its neighbour hears.
+// move changes the MAC of a device of the node, and notifies its neighbour.
 func (n *network) move(device string) {
 	n.t.Helper()
 	n.node.Do(n.t, func() error {
@@ -364,7 +364,7 @@ func (n *network) move(device string) {
 	n.client.Do(n.t, func() error { return flushNeighbours("eth0") })
 }
 
-// wantMode compares what the kernel says of XDP on devices of the node.
+// wantMode compares the XDP mode that the kernel reports for devices of the node.
 func (n *network) wantMode(want string, devices ...string) {
 	n.t.Helper()
 	for _, device := range devices {

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestXDPOfJumboFrames: where the MTU is too large for a buffer, packets that are in one still
-// go by XDP, and larger ones arrive.
+// TestXDPOfJumboFrames: if the MTU is too large for one buffer, packets in one buffer still take
+// XDP, and larger ones arrive.
 func TestXDPOfJumboFrames(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
 	n.requireTakers()
@@ -41,8 +41,8 @@ func TestXDPOfJumboFrames(t *testing.T) {
 	n.noDrops()
 }
 
-// TestXDPUnderTraffic: starts, builds that take over from each other, modes that change and
-// programs that are replaced lose nothing.
+// TestXDPUnderTraffic: starts, builds that take over from each other, changes of modes and replaced
+// programs lose nothing.
 func TestXDPUnderTraffic(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
 	n.config.Tables.Connections, n.config.Tables.HalfOpen = 1<<16, 1<<14
@@ -54,7 +54,7 @@ func TestXDPUnderTraffic(t *testing.T) {
 	for i := range brief(6, 1) {
 		build(t, uint32(36+i%2), func() { n.restartIn(datapath.XDPNative) })
 	}
-	n.config.Tables.Connections = 1 << 17 // tables are exchanged, too
+	n.config.Tables.Connections = 1 << 17 // tables are replaced, too
 	n.restartIn(datapath.XDPNative)
 	for range brief(50, 5) {
 		n.ok(n.d.ports.each(func(_ *port, h hook) error { return h.replace() }))
@@ -66,7 +66,7 @@ func TestXDPUnderTraffic(t *testing.T) {
 	n.noDrops()
 }
 
-// restartIn starts anew, and asks for the ports.
+// restartIn restarts, and updates the ports.
 func (n *xdpNetwork) restartIn(mode datapath.XDPMode) {
 	n.t.Helper()
 	n.ok(n.d.Close())
