@@ -17,9 +17,9 @@ import (
 // The zero value means that there is no such reason.
 type condition struct {
 	message string // the missing part, and the command that repairs it
-	ready   bool   // the object is Ready all the same: message is for information
+	ready   bool   // the object is Ready nevertheless: message is for information
 	quiet   bool   // the health of the daemon does not count it
-	untried bool   // what the object needs is still being set up
+	untried bool   // a requirement of the object is still being set up
 }
 
 func (c *condition) isMet() bool { return c.message == "" || c.ready }

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestServiceWithoutBackends: the message says so for every owner; the health counts it for
-// those to which it is not ordinary.
+// TestServiceWithoutBackends: every owner gets the message; it affects the health only for owners
+// for which that is not normal.
 func TestServiceWithoutBackends(t *testing.T) {
 	store := openStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
@@ -35,8 +35,8 @@ func TestServiceWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: silence counts once packets were sent in several looks over some time, ends
-// with the first packet, and says nothing long after the last one was sent.
+// TestSilentPeer: silence counts once packets were sent in several reads over some time, ends
+// with the first packet, and is ignored long after the last packet was sent.
 func TestSilentPeer(t *testing.T) {
 	var w peerWatch
 	now := time.Unix(1000, 0)
@@ -128,7 +128,8 @@ func TestPodDevicesWithoutForwarding(t *testing.T) {
 	}
 }
 
-// TestServiceWaitsForItsFirstHealth: who waits for a new Service learns whether a backend answers.
+// TestServiceWaitsForItsFirstHealth: waiting for a new Service includes the first probe of a
+// backend.
 func TestServiceWaitsForItsFirstHealth(t *testing.T) {
 	live, err := net.Listen("tcp", "127.0.1.1:0")
 	if err != nil {

@@ -68,7 +68,7 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 // answers, however long its first probe takes; a new backend is used until its own probe fails.
 // The first answer counts.
 func TestDeadBackendOverARestart(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.1.1:0") // takes connections, and says nothing
+	listener, err := net.Listen("tcp", "127.0.1.1:0") // accepts connections, and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestDrainingIsNotUnhealthy(t *testing.T) {
 	}
 	n.setChecks(store.Snapshot(), []state.Key{web.Key})
 	wantHealth("web", health.Unknown, health.Unhealthy)
-	n.complete() // late goes
+	n.complete() // late is deleted
 	late := checked("late", 2)
 	commit(t, store, []*state.Object{late})
 	n.setChecks(store.Snapshot(), []state.Key{late.Key})

@@ -94,7 +94,7 @@ func TestHostPortOfReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := n.enqueue("old", nil)
-	go release() // whoever looks into the queue first does it
+	go release() // the first reader of the queue carries it out
 	n.mustAdd("new", hostPorts("tcp", ""))
 	n.wantOnly("new")
 	if _, err := os.Stat(path); err == nil {

@@ -89,7 +89,7 @@ func (n *node) enqueue(container string, more map[string]any) string {
 func TestQueueAtStart(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("old", nil)
-	n.mustAdd("new", nil) // the same pod, made anew
+	n.mustAdd("new", nil) // the same pod, recreated
 	n.stop()
 	path := n.enqueue("old", nil)
 	n.enqueue("never", nil)

@@ -22,8 +22,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestRemake: links that another program deletes are made anew as they were, also by the next
-// run; a link of which DEL comes is not.
+// TestRemake: links that another program deletes are recreated unchanged, also by the next run; a
+// link with a DEL is not.
 func TestRemake(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"mac": "02:11:22:33:44:55", "bandwidth": map[string]any{"ingressRate": 8000000}}})
@@ -78,7 +78,7 @@ func TestRemake(t *testing.T) {
 	n.wantOnly()
 }
 
-// TestMissing: while a link cannot be made anew, the reason is known by its Endpoint.
+// TestMissing: while a link cannot be recreated, the status of its Endpoint contains the reason.
 func TestMissing(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)

@@ -275,7 +275,7 @@ type write struct {
 	puts      []*Object
 	deletes   []*Object
 	replaced  []*Object // objects that puts and deletes replace
-	count     int       // of objects afterwards, dark ones included
+	count     int       // of objects afterwards, including undecodable ones
 	requestID string    // empty: none
 	answer    []byte
 
@@ -302,7 +302,7 @@ func (d *disk) write(w *write) error {
 				return err
 			}
 		}
-		for _, o := range w.puts { // in order, which is what the tree is fast at
+		for _, o := range w.puts { // in order, which is fastest for the tree
 			record := encodeObject(o)
 			h.sum += uint64(o.crc)
 			if err := objects.Put([]byte(o.Key.String()), record); err != nil {

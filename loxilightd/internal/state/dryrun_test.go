@@ -104,7 +104,7 @@ func TestCirclesOfManyGroups(t *testing.T) {
 	}
 	objects = append(objects, named("large", list...))
 	before := datapath.GroupName("large")
-	for i := range many { // each of them also refers to the one before: a path as long
+	for i := range many { // each also refers to the previous one: a path of that length
 		name := fmt.Sprint("user", i)
 		objects, before = append(objects, named(name, "large", before)), datapath.GroupName(name)
 	}

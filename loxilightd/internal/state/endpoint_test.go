@@ -28,7 +28,7 @@ func TestEndpointsHaveTheirOwn(t *testing.T) {
 	refused(endpoint("b", "hs1", 2, "10.1.0.6"), "spec.device", "device hs1 belongs to Endpoint/a already")
 	refused(endpoint("b", "hs2", 1, "10.1.0.6"), "spec.mac", "MAC 02:00:00:00:00:01 belongs to Endpoint/a already")
 	refused(endpoint("b", "hs2", 2, "10.1.0.6", "2001:db8::5"), "spec.addresses[1]", "address 2001:db8::5 belongs to Endpoint/a already")
-	// What one gives up another has with the same change.
+	// In one change, an address can move to another object.
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs3", 3, "10.1.0.7"), endpoint("b", "hs1", 1, "10.1.0.5", "2001:db8::5")}})
 	if o := s.Snapshot().Endpoints()[netip.MustParseAddr("10.1.0.5")]; o == nil || o.Name != "b" {
 		t.Errorf("10.1.0.5 is %v", o)
@@ -52,8 +52,8 @@ func TestEndpointHasLabels(t *testing.T) {
 	}
 }
 
-// TestEndpointIsNoGateway: what the switch and the node have is no Endpoint's, whichever
-// comes first.
+// TestEndpointIsNoGateway: no Endpoint can have an address of the switch or the node, whichever
+// was configured first.
 func TestEndpointIsNoGateway(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	lan := &Object{Key: Key{KindBridge, "lan"}, Owner: "cli", Spec: "lan", Value: &Bridge{Bridge: datapath.Bridge{

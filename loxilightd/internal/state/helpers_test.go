@@ -78,7 +78,7 @@ func commit(t testing.TB, s *Store, tr *Transaction) *Result {
 	return r
 }
 
-// dump writes what a store holds, one line an object.
+// dump formats the objects of a store, one per line.
 func dump(s *Snapshot) string {
 	var b strings.Builder
 	for o := range s.All() {

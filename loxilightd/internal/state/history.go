@@ -72,7 +72,7 @@ type Entry struct {
 	bytes int64 // on disk
 }
 
-// maxOwners bounds the owners that an [Entry] names.
+// maxOwners limits the owners that an [Entry] names.
 const maxOwners = 8
 
 // entryFormat is the version of the entry records. A history in another version is discarded.

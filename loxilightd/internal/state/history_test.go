@@ -200,7 +200,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	put(9000)
 	s, _ = reopen(t, s, cfg)
-	put(9001) // this keeps 9000 bytes, and the next one 9001
+	put(9001) // this revision keeps 9000 bytes, and the next one 9001
 	put(3000)
 	if first() != 7 {
 		t.Errorf("revisions from %d on are kept, want from 7 on", first())

@@ -92,7 +92,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 	if w.entry == nil {
 		return nil
 	}
-	b.FillPercent = 0.9 // rows come in order
+	b.FillPercent = 0.9 // rows arrive in order
 	for _, row := range w.formers {
 		if err := b.Put(row.key, row.record); err != nil {
 			return err

@@ -28,7 +28,7 @@ type Change struct {
 	Revision uint64 // of the commit; 0 if nothing was committed
 }
 
-// logSize bounds the change log, in changes.
+// logSize limits the change log, in changes.
 const logSize = 1 << 16
 
 // changeLog contains the last changes, in the order of their revisions.
@@ -73,7 +73,7 @@ type Watch struct {
 	dirty  map[Key]struct{} // guarded by store.mu
 }
 
-// Watch begins a watch. At first all objects count as changed.
+// Watch starts a watch. At first all objects count as changed.
 func (s *Store) Watch() *Watch {
 	w := &Watch{store: s, signal: make(chan struct{}, 1), dirty: map[Key]struct{}{}}
 	s.mu.Lock()
@@ -109,7 +109,7 @@ func (w *Watch) Close() {
 	delete(w.store.watches, w)
 }
 
-// add notes changes. w.store.mu is held.
+// add records changes. w.store.mu is held.
 func (w *Watch) add(changes []Change) {
 	for _, c := range changes {
 		w.dirty[c.Key] = struct{}{}

@@ -33,7 +33,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestChangesExpire: the log is bounded, forgets whole revisions, and says so.
+// TestChangesExpire: the log has a limit, drops whole revisions, and reports that.
 func TestChangesExpire(t *testing.T) {
 	var l changeLog
 	for revision := uint64(1); revision <= 3*logSize/100; revision++ {
@@ -52,7 +52,7 @@ func TestChangesExpire(t *testing.T) {
 	if l.oldest == 0 {
 		t.Error("nothing was forgotten")
 	}
-	// One transaction larger than the log goes out whole.
+	// A transaction larger than the log is dropped as a whole.
 	l.add(make([]Change, 2*logSize))
 	if len(l.changes) != 0 {
 		t.Errorf("%d changes of a revision that does not fit are left", len(l.changes))

@@ -19,7 +19,7 @@ type plan struct {
 	cost    datapath.Cost
 	counts  map[string]int
 	dark    map[Key]*Object // as in the store
-	lit     []*Object       // of dark: replaced or deleted
+	lit     []*Object       // objects of dark that are replaced or deleted
 	darkens []*Object       // put, but not decodable: only a rollback does that
 	formers []former        // the changed objects, as they were
 

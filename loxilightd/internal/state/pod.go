@@ -15,9 +15,9 @@ import (
 type PodNetwork struct {
 	Subnets    []netip.Prefix // one of each family at most
 	Bridge     string         // device
-	MTU        int            // bytes; 0: what the uplinks carry
+	MTU        int            // bytes; 0: the largest that the uplinks carry
 	Masquerade bool
-	Except     []netip.Prefix // from Masquerade, beside what pods and peers have
+	Except     []netip.Prefix // from Masquerade, in addition to prefixes of pods and peers
 }
 
 // cost returns the cost of the masquerade rules, one for each family.

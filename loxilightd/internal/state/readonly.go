@@ -53,7 +53,7 @@ func (d *disk) needWritable() error {
 		return nil
 	}
 	return guarded(func() error {
-		if err := d.db.Close(); err != nil { // after those who read the history
+		if err := d.db.Close(); err != nil { // waits for readers of the history
 			return err
 		}
 		err := d.open(false)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk mounts a file system of 2 MiB, and returns it and what remounts it.
+// smallDisk mounts a file system of 2 MiB, and returns its path and a function that remounts it.
 func smallDisk(t *testing.T) (dir string, remount func(flags uintptr)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -152,7 +152,7 @@ func TestCopyTakesThePlace(t *testing.T) {
 	}
 }
 
-// TestDamagedCopy has neither the store nor its copy usable: the store begins anew.
+// TestDamagedCopy: neither the store nor its copy is usable, so the store starts empty.
 func TestDamagedCopy(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	path := filepath.Join(cfg.Dir, fileName)

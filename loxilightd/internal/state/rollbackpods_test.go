@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRollbackLeavesPods: pods that were attached since stay, and those that are gone do
-// not come back.
+// TestRollbackLeavesPods: pods that were attached since then stay, and deleted ones do not
+// return.
 func TestRollbackLeavesPods(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	pod := func(name, spec string) *Object { return object(t, OwnerCNI, "Service/"+name, spec) }
@@ -32,8 +32,8 @@ func TestRollbackLeavesPods(t *testing.T) {
 	}
 }
 
-// TestRollbackOfOwnerLeavesPods: nor does going back for one owner alone touch what goes with
-// pods, were it theirs then or now, or were that owner their own.
+// TestRollbackOfOwnerLeavesPods: a rollback for one owner does not change objects of pods either,
+// whether the owner had them then, has them now, or is the pods' own.
 func TestRollbackOfOwnerLeavesPods(t *testing.T) {
 	for _, owner := range []string{"", "cli", OwnerCNI} {
 		t.Run("owner "+owner, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (p *Peer) claims(each func(claim, func() string)) {
 	for i, prefix := range p.Prefixes {
 		field := func() string { return fmt.Sprintf("spec.prefixes[%d]", i) }
 		each(claim{what: claimBehind, prefix: prefix}, field)
-		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the way there
+		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the route to it
 	}
 	for i, a := range p.Underlay {
 		each(claim{what: claimUnderlay, device: a.String()}, func() string { return fmt.Sprintf("spec.underlay[%d]", i) })

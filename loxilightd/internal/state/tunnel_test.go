@@ -17,8 +17,8 @@ func peerBy(name, owner, tunnel string) *Object {
 	return &Object{Key: Key{KindPeer, name}, Owner: owner, Spec: tunnel, Value: &Peer{datapath.Peer{Tunnel: datapath.TunnelName(tunnel)}}}
 }
 
-// TestTunnelsThatPeersName: such a one does not go alone, whoever takes it away, but for what
-// goes back to a state that was.
+// TestTunnelsThatPeersName: a Tunnel that Peers name cannot be deleted alone, by any owner,
+// except by a rollback.
 func TestTunnelsThatPeersName(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	put := func(o ...*Object) *Transaction { return &Transaction{Put: o} }
@@ -27,7 +27,7 @@ func TestTunnelsThatPeersName(t *testing.T) {
 		return &Transaction{Owner: owner, Put: o, Replace: &Scope{Owner: owner, Kinds: []string{KindTunnel, KindPeer}}}
 	}
 	mesh, overlay, filed := tunnel("mesh", OwnerFile), tunnel("overlay", "k8s"), tunnel("t", "cli")
-	commit(t, s, put(peerBy("early", "cli", "t"))) // Pending until its Tunnel comes
+	commit(t, s, put(peerBy("early", "cli", "t"))) // Pending until its Tunnel exists
 	before := s.Snapshot().Revision
 	commit(t, s, put(filed))
 	wantRefusal(t, s, drop(filed.Key), Conflict, "Tunnel/t", "", "1 Peer names it, Peer/early: delete it")
