@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// byHand sends a request as a user types it, and returns what comes back.
+// byHand sends a request as a user types it, and returns the reply.
 func (s *site) byHand(t *testing.T, program, request string) (r api.Reply) {
 	t.Helper()
 	args := []string{"--req", "--connect", "ipc://" + s.path("run/control.sock"), "--raw", "-D", request}
@@ -37,8 +37,8 @@ func (s *site) byHand(t *testing.T, program, request string) (r api.Reply) {
 	return r
 }
 
-// TestByHand is D01 with all of the daemon: what stands in docs/api.md, typed
-// into the programs of other implementations.
+// TestByHand is D01 with the whole daemon: the commands of docs/api.md, run with the programs of
+// other implementations.
 func TestByHand(t *testing.T) {
 	for _, program := range []string{"nanocat", "nngcat"} {
 		t.Run(program, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestEventsByHand(t *testing.T) {
 	}
 }
 
-// TestDocumentedRequests sends every example of parameters in docs/api.md: what
-// the daemon answers may be a refusal, but never that it does not know the form.
+// TestDocumentedRequests sends every example of parameters in docs/api.md: the daemon may refuse
+// it, but must accept its form.
 func TestDocumentedRequests(t *testing.T) {
 	page, err := os.ReadFile("../docs/api.md")
 	if err != nil {

@@ -169,7 +169,7 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 func TestDoctorOfMissingPrograms(t *testing.T) {
 	p := newPatient(t, "tcx")
 	var loopback []string
-	eventually(t, func() (there bool) { // it comes once a service needs it
+	eventually(t, func() (there bool) { // it appears once a service needs it
 		loopback, _ = filepath.Glob(filepath.Join(p.ports, "*lo", "*"))
 		return len(loopback) > 0
 	})
@@ -296,7 +296,7 @@ func attachTCX(device string, anchor link.Anchor, name string) (link.Link, error
 	if err != nil {
 		return nil, err
 	}
-	defer program.Close() // the link holds it
+	defer program.Close() // the link keeps it
 	return link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 }
 
@@ -309,7 +309,7 @@ func addFilter(device, name string, priority uint16) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close() // the filter holds it
+	defer program.Close() // the filter keeps it
 	index := l.Attrs().Index
 	qdisc := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
@@ -336,7 +336,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				t.Cleanup(func() { _ = l.Close() }) // the namespace goes, too
+				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted as well
 			}
 			return addFilter("eth0", "latest", 10)
 		})
@@ -387,7 +387,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			defer program.Close() // the link holds it
+			defer program.Close() // the link keeps it
 			x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
 			if err == nil {
 				t.Cleanup(func() { _ = x.Close() }) // likewise

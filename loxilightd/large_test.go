@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestObjectLargerThanAReply has a service of 5,000 backends: what a client
-// library returns is whole, and can be changed and applied again.
+// TestObjectLargerThanAReply has a service of 5,000 backends: the client library returns it
+// completely, and it can be changed and applied again.
 func TestObjectLargerThanAReply(t *testing.T) {
 	const count = 5000
 	s := newSite(t)
@@ -73,8 +73,8 @@ func TestObjectLargerThanAReply(t *testing.T) {
 	}
 }
 
-// TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of
-// several requests, which a daemon that is killed meanwhile forgets as a whole.
+// TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of several
+// requests, which a daemon that is killed meanwhile drops as a whole.
 func TestChangeLargerThanARequest(t *testing.T) {
 	const count = 10000
 	s := newSite(t)
@@ -106,8 +106,8 @@ func TestChangeLargerThanARequest(t *testing.T) {
 	}
 }
 
-// TestObjectLargerThanARequest has a group of 100,000 prefixes, which comes in parts
-// between other objects, and is refused whole with one bad member in the last part.
+// TestObjectLargerThanARequest has a group of 100,000 prefixes, which is sent in parts between
+// other objects, and is refused as a whole with one invalid member in the last part.
 func TestObjectLargerThanARequest(t *testing.T) {
 	const count = 100_000
 	s := newSite(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// logged returns what reaches a pipe that is the journal, or is not.
+// logged returns the text written to a pipe that is the journal, or is not.
 func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -30,7 +30,7 @@ func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	}
 	inode := stat.Ino
 	if !journal {
-		inode++ // of a program whose stderr was redirected
+		inode++ // as for a program with redirected stderr
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, inode))
 	write(w)

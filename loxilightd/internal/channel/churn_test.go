@@ -53,7 +53,7 @@ func TestChurn(t *testing.T) {
 	}
 	_ = c.Close() // its kept connections must not count as leaks
 	eventually(t, "nothing of it is left", func() bool {
-		runtime.GC() // what clients dropped
+		runtime.GC() // collect objects that clients dropped
 		return ch.control.connections() == 0 && ch.events.connections() == 0 &&
 			openFiles(t) <= files && runtime.NumGoroutine() <= goroutines
 	})

@@ -280,7 +280,7 @@ const optionEndpoint = "loxilight-endpoint"
 
 func init() { transport.RegisterTransport(ours{}) }
 
-// ours is the transport whose listeners are endpoints.
+// ours is the transport with endpoints as listeners.
 type ours struct{}
 
 func (ours) Scheme() string { return scheme }

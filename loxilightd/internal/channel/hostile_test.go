@@ -40,7 +40,7 @@ func openFiles(t *testing.T) int {
 	return len(files)
 }
 
-// TestSilentPeers is D02: 500 connections that say nothing.
+// TestSilentPeers is D02: 500 connections that send nothing.
 func TestSilentPeers(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{HandshakeTimeout: time.Second}}, echo)
 	served(t, c, time.Second)
@@ -147,7 +147,8 @@ func TestStuckReaders(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: time.Second}}, func(ctx context.Context, p Peer, r []byte) []byte {
 		answered.Add(1)
 		if string(r) == "large" {
-			return make([]byte, 900<<10) // longer than a reply may be, and than the socket holds
+			// Longer than the limit of a reply, and than a socket buffer.
+			return make([]byte, 900<<10)
 		}
 		return echo(ctx, p, r)
 	})
@@ -274,8 +275,9 @@ func TestManyClients(t *testing.T) {
 	all.Wait()
 }
 
-// TestHonestBesideFlood is R10: peers that misbehave in every way connect as fast as they can,
-// as the same user, and each honest client is served: it connects, asks once and hangs up.
+// TestHonestBesideFlood is R10: peers that misbehave in every way connect as fast as they can, as
+// the same user, and each honest client is served: it connects, sends one request and
+// disconnects.
 func TestHonestBesideFlood(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long"), Limits: Limits{Connections: 64}}, echo)
 	path := controlPath(c)
@@ -344,7 +346,7 @@ func shakeHands(n *net.UnixConn) {
 	_, _ = io.ReadFull(n, make([]byte, 8))
 }
 
-// askOnce connects, asks and hangs up, without a second try.
+// askOnce connects, sends one request and disconnects, without a retry.
 func askOnce(path string) error {
 	n, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -15,12 +15,11 @@ import (
 	"go.nanomsg.org/mangos/v3/protocol/req"
 )
 
-// What mangos itself does in places is why the listener and the dialer are ours.
-// When a newer mangos fails one of these tests, that reason is gone: look whether
-// ours can become simpler.
+// Behaviour of mangos because of which the listener and the dialer are ours. If a newer mangos
+// fails one of these tests, check whether ours can become simpler.
 
-// TestMangosListenerHangsWhenARefusedPeerIsClosed: closing a pipe while it is
-// attached, the documented way to refuse a peer, stops the listener for ever.
+// TestMangosListenerHangsWhenARefusedPeerIsClosed: closing a pipe while it is being attached, the
+// documented way to refuse a peer, stops the listener for ever.
 func TestMangosListenerHangsWhenARefusedPeerIsClosed(t *testing.T) {
 	sock, err := rep.NewSocket()
 	if err != nil {
@@ -52,8 +51,8 @@ func TestMangosListenerHangsWhenARefusedPeerIsClosed(t *testing.T) {
 	}
 }
 
-// TestMangosSendsRequestsAgain: as it comes, REQ sends a request again when the
-// connection breaks, whether or not it was carried out.
+// TestMangosSendsRequestsAgain: by default, REQ repeats a request after the connection breaks,
+// whether or not it was carried out.
 func TestMangosSendsRequestsAgain(t *testing.T) {
 	sock, err := req.NewSocket()
 	if err != nil {

@@ -58,7 +58,7 @@ func start(t *testing.T, role string, attr *syscall.SysProcAttr) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if attr != nil { // another user may not be able to look into where go test put it
+	if attr != nil { // another user may not have access to the folder of go test
 		copied := filepath.Join(shared(t), "test")
 		binary, err := os.ReadFile(self)
 		if err == nil {

@@ -20,13 +20,13 @@ const (
 	protoReq = 0x30
 )
 
-// raw is a client that speaks the transport by hand, so that it can misbehave.
+// raw is a client that implements the transport itself, so that it can misbehave.
 type raw struct {
 	*net.UnixConn
 	t *testing.T
 }
 
-// dialRaw connects and says nothing yet. Everything it does later is bounded.
+// dialRaw connects and sends nothing yet. All later operations have a timeout.
 func dialRaw(t *testing.T, path string) *raw {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
@@ -97,7 +97,7 @@ func (r *raw) waitClosed() {
 func controlPath(c *Channel) string { return c.control.opts.path }
 func eventsPath(c *Channel) string  { return filepath.Join(filepath.Dir(controlPath(c)), EventsSocket) }
 
-// eventually waits until cond holds.
+// eventually waits until cond is true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	testnet.Eventually(t, 20*time.Second, what, cond)

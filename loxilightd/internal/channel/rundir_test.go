@@ -37,7 +37,7 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
-// TestAfterKill takes over the run directory of a daemon that was killed.
+// TestAfterKill reuses the run directory of a killed daemon.
 func TestAfterKill(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	first := start(t, "daemon "+dir, nil)

@@ -178,7 +178,7 @@ func FuzzParse(f *testing.F) {
 
 func TestRestartNeeded(t *testing.T) {
 	a, b := Default("default"), Default("default")
-	b.Exempt = []datapath.Match{{In: []string{"eth0"}}} // is taken over
+	b.Exempt = []datapath.Match{{In: []string{"eth0"}}} // can change at run time
 	b.LogLevel, b.Tables.Services, b.PinDir = slog.LevelDebug, 5, "/sys/fs/bpf/other"
 	if got, want := a.RestartNeeded(b), []string{"pinDir", "tables.services"}; !slices.Equal(got, want) {
 		t.Errorf("restart needed for %v, want %v", got, want)

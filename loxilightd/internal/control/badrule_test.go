@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// badRules holds one fault of each kind: the spec, or the match within one.
+// badRules contains one error of each kind: the spec, or the match within one.
 var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},
 	{"FirewallRule", `{"action":"drop"}`, "action", "\"drop\" is called deny here"},

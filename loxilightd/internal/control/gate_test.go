@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestGateTurns has one user wait with many requests before another user comes: the other
+// TestGateTurns makes one user wait with many requests before another user sends one: the other
 // user's request is the next but one.
 func TestGateTurns(t *testing.T) {
 	g := newGate(1)

@@ -30,8 +30,8 @@ type harness struct {
 	events []string
 }
 
-// fakePlane has what a test gives it. Its cursors are good for one use, like the
-// real one's.
+// fakePlane contains the data that a test sets. Its cursors are valid for one use, like the real
+// ones.
 type fakePlane struct {
 	connections []datapath.Connection
 	cursors     map[string]int
@@ -135,7 +135,7 @@ func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) err
 	}
 }
 
-// fakeProgress says that everything is Ready but what a test puts here.
+// fakeProgress reports all objects as Ready, except those that a test adds here.
 type fakeProgress struct {
 	not      map[state.Key]api.Status
 	health   map[netip.AddrPort]string
@@ -238,7 +238,7 @@ func (h *harness) ask(c Caller, method, params string) string {
 	return string(r.Result)
 }
 
-// want asks as an admin, and wants the answer to be exactly so.
+// want sends a request as an admin, and requires exactly this answer.
 func (h *harness) want(method, params, answer string) {
 	h.t.Helper()
 	if got := h.ask(admin, method, params); got != answer {
@@ -246,7 +246,7 @@ func (h *harness) want(method, params, answer string) {
 	}
 }
 
-// wantError asks as an admin and wants an error.
+// wantError sends a request as an admin, and requires an error.
 func (h *harness) wantError(method, params string, code int, object, field, text string) {
 	h.t.Helper()
 	checkError(h.t, method+" "+shorten(params), h.ask(admin, method, params), code, object, field, text)
@@ -271,7 +271,7 @@ func checkError(t testing.TB, what, answer string, code int, object, field, text
 	}
 }
 
-// result asks as an admin and decodes the result.
+// result sends a request as an admin, and decodes the result.
 func result[R any](h *harness, method, params string) *R {
 	h.t.Helper()
 	answer := h.ask(admin, method, params)

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestHundredThousandObjects collects a transaction of 100,000 objects and commits it: the
-// bounds of memory leave room for that. A reader plans to delete all of them.
+// TestHundredThousandObjects collects a transaction of 100,000 objects and commits it: the limits
+// of memory allow that. A reader does a dry run that deletes all of them.
 func TestHundredThousandObjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -35,7 +35,7 @@ func TestHundredThousandObjects(t *testing.T) {
 	h.wants(reader, "replace", `{"dryRun":true,"owner":"cli","kinds":["Service"],"objects":[]}`, `"deleted":100000`)
 }
 
-// wants fails the test unless the answer has a text in it.
+// wants fails the test unless the answer contains a text.
 func (h *harness) wants(c Caller, method, params, want string) {
 	h.t.Helper()
 	if got := h.ask(c, method, params); !strings.Contains(got, want) {

@@ -293,7 +293,7 @@ func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Serv
 	for _, b := range c.Backends {
 		byAddr[b.Backend] = b
 	}
-	const most = (maxResult - 8<<10) / longestBackendCounters // besides the reasons of drops
+	const most = (maxResult - 8<<10) / longestBackendCounters // leaves room for the drop reasons
 	for _, told := range cut(v.Backends, from, most) {
 		b := byAddr[told.Addr]
 		result.Backends = append(result.Backends, api.BackendCounters{

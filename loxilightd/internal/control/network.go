@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Bounds of an MTU: the least that IPv4 can do with, and the most that a length has.
+// Limits of an MTU: the least that IPv4 requires, and the largest value of a length field.
 const (
 	leastMTU  = 68
 	leastMTU6 = 1280

@@ -71,7 +71,7 @@ func TestPastEvents(t *testing.T) {
 	}
 }
 
-// TestPastEventsAreBounded: old events make room, which the answer says, and of a flood of
+// TestPastEventsAreBounded: old events are removed, which the answer reports, and of a flood of
 // samples only some of each second are kept.
 func TestPastEventsAreBounded(t *testing.T) {
 	h := newHarness(t)

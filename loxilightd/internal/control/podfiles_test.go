@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestFilesWaitForPods: a PodNetwork of the object files that pods are in the way of is taken
-// over as soon as they are gone, as after the machine was booted.
+// TestFilesWaitForPods: a PodNetwork of the object files that conflicts with pods is applied as
+// soon as they are deleted, such as after a reboot.
 func TestFilesWaitForPods(t *testing.T) {
 	h := newHarness(t)
 	network := func(subnet string) string {

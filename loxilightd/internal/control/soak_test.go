@@ -16,9 +16,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestSoak churns objects at random, through every method that changes them, and
-// wants memory, goroutines and the file of the store to stay as they are after
-// the first quarter. LOXILIGHT_SOAK=15m makes it longer than a few seconds.
+// TestSoak changes objects at random, by every method that changes them, and requires that
+// memory, goroutines and the size of the store do not grow after the first quarter.
+// LOXILIGHT_SOAK=15m makes it longer than a few seconds.
 func TestSoak(t *testing.T) {
 	length := 4 * time.Second
 	if text := os.Getenv("LOXILIGHT_SOAK"); text != "" {
@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 2))
-	const steps = 8 // of which the first quarter is for warming up
+	const steps = 8 // the first quarter is a warm-up
 	var heap, goroutines, file [steps]int
 	refused, requests := 0, 0
 	for i := range steps {

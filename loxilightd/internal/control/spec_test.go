@@ -85,7 +85,7 @@ func TestInterfaceMeans(t *testing.T) {
 
 const f = `"frontends":["192.0.2.1:80/tcp"]`
 
-// badSpecs holds one fault of each kind, with its field.
+// badSpecs contains one error of each kind, with its field.
 var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Interface", `{}`, "device", "is missing: want the name of a device"},
 	{"Interface", `{"device":"abcdefghijklmnop"}`, "device", "1 to 15"},

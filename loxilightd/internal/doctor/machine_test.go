@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// inspection has the examiner see what the kernel of the test does not have.
+// inspection sets the state of the kernel that the examiner reads.
 func (r *rig) inspection(i *datapath.Inspection) {
 	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) { return i, nil }
 }
@@ -55,7 +55,7 @@ func TestMemory(t *testing.T) {
 	r.expect(r.examine(false), "error", "memory.tables tables", "85 %")
 }
 
-// What drops what the host forwards matters where there are services or pods.
+// Drops in the forward chain matter if services or pods exist.
 func TestForwardDrops(t *testing.T) {
 	r := newRig(t)
 	r.commands["nft"] = `{"nftables":[
@@ -132,7 +132,7 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestInspectionFails: what cannot be looked at is said, and nothing is made of it.
+// TestInspectionFails: a failed inspection is reported, and causes no other findings.
 func TestInspectionFails(t *testing.T) {
 	r := newRig(t)
 	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) {
@@ -149,7 +149,7 @@ func TestInspectionFails(t *testing.T) {
 	}
 }
 
-// TestTables: what a daemon says of itself that is not as it should be.
+// TestTables: problems that a daemon reports about itself.
 func TestTables(t *testing.T) {
 	r := newRig(t)
 	x := &examiner{Options: r.o, ctx: t.Context()}

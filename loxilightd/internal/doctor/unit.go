@@ -91,7 +91,7 @@ func properties(text string) map[string]string {
 	return p
 }
 
-// exitMeaning says what the exit codes of the daemon mean.
+// exitMeaning explains the exit codes of the daemon.
 var exitMeaning = map[string]string{
 	"1":  "it could not start, or not go on",
 	"2":  "wrong usage",

@@ -88,7 +88,7 @@ func TestTurnsAfterSoManyInARow(t *testing.T) {
 		time.Sleep(5 * time.Second) // b1: 1 of 3; b2: 1 of 2
 		w.wantTold(t)
 		w.set(func() { w.dead[b1] = false })
-		time.Sleep(5 * time.Second) // b1 begins anew
+		time.Sleep(5 * time.Second) // b1 starts again
 		w.wantTold(t, "web [2001:db8::4]:8081 healthy ")
 		w.set(func() { w.dead[b1] = true })
 		time.Sleep(10 * time.Second)

@@ -95,7 +95,7 @@ func TestBothFamilies(t *testing.T) {
 	r := newRig(t, "10.7.1.0/28", "2001:db8:7::/64")
 	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]")
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
-	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]") // asked again
+	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]") // requested again
 	r.release("a")
 	r.release("a")
 	r.release("nobody")
@@ -207,7 +207,7 @@ func TestAskedFor(t *testing.T) {
 	if _, ok := r.Lease(owner("c")); ok {
 		t.Error("what was refused left a lease")
 	}
-	// A pod that moves to another container takes its address along at once.
+	// A pod that moves to another container keeps its address without a rest.
 	r.release("a")
 	r.want("c", "[10.7.1.77/24 2001:db8:7::9/64]", "2001:db8:7::9", "10.7.1.77")
 	// Another address for the same owner is a new lease.
@@ -284,7 +284,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: two hundred pods at once get their addresses soon, with few writes.
+// TestManyAtOnce: two hundred concurrent pods get their addresses soon, with few writes.
 func TestManyAtOnce(t *testing.T) {
 	r := newRig(t, "10.64.0.0/16", "2001:db8:7::/64")
 	begin := time.Now()

@@ -33,7 +33,7 @@ type Reason uint8
 
 // Reasons of a row that is not realised.
 const (
-	ReasonNone        Reason = iota // nothing has gone wrong
+	ReasonNone        Reason = iota // no error
 	ReasonAbsent                    // [datapath.ErrAbsent]: tried again
 	ReasonUnsupported               // [datapath.ErrUnsupported]: not tried again
 	ReasonCapacity                  // [datapath.ErrCapacity]: tried again

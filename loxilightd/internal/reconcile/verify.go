@@ -43,8 +43,7 @@ func (v *round[K]) nextAt() time.Time {
 	}
 }
 
-// verifyStep begins a round or does one slice of it, and reports whether there
-// was anything to do.
+// verifyStep starts a round or does one slice of it, and reports whether it did any work.
 func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	r.mu.Lock()
 	now := time.Now()

@@ -64,7 +64,7 @@ func TestYielding(t *testing.T) {
 
 		y.delay = time.Second
 		r.Apply(3, []Change[string, int]{put("a", 7), put("b", 4)})
-		time.Sleep(time.Second / 2) // b is under way
+		time.Sleep(time.Second / 2) // b is being tried
 		r.Apply(4, []Change[string, int]{put("a", 9), put("b", 6)})
 		time.Sleep(10 * time.Second)
 		expect("one that changes when it has begun", "begin a7", "begin b4", "begin a9", "begin b6", "update a9")
@@ -77,7 +77,7 @@ func TestYielding(t *testing.T) {
 		if s, _ := r.Status("a"); s.State != Failed {
 			t.Errorf("what cannot begin is %s, want failed", s.State)
 		}
-		time.Sleep(time.Second) // nothing else is to be done: it need not begin
+		time.Sleep(time.Second) // no other work: the retry needs no begin
 		expect("one that fails", "begin a11", "update b8", "update a11")
 		wantContent(t, y.table, map[string]int{"a": 11, "b": 8, "c": 3})
 	})
