@@ -47,7 +47,7 @@ func main() {
 // daemonTimeout bounds a call to the daemon: thousands of objects take seconds.
 const daemonTimeout = 30 * time.Second
 
-// options are what the command line says.
+// options are the options of the command line.
 type options struct {
 	config, node, kubeconfig, socket string
 	health                           string // replaces health.listen; "": it does not
@@ -135,7 +135,7 @@ func work(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger)
 	return nil
 }
 
-// control gives out addresses, in place of what an agent does for its node.
+// control runs the controller that assigns addresses, instead of the agent.
 func control(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger) error {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -166,8 +166,8 @@ func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// limitMemory makes the garbage collector work harder than it would: what there is of a
-// cluster changes little by little. GOGC rules where set.
+// limitMemory makes the garbage collector run more often: the objects of a cluster change little
+// by little. GOGC takes precedence if set.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30)

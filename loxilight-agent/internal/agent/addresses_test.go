@@ -34,8 +34,8 @@ func (w *world) ingress(name string) string {
 	return strings.Join(words, " ")
 }
 
-// TestAddressesFromPools: one of two controllers gives them out; when it goes, the other one
-// does. Agents alone give out nothing.
+// TestAddressesFromPools: one of two controllers assigns addresses; if it stops, the other one
+// does. Agents alone assign none.
 func TestAddressesFromPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -168,7 +168,7 @@ func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 	eventually(t, "announced by nobody", func() bool { return !announced() })
 }
 
-// TestAddressesWaitForTheAPIServer: what could not be written is tried again.
+// TestAddressesWaitForTheAPIServer: a failed write is retried.
 func TestAddressesWaitForTheAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

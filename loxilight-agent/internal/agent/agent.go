@@ -36,7 +36,7 @@ type Options struct {
 	Version  string
 }
 
-// Kinds are those that the agent holds objects of. What else the owner has is left alone.
+// Kinds are the kinds of the agent's objects. Other kinds of the owner are left alone.
 var Kinds = []string{api.KindInterface, api.KindTunnel, api.KindPeer, api.KindPodNetwork, api.KindService}
 
 // Agent is one agent. Make it with [New] and let it [Agent.Run].
@@ -51,7 +51,7 @@ type Agent struct {
 	state    *state
 	events   *kube.Recorder
 	figures  *figures
-	health   *servicehealth.Server // of Services whose load balancers ask for local endpoints
+	health   *servicehealth.Server // of Services with a health check of local endpoints
 
 	known  atomic.Pointer[[]string] // addresses of the API servers; nil: not yet listed
 	before func() []string          // the addresses that an earlier agent knew
@@ -60,7 +60,7 @@ type Agent struct {
 	// Of the goroutine of Run.
 	keeper     *keeper.Keeper
 	translator *translator // nil: this node is not known yet
-	remembers  bool        // what an agent of before has left with the daemon was looked at
+	remembers  bool        // the objects of an earlier agent were read from the daemon
 }
 
 // New makes an agent, which does not do anything yet.

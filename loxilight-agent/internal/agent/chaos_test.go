@@ -203,7 +203,7 @@ func (c *chaos) bad() func(http.ResponseWriter, *http.Request) bool {
 			}
 			fmt.Fprintf(w, `{"kind":%s,"metadata":{"resourceVersion":"1"},"items":[]}`, list)
 		case 3:
-			_, _ = w.Write([]byte(`{"kind":"ServiceLi`)) // a client that is gone does not want it
+			_, _ = w.Write([]byte(`{"kind":"ServiceLi`)) // the client may be gone
 		case 4:
 			time.Sleep(20 * time.Millisecond) // slow
 			return false
@@ -236,8 +236,8 @@ func (c *chaos) calm() {
 	}
 }
 
-// differs says what of the daemon is not as a translation of the whole cluster has it;
-// empty: nothing.
+// differs returns the differences between the daemon's objects and a translation of the whole
+// cluster; empty: none.
 func (c *chaos) differs() string {
 	want := map[string]string{}
 	put := func(objects ...api.Object) {

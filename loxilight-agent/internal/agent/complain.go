@@ -14,7 +14,7 @@ import (
 
 // Reasons of events.
 const (
-	reasonInvalid = "LoxilightInvalid" // what the object says cannot be translated
+	reasonInvalid = "LoxilightInvalid" // the object cannot be translated
 	reasonRefused = "LoxilightRefused" // the daemon does not take it
 	reasonFailing = "LoxilightFailing" // the data plane cannot do it
 )
@@ -24,7 +24,7 @@ func nodeOf(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
-// about returns what of the cluster an object of ours stands for.
+// about returns the cluster's object from which an object of ours was made.
 func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 	switch ref.Kind {
 	case api.KindPeer:
@@ -52,7 +52,7 @@ func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 	}
 }
 
-// failing is called when the data plane cannot do what an object says.
+// failing is called when the data plane cannot implement an object.
 func (a *Agent) failing(ref api.ObjectRef, message string) {
 	a.log.Warn("the data plane does not carry out an object", slog.String("object", ref.String()), slog.String("message", message))
 	a.events.Warn(a.about(ref), reasonFailing, ref.String()+": "+message)

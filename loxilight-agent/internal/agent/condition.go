@@ -20,8 +20,8 @@ const (
 	reasonNoDaemon = "LoxilightDaemonUnavailable"
 )
 
-// How long pods cannot be carried before the node says so: a device that comes back at
-// once, or a daemon that is restarted, is no reason to send pods elsewhere.
+// How long pods may be without network before the node reports that: a device that returns at
+// once, or a daemon that restarts, is no reason to send pods elsewhere.
 const (
 	podsGrace   = 10 * time.Second
 	daemonGrace = time.Minute
@@ -60,7 +60,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// condition returns what the node is to say; nil: it says so already, or it is not known.
+// condition returns the node's new condition; nil: it is already set, or unknown.
 func (a *Agent) condition(now time.Time) *corev1.NodeCondition {
 	node := a.self()
 	if node == nil {

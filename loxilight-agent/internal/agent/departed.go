@@ -47,7 +47,7 @@ type departure struct {
 	until   time.Time
 }
 
-// rememberDeparted takes over what an agent of before has left with the daemon.
+// rememberDeparted takes over the departed endpoints that an earlier agent left in the daemon.
 func (a *Agent) rememberDeparted(ctx context.Context) error {
 	for o, err := range a.o.Daemon.List(ctx, api.ListParams{Kind: api.KindService, Owner: nodes.Owner}) {
 		if err != nil {
@@ -56,7 +56,7 @@ func (a *Agent) rememberDeparted(ctx context.Context) error {
 		key := kube.Key(o.Labels[services.LabelNamespace], o.Labels[services.LabelService])
 		s := a.services.Get(key)
 		if s == nil {
-			continue // it is gone, and all its connections end
+			continue // it was deleted, and all its connections end
 		}
 		port := services.PortOf(s, o.Name)
 		if port == nil || port.Protocol == corev1.ProtocolUDP {
@@ -148,7 +148,7 @@ func (d *departed) note(service string, old, now *packed) (left bool) {
 	return left
 }
 
-// end forgets an endpoint whose pod is gone. d.mu is held.
+// end forgets an endpoint whose pod was deleted. d.mu is held.
 func (d *departed) end(service, address string) {
 	d.set(service, slices.DeleteFunc(d.of[service], func(g *departure) bool { return g.address == address }))
 	if d.ended != nil {
@@ -156,7 +156,7 @@ func (d *departed) end(service, address string) {
 	}
 }
 
-// add remembers an endpoint of a service by ports, where there is room for it. d.mu is held.
+// add remembers an endpoint of a service by ports, if there is room. d.mu is held.
 func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort) bool {
 	if address == "" || len(ports) == 0 {
 		return false

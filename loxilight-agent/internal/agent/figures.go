@@ -61,7 +61,7 @@ func (a *Agent) told(_ string, since time.Time) {
 	a.figures.latency.Observe(time.Since(since).Seconds())
 }
 
-// sent is called after each change that was asked for.
+// sent is called after each requested change.
 func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
 	a.figures.calls.Observe(took.Seconds(), method)
 	if err == nil {
@@ -77,8 +77,8 @@ func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
 // Metrics returns the figures, to be served.
 func (a *Agent) Metrics() *metrics.Registry { return &a.figures.registry }
 
-// metricsHandler serves them where Prometheus looks; and who serves Services, where others
-// ask a node's kube-proxy.
+// metricsHandler serves the metrics for Prometheus, and the name of the service proxy for clients
+// that expect kube-proxy.
 func metricsHandler(r *metrics.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", r)
@@ -113,7 +113,7 @@ func (a *Agent) Live() bool {
 	return !n.daemon || oldest.IsZero() || time.Since(oldest) < stuckAfter || time.Since(n.updated) < stuckAfter
 }
 
-// taintRemoval is on nodes that the cluster autoscaler is about to take away.
+// taintRemoval is on nodes that the cluster autoscaler is about to remove.
 const taintRemoval = "ToBeDeletedByClusterAutoscaler"
 
 // Eligible implements health.Checks.
@@ -130,8 +130,8 @@ func (a *Agent) Eligible() bool {
 	return true
 }
 
-// Healthy says whether services of this node are served, for load balancers that ask for
-// one of them: also while the node is about to go, since its endpoints may be the last ones.
+// Healthy reports whether services of this node are served, for the health checks of services:
+// also while the node is about to be removed, since its endpoints may be the last ones.
 func (a *Agent) Healthy() bool {
 	alive, _ := a.Alive()
 	return alive

@@ -65,7 +65,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	testnet.Eventually(t, patience, what, holds)
 }
 
-// buffer is what a process or an agent logs.
+// buffer collects the log of a process or an agent.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -138,13 +138,13 @@ func (d *daemon) start() {
 // kill ends the daemon as kill -9 does.
 func (d *daemon) kill() {
 	if d.cmd != nil {
-		_ = d.cmd.Process.Kill() // harmless where it has ended
+		_ = d.cmd.Process.Kill() // harmless if it has ended
 		_ = d.cmd.Wait()         // killed
 		d.cmd = nil
 	}
 }
 
-// has returns what the daemon has of ours, by Kind/name.
+// has returns the daemon's objects of ours, by Kind/name.
 func (d *daemon) has() map[string]string {
 	d.t.Helper()
 	all := map[string]string{}
@@ -157,7 +157,7 @@ func (d *daemon) has() map[string]string {
 	return all
 }
 
-// names returns the names of what the daemon has of ours of a kind.
+// names returns the names of the daemon's objects of ours of a kind.
 func (d *daemon) names(kind string) string {
 	d.t.Helper()
 	var names []string
@@ -241,7 +241,7 @@ func (w *world) client() *kube.Client {
 	return k
 }
 
-// kubeconfig writes a file that says where the API server is.
+// kubeconfig writes a file with the address of the API server.
 func (w *world) kubeconfig() string {
 	w.t.Helper()
 	path := filepath.Join(w.daemon.dir, "kubeconfig")

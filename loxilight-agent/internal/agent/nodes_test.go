@@ -42,8 +42,8 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	eventually(t, "the agent is ready", func() bool { ready, _ := a.Readiness(); return ready })
 }
 
-// TestAddressMovesToAnotherNode: what one object gives up another one has in the same
-// transaction, or the daemon would refuse it.
+// TestAddressMovesToAnotherNode: an address moves from one object to another in one transaction;
+// otherwise the daemon would refuse it.
 func TestAddressMovesToAnotherNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -55,7 +55,7 @@ func TestAddressMovesToAnotherNode(t *testing.T) {
 	w.inStep(api.KindPeer, "n2b")
 }
 
-// TestThisNodeIsNotTakenAway: what carries pods stays where the node's object is deleted.
+// TestThisNodeIsNotTakenAway: the objects that pods need stay when the node's object is deleted.
 func TestThisNodeIsNotTakenAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,17 +109,17 @@ func TestConditionOfTheNode(t *testing.T) {
 	}
 }
 
-// TestNetworkIsReadyWithoutAnEvent: the agent asked while the network of pods was being made
-// anew. That it is as before then is no news to the daemon.
+// TestNetworkIsReadyWithoutAnEvent: the agent read the state while the network of pods was being
+// made anew. When it is Ready again as before, the daemon sends no event.
 func TestNetworkIsReadyWithoutAnEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a, _ := w.agent()
 	ready := func() bool { is, _ := a.Readiness(); return is }
 	eventually(t, "ready", ready)
-	for range 3 { // an event that comes late may help once
+	for range 3 { // a late event may help once
 		a.state.network(api.StatePending, "not applied yet")
-		a.queue.poke() // as the event did that had it ask
+		a.queue.poke() // as the event did that caused the read
 		eventually(t, "ready again", ready)
 	}
 }
@@ -288,7 +288,7 @@ func TestNothingIsTakenAwayBeforeListsAreWhole(t *testing.T) {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(code)
-			_, _ = w.Write([]byte(body)) // a client that is gone does not want it
+			_, _ = w.Write([]byte(body)) // the client may be gone
 			return true
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// policy returns which addresses Services may have, by the configuration and by what the
-// nodes of the cluster have now.
+// policy returns which addresses Services may have, by the configuration and by the present
+// addresses of the cluster's nodes.
 func (a *Agent) policy() services.Policy {
 	p := services.Policy{
 		ExternalIPs: config.Prefixes(a.o.Config.ExternalIPs.Allowed),

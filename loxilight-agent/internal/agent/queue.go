@@ -47,7 +47,7 @@ func (q *queue) put(i item, since time.Time) {
 	q.poke()
 }
 
-// poke wakes whoever waits for items.
+// poke wakes the goroutine that waits for items.
 func (q *queue) poke() {
 	select {
 	case q.wake <- struct{}{}:
@@ -64,7 +64,7 @@ func (q *queue) take() map[item]time.Time {
 	return items
 }
 
-// waiting says how many items there are, and since when.
+// waiting returns how many items there are, and since when.
 func (q *queue) waiting() (count int, oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

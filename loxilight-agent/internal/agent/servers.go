@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// apiService is the Service of the API servers, as each cluster has it.
+// apiService is the Service of the API servers in every cluster.
 const apiService = "default/kubernetes"
 
 // servers returns the addresses of the API servers themselves: from the cluster, or before the

@@ -65,7 +65,7 @@ func TestAPIServerIsReachedWithoutItsService(t *testing.T) {
 	fmt.Fprintln(w.log, "in step with the second API server after", time.Since(begin))
 }
 
-// TestServersOfBefore: those that were down are asked only where all were.
+// TestServersOfBefore: servers that were down are tried only if all were down.
 func TestServersOfBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// translator is what the translation of Services remembers. It is of the goroutine that
-// speaks to the daemon.
+// translator holds the state of the translation of Services. Only the goroutine that sends to the
+// daemon uses it.
 type translator struct {
 	node     *services.Node
 	claims   *services.Claims
@@ -77,8 +77,8 @@ func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 	}
 }
 
-// triggered returns when the pods changed that made a slice change, as the controller that
-// wrote it says; zero: it does not, or did before.
+// triggered returns when the pods changed that made a slice change, according to the slice's
+// controller; zero: unknown, or an earlier change.
 func triggered(old, now *packed) time.Time {
 	text := now.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	if text == "" || old != nil && old.Annotations[corev1.EndpointsLastChangeTriggerTime] == text {
@@ -91,7 +91,7 @@ func triggered(old, now *packed) time.Time {
 	return at
 }
 
-// newTranslator begins anew with what this node is.
+// newTranslator starts a new translation with the state of this node.
 func (a *Agent) newTranslator(node *corev1.Node) *translator {
 	t := &translator{claims: &services.Claims{}, problems: map[string]string{}, here: map[netip.Addr]bool{}}
 	for _, text := range a.o.Config.NodePorts.Addresses {
@@ -120,8 +120,8 @@ func (a *Agent) newTranslator(node *corev1.Node) *translator {
 	return t
 }
 
-// translateServices translates all services, as this node is now; since says of some when
-// they changed.
+// translateServices translates all services for the present state of this node; since contains the
+// times of changes of some services.
 func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
 	a.translator = a.newTranslator(node)
 	all := a.services.All()

@@ -44,7 +44,7 @@ func slice(namespace, service, name string, addresses ...string) *discoveryv1.En
 	return s
 }
 
-// apiServer is what each cluster has: the Service of the API server.
+// apiServer adds the Service of the API server, which each cluster has.
 func apiServer(k *testkube.Server) {
 	s := slice("default", "kubernetes", "kubernetes", "192.0.2.100")
 	k.Set(service("default", "kubernetes", "10.96.0.1"), s)
@@ -281,8 +281,8 @@ func TestDepartedByPorts(t *testing.T) {
 	}
 }
 
-// TestProxyNameIsOfServices: which Services are ours their own label says. Slices that
-// people or other controllers make need not have it.
+// TestProxyNameIsOfServices: a Service's own label decides whether it is ours. Slices made by
+// people or other controllers need not have the label.
 func TestProxyNameIsOfServices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -442,8 +442,8 @@ func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is tried again by itself
 }
 
-// TestRefusedChangeLeavesWhatIsThere: a service stays as it was where the daemon does not
-// take the change, over restarts of both.
+// TestRefusedChangeLeavesWhatIsThere: a service stays as it was if the daemon refuses the change,
+// across restarts of both.
 func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -477,7 +477,8 @@ func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestTriggered: latency is measured from when pods changed, not from when the agent heard of it.
+// TestTriggered: latency is measured from the change of the pods, not from the agent's
+// notification.
 func TestTriggered(t *testing.T) {
 	at := time.Now().Add(-3 * time.Second).UTC()
 	plain, annotated := slice("a", "b", "c"), slice("a", "b", "c")

@@ -37,7 +37,7 @@ func (a *Agent) keepInStep(ctx context.Context) {
 			pause = sessionPauseMin
 		}
 		level := slog.LevelWarn
-		if text := err.Error(); !inStep && text == last { // said already
+		if text := err.Error(); !inStep && text == last { // logged already
 			level = slog.LevelDebug
 		} else {
 			last = text
@@ -84,8 +84,8 @@ func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
 	}
 }
 
-// ended returns why a session did: of an error that comes with the end of the connection,
-// that end.
+// ended returns why a session ended: if the error is a consequence of the end of the connection,
+// the cause of that end.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
@@ -195,7 +195,7 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 	return foreign, err
 }
 
-// lookAtNetwork asks the daemon how the network of pods is.
+// lookAtNetwork reads the state of the network of pods from the daemon.
 func (a *Agent) lookAtNetwork(ctx context.Context) error {
 	o, err := a.o.Daemon.Get(ctx, api.KindPodNetwork, nodes.Network)
 	if none, ok := errors.AsType[*api.Error](err); ok && none.Reason() == api.ReasonNotFound {
@@ -240,7 +240,7 @@ type news struct {
 	lost     bool
 }
 
-// newsMax is how many events are kept: with more, the daemon is asked.
+// newsMax is how many events are kept: beyond that, the state is read from the daemon.
 const newsMax = 10000
 
 // read reads events until the subscription ends.

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// state is how the agent and its daemon are, for those who ask: probes, the condition of
-// the node, metrics.
+// state is the state of the agent and its daemon, for probes, the condition of the node, and
+// metrics.
 type state struct {
 	mu          sync.Mutex
 	begun       bool      // all input for the daemon is known
@@ -22,7 +22,7 @@ type state struct {
 	pods        string    // state of the PodNetwork; empty: unknown
 	podsMessage string
 	podsSince   time.Time
-	podsLooked  time.Time // when the daemon was asked
+	podsLooked  time.Time // time of the last read from the daemon
 	failure     string    // why the daemon is not in step
 	objects     int       // that the daemon is to have
 	refused     int       // that it does not take
@@ -79,7 +79,7 @@ func (s *state) lost(err error) {
 	s.poke()
 }
 
-// numbers is what figures and probes are made of.
+// numbers is the input of metrics and probes.
 type numbers struct {
 	begun, daemon    bool
 	since, updated   time.Time
@@ -92,7 +92,7 @@ func (s *state) numbers() numbers {
 	return numbers{s.begun, s.daemon, s.since, s.updated, s.objects, s.refused}
 }
 
-// count notes what the daemon has and does not have.
+// count records how many objects the daemon has and how many it refused.
 func (s *state) count(objects, refused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *state) nextLook() time.Time {
 	return s.podsLooked.Add(lookAgain)
 }
 
-// Readiness says whether the node can carry pods, and if not, why.
+// Readiness reports whether the node can serve pods, and if not, why.
 func (a *Agent) Readiness() (ready bool, why string) {
 	s := a.state
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// Groups of objects: what one thing of the cluster becomes.
+// Groups of objects: the translation of one object of the cluster.
 const (
 	groupSelf    = "self"
 	groupNetwork = "network"
@@ -51,7 +51,7 @@ func either[T any](a, b *T) *T {
 	return b
 }
 
-// same says whether two versions of a node are the same to us.
+// same reports whether two versions of a node are equal in the fields that we use.
 func same(old, now *corev1.Node) bool {
 	if old == nil || now == nil {
 		return old == now

@@ -39,7 +39,7 @@ func only(m map[string]string, keep func(string) bool) map[string]string {
 	return kept
 }
 
-// ours says whether an annotation is one of loxilight.
+// ours reports whether an annotation is one of loxilight.
 func ours(name string) bool { return strings.HasPrefix(name, annotationPrefix) }
 
 func trimNode(n *corev1.Node) {

@@ -27,8 +27,8 @@ const DefaultFile = "/etc/loxilight/agent.yaml"
 
 // Config is the configuration of one agent. [Default] makes a valid one.
 type Config struct {
-	// APIServer is the URL of the API server. Empty: as the kubeconfig says, or the
-	// environment of a pod, whose address has to be reached without our own services.
+	// APIServer is the URL of the API server. Empty: from the kubeconfig, or the environment of a
+	// pod, whose address must be reachable without our own services.
 	APIServer        string       `yaml:"apiServer"`
 	Tunnel           Tunnel       `yaml:"tunnel"`
 	Masquerade       Masquerade   `yaml:"masquerade"`
@@ -42,22 +42,22 @@ type Config struct {
 	Log              Log          `yaml:"log"`
 }
 
-// Tunnel says how pods of different nodes reach each other.
+// Tunnel configures how pods of different nodes reach each other.
 type Tunnel struct {
 	Type   string `yaml:"type"`   // vxlan, geneve, gre; none: the underlay routes pods
 	VNI    uint32 `yaml:"vni"`    // of gre the key
 	Port   int    `yaml:"port"`   // of UDP; 0: the type's own
-	MTU    int    `yaml:"mtu"`    // of the device, bytes; 0: what fits the underlay
+	MTU    int    `yaml:"mtu"`    // of the device, bytes; 0: follows the underlay
 	Device string `yaml:"device"` // its name; empty: by type and VNI
 }
 
-// Masquerade says whose address pods have outside.
+// Masquerade configures the source address of pods' packets to the outside.
 type Masquerade struct {
 	Enabled bool     `yaml:"enabled"`
 	Except  []string `yaml:"except"` // destinations that see the pods' own: addresses, prefixes
 }
 
-// NodePorts says at which of the node's addresses they are.
+// NodePorts selects the node's addresses for node ports.
 type NodePorts struct {
 	Addresses []string `yaml:"addresses"` // prefixes; empty: the node's InternalIPs and ExternalIPs
 }
@@ -71,7 +71,7 @@ type LoadBalancer struct {
 	Allowed []string `yaml:"allowed"`
 }
 
-// ExternalIPs says which addresses Services may name in spec.externalIPs.
+// ExternalIPs selects the addresses that Services may have in spec.externalIPs.
 type ExternalIPs struct {
 	Allowed []string `yaml:"allowed"` // prefixes; empty: none
 }

@@ -42,7 +42,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// Contains says whether a lies in the range.
+// Contains reports whether a lies in the range.
 func (r Range) Contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && !a.Less(r.First) && !r.Last.Less(a)
 }

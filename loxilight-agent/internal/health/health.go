@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// Checks say how the agent is.
+// Checks report the state of the agent.
 type Checks interface {
-	// Live says whether the agent works: where it does not, a new one may help.
+	// Live reports whether the agent works: if it does not, a restart may help.
 	Live() bool
-	// Alive says whether what changes reaches the daemon; updated is when it last had all.
+	// Alive reports whether changes reach the daemon; updated is when it last had all.
 	Alive() (alive bool, updated time.Time)
-	// Eligible says whether load balancers may send to this node: it stays in the cluster.
+	// Eligible reports whether load balancers may send to this node: it stays in the cluster.
 	Eligible() bool
-	// Readiness says whether the node can carry pods, and if not, why.
+	// Readiness reports whether the node can serve pods, and if not, why.
 	Readiness() (ready bool, why string)
 }
 
@@ -39,7 +39,7 @@ func Handler(c Checks) http.Handler {
 		if !good {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(body) // a client that is gone does not want it
+		_ = json.NewEncoder(w).Encode(body) // the client may be gone
 	}
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		alive, updated := c.Alive()
@@ -61,8 +61,8 @@ func Handler(c Checks) http.Handler {
 	return mux
 }
 
-// Bounds of a request, and the pause before an address that is taken is tried again: by a
-// kube-proxy that is about to go, say.
+// Bounds of a request, and the pause before an occupied address is tried again: a kube-proxy that
+// is about to stop may have it.
 const (
 	requestTimeout = 5 * time.Second
 	maxHeader      = 16 << 10
@@ -85,8 +85,8 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return server
 }
 
-// Bound returns a listener with at most so many connections at a time. Where there are more,
-// the oldest is closed: a client that sends nothing cannot keep others out.
+// Bound returns a listener with at most so many connections at a time. Beyond that, the oldest is
+// closed: a client that sends nothing cannot keep others out.
 func Bound(l net.Listener, connections int) net.Listener {
 	return &bounded{Listener: l, most: connections}
 }
@@ -164,7 +164,7 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 
 func serve(ctx context.Context, log *slog.Logger, listener net.Listener, h http.Handler) error {
 	server := NewServer(h, log)
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who asks now gets no answer
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // open requests get no answer
 	defer stop()
 	if err := server.Serve(Bound(listener, MaxConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)

@@ -144,8 +144,8 @@ func (k *Keeper) delete(ctx context.Context) error {
 	return nil
 }
 
-// probe finds out what of all that is wanted the daemon refuses, in small transactions.
-// Nothing is deleted by it.
+// probe finds the desired objects that the daemon refuses, in small transactions. It deletes
+// nothing.
 func (k *Keeper) probe(ctx context.Context) error {
 	var objects []api.Object
 	for _, e := range k.want {

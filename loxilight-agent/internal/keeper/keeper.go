@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keeper keeps what the daemon holds of one owner exactly as it is wanted: by one
-// replace at the start of each session, and by small transactions from then on. It knows
-// neither Kubernetes nor where the objects come from.
+// Package keeper keeps the daemon's objects of one owner exactly as desired: by one replace at the
+// start of each session, and by small transactions from then on. It knows neither Kubernetes nor
+// the source of the objects.
 package keeper
 
 import (
@@ -19,10 +19,10 @@ import (
 type Options struct {
 	Client *client.Client
 	Owner  string
-	Kinds  []string // what the owner holds of other kinds is left alone
+	Kinds  []string // the owner's objects of other kinds are left alone
 	Log    *slog.Logger
-	// All calls Set, or Keep, with each group there is: the keeper does not remember what the
-	// daemon has, only that it has it.
+	// All calls Set, or Keep, for each existing group: the keeper does not remember the daemon's
+	// objects, only that the daemon has them.
 	All func()
 	// Refused is called when the daemon refuses an object, and again when it refuses another
 	// version of it or for another reason. Accepted is called when it accepts an object that it
@@ -31,7 +31,7 @@ type Options struct {
 	Accepted func(api.ObjectRef)
 	// Told is called when the daemon has the state that a group got at since; it may be nil.
 	Told func(group string, since time.Time)
-	// Sent is called after each transaction with what became of it; it may be nil.
+	// Sent is called after each transaction with its outcome; it may be nil.
 	Sent func(method string, objects int, took time.Duration, err error)
 }
 
@@ -42,17 +42,17 @@ type Keeper struct {
 
 	want   map[api.ObjectRef]*entry
 	groups map[string][]api.ObjectRef
-	dirty  map[api.ObjectRef]bool // in want, and perhaps not as the daemon has it
+	dirty  map[api.ObjectRef]bool // in want, and possibly different in the daemon
 	gone   map[api.ObjectRef]bool // the daemon has it, but it is no longer wanted
 	since  map[string]time.Time   // of groups that are not completely sent yet: when they changed
 
-	// stuck is what the daemon has of ours, and refuses to give up.
+	// stuck are our objects that the daemon refuses to delete.
 	stuck     map[api.ObjectRef]api.Object
-	stuckNext time.Time // when it is tried again
+	stuckNext time.Time // time of the next attempt
 
 	replacing bool            // objects are kept until the daemon has all of them
 	own       map[uint64]bool // revisions that are ours
-	revision  uint64          // what happened up to it is known
+	revision  uint64          // all changes up to it are known
 }
 
 // entry is one object that is wanted.
@@ -60,9 +60,9 @@ type entry struct {
 	object *api.Object // nil: the daemon has it
 	group  string
 	sum    uint64      // of object
-	told   uint64      // of the object, where the daemon has it; 0: it does not
-	there  bool        // the daemon has one of ours by that name, in whatever version
-	last   *api.Object // what the daemon has in place of a refused object; nil: nothing, or it was not asked
+	told   uint64      // of the object in the daemon; 0: the daemon does not have it
+	there  bool        // the daemon has an object of ours by that name, in any version
+	last   *api.Object // the daemon's version of a refused object; nil: none, or unknown
 	// refusal is the reason why the daemon does not have object; nil: it has not refused it.
 	// before is the refusal of an earlier session.
 	refusal, before *refusal
@@ -196,8 +196,8 @@ func (k *Keeper) Refused() (n int) {
 	return n
 }
 
-// Refusal returns why the daemon does not take an object as it is wanted; nil: it does, or
-// was not asked.
+// Refusal returns why the daemon does not accept the desired object; nil: it does, or it was not
+// sent.
 func (k *Keeper) Refusal(ref api.ObjectRef) *api.Error {
 	if e := k.want[ref]; e != nil && e.refusal != nil && e.refusal.sum == e.sum {
 		return e.refusal.err
@@ -241,7 +241,7 @@ func (k *Keeper) note(result *api.ChangeResult) {
 	k.own[revision] = true
 }
 
-// Seen notes that what happened up to a revision is known: its events have come.
+// Seen records that all changes up to a revision are known: their events have arrived.
 func (k *Keeper) Seen(revision uint64) {
 	k.revision = max(k.revision, revision)
 	for r := range k.own {

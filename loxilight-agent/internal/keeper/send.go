@@ -19,7 +19,7 @@ import (
 const (
 	refusedMin = 2 * time.Second
 	refusedMax = 5 * time.Minute
-	stuckAgain = 10 * time.Second // and before what the daemon does not give up is
+	stuckAgain = 10 * time.Second // and before another attempt to delete stuck objects
 )
 
 // manyRefusals is the number of refusals of one transaction after which its objects are sent in
@@ -118,7 +118,7 @@ func (k *Keeper) forget() {
 // have. An object that is larger is for the client library to cut.
 const partSize = 512 << 10
 
-// sendAll is a replace, in parts where it is large.
+// sendAll is a replace, in parts if it is large.
 func (k *Keeper) sendAll(ctx context.Context, objects []api.Object) (*api.ChangeResult, error) {
 	params := api.ReplaceParams{Owner: k.o.Owner, Kinds: k.o.Kinds, Change: api.Change{Force: true}}
 	var begin, size int
@@ -183,7 +183,7 @@ func (k *Keeper) standDown(ctx context.Context, objects []api.Object, err error)
 	case e == nil: // of those that are stuck
 		delete(k.stuck, ref)
 		return err
-	case e.refusal != nil: // what the daemon had before is refused as well
+	case e.refusal != nil: // the daemon's previous version is refused as well
 		e.last = nil
 	default:
 		k.refuse(ref, e, refused)
@@ -206,7 +206,7 @@ func (k *Keeper) fallBack(ctx context.Context) error {
 	return nil
 }
 
-// get returns what the daemon has of ours by that name; nil: nothing.
+// get returns the daemon's version of our object of that name; nil: it does not exist.
 func (k *Keeper) get(ctx context.Context, ref api.ObjectRef) (*api.Object, error) {
 	there, err := k.o.Client.Get(ctx, ref.Kind, ref.Name)
 	if none, ok := errors.AsType[*api.Error](err); ok && none.Reason() == api.ReasonNotFound {

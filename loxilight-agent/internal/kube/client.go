@@ -27,14 +27,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Options say where the API server is and who asks.
+// Options contain the address and the credentials for the API server.
 type Options struct {
 	Kubeconfig string // file; empty: as in KUBECONFIG, or the configuration of a pod
-	APIServer  string // URL in place of what that says; empty: as it says
+	APIServer  string // URL instead of the kubeconfig's; empty: the kubeconfig's
 	UserAgent  string
 }
 
-// Client asks one API server.
+// Client is a client of one API server.
 type Client struct {
 	Host string // URL
 

@@ -29,8 +29,8 @@ func newDialer(configured bool) *dialer {
 	return &dialer{Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: 10 * time.Second}, configured: configured}
 }
 
-// dial connects to the first address that answers. Whoever answers has to show a
-// certificate for the name that was configured.
+// dial connects to the first address that answers. Each server must present a certificate for the
+// configured name.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	addresses := []string{address}
 	if servers := d.servers.Load(); servers != nil {

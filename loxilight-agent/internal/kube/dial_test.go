@@ -27,7 +27,7 @@ func listen(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dialed says how often whose address was connected to, by agents that know all of them.
+// dialed returns how often each address was connected to, by agents that know all of them.
 func dialed(t *testing.T, agents int, configured bool, address string, servers ...string) map[string]int {
 	t.Helper()
 	counts := map[string]int{}

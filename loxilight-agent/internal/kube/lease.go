@@ -14,21 +14,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Lease is held by one of several who want it, as long as it says so now and then. It is
-// for one goroutine.
+// Lease is held by one of several candidates, as long as it is renewed. It is for one goroutine.
 type Lease struct {
 	Client          *Client
 	Namespace, Name string
-	Holder          string        // who we are
+	Holder          string        // our name
 	Duration        time.Duration // not renewed for so long, another holder takes it
 
-	renewed  time.Time // when we said so last; zero: it is not ours
-	since    time.Time // since when it is
-	observed string    // who held it last, and when he said so, as it stands there
+	renewed  time.Time // when we renewed it last; zero: it is not ours
+	since    time.Time // since when it is ours
+	observed string    // the last holder and time of renewal, as in the object
 	seen     time.Time // when we saw that first
 }
 
-// Held says since when the lease is ours; zero: it is not.
+// Held returns since when the lease is ours; zero: it is not.
 func (l *Lease) Held() time.Time {
 	if l.renewed.IsZero() || time.Since(l.renewed) > l.Duration*2/3 { // the others' clocks may be faster
 		return time.Time{}
@@ -36,7 +35,7 @@ func (l *Lease) Held() time.Time {
 	return l.since
 }
 
-// Try takes the lease, or says again that it is ours, where a third of its time has gone.
+// Try takes the lease, or renews it after a third of its duration.
 func (l *Lease) Try(ctx context.Context) error {
 	if !l.renewed.IsZero() && time.Since(l.renewed) < l.Duration/3 {
 		return nil
@@ -72,8 +71,8 @@ func (l *Lease) Try(ctx context.Context) error {
 	return nil
 }
 
-// free says whether a lease can be ours: it is, or its holder has not said a word for so
-// long, by our clock.
+// free reports whether a lease can be ours: it is already, or its holder has not renewed it for
+// its duration, by our clock.
 func (l *Lease) free(there *coordinationv1.Lease, now time.Time) bool {
 	holder := there.Spec.HolderIdentity
 	if holder == nil || *holder == "" || *holder == l.Holder {

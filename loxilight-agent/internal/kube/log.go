@@ -24,7 +24,7 @@ func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
-	if !d.Handler.Enabled(ctx, r.Level) { // klog does not ask
+	if !d.Handler.Enabled(ctx, r.Level) { // klog does not check this
 		return nil
 	}
 	return d.Handler.Handle(ctx, r)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestLibrariesAreForThoseWhoLook: what client-go says is in the log at level debug alone.
+// TestLibrariesAreForThoseWhoLook: client-go's messages are logged at level debug only.
 func TestLibrariesAreForThoseWhoLook(t *testing.T) {
 	for level, want := range map[slog.Level]bool{slog.LevelInfo: false, slog.LevelDebug: true} {
 		var b bytes.Buffer

@@ -65,7 +65,7 @@ func (r *Recorder) Warn(about corev1.ObjectReference, reason, message string) {
 	}
 }
 
-// first says whether an event was not written lately.
+// first reports whether an event was not written lately.
 func (r *Recorder) first(text string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

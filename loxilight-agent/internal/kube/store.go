@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ErrImplausible is why a list is not taken over that cannot be what there is. The API
-// server is asked again after a pause.
+// ErrImplausible is wrapped if a list cannot be complete and is not used. The list is requested
+// again after a pause.
 var ErrImplausible = errors.New("implausible list")
 
 // Store holds the objects of one kind as last received from the API server. T is a type of the
@@ -23,7 +23,7 @@ type Store[T any] struct {
 	key     func(*T) string
 	index   func(*T) string // a second key, that several objects may have; nil: none
 	check   func(list []*T) error
-	changed func(old, now *T) // one of them is nil where it was made or is gone
+	changed func(old, now *T) // one of them is nil for a new or deleted object
 
 	implausible func(error) // called with the error of check; may be nil
 
@@ -32,7 +32,7 @@ type Store[T any] struct {
 	indexed map[string]map[string]*T
 	synced  chan struct{} // closed with the first whole list
 	once    sync.Once
-	lists   int // taken over so far
+	lists   int // lists used so far
 }
 
 // StoreOptions make a [Store]. Trim may be nil, and so may Index and Check.
@@ -44,7 +44,7 @@ type StoreOptions[T any] struct {
 	Convert func(any) (*T, bool)
 	// Index is a second key; objects are found by it with [Store.By].
 	Index func(*T) string
-	// Check says whether a list can be true.
+	// Check reports whether a list is plausible.
 	Check func(list []*T) error
 	// Changed is called for each object that came, changed or went, one after the other.
 	Changed func(old, now *T)
@@ -129,7 +129,7 @@ func values[T any](m map[string]*T) []*T {
 	return all
 }
 
-// What follows is cache.ReflectorStore.
+// The methods below implement cache.ReflectorStore.
 
 // Add implements [cache.ReflectorStore].
 func (s *Store[T]) Add(obj any) error { return s.put(obj) }

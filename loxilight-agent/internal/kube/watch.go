@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Watcher keeps stores in step with the API server, whatever that does.
+// Watcher keeps stores in step with the API server, across all its failures.
 type Watcher struct {
 	Log *slog.Logger
 	// Failed is called with each failed request for a resource; may be nil.
@@ -46,8 +46,8 @@ func EndpointSlices[T any](ctx context.Context, w *Watcher, c *Client, selector 
 	run(ctx, w, c.discovery, "endpointslices", selector, &discoveryv1.EndpointSlice{}, s)
 }
 
-// The pauses before an API server that does not answer is asked again. The agents of a
-// large cluster come back one after the other: the pauses vary by as much again.
+// The pauses between requests to an API server that does not answer. They are randomized by up to
+// 100 %, so that the agents of a large cluster return one after the other.
 const pauseMin, pauseMax = 500 * time.Millisecond, 8 * time.Second
 
 func run[T any](ctx context.Context, w *Watcher, c *rest.RESTClient, resource string, selector labels.Selector, sample runtime.Object, s *Store[T]) {
@@ -78,7 +78,7 @@ func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), o)
 }
 
-// listTimeout bounds one page of a list: a server that sends nothing more is asked again.
+// listTimeout bounds one page of a list: after it, the request is repeated.
 const listTimeout = 60 * time.Second
 
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -100,8 +100,8 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return w, err
 }
 
-// The pauses after requests that failed one after the other: the reflector asks again at
-// once after some errors, 410 Gone among them.
+// The pauses after successive failed requests: the reflector repeats some requests at once, after
+// 410 Gone for example.
 const failedMin, failedMax = 50 * time.Millisecond, 2 * time.Second
 
 // tell reports an error, and delays a source whose requests fail repeatedly.

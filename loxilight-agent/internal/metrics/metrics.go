@@ -28,7 +28,7 @@ type family struct {
 	name, help, kind string
 	labels           []string
 	buckets          []float64
-	read             func() float64 // of a gauge that is asked for
+	read             func() float64 // of a gauge, at each scrape
 
 	mu     sync.Mutex
 	series map[string]*series
@@ -108,7 +108,7 @@ func (h Histogram) Observe(v float64, values ...string) {
 // ServeHTTP implements [http.Handler].
 func (r *Registry) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_ = r.Write(w) // a client that is gone does not want it
+	_ = r.Write(w) // the client may be gone
 }
 
 // Write writes all figures.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes says what a node of a cluster is to the daemon: its network of pods, its
-// uplink, its tunnel, and the other nodes. It is a pure translation, and neither watches
-// nor sends.
+// Package nodes translates the nodes of a cluster for the daemon: this node's network of pods, its
+// uplink, its tunnel, and the other nodes. It is a pure translation, and neither watches nor
+// sends.
 package nodes
 
 import (
@@ -35,7 +35,7 @@ const (
 	Uplink  = "uplink"  // Interface; with 4 or 6 behind it where another family may have another one
 )
 
-// Owner is who holds all objects of the agent.
+// Owner is the owner of all objects of the agent.
 const Owner = "k8s"
 
 // uplinksMax is how many uplinks there may be.
@@ -73,8 +73,7 @@ func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	return &o, nil
 }
 
-// Peer returns what another node is; nil: it does not tell yet where its pods are, or where it
-// is reached.
+// Peer translates another node; nil: its pod subnets or its address are not known yet.
 func Peer(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {

@@ -24,22 +24,22 @@ const Class = "loxilight.io/lb"
 
 // Annotations of Services.
 const (
-	// AnnotationAddresses are the addresses that the Service is to have, with commas between
-	// them; it goes before spec.loadBalancerIP.
+	// AnnotationAddresses are the requested addresses of the Service, with commas between them; it
+	// takes precedence over spec.loadBalancerIP.
 	AnnotationAddresses = "loxilight.io/addresses"
-	// AnnotationPool names the pool that its addresses come from.
+	// AnnotationPool names the pool for its addresses.
 	AnnotationPool = "loxilight.io/pool"
 )
 
-// Manager is the field manager that addresses are written as: whoever finds it in a Service
-// knows that they were given out here.
+// Manager is the field manager of assigned addresses: it marks the addresses in a Service as
+// assigned by this controller.
 const Manager = "loxilight-agent"
 
 // written is the content of the controller's fields. It must not be modified.
 var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
 
-// Given returns what says that the addresses in the status of a Service were given out
-// here; nil: nothing does.
+// Given returns the fields that mark the addresses in the status of a Service as assigned by this
+// controller; nil: there are none.
 func Given(s *corev1.Service) []metav1.ManagedFieldsEntry {
 	for _, f := range s.ManagedFields {
 		if f.Manager == Manager && f.Subresource == "status" && f.FieldsV1 != nil &&
@@ -75,7 +75,7 @@ func New(configured []config.Pool) (*Pools, error) {
 	return p, nil
 }
 
-// Has says whether an address belongs to a pool.
+// Has reports whether an address belongs to a pool.
 func (p *Pools) Has(a netip.Addr) bool { return p.poolOf(a, "") }
 
 func (p *Pools) poolOf(a netip.Addr, name string) bool {
@@ -90,14 +90,14 @@ func (p *Pools) poolOf(a netip.Addr, name string) bool {
 	return false
 }
 
-// Assignment is what one Service is to have.
+// Assignment contains the addresses for one Service.
 type Assignment struct {
 	Service   *corev1.Service
 	Addresses []netip.Addr // IPv4 first, or as the Service orders its families
-	Problem   string       // why it does not have all that it wants; empty: it has
+	Problem   string       // why it does not get all requested addresses; empty: it does
 }
 
-// Changed says whether the Service does not say so yet.
+// Changed reports whether the Service's status differs.
 func (a *Assignment) Changed() bool { return !slices.Equal(a.Addresses, Ingress(a.Service)) }
 
 // Ingress returns the addresses that the status of a Service has.
@@ -134,7 +134,7 @@ func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 		wants[i] = p.read(all[i].Service)
 		wants[i].hold(p, taken)
 	}
-	for _, s := range services { // those in deletion, and what others have given out
+	for _, s := range services { // Services in deletion, and addresses of other controllers
 		hold(s, taken)
 	}
 	for i := range all {
@@ -148,7 +148,7 @@ func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 	return append(all, rest...)
 }
 
-// hold has a Service keep to itself what its status says, unless another one has it.
+// hold reserves the addresses in a Service's status for it, unless another Service has them.
 func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 	for _, a := range Ingress(s) {
 		if taken[a] == nil {
@@ -157,8 +157,8 @@ func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 	}
 }
 
-// lost returns the addresses that a Service without class has from a pool that has them no
-// more. They may be its clients' for long, and so they are not changed for it.
+// lost returns the addresses of a Service without class that were assigned from a pool but are in
+// no pool any more. Its clients may have used them for long, so they are not changed.
 func (p *Pools) lost(s *corev1.Service) []netip.Addr {
 	if Given(s) == nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
 		return nil
@@ -191,7 +191,7 @@ func (p *Pools) ours(s *corev1.Service) bool {
 	return true
 }
 
-// want is what one Service wants.
+// want contains the requests of one Service.
 type want struct {
 	service  *corev1.Service
 	families []bool // of each address: whether it is IPv4
@@ -245,7 +245,7 @@ func (w *want) tell(format string, args ...any) {
 	w.problem += fmt.Sprintf(format, args...)
 }
 
-// hold takes what the Service has already.
+// hold takes the addresses that the Service has already.
 func (w *want) hold(p *Pools, taken map[netip.Addr]*corev1.Service) {
 	for _, a := range Ingress(w.service) {
 		switch {
@@ -258,8 +258,8 @@ func (w *want) hold(p *Pools, taken map[netip.Addr]*corev1.Service) {
 	hold(w.service, taken)
 }
 
-// ask takes what the Service asks for. Where that is wrong in part, it is not certain that
-// the rest is meant: then it is no reason to take away what the Service has.
+// ask takes the addresses that the Service requests. If a part of the request is invalid, the rest
+// may be a mistake too: then it does not replace an address that the Service has.
 func (w *want) ask(taken map[netip.Addr]*corev1.Service) {
 	for _, is4 := range w.families {
 		a := w.asked[is4]

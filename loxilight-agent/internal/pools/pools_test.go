@@ -74,7 +74,7 @@ func given(s *corev1.Service) {
 
 func plain(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }
 
-// assignments are what Services say, and the addresses that they get.
+// assignments are Services' requests, and the addresses that they get.
 var assignments = map[string]struct {
 	services []*corev1.Service
 	want     string

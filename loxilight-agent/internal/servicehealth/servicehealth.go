@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servicehealth answers load balancers that ask a node whether it has endpoints
-// of a service, each service at its healthCheckNodePort. It counts nothing itself.
+// Package servicehealth answers load balancers that ask a node for its endpoints of a service,
+// each service at its healthCheckNodePort. It counts nothing itself.
 package servicehealth
 
 import (
@@ -47,7 +47,7 @@ type service struct {
 	told   string              // the last reported error of opening
 }
 
-// everywhere is all addresses of the node, whatever they are.
+// everywhere stands for all addresses of the node.
 var everywhere = []netip.Addr{{}}
 
 // New makes a server without services, which listens on all addresses. healthy reports whether the
@@ -57,8 +57,8 @@ func New(healthy func() bool, failed func(services.Key, error), log *slog.Logger
 	return &Server{healthy: healthy, failed: failed, log: log, addresses: everywhere, services: map[services.Key]*service{}}
 }
 
-// SetAddresses says which addresses of the node to listen on; none: on none. Ports are
-// opened anew where that is a change.
+// SetAddresses sets the addresses of the node to listen on; none: on none. If they change, ports
+// are opened anew.
 func (s *Server) SetAddresses(addresses []netip.Addr) {
 	s.change(func() {
 		if slices.Equal(addresses, s.addresses) {
@@ -71,7 +71,7 @@ func (s *Server) SetAddresses(addresses []netip.Addr) {
 	})
 }
 
-// Set says how a service is; nil: it is not asked about any more.
+// Set sets the state of a service; nil: its health check is removed.
 func (s *Server) Set(key services.Key, h *services.Health) {
 	s.change(func() {
 		sv := s.services[key]

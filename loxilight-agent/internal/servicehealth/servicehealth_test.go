@@ -19,7 +19,7 @@ import (
 
 var web = services.Key{Namespace: "shop", Name: "web"}
 
-// start makes a server whose node is healthy as long as the flag says so.
+// start makes a server whose node is healthy while the flag is set.
 func start(t *testing.T) (s *Server, healthy *atomic.Bool, failures chan string) {
 	healthy, failures = &atomic.Bool{}, make(chan string, 100)
 	healthy.Store(true)
@@ -48,7 +48,7 @@ func occupy(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// ask returns status, weight and body, or an error.
+// ask requests the state, and returns status, weight and body, or an error.
 func ask(host string, port uint16) (int, string, string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get("http://" + netip.AddrPortFrom(netip.MustParseAddr(host), port).String() + "/anything")

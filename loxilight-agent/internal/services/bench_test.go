@@ -63,7 +63,7 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
-// BenchmarkOne translates one of them: what a change of an EndpointSlice costs.
+// BenchmarkOne translates one of them: the cost of a change of an EndpointSlice.
 func BenchmarkOne(b *testing.B) {
 	n, claims := thisNode(), &Claims{}
 	list, slices := many(5000, 20)

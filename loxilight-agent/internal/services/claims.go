@@ -11,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Claims knows which Service has which frontend. The cluster's own assignments come first
-// (cluster IPs, node ports), then addresses of pools, then other addresses in a status, then
-// external IPs. Among equals the oldest Service wins, then the first by name. An address of
-// a pool belongs to the Service that holds it on all ports: no other Service gets a port of
-// it, also where the holder does not use that port. A Service that lost a frontend gets it
-// when the winner goes. The zero value is ready for use. Not safe for concurrent use.
+// Claims knows which Service has which frontend. The cluster's own assignments come first (cluster
+// IPs, node ports), then addresses of pools, then other addresses in a status, then external IPs.
+// Among equals the oldest Service wins, then the first by name. An address of a pool belongs to
+// the Service that holds it on all ports: no other Service gets a port of the address, even if the
+// holder does not use that port. A Service that lost a frontend gets it when the winner is
+// deleted. The zero value is ready for use. Not safe for concurrent use.
 type Claims struct {
 	services map[Key]*claim
 	holders  map[claimKey]*claim
@@ -39,14 +39,14 @@ type claim struct {
 	wants   []bid
 }
 
-// rank orders bids for one frontend: the lowest one wins, whatever the age of the Service.
+// rank orders bids for one frontend: the lowest one wins, regardless of the age of the Service.
 type rank uint8
 
 const (
 	rankGiven    rank = iota // a cluster IP or node port, which the cluster gave to the Service
 	rankPool                 // an address of a pool, in the Service's status
 	rankStatus               // another address in the Service's status, written by a controller
-	rankExternal             // an external IP: whoever may edit the Service writes it
+	rankExternal             // an external IP: every editor of the Service can write it
 	rankNone                 // no bid
 )
 

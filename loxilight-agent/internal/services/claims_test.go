@@ -55,7 +55,8 @@ func TestClaims(t *testing.T) {
 	affects("an older one", keys(c.Set(n, old)), "shop/middle")
 	holds("203.0.113.9:80", "old")
 
-	// A cluster IP belongs to whom the cluster gave it, though an older one asks for it.
+	// A cluster IP belongs to the Service that the cluster gave it to, although an older one
+	// requests it.
 	thief := named("thief", "10.96.0.14", 9*time.Hour, externalIPs("10.96.0.12"))
 	affects("another's cluster IP", keys(c.Set(n, thief)), "")
 	holds("10.96.0.12:80", "young")
@@ -106,8 +107,8 @@ func TestLostFrontend(t *testing.T) {
 	}
 }
 
-// TestNobodyHasTwo sets and deletes services at random, and compares with the plain
-// question: of all that want a frontend, who comes first?
+// TestNobodyHasTwo sets and deletes services at random, and compares with a plain search: of all
+// Services that want a frontend, which one ranks first?
 func TestNobodyHasTwo(t *testing.T) {
 	rapidCheck(t, func(draw drawer) {
 		n, c := thisNode(), &Claims{}

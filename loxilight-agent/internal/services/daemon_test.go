@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// daemon starts a real loxilightd whose data plane carries nothing.
+// daemon starts a real loxilightd with a fake data plane.
 func daemon(t *testing.T) *client.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ll") // short enough for sockets
@@ -45,7 +45,7 @@ func daemon(t *testing.T) *client.Client {
 	}
 	c, err := client.New(client.Options{Socket: filepath.Join(dir, "run/control.sock")})
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // nothing of it is needed any more
+		_ = cmd.Process.Kill() // its state is no longer needed
 		_ = cmd.Wait()         // killed
 	})
 	if err != nil {

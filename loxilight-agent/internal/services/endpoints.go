@@ -21,10 +21,10 @@ type endpoint struct {
 	hints                       *discoveryv1.EndpointHints
 }
 
-// retiring says whether an endpoint still serves, and only until it is gone.
+// retiring reports whether an endpoint still serves, but only until it ends.
 func (e *endpoint) retiring() bool { return !e.ready && e.serving && e.terminating }
 
-// hintsNode and hintsZone say whether the endpoint is meant for a node or a zone.
+// hintsNode and hintsZone report whether the endpoint is meant for a node or a zone.
 func (e *endpoint) hintsNode(name string) (told, here bool) {
 	if e.hints == nil {
 		return false, false
@@ -90,7 +90,7 @@ func collect(n *Node, port *corev1.ServicePort, list []*discoveryv1.EndpointSlic
 	return slices.CompactFunc(all, func(a, b endpoint) bool { return a.addr == b.addr })
 }
 
-// targetPort returns where the endpoints of a slice serve a port of the service.
+// targetPort returns the port on which the endpoints of a slice serve a port of the service.
 func targetPort(p *discoveryv1.EndpointPort, port *corev1.ServicePort) (uint16, bool) {
 	if p.Name == nil || *p.Name != port.Name || p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
 		return 0, false
@@ -123,9 +123,9 @@ func appendEndpoints(all []endpoint, n *Node, slice *discoveryv1.EndpointSlice, 
 	return all
 }
 
-// chosen says which endpoints of one family get new connections.
+// chosen contains which endpoints of one family get new connections.
 type chosen struct {
-	cluster []bool // those that serve everybody
+	cluster []bool // endpoints for cluster-wide traffic
 	local   []bool // endpoints for clients that only this node's endpoints may serve
 	any     bool   // there is one somewhere
 	here    bool   // there is one on this node
@@ -152,9 +152,8 @@ func choose(n *Node, all []endpoint) chosen {
 	return c
 }
 
-// hinted returns whether an endpoint is meant for this node. Hints count only where
-// every ready endpoint has them and at least one is meant for here: for the node, or
-// else for its zone.
+// hinted returns whether an endpoint is meant for this node. Hints count only if every ready
+// endpoint has them and at least one is meant for here: for the node, or else for its zone.
 func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 	for _, hint := range []func(*endpoint) (told, here bool){
 		func(e *endpoint) (bool, bool) { return e.hintsNode(n.Name) },

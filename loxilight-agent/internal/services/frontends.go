@@ -127,7 +127,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// frontends lists what a service wants, each once, in the order of its ports.
+// frontends lists the frontends that a service wants, each once, in the order of its ports.
 func (a *addresses) frontends(s *corev1.Service) []wanted {
 	list := make([]wanted, 0, len(s.Spec.Ports)*(len(a.cluster)+len(a.balancer)+len(a.external)))
 	for i := range s.Spec.Ports {
@@ -151,7 +151,7 @@ func (a *addresses) frontends(s *corev1.Service) []wanted {
 	return list
 }
 
-// protocol is what a port speaks; not said: TCP.
+// protocol returns the protocol of a port; default TCP.
 func protocol(p corev1.Protocol) corev1.Protocol {
 	if p == "" {
 		return corev1.ProtocolTCP
@@ -159,8 +159,8 @@ func protocol(p corev1.Protocol) corev1.Protocol {
 	return p
 }
 
-// sourceRanges are the clients that a load balancer's frontends are for: of each
-// family all of them (nil), some, or for want of a range that can be read none.
+// sourceRanges returns the permitted clients of a load balancer's frontends: of each family all of
+// them (nil), some, or none if no range is readable.
 func sourceRanges(n *Node, s *corev1.Service, balancer []netip.Addr) (ranges [2][]netip.Prefix, closed [2]bool, bad []string) {
 	var all [2]bool
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
@@ -182,8 +182,8 @@ func sourceRanges(n *Node, s *corev1.Service, balancer []netip.Addr) (ranges [2]
 			closed[f] = len(bad) > 0
 			continue
 		}
-		// Where the load balancer's address is one of the node as well, the node's own
-		// connections to it come from that address.
+		// If the load balancer's address is also an address of the node, the node's own
+		// connections to it have that address as source.
 		if slices.ContainsFunc(ranges[f], n.isOwn) {
 			for _, a := range balancer {
 				if family(a) == f {

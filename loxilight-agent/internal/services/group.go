@@ -168,8 +168,8 @@ func nowhere(name string) []string {
 	}
 }
 
-// sourceRanges returns the prefixes of clients that the frontends are for: of a family
-// without bounds all, where the other one has some.
+// sourceRanges returns the prefixes of permitted clients of the frontends: a family without ranges
+// gets all addresses, if the other family has ranges.
 func (g *group) sourceRanges(list []wanted) []string {
 	var has [2]bool
 	for _, w := range list {

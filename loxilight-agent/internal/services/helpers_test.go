@@ -142,7 +142,7 @@ func hints(e *discoveryv1.Endpoint) *discoveryv1.EndpointHints {
 	return e.Hints
 }
 
-// render writes objects as lines: name, frontends, ->, backends, and what else is said.
+// render writes objects as lines: name, frontends, ->, backends, and other fields.
 func render(t *testing.T, objects []api.Object) string {
 	t.Helper()
 	var b strings.Builder
@@ -203,7 +203,7 @@ func specOf(t testing.TB, o *api.Object) *api.ServiceSpec {
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// want compares what a translation renders as.
+// want compares the rendered translation.
 func want(t *testing.T, got, want string) {
 	t.Helper()
 	want = strings.TrimLeft(strings.ReplaceAll(want, "\t", ""), "\n")

@@ -14,10 +14,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// The model answers one question at a time, and slowly: a client sends the first packet
-// of a connection to an address, port and protocol by this node. Which endpoints may get
-// it, and what do they see as source? It knows the API's words only, and nothing of
-// objects. enforce asks the same of the objects, as the daemon goes by them.
+// The model answers one question at a time, and slowly: a client sends the first packet of a
+// connection to an address, port and protocol through this node. Which endpoints may get it, and
+// which source do they see? It uses only the API's terms, and knows no objects. enforce answers
+// the same from the objects, as the daemon implements them.
 
 // question is one first packet.
 type question struct {
@@ -54,8 +54,8 @@ func (w *world) answer(q question) string {
 	return "pass"
 }
 
-// shutOut says whether source ranges keep a client away from the load balancer. Where the
-// node itself is let in, so are connections that come from an address of the balancer.
+// shutOut reports whether source ranges exclude a client from the load balancer. If the node
+// itself is permitted, so are connections from an address of the balancer.
 func (w *world) shutOut(client netip.Addr) bool {
 	balancer := slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
 		return i.IP == client.String() && i.IPMode == nil
@@ -196,7 +196,7 @@ func (w *world) servers(port *corev1.ServicePort) []server {
 	return list
 }
 
-// enforce answers by the objects, as docs/api.md says that the daemon goes by them.
+// enforce answers from the objects, as docs/api.md defines their meaning.
 func enforce(specs map[string]*api.ServiceSpec, q question) string {
 	to := frontend{q.to, q.proto}.String()
 	for _, spec := range specs {
@@ -244,7 +244,7 @@ func balance(spec *api.ServiceSpec, q question) string {
 	return spec.NoBackend
 }
 
-// world is one service with its endpoints, and what the model needs to know at hand.
+// world is one service with its endpoints, and the facts that the model needs.
 type world struct {
 	service                              *corev1.Service
 	slices                               []*discoveryv1.EndpointSlice

@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Owner is whose objects these are.
+// Owner is the owner of these objects.
 const Owner = "k8s"
 
-// Labels of services that say who takes care of them.
+// Labels of services that name the component responsible for them.
 const (
 	labelProxyName = "service.kubernetes.io/service-proxy-name"
 	labelHeadless  = corev1.IsHeadlessService
@@ -27,8 +27,8 @@ const (
 // Key names a Service of Kubernetes.
 type Key = types.NamespacedName
 
-// Node is what the translation knows of the node that it is for. It is not changed
-// once it is in use: another one takes its place.
+// Node is the translation's input about its node. It is not changed once it is in use: a new one
+// replaces it.
 type Node struct {
 	Name string
 	Zone string // empty: not known
@@ -46,8 +46,8 @@ type Node struct {
 	// IdleTimeout is the time without packets after which connections end; zero: the daemon's
 	// default.
 	IdleTimeout api.IdleTimeout
-	// Pool says whether a load balancer's address was given out by us, and whether this
-	// node is to announce it now. nil: none was.
+	// Pool reports whether a load balancer's address was assigned by us, and whether this node
+	// must announce it now. nil: none was.
 	Pool func(netip.Addr) (ours, here bool)
 	// Policy decides which addresses Services may have.
 	Policy Policy
@@ -124,10 +124,10 @@ func sortedAddrs(addrs []netip.Addr) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// isOwn says whether a prefix has an address of the node in it.
+// isOwn reports whether a prefix contains an address of the node.
 func (n *Node) isOwn(p netip.Prefix) bool { return slices.ContainsFunc(n.Own, p.Contains) }
 
-// pool asks whether a load balancer's address was given out by us.
+// pool reports whether a load balancer's address was assigned by us.
 func (n *Node) pool(a netip.Addr) (ours, here bool) {
 	if n.Pool == nil {
 		return false, false
@@ -135,8 +135,8 @@ func (n *Node) pool(a netip.Addr) (ours, here bool) {
 	return n.Pool(a)
 }
 
-// Concerns says whether a service is one to translate: it has an address of its own
-// that clients connect to, and its labels leave it to us.
+// Concerns reports whether a service must be translated: it has an address of its own for clients,
+// and its labels assign it to us.
 func (n *Node) Concerns(s *corev1.Service) bool {
 	name, told := s.Labels[labelProxyName]
 	if told != (n.ProxyName != "") || name != n.ProxyName {

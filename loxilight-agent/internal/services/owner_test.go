@@ -25,7 +25,7 @@ func port(p int32, proto corev1.Protocol) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Ports[0].Port, s.Spec.Ports[0].Protocol = p, proto }
 }
 
-// TestPoolAddressBelongsToItsHolder: on all ports, whatever an older Service writes.
+// TestPoolAddressBelongsToItsHolder: on all ports, even if an older Service claims it.
 func TestPoolAddressBelongsToItsHolder(t *testing.T) {
 	n, c := withPool(), &Claims{}
 	holds := func(frontend string, proto corev1.Protocol, want string) {
@@ -90,7 +90,8 @@ func TestStatusGoesBeforeExternalIPs(t *testing.T) {
 	}
 }
 
-// TestAddressesThatAreRefused: external IPs that are not allowed, and what no Service has.
+// TestAddressesThatAreRefused: external IPs that are not allowed, and addresses that no Service
+// may have.
 func TestAddressesThatAreRefused(t *testing.T) {
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n9"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.9.0/24", "2001:db8:9::/64"}}}
 	other.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.19"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::19"}}

@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Policy decides which addresses Services may have. Whoever may edit a Service writes its
-// external IPs, so an address in them takes over the traffic of the address for the whole
-// cluster (CVE-2020-8554): the zero value allows none.
+// Policy decides which addresses Services may have. Every editor of a Service can write its
+// external IPs, so an address in them takes over the traffic of the address for the whole cluster
+// (CVE-2020-8554): the zero value allows none.
 type Policy struct {
 	// ExternalIPs are the prefixes that external IPs may be in.
 	ExternalIPs []netip.Prefix
@@ -21,8 +21,8 @@ type Policy struct {
 	// Ingress reports whether an address in the status of a Service may be served; nil:
 	// every address may.
 	Ingress func(*corev1.Service, netip.Addr) bool
-	// Reserved names what an address belongs to that Services never take: the address of a
-	// node, or a subnet of pods; empty: nothing. nil: only this node is known.
+	// Reserved names the owner of an address that Services must not take: a node, or a subnet of
+	// pods; empty: the address is free. nil: only this node is known.
 	Reserved func(netip.Addr) string
 }
 
@@ -37,7 +37,7 @@ var neverServed = []struct {
 	{netip.MustParsePrefix("0.0.0.0/8"), "an address of this network (RFC 1122)"},
 }
 
-// reserved names what an address belongs to that Services never take; empty: nothing.
+// reserved names the owner of an address that Services must not take; empty: the address is free.
 func (n *Node) reserved(a netip.Addr) string {
 	for _, never := range neverServed {
 		if never.prefix.Contains(a) {
@@ -58,7 +58,7 @@ func (n *Node) reserved(a netip.Addr) string {
 	return n.Policy.Reserved(a)
 }
 
-// refusesExternal says why an external IP is not served; empty: it is.
+// refusesExternal returns why an external IP is not served; empty: it is.
 func (n *Node) refusesExternal(a netip.Addr) string {
 	if why := n.reserved(a); why != "" {
 		return why
@@ -69,7 +69,7 @@ func (n *Node) refusesExternal(a netip.Addr) string {
 	return ""
 }
 
-// refusesIngress says why an address in the status of a Service is not served; empty: it is.
+// refusesIngress returns why an address in the status of a Service is not served; empty: it is.
 func (n *Node) refusesIngress(s *corev1.Service, a netip.Addr) string {
 	if why := n.reserved(a); why != "" {
 		return why
@@ -122,7 +122,7 @@ func (r *Reserved) Equal(other *Reserved) bool {
 	return maps.Equal(r.addresses, other.addresses) && maps.Equal(r.subnets, other.subnets)
 }
 
-// Of names what an address belongs to; empty: nothing.
+// Of names the owner of an address; empty: none.
 func (r *Reserved) Of(a netip.Addr) string {
 	if name, ok := r.addresses[a]; ok {
 		return "it is an address of Node " + name

@@ -54,7 +54,7 @@ func TestPolicyUnderConnections(t *testing.T) {
 	}
 }
 
-// hold connects until the server is one of those whose names end so.
+// hold connects until the server's name has one of these suffixes.
 func (p *place) hold(client netip.Addr, to string, servers ...string) net.Conn {
 	p.t.Helper()
 	for range 100 {

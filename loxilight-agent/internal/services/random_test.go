@@ -107,7 +107,7 @@ func drawHints(d drawer) (text string) {
 	return text
 }
 
-// TestModel asks model and objects the same questions.
+// TestModel compares the answers of model and objects.
 func TestModel(t *testing.T) {
 	asked := map[string]int{}
 	rapidCheck(t, func(d drawer) {
@@ -120,7 +120,7 @@ func TestModel(t *testing.T) {
 		for _, q := range questions(w.service) {
 			want, got := w.answer(q), enforce(specs, q)
 			if w.isDual && (want == "drop" || want == "reject") && (got == "drop" || got == "reject") {
-				want, got = "", "" // which of both is said for both families
+				want, got = "", "" // both families have the same setting
 			}
 			if got != want {
 				d.Fatalf("%s to %s/%s: %q, want %q\n%s%s", q.client, q.to, q.proto, got, want, w, render(t, TranslateService(thisNode(), w.service, w.slices, nil).Objects))
@@ -205,7 +205,7 @@ func checkKept(d drawer, w *world, name string, spec *api.ServiceSpec) {
 	}
 }
 
-// TestSameAgain has the order of what comes in change nothing.
+// TestSameAgain: the order of the input has no effect.
 func TestSameAgain(t *testing.T) {
 	rapidCheck(t, func(d drawer) {
 		w := draw(d)

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawer draws what a randomised test needs; a failure shows it, made small.
+// drawer draws the input of a randomised test; a failure shows it, minimized.
 type drawer struct{ *rapid.T }
 
 func rapidCheck(t *testing.T, property func(drawer)) {

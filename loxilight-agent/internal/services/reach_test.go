@@ -201,8 +201,7 @@ func serve(l net.Listener, name string) {
 	}()
 }
 
-// check has a client connect until it has met all servers that the model says, and no
-// other one.
+// check connects as a client until it has met all servers in the model's answer, and no other one.
 func (p *place) check(w *world, q question) {
 	p.t.Helper()
 	words := strings.Fields(w.answer(q))
@@ -347,7 +346,7 @@ func (p *place) tell(t *testing.T, w *world) {
 	}
 }
 
-// ask asks for each client and each address.
+// ask connects from each client to each address.
 func (p *place) ask(t *testing.T, w *world) {
 	p.t = t
 	for _, to := range []string{"10.96.0.7:80", "192.0.2.13:30080", "198.51.100.43:30080", "203.0.113.20:80", "203.0.113.9:80",

@@ -32,18 +32,18 @@ const (
 	LabelPort      = "port" // its name, or its number if it has no name
 )
 
-// Translation is what one service means on a node.
+// Translation is the translation of one service for a node.
 type Translation struct {
 	// Objects are the objects of the service, in the order of their names. Send a change of them
 	// in one transaction, since a frontend may move from one to another.
 	Objects []api.Object
 	// Health is the health check of the service on this node; nil: it has no health check.
 	Health *Health
-	// Problems are what of the service is not done, and why: for an event.
+	// Problems are the parts of the service that are not implemented, and why: for an event.
 	Problems []string
 }
 
-// Health is what load balancers ask a node for about a service.
+// Health is a node's answer to load balancers about a service.
 type Health struct {
 	Port  uint16
 	Local int // endpoints of this node that are ready
@@ -91,7 +91,7 @@ type translator struct {
 	bad       []string
 }
 
-// rules are those that hold for all ports of a service.
+// rules are the settings for all ports of a service.
 type rules struct {
 	affinity                     *api.Affinity
 	internalLocal, externalLocal bool
@@ -236,8 +236,7 @@ func (t *translator) sortObjects() {
 	slices.SortFunc(t.objects, func(a, b api.Object) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// health counts the endpoints of this node that are ready, each of its addresses once,
-// whatever ports it has.
+// health counts the ready endpoints of this node, each address once, regardless of its ports.
 func (t *translator) health() *Health {
 	s := t.service
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || !t.rules.externalLocal || s.Spec.HealthCheckNodePort < 1 || s.Spec.HealthCheckNodePort > 65535 {

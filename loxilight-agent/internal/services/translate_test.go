@@ -104,7 +104,7 @@ func TestDualStack(t *testing.T) {
 		shop/web: 10.96.0.7:80/tcp [2001:db8:96::7]:80/tcp -> `+all+`
 		shop/web/nodeport: 192.0.2.13:30080/tcp 198.51.100.43:30080/tcp [2001:db8::13]:30080/tcp -> `+all+" source=snat\n")
 
-	// A family whose endpoints are all about to go falls back by itself.
+	// A family whose endpoints are all terminating falls back independently.
 	v6 = slice("web-b", "2001:db8:3::5 unready serving terminating")
 	v4 = slice("web-a", "10.244.3.5 unready serving terminating", "10.244.4.6")
 	got = TranslateService(thisNode(), change(clusterIP(), dualStack), []*discoveryv1.EndpointSlice{v4, v6}, nil)
@@ -176,7 +176,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestPortOf finds the port of an object by its name, whatever number it has.
+// TestPortOf finds the port of an object by its name, regardless of its number.
 func TestPortOf(t *testing.T) {
 	named := change(clusterIP(), func(s *corev1.Service) {
 		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "ab", Port: 81}, {Name: "80", Port: 82}}
