@@ -62,7 +62,7 @@ func isMAC(s string) bool {
 	return len(s) == 17 && strings.Count(s, ":") == 5 && !strings.Contains(s, "::")
 }
 
-// keep returns how many leading bits of an address say nothing about a network.
+// keep returns how many leading bits of an address do not identify a network.
 func keep(ip netip.Addr) int {
 	switch {
 	case ip.IsLoopback(), ip.IsUnspecified(), ip.IsMulticast(), ip == netip.MustParseAddr("255.255.255.255"):

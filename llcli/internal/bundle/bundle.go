@@ -32,7 +32,7 @@ const (
 	ourTimes = 6
 )
 
-// Options are what to gather, and by what.
+// Options select what to gather, and how.
 type Options struct {
 	Instance   string
 	Config     string // the daemon's configuration file
@@ -47,11 +47,11 @@ type Options struct {
 	ObjectDir  string
 	Loxilightd string // path of the program; empty: not found
 
-	// Call asks the daemon; nil: it does not answer, and CallErr says why.
+	// Call calls the daemon; nil: it does not answer, and CallErr is the reason.
 	Call    func(ctx context.Context, method string, params, result any) error
 	CallErr error
-	// PartTimeout bounds the time for one part; 0: 10 s. What loxilightd is run for may take
-	// six times as long.
+	// PartTimeout bounds the time for one part; 0: 10 s. Runs of loxilightd may take six times as
+	// long.
 	PartTimeout time.Duration
 	// Exec runs a program to its end and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// machine is what an archive is made of: files below a folder, programs by their
-// command line, and a daemon.
+// machine is the source of an archive: files below a folder, programs by their command line, and a
+// daemon.
 type machine struct {
 	t        *testing.T
 	dir      string

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Bounds of what the daemon is asked for, in objects.
+// Limits of requests to the daemon, in objects.
 const (
 	maxObjects     = 5000
 	maxConnections = 500
@@ -34,7 +34,7 @@ func (b *writer) parts() []part {
 	return append(parts, b.machineParts()...)
 }
 
-// daemonParts are what the daemon says.
+// daemonParts are the parts from the daemon.
 func (b *writer) daemonParts() []part {
 	if b.o.Call == nil {
 		b.missing("daemon/: status, objects, counters and connections", b.o.CallErr)
@@ -65,7 +65,7 @@ func (b *writer) daemonParts() []part {
 	return append(parts, part{name: "daemon/service-counters.json", what: fmt.Sprintf("counters of Services, %d at most", maxCounters), json: true, get: b.serviceCounters})
 }
 
-// asked asks the daemon, and returns the result as JSON.
+// asked calls the daemon, and returns the result as JSON.
 func (b *writer) asked(ctx context.Context, method string, params, result any) ([]byte, error) {
 	if err := b.o.Call(ctx, method, params, result); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (b *writer) serviceCounters(ctx context.Context) ([]byte, error) {
 	return json.Marshal(counters)
 }
 
-// programParts are what programs print.
+// programParts are the outputs of programs.
 func (b *writer) programParts() []part {
 	parts := []part{
 		{name: "doctor.json", what: "findings of llcli doctor, and what is wanted, by the daemon or its store", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},

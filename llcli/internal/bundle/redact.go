@@ -15,7 +15,7 @@ const hidden = "(redacted)"
 // maxLine bounds a line, in bytes. Longer ones are not for people.
 const maxLine = 8 << 10
 
-// Rules say in words what redaction does; they stand in every archive.
+// Rules describe the redaction; they are included in every archive.
 var Rules = []string{
 	"the value of a key that is called as a secret (password, passwd, passphrase, pwd, secret, token, credential, authorization, auth, cookie, psk, salt, otp, or … key), in YAML, JSON, environment, URL and command line, over several lines, too",
 	"private keys in PEM, whole",
@@ -24,8 +24,8 @@ var Rules = []string{
 	"what has the shape of a token or key: JWT, cloud and forge tokens, WireGuard and age keys, password hashes, hexadecimal numbers of 32 bytes and more",
 }
 
-// secretWords are in the names of secrets: some as a part of it, some as a word of
-// their own, since they mean other things as parts of others.
+// secretWords are in the names of secrets: some as a part of a name, some only as a separate word,
+// since they have other meanings as parts.
 var (
 	secretWords = regexp.MustCompile(`(?i)password|passwd|passphrase|pgpass|secret|token|credential|authorization|bearer|cookie|` +
 		`(^|[^a-z])(pass|pwd|pw|key|psk|auth|salt|otp)[0-9]*([^a-z0-9]|$)|(private|public|access|api|session|encryption|signing|shared|ssh|tls|wg|hmac|account|master|license)[-_.]?key`)
@@ -49,7 +49,7 @@ var shapes = []*regexp.Regexp{
 }
 
 var (
-	// base64Key is one of 32 bytes, such as WireGuard's; what stands around it stays.
+	// base64Key matches a key of 32 bytes, such as WireGuard's; the text around it stays.
 	base64Key = regexp.MustCompile(`(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{43}=($|[^A-Za-z0-9+/=])`)
 
 	userInfo   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"'@]+@`)
@@ -82,7 +82,7 @@ func redact(text string) string {
 		if strings.HasSuffix(line, "\n") {
 			line, end = line[:len(line)-1], "\n"
 		}
-		if len(line) > maxLine { // what follows might be the rest of a secret
+		if len(line) > maxLine { // the next lines might be the rest of a secret
 			line = line[:maxLine] + " (cut off)"
 		}
 		out.WriteString(block.line(line) + end)
@@ -125,7 +125,7 @@ func (b *yamlBlock) line(line string) string {
 	return inline(line)
 }
 
-// opened notes what ends a value that does not end on its line.
+// opened records the closer of a value that does not end on its line.
 func (b *yamlBlock) opened(value string) {
 	closers := map[byte]string{'"': `"`, '\'': `'`, '[': "]", '{': "}"}
 	closer := closers[value[0]]
@@ -158,8 +158,8 @@ func inline(line string) string {
 // wordsFollow marks a value without quotes that may continue over several words.
 const wordsFollow = "\x00"
 
-// afterWords returns what follows such a value: within braces it ends with them or
-// at a comma, elsewhere with the line.
+// afterWords returns the text after such a value: within braces the value ends with them or at a
+// comma, elsewhere with the line.
 func afterWords(before, rest string) string {
 	if strings.Count(before, "{") <= strings.Count(before, "}") {
 		return ""
@@ -171,8 +171,8 @@ func afterWords(before, rest string) string {
 	return rest[at:]
 }
 
-// replace replaces the values behind the names of secrets. Group 1 of name is the
-// name, group 2, where there is one, what separates it from the value.
+// replace replaces the values behind the names of secrets. Group 1 of name is the name, group 2,
+// if it exists, the separator before the value.
 func replace(name, value *regexp.Regexp, line string) string {
 	var out strings.Builder
 	for {

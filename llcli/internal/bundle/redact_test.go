@@ -73,7 +73,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestNoSecrets: what an operator needs to see is left.
+// TestNoSecrets: text that an operator needs stays.
 func TestNoSecrets(t *testing.T) {
 	for _, text := range []string{
 		"pinDir: /sys/fs/bpf/loxilight", "tables: {connections: 1048576}", "net.ipv4.ip_forward = 1",

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// object asks for one object.
+// object requests one object.
 func (a *app) object(ctx context.Context, d Daemon, kind, name string) (api.Object, error) {
 	var object api.Object
 	err := d.Call(ctx, api.MethodGet, api.GetParams{Kind: kind, Name: name}, &object)
@@ -37,7 +37,7 @@ func (a *app) list(ctx context.Context, d Daemon, params api.ListParams, each fu
 	}
 }
 
-// counters asks for the counters of an object, or without kind and name of the node.
+// counters requests the counters of an object, or without kind and name of the node.
 func (a *app) counters(ctx context.Context, d Daemon, kind, name string) (*api.CountersResult, error) {
 	var counters api.CountersResult
 	err := d.Call(ctx, api.MethodCounters, api.CountersParams{Kind: kind, Name: name}, &counters)

@@ -56,7 +56,7 @@ tells that it is one stays: look through the archive before it is passed on.`,
 	return cmd
 }
 
-// bundleOptions finds out where the instance has its folders.
+// bundleOptions determines the folders of the instance.
 func (a *app) bundleOptions(config string, anonymize bool) bundle.Options {
 	var c struct {
 		Instance  string
@@ -116,8 +116,7 @@ func (a *app) writeBundle(ctx context.Context, file string, o bundle.Options) (e
 	return nil
 }
 
-// dialForBundle connects to the daemon by its configuration where no flag says
-// otherwise.
+// dialForBundle connects to the daemon of the configuration, unless a flag selects another.
 func (a *app) dialForBundle(ctx context.Context, runDir string) (Daemon, error) {
 	url := "ipc://" + filepath.Join(runDir, "control.sock")
 	if a.socket != "" || a.Getenv("LOXILIGHT_SOCKET") != "" {

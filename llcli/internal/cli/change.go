@@ -28,8 +28,7 @@ type changeOptions struct {
 
 const typeConfirm = "time to confirm"
 
-// confirmTime is the value of --confirm: where it is given it is no zero, which would
-// protect from nothing.
+// confirmTime is the value of --confirm: zero is refused, since it would protect from nothing.
 type confirmTime time.Duration
 
 // Set implements [pflag.Value].
@@ -124,7 +123,7 @@ func moreFiles(files *[]string) cobra.PositionalArgs {
 	}
 }
 
-// changeInput reads what a change by files needs.
+// changeInput reads the input of a change by files.
 func (a *app) changeInput(files []string, owner string, options *changeOptions) ([]document, api.Change, error) {
 	change, err := options.params()
 	if err != nil {
@@ -265,7 +264,7 @@ func locate(err error, docs []document) error {
 	return err
 }
 
-// nameless returns the document that an error is about of which kind or name say nothing.
+// nameless returns the document of an error that is about a missing kind or name.
 func nameless(e *api.Error, docs []document) *document {
 	var i int
 	if _, err := fmt.Sscanf(e.Data.Field, "objects[%d].kind", &i); err != nil || i < 0 || i >= len(docs) {
@@ -329,7 +328,7 @@ func actionColor(action string) string {
 	}
 }
 
-// actionText writes what became of an object, or would become of it.
+// actionText describes the result, or the predicted result, for an object.
 func actionText(action string, dryRun bool) string {
 	if action == api.ActionAbsent {
 		return "not found, nothing to delete"

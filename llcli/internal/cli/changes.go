@@ -33,7 +33,7 @@ the daemon knows. llcli events changes shows those to come.`,
 	return cmd
 }
 
-// errExpired: the daemon does not know any more what changed since a revision.
+// errExpired: the daemon no longer knows the changes since a revision.
 var errExpired = errors.New("the daemon does not know any more what changed since then; llcli get and llcli export show what there is")
 
 // recentChanges shows the changes as far back as the daemon knows, to a power of

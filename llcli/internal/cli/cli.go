@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is llcli: it turns words on a command line and documents in files
-// into requests to loxilightd, and the answers into tables, JSON or YAML. It
-// decides nothing about networks: what a document means, and whether it is
-// right, is the daemon's to say. Everything it needs from its process comes in
-// an [Env], so that tests run it whole.
+// Package cli is llcli: it turns words on a command line and documents in files into requests to
+// loxilightd, and the answers into tables, JSON or YAML. It makes no decisions about networks: the
+// daemon determines the meaning of a document, and whether it is valid. Everything it needs from
+// its process is in an [Env], so that tests run it completely.
 package cli
 
 import (
@@ -54,7 +53,7 @@ type Events interface {
 	Close()
 }
 
-// Env is what a run takes from its process.
+// Env contains the resources of the process that a run uses.
 type Env struct {
 	Args   []string // without the program's name
 	In     io.Reader
@@ -188,8 +187,8 @@ func (a *app) dial(ctx context.Context) (Daemon, error) {
 	return d, err
 }
 
-// noteInstances names the instances of which a socket exists, where the one without a name does
-// not run.
+// noteInstances names the instances that have a socket, if the instance without a name does not
+// run.
 func (a *app) noteInstances() {
 	const head = "/run/loxilight-"
 	sockets, _ := filepath.Glob(filepath.Join(a.Root, head+"*"+controlName)) // of a good pattern
@@ -224,7 +223,7 @@ func (a *app) controlURL() string {
 	}
 }
 
-// must is for what only a mistake in this package can make fail.
+// must panics on errors that only a mistake in this package can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)

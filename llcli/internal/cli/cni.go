@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pluginName is what the plugin is called in configurations and folders.
+// pluginName is the name of the plugin in configurations and folders.
 const pluginName = "loxilight-cni"
 
 // usualConfDir is where container runtimes read configurations from.
@@ -123,7 +123,7 @@ state directory, which the daemon tells.`,
 	return cmd
 }
 
-// status asks whether pods can be attached.
+// status returns the request whether pods can be attached.
 func (o *cniOptions) status() api.CNIParams {
 	config, err := json.Marshal(map[string]string{"cniVersion": "1.1.0", "name": "loxilight", "type": pluginName, "network": o.network})
 	if err != nil {

@@ -137,8 +137,8 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	}
 }
 
-// TestCNIInstallTellsTheStateDir: the plugin queues a DEL where the daemon looks, in whatever
-// way that was named.
+// TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the folder that the daemon reads,
+// however that was configured.
 func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	const guess, unknown = "is taken for it", "put it into"
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	}
 }
 
-// TestCNIInstallOfAFile warns where the file names the folder of another daemon.
+// TestCNIInstallOfAFile warns if the file names the folder of another daemon.
 func TestCNIInstallOfAFile(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	s.daemon.stateDir = "/srv/blue/state"
@@ -202,8 +202,8 @@ func TestCNIInstallOfAFile(t *testing.T) {
 	}
 }
 
-// TestCNIKeep has the configuration come when pods can be attached, come back, follow
-// its source and stay at the end.
+// TestCNIKeep: the configuration is written when pods can be attached, is restored after a
+// deletion, follows its source and stays at the end.
 func TestCNIKeep(t *testing.T) {
 	d := newTestDaemon(t)
 	d.fail[api.MethodCNI] = api.Errorf(api.ReasonUnavailable, "PodNetwork/default: there is none")

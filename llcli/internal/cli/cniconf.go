@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Where the plugin looks for the daemon, unless its configuration says otherwise.
+// The plugin's defaults for the daemon's socket and folder.
 const (
 	usualSocket   = "/run/loxilight/control.sock"
 	usualStateDir = "/var/lib/loxilight"
@@ -103,10 +103,10 @@ const usualConflist = `{
 }
 `
 
-// ourPlugin is what a configuration says to our plugin.
+// ourPlugin is the part of a configuration for our plugin.
 type ourPlugin struct {
 	Socket, StateDir, Network string
-	list                      string // name of it
+	list                      string // its name
 	whole                     json.RawMessage
 }
 
@@ -134,13 +134,13 @@ func readPlugin(text []byte) (p ourPlugin, ok bool) {
 	return p, false
 }
 
-// names says whether a configuration is a list of plugins that has ours.
+// names reports whether a configuration is a list of plugins that contains ours.
 func names(text []byte) bool {
 	_, ok := readPlugin(text)
 	return ok
 }
 
-// strays says where a configuration leads instead of to the daemon; empty: to it.
+// strays returns how a configuration leads elsewhere than to the daemon; empty: it does not.
 func (p *ourPlugin) strays(t *cniTarget) string {
 	switch {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):
@@ -151,7 +151,7 @@ func (p *ourPlugin) strays(t *cniTarget) string {
 	return ""
 }
 
-// sameFile says whether two paths lead to the same.
+// sameFile reports whether two paths lead to the same file.
 func sameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {

@@ -70,7 +70,7 @@ file. For the sidecar of the daemon in Kubernetes.`,
 			for {
 				path, err := k.once(ctx)
 				switch {
-				case err == nil && path != "": // also where it is to end by now
+				case err == nil && path != "": // even if it must end by now
 					said = ""
 					a.note("installed %s", path)
 					a.warnOfOthers(o.dir, path)
@@ -99,11 +99,11 @@ type keeper struct {
 	*app
 	o      *cniOptions
 	asked  cniTarget  // as the daemon last reported it
-	target *cniTarget // completed; nil: not asked yet
+	target *cniTarget // completed; nil: not known yet
 }
 
-// once installs the configuration where it is not as it should be, and returns its
-// path if it did.
+// once installs the configuration if it differs from the wanted one, and returns its path if it
+// did.
 func (k *keeper) once(ctx context.Context) (path string, err error) {
 	before, err := os.ReadFile(k.o.path())
 	there := err == nil
@@ -117,7 +117,7 @@ func (k *keeper) once(ctx context.Context) (path string, err error) {
 	}
 	d, err := k.dial(ctx)
 	if err != nil && there && k.target == nil && k.o.file == "" {
-		return "", nil // whether it is as it should be is the daemon's to say
+		return "", nil // only the daemon knows whether it is right
 	}
 	if err != nil {
 		return "", fmt.Errorf("not installed yet: %w", err)

@@ -39,7 +39,7 @@ type cniDaemon struct {
 type cniConf struct {
 	Path     string `json:"path"`
 	Ours     bool   `json:"ours"`              // it names our plugin, or leads to a configuration that does
-	Adapted  bool   `json:"adapted,omitempty"` // it says something else than llcli cni install writes
+	Adapted  bool   `json:"adapted,omitempty"` // it differs from the output of llcli cni install
 	Network  string `json:"network,omitempty"`
 	Socket   string `json:"socket,omitempty"`
 	StateDir string `json:"stateDir,omitempty"`
@@ -211,7 +211,7 @@ func saysTheSame(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// question is what the daemon is asked, and the configuration that it is about.
+// question returns the request to the daemon, and the configuration that it is about.
 func (s *cniStatus) question() (p api.CNIParams, about string) {
 	if s.named || s.conf == nil {
 		return s.status(), ""
@@ -227,7 +227,7 @@ func (s *cniStatus) question() (p api.CNIParams, about string) {
 // pluginVersion matches the version that the plugin prints when it is run without a command.
 var pluginVersion = regexp.MustCompile(`(?m)^` + pluginName + ` ([^\s:]+)`)
 
-// findPlugins looks for the plugin, and asks each which version it is.
+// findPlugins looks for the plugin, and runs each one to get its version.
 func (s *cniStatus) findPlugins(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(s.timeout, 5*time.Second))
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// testEvents are what happens at the test daemon: all there is, and then its end.
+// testEvents are the events of the test daemon, before it ends.
 func testEvents(t *testing.T) []client.Event {
 	t.Helper()
 	connection := testConnections()[0]

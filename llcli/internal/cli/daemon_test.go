@@ -29,10 +29,10 @@ type testDaemon struct {
 	calls       []string // methods, in the order of the calls
 	healthy     bool
 	quiet       bool   // no event happens during a watch
-	counted     uint64 // how often counters were asked for
+	counted     uint64 // how often counters were requested
 	events      []client.Event
-	interrupt   func()                // what Ctrl-C does
-	away        error                 // what everybody gets who connects
+	interrupt   func()                // the effect of Ctrl-C
+	away        error                 // the error for every client that connects
 	fail        map[string]*api.Error // by method
 	past        []pastRevision
 	restored    uint64 // by the last rollback
@@ -387,7 +387,7 @@ func (d *testDaemon) status() api.StatusResult {
 	return s
 }
 
-// called says how often a method was called.
+// called returns how often a method was called.
 func (d *testDaemon) called(method string) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// testConnections are what the test daemon tracks.
+// testConnections are the connections of the test daemon.
 func testConnections() []api.Connection {
 	return []api.Connection{
 		{
@@ -41,7 +41,7 @@ func testConnections() []api.Connection {
 	}
 }
 
-// matches knows of the filter what the scripts use.
+// matches implements the part of the filter that the scripts use.
 func matches(f *api.ConnectionFilter, c *api.Connection) bool {
 	return (f.Service == "" || f.Service == c.Service) && (f.Protocol == "" || f.Protocol == c.Protocol) &&
 		(f.State == "" || f.State == c.State) && (f.Backend == "" || strings.HasPrefix(c.Backend, f.Backend)) &&

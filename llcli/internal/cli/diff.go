@@ -74,7 +74,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 	return cmd
 }
 
-// diffObjects shows how each object differs from what the daemon has.
+// diffObjects shows how each object differs from the daemon's.
 func (a *app) diffObjects(ctx context.Context, d Daemon, objects []api.Object) error {
 	for i := range objects {
 		o := &objects[i]
@@ -99,8 +99,7 @@ func (a *app) diffObjects(ctx context.Context, d Daemon, objects []api.Object) e
 	return nil
 }
 
-// canonical writes what an object wants as YAML, with its fields in the order
-// of the alphabet.
+// canonical writes the desired state of an object as YAML, with its fields in alphabetical order.
 func canonical(o *api.Object) (string, error) {
 	wanted := map[string]any{"owner": or(o.Owner, api.OwnerCLI)}
 	if len(o.Labels) > 0 {
@@ -115,8 +114,8 @@ func canonical(o *api.Object) (string, error) {
 	return string(text), err
 }
 
-// asKept returns a spec as the daemon keeps it: a single value for a list is a list of
-// one. What this llcli does not know stays as it is.
+// asKept returns a spec as the daemon stores it: a single value for a list becomes a list of one.
+// Unknown fields stay as they are.
 func asKept(o *api.Object) json.RawMessage {
 	k := findKind(o.Kind)
 	if k == nil || k.spec == nil || o.Spec == nil {
@@ -200,7 +199,7 @@ func splitLines(text string) []string {
 // maxDiff bounds the table of the longest common subsequence, in cells.
 const maxDiff = 4 << 20
 
-// editScript returns the lines of both texts, each with what became of it.
+// editScript returns the lines of both texts, each with its mark.
 func editScript(before, after []string) []string {
 	var script, tail []string
 	for len(before) > 0 && len(after) > 0 && before[0] == after[0] {
@@ -212,7 +211,7 @@ func editScript(before, after []string) []string {
 		before, after = before[:len(before)-1], after[:len(after)-1]
 	}
 	slices.Reverse(tail)
-	if len(before)*len(after) > maxDiff { // too long: all of it differs
+	if len(before)*len(after) > maxDiff { // too long: all of it is shown as different
 		return slices.Concat(script, prefixLines("- ", before), prefixLines("+ ", after), tail)
 	}
 	return slices.Concat(script, commonScript(before, after), tail)

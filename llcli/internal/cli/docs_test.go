@@ -47,8 +47,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// checkCommand runs a command line for its flags and arguments only: it asks a
-// daemon that is away.
+// checkCommand runs a command line only to check its flags and arguments: its daemon is
+// unreachable.
 func checkCommand(t *testing.T, page, command string) {
 	t.Helper()
 	command, _, _ = strings.Cut(command, "#")

@@ -35,7 +35,7 @@ func (a *app) attempt(ctx context.Context, d Daemon, t transaction, prepare func
 		if given || try == maxAttempts || !ok || e.Reason() != api.ReasonConflict {
 			return err
 		}
-		// A conflict of another kind comes again.
+		// A conflict of another kind is permanent.
 		if revision, revErr := a.revision(ctx, d); revErr != nil || revision == *t.change.IfRevision {
 			return err
 		}

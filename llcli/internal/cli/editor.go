@@ -48,7 +48,7 @@ in a file that the error names.`,
 	return cmd
 }
 
-// editObject has the user edit an object, and applies what he made of it.
+// editObject lets the user edit an object, and applies the result.
 func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, change api.Change) error {
 	object, err := a.object(ctx, d, ref.Kind, ref.Name)
 	if err != nil {
@@ -78,8 +78,8 @@ func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, chang
 	return os.RemoveAll(filepath.Dir(path))
 }
 
-// editText has the user edit a text, and returns the file that it stands in,
-// which is the caller's to remove, and what he made of it.
+// editText lets the user edit a text, and returns its file, which the caller must remove, and the
+// result.
 func (a *app) editText(ctx context.Context, text []byte) (path string, edited []byte, err error) {
 	dir, err := os.MkdirTemp("", "llcli-")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 type eventOptions struct {
 	count int
 	of    string // KIND/NAME
-	// past shows what the daemon has kept, since a time or, if it is zero, all of it.
+	// past shows the events that the daemon has kept, since a time or, if it is zero, all of them.
 	past   bool
 	since  time.Time
 	follow bool

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// topicsOf lists for each kind the topics whose events name objects of the kind, or devices
-// of theirs. Kinds that are missing have events of topics changes and status.
+// topicsOf lists for each kind the topics whose events name objects of the kind, or their devices.
+// Missing kinds have events of topics changes and status.
 var topicsOf = map[string][]string{
 	api.KindService:      {api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicConnections},
 	api.KindEndpoint:     api.Topics,
@@ -25,8 +25,8 @@ var topicsOf = map[string][]string{
 	api.KindFirewallRule: {api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall},
 }
 
-// topicsAbout returns the topics to subscribe to: those that were asked for, or by default all
-// that can name the object. A topic that cannot is refused: its silence would mean nothing.
+// topicsAbout returns the topics to subscribe to: the requested ones, or by default all that can
+// name the object. Other topics are refused: they would never have an event.
 func topicsAbout(of string, topics []string) ([]string, error) {
 	word, _, _ := strings.Cut(of, "/")
 	kind := kindOf(word)
@@ -122,7 +122,7 @@ func devicesOf(o *api.Object) map[string]bool {
 	return devices
 }
 
-// aboutEvent is what events of all topics say of objects.
+// aboutEvent contains the fields of all topics' events that name objects.
 type aboutEvent struct {
 	Kind, Name, Service, Endpoint, Rule, NAT, Device string
 	TranslatedBy                                     []string

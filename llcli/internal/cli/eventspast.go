@@ -85,7 +85,7 @@ func (a *app) pastEvents(ctx context.Context, d Daemon, topics []string, o *even
 	return last, false, nil
 }
 
-// noteIncomplete says of which topics earlier events are no longer known.
+// noteIncomplete reports the topics whose earlier events are no longer known.
 func (a *app) noteIncomplete(topics []string, o *eventOptions, clock *time.Location, complete map[string]string) {
 	var times []string
 	missing := map[string][]string{}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// isUnreachable says whether err leaves the daemon unheard.
+// isUnreachable reports whether err means that the daemon cannot be reached.
 func isUnreachable(err error) bool {
 	return errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrPermission) || errors.Is(err, client.ErrNotAnswering)
 }
@@ -26,7 +26,7 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// noWords refuses arguments, and says what to do instead.
+// noWords refuses arguments, with a hint what to do instead.
 func noWords(hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -46,7 +46,7 @@ func needWords(n int, usage string) cobra.PositionalArgs {
 	}
 }
 
-// flagError says what a flag wants, where the library only says what failed.
+// flagError adds the expected value of a flag to the library's error.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		return withFlag(cmd, unknown)
@@ -133,8 +133,8 @@ func exitCode(err error) int {
 	return ExitFailed
 }
 
-// report prints err, which cmd ended with, for people. A reader who went away (llcli get | head) and an
-// interrupt by the user need no words.
+// report prints err, with which cmd ended, for people. A closed pipe (llcli get | head) and an
+// interrupt by the user are not reported.
 func (a *app) report(cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
 	_, silent := errors.AsType[*errSilent](err)
@@ -144,7 +144,7 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	text := err.Error()
 	e, ok := errors.AsType[*api.Error](err)
 	listed := ok && e.Data != nil && len(e.Data.NotReady) > 0
-	if listed { // it says of the first what the list says
+	if listed { // it repeats the first entry of the list
 		first := e.Data.NotReady[0]
 		text, _, _ = strings.Cut(text, fmt.Sprintf("; %s: %s", first.Object, first.State))
 	}

@@ -14,10 +14,10 @@ import (
 type word struct {
 	name    string
 	meaning string // in one line
-	advice  string // what to do, where there is something to do
+	advice  string // what to do, if anything
 }
 
-// vocabulary is a set of words and where they stand.
+// vocabulary is a set of words and the title of their column.
 type vocabulary struct {
 	title string
 	words []word
@@ -136,7 +136,7 @@ func (v *vocabulary) find(name string) *word {
 	return nil
 }
 
-// meaning returns what a name means; empty: this llcli does not know.
+// meaning returns the meaning of a name; empty: unknown to this llcli.
 func (v *vocabulary) meaning(name string) string {
 	if w := v.find(name); w != nil {
 		return w.meaning

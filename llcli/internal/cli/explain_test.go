@@ -15,8 +15,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestReasonsAreExplained compares the words with the list in the C source,
-// where the names come from.
+// TestReasonsAreExplained compares the words with the list of names in the C source.
 func TestReasonsAreExplained(t *testing.T) {
 	source, err := os.ReadFile("../../../ebpf-src/drop.h")
 	if err != nil {
@@ -39,7 +38,7 @@ func TestReasonsAreExplained(t *testing.T) {
 	}
 }
 
-// TestSchemas: each kind has one, it is what apply takes, and no field is missing.
+// TestSchemas: each kind has a schema that apply accepts, and no field is missing.
 func TestSchemas(t *testing.T) {
 	specs := map[string]any{
 		api.KindService: &api.ServiceSpec{}, api.KindInterface: &api.InterfaceSpec{}, api.KindBridge: &api.BridgeSpec{}, api.KindRoute: &api.RouteSpec{},

@@ -38,7 +38,7 @@ type specField struct {
 	kind       string                      // completion offers the names of its objects
 	means      any                         // formMeans
 	item       func(string) (any, error)   // formItems: reads one
-	key        func(map[string]any) string // formItems: what an item is known by
+	key        func(map[string]any) string // formItems: the key of an item
 }
 
 // fieldFlags are the flags of a kind of which each is a field of the spec.
@@ -122,7 +122,7 @@ func (f *specField) bind(flags *pflag.FlagSet, name, usage string) {
 	}
 }
 
-// spec returns what the flags say of a new object.
+// spec returns the spec of a new object from the flags.
 func (f *fieldFlags) spec(name string) (any, error) {
 	spec := map[string]any{}
 	if err := f.merge(spec, f.flags); err != nil {
@@ -134,8 +134,8 @@ func (f *fieldFlags) spec(name string) (any, error) {
 	return spec, f.complete(name, spec)
 }
 
-// merge puts what the flags that were given say into a spec, and leaves the rest. An
-// empty value takes a field out.
+// merge puts the values of the given flags into a spec, and leaves the rest. An empty value
+// removes a field.
 func (f *fieldFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 	for i := range f.fields {
 		field := &f.fields[i]
@@ -226,7 +226,7 @@ func (f *specField) items(flags *pflag.FlagSet, name string) (items []any, err e
 	return items, nil
 }
 
-// keyOf returns what an element of the list is known by.
+// keyOf returns the key of an element of the list.
 func (f *specField) keyOf(item any) string {
 	if m, ok := item.(map[string]any); ok && f.key != nil {
 		return f.key(m)
@@ -275,7 +275,7 @@ func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 	return put(spec, path, list)
 }
 
-// orNone lists what there is, for a message.
+// orNone lists the existing items, for a message.
 func orNone(list []any, key func(any) string) string {
 	const few = 10
 	var names []string

@@ -65,8 +65,8 @@ func TestHeading(t *testing.T) {
 	}
 }
 
-// TestDiffLines compares with what comes of taking the lines one by one: the
-// lines without + are the text before, those without - the text after.
+// TestDiffLines compares with the texts made from the lines: the lines without + are the text
+// before, those without - the text after.
 func TestDiffLines(t *testing.T) {
 	for _, texts := range [][2]string{
 		{"", "a\n"}, {"a\n", ""}, {"a\n", "b\n"}, {"a\nb\nc\n", "a\nc\n"}, {"a\nc\n", "a\nb\nc\n"},

@@ -177,7 +177,7 @@ func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []strin
 	return w.end()
 }
 
-// objectWriter writes objects in the form that was asked for.
+// objectWriter writes objects in the requested format.
 type objectWriter struct {
 	app    *app
 	name   string // of the kind

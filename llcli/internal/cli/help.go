@@ -60,7 +60,7 @@ func wrapUsage(root *cobra.Command, width int) {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
 }
 
-// hideDefault leaves the default of a flag out of its help, where it says nothing.
+// hideDefault removes meaningless defaults of flags from the help.
 func hideDefault(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		flag := flags.Lookup(name)

@@ -111,7 +111,7 @@ func (a *app) history(ctx context.Context, d Daemon, limit int) error {
 	return nil
 }
 
-// madeBy says which request made a revision, and where it went back to.
+// madeBy describes the request that made a revision, and the revision to which it returned.
 func madeBy(e *api.HistoryEntry) string {
 	switch to := strconv.FormatUint(e.Restored, 10); {
 	case e.Method == methodExpire:
@@ -181,7 +181,7 @@ func summaryText(summary map[string]int) string {
 	return or(strings.Join(parts, ", "), "-")
 }
 
-// historyOf shows what one revision changed.
+// historyOf shows the changes of one revision.
 func (a *app) historyOf(ctx context.Context, d Daemon, revision uint64) error {
 	if revision == 0 {
 		return usagef("0 is the beginning: nothing was changed by it")
@@ -219,7 +219,7 @@ func (a *app) historyOf(ctx context.Context, d Daemon, revision uint64) error {
 	return nil
 }
 
-// completeDiff reads what did not fit a reply.
+// completeDiff reads the objects that did not fit a reply.
 func (a *app) completeDiff(ctx context.Context, d Daemon, items []api.HistoryEntry, o *api.HistoryDiff) (err error) {
 	if !o.Cut || len(items) != 1 {
 		return nil
@@ -232,7 +232,7 @@ func (a *app) completeDiff(ctx context.Context, d Daemon, items []api.HistoryEnt
 	return err
 }
 
-// objectAt asks for an object as it was at a revision; nil: there was none.
+// objectAt requests an object as it was at a revision; nil: it did not exist.
 func (a *app) objectAt(ctx context.Context, d Daemon, kind, name string, revision uint64) (*api.Object, error) {
 	if revision == 0 { // the beginning: nothing was there
 		return nil, nil
@@ -262,7 +262,7 @@ func (a *app) printHistoryDiff(o *api.HistoryDiff) error {
 	return nil
 }
 
-// completeRevisions offers revisions that can be gone back to.
+// completeRevisions offers revisions for a rollback.
 func (a *app) completeRevisions(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Owners of what comes from Kubernetes, and the labels of its services' objects.
+// Owners of objects from Kubernetes, and the labels of its services' objects.
 const (
 	ownerK8s       = "k8s"
 	ownerCNI       = "cni"
@@ -80,7 +80,7 @@ func (a *app) collect(ctx context.Context, d Daemon, params api.ListParams) ([]a
 	return all, err
 }
 
-// printList writes values as a list, where a table was not asked for.
+// printList writes values as a list, if no table was requested.
 func printList[T any](a *app, values []T) error {
 	list := listWriter{app: a}
 	for i := range values {

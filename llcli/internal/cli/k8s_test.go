@@ -77,7 +77,7 @@ func TestEndpointsOfPolicies(t *testing.T) {
 	}
 }
 
-// hasLabels says whether the test daemon lists an object for its labels.
+// hasLabels reports whether an object has the wanted labels.
 func hasLabels(o *api.Object, want map[string]string) bool {
 	for k, v := range want {
 		if o.Labels[k] != v {

@@ -68,8 +68,7 @@ policies leave others those of this node only.`,
 	return cmd
 }
 
-// completeK8sServices offers namespace/name of services, or names where the flag says
-// the namespace.
+// completeK8sServices offers namespace/name of services, or names if the flag gives the namespace.
 func (a *app) completeK8sServices(namespace *string) completer {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		var found []string
@@ -92,7 +91,7 @@ func (a *app) completeK8sServices(namespace *string) completer {
 	}
 }
 
-// k8sServiceList asks for the objects of services; empty: of all.
+// k8sServiceList returns the request for the objects of services; empty: of all.
 func k8sServiceList(namespace, name string) api.ListParams {
 	p := api.ListParams{Kind: api.KindService, Owner: ownerK8s, Labels: map[string]string{}}
 	if namespace != "" {
@@ -178,7 +177,7 @@ func endpointColor(state string) string {
 	return map[string]string{endpointReady: green, "draining": yellow, "down": red}[state]
 }
 
-// hereabouts is what there is on this node.
+// hereabouts is the state of this node.
 type hereabouts struct {
 	subnets []netip.Prefix        // of pods
 	hosts   map[netip.Addr]bool   // the node's own addresses

@@ -53,7 +53,7 @@ var kernelViews = []kernelView{
 	},
 }
 
-// kernelCommand shows what the kernel has, whoever put it there.
+// kernelCommand shows the kernel's state, including other programs' entries.
 func (a *app) kernelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kernel",
@@ -156,7 +156,7 @@ func kernelRoute(e *api.NetworkEntry, wide bool) []cell {
 	return cells
 }
 
-// getView shows a view page by page, as it comes: there may be very many routes.
+// getView shows a view page by page, as it arrives: there may be very many routes.
 func (a *app) getView(ctx context.Context, d Daemon, v *kernelView, netns string) error {
 	columns := v.columns
 	wide := a.output == formatWide

@@ -118,7 +118,7 @@ func (a *app) showHostPorts(ctx context.Context, d Daemon, o *api.Object) {
 	a.lines("Host ports", slices.Compact(ports))
 }
 
-// hostPort writes what a NAT leads to a pod: 8080/tcp to port 80 of 10.244.3.5.
+// hostPort describes a NAT that leads to a pod: 8080/tcp to port 80 of 10.244.3.5.
 func hostPort(o *api.Object) string {
 	var spec api.NATSpec
 	decode(o, &spec, &struct{}{})

@@ -103,7 +103,7 @@ func routeCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
-// routeWays says where a route leads, as ip route does.
+// routeWays describes the next hops of a route, as ip route does.
 func routeWays(spec *api.RouteSpec) string {
 	hops := spec.NextHops
 	switch {
@@ -186,7 +186,7 @@ func firewallCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
-// byPriority is the order in which rules are asked.
+// byPriority is the order in which rules are evaluated.
 func byPriority(a, b *api.Object) int {
 	of := func(o *api.Object) int32 {
 		var spec struct {

@@ -103,12 +103,12 @@ func podNouns() []noun {
 // addressesWord is the word of get for the addresses of pods.
 const addressesWord = "podaddresses"
 
-// isAddresses says whether a word means those.
+// isAddresses reports whether a word means the addresses of pods.
 func isAddresses(word string) bool {
 	return strings.EqualFold(word, addressesWord) || strings.EqualFold(word, "podaddress")
 }
 
-// getAddresses shows whose the addresses of pods are, page by page.
+// getAddresses shows the owners of pods' addresses, page by page.
 func (a *app) getAddresses(ctx context.Context, d Daemon) error {
 	t := a.table(column{title: "ADDRESSES", flexible: true}, column{title: "POD"}, column{title: "CONTAINER", flexible: true, optional: 2},
 		column{title: "INTERFACE", optional: 3}, column{title: "NETWORK", optional: 1}, column{title: "SINCE", optional: 4}, column{title: "GONE", flexible: true})

@@ -67,7 +67,7 @@ func peerCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
-// lastHeard says when a packet was received last, in the time zone of the user.
+// lastHeard returns when a packet was received last, in the time zone of the user.
 func lastHeard(at *time.Time) string {
 	if at == nil {
 		return "-"

@@ -31,7 +31,7 @@ func (a *app) configFile(o *localOptions) (string, error) {
 		return o.config, nil
 	}
 	socket := strings.TrimPrefix(a.controlURL(), "ipc://")
-	if a.instance != "" { // which is named, whatever its socket
+	if a.instance != "" { // the instance is named; its socket is irrelevant
 		socket = "/run/loxilight-" + a.instance + controlName
 	}
 	dir, ok := strings.CutSuffix(socket, controlName)
@@ -87,7 +87,7 @@ func (a *app) runningConfig(runDir string) string {
 
 const controlName = "/control.sock"
 
-// errSilent ends a command that has said everything already.
+// errSilent ends a command that has printed everything already.
 type errSilent struct{ code int }
 
 func (e *errSilent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
@@ -110,7 +110,7 @@ func (a *app) loxilightd(ctx context.Context, args ...string) (out []byte, code 
 	}
 	for line := range strings.Lines(told) {
 		if strings.HasPrefix(line, "time=") { // of its log
-			_, _ = fmt.Fprint(a.Err, strings.TrimSpace(line)+"\n") // there is nowhere to tell of an error of it
+			_, _ = fmt.Fprint(a.Err, strings.TrimSpace(line)+"\n") // an error here cannot be reported
 			continue
 		}
 		a.note("%s", strings.TrimPrefix(strings.TrimSpace(line), "loxilightd: "))
@@ -200,7 +200,7 @@ asks before, unless --yes is given.`,
 
 // sure asks a question at the terminal, and reports whether the answer is yes.
 func (a *app) sure(ctx context.Context, question string) bool {
-	_, _ = fmt.Fprint(a.Err, question) // who cannot read it does not answer
+	_, _ = fmt.Fprint(a.Err, question) // without the question there is no answer
 	select {
 	case line := <-a.readLines(ctx):
 		word := strings.ToLower(strings.TrimSpace(line))

@@ -18,9 +18,9 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/bundle"
 )
 
-// exec plays a program of the machine: it does as the file says that is called as
-// the program, whose first line is the exit code and the rest the output. Without
-// such a file, and without session.program, it cannot be run.
+// exec simulates a program of the machine: the file with the program's name contains the exit code
+// in its first line and the output in the rest. Without such a file, and without session.program,
+// the program cannot be run.
 func (s *session) exec(_ context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error) {
 	text, err := s.program, error(nil)
 	if text == "" {

@@ -74,8 +74,8 @@ func eachCommand(cmd *cobra.Command, f func(*cobra.Command) error) error {
 // manName returns the name of a command's page, such as llcli-service-add.
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// manPage returns the page of a command. cobra's own generator goes by way of
-// Markdown, which has no lists of terms, and so prints options as one block.
+// manPage returns the page of a command. cobra's own generator converts from Markdown, which has
+// no lists of terms, and so prints options as one block.
 func (a *app) manPage(cmd *cobra.Command, date time.Time) string {
 	r := roff{}
 	r.macro("TH", strings.ToUpper(manName(cmd)), "1", date.UTC().Format("2006-01-02"), "loxilight "+a.Version, "loxilight")

@@ -22,7 +22,7 @@ import (
 // maxFile bounds a file of objects, in bytes.
 const maxFile = 64 << 20
 
-// stdinTitle is the file name of what comes by the standard input.
+// stdinTitle is the file name of the standard input.
 const stdinTitle = "standard input"
 
 // document is one object as it stands in a file.
@@ -83,9 +83,8 @@ func descend(node *yaml.Node, line int, field string) (*yaml.Node, int, string) 
 	return nil, line, ""
 }
 
-// readManifests reads the objects of files, of all .yaml, .yml and .json files
-// of folders, and of stdin where the name is "-". It reports every mistake that
-// it finds, with its file and line.
+// readManifests reads the objects of files, of all .yaml, .yml and .json files of folders, and of
+// stdin if the name is "-". It reports every mistake that it finds, with its file and line.
 func readManifests(stdin io.Reader, names []string) ([]document, error) {
 	var docs []document
 	var errs []error

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// FuzzManifest: whatever a file holds, it is refused or becomes objects whose
-// specs are JSON, and that are the same again when they are written as YAML.
+// FuzzManifest: the contents of any file are refused, or become objects whose specs are JSON, and
+// that are unchanged after a conversion to YAML.
 func FuzzManifest(f *testing.F) {
 	for _, schema := range schemas {
 		f.Add(schema)

@@ -15,9 +15,9 @@ import (
 // specFlags are the flags that a spec is made of.
 type specFlags interface {
 	bind(cmd *cobra.Command)
-	// spec returns the whole spec that the flags say of the object with a name.
+	// spec returns the whole spec of an object from its name and the flags.
 	spec(name string) (any, error)
-	// merge puts what the flags that were given say into a spec.
+	// merge puts the values of the given flags into a spec.
 	merge(spec map[string]any, given *pflag.FlagSet) error
 	// flagOf adds to an error of the daemon the flag that it is about.
 	flagOf(err error) error
@@ -174,7 +174,7 @@ func (f *interfaceFlags) bind(cmd *cobra.Command) {
 	}
 }
 
-// spec takes the name for the device, unless another is said, or its address.
+// spec uses the name as the device, unless a device or an address is given.
 func (f *interfaceFlags) spec(name string) (any, error) {
 	spec := f.InterfaceSpec
 	if spec.Address == "" {

@@ -29,7 +29,7 @@ func checkFormat(format string) error {
 	return nil
 }
 
-// isTable says whether people read the output, rather than programs.
+// isTable reports whether the output is for people, not programs.
 func (a *app) isTable() bool { return a.output == formatTable || a.output == formatWide }
 
 // printf writes to the output; its errors are reported when it is flushed.
@@ -40,7 +40,7 @@ func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Err, "llcli: "+format+"\n", args...) // an error here cannot be reported
 }
 
-// printValue writes v, which JSON can say, as one document.
+// printValue writes v, which must be valid as JSON, as one document.
 func (a *app) printValue(v any) error {
 	if a.output == formatYAML {
 		text, err := toYAML(v)
@@ -105,8 +105,8 @@ func (l *listWriter) end() {
 	}
 }
 
-// printLine writes v as JSON in one line, or as a YAML document of its own:
-// what a reader of a stream can take apart.
+// printLine writes v as JSON in one line, or as a YAML document of its own, so that readers of a
+// stream can separate the values.
 func (a *app) printLine(v any) error {
 	if a.output == formatYAML {
 		a.printf("---\n")
@@ -120,7 +120,7 @@ func (a *app) printLine(v any) error {
 	return err
 }
 
-// color wraps text in a colour where the reader is a person who wants colours.
+// painter wraps text in a colour if it is set, for people who want colours.
 type painter bool
 
 func (a *app) painter() painter {
@@ -141,7 +141,7 @@ func (p painter) paint(color, text string) string {
 	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
-// stateDeleted is the state that a watch shows of an object that is gone.
+// stateDeleted is the state of a deleted object in a watch.
 const stateDeleted = "Deleted"
 
 // stateColor is the colour of a state of an object, a backend or the daemon.

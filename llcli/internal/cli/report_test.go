@@ -9,7 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestReportOnce: why an object is not Ready stands there once, though the error says it, too.
+// TestReportOnce: the reason why an object is not Ready is printed once, although the error
+// contains it, too.
 func TestReportOnce(t *testing.T) {
 	err := api.Errorf(api.ReasonTimeout, `saved as revision 3, but 2 of 2 objects were not Ready after 1s; Peer/a: Pending: tunnel "nope": not there`)
 	err.Data.NotReady = []api.NotReady{{Object: "Peer/a", State: api.StatePending, Message: `tunnel "nope": not there`}, {Object: "Peer/b", State: api.StatePending}}

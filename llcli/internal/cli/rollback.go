@@ -84,7 +84,7 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 	return err
 }
 
-// diffRevision shows what a rollback to a revision would change.
+// diffRevision shows the changes of a rollback to a revision.
 func (a *app) diffRevision(ctx context.Context, d Daemon, revision uint64, owner string) (differs bool, err error) {
 	t := transaction{method: api.MethodRollback, back: revision, owner: owner, change: api.Change{DryRun: true}}
 	for {
@@ -118,7 +118,7 @@ func (a *app) diffRevision(ctx context.Context, d Daemon, revision uint64, owner
 	}
 }
 
-// printLeft names what a rollback leaves as it is.
+// printLeft names the objects that a rollback leaves as they are.
 func (a *app) printLeft(result *api.ChangeResult) {
 	for _, ref := range result.Left {
 		a.printf("%s stays: it stands in the daemon's object files\n", clean(fmt.Sprint(ref)))

@@ -115,7 +115,7 @@ var groupFields = []specField{
 	{flag: "member", path: "members", form: formWords, groups: true, usage: "`ADDRESS`, prefix, range of addresses or group:NAME; may be repeated"},
 }
 
-// matchFields are what all rules have.
+// matchFields are common to all rules.
 var matchFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "`N`: lower ones first (default 1000)"},
 	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range, group:NAME or local: those of the node; may be repeated"},

@@ -26,8 +26,8 @@ type session struct {
 	width   int
 	stdin   string
 	seconds int
-	edit    func(text string) string // what the user does in the editor
-	program string                   // what programs of the machine do; see exec
+	edit    func(text string) string // the user's edit in the editor
+	program string                   // result of the machine's programs; see exec
 	root    string                   // of the machine's files
 }
 
@@ -69,11 +69,10 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 	return code, out.String(), errs.String()
 }
 
-// TestScripts runs the scripts in testdata. A line "$ llcli …" is a command;
-// what follows is what it prints: lines of stderr after "! ", blank ones as "~",
-// and its exit code in brackets if it is not 0. "$ write FILE" makes a file of the lines that
-// follow and begin with "| ", "$ width N" sets the width of the terminal, "$ edit
-// OLD NEW" is what the user does in the editor.
+// TestScripts runs the scripts in testdata. A line "$ llcli …" is a command; the lines after it
+// are its output: lines of stderr after "! ", blank lines as "~", and its exit code in brackets if
+// it is not 0. "$ write FILE" makes a file of the following lines that begin with "| ", "$ width
+// N" sets the width of the terminal, "$ edit OLD NEW" is the user's edit in the editor.
 func TestScripts(t *testing.T) {
 	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
 	if err != nil {

@@ -72,7 +72,7 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 	})
 }
 
-// spec returns what the flags say; whether it is right is for the daemon to say.
+// spec returns the spec from the flags; the daemon checks whether it is valid.
 func (f *serviceFlags) spec(string) (any, error) {
 	if len(f.frontends) == 0 {
 		return nil, usagef("where do clients connect to? say --frontend ADDRESS:PORT/PROTOCOL")
@@ -84,7 +84,7 @@ func (f *serviceFlags) spec(string) (any, error) {
 	return spec, err
 }
 
-// fields returns the fields that the flags say.
+// fields returns the fields of the given flags.
 func (f *serviceFlags) fields() (*api.ServiceSpec, error) {
 	spec := &api.ServiceSpec{
 		Frontends: f.frontends, Algorithm: or(foreignAlgorithms[f.algorithm], f.algorithm), Source: f.source, SourceRanges: f.sourceRanges,

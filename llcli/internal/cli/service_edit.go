@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// merge puts what the flags that were given say into a spec, and leaves the rest.
+// merge puts the values of the given flags into a spec, and leaves the rest.
 func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 	flags := *f // it may be called again
 	if given.Changed("health") && f.health.Type == "none" {
@@ -73,7 +73,7 @@ func mergeFields(spec map[string]any, part any) error {
 			continue
 		}
 		for key, v := range inner {
-			if v != "" { // the type of a health check of which other fields are said
+			if v != "" { // the type of a health check is missing, but other fields are given
 				before[key] = v
 			}
 		}
@@ -100,7 +100,7 @@ func (f *interfaceFlags) merge(spec map[string]any, given *pflag.FlagSet) error 
 	return mergeFields(spec, said)
 }
 
-// setCommand changes what its flags say of one object, and nothing else.
+// setCommand changes only the given fields of one object.
 func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Command {
 	var options changeOptions
 	cmd := &cobra.Command{
@@ -192,7 +192,7 @@ func (a *app) backendAdd() *cobra.Command {
 	return cmd
 }
 
-// sameBackend says whether a backend of a spec is as it would be added.
+// sameBackend reports whether a backend of a spec equals the one to be added.
 func sameBackend(item any, b api.Backend) bool {
 	was, err := marshal(item)
 	if err != nil {
@@ -211,7 +211,7 @@ func sameBackend(item any, b api.Backend) bool {
 	return weight(is) == weight(b) && or(is.State, "active") == or(b.State, "active")
 }
 
-// indexOf returns where the backend with an address stands; -1: nowhere.
+// indexOf returns the index of the backend with an address; -1: it does not exist.
 func indexOf(backends []any, address string) int {
 	return slices.IndexFunc(backends, func(item any) bool {
 		switch b := item.(type) {

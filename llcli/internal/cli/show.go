@@ -60,7 +60,7 @@ func (a *app) show(ctx context.Context, d Daemon, kind string, names []string) e
 	return nil
 }
 
-// field writes one line of a description; nothing where there is nothing to say.
+// field writes one line of a description, unless its text is empty.
 func (a *app) field(title, text string) {
 	if text != "" && text != "-" {
 		a.printf("%-14s%s\n", title, clean(text))

@@ -165,7 +165,7 @@ func (a *app) capacityTable(capacity map[string]api.Usage) *table {
 	return t
 }
 
-// repairsText says how much was repaired since the start of the daemon.
+// repairsText describes the repairs since the start of the daemon.
 func repairsText(n uint64) string {
 	were := "were"
 	if n == 1 {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// gap is what stands between two columns.
+// gap separates two columns.
 const gap = "  "
 
 // minFlexible is how narrow a flexible column can get, in characters.
