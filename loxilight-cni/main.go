@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command loxilight-cni is the CNI plugin: it hands what the container runtime wants
-// to loxilightd, and the answer back. It does nothing itself, but for one thing: a DEL
-// that no daemon answers is put on disk, and the daemon carries it out when it starts.
+// Command loxilight-cni is the CNI plugin: it passes the container runtime's requests to
+// loxilightd, and returns the answers. It does nothing itself, with one exception: a DEL that no
+// daemon answers is written to disk, and the daemon executes it when it starts.
 package main
 
 import (
@@ -36,7 +36,7 @@ var timeouts = map[string]time.Duration{
 	api.CNIStatus: 10 * time.Second,
 }
 
-// config is what the plugin itself wants to know of the configuration.
+// config is the part of the configuration that the plugin itself needs.
 type config struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -86,8 +86,8 @@ func run(env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int
 	return 1
 }
 
-// execute carries out one command. The configuration is what could be made out of it
-// even where there is an error.
+// execute executes one command. The returned configuration contains the readable fields even if
+// there is an error.
 func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failure) {
 	cfg := &config{}
 	text, err := io.ReadAll(io.LimitReader(stdin, maxConfig+1))
@@ -112,7 +112,8 @@ func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failur
 	return result, cfg, f
 }
 
-// explain says what of the configuration cannot be read. All of it that counts here is strings.
+// explain returns which field of the configuration cannot be read. All fields that matter here are
+// strings.
 func explain(err error) string {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
@@ -147,7 +148,7 @@ func versions(cfg *config) []byte {
 	return append(text, '\n')
 }
 
-// call asks the daemon.
+// call sends a request to the daemon.
 func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeouts[p.Command])
 	defer cancel()
@@ -160,7 +161,7 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	for p.Command == api.CNIStatus && restarts(ctx, err) {
 		next := c.Change(ctx, api.MethodCNI, "", 0, p, &result)
 		if next != nil && ctx.Err() != nil {
-			break // it was cut short, and says less than the one before
+			break // it was cut short, and is less informative than the one before
 		}
 		err = next
 	}

@@ -127,7 +127,7 @@ func TestInput(t *testing.T) {
 func TestQueue(t *testing.T) {
 	dir := t.TempDir()
 	hung := filepath.Join(dir, "hung.sock")
-	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", hung) // takes connections, and says nothing
+	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", hung) // accepts connections, and never answers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Release is what Helm calls an installation of a chart.
+// Release is Helm's term for an installation of a chart.
 type Release struct{ Name, Namespace string }
 
 // templates are the chart's templates that produce objects, in the order of the manifests.
@@ -69,7 +69,7 @@ func Render(dir string, release Release, values map[string]any, only ...string) 
 	return out.String(), nil
 }
 
-// chartOf is what templates see of Chart.yaml: its keys begin with capitals.
+// chartOf returns Chart.yaml as templates see it: with capitalized keys.
 func chartOf(about map[string]any) map[string]any {
 	seen := map[string]any{}
 	for key, value := range about {

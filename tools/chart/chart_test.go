@@ -34,7 +34,7 @@ var variants = []struct {
 	{"loxilight-leave.yaml", "sed s/NODE/node1/ loxilight-leave.yaml | kubectl apply -f -", map[string]any{"leave": "NODE"}, []string{"leave.yaml"}},
 }
 
-// TestManifests: the manifests are what the chart says.
+// TestManifests: the manifests equal the rendered chart.
 func TestManifests(t *testing.T) {
 	for _, v := range variants {
 		text, err := Render(filepath.Join(configs, "chart"), Release{"loxilight", "kube-system"}, v.values, v.only...)
@@ -98,7 +98,7 @@ func at(t *testing.T, o any, path ...any) any {
 	return o
 }
 
-// TestValues: values reach where they belong.
+// TestValues: values take effect in the right places.
 func TestValues(t *testing.T) {
 	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
 		"image":          map[string]any{"repository": "registry.example:5000/loxilight", "tag": "1.2"},
@@ -142,12 +142,12 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestProbesFollowTheConfiguration: the kubelet asks where the agent listens, and not at all
-// where it listens nowhere.
+// TestProbesFollowTheConfiguration: the kubelet probes the agent's listening address, and does not
+// probe if there is none.
 func TestProbesFollowTheConfiguration(t *testing.T) {
 	type asked = map[string]any
 	for _, tt := range []struct {
-		listen any // nil: not said
+		listen any // nil: not set
 		want   asked
 	}{
 		{nil, asked{"port": 10256}}, {":10256", asked{"port": 10256}}, {"0.0.0.0:1256", asked{"port": 1256}}, {"[::]:1256", asked{"port": 1256}},
@@ -184,8 +184,8 @@ func TestProbesFollowTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestLeaving: what takes loxilight off a node sees of it what the DaemonSet's containers
-// see, and comes where none of these is any more.
+// TestLeaving: the pod that removes loxilight from a node has the same mounts as the DaemonSet's
+// containers, and runs only on nodes without the DaemonSet.
 func TestLeaving(t *testing.T) {
 	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
 		"leave": "n1", "cni": map[string]any{"binDir": "/usr/lib/cni", "confDir": "/etc/rke2/net.d"},

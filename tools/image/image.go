@@ -24,10 +24,10 @@ import (
 
 // File is one entry of the image's file system.
 type File struct {
-	Path   string      // in the image, without a leading slash; folders above it come by themselves
+	Path   string      // in the image, without a leading slash; folders above it are added
 	Mode   fs.FileMode // permissions; with fs.ModeDir a folder
 	Source string      // the file on this machine that has the content
-	Text   string      // the content, where there is no Source
+	Text   string      // the content, if there is no Source
 	Link   string      // a symbolic link to this
 }
 
@@ -71,7 +71,7 @@ type history struct {
 	CreatedBy string    `json:"created_by"`
 }
 
-// manifest says what the archive holds.
+// manifest describes the contents of the archive.
 type manifest struct {
 	Config   string   `json:"Config"`
 	RepoTags []string `json:"RepoTags"`
@@ -192,7 +192,7 @@ func (i *Image) entry(t *tar.Writer, name string, mode int64, text []byte) error
 	return err
 }
 
-// mode is a mode as tar has it.
+// mode converts a mode to tar's format.
 func mode(m fs.FileMode) int64 {
 	bits := int64(m.Perm())
 	if m&fs.ModeSticky != 0 {
@@ -208,7 +208,7 @@ func sum(b []byte) string {
 
 var notInTags = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// Tag makes a tag out of a version: what tags may not have becomes a dash.
+// Tag makes a tag from a version: invalid characters become dashes.
 func Tag(version string) string {
 	tag := notInTags.ReplaceAllString(version, "-")
 	if tag == "" || tag[0] == '.' || tag[0] == '-' {
