@@ -21,8 +21,8 @@ type announcement struct {
 	prefix  netip.Prefix
 	devices []string // devices that may announce it, if they are in its network; empty: all
 	nat     uint16   // id of the translation; 0: not of a translation
-	// uplinks: the address belongs to a service. Only uplinks announce it, wherever it is routed,
-	// and the service handles the packets for it.
+	// uplinks: the address belongs to a service. Only uplinks announce it, even if it is not in
+	// their network, and the service handles the packets for it.
 	uplinks   bool
 	elsewhere bool // with uplinks: an uplink is in its network, so the others do not answer
 	// alone: no other host has the address, announced or not. A packet for it that belongs to no
@@ -286,8 +286,7 @@ func (a *announcer) tell(t *told) {
 	}
 }
 
-// maintain repeats recent announcements after a pause (RFC 5227, section 2.3), and retries entries
-// that could not be written.
+// maintain repeats recent announcements after a pause (RFC 5227, section 2.3).
 func (a *announcer) maintain() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

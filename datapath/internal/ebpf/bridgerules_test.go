@@ -31,7 +31,7 @@ func (b *bridged) put(rules ...datapath.FirewallRule) {
 	b.putRules(set)
 }
 
-// reaches reports whether a TCP connection from a station is established in time.
+// reaches reports whether a TCP connection from a host is established in time.
 func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	b.t.Helper()
 	c, err := b.stations[station].Dial("tcp", "", addr, wait)

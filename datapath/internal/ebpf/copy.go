@@ -43,8 +43,8 @@ var daemonWrites = map[string]bool{
 }
 
 // follows reports whether programs may have added entries that have to be copied once more. Arrays
-// have all their entries from the start: what the old programs count in them during the replacement
-// is lost.
+// have all their entries from the start: packets that the old programs count in them during the
+// replacement are lost from the counters.
 func follows(x *replacement) bool {
 	switch x.target.Type() {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:

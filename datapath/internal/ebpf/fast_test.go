@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// fastNot is what the program of fast.h returns for a packet that it does not handle.
+// fastNot is the result of the program of fast.h for a packet that it does not handle.
 const fastNot = -2
 
 // fastRig is a rig with the full ingress program, with a program that has only the fast path of

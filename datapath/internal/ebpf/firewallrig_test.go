@@ -240,7 +240,7 @@ func TestRulesOfTheNode(t *testing.T) {
 				r.compare("out", r.egress, r.in, frame, action, frame)
 			}
 			in(22, stageOpen, actUnspec)
-			out(node, f.client, stageAnswer, actUnspec) // answers what came in
+			out(node, f.client, stageAnswer, actUnspec) // answers to packets that arrived
 			in(22, stageConfirm, actUnspec)
 			in(23, stageOpen, actShot)
 			out(netip.AddrPortFrom(f.inAddr, 40000), f.client, stageOpen, actShot)

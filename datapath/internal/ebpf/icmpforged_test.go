@@ -30,8 +30,8 @@ func TestICMPErrorsElsewhere(t *testing.T) {
 	}
 }
 
-// TestICMPErrorsAreNoEcho: an error is translated by the connection that it quotes, also where
-// its sender and its receiver have an established echo connection with identifier 0.
+// TestICMPErrorsAreNoEcho: an error is translated by the connection that it quotes, even if its
+// sender and its receiver have an established echo connection with identifier 0.
 func TestICMPErrorsAreNoEcho(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -101,7 +101,8 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		{"mapping", kernelMapLlMappingOuter, mappingIdle, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
 		{"block", kernelMapLlBlock, blockIdle, func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
-		for spoke, answers := range map[string]bool{"client": true, "server": false} { // who fell silent: the other
+		// answers: whether the answers are the direction that fell silent.
+		for spoke, answers := range map[string]bool{"client": true, "server": false} {
 			t.Run(tt.name+", the "+spoke+" spoke last", func(t *testing.T) {
 				n := newNetwork(t)
 				n.attach()

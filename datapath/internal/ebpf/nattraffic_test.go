@@ -81,8 +81,8 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 	return false
 }
 
-// TestEndpointIndependence is what a STUN client determines (RFC 5780): whether its mapping depends
-// on the remote, and which remotes may use it.
+// TestEndpointIndependence makes the checks of a STUN client (RFC 5780): whether its mapping
+// depends on the remote, and which remotes may use it.
 func TestEndpointIndependence(t *testing.T) {
 	for _, tt := range []struct {
 		name               string

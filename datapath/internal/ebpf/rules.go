@@ -66,7 +66,7 @@ func (r *rules) changed(s netfilter.State) {
 	}
 }
 
-// relaxTime limits each call of Relax, during which packets may still take the fast path.
+// relaxTime limits each call of Relax. During the first, packets may still take the fast path.
 const relaxTime = 500 * time.Millisecond
 
 // enforce is called on a thread in the zone's namespace.

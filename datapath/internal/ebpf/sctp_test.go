@@ -236,7 +236,7 @@ func (n *network) serveSCTP(addr string) {
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // the writes report errors
 				if _, err := c.WriteString(addr + " " + from); err == nil {
-					_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // until the client disconnects
+					_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // best effort
 				}
 			})
 		}

@@ -43,7 +43,7 @@ type service struct {
 	suspect   bool             // the kernel may hold something else: write everything
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
-	entries   [2]kernelService // what frontends point to, by family
+	entries   [2]kernelService // referred to by frontends, by family
 	tables    [2]table
 	backends  []backend      // sorted by address
 	ranges    []netip.Prefix // sorted
