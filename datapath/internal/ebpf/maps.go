@@ -39,6 +39,7 @@ func mapSizes(t datapath.Tables) map[string]uint32 {
 		kernelMapLlDivert:         2 * t.Ranges,
 		kernelMapLlRuleName:       t.Rules,
 		kernelMapLlRuleHits:       t.Rules,
+		kernelMapLlFragment:       min(1<<14, max(1<<12, t.Connections/4)),
 		kernelMapLlSnatNext:       min(1<<14, max(1<<12, t.Connections/4)),
 		kernelMapLlNatName:        t.MaxNATs(),
 		kernelMapLlNatStats:       t.MaxNATs(),

@@ -17,7 +17,7 @@ import (
 // maps of fixed size.
 func tableOf(name string, t datapath.Tables) (key string, size uint32) {
 	switch name {
-	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlStation, kernelMapLlGuard, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner,
+	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlStation, kernelMapLlGuard, kernelMapLlFragment, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner,
 		kernelMapLlPeer, kernelMapLlPeerId, kernelMapLlPeerPrefix, kernelMapLlPeerName, kernelMapLlPeerWay, kernelMapLlPeerPath, kernelMapLlPeerStats:
 		return "tables.connections", t.Connections
 	case kernelMapLlHalf4, kernelMapLlHalf6:

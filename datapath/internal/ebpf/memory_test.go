@@ -127,7 +127,7 @@ func TestNoMemoryForATable(t *testing.T) {
 		closeMaps(d.maps)
 		if err == nil || !strings.HasPrefix(err.Error(), "map ll_ct4: no memory for its 268435456 entries (tables.connections: 134217728), 36864 MiB; all") &&
 			!strings.HasPrefix(err.Error(), "map ll_ct6: no memory for its 268435456 entries (tables.connections: 134217728), 49152 MiB; all") ||
-			!strings.Contains(err.Error(), "all tables need 86609 MiB: make the largest ones smaller (tables.connections") {
+			!strings.Contains(err.Error(), "all tables need 86610 MiB: make the largest ones smaller (tables.connections") {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -139,8 +139,8 @@ func TestNoMemoryForATable(t *testing.T) {
 			t.Errorf("map %s: key %q, and %d entries by the configuration", name, key, mapSizes(tables)[name])
 		}
 	}
-	fixed := noRoom(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernelMapLlFragment], spec.Maps, tables)
-	if !errors.Is(fixed, unix.ENOMEM) || !strings.HasPrefix(fixed.Error(), "no memory for its 16384 entries, 1 MiB; all") {
+	fixed := noRoom(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernelMapLlPortDrops], spec.Maps, tables)
+	if !errors.Is(fixed, unix.ENOMEM) || !strings.HasPrefix(fixed.Error(), "no memory for its 16384 entries, 0 MiB; all") {
 		t.Errorf("error %v of a table of fixed size", fixed)
 	}
 }
