@@ -36,7 +36,7 @@ has() {
 	command -v "$1" >/dev/null
 }
 
-# each runs a command for each line of a text, with the words of the line behind it.
+# each runs a command for each line of a text, with the words of the line as last arguments.
 each() {
 	text=$1
 	shift
@@ -48,7 +48,7 @@ each() {
 	EOF
 }
 
-# What shows that a plugin was here; asked before any of it goes.
+# Traces of a plugin; checked before any of them is removed.
 cilium=''
 calico=''
 ipvs=''
@@ -70,7 +70,7 @@ else
 	left_is "rules of nftables, if there are any: no nft is here to look; install it, or reboot the node"
 fi
 
-# Chains by the beginnings of their names; rules that are in them, or lead to them.
+# Chains, by the prefixes of their names; rules that are in them, or lead to them.
 chains='KUBE-(SERVICES|SVC-|SEP-|EXT-|XLB-|FW-|SVL-|NODEPORTS|NODE-PORT|EXTERNAL-SERVICES|POSTROUTING|FORWARD|PROXY-|LOAD-BALANCER|SOURCE-RANGES|MARK-MASQ|IPVS-)|CNI-|FLANNEL-|cali-|CILIUM_|OLD_CILIUM_|WEAVE|ANTREA-|KUBE-ROUTER-'
 for tool in iptables ip6tables iptables-legacy ip6tables-legacy; do
 	has "$tool-save" || continue
@@ -87,7 +87,8 @@ if has ipset; then
 	each "$(ipset list -n 2>/dev/null | grep -E '^(KUBE-|cali[46]0|cilium_|weave-|ANTREA-|kube-router-)' || true)" act ipset destroy
 fi
 
-# Virtual servers of ipvs have no names: they are kube-proxy's where its device is, or kube-router's.
+# Virtual servers of ipvs have no names: they are kube-proxy's if its device exists, or
+# kube-router's.
 if has ipvsadm; then
 	servers=$(ipvsadm -Sn 2>/dev/null | grep -c '^-A' || true)
 else
@@ -101,7 +102,7 @@ if [ "${servers:-0}" -gt 0 ]; then
 	fi
 fi
 
-# Programs of cilium: as filters, in XDP, by links that are pinned, and at cgroups.
+# Programs of cilium: as filters, in XDP, by pinned links, and at cgroups.
 for path in /sys/class/net/*; do
 	device=${path##*/}
 	if has tc; then
