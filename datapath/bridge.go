@@ -70,7 +70,7 @@ type NextHop struct {
 type LinkName string
 
 // Link is an existing device, whoever created it, and its configured settings: it is up, and has
-// these addresses beside those of other programs.
+// these addresses in addition to other programs' addresses.
 type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's

@@ -65,7 +65,7 @@ type NetworkLister interface {
 type NetworkEntry struct {
 	Device string // the bridge, the port of a MAC, the link of a neighbour or only next hop
 	Object string // name of the Bridge or Route that it belongs to; empty: it is not ours
-	Origin string // who put it there: loxilight, kernel, other, or the name of a routing protocol
+	Origin string // the program that added it: loxilight, kernel, other, or a routing protocol
 
 	Up            bool           // bridges
 	MTU           int            // bridges, routes; 0: none of its own
@@ -76,7 +76,7 @@ type NetworkEntry struct {
 	MAC     net.HardwareAddr // bridges, FDB, neighbours that are known
 	VLAN    uint16           // FDB; 0: none
 	Bridge  string           // FDB: name of its device
-	State   string           // FDB: learned, static, local; neighbours: as ip neighbour has it
+	State   string           // FDB: learned, static, local; neighbours: as in ip neighbour
 	Address netip.Addr       // neighbours
 
 	Route *Route // routes; Switch is not set

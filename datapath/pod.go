@@ -9,17 +9,17 @@ import (
 	"net/netip"
 )
 
-// ErrNetns is wrapped where the network namespace of a pod is the reason: no such
-// path, or it names none.
+// ErrNetns is wrapped if the network namespace of a pod is the reason: the path does not exist, or
+// names no namespace.
 var ErrNetns = errors.New("no network namespace")
 
-// ErrExists is wrapped where the pod has a device of that name already.
+// ErrExists is wrapped if the pod has a device of that name already.
 var ErrExists = errors.New("there already")
 
-// ErrMACTaken is wrapped where a pod is to have a MAC of the switch.
+// ErrMACTaken is wrapped if the wanted MAC of a pod belongs to the switch.
 var ErrMACTaken = errors.New("belongs to the switch")
 
-// ErrNameTaken is wrapped where the switch has another device by the name of a link.
+// ErrNameTaken is wrapped if the switch has another device with the name of a link.
 var ErrNameTaken = errors.New("is there already, and not ours")
 
 // PodDevicePrefix begins the names of the switch's ends of links of pods; a number follows.
@@ -30,22 +30,20 @@ const PodDevicePrefix = "hs"
 // is attached, is decided elsewhere. Safe for concurrent use, as long as each device is in one
 // call only.
 type PodLinks interface {
-	// Make makes a link that carries nothing yet: the switch's end is down. Where it
-	// fails nothing is left. It sets l.MTU where that is 0, and leaves of l.Routes those that
-	// it made. The error wraps [ErrNameTaken]
-	// where the link needs another name.
+	// Make makes a link with the switch's end down, so that it forwards nothing yet. If it fails,
+	// nothing is left. It sets l.MTU if that is 0, and reduces l.Routes to the routes that it
+	// made. The error wraps [ErrNameTaken] if the link needs another name.
 	Make(ctx context.Context, l *PodLink) error
 	// Open enables the link for packets, and announces the pod to its neighbours.
 	Open(ctx context.Context, l *PodLink) error
-	// Shut has the link carry nothing any more, by the switch's end; that it is gone is
-	// no error.
+	// Shut disables the link at the switch's end; a missing link is no error.
 	Shut(ctx context.Context, device string) error
-	// Check says what of the link is not as it was made.
+	// Check returns the differences between the link and its configuration.
 	Check(ctx context.Context, l *PodLink) error
-	// Delete removes the link by the switch's end; that it is gone is no error.
+	// Delete removes the link at the switch's end; a missing link is no error.
 	Delete(ctx context.Context, device string) error
-	// NodeAddresses are those by which others reach the node: of the host's namespace,
-	// loopback and link-local ones apart.
+	// NodeAddresses returns the addresses by which others reach the node: those in the host's
+	// namespace, except loopback and link-local ones.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
 	// CheckMAC refuses a MAC for a pod that belongs to the switch or to the host's end of the
 	// link to it; the error wraps [ErrMACTaken].
@@ -64,7 +62,7 @@ type PodLinks interface {
 // PodLink is the link of a pod.
 type PodLink struct {
 	Device    string           // the switch's end
-	Bridge    string           // of the switch, of which the MTU counts where there is no other
+	Bridge    string           // of the switch; its MTU is the default
 	Netns     string           // path of the pod's network namespace
 	IfName    string           // the pod's end
 	MAC       net.HardwareAddr // of the pod's end
@@ -73,8 +71,8 @@ type PodLink struct {
 	Addresses []netip.Prefix   // of the pod
 	Routes    []PodRoute       // of the pod, by this link
 	Label     string           // the owner, for people; may be empty
-	Ingress   PodRate          // what the pod receives
-	Egress    PodRate          // what the pod sends
+	Ingress   PodRate          // packets that the pod receives
+	Egress    PodRate          // packets that the pod sends
 }
 
 // PodRoute is a route within a pod.
@@ -85,7 +83,7 @@ type PodRoute struct {
 	AdvMSS   int        // bytes; 0: the kernel's
 	Priority int        // 0: the kernel's
 	Table    int        // 0: the main table
-	Scope    *int       // of IPv4; nil: as the kernel has it
+	Scope    *int       // of IPv4; nil: the kernel's default
 	// Spare is a route that a pod gets only if it has no route to Prefix yet.
 	Spare bool
 }

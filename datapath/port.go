@@ -10,7 +10,7 @@ import (
 // PortName identifies a [Port]: the name of its Interface object.
 type PortName string
 
-// Role is what lies behind a port.
+// Role is the kind of network behind a port.
 type Role uint8
 
 // The roles.

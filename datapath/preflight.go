@@ -49,10 +49,10 @@ type PreflightProgram struct {
 	Processed    uint32   `json:"processed"`    // instructions, by the verifier; it gives up at a million
 	StackBytes   int      `json:"stackBytes"`   // of the deepest function; 0: not reported
 	Error        string   `json:"error,omitempty"`
-	Verifier     []string `json:"verifier,omitempty"` // its last lines, where it refused
+	Verifier     []string `json:"verifier,omitempty"` // its last lines, if it refused
 }
 
-// PreflightHooks says how the programs would be attached.
+// PreflightHooks predicts how the programs will be attached.
 type PreflightHooks struct {
 	OK       bool   `json:"ok"`
 	Use      string `json:"use"`                // tcx, or tc for cls_bpf
@@ -60,7 +60,7 @@ type PreflightHooks struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// What would become of pins.
+// The predicted actions for pins.
 const (
 	PinsNone    = "none"    // nothing is pinned
 	PinsAdopt   = "adopt"   // taken over as they are

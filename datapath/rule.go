@@ -23,20 +23,20 @@ func (e *RuleError) Unwrap() error { return e.Err }
 // prefixes returns how many prefixes m itself names, without those in its groups.
 func (m *Match) prefixes() int { return len(m.Source) + len(m.Destination) }
 
-// Cost returns what r takes of the tables, its groups apart.
+// Cost returns the table entries that r uses, without its groups.
 func (r *FirewallRule) Cost() Cost {
 	return Cost{Rules: 1, FirewallRules: 1, Prefixes: r.Match.prefixes()}
 }
 
-// Cost returns what n takes of the tables, its groups apart.
+// Cost returns the table entries that n uses, without its groups.
 func (n *NAT) Cost() Cost {
 	return Cost{Rules: 1, NATs: 1, Prefixes: n.Match.prefixes() + len(n.Addresses)}
 }
 
-// Cost returns what g takes of the tables, however many rules refer to it.
+// Cost returns the table entries that g uses, regardless of how many rules refer to it.
 func (g *AddressGroup) Cost() Cost { return Cost{Prefixes: len(g.Prefixes)} }
 
-// Cost returns what s takes of the tables.
+// Cost returns the table entries that s uses.
 func (s *FirewallSet) Cost() (c Cost) {
 	for _, r := range s.Rules {
 		c = c.Add(r.Cost())
@@ -44,7 +44,7 @@ func (s *FirewallSet) Cost() (c Cost) {
 	return c.Add(groupsCost(s.Groups))
 }
 
-// Cost returns what s takes of the tables.
+// Cost returns the table entries that s uses.
 func (s *NATSet) Cost() (c Cost) {
 	for _, r := range s.Rules {
 		c = c.Add(r.Cost())

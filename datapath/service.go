@@ -55,13 +55,13 @@ func (f Frontend) String() string { return f.Addr.String() + "/" + f.Protocol.St
 // BackendAddr is where a backend listens. The protocol is the frontend's.
 type BackendAddr = netip.AddrPort
 
-// BackendState says what a backend gets.
+// BackendState is which connections a backend gets.
 type BackendState uint8
 
 // States of a backend.
 const (
 	BackendActive   BackendState = iota // new connections
-	BackendDraining                     // only the connections that it has; new ones where no backend of the service is active
+	BackendDraining                     // only existing connections, unless no backend is active
 	BackendDown                         // nothing: its connections of UDP end, once another one of its family is not down
 )
 
@@ -89,7 +89,7 @@ type SourceMode uint8
 
 // The source modes.
 const (
-	SourceAuto SourceMode = iota // SNAT where the reply would not come back through the node
+	SourceAuto SourceMode = iota // SNAT if the reply would not return through the node
 	SourceKeep                   // the client's
 	SourceSNAT                   // the node's
 )
@@ -116,9 +116,9 @@ type Divert struct {
 	Service ServiceName
 }
 
-// OtherPorts is what becomes of packets to an address of a frontend that are for no service.
-// It does not concern addresses of the node itself. Of several services that have an address
-// the strictest decides.
+// OtherPorts is the treatment of packets to an address of a frontend that belong to no service. It
+// does not affect addresses of the node itself. If several services have an address, the strictest
+// setting applies.
 type OtherPorts uint8
 
 // From the least strict on.
@@ -131,7 +131,7 @@ const (
 // IdleTimeout ends connections that carried nothing for so long.
 type IdleTimeout struct{ TCP, UDP, SCTP time.Duration }
 
-// DefaultIdleTimeout is what a service has that says nothing else.
+// DefaultIdleTimeout returns the idle timeout of a service that sets none.
 func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// TunnelEndSuffix is what the other end of a tunnel's device is called behind its name.
+// TunnelEndSuffix is the suffix in the name of the other end of a tunnel's device.
 const TunnelEndSuffix = "-e"
 
 // TunnelName identifies a [Tunnel].
@@ -22,7 +22,7 @@ type TunnelType uint8
 const (
 	TunnelVXLAN  TunnelType = iota // RFC 7348
 	TunnelGeneve                   // RFC 8926, without options
-	TunnelGRE                      // RFC 2784, with a key (RFC 2890) where there is a VNI
+	TunnelGRE                      // RFC 2784, with a key (RFC 2890) if there is a VNI
 )
 
 // TunnelTypes are the words for them.
@@ -78,7 +78,7 @@ type Peer struct {
 	Prefixes []netip.Prefix // behind it
 	Tunnel   TunnelName     // empty: the underlay routes them
 	Here     bool           // this node itself: Prefixes are its pods', other fields empty
-	MTU      int            // of packets there, bytes, where less than the tunnel's; 0: as that
+	MTU      int            // of packets there, bytes, if less than the tunnel's; 0: the tunnel's
 }
 
 // MayHave refuses a prefix that cannot be behind the peer; the caller prepends the subject to the
@@ -107,7 +107,7 @@ type TunnelState struct {
 type PeerState struct {
 	Local, Underlay netip.Addr // in use; invalid: none
 	Device          string     // of the underlay, by which it is reached
-	PathMTU         int        // of the underlay, bytes, where it is known to be less than the device's; else 0
+	PathMTU         int        // of the underlay, bytes, if less than the device's; else 0
 	Traffic         PeerCounters
 }
 

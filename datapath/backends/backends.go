@@ -50,7 +50,7 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 }
 
 // OpenNetwork opens the kernel's own forwarding as the data plane called name uses it; nil if the
-// data plane has none, and bridges and routes are not supported.
+// data plane does not use it; then bridges and routes are not supported.
 func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.Network, error) {
 	switch name {
 	case Fake:

@@ -25,13 +25,12 @@ type Weighted struct {
 // None stands in every slot of a table that no backend has a share in.
 const None = math.MaxUint32
 
-// Maglev fills dst with indexes into backends by consistent hashing, as in
-// Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
-// NSDI 2016, section 3.4: a backend's share of the slots is its share of the
-// weights, to within one or two slots, and when a backend comes or goes few slots
-// change that are not its own. dst is best of prime length, at least 100 times as
-// long as backends (datapath.SlotCount); tables of different length have nothing
-// in common. A backend whose share is less than half a slot gets none.
+// Maglev fills dst with indexes into backends by consistent hashing, as in Eisenbud et al.,
+// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4: a
+// backend's share of the slots is its share of the weights, to within one or two slots, and when a
+// backend is added or removed, few slots of other backends change. dst should have prime length,
+// at least 100 times the length of backends (datapath.SlotCount); tables of different length have
+// nothing in common. A backend whose share is less than half a slot gets none.
 //
 // Safe for concurrent use.
 func Maglev(dst []uint32, backends []Weighted) {

@@ -40,8 +40,7 @@ func counts(table []uint32, n int) []int {
 	return c
 }
 
-// moved counts slots that lead elsewhere than before, of those that neither led
-// to gone nor lead to it now.
+// moved counts slots whose backend changed, except slots whose old or new backend is gone.
 func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int {
 	n := 0
 	for i := range before {
@@ -55,7 +54,8 @@ func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int 
 
 var fillers = map[string]func([]uint32, []Weighted){"maglev": Maglev, "proportional": Proportional}
 
-// Every backend's share is its quota to within two slots, whatever the weights.
+// TestSharesFollowWeights: every backend's share is its quota to within two slots, for any
+// weights.
 func TestSharesFollowWeights(t *testing.T) {
 	for name, fillTable := range fillers {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
@@ -118,8 +118,8 @@ func TestMaglevIsEven(t *testing.T) {
 	}
 }
 
-// Figure 12 of the paper: of the slots of other backends, few per cent move when
-// one backend of many goes or comes.
+// TestMaglevDisruptsLittle: as in figure 12 of the paper, few per cent of the slots of other
+// backends move when one backend of many is removed or added.
 func TestMaglevDisruptsLittle(t *testing.T) {
 	for _, tt := range []struct {
 		backends, size int

@@ -23,7 +23,7 @@ const journalName = "network.journal"
 
 // journal records what is ours of the kernel's own forwarding, because the kernel mostly cannot
 // report that: one line for each change, written before the kernel is changed. If the daemon is
-// killed, the journal may name changes that were never made, but never lacks one that was made. It
+// killed, the journal may name changes that were never made, but never lacks a change that was made. It
 // is void after the next boot, because the kernel's network ends with the machine; so single lines
 // are not synced.
 //
