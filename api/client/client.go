@@ -144,7 +144,7 @@ func (c *Client) callOnce(ctx context.Context, method string, params, result any
 // Change calls a method that changes something. It is sent at most once; if the answer does not
 // arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can be
 // requested again without being made twice. wait is how long the daemon may delay its answer.
-// Parameters of apply, replace and delete get a request id if they have none, and may be larger
+// Parameters of apply, replace and delete get a request id if it is missing, and may be larger
 // than a request: they are sent in pieces that take effect together.
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {
 	ctx, cancel := c.bound(ctx, wait)
