@@ -90,7 +90,7 @@ func edit(ctx context.Context, path string) error {
 	return nil
 }
 
-// program finds loxilightd: beside llcli, where the package puts it, or in PATH.
+// program finds loxilightd: beside llcli, in the package's folder, or in PATH.
 func program() (string, error) {
 	places := []string{"/usr/sbin/loxilightd"}
 	if self, err := os.Executable(); err == nil {
@@ -120,7 +120,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, name string, args ...str
 	return 0, err
 }
 
-// isTerminal says whether a file is one.
+// isTerminal reports whether a file is a terminal.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
@@ -138,7 +138,7 @@ func width() int {
 	return int(size.Col)
 }
 
-// build says what this llcli was built from, in the words of the daemon's build.
+// build describes the build of this llcli, in the same form as the daemon's.
 func build() string {
 	text := runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 	info, ok := debug.ReadBuildInfo()

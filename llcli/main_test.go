@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/cli"
 )
 
-// TestMain makes the test binary llcli itself where a test asks for it.
+// TestMain makes the test binary llcli itself if a test requests it.
 func TestMain(m *testing.M) {
 	if os.Getenv("LLCLI_TEST_RUN") == "" {
 		os.Exit(m.Run())
@@ -55,8 +55,8 @@ func start(t *testing.T, env []string, args ...string) *llcli {
 	return l
 }
 
-// check waits for the end, which must come within a second or so, with an exit
-// code and all of words on its standard error.
+// check waits for the end, which must be within a second or so, with an exit code and all of words
+// on its standard error.
 func (l *llcli) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if err := l.cmd.Wait(); err != nil && l.cmd.ProcessState == nil {
@@ -86,7 +86,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "control.sock")
 }
 
-// listen answers requests as handle says; nil: not at all.
+// listen answers requests with the result of handle; nil: no answer.
 func listen(t *testing.T, handle func(sock mangos.Socket, request map[string]any) any) string {
 	t.Helper()
 	path := socketPath(t)
@@ -105,7 +105,7 @@ func listen(t *testing.T, handle func(sock mangos.Socket, request map[string]any
 				return
 			}
 			var request map[string]any
-			_ = json.Unmarshal(raw, &request) // the test sees what comes of it
+			_ = json.Unmarshal(raw, &request) // the test notices an error
 			answer := handle(sock, request)
 			if answer == nil {
 				continue
@@ -155,7 +155,7 @@ func TestHungDaemon(t *testing.T) {
 	start(t, nil, "apply", "-f", "-", "--socket", path, "--timeout", "300ms").check(t, cli.ExitUnreachable, "loxilightd is not answering")
 }
 
-// TestNoAnswer: the request arrives, and no answer comes.
+// TestNoAnswer: the request arrives, but is not answered.
 func TestNoAnswer(t *testing.T) {
 	path := listen(t, func(mangos.Socket, map[string]any) any { return nil })
 	start(t, nil, "status", "--socket", path, "--timeout", "300ms").check(t, cli.ExitUnreachable, "loxilightd is not answering")
@@ -163,14 +163,14 @@ func TestNoAnswer(t *testing.T) {
 		check(t, cli.ExitUnreachable, "outcome unknown", "no answer in time", "may or may not have been made", "--request-id mine-1")
 }
 
-// TestDaemonDies: it gets a change, and is gone before it answers.
+// TestDaemonDies: it receives a change, and ends before it answers.
 func TestDaemonDies(t *testing.T) {
 	ids := make(chan string, 1)
 	path := listen(t, func(sock mangos.Socket, request map[string]any) any {
 		params, _ := request["params"].(map[string]any)
 		id, _ := params["requestID"].(string)
 		ids <- id
-		_ = sock.Close() // what the test is about
+		_ = sock.Close() // the connection ends without an answer
 		return nil
 	})
 	l := start(t, nil, "apply", "-f", "-", "--socket", path)

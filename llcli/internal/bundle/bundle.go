@@ -65,7 +65,7 @@ type Manifest struct {
 	Anonymized bool      `json:"anonymized"`
 	Files      []File    `json:"files"`
 	Missing    []Missing `json:"missing"`
-	Redaction  []string  `json:"redaction"` // what was redacted, in words
+	Redaction  []string  `json:"redaction"` // the kinds of redacted text, in words
 }
 
 // File is one file of an archive.

@@ -35,7 +35,7 @@ func (a *app) target(ctx context.Context, d Daemon) cniTarget {
 	return a.targetBy(&status, err)
 }
 
-// targetBy derives the target from a status, or from the error why there is none.
+// targetBy derives the target from a status, or from the error of the status call.
 func (a *app) targetBy(status *api.StatusResult, err error) cniTarget {
 	t := cniTarget{socket: strings.TrimPrefix(a.controlURL(), "ipc://")}
 	if abs, err := filepath.Abs(t.socket); err == nil && !strings.Contains(t.socket, "://") {
@@ -110,7 +110,7 @@ type ourPlugin struct {
 	whole                     json.RawMessage
 }
 
-// readPlugin returns our plugin's entry in a list of plugins; false: the list has none.
+// readPlugin returns our plugin's entry in a list of plugins; false: it is missing.
 func readPlugin(text []byte) (p ourPlugin, ok bool) {
 	var list struct {
 		Name    string

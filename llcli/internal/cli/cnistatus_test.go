@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// cniNode is what runtimes find on a machine.
+// cniNode is a machine with its files for runtimes.
 type cniNode struct {
 	*session
 	t          *testing.T
@@ -122,8 +122,8 @@ func TestCNIStatusNotReady(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherwiseWritten: what says the same as the usual configuration is the usual one,
-// as that which llcli cni keep takes from a ConfigMap, where the order is another one.
+// TestCNIStatusOtherwiseWritten: a configuration with the contents of the usual one counts as
+// usual, such as one that llcli cni keep takes from a ConfigMap, with another order of fields.
 func TestCNIStatusOtherwiseWritten(t *testing.T) {
 	n := newCNINode(t).installed()
 	const text = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"loxilight","plugins":[
@@ -138,8 +138,8 @@ func TestCNIStatusOtherwiseWritten(t *testing.T) {
 	}
 }
 
-// TestCNIStatusAsks: the daemon is asked about the configuration that runtimes take, or
-// about the network that was named.
+// TestCNIStatusAsks: the request to the daemon contains the configuration that runtimes use, or
+// the given network.
 func TestCNIStatusAsks(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.write(n.confs, "10-loxilight.conflist", `{"cniVersion":"0.4.0","name":"mine","plugins":[{"type":"loxilight-cni","network":"blue","mtu":1400}]}`)

@@ -59,7 +59,7 @@ fish:
 	}
 }
 
-// bashFallback defines what the script of cobra takes from the package bash-completion, for
+// bashFallback defines the functions of the package bash-completion that cobra's script uses, for
 // machines without it.
 const bashFallback = `# Without the package bash-completion: words are split at blanks only.
 if ! declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
@@ -103,8 +103,8 @@ func oneOf(question string, words []string) cobra.PositionalArgs {
 	}
 }
 
-// ask calls f with a connection for a completion. Where the daemon does not
-// answer there is nothing to offer: a press of a key is no place for an error.
+// ask calls f with a connection for a completion. If the daemon does not answer, nothing is
+// offered: a completion must not print errors.
 func (a *app) ask(ctx context.Context, f func(ctx context.Context, d Daemon) error) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -178,8 +178,7 @@ func (a *app) completeName(kind string) completer {
 	}
 }
 
-// completeRefs offers a kind, and then the names of so many objects of it; 0:
-// of any number.
+// completeRefs offers a kind, and then the names of so many objects of it; 0: any number.
 func (a *app) completeRefs(limit int) completer {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		switch {

@@ -75,8 +75,8 @@ func topicOf(data string) string {
 	}
 }
 
-// TestTopicsAbout: a topic whose events cannot name the object is refused, and a kind that a
-// newer daemon has is followed by its changes.
+// TestTopicsAbout: a topic whose events cannot name the object is refused, and for a newer
+// daemon's kind the changes are shown.
 func TestTopicsAbout(t *testing.T) {
 	for _, tt := range []struct{ of, topics, want, refused string }{
 		{"service/web", "", "changes status drops connections", ""},

@@ -127,8 +127,7 @@ func (a *app) keep(ctx context.Context, d Daemon, waits *api.PendingConfirm) err
 	}
 }
 
-// readLines reads what the user types, until ctx ends. The end of the input closes
-// the channel.
+// readLines reads the user's input, until ctx ends. The end of the input closes the channel.
 func (a *app) readLines(ctx context.Context) <-chan string {
 	lines := make(chan string)
 	go func() {
@@ -145,7 +144,8 @@ func (a *app) readLines(ctx context.Context) <-chan string {
 	return lines
 }
 
-// tellWaiting says what becomes of a change that was made, but not answered as done.
+// tellWaiting reports that a change was made and waits for confirmation, although its answer was
+// an error.
 func (a *app) tellWaiting(t *transaction, err error) {
 	e, ok := errors.AsType[*api.Error](err)
 	if t.change.Confirm == 0 || !ok || e.Reason() != api.ReasonTimeout {

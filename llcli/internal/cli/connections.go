@@ -93,7 +93,7 @@ func (a *app) eachFilter(ctx context.Context, d Daemon, f api.ConnectionFilter) 
 	return filters, err
 }
 
-// connections shows connections page by page, as they come: there may be millions.
+// connections shows connections page by page, as they arrive: there may be millions.
 func (a *app) connections(ctx context.Context, d Daemon, filter api.ConnectionFilter, limit int) error {
 	filters, err := a.eachFilter(ctx, d, filter)
 	if err != nil {
@@ -117,7 +117,7 @@ func (a *app) connections(ctx context.Context, d Daemon, filter api.ConnectionFi
 	return nil
 }
 
-// connectionWriter writes connections as they come.
+// connectionWriter writes connections as they arrive.
 type connectionWriter struct {
 	app   *app
 	table *table
@@ -193,7 +193,7 @@ func natText(c *api.Connection) string {
 	return c.NAT + " (" + strings.Join(c.TranslatedBy, ", ") + ")"
 }
 
-// translatedTo is where the packets of the client go in place of their destination.
+// translatedTo returns the new destination of the client's packets.
 func translatedTo(c *api.Connection) string {
 	switch {
 	case c.Backend != "":
@@ -243,7 +243,7 @@ func podOf(side *api.ConnectionSide) string {
 	}
 }
 
-// wayText is where the packets of a direction leave, or why they are slow.
+// wayText returns the outgoing device of a direction, or the slow-path reason.
 func wayText(w *api.Way) string {
 	switch {
 	case w.Why != "":

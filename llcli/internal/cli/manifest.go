@@ -187,7 +187,7 @@ func parseManifest(title string, data []byte) ([]document, error) {
 }
 
 // atLine prefixes an error with the file and line of the mistake, or with the line of the document
-// if the mistake has none.
+// if the mistake has no line.
 func atLine(title string, line int, err error) error {
 	if e, ok := errors.AsType[*lineError](err); ok {
 		return fmt.Errorf("%s:%d: %s", title, e.line, e.text)

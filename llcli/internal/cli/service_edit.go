@@ -73,7 +73,7 @@ func mergeFields(spec map[string]any, part any) error {
 			continue
 		}
 		for key, v := range inner {
-			if v != "" { // the type of a health check is missing, but other fields are given
+			if v != "" { // "": the type of a health check was not given
 				before[key] = v
 			}
 		}

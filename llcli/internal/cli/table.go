@@ -46,9 +46,9 @@ func (a *app) table(columns ...column) *table {
 
 func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
 
-// showPages shows what next returns, the page behind after and what stands behind that, as it
-// comes: there may be very much. In a table each item is a row. What names the items, in the
-// plural.
+// showPages shows the pages that next returns for the position after, with the next position, as
+// they arrive: there may be many items. In a table each item is a row. what names the items, in
+// the plural.
 func showPages[T any](a *app, what string, t *table, next func(after string) (items []T, more string, err error), row func(*T) []cell) error {
 	list := listWriter{app: a}
 	shown := 0
@@ -132,8 +132,7 @@ func (t *table) writeRow(row []cell, widths []int, paint painter) {
 	t.app.printf("%s\n", strings.TrimRight(line.String(), " "))
 }
 
-// hide leaves out optional columns until the table fits the terminal, and says
-// which.
+// hide removes optional columns until the table fits the terminal, and reports which.
 func (t *table) hide(terminal int) {
 	t.hidden = make([]bool, len(t.columns))
 	var left []string

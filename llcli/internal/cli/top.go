@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxTop bounds how many Services top asks about in each round: each is a
-// question of its own.
+// maxTop limits the number of Services that top shows: each needs a separate request in each
+// round.
 const maxTop = 1000
 
-// rate is what went through something per second.
+// rate is the traffic of something per second.
 type rate struct {
 	Name        string  `json:"name"` // empty: the node
 	Packets     float64 `json:"packetsPerSecond"`
@@ -89,8 +89,7 @@ func (a *app) top(ctx context.Context, d Daemon, names []string, rounds, limit i
 	})
 }
 
-// sample asks for the counters of the node and of Services; without names of
-// all of them.
+// sample requests the counters of the node and of Services; without names, of all Services.
 func (a *app) sample(ctx context.Context, d Daemon, names []string) (*sample, error) {
 	s := &sample{counters: map[string]*api.CountersResult{}}
 	given := len(names) > 0

@@ -189,7 +189,7 @@ func (w *jsonWriter) writeScalar(node *yaml.Node) error {
 	return nil
 }
 
-// jsonNumber returns the number as JSON has it: as written where that will do.
+// jsonNumber returns the number as JSON: unchanged if it is valid.
 func jsonNumber(node *yaml.Node) (string, bool) {
 	if json.Valid([]byte(node.Value)) {
 		return node.Value, true
@@ -221,8 +221,8 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// toYAML writes v, which JSON can say, as one YAML document with the fields in
-// JSON's order.
+// toYAML writes v, which must be valid as JSON, as one YAML document with the fields in JSON's
+// order.
 func toYAML(v any) ([]byte, error) {
 	data, err := marshal(v)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// bindWatch adds the flags of what can be shown again and again.
+// bindWatch adds the flags of commands that can repeat their output.
 func (a *app) bindWatch(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "show it again and again, until interrupted")
 	cmd.Flags().DurationVar(&a.interval, "interval", 2*time.Second, "the `TIME` from one showing to the next")

@@ -55,7 +55,7 @@ func (a *app) watchObjects(ctx context.Context, d Daemon, kind string, names []s
 	return nil
 }
 
-// matches says whether an object has the labels that were asked for.
+// matches reports whether an object has the requested labels.
 func (o *getOptions) matches(object *api.Object) bool {
 	for key, value := range o.labels {
 		if object.Labels[key] != value {

@@ -27,7 +27,7 @@ var foreignAlgorithms = map[string]string{
 	"sh": "source-hash", "source": "source-hash", "ip-hash": "source-hash", "mh": "maglev",
 }
 
-// foreignCommands are commands of other tools, and what to use instead.
+// foreignCommands are commands of other tools, with their replacements.
 var foreignCommands = map[string]string{
 	"log": "llcli events --since 1h", "logs": "llcli events --since 1h", "tail": "llcli events",
 	"trace": "llcli events drops", "tcpdump": "llcli events drops", "capture": "llcli events drops",
@@ -81,8 +81,8 @@ func withFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
 	return fmt.Errorf("%w; use %s", unknown, instead)
 }
 
-// understood returns a value of a flag in the words of the API, where other tools call it
-// otherwise. Empty: any value matches, so the flag says nothing.
+// understood returns a value of a flag in the API's terms, if other tools use another term. Empty:
+// any value matches, so the flag has no effect.
 func (f *specField) understood(word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {
@@ -172,7 +172,7 @@ type flagNamed struct {
 func (e *flagNamed) Error() string { return e.text }
 func (e *flagNamed) Unwrap() error { return e.err }
 
-// flagOf names the flag that an error of the daemon is about, where one was given for the field.
+// flagOf names the flag that an error of the daemon is about, if a flag was given for the field.
 func (f *fieldFlags) flagOf(err error) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Data == nil || f.flags == nil {
