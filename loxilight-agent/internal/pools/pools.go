@@ -39,7 +39,7 @@ const Manager = "loxilight-agent"
 var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
 
 // Given returns the fields that mark the addresses in the status of a Service as assigned by this
-// controller; nil: there are none.
+// controller; nil: no such fields.
 func Given(s *corev1.Service) []metav1.ManagedFieldsEntry {
 	for _, f := range s.ManagedFields {
 		if f.Manager == Manager && f.Subresource == "status" && f.FieldsV1 != nil &&
