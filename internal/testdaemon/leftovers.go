@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// leftovers names what this run of the tests has left behind: namespaces, mounts,
-// processes, and files in its folder besides the programs.
+// leftovers names the leftovers of this run of the tests: namespaces, mounts, processes, and files
+// in its folder besides the programs.
 func leftovers(dir string) (left []string) {
 	mine := fmt.Sprintf("llt-%d-", os.Getpid())
 	for _, pattern := range []string{"/run/netns/" + mine + "*", "/run/" + mine + "*", dir + "/*"} {

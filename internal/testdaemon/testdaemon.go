@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testdaemon runs the real loxilightd in a namespace of a test, with
-// folders of its own, and talks to it by the real llcli and the client library.
-// Nothing of it is left when the test ends.
+// Package testdaemon runs the real loxilightd in a namespace of a test, with folders of its own,
+// and uses it through the real llcli and the client library. Nothing of it is left when the test
+// ends.
 package testdaemon
 
 import (
@@ -50,7 +50,7 @@ const startTimeout = 20 * time.Second
 // Daemon is one instance of loxilightd. It may be started, killed and started again: its folders
 // and pins last as long as the test.
 type Daemon struct {
-	Client *client.Client // talks to it, whichever run it is in
+	Client *client.Client // a client of the daemon, across its restarts
 	Socket string         // of control
 	PinDir string
 
@@ -159,7 +159,7 @@ func (d *Daemon) Process() *testnet.Process { return d.process }
 // Kill ends the daemon as kill -9 does.
 func (d *Daemon) Kill() { d.process.Kill() }
 
-// Stop asks the daemon to end and fails the test if it does not do so in order.
+// Stop ends the daemon and fails the test if it does not end in order.
 func (d *Daemon) Stop() {
 	d.t.Helper()
 	d.process.Signal(syscall.SIGTERM)
@@ -168,7 +168,7 @@ func (d *Daemon) Stop() {
 	}
 }
 
-// Detach takes away what the daemon, which does not run, has in the kernel.
+// Detach removes the kernel state of the daemon, which must not run.
 func (d *Daemon) Detach() {
 	d.t.Helper()
 	d.ns.Run(d.t, d.programs.Daemon, "--detach", "--config", d.path("loxilightd.yaml"))

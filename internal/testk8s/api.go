@@ -21,11 +21,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// API talks to the API server as the administrator, from outside the nodes.
+// API is the administrator's client of the API server, from outside the nodes.
 type API struct {
 	client *http.Client
 	url    string
-	token  string // empty: the administrator's certificate says who asks
+	token  string // empty: authenticated by the administrator's certificate
 }
 
 func newAPI(c *Cluster) (*API, error) {

@@ -27,15 +27,15 @@ const (
 	coreDNSVersion    = "v1.14.3"
 )
 
-// Programs are what a cluster is made of.
+// Programs are the programs of a cluster.
 type Programs struct {
 	Dir     string // with all of them
-	CoreDNS string // the manifest of it, as Kubernetes has it
+	CoreDNS string // its manifest from Kubernetes
 }
 
 type program struct{ name, path string }
 
-// packages are where the programs come from.
+// packages are the sources of the programs.
 var packages = []program{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
@@ -147,8 +147,8 @@ var (
 	staged   = regexp.MustCompile(`(?m)^\s*(?:replace )?(\S+) => \./staging/`)
 )
 
-// goMod requires a module, and of every other one the version that it names itself, so
-// that none floats. What Kubernetes keeps in its own repository is published by itself.
+// goMod requires a module, and of every other one the version that the module itself names, so
+// that no version floats. Modules in Kubernetes' own repository are also published separately.
 func goMod(name, path, version, theirs string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "module %s\n\n%s\n\n", name, strings.Join(aboutGo.FindAllString(theirs, -1), "\n"))
@@ -194,8 +194,8 @@ func stamps() string {
 	return text
 }
 
-// corednsPlugins are those that Kubernetes' manifest names, in CoreDNS's order; a
-// program with all of them takes three times as long to build.
+// corednsPlugins are the plugins in Kubernetes' manifest, in CoreDNS's order; a program with all
+// plugins takes three times as long to build.
 var corednsPlugins = []string{"reload", "ready", "health", "prometheus:metrics", "errors", "cache", "loadbalance", "kubernetes"}
 
 func corednsMain() string {

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Options say what cluster is wanted.
+// Options select the cluster.
 type Options struct {
 	Nodes    int
 	Families []*Family // see Families
@@ -26,7 +26,7 @@ type Cluster struct {
 	Nodes    []*Node
 	Families []*Family
 	Outside  *testnet.NS // a machine behind the router of the nodes
-	Switch   *testnet.NS // what the nodes are connected by, and their router
+	Switch   *testnet.NS // connects the nodes, and is their router
 	API      *API
 
 	t        testnet.T
@@ -227,7 +227,7 @@ func (c *Cluster) running(t testnet.T, name string) {
 	}
 }
 
-// Logs is what all programs of the cluster wrote last, for a test that failed.
+// Logs returns the last output of all programs of the cluster, for a test that failed.
 func (c *Cluster) Logs(lines int) string {
 	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log")) // the pattern is sound
 	more, _ := filepath.Glob(filepath.Join(c.dir, "*", "*.log"))

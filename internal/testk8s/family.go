@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Family is what a cluster has of one family of addresses. None leads anywhere outside
-// the namespaces.
+// Family contains a cluster's addresses of one family. No address is reachable outside the
+// namespaces.
 type Family struct {
 	Name       string
 	Six        bool
@@ -73,7 +73,7 @@ func with(addr netip.Addr, router netip.Prefix) string {
 	return netip.PrefixFrom(addr, router.Bits()).String()
 }
 
-// Has says whether a cluster has addresses of a family.
+// Has reports whether a cluster has addresses of a family.
 func (c *Cluster) Has(f *Family) bool { return slices.Contains(c.Families, f) }
 
 // Outsides are the addresses of the machine outside, the first family first.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Leftovers is what the cluster leaves on the machine when it has ended, which has to be
-// nothing: files, mounts, namespaces, cgroups and processes. What just ends has so long.
+// Leftovers returns what the cluster left on the machine when it has ended, which must be nothing:
+// files, mounts, namespaces, cgroups and processes. within is how long processes may take to end.
 func (c *Cluster) Leftovers(within time.Duration) (left []string) {
 	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
 		clearCgroups() // a cgroup with processes could not be removed
@@ -45,7 +45,8 @@ func (c *Cluster) leftovers() (left []string) {
 	return append(left, processesLeft()...)
 }
 
-// processesLeft are those in our cgroups, and those that name a folder of ours.
+// processesLeft returns the processes in our cgroups, and those whose command line names a folder
+// of ours.
 func processesLeft() (left []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is sound
 	for _, proc := range all {

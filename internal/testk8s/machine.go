@@ -23,7 +23,7 @@ const (
 	watchesBefore = "/run/llk8s-inotify"
 )
 
-// prepareMachine changes what cannot be had in a namespace, and has it put back.
+// prepareMachine changes settings that no namespace has, and restores them at the end.
 func (c *Cluster) prepareMachine() {
 	clearCgroups()
 	c.t.Cleanup(clearCgroups)
@@ -92,7 +92,7 @@ func makeCgroup(node string) error {
 			for _, p := range []string{filepath.Dir(path), path} {
 				for _, f := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cpuset is empty
 					if text, err := os.ReadFile(filepath.Join(filepath.Dir(cpus), f)); err == nil {
-						_ = os.WriteFile(filepath.Join(p, f), text, 0) // inherited where the machine says so
+						_ = os.WriteFile(filepath.Join(p, f), text, 0) // inherited on some machines
 					}
 				}
 			}
@@ -133,7 +133,7 @@ func clearFolders() {
 // maker returns the process in the name of a cgroup; 0: no process.
 func maker(path string) int {
 	word, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), "-")
-	pid, _ := strconv.Atoi(word) // 0 where it is no number
+	pid, _ := strconv.Atoi(word) // 0 if it is no number
 	return pid
 }
 

@@ -32,7 +32,7 @@ type Node struct {
 
 func (n *Node) dir() string { return filepath.Join(n.c.dir, n.Name) }
 
-// path is where a file of the node is for those who are not in it.
+// path returns the path of a node's file, from outside the node.
 func (n *Node) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", n.init), name)
 }

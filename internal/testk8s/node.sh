@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Process 1 of a node: mounts what the node has of its own, and keeps containerd and the
-# kubelet running. NODE is its name, DIR its folder, KUBELET the program, ARGS its flags.
+# Process 1 of a node: mounts the node's own file systems, and keeps containerd and the kubelet
+# running. NODE is its name, DIR its folder, KUBELET the program, ARGS its flags.
 set -e
 hostname "$NODE"
 mount -t proc proc /proc

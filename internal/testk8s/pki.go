@@ -59,7 +59,7 @@ func newAuthority(dir, server string) (*authority, error) {
 	return a, a.write("sa.pub", "PUBLIC KEY", public)
 }
 
-// path is where a file of the authority is.
+// path returns the path of a file of the authority.
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
 // issue writes NAME.crt and NAME.key for a user of a group, and for the addresses and

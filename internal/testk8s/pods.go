@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Object is what tests want to know of objects of the API server.
+// Object contains the fields of the API server's objects that tests need.
 type Object struct {
 	Kind     string
 	Metadata struct {
@@ -49,7 +49,7 @@ type Object struct {
 	}
 }
 
-// Is says whether a condition is so.
+// Is reports whether a condition has a status.
 func (o *Object) Is(condition, status string) bool {
 	for _, c := range o.Status.Conditions {
 		if c.Type == condition {
@@ -72,8 +72,8 @@ func (c *Cluster) Pods(namespace, label string) ([]Object, error) {
 	return slices.DeleteFunc(all, func(o Object) bool { return o.Metadata.DeletionTimestamp != "" }), err
 }
 
-// podPatience is how long pods may take. A controller that missed what became of its last pod,
-// since the API server was killed, makes no other for five minutes.
+// podPatience is how long pods may take. A controller that missed the end of its last pod, since
+// the API server was killed, makes no other for five minutes.
 const podPatience = 6 * time.Minute
 
 // ReadyPods waits until so many pods are Ready, and no others there, and returns them.

@@ -78,7 +78,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func fail(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(status(code, reason, message)) // a client that is gone does not want it
+	_, _ = w.Write(status(code, reason, message)) // the client may be gone
 }
 
 func status(code int, reason, message string) []byte {
@@ -137,7 +137,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	}
 	body.WriteString(`]}`)
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = body.WriteTo(w) // a client that is gone does not want it
+	_, _ = body.WriteTo(w) // the client may be gone
 }
 
 // watch sends the events since a revision, and further events as they happen.
@@ -190,7 +190,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	})
 }
 
-// follow calls tell with each change after a revision, until the client goes or is cut off.
+// follow calls tell with each change after a revision, until the client ends or is cut off.
 func (s *Server) follow(r *http.Request, k *kind, since uint64, chosen func(metav1.Object) bool, cut chan struct{}, tell func(entry) bool) {
 	for {
 		s.mu.Lock()
@@ -233,7 +233,7 @@ func (s *Server) postEvent(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, raw []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(raw) // a client that is gone does not want it
+	_, _ = w.Write(raw) // the client may be gone
 }
 
 func (s *Server) read(w http.ResponseWriter, k *kind, key string) {

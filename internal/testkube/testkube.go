@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// T is what a test lends.
+// T is the part of testing.T that the server needs.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -48,7 +48,7 @@ type Server struct {
 	noStreams bool
 }
 
-// kind is what there is of one resource.
+// kind holds the objects of one resource.
 type kind struct {
 	name, apiVersion string
 	items            map[string]*record // by namespace/name
@@ -121,8 +121,8 @@ func (s *Server) Start() {
 	s.server.Start()
 }
 
-// Fault has f look at each request first: where it says true, it has answered, or hung
-// up. nil: none.
+// Fault lets f handle each request first: if it returns true, it has answered, or closed the
+// connection. nil: no faults.
 func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Server) Forget() {
 	}
 }
 
-// Calls says how many requests there were, such as "list nodes" or "patch nodes".
+// Calls returns how many requests there were, such as "list nodes" or "patch nodes".
 func (s *Server) Calls(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +212,7 @@ func (s *Server) Delete(objects ...metav1.Object) {
 	s.tell()
 }
 
-// Node, Service, Slice and Lease return copies of what there is; nil: nothing.
+// Node, Service, Slice and Lease return copies of the stored object; nil: it does not exist.
 
 // Node returns a node.
 func (s *Server) Node(name string) *corev1.Node { return get[corev1.Node](s, Nodes, "/"+name) }

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ext4Shutdown has all further accesses to a file system fail with EIO, as those to a disk that
-// is gone.
+// ext4Shutdown makes all further accesses to a file system fail with EIO, as on a removed disk.
 const ext4Shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
 
 // Disk is a file system of its own on a loop device.
@@ -54,7 +53,7 @@ func (d *Disk) Fail() {
 	}
 }
 
-// Repair has the disk work again. Nothing may have a file of it open.
+// Repair makes the disk work again. No file of it may be open.
 func (d *Disk) Repair() {
 	d.t.Helper()
 	d.unmount()

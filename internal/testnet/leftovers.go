@@ -73,7 +73,7 @@ func prepare(t T) {
 	}
 }
 
-// clearLeftovers removes what test processes made that are no more.
+// clearLeftovers removes the leftovers of test processes that have ended.
 func clearLeftovers(t T) {
 	for _, dir := range []string{netnsDir, runDir} {
 		paths, err := filepath.Glob(filepath.Join(dir, namePrefix+"*"))

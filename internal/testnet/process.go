@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Process is a program that runs in a namespace. It does not outlive the test,
-// nor the test process where that is killed.
+// Process is a program that runs in a namespace. It does not outlive the test, nor the test
+// process, even if that is killed.
 type Process struct {
 	cmd  *exec.Cmd
 	out  output
@@ -29,7 +29,7 @@ type Process struct {
 	killed bool
 }
 
-// output collects what a program writes. Safe for concurrent use.
+// output collects the output of a program. Safe for concurrent use.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -54,7 +54,7 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.WaitDelay = time.Second
-	// The signal comes when the parent thread ends, so that has to wait as well.
+	// The kernel sends the signal when the parent thread ends, so the thread must live as long.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
 	go func() {
@@ -91,13 +91,13 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 // PID is the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Output is what the program has written so far.
+// Output returns the output of the program so far.
 func (p *Process) Output() string { return p.out.String() }
 
 // Signal sends a signal; a program that has ended does not mind.
 func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Stop stops the program where it is, as [Stop] does.
+// Stop suspends the program, as [Stop] does.
 func (p *Process) Stop(t T) {
 	t.Helper()
 	Stop(t, p.cmd.Process.Pid)
@@ -151,8 +151,7 @@ func (ns *NS) Run(t T, name string, args ...string) string {
 	return out
 }
 
-// TryRun is Run for callers that want the error, which has what the program wrote
-// to its standard error.
+// TryRun is Run for callers that need the error, which contains the program's standard error.
 func (ns *NS) TryRun(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -177,7 +176,7 @@ func tail(s string, lines int) string {
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
-		t.Helper() // where a T that is a program notices an interruption
+		t.Helper() // a T that is a program notices an interruption here
 		if time.Now().After(end) {
 			t.Fatalf("not so after %s: %s", timeout, what)
 		}

@@ -175,8 +175,8 @@ func (ns *NS) ServeHTTP(t T, addr, name string) *Server {
 	return s
 }
 
-// Dial connects from the namespace. local, where not empty, is the address or
-// address and port to connect from.
+// Dial connects from the namespace. local, if not empty, is the address or address and port to
+// connect from.
 func (ns *NS) Dial(network, local, remote string, timeout time.Duration) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: timeout}
 	d.SetMultipathTCP(false)

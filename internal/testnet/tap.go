@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tap sends and receives whole frames on a device, as fast as one thread can: what
-// has come is read when it is asked for. It is not safe for concurrent use.
+// Tap sends and receives whole frames on a device, as fast as one thread can: received frames are
+// read on request. It is not safe for concurrent use.
 type Tap struct {
 	fd       int
 	buf, oob []byte
@@ -26,7 +26,7 @@ func (ns *NS) Tap(t T, device string) *Tap {
 		if err != nil {
 			return fmt.Errorf("device %s: %w", device, err)
 		}
-		// Protocol 0: nothing comes in before the options are set.
+		// Protocol 0: no frame is received before the options are set.
 		tap.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return err
@@ -54,8 +54,8 @@ func (tap *Tap) Send(frame []byte) error {
 	return err
 }
 
-// Receive hands each frame that has come so far to fn, which may keep it. A VLAN tag
-// that the device took out is in its place again.
+// Receive passes each frame received so far to fn, which may keep it. A VLAN tag that the device
+// removed is restored.
 func (tap *Tap) Receive(fn func(frame []byte)) error {
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(tap.fd, tap.buf, tap.oob, unix.MSG_DONTWAIT)
@@ -64,7 +64,7 @@ func (tap *Tap) Receive(fn func(frame []byte)) error {
 			fn(tap.whole(tap.buf[:n], tap.oob[:oobn]))
 		case unix.EAGAIN:
 			return nil
-		case unix.EINTR, unix.ENETDOWN: // the device went down and may come back
+		case unix.EINTR, unix.ENETDOWN: // the device went down and may return
 		default:
 			return err
 		}

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testnet gives tests networks of their own: namespaces, veth pairs,
-// routes, programs and small servers inside them. Everything is gone when the
-// test ends; what a killed test process left behind, the next one clears away.
-// It changes nothing in the namespace that the test itself runs in, unless asked for
-// by Here.
+// Package testnet gives tests networks of their own: namespaces, veth pairs, routes, programs and
+// small servers inside them. Everything is removed when the test ends; the next test process
+// removes leftovers of a killed one. It changes nothing in the namespace of the test itself,
+// unless requested by Here.
 package testnet
 
 import (
@@ -60,7 +59,7 @@ func RequireRoot(t T) {
 	}
 }
 
-// UniqueName returns a name that no other test uses, for whatever needs one.
+// UniqueName returns a name that no other test uses.
 func UniqueName(label string) string {
 	return fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), counter.Add(1), label)
 }
@@ -198,7 +197,7 @@ func (ns *NS) Forward(t T) {
 	ns.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
 }
 
-// onThread runs fn on an OS thread that ends with it, whatever fn does to it.
+// onThread runs fn on an OS thread that ends with it, so fn may change the thread.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {

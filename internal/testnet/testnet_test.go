@@ -219,7 +219,7 @@ func mounts(t *testing.T) string {
 	return string(b)
 }
 
-// What a killed test left behind goes; what a living one has stays.
+// TestClearLeftovers: leftovers of a killed test are removed; those of a living one stay.
 func TestClearLeftovers(t *testing.T) {
 	RequireRoot(t)
 	done := exec.Command("true")

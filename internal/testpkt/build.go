@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// position is what a layer has to know of its neighbours.
+// position is the context that a layer needs for its encoding.
 type position struct {
 	source, destination netip.Addr // of the enclosing IP header
 	next                Layer      // nil: the layer is the last
@@ -17,8 +17,8 @@ type position struct {
 
 var be = binary.BigEndian
 
-// Build encodes layers, the outermost first, with right lengths and checksums.
-// It panics where they cannot be encoded: that is a mistake in the test.
+// Build encodes layers, the outermost first, with right lengths and checksums. It panics if they
+// cannot be encoded: that is a mistake in the test.
 func Build(layers ...Layer) []byte {
 	var at position
 	var body []byte
@@ -234,7 +234,7 @@ func (at position) pseudo(protocol uint8, length int) uint32 {
 	return pseudoHeader(at.source, at.destination, protocol, length)
 }
 
-// pseudoHeader is the sum of what TCP and UDP checksums cover of the IP header.
+// pseudoHeader returns the sum over the pseudo header of TCP and UDP checksums.
 func pseudoHeader(source, destination netip.Addr, protocol uint8, length int) uint32 {
 	return sum(source.AsSlice()) + sum(destination.AsSlice()) + uint32(protocol) + uint32(length)
 }

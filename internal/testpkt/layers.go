@@ -18,7 +18,7 @@ const (
 
 // A Layer is one header, or the payload, of a packet.
 type Layer interface {
-	// append adds the layer to b; body is what follows it, encoded.
+	// append adds the layer to b; body is its encoded payload.
 	append(b, body []byte, at position) []byte
 }
 
@@ -65,8 +65,8 @@ const (
 	Destination = 60
 )
 
-// Extension is an IPv6 extension header. Data is what follows the next header and
-// length bytes; with them it must come to a multiple of eight (AuthHeader: four).
+// Extension is an IPv6 extension header. Data follows the next header and length bytes; together
+// their size must be a multiple of eight (AuthHeader: four).
 type Extension struct {
 	Type uint8
 	Data []byte
@@ -138,7 +138,7 @@ const (
 type ICMP struct {
 	V6         bool
 	Type, Code uint8
-	ID, Seq    uint16 // bytes 4 to 7, whatever they mean
+	ID, Seq    uint16 // bytes 4 to 7, of any meaning
 }
 
 // FragmentationNeeded is the ICMP error that reports an MTU.

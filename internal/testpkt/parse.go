@@ -175,8 +175,8 @@ func (p *Packet) parseVersion(b []byte) {
 	}
 }
 
-// body returns the part of b that is the packet's, of which the header says it is
-// length bytes, and notes padding and cutting off.
+// body returns the part of b that belongs to the packet, whose header contains length, and records
+// padding and truncation.
 func (p *Packet) body(b []byte, length int) []byte {
 	if length > len(b) {
 		p.CutOff = true

@@ -93,7 +93,7 @@ func drawLayers(t *rapid.T) []Layer {
 	return append(layers, FragmentationNeeded(1400), Raw(Build(ip4, tcp, data)[:28]))
 }
 
-// What Build makes, Parse finds sound, and can build again.
+// TestBuildParseRoundTrip: Parse finds no fault in packets from Build, which can be built again.
 func TestBuildParseRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		frame := Build(drawLayers(t)...)
@@ -140,7 +140,7 @@ func (p *Packet) layers() []Layer {
 	return append(out, Payload(p.Payload))
 }
 
-// Any bit that turns over in what a checksum covers is found.
+// TestCheckFindsEveryBit: any flipped bit that a checksum covers is found.
 func TestCheckFindsEveryBit(t *testing.T) {
 	for _, layers := range [][]Layer{
 		{eth, ip4, tcp, Payload("odd")},

@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 )
 
-// verify notes a checksum as it was read, and a fault where it is wrong.
+// verify records a checksum as it was read, and a fault if it is wrong.
 func (p *Packet) verify(name string, field []byte, right, none bool) {
 	switch {
 	case none:

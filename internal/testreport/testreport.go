@@ -16,7 +16,7 @@ import (
 // Kubernetes is the part that make scale-k8s writes.
 const Kubernetes = "kubernetes"
 
-// before is what a part that is new comes before.
+// before is the text before which a new part is inserted.
 const before = "\n## Review notes\n"
 
 func marks(name string) (begin, end string) {
@@ -62,7 +62,7 @@ func Put(report, name, part string) (string, error) {
 	return report[:at] + "\n" + begin + part + end + report[at:], nil
 }
 
-// Machine says in a line what figures were measured on.
+// Machine describes in a line the machine of the measurements.
 func Machine() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

@@ -10,7 +10,7 @@ import (
 
 const bare = "# Benchmarks\n\n## Packets\n| 7 |\n\n## Review notes\n- Was it so?\n"
 
-// TestParts: a part comes in, is replaced, and goes along, and nothing else changes.
+// TestParts: a part is added, replaced, and removed, and nothing else changes.
 func TestParts(t *testing.T) {
 	const first = "# Benchmarks\n\n## Packets\n| 7 |\n\n<!-- part kubernetes -->\n## Scale\n| 1 |\n<!-- end of part kubernetes -->\n\n## Review notes\n- Was it so?\n"
 	got, err := Put(bare, Kubernetes, "## Scale\n| 1 |\n")

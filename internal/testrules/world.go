@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testrules draws rules and packets for tests, and says by a plain search
-// which rule decides: the oracle of datapath/classify.
+// Package testrules draws rules and packets for tests, and determines by a plain search which rule
+// decides: the oracle of datapath/classify.
 package testrules
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// Linear is what a look-up is to return, rule by rule, field by field.
+// Linear returns the expected result of a look-up, rule by rule, field by field.
 func Linear(rules []classify.Rule, groups map[datapath.GroupName]datapath.AddressGroup, p *classify.Packet) int {
 	for i := range rules {
 		if linearRule(&rules[i], groups, p) {
@@ -189,7 +189,7 @@ func Within(p netip.Prefix, hi, lo uint64) netip.Addr {
 	return a
 }
 
-// addr returns an address at the edge of a prefix, of the family asked for.
+// addr returns an address at the edge of a prefix, of the given family.
 func (w *World) addr(six bool) netip.Addr {
 	for range 20 {
 		p := w.net()

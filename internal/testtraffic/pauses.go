@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Pauses is UDP flows from many source addresses to one target, each of which asks, pauses,
-// and asks again. It verifies where each answer comes from.
+// Pauses is a set of UDP flows from many source addresses to one target. Each flow sends a
+// request, pauses, and repeats that. It verifies the source of each answer.
 type Pauses struct {
 	Name     string
 	Flows    int
@@ -43,7 +43,7 @@ type pausing struct {
 
 const wheelStep = 10 * time.Millisecond
 
-// Run sends until the duration is over and every answer had time to come.
+// Run sends until the duration is over and every answer had time to arrive.
 func (p *Pauses) Run(t testing.TB, ns *testnet.NS) {
 	t.Helper()
 	local, level, option := "0.0.0.0:0", unix.IPPROTO_IP, unix.IP_PKTINFO
@@ -69,7 +69,7 @@ func (p *Pauses) Run(t testing.TB, ns *testnet.NS) {
 	wg.Wait()
 }
 
-// send asks for all flows, each in its own time.
+// send sends the requests of all flows, each in its own time.
 func (p *Pauses) send(t testing.TB) {
 	wheel := make([][]int32, p.Duration/wheelStep+1)
 	put := func(flow int32, at time.Duration) {
@@ -115,7 +115,7 @@ func (p *Pauses) flowOf(a netip.Addr) int {
 	return int(binary.BigEndian.Uint32(b[len(b)-4:])-binary.BigEndian.Uint32(from[len(from)-4:])) - 1
 }
 
-// ask sends the next question of a flow.
+// ask sends the next request of a flow.
 func (p *Pauses) ask(flow int) error {
 	p.mu.Lock()
 	f := &p.flows[flow]
