@@ -143,7 +143,7 @@ func TestValues(t *testing.T) {
 }
 
 // TestProbesFollowTheConfiguration: the kubelet probes the agent's listening address, and does not
-// probe if there is none.
+// probe if it is empty.
 func TestProbesFollowTheConfiguration(t *testing.T) {
 	type asked = map[string]any
 	for _, tt := range []struct {
