@@ -36,7 +36,7 @@ func (r *rig) attachBare() error {
 	return nil
 }
 
-// aimBare sends what comes from the client to the backends at a place.
+// aimBare sends packets from the client to the backends at a place.
 func (r *rig) aimBare(p place) error {
 	if r.bare == nil {
 		return nil
@@ -47,8 +47,8 @@ func (r *rig) aimBare(p place) error {
 	return r.send("up0", "up1", r.server, false)
 }
 
-// send makes packets that come in by one port leave by another one, to the station
-// there: into its namespace at once where peer is set.
+// send makes packets that arrive on one port leave by another one, to the host there: directly
+// into its namespace if peer is set.
 func (r *rig) send(from, to string, station *namespace, peer bool) error {
 	link, err := r.node.links.LinkByName(to)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	pathUnruled    = "no rules"
 )
 
-// balancer is what turns the node of a rig from a router into a load balancer.
+// balancer turns the node of a rig from a router into a load balancer.
 type balancer interface {
 	// set makes the node's services those given and nothing else, and returns when
 	// packets are handled so.
@@ -41,7 +41,7 @@ type balancer interface {
 // bench is one run.
 type bench struct {
 	daemon string   // path of loxilightd
-	other  string   // of another build of it, beside which plain traffic is measured; empty: none
+	other  string   // another build of it, with which plain traffic is compared; empty: none
 	paths  []string // of services
 	report *report
 	// How much of it.
@@ -82,14 +82,14 @@ func (b *bench) emulate() {
 	b.bulkOffloads, b.bulkStreams = []bool{false}, []int{1}
 }
 
-// measures says whether a path takes part.
+// measures reports whether a path is measured.
 func (b *bench) measures(path string) bool { return slices.Contains(b.paths, path) }
 
-// lineup is the paths that are compared, and what their rigs have in common.
+// lineup is the set of compared paths, and the common settings of their rigs.
 type lineup struct {
 	paths   []string
 	bridged bool // nodes are bridges
-	direct  bool // clients talk to the backends themselves
+	direct  bool // clients connect to the backends directly
 	two     bool // nodes, one of which the client is behind, and the server behind the other
 }
 
@@ -123,7 +123,7 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 	return fn(rigs)
 }
 
-// attachPath makes the node of a rig what the name of the rig says.
+// attachPath configures the node of a rig for the path in the rig's name.
 func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	if r.two {
 		return b.attachNodes(ctx, r, connections)

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Where Debian has its plugins, and what ours is measured beside.
+// Debian's folder of plugins, and the plugin that ours is compared with.
 const (
 	debianPlugins = "/usr/lib/cni"
 	pathPlugin    = "bridge"
@@ -128,7 +128,7 @@ func (b *bench) cni(ctx context.Context) error {
 func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	defer func() {
 		for _, pod := range append(ours.pods, theirs.pods...) {
-			pod.close() // and its link is gone
+			pod.close() // this deletes its link, too
 		}
 	}()
 	count, many := min(cniPods, max(10, b.rounds*10)), min(cniMany, max(20, b.rounds*40))

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// comparison is what the paths did, side by side: one figure each in every round.
+// comparison contains the results of the paths: one value each in every round.
 type comparison struct {
 	rounds []map[string]float64 // by name of the rig
 }
@@ -32,9 +32,8 @@ func spreadOf(values []float64) spread {
 	return spread{at(0.25), at(0.5), at(0.75)}
 }
 
-// compare measures every rig once a round, in an order of its own each time: what
-// disturbs the machine for longer than a round disturbs all alike. The first round
-// warms up and does not count.
+// compare measures every rig once a round, in a new order each time: a disturbance of the machine
+// for longer than a round affects all alike. The first round warms up and does not count.
 func compare(ctx context.Context, rigs []*rig, rounds int, measure func(*rig) (float64, error)) (comparison, error) {
 	var c comparison
 	for round := range rounds + 1 {
@@ -65,7 +64,7 @@ func (c comparison) of(name string) spread {
 	return spreadOf(values)
 }
 
-// ratio returns a to b, taken within each round; false where one was not measured.
+// ratio returns a to b, taken within each round; false if one was not measured.
 func (c comparison) ratio(a, b string) (spread, bool) {
 	var values []float64
 	for _, figures := range c.rounds {

@@ -40,7 +40,7 @@ func (r *rig) attachFlowtable() error {
 	return r.node.run(flowtableRules, "nft", "-f", "-")
 }
 
-// flowtableIn says whether this kernel has flowtables in a family of nftables.
+// flowtableIn reports whether this kernel has flowtables in a family of nftables.
 func flowtableIn(family string) bool {
 	ns, err := newNamespace()
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *rig) slowPackets() (uint64, error) {
 	return 0, errors.New("the counter of the flowtable's chain is not listed")
 }
 
-// wantOffloaded fails where the flowtable does not have so many connections.
+// wantOffloaded fails if the flowtable has fewer connections.
 func wantOffloaded(rigs []*rig, connections int) error {
 	for _, r := range rigs {
 		if r.name != pathFlowtable {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestFlowtable: a flowtable that takes connections is accepted, and one that takes none is not.
+// TestFlowtable: a flowtable with offloaded connections is accepted, an empty one is not.
 func TestFlowtable(t *testing.T) {
 	if !flowtableIn("inet") {
 		t.Skip("needs a kernel with flowtables, and root")
@@ -78,7 +78,8 @@ func TestForwardingCells(t *testing.T) {
 	}
 }
 
-// Of an emulated machine the report says so, and holds nothing against a target.
+// TestReportOfAnEmulatedMachine: the report names the emulation, and compares nothing with
+// targets.
 func TestReportOfAnEmulatedMachine(t *testing.T) {
 	r := &report{machine: "Linux 6.12, 1 CPUs (some)", rounds: 5, emulated: true}
 	r.section("Packets", "Many.", "a").row("1")

@@ -13,7 +13,7 @@ import (
 // the client and the backends is measured.
 type forwarding struct {
 	title   string
-	about   string   // said besides
+	about   string   // additional text
 	base    string   // the path that the others are compared to
 	paths   []string // beside it
 	bridged bool
@@ -37,7 +37,7 @@ func (b *bench) bridged(ctx context.Context) error {
 	})
 }
 
-// forwardText says what the tables of plain traffic have in common.
+// forwardText describes what the tables of plain traffic have in common.
 const forwardText = "No service: the client talks to the backends, which are in a namespace that a port of the node\n" +
 	"leads to (*on the node*), or behind another port. **Bare redirect** is a program that sends all packets of a\n" +
 	"port the same way and looks at nothing: no program can be faster."

@@ -87,9 +87,9 @@ tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
 	return d.change(ctx, api.MethodApply, api.ApplyParams{Objects: objects, Change: waiting()})
 }
 
-// spawn starts the process in the namespace of the node and in a mount namespace
-// of its own, where its BPF file system is: that, and all that is pinned there,
-// is gone when the process is. It dies with us.
+// spawn starts the process in the namespace of the node and in a mount namespace of its own, which
+// contains its BPF file system: it and all pins in it vanish with the process. The process ends
+// with us.
 func (d *loxilight) spawn(node *namespace, binary string) error {
 	started := make(chan error, 1)
 	go func() {
@@ -256,7 +256,7 @@ func (d *loxilight) resident() (bytes int64, err error) {
 	return 0, errors.New("the daemon's memory is not told by the kernel")
 }
 
-// version returns what the daemon says it is.
+// version returns the daemon's version.
 func (d *loxilight) version(ctx context.Context) (string, error) {
 	var v api.VersionResult
 	err := d.client.Call(ctx, api.MethodVersion, nil, &v)

@@ -12,8 +12,8 @@ import (
 // conntrackMax is the limit of the kernel's connection tracking, for all namespaces.
 const conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
 
-// raiseConntrack lets the kernel track at least count connections, and returns what
-// puts the old limit back.
+// raiseConntrack lets the kernel track at least count connections, and returns a function that
+// restores the old limit.
 func raiseConntrack(count int) (restore func() error, err error) {
 	text, err := os.ReadFile(conntrackMax)
 	if err != nil {
@@ -30,7 +30,7 @@ func raiseConntrack(count int) (restore func() error, err error) {
 	return func() error { return write(now) }, write(count)
 }
 
-// slabBytes returns what the kernel has allocated for objects of one kind.
+// slabBytes returns how much memory the kernel has allocated for objects of one kind.
 func slabBytes(name string) (int64, error) {
 	text, err := os.ReadFile("/proc/slabinfo")
 	if err != nil {

@@ -107,7 +107,7 @@ func command() error {
 	return errors.Join(err, b.write(*output))
 }
 
-// sweep removes the folders of a run that was killed; all else of it is gone.
+// sweep removes the folders of a killed run; nothing else of it is left.
 func sweep() error {
 	stale, err := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*"))
 	for _, dir := range stale {

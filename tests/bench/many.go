@@ -14,8 +14,7 @@ import (
 // pathControl is ours with a single service, in the same rounds as ours with many.
 const pathControl = pathOurs + ", 1 service"
 
-// many measures what many services cost: to enter them, to change one, and what a
-// packet pays for them.
+// many measures the cost of many services: adding them, changing one, and the cost for a packet.
 func (b *bench) many(ctx context.Context) error {
 	services := servicesFor(onNode, b.serviceCount, backendCount, "udp")
 	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
@@ -169,7 +168,7 @@ func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 	return nil
 }
 
-// entryBytes returns what an entry takes of a map of the daemon's programs.
+// entryBytes returns the size of an entry of a map of the daemon's programs.
 func (d *loxilight) entryBytes(ctx context.Context, name string) (float64, error) {
 	ids, err := d.hooks(ctx, "up0")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// outside is where the connections go that are masqueraded: beyond a station, to so many
-// addresses that one source address has ports for all of them.
+// outside is the destination of the masqueraded connections: behind a host, with so many addresses
+// that one source address has ports for all of them.
 type outside struct {
 	device        string // that they leave by
 	first, prefix string
@@ -23,7 +23,7 @@ var outsides = map[place]outside{
 
 const outsideCount = 64
 
-// masqueradeRules give what leaves by a device that device's address.
+// masqueradeRules translate the source of packets that leave by a device to the device's address.
 const masqueradeRules = `
 table ip bench {
 	chain postrouting { type nat hook postrouting priority srcnat; oifname { "up1", "pod0" } masquerade; }
@@ -40,8 +40,7 @@ func (r *rig) attachMasquerade() error {
 // translators are the paths beside plain routing.
 var translators = []string{pathMasquerade, pathBare, pathOther, pathOurs}
 
-// translation measures masquerading: what the node does for the client's connections
-// by the other ports.
+// translation measures masquerading of the client's connections through the other ports.
 func (b *bench) translation(ctx context.Context) error {
 	l := b.withXDP(lineup{paths: b.available(append([]string{pathKernel}, translators...)), direct: true})
 	s := b.report.section("Masquerading",
@@ -86,7 +85,7 @@ func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 	return nil
 }
 
-// translatedRow enters a row, and how it stands to twice what nftables does.
+// translatedRow adds a row, and its ratio to twice the result of nftables.
 func (b *bench) translatedRow(s *section, what string, p place, c comparison, unit float64, format string) {
 	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, append(b.available(translators), pathXDP)...)...)
 	s.row(append(cells, c.cell(pathOurs, pathMasquerade))...)

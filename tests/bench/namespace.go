@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace without a name: it is gone when the last
-// process that uses it is, however that process ended.
+// namespace is a network namespace without a name: it vanishes with the last process that uses it,
+// however that process ended.
 type namespace struct {
 	handle netns.NsHandle
 	links  *netlink.Handle
@@ -39,7 +39,7 @@ func newNamespace() (*namespace, error) {
 	if ns.links, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("netlink socket in namespace: %w", err)
 	}
-	// Nothing here is about IPv6, whose addresses become valid while packets are measured.
+	// IPv6 is not used here; its addresses would become valid during a measurement.
 	if err := ns.sysctl("ipv6/conf/default/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("switch IPv6 off: %w", err)
 	}

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// nftables writes what kube-proxy in nftables mode writes (Kubernetes 1.33,
-// pkg/proxy/nftables): base chains, sets, a verdict map from address, protocol and
-// port to a chain for each service, and from there by a random number to a chain
-// for each endpoint. Comments, node ports and firewall ranges, of which there are
-// none here, are left out; the look-ups that all packets pay for are not.
+// nftables writes the same rules as kube-proxy in nftables mode (Kubernetes 1.33,
+// pkg/proxy/nftables): base chains, sets, a verdict map from address, protocol and port to a chain
+// for each service, and from there by a random number to a chain for each endpoint. Comments, node
+// ports and firewall ranges, of which there are none here, are left out; the look-ups that all
+// packets pay for are not.
 
 const nftablesBase = `
 table ip kube-proxy
@@ -86,8 +86,8 @@ func nftablesServices(services []service) string {
 		chains.String(), strings.TrimSuffix(clusterIPs.String(), ", "), strings.TrimSuffix(serviceIPs.String(), ", "))
 }
 
-// nftablesChange returns what kube-proxy writes when a service
-// gets another set of backends: new endpoint chains, and its chain filled anew.
+// nftablesChange returns the update that kube-proxy writes when a service gets another set of
+// backends: new endpoint chains, and new contents of its chain.
 func nftablesChange(s service, protocol string, generation int) string {
 	var b, endpoints strings.Builder
 	b.WriteString("table ip kube-proxy {\n")

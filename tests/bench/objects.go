@@ -52,7 +52,7 @@ func isUnsupported(err error) bool {
 	return errors.As(err, &failed) && failed.Reason() == api.ReasonUnsupported
 }
 
-// masquerade makes the daemon give what leaves by a device that device's address.
+// masquerade makes the daemon masquerade packets that leave by a device.
 func (d *loxilight) masquerade(ctx context.Context, device string) error {
 	rule, err := object(api.KindNAT, "bench", api.NATSpec{Type: "masquerade", Match: &api.Match{Out: words(device)}})
 	if err != nil {

@@ -94,7 +94,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportCarriesParts: what make scale-k8s wrote stays when the rest is written anew.
+// TestReportCarriesParts: the part from make scale-k8s stays when the rest is written anew.
 func TestReportCarriesParts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "benchmarks.md")
 	const part = "<!-- part kubernetes -->\n## Kubernetes at scale\n| 37 ms |\n<!-- end of part kubernetes -->\n"

@@ -29,14 +29,14 @@ type rig struct {
 	receivers                 map[place]*receiver
 	macs                      map[place]net.HardwareAddr // of the backends
 	balancer                  balancer                   // of the node; nil: it only forwards
-	direct                    bool                       // the client talks to the backends themselves
+	direct                    bool                       // the client bypasses services
 	bare                      map[string]*bareWay
 	two                       bool       // the server is behind a second node, to which up1 leads
 	far                       *namespace // that one
 	farBalancer               balancer
 }
 
-// place is where the backends are.
+// place is the location of the backends.
 type place string
 
 const (
@@ -135,11 +135,11 @@ const (
 	serverWire = "wire1"
 )
 
-// station is what a port of the node leads to.
+// station is a host behind a port of the node.
 type station struct {
 	ns, node    *namespace
 	port        string // of the node
-	wire        string // between them; empty: the station is in a namespace of the node
+	wire        string // between them; empty: the host is in a namespace of the node
 	first       string
 	count, bits int
 	gateway     string
@@ -231,7 +231,7 @@ func (s station) connectRouted() error {
 	return nil
 }
 
-// acquaint makes stations behind a bridge neighbours of each other.
+// acquaint makes hosts behind a bridge neighbours of each other.
 func (r *rig) acquaint() error {
 	for _, s := range r.stations() {
 		mac, err := s.ns.mac("eth0")
@@ -272,8 +272,8 @@ func (r *rig) equip() (err error) {
 	return err
 }
 
-// injection prepares the node's port to take frames from the generator: a veth
-// takes them from XDP only where it has NAPI, which comes with GRO.
+// injection prepares the node's port for frames from the generator: a veth accepts frames from XDP
+// only with NAPI, which GRO enables.
 func (r *rig) injection(on bool) error {
 	return r.node.offload("up0", offloadGRO, on)
 }

@@ -13,7 +13,7 @@ func (b *bench) ruleCounts() []int { return []int{10, b.rulesMax / 10, b.rulesMa
 
 func pathRules(count int) string { return grouped(count) + " rules" }
 
-// rules measures what rules cost: the first packet of a connection, and every later one.
+// rules measures the cost of rules: for the first packet of a connection, and for every later one.
 func (b *bench) rules(ctx context.Context) error {
 	if !b.measures(pathOurs) {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a program does with a packet, by linux/pkt_cls.h.
+// The actions of a program, by linux/pkt_cls.h.
 const (
 	actUnspec   = 1<<32 - 1 // on to the kernel
 	actRedirect = 7
@@ -53,7 +53,7 @@ func newReplayer(ctx context.Context, r *rig) (*replayer, error) {
 
 func (p *replayer) close() {
 	for _, program := range p.program {
-		program.Close() // harmless if it fails: the daemon has it too
+		program.Close() // harmless if it fails: the daemon holds it too
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// tcpTarget returns where the rig's client connects to.
+// tcpTarget returns the address to which the rig's client connects.
 func (r *rig) tcpTarget(p place) (string, int) {
 	if r.balancer == nil || r.direct {
 		return backendFirst[p], backendPort

@@ -18,10 +18,10 @@ const (
 	tcpPatience = 5   // seconds that a call on a socket may block
 )
 
-// tcpLoad is both ends of many connections in one thread, a batch of them step by
-// step: the kernel carries each packet on the CPU that sends it, to its end before
-// the call returns, so that hardly a call ever waits. The CPU time of the thread is what
-// the connections cost, on every path and whatever else runs.
+// tcpLoad is both ends of many connections in one thread, a batch of them step by step: the kernel
+// processes each packet on the CPU that sends it, completely before the call returns, so that
+// hardly a call ever waits. The CPU time of the thread is the cost of the connections, on every
+// path and independent of other programs.
 type tcpLoad struct {
 	target   unix.SockaddrInet4
 	listener int
@@ -138,7 +138,7 @@ func (l *tcpLoad) connections(count int) error {
 	if err := l.requests(count); err != nil {
 		return err
 	}
-	for _, fd := range l.servers { // who answers hangs up first, as a web server does
+	for _, fd := range l.servers { // the server closes first, as a web server does
 		if err := unix.Close(fd); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ const (
 	udpSize   = ipSize - 20
 )
 
-// flows says which packets the generator makes.
+// flows describes the packets of the generator.
 type flows struct {
 	connections  int
 	sourceOffset int    // to the first source address
@@ -178,7 +178,7 @@ func (rcv *receiver) close() {
 	rcv.objects.Close() // harmless if it fails: the process is about to end
 }
 
-// attach puts a program on the ingress hook of a device, by cls_bpf: every kernel has it.
+// attach attaches a program to the ingress hook of a device, by cls_bpf, which every kernel has.
 func attach(ns *namespace, device string, program *ebpf.Program) error {
 	dev, err := ns.links.LinkByName(device)
 	if err != nil {

@@ -47,7 +47,7 @@ func testRig(t *testing.T) *rig {
 	return r
 }
 
-// The generator's frames are what a socket would send, checksums included.
+// TestFrames: the generator's frames equal a socket's, including checksums.
 func TestFrames(t *testing.T) {
 	r := testRig(t)
 	g := r.generator
@@ -118,7 +118,7 @@ func TestPacketsArrive(t *testing.T) {
 		if err != nil || arrived != packets {
 			t.Errorf("%s: %d packets arrived, %v, want %d", p, arrived, err, packets)
 		}
-		const least, most = 1e4, 1e8 // no machine is outside of it
+		const least, most = 1e4, 1e8 // every machine is within
 		if rate < least || rate > most {
 			t.Errorf("%s: %g packets a second", p, rate)
 		}

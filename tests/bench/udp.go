@@ -58,7 +58,7 @@ func establish(r *rig, p place, f flows) error {
 		r.name, f.connections, f.target, f.port, answered)
 }
 
-// lossMax is the share of packets that may be lost where they are measured.
+// lossMax is the share of packets that may be lost in a measurement.
 const lossMax = 0.01
 
 // packetRate sends packets of the connections that the generator is aimed at and
@@ -137,8 +137,7 @@ func (b *bench) udp(ctx context.Context) error {
 	return err
 }
 
-// ceiling measures packets that are swallowed where they enter the node: a path
-// cannot be faster.
+// ceiling measures packets that are swallowed on arrival at the node: no path can be faster.
 func (b *bench) ceiling(ctx context.Context) (float64, error) {
 	const name = "none"
 	r, err := newRig(name)

@@ -20,7 +20,7 @@ func (b *bench) withXDP(l lineup) lineup {
 	return l
 }
 
-// xdpText says what our programs in XDP are measured on.
+// xdpText describes the setup for our programs in XDP.
 const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. There alone the pod has GRO switched on, without which its\n" +
 	"end of the veth takes no frames; and packets to another port are swallowed in XDP on the wire, since what leaves by\n" +
 	"a NIC in XDP is a frame that nobody has made a packet of."
@@ -60,7 +60,7 @@ func wantXDP(ctx context.Context, r *rig) error {
 	if err != nil {
 		return fmt.Errorf("program on the ingress hook of up0: %w", err)
 	}
-	defer program.Close() // the daemon has it too
+	defer program.Close() // the daemon holds it too
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ struct frame {
 	struct udphdr udp;
 } __attribute__((packed));
 
-/* What the packets look like, and which connection comes next. Connections are
- * visited in leaps, so that neighbours in time are not neighbours in any table.
+/* The form of the packets, and the next connection. Connections are visited in leaps, so that
+ * neighbours in time are not neighbours in any table.
  */
 struct flow {
 	__u32 index;	    /* of the next connection */
@@ -44,7 +44,7 @@ struct {
 	__uint(max_entries, 1);
 } flows SEC(".maps");
 
-/* What the sink has seen, and whether it sends packets back. */
+/* The sink's counters, and whether it sends packets back. */
 struct sink {
 	__u64 packet_count;
 	__u32 echo;
@@ -108,7 +108,7 @@ static __always_inline void frame_write(struct frame *frame, struct flow *flow)
 	frame->udp.check = fold(sum32(flow->udp_csum + sum32(saddr) + sum32(daddr) + sport));
 }
 
-/* By BPF_PROG_RUN with live frames: every frame goes out of the device it is run on. */
+/* By BPF_PROG_RUN with live frames: every frame leaves by the device on which it is run. */
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -208,8 +208,8 @@ struct {
 	__uint(max_entries, 1);
 } ways SEC(".maps");
 
-/* On the ingress hook of a port: sends what comes in where it always goes. No program
- * that forwards can do less.
+/* On the ingress hook of a port: redirects all packets to a fixed destination. No program that
+ * forwards can do less.
  */
 SEC("tc")
 int bare(struct __sk_buff *skb)
