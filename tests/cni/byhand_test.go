@@ -36,7 +36,7 @@ func documented(t *testing.T, title string) (commands []string) {
 	return commands
 }
 
-// handNode is a node whose operator types commands.
+// handNode is a node that is configured by commands.
 type handNode struct {
 	*testdaemon.Daemon
 	t       *testing.T
@@ -76,7 +76,7 @@ func (n *handNode) types(commands ...string) {
 	n.t.Log(out)
 }
 
-// TestByHand types what docs/operations.md says, on two nodes.
+// TestByHand runs the commands of docs/operations.md, on two nodes.
 //
 //	[node1] eth0 192.0.2.1 ── 192.0.2.2 eth0 [node2]
 func TestByHand(t *testing.T) {

@@ -166,7 +166,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// A DEL that took the daemon longer than the plugin waits is queued, and comes again.
+	// A DEL that takes the daemon longer than the plugin waits is queued, and executed again.
 	testnet.Eventually(t, 40*time.Second, "all DELs are done", func() bool {
 		for _, folder := range []string{"pods", "cni-queue"} {
 			if files, err := filepath.Glob(filepath.Join(s.StateDir(), folder, "*")); err != nil || len(files) > 0 {
@@ -255,8 +255,7 @@ func TestDaemonKilled(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestPluginKilled kills the plugin in the middle of ADDs: who does not wait for the
-// answer gets nothing.
+// TestPluginKilled kills the plugin in the middle of ADDs: an ADD whose client is gone is undone.
 func TestPluginKilled(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -308,7 +307,7 @@ func TestDelWhileDown(t *testing.T) {
 	}
 	stays.reaches(t, gateways[0])
 	s.Start()
-	again := s.addPod(list, "again") // ADD comes after the queue
+	again := s.addPod(list, "again") // ADD waits for the queue
 	s.wantPods(2)
 	stays.reaches(t, again.address(true))
 	again.reaches(t, stays.address(false))

@@ -79,7 +79,7 @@ func TestRecordsTorn(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Start()
-	if err := s.tryAdd(list, s.newPod("second")); err != nil { // after what there was is taken over
+	if err := s.tryAdd(list, s.newPod("second")); err != nil { // after the records were taken over
 		t.Fatal(err)
 	}
 	if got, err := testtraffic.TalkTCP(s.outside, "", "192.0.2.1:8080", []byte("hello")); err != nil || got != "server" {

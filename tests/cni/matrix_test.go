@@ -34,7 +34,7 @@ type cluster struct {
 	stations []*station
 }
 
-// clusterKind is what all nodes have alike.
+// clusterKind contains the common settings of all nodes.
 type clusterKind struct {
 	tunnel string // type; empty: routed
 	over6  bool   // the underlay is IPv6
@@ -56,7 +56,7 @@ func (k clusterKind) String() string {
 	return name
 }
 
-// kindOf says what a station is.
+// kindOf is the kind of a station.
 type kindOf int
 
 const (
@@ -66,7 +66,7 @@ const (
 	outside        // a machine that is no node
 )
 
-// station is an address of each family that is talked to, and talks.
+// station is a client and server with an address of each family.
 type station struct {
 	*testnet.NS
 	name string
@@ -191,7 +191,7 @@ func (c *cluster) addPods() {
 	}
 }
 
-// relation is how one station is to another, as a row of the matrix.
+// relation describes the relative location of two stations, as a row of the matrix.
 func relation(from, to *station) string {
 	names := map[kindOf]string{aPod: "pod", aNode: "node", ofPods: "node among pods", outside: "outside"}
 	row := names[from.kind] + " → " + names[to.kind]
@@ -205,7 +205,7 @@ func relation(from, to *station) string {
 	return row
 }
 
-// expected says whether from may be seen by to as seen.
+// expected reports whether to may see from as the address seen.
 func (c *cluster) expected(from, to *station, seen netip.Addr) bool {
 	family := 0
 	if seen.Is6() {
@@ -235,8 +235,8 @@ func (c *cluster) nodeAddr(node, family int) netip.Addr {
 	return netip.Addr{}
 }
 
-// TestMatrix has every station talk to every other one, by each kind of tunnel.
-// LOXILIGHT_PODS is how many pods each node has.
+// TestMatrix connects every station with every other one, by each kind of tunnel. LOXILIGHT_PODS
+// is how many pods each node has.
 func TestMatrix(t *testing.T) {
 	testnet.RequireRoot(t)
 	pods := 2
@@ -296,10 +296,10 @@ func roomForNeighbours(t *testing.T) {
 	}
 }
 
-// matrix is who reached whom: rows are relations, columns protocols.
+// matrix contains the successes: rows are relations, columns protocols.
 type matrix struct {
 	mu    sync.Mutex
-	cells map[[2]string][2]int // of row and column: done, asked
+	cells map[[2]string][2]int // of row and column: successes, attempts
 	fails []string
 }
 
@@ -316,7 +316,7 @@ func (m *matrix) note(row, column string, err error) {
 	m.cells[[2]string{row, column}] = cell
 }
 
-// print writes the matrix to the log, and fails the test for what did not work.
+// print writes the matrix to the log, and fails the test if an attempt failed.
 func (m *matrix) print(t *testing.T) {
 	t.Helper()
 	rows, columns := map[string]bool{}, map[string]bool{}

@@ -24,13 +24,13 @@ import (
 
 const matrixPort = 4660
 
-// atMatrix is where a station answers.
+// atMatrix is the address and port at which a station answers.
 func atMatrix(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, matrixPort) }
 
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
 
-// serve answers by TCP, UDP and SCTP on both addresses of a station, with the address
-// that it was spoken to from.
+// serve answers by TCP, UDP and SCTP on both addresses of a station, with the address of the
+// client as seen by the server.
 func (c *cluster) serve(s *station) {
 	c.t.Helper()
 	for family, addr := range s.addr {
@@ -55,7 +55,7 @@ func serveTCP(l net.Listener) {
 			defer conn.Close() // no longer needed
 			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			fmt.Fprintln(conn, netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr())
-			_, _ = io.Copy(conn, conn) // the client sees what came
+			_, _ = io.Copy(conn, conn) // the client checks the data
 		}()
 	}
 }
@@ -68,12 +68,12 @@ func serveUDP(u *net.UDPConn) {
 			return
 		}
 		if err == nil {
-			_, _ = u.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s", from.Addr().Unmap(), b[:n]), from) // the client asks again
+			_, _ = u.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s", from.Addr().Unmap(), b[:n]), from) // the client retries
 		}
 	}
 }
 
-// talkAll has everybody talk to everybody else.
+// talkAll connects every station with every other one.
 func (c *cluster) talkAll() *matrix {
 	c.t.Helper()
 	m := &matrix{cells: map[[2]string][2]int{}}
@@ -164,8 +164,8 @@ func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
 	return seen, nil
 }
 
-// exchange sends a datagram up to so many times, until the answer comes: the first to a
-// station may be lost while its address is looked for.
+// exchange sends a datagram up to so many times, until the answer arrives: the first one to a
+// station may be lost during neighbour resolution.
 func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error) {
 	b := make([]byte, 1<<16)
 	for range times {
@@ -222,7 +222,7 @@ func stream(from *station, to netip.AddrPort, data []byte) (seen netip.Addr, err
 	if seen, err = netip.ParseAddr(strings.TrimSpace(line)); err != nil {
 		return seen, err
 	}
-	go func() { _, _ = conn.Write(data) }() // what does not arrive is not read
+	go func() { _, _ = conn.Write(data) }() // unread data is not an error
 	got := make([]byte, len(data))
 	if n, err := io.ReadFull(in, got); err != nil {
 		return seen, fmt.Errorf("after %d bytes: %w", n, err)
@@ -249,12 +249,12 @@ func sctpPacket(source, destination uint16, tag uint32, kind byte, value []byte)
 	return testpkt.Build(testpkt.SCTP{Source: source, Destination: destination, Tag: tag, Chunks: []testpkt.Chunk{{Type: kind, Flags: 3, Value: value}}})
 }
 
-// sctpInit is what INIT and INIT ACK say.
+// sctpInit is the body of INIT and INIT ACK.
 func sctpInit(tag uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, tag), 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 }
 
-// sctpSound says whether the checksum is right.
+// sctpSound reports whether the checksum is right.
 func sctpSound(b []byte) bool {
 	if len(b) < 16 {
 		return false
@@ -308,7 +308,7 @@ func serveSCTP(raw net.PacketConn) {
 		default:
 			continue
 		}
-		_, _ = raw.WriteTo(answer, from) // the client asks again
+		_, _ = raw.WriteTo(answer, from) // the client retries
 	}
 }
 
@@ -357,7 +357,7 @@ func talkICMP(raw net.PacketConn, to netip.Addr, id uint16) (netip.Addr, error) 
 	return netip.Addr{}, nil
 }
 
-// exchangeRaw sends a packet up to three times, until the answer comes.
+// exchangeRaw sends a packet up to three times, until the answer arrives.
 func exchangeRaw(raw net.PacketConn, to netip.Addr, packet []byte, isAnswer func([]byte) bool) ([]byte, error) {
 	b := make([]byte, 2048)
 	var err error

@@ -20,8 +20,8 @@ import (
 // moveAddrs are the addresses of the pod that moves, in the subnets of node 2.
 var moveAddrs = [2]netip.Addr{netip.MustParseAddr("10.76.2.100"), netip.MustParseAddr("fd76:2::100")}
 
-// movePatience is how long it may take until all reach a pod that has moved: a second, and
-// what a busy machine takes besides.
+// movePatience is how long it may take until all reach a pod that has moved: a second, plus a
+// margin for a busy machine.
 const movePatience = 1500 * time.Millisecond
 
 // mover is a pod that moves between the nodes of a cluster with its addresses.
@@ -34,9 +34,9 @@ type mover struct {
 	asked map[*station]*[2]net.Conn
 }
 
-// TestMove: a pod moves to another node with its addresses, and back. Whoever reached it
-// before, pods that know its hardware address among them, reaches it soon after the last step,
-// whatever the order of the steps.
+// TestMove: a pod moves to another node with its addresses, and back. Stations that reached it
+// before, including pods that know its hardware address, reach it soon after the last step, in any
+// order of the steps.
 func TestMove(t *testing.T) {
 	testnet.RequireRoot(t)
 	debian(t, "static")
@@ -87,7 +87,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// settle waits until addresses that the nodes have just got are theirs, and they ask by them.
+// settle waits until the nodes' new addresses are usable as sources.
 func (m *mover) settle() {
 	m.t.Helper()
 	for _, to := range m.stations {
@@ -160,7 +160,7 @@ func (m *mover) detach() {
 	m.pod = nil
 }
 
-// peers says on the other nodes that the addresses are on node 3, or not any more.
+// peers configures on the other nodes that the addresses are on node 3, or no longer.
 func (m *mover) peers(flag string) {
 	m.t.Helper()
 	for _, n := range m.nodes[:2] {
@@ -168,7 +168,7 @@ func (m *mover) peers(flag string) {
 	}
 }
 
-// connect makes the sockets by which a station asks all the time.
+// connect makes the sockets by which a station sends requests all the time.
 func (m *mover) connect(s *station) *[2]net.Conn {
 	m.t.Helper()
 	var conns [2]net.Conn
@@ -183,8 +183,8 @@ func (m *mover) connect(s *station) *[2]net.Conn {
 	return &conns
 }
 
-// reached wants everybody to reach the pod where it is now, by a socket of before and by a
-// new one.
+// reached requires that all stations reach the pod at its present location, by an earlier socket
+// and by a new one.
 func (m *mover) reached(what string) {
 	m.t.Helper()
 	begin := time.Now()
@@ -226,7 +226,7 @@ func until(c net.Conn, name string, begin time.Time) (took time.Duration, last s
 		}
 		last = fmt.Sprintf("before: %v %q", err, answer[:n])
 		if took = time.Since(begin); !strings.Contains(err.Error(), "timeout") {
-			time.Sleep(5 * time.Millisecond) // refused, or no way: asks again
+			time.Sleep(5 * time.Millisecond) // refused, or no route: try again
 		}
 	}
 	return took, "never: " + last

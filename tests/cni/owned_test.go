@@ -15,12 +15,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// repairedWithin is how long what another program changed stays so, with room for a busy
-// machine.
+// repairedWithin is how long an external change may last, with room for a busy machine.
 const repairedWithin = 3 * time.Second
 
-// change is what another program does to an object that ownership.md says is ours. look prints
-// the object; it must print the same again soon after do.
+// change is an external change to an object that is ours by ownership.md. look prints the object;
+// it must print the same again soon after do.
 type change struct {
 	row  string // the row of the document, by how its first cell begins
 	name string
@@ -182,7 +181,7 @@ func TestOwned(t *testing.T) {
 
 var volatile = regexp.MustCompile(`(?m)^\d+: |@\w+|link-netnsid \d+|promiscuity \d+|allmulti \d+|@if\d+|(gc|hello|tcn|topology_change)_timer +[\d.]+|topology_change \d|designated_root \S+|root_port \d+|bridge_id \S+|state (UP|UNKNOWN|LOWERLAYERDOWN)|numtxqueues.*|id \d+ tag \S+|pref \d+|chain \d+|jited`)
 
-// looks returns what a command prints, without what differs each time.
+// looks returns the output of a command, without volatile fields.
 func (s *site) looks(ns *testnet.NS, command string) (string, error) {
 	out, err := ns.TryRun("sh", "-c", command)
 	if err == nil && strings.TrimSpace(out) == "" {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// debian skips the test where a plugin of Debian's is not installed.
+// debian skips the test if a plugin of Debian's is not installed.
 func debian(t *testing.T, plugins ...string) {
 	t.Helper()
 	for _, p := range plugins {
@@ -61,7 +61,7 @@ func TestBehindOthers(t *testing.T) {
 	one.IfName = "net1"
 	other := s.parse(first)
 	var err error
-	s.node.Do(t, func() error { // which makes its end where it runs
+	s.node.Do(t, func() error { // the plugin makes its end in its current namespace
 		_, err = s.cni.AddNetworkList(context.Background(), other, &one)
 		return nil
 	})

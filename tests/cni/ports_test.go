@@ -52,13 +52,13 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestHostPortOfAnother: the second pod that wants a port of the node does not get it, not even
-// by restarts, and gets it when the first is gone.
+// TestHostPortOfAnother: a second pod with the same host port does not get it, not even by
+// restarts, and gets it when the first is deleted.
 func TestHostPortOfAnother(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
 	ports := map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
-	first, second := s.newPod("first"), s.newPod("a-second") // of which NAT's names come earlier
+	first, second := s.newPod("first"), s.newPod("a-second") // its NAT's name sorts first
 	first.rt.CapabilityArgs, second.rt.CapabilityArgs = ports, ports
 	if err := s.tryAdd(list, first); err != nil {
 		t.Fatal(err)

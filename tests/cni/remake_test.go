@@ -23,7 +23,7 @@ const remakePatience = 20 * time.Second
 // soon is how long a packet is waited for that may be lost.
 const soon = 300 * time.Millisecond
 
-// look returns what a pod has of its interface, without what a new device has of its own.
+// look returns the settings of a pod's interface, without those that differ in a new device.
 func (p *pod) look(t *testing.T) string {
 	t.Helper()
 	out := ""
@@ -133,7 +133,7 @@ func TestLinkOfAPodThatIsGone(t *testing.T) {
 	list := s.list("1.1.0", nil)
 	s.addPod(list, "stays")
 	gone := s.newPod("gone")
-	// A path whose namespace ends, but that stays as a file, is not collected.
+	// A path whose namespace has ended, but that stays as a file, is not collected.
 	path := t.TempDir() + "/netns"
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// named returns the station of a name.
+// named returns the station with a name.
 func (c *cluster) named(name string) *station {
 	c.t.Helper()
 	for _, s := range c.stations {
@@ -139,8 +139,8 @@ func (c *cluster) twoAtOnce(from *station, family int) {
 	}
 }
 
-// TestServiceBackendGoes: datagrams of one client port go to another backend within a second
-// of when theirs goes (T09), and connections by TCP to it end.
+// TestServiceBackendGoes: datagrams of one client port go to another backend within a second after
+// their backend is deleted (T09), and its TCP connections end.
 func TestServiceBackendGoes(t *testing.T) {
 	testnet.RequireRoot(t)
 	c := newCluster(t, clusterKind{tunnel: "vxlan", pods: 2})

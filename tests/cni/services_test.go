@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// target is a station behind services, which every node has as in a cluster.
+// target is a station behind services, which every node has, as in a cluster.
 type target struct {
 	*station
 	number int
@@ -98,7 +98,7 @@ type door struct {
 	snat bool // the backend sees a node
 }
 
-// doors are the frontends by which a station may reach a target.
+// doors are the frontends through which a station may reach a target.
 func (c *cluster) doors(from *station, g *target, family int) (list []door) {
 	if from.kind != outside {
 		list = append(list, door{"cluster IP", netip.AddrPortFrom(g.clusterIP(family), clusterPort), false})
@@ -117,8 +117,8 @@ func (c *cluster) doors(from *station, g *target, family int) (list []door) {
 	return list
 }
 
-// isNode says whether an address is one of a node: in the underlay, or one of the two that
-// node and switch have among the pods.
+// isNode reports whether an address belongs to a node: in the underlay, or one of the two
+// addresses of node and switch in the pods' subnet.
 func (c *cluster) isNode(a netip.Addr) bool {
 	for _, s := range c.stations {
 		if s.kind == aNode && (s.addr[0] == a || s.addr[1] == a) {
@@ -135,7 +135,7 @@ func (c *cluster) isNode(a netip.Addr) bool {
 	return false
 }
 
-// seenRight says whether a target may see from as seen, which came by a door.
+// seenRight reports whether a target may see from as the address seen, through a door.
 func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) bool {
 	switch {
 	case from == g.station && from.kind == aPod: // hairpin: reaches other backends only
@@ -175,7 +175,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// talkServices has everybody talk to every target by each door.
+// talkServices connects every station with every target by each door.
 func (c *cluster) talkServices(targets []*target) *matrix {
 	c.t.Helper()
 	m := &matrix{cells: map[[2]string][2]int{}}

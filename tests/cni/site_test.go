@@ -278,7 +278,7 @@ func (p *pod) pingWithin(a netip.Addr, patience time.Duration) error {
 		}
 		text := got[:n]
 		if a.Is4() && n > 20 {
-			text = text[20:] // the IP header comes along
+			text = text[20:] // includes the IP header
 		}
 		if len(text) == len(b) && text[0] == reply && bytes.Equal(text[4:], b[4:]) {
 			return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNoStranger: pods come and go by the dozen, and the daemon does not report its own work as
-// external changes.
+// TestNoStranger: pods are added and removed by the dozen, and the daemon does not report its own
+// work as external changes.
 func TestNoStranger(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPodToPod has each of four pods talk to each other one, both families, by TCP,
-// UDP, SCTP and ICMP, and prints who reaches whom.
+// TestPodToPod connects each of four pods with each other one, both families, by TCP, UDP, SCTP
+// and ICMP, and prints the results.
 func TestPodToPod(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -77,8 +77,8 @@ func named(to *pod) func(string, error) error {
 	}
 }
 
-// sctp sends an INIT, which the kernels of the pods need not understand, and waits for it
-// to come in.
+// sctp sends an INIT, which the kernels of the pods need not understand, and waits until it
+// arrives.
 func sctp(from, to *pod, a netip.Addr) error {
 	network := "ip4:132"
 	if a.Is6() {
