@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// confirmed bounds how long the data plane sends to where a neighbour was: it asks
-// the kernel again every 5 s.
+// confirmed bounds how long the data plane sends to the old place of a neighbour: it queries the
+// kernel every 5 s.
 const confirmed = 5*time.Second + 500*time.Millisecond
 
 // TestAlone is R10: without the daemon for a long time, connections continue and new ones are

@@ -45,10 +45,10 @@ func indexOf(t *testing.T, name string) int {
 type asker struct {
 	t     *testing.T
 	conn  net.Conn
-	first string // who answered first
+	first string // the server that answered first
 }
 
-// asker asks a service for the first time.
+// asker sends its first request to a service.
 func (s *site) asker(front string) *asker {
 	s.t.Helper()
 	conn, err := s.client.Dial("udp", "", front, patience)
@@ -132,7 +132,7 @@ func (s *site) greeted(front string) (net.Conn, string) {
 	return c, string(name[:2])
 }
 
-// echo sends a word by a connection, and waits for it to come back.
+// echo sends a word over a connection, and waits for its echo.
 func echo(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -238,8 +238,8 @@ func TestAffinityAndRanges(t *testing.T) {
 	})
 }
 
-// TestOnePortAgainAndAgain is T07: a client that uses one source port for one
-// connection after the other, while backends come and go, is never reset.
+// TestOnePortAgainAndAgain is T07: a client that uses one source port for one connection after the
+// other, while backends are added and removed, is never reset.
 func TestOnePortAgainAndAgain(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()
@@ -257,8 +257,8 @@ func TestOnePortAgainAndAgain(t *testing.T) {
 			}
 			var name string
 			var err error
-			// The last acknowledgement of the connection before may still be on its
-			// way; a lost one would come again after 200 ms.
+			// The last acknowledgement of the connection before may still be on its way; a lost
+			// one would be repeated after 200 ms.
 			testnet.Eventually(t, 150*time.Millisecond, "the client's port is free again", func() bool {
 				name, err = serverEnds(s.client, local, front)
 				return !errors.Is(err, syscall.EADDRNOTAVAIL)

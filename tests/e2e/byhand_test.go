@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestByHand types what docs/api.md says into nanocat: a service is made, and
-// its connections are read, by nothing else.
+// TestByHand sends the requests of docs/api.md with nanocat: a service is created, and its
+// connections are listed, by nothing else.
 func TestByHand(t *testing.T) {
 	s := newSite(t)
 	if _, err := exec.LookPath("nanocat"); err != nil {

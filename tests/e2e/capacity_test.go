@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestSYNFlood is T01: connections that are in use survive a flood of new ones that
-// is many times the size of the tables, and the daemon says what happens.
+// TestSYNFlood is T01: connections in use survive a flood of new ones that is many times the size
+// of the tables, and the daemon reports the flood.
 func TestSYNFlood(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t)

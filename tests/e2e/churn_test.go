@@ -74,7 +74,7 @@ func usedBackends(t *testing.T, m *ebpf.Map) (n int) {
 	}
 }
 
-// weight is what a process holds: file descriptors, and memory of its own in MiB.
+// weight returns the resources of a process: file descriptors, and memory of its own in MiB.
 func weight(t *testing.T, pid int) (fds, mib int) {
 	t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

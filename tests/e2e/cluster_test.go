@@ -24,8 +24,8 @@ import (
 //	pods 10.76.2.3, .4 ── [switch 2] ══ [node2 10.76.2.2] eth0 192.0.2.2 ─┼─ lan ── outside 192.0.2.99
 //	pods 10.76.3.3, .4 ── [switch 3] ══ [node3 10.76.3.2] eth0 192.0.2.3 ─┘
 //
-// IPv6 likewise: fd76:1::3, 2001:db8:76::1. Where the switch is the host, its address is
-// the gateway's: 10.76.1.1.
+// IPv6 likewise: fd76:1::3, 2001:db8:76::1. If the switch is the host, its address is the
+// gateway's: 10.76.1.1.
 type cluster struct {
 	t       *testing.T
 	lan     *testnet.NS
@@ -44,10 +44,10 @@ type clusterNode struct {
 	pods []*clusterStation
 }
 
-// clusterStation is whoever talks.
+// clusterStation is a client and server.
 type clusterStation struct {
 	name    string
-	node    int  // where it is; 0: outside
+	node    int  // its node; 0: outside
 	isNode  bool // no pod
 	ns      *testnet.NS
 	addrs   [2]netip.Addr // by family
@@ -183,8 +183,8 @@ func (c *cluster) stations() (all []*clusterStation) {
 	return all
 }
 
-// everyPair has each station talk to each other one, which has to see its own address, and
-// to the outside, which has to see the node's.
+// everyPair connects each station with each other one, which must see the station's own address,
+// and with the outside, which must see the node's.
 func (c *cluster) everyPair() {
 	c.t.Helper()
 	data := bytes.Repeat([]byte("sixteen bytes ok"), 60)
@@ -237,7 +237,7 @@ func (c *cluster) everyPair() {
 	c.t.Logf("%d pairs by UDP and TCP", pairs)
 }
 
-// TestCluster has pods, nodes and the outside talk to each other, wherever they are.
+// TestCluster connects pods, nodes and the outside, in all places.
 func TestCluster(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, k := range []struct {

@@ -15,9 +15,8 @@ import (
 // frontends of the service that TestClusterFromOutside makes, by family.
 var outsideFrontends = [2]string{"10.96.7.8:4660", "[fd96::7]:4660"}
 
-// TestClusterFromOutside: a machine outside that takes a node for its way to a service
-// reaches endpoints of other nodes too, which answer to the node. All others are seen as
-// who they are.
+// TestClusterFromOutside: a machine outside that uses a node as its route to a service reaches
+// endpoints of other nodes too, which answer to the node. All other clients keep their address.
 func TestClusterFromOutside(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, k := range []struct {
@@ -58,8 +57,8 @@ func TestClusterFromOutside(t *testing.T) {
 	}
 }
 
-// fromOutside has the outside, and a pod of near, talk to the service, whose backend is
-// another node's.
+// fromOutside connects the outside, and a pod of near, with the service, whose backend is on
+// another node.
 func (c *cluster) fromOutside(near *clusterNode, backend *clusterStation) {
 	c.t.Helper()
 	for _, target := range outsideFrontends {

@@ -39,12 +39,12 @@ func TestUDPWithoutBackends(t *testing.T) {
 	})
 }
 
-// settles is how long after the first connection has ended the last one has, where few are
-// there.
+// settles is the maximum time between the end of the first connection and the end of the last one,
+// if there are few.
 const settles = 500 * time.Millisecond
 
-// TestDownKeepsTCP: a backend that is down keeps its TCP connections, while its UDP goes to
-// another one, and so does all that is new.
+// TestDownKeepsTCP: a backend that is down keeps its TCP connections, while its UDP and all new
+// connections go to another one.
 func TestDownKeepsTCP(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

@@ -131,7 +131,7 @@ func TestEndpoint(t *testing.T) {
 	})
 	s.attack("on its own connection", map[string][]byte{"another's MAC": s.from(a.mac, testpkt.IPv4{Source: x.addr, Destination: b.addr}, testpkt.UDP{Source: 5001, Destination: 4660}, testpkt.Payload("masked"))})
 
-	// Nothing of it ends with the daemon.
+	// The protection does not end with the daemon.
 	s.Kill()
 	s.attack("without a daemon", forged)
 	s.attack("on a connection without a daemon", stolen)
@@ -164,8 +164,8 @@ func (s *endpointSite) converse(c net.Conn, word string) {
 	}
 }
 
-// TestEndpointDevices: a device that goes and comes, while a daemon runs and while none
-// does; an Endpoint that goes leaves its device without anything of ours.
+// TestEndpointDevices: a device is deleted and made again, while a daemon runs and while none
+// does; a deleted Endpoint leaves its device without anything of ours.
 func TestEndpointDevices(t *testing.T) {
 	s := newEndpoints(t)
 	forged := s.forged()
@@ -251,7 +251,7 @@ func entryOf(m *ebpf.Map) any {
 	return new([]byte)
 }
 
-// TestEndpointsLeaveNothing is T14: pods that come and go leave no entry in any table.
+// TestEndpointsLeaveNothing is T14: deleted pods leave no entry in any table.
 func TestEndpointsLeaveNothing(t *testing.T) {
 	s := newEndpoints(t)
 	s.reach(s.pods["a"].ns, "10.72.0.3:4660")
@@ -294,8 +294,8 @@ func TestEndpointsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestEndpointsByLabels: rules about a group by labels hold for the pods that have them, from
-// the transaction on that says so.
+// TestEndpointsByLabels: rules about a group by labels apply to the pods that have them, from the
+// commit of the change on.
 func TestEndpointsByLabels(t *testing.T) {
 	s := newEndpoints(t)
 	talk := func(from string) error {

@@ -24,7 +24,7 @@ type endpointSite struct {
 	*switchSite
 	pods  map[string]*endpointPod
 	x     *testnet.Wire // of the pod that is up to no good
-	heard *testnet.Wire // what comes to b
+	heard *testnet.Wire // packets that b receives
 	marks int
 }
 

@@ -15,17 +15,17 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// silence is how long an answer is waited for that does not come.
+// silence is how long the test waits for an answer that must not arrive.
 const silence = 300 * time.Millisecond
 
-// What becomes of a connection that is tried.
+// The results of an attempted connection.
 const (
 	let     = "let through"
 	refused = "refused"
 	silent  = "not answered"
 )
 
-// try opens a connection, and sends a datagram where that is no connection.
+// try opens a connection, and for UDP sends a datagram.
 func try(from *testnet.NS, network, to string, wait time.Duration) string {
 	c, err := from.Dial(network, "", to, wait)
 	if err == nil {
@@ -49,7 +49,7 @@ func rule(name string, priority int, action, hooks, match string) string {
 	return fmt.Sprintf("---\nkind: FirewallRule\nname: %s\nspec: {priority: %d, action: %s, hooks: [%s], match: {%s}}\n", name, priority, action, hooks, match)
 }
 
-// way is a connection that is tried, and what becomes of it without rules and with them.
+// way is an attempted connection, and its results without rules and with them.
 type way struct {
 	what         string
 	from         *testnet.NS
@@ -84,7 +84,7 @@ func firewallWays(s *site) (ways []way) {
 	return ways
 }
 
-// firewallRules are those that these ways are about, and their names.
+// firewallRules are the rules for these attempts, and their names.
 func firewallRules() (yaml string, names []string) {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, r := range []struct {
@@ -107,8 +107,8 @@ func firewallRules() (yaml string, names []string) {
 	return yaml + rule("friends", 5, "allow", "forward", `source: "group:friends"`), append(names, "friends")
 }
 
-// TestFirewall has rules for what goes through the node, to it and from it, in both
-// families, with real sockets; without a daemon and with the next one.
+// TestFirewall has rules for traffic through the node, to it and from it, in both families, with
+// real sockets; without a daemon and with the next one.
 func TestFirewall(t *testing.T) {
 	s := newSite(t).start()
 	ways := firewallWays(s)

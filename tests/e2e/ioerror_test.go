@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestStateDirectoryFails has the disk of the state directory fail under a daemon. Packets pass
-// as before, changes are refused, and health says why, also where the daemon cannot start.
+// TestStateDirectoryFails makes the disk of the state directory fail under a daemon. Packets pass
+// as before, changes are refused, and health reports the reason, also if the daemon cannot start.
 func TestStateDirectoryFails(t *testing.T) {
 	s := newSite(t)
 	if err := os.Mkdir(s.StateDir(), 0o700); err != nil {

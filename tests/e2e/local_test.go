@@ -25,8 +25,8 @@ func (s *site) greeting(to string) string {
 	return strings.TrimSpace(name)
 }
 
-// TestLocalDestination: a port forward and a rule about local are about the addresses of the
-// node, those that come later included, and not about traffic through the node.
+// TestLocalDestination: a port forward and a rule about local apply to the addresses of the node,
+// including later ones, and not to traffic through the node.
 func TestLocalDestination(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, _ string) {
 		s := newSite(t).start()
@@ -61,7 +61,7 @@ func TestLocalDestination(t *testing.T) {
 			}
 		}
 
-		// Addresses come and go.
+		// Addresses are added and removed.
 		address := strings.Trim(later, "[]") + length
 		s.node.Addr(t, "in0", address)
 		l := s.node.ServeTCP(t, later+":9000", "node")

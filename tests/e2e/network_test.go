@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// switchSite is a node whose switch has a namespace of its own, which the daemon
-// makes, with two stations on it.
+// switchSite is a node whose switch has a namespace of its own, which the daemon makes, with two
+// hosts on it.
 //
 //	node: loxi_test 10.71.0.9 ══ hs_host ┐
 //	              a 10.71.0.2 ── p1      ├ br0 10.71.0.1 [switch]
@@ -43,7 +43,7 @@ func newSwitchSite(t *testing.T) *switchSite {
 	return s
 }
 
-// there says whether the namespace has its name, which is a file first.
+// there reports whether the namespace has its name, which is an empty file first.
 func (s *switchSite) there() bool { return namespaceThere(s.name) }
 
 func namespaceThere(name string) bool {
@@ -52,7 +52,7 @@ func namespaceThere(name string) bool {
 	return unix.Statfs(filepath.Join("/run/netns", name), &at) == nil && at.Type == nsfs
 }
 
-// plugIn connects new stations to the switch as it is now.
+// plugIn connects new hosts to the present switch.
 func (s *switchSite) plugIn() {
 	s.t.Helper()
 	s.a, s.b = testnet.New(s.t, "a"), testnet.New(s.t, "b")

@@ -14,8 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// networkOf is what the kernel has of devices, addresses and routes, without figures
-// that change by themselves.
+// networkOf returns the kernel's devices, addresses and routes, without volatile numbers.
 func networkOf(t *testing.T, ns *testnet.NS) string {
 	t.Helper()
 	var lines []string
@@ -31,8 +30,8 @@ func networkOf(t *testing.T, ns *testnet.NS) string {
 	return strings.Join(lines, "\n")
 }
 
-// carriers waits until every device in a namespace has its carrier: the kernel says so of
-// a new one when it comes to it, by which networkOf changes.
+// carriers waits until every device in a namespace has its carrier: the kernel reports that of a
+// new device with a delay, which changes networkOf.
 func carriers(t *testing.T, ns *testnet.NS) {
 	t.Helper()
 	testnet.Eventually(t, patience, "every device has its carrier", func() bool {

@@ -22,8 +22,8 @@ import (
 //	pod2 10.74.2.2 ── p1 [switch 2] ══ [node2] eth0 192.0.2.2 ─┼─ lan
 //	pod3 10.74.3.2 ── p1 [switch 3] ══ [node3] eth0 192.0.2.3 ─┘
 //
-// IPv6 likewise: fd74:1::2 and 2001:db8:74::1. A node whose switch is the host has the
-// pods' ports itself.
+// IPv6 likewise: fd74:1::2 and 2001:db8:74::1. If the switch is the host, the node has the pods'
+// ports itself.
 type mesh struct {
 	t     *testing.T
 	lan   *testnet.NS
@@ -31,7 +31,7 @@ type mesh struct {
 	meshKind
 }
 
-// meshKind is what all nodes of a mesh have alike.
+// meshKind contains the common settings of all nodes of a mesh.
 type meshKind struct {
 	split  bool   // the switch has a namespace of its own
 	tunnel string // type; empty: routed
@@ -189,7 +189,7 @@ func (m *mesh) ready(n *meshNode) {
 	})
 }
 
-// allPairs has every pod talk to every other one, in both families.
+// allPairs connects every pod with every other one, in both families.
 func (m *mesh) allPairs() {
 	m.t.Helper()
 	data := bytes.Repeat([]byte("sixteen bytes ok"), 40)
@@ -220,7 +220,7 @@ func (m *mesh) allPairs() {
 	}
 }
 
-// TestOverlay has pods of several nodes talk to each other by each kind of tunnel.
+// TestOverlay connects pods of several nodes by each kind of tunnel.
 func TestOverlay(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{
@@ -249,8 +249,8 @@ func (m *mesh) counted() {
 		if m.tunnel == "" {
 			continue
 		}
-		// A neighbour that was found meanwhile has the ways of all connections asked again,
-		// with the next packet of each.
+		// A new neighbour makes all connections look up their paths again, with the next packet of
+		// each.
 		var out string
 		testnet.Eventually(m.t, patience, fmt.Sprintf("%s: connections of node %d tell of the tunnel", m, n.id), func() bool {
 			if out = n.LLCLI("connections", "-o", "wide"); strings.Contains(out, "mesh to node") {

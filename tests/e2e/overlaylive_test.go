@@ -278,7 +278,7 @@ func TestOverlayKernel(t *testing.T) {
 	if name, err := testtraffic.TalkTCP(other, "", first.pod4()+":4660", data); err != nil || name != "pod1" {
 		t.Errorf("from the kernel's: %s %v", name, err)
 	}
-	// Whoever is no peer, or sends from elsewhere than its prefixes, is dropped.
+	// Packets from no Peer, or from outside the Peer's prefixes, are dropped.
 	first.LLCLI("peer", "set", "kernel", "--remove-prefix", "10.74.9.0/24", "--wait", "10s")
 	if name, err := testtraffic.TalkTCP(other, "", first.pod4()+":4660", nil); err == nil {
 		t.Errorf("a source that is not the peer's is let in: %s", name)

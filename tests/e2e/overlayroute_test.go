@@ -48,7 +48,7 @@ func routeToPeer(m *mesh) {
 	if out := near.LLCLI("route", "list"); !strings.Contains(out, "peer node2") {
 		t.Errorf("where the routes lead is not told:\n%s", out)
 	}
-	// A prefix is behind one Peer, whoever says so.
+	// A prefix is behind one Peer only.
 	for _, doc := range []string{
 		"kind: Peer\nname: other\nspec: {underlay: 192.0.2.77, prefixes: [10.99.2.0/24]}",
 		"kind: Route\nname: other\nspec: {prefix: 10.99.2.0/24, peer: other}",
@@ -76,8 +76,8 @@ func routeToPeer(m *mesh) {
 	m.allPairs()
 }
 
-// TestOverlayLocal: a Tunnel from an address that no device has says so, carries all the same as
-// soon as there is one, and says so again when it goes.
+// TestOverlayLocal: a Tunnel from an address that no device has reports that, works as soon as a
+// device has the address, and reports it again when the address is removed.
 func TestOverlayLocal(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "geneve"})

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestPeerSaysWhy: a Peer that nothing leads to, or that is this node itself, says so, and what
-// to do.
+// TestPeerSaysWhy: a Peer without a route, or that is this node itself, reports that, and what to
+// do.
 func TestPeerSaysWhy(t *testing.T) {
 	testnet.RequireRoot(t)
 	node := newMesh(t, 2, meshKind{tunnel: "vxlan"}).nodes[0]

@@ -73,7 +73,7 @@ func TestPathMTU(t *testing.T) {
 				s.backends[0].Forward(t)
 				s.node.Route(t, "10.0.9.0/24", "10.0.1.2")
 				s.node.Route(t, "2001:db8:9::/64", "2001:db8:1::2")
-				// The backend does not tell the client of it by its MSS.
+				// The backend's MSS does not reflect it.
 				for _, via := range []string{"10.0.9.1", "2001:db8:9::1"} {
 					far.Run(t, "ip", "route", "add", "default", "via", via, "advmss", "1420")
 				}
@@ -94,8 +94,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// TestChecksums is F07: what leaves the node has right checksums, whether the
-// sender's device finishes them or not.
+// TestChecksums is F07: packets that leave the node have right checksums, whether the sender's
+// device completes them or not.
 func TestChecksums(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		for _, offload := range []bool{true, false} {
@@ -189,7 +189,7 @@ func TestNarrowPort(t *testing.T) {
 	})
 }
 
-// TestFragments: a datagram in pieces, there and back, whatever the path.
+// TestFragments: a fragmented datagram, in both directions, on every path.
 func TestFragments(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -230,8 +230,8 @@ func checkFrames(t *testing.T, w *testnet.Wire, service netip.AddrPort) {
 	}
 }
 
-// TestBulk is F08: large segments, cut by the sender's device or not, lose nothing,
-// whatever the path.
+// TestBulk is F08: large segments, segmented by the sender's device or not, lose nothing, on every
+// path.
 func TestBulk(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -264,8 +264,8 @@ func TestBulk(t *testing.T) {
 	})
 }
 
-// TestSCTP sends the packets of an association by hand: no kernel module is needed. It goes
-// on while its backend is down.
+// TestSCTP sends the packets of an association by hand: no kernel module is needed. The
+// association continues while its backend is down.
 func TestSCTP(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

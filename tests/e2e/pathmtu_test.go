@@ -93,7 +93,7 @@ func TestTunnelToldTooMuch(t *testing.T) {
 	m.allPairs()
 }
 
-// router has what the first node sends to the second go by a router that sends on nothing
+// router routes the first node's packets to the second through a router that forwards nothing
 // larger than mtu.
 func (m *mesh) router(mtu int) {
 	m.t.Helper()

@@ -50,7 +50,7 @@ func TestPaths(t *testing.T) {
 		onNode := nodeAddr(family, 0).String()
 		for i, tt := range []struct {
 			from, to string
-			source   string // what the backend sees
+			source   string // as the backend sees it
 		}{
 			{"client", "far", own["client"]},
 			{"client", "near", own["node"]},
@@ -91,8 +91,7 @@ func TestPaths(t *testing.T) {
 	})
 }
 
-// expectConnection looks for a tracked connection to backend whose source there is
-// the given address.
+// expectConnection looks for a tracked connection to backend with the given source address there.
 func (s *site) expectConnection(t *testing.T, filter api.ConnectionFilter, source, backend string) {
 	t.Helper()
 	for _, c := range s.Connections(filter) {
@@ -104,7 +103,7 @@ func (s *site) expectConnection(t *testing.T, filter api.ConnectionFilter, sourc
 	t.Errorf("no connection from %s to %s; there are %+v", source, backend, s.Connections(filter))
 }
 
-// TestRefused: a service without a backend refuses at once, and says so.
+// TestRefused: a service without a backend refuses connections at once.
 func TestRefused(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()
@@ -133,8 +132,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPortUnreachable is F04: a backend's ICMP error comes to the client as the
-// frontend's.
+// TestPortUnreachable is F04: a backend's ICMP error reaches the client as the frontend's.
 func TestPortUnreachable(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()

@@ -21,7 +21,7 @@ var (
 	pausesTime   = flag.Duration("pauses.time", 50*time.Second, "how long TestPauses sends")
 )
 
-// pauseNATs translate what comes from addresses behind b1: NAT of each kind.
+// pauseNATs translate packets from addresses behind b1: NAT of each kind.
 const pauseNATs = `
 ---
 kind: NAT
@@ -39,9 +39,9 @@ spec: {type: snat, oneToOne: true, match: {source: ["10.49.192.0/18"]}, to: {add
 
 var algorithms = []string{"maglev", "random", "round-robin", "least-connections", "source-hash"}
 
-// TestPauses: flows whose pauses are about as long as an idle time get every answer from
-// where they asked, and none stays broken: UDP through services of each algorithm (idle time
-// 10 s), through NAT of each kind and without (30 s), TCP through a service (10 s).
+// TestPauses: flows whose pauses are about as long as an idle time get every answer from the
+// address of their request, and none stays broken: UDP through services of each algorithm (idle
+// time 10 s), through NAT of each kind and without (30 s), TCP through a service (10 s).
 func TestPauses(t *testing.T) {
 	s := newSite(t, fmt.Sprintf("tables: {connections: %d, halfOpen: %d, services: 4096, backends: 65536, slots: 4194304}",
 		max(1<<17, 4**pausingFlows), max(1<<16, 2**pausingFlows)))
@@ -133,7 +133,7 @@ func (s *site) anyAddress(ns *testnet.NS, prefixes ...string) {
 	}
 }
 
-// pauseTCP has one connection of TCP, which asks and pauses for about its idle time.
+// pauseTCP runs one TCP connection, which sends requests and pauses for about its idle time.
 func (s *site) pauseTCP(target string, number int) {
 	c, err := s.client.Dial("tcp", "", target, testtraffic.Patience)
 	if err != nil {

@@ -49,7 +49,7 @@ func restorePins(t *testing.T, attach string) {
 			if err != nil {
 				return false
 			}
-			// Asked after the look at the pins, so that it may only be better than these.
+			// Read after the check of the pins, so that it can only be newer.
 			if missing && !t.Failed() && status.Health.State == "ok" && len(without(want, s.existingPins())) > 0 {
 				t.Errorf("%s: health is ok while pins are missing", delete.what)
 			}
@@ -105,7 +105,7 @@ func (s *site) deletePins() {
 	}
 }
 
-// existingPins is pins where the folder may not exist.
+// existingPins is pins for a folder that may not exist.
 func (s *site) existingPins() (paths []string) {
 	_ = filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {

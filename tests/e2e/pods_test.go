@@ -83,7 +83,7 @@ func (s *podSite) plugIn() {
 	s.Apply("kind: Interface\nname: hs1\nspec: {device: hs1, netns: switch, role: port}\n")
 }
 
-// reach talks to a server and wants it to see an address of the client.
+// reach connects to a server and requires it to see an address of the client.
 func (s *podSite) reach(from *testnet.NS, at *testnet.Server, target, seen string) {
 	s.t.Helper()
 	before := len(at.Clients())
@@ -148,7 +148,7 @@ func TestPodNetwork(t *testing.T) {
 		out := s.LLCLI(strings.Fields(words)...)
 		for _, w := range want {
 			if w == "no addresses of pods found" {
-				continue // is said elsewhere
+				continue // checked elsewhere
 			}
 			if !strings.Contains(out, w) {
 				t.Errorf("llcli %s has no %q:\n%s", words, w, out)

@@ -41,8 +41,8 @@ func wantState(t *testing.T, s *site, kind, name, state string, words ...string)
 	})
 }
 
-// TestRulesOnDevicesWithoutPrograms: a rule or NAT on a device that nothing attaches to does
-// nothing, and says so, as does --wait with its exit code.
+// TestRulesOnDevicesWithoutPrograms: a rule or NAT on a device without our programs has no effect,
+// and reports that, as does --wait with its exit code.
 func TestRulesOnDevicesWithoutPrograms(t *testing.T) {
 	s := newSite(t)
 	s.Start()

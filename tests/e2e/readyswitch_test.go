@@ -150,7 +150,7 @@ func (s *readySwitch) cases(over6, is6 bool) []readyCase {
 	}
 }
 
-// TestReadyAndPacketsOfSwitch is [TestReadyAndPackets] for what needs a switch: Endpoints,
+// TestReadyAndPacketsOfSwitch is [TestReadyAndPackets] for objects that need a switch: Endpoints,
 // Bridges, Tunnels, Peers behind them, and groups of Endpoints.
 func TestReadyAndPacketsOfSwitch(t *testing.T) {
 	testnet.RequireRoot(t)

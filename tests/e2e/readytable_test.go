@@ -18,7 +18,7 @@ type readyCase struct {
 	words        []string // of the message while the thing is missing
 	network, to  string   // the packet
 	from         *testnet.NS
-	ready, lost  string // what becomes of the packet
+	ready, lost  string // the result of the packet
 	// state of the object while the thing is missing; empty: Pending
 	state string
 }
@@ -124,7 +124,7 @@ func (s *readySite) serve6() {
 	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
 }
 
-// address6 gives the second backend what IPv6 takes away when a device goes down.
+// address6 restores the IPv6 address and route that the kernel removes when a device goes down.
 func (s *readySite) address6() {
 	s.backends[1].Run(s.t, "ip", "address", "replace", "2001:db8:2::2/64", "dev", "eth0", "nodad")
 	s.backends[1].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:2::1")
@@ -199,7 +199,7 @@ func (s *readySite) cases() []readyCase {
 	}
 }
 
-// run compares the state with what becomes of packets before, while and after the thing is
+// run compares the state with the results of packets before, while and after the requirement is
 // missing.
 func (c *readyCase) run(t *testing.T, s *site) {
 	t.Helper()
@@ -219,8 +219,8 @@ func (c *readyCase) run(t *testing.T, s *site) {
 	packet("mended", c.ready)
 }
 
-// TestReadyAndPackets takes from a node, one at a time, each thing that objects of all kinds
-// need, and compares the state of the object with what becomes of packets.
+// TestReadyAndPackets removes, one at a time, each requirement of objects of all kinds from a
+// node, and compares the state of the object with the results of packets.
 func TestReadyAndPackets(t *testing.T) {
 	s := newReadySite(t)
 	for _, c := range s.cases() {

@@ -62,7 +62,7 @@ spec: {type: masquerade, match: {source: [10.0.0.0/16, "2001:db8:1::/64"], out: 
 		t.Cleanup(func() { _ = c.Close() }) // has nothing unsent
 		lasting = append(lasting, c)
 		for i, c := range lasting {
-			_ = c.SetDeadline(time.Now().Add(patience)) // what follows fails otherwise
+			_ = c.SetDeadline(time.Now().Add(patience)) // a later call fails otherwise
 			_, err := c.Write([]byte("x"))
 			if err == nil {
 				_, err = c.Read(make([]byte, 100))

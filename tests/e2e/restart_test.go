@@ -180,8 +180,7 @@ func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	return s, fronts
 }
 
-// followsItself waits until what the node sends to itself is followed, which no object waits
-// for.
+// followsItself waits until the node's packets to itself are tracked, for which no object waits.
 func (s *site) followsItself() {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, "the program is on the loopback", func() bool {
@@ -198,7 +197,7 @@ func (s *site) ready() {
 	})
 }
 
-// reload has the daemon read its files again and waits until it does as they say.
+// reload makes the daemon read its files again and waits until they are in force.
 func (s *site) reload() {
 	s.t.Helper()
 	s.LLCLI("reload")
@@ -333,9 +332,8 @@ func (s *site) quick(target string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), err
 }
 
-// TestKilledWhileStarting is R08: killed at any moment of its start, the daemon
-// leaves what the next start makes whole: one program on each hook, and no pin too
-// many.
+// TestKilledWhileStarting is R08: killed at any moment of its start, the daemon leaves a state
+// that the next start completes: one program on each hook, and no superfluous pin.
 func TestKilledWhileStarting(t *testing.T) {
 	s, fronts := balanced(t, "")
 	want := s.pins()
@@ -369,7 +367,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	tr.ExpectUnharmed(t)
 }
 
-// without returns what of all is not in others.
+// without returns the elements of all that are not in others.
 func without(all, others []string) (left []string) {
 	for _, name := range all {
 		if !slices.Contains(others, name) {
@@ -379,8 +377,8 @@ func without(all, others []string) (left []string) {
 	return left
 }
 
-// TestKilledOnOwnAddress: the same for a service on the node's own address, whose
-// answers the stack takes for martians, so that they must never need it.
+// TestKilledOnOwnAddress: the same for a service on the node's own address, whose answers the
+// stack treats as martians, so that they must never need the stack.
 func TestKilledOnOwnAddress(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[0], backendAddr("IPv4", 0, 8080), "b1")

@@ -25,7 +25,7 @@ func sctpSocket(ns *testnet.NS, t *testing.T, family int) (fd int) {
 		limit := unix.NsecToTimeval(int64(20 * time.Second))
 		return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	})
-	t.Cleanup(func() { _ = unix.Close(fd) }) // nothing of it matters any more
+	t.Cleanup(func() { _ = unix.Close(fd) }) // no longer needed
 	return fd
 }
 
@@ -109,7 +109,7 @@ func TestOverlaySCTP(t *testing.T) {
 	}
 }
 
-// TestTunnelCutsSCTP is what the test above comes to on kernels without SCTP.
+// TestTunnelCutsSCTP is the substitute of the test above on kernels without SCTP.
 func TestTunnelCutsSCTP(t *testing.T) {
 	testnet.RequireRoot(t)
 	if _, err := exec.LookPath("ethtool"); err != nil {

@@ -33,7 +33,7 @@ func TestTimeNamespace(t *testing.T) {
 	}
 	defer c.Close() // has nothing unsent
 	for range 30 {  // some ten times as long as all connections are looked through
-		_ = c.SetDeadline(time.Now().Add(patience)) // what follows fails otherwise
+		_ = c.SetDeadline(time.Now().Add(patience)) // a later call fails otherwise
 		_, err := c.Write([]byte("x"))
 		if err == nil {
 			_, err = c.Read(make([]byte, 100))
