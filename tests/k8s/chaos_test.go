@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	c.settle()
 }
 
-// step does something, and says what.
+// step makes a change, and describes it.
 func (c *chaos) step() string {
 	n := c.Nodes[c.rnd.IntN(len(c.Nodes))]
 	crowd := fmt.Sprint("crowd", c.rnd.IntN(crowds))
@@ -128,10 +128,10 @@ func (c *chaos) try(args ...string) bool {
 	return err == nil
 }
 
-// killOn kills a program, where it runs just now.
+// killOn kills a program on a node, if it runs.
 func (c *chaos) killOn(n *testk8s.Node, program string) {
 	for _, pid := range c.processes(c.t, n, program) {
-		_, _ = n.Run("kill", "-9", fmt.Sprint(pid)) // it may be gone already
+		_, _ = n.Run("kill", "-9", fmt.Sprint(pid)) // it may have ended already
 	}
 }
 
@@ -226,7 +226,7 @@ func (c *chaos) model(n *testk8s.Node, backends map[string][]netip.Addr) map[str
 	return want
 }
 
-// held are those that a node's daemon has, with the servers that get new connections.
+// held returns the objects of a node's daemon, with the servers that get new connections.
 func (c *chaos) held(n *testk8s.Node) map[string][]string {
 	c.t.Helper()
 	var objects []struct {

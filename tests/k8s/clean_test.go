@@ -107,8 +107,8 @@ func (d *dirty) check(says, gone, stays []string) {
 	}
 }
 
-// TestCleanNode has a namespace with what kube-proxy and other plugins leave, beside what
-// others have.
+// TestCleanNode has a namespace with leftovers of kube-proxy and other plugins, beside state of
+// other programs.
 func TestCleanNode(t *testing.T) {
 	d := newDirty(t)
 	d.write(d.conf, 0o644, map[string]string{

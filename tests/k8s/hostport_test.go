@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestHostPortsApart: three pods of one node have one number among them, at the loopback, at
-// the node's address, and there by UDP; the node itself asks.
+// TestHostPortsApart: three pods of one node share one port number, at the loopback, at the node's
+// address, and there by UDP; the node itself is the client.
 func TestHostPortsApart(t *testing.T) {
 	for _, f := range need(t).Families {
 		t.Run(f.Name, func(t *testing.T) { hostPortsApart(t, f) })

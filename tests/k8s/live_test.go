@@ -72,7 +72,7 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// longLived is a connection that asks over and over again.
+// longLived is a connection that sends requests over and over again.
 type longLived struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -88,7 +88,7 @@ func openLongLived(t *testing.T, c client, server netip.AddrPort) *longLived {
 	return &longLived{conn, bufio.NewReader(conn)}
 }
 
-// ask returns which server answers.
+// ask returns the server that answers.
 func (l *longLived) ask() (string, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
@@ -141,7 +141,7 @@ func disturb(t *testing.T, happens func(p *space)) {
 			t.Errorf("a connection of before: %q, %v; want %s", name, err, names[i])
 		}
 	}
-	// It works: what changes now counts.
+	// It works: changes from now on take effect.
 	p.pod("later", "node1", "app: later", "")
 	later := p.service("later", "selector: {app: later}, ports: [{port: 80, targetPort: 8080}]")
 	serves(t, p.inside(from), clusterIP(later, 0), 1)
@@ -201,7 +201,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// TestAPIServerRestarts: it is away, and comes again; agents follow within 30 s.
+// TestAPIServerRestarts: it stops, and returns; agents follow within 30 s.
 func TestAPIServerRestarts(t *testing.T) {
 	disturb(t, func(p *space) {
 		p.Kill("kube-apiserver")
@@ -235,8 +235,8 @@ func TestNodeDrained(t *testing.T) {
 	endAll(t, loads)
 }
 
-// TestTerminating: a server that is about to go keeps its connections, gets no new ones
-// as long as there is another, and serves where it is the last.
+// TestTerminating: a terminating server keeps its connections, gets no new ones as long as there
+// is another, and serves if it is the last.
 func TestTerminating(t *testing.T) {
 	p := newSpace(t)
 	slow := "  terminationGracePeriodSeconds: 30\n"

@@ -55,7 +55,7 @@ func (a *all) Skipf(format string, args ...any) {
 
 func (a *all) Failed() bool { return a.failed }
 
-// end takes everything down, in the end of whatever happened.
+// end removes everything in the end, also after failures.
 func (a *all) end() {
 	for _, fn := range slices.Backward(a.cleanups) {
 		fn()
@@ -92,7 +92,7 @@ func run(m *testing.M) (code int) {
 	defer func() {
 		a.end()
 		if cluster == nil {
-			return // it did not come up, which was said
+			return // it did not start, which was reported
 		}
 		if left := cluster.Leftovers(20 * time.Second); len(left) > 0 {
 			a.Logf("left on the machine:\n%s", strings.Join(left, "\n"))

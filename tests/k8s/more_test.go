@@ -98,7 +98,7 @@ endpoints: [{addresses: [%q]}]`, f.Name, strings.Replace(f.Name, "ip", "IP", 1),
 	}
 }
 
-// TestSameNode: who prefers its own node's servers has them, as long as there are some.
+// TestSameNode: a Service that prefers the node's own servers uses them, as long as there are any.
 func TestSameNode(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -189,7 +189,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestManyPods: pods that come and go at once have addresses of their own, and leave none.
+// TestManyPods: pods that are made and deleted together have unique addresses, and leave none
+// behind.
 func TestManyPods(t *testing.T) {
 	p := newSpace(t)
 	const count = 30

@@ -23,7 +23,7 @@ type space struct {
 // spaces are how many each test has had.
 var spaces = map[string]int{}
 
-// newSpace makes a namespace that goes with the test.
+// newSpace makes a namespace that is deleted with the test.
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	s := need(t)
@@ -118,7 +118,7 @@ func (p *space) getService(name string) *testk8s.Object {
 	return &o
 }
 
-// clusterIP is where a Service is inside the cluster, by its n-th port.
+// clusterIP is the address of a Service inside the cluster, with its n-th port.
 func clusterIP(o *testk8s.Object, n int) netip.AddrPort { return clusterIPs(o, n)[0] }
 
 // clusterIPs returns the cluster IPs of all its families.
@@ -189,7 +189,7 @@ func serves(t *testing.T, c client, server netip.AddrPort, count int) {
 	})
 }
 
-// explain says how the test's objects are, where it failed.
+// explain logs the state of the test's objects, if it failed.
 func (p *space) explain() {
 	out, err := p.Kubectl("", "-n", p.name, "get", "pods,services,endpointslices", "-o", "wide")
 	p.t.Logf("%s %v", out, err)

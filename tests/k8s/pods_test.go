@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestNodes: the nodes became Ready by loxilight alone, and say so.
+// TestNodes: the nodes became Ready with loxilight alone, and report that.
 func TestNodes(t *testing.T) {
 	s := need(t)
 	nodes, err := s.List("/api/v1/nodes")

@@ -125,7 +125,7 @@ func TestOwnNode(t *testing.T) {
 	}
 }
 
-// TestUsers: containers of loxilight are not root where they need not be.
+// TestUsers: containers of loxilight are not root unless necessary.
 func TestUsers(t *testing.T) {
 	s := need(t)
 	for program, uid := range map[string]string{"/usr/sbin/loxilight-agent": "64252", "/usr/bin/llcli": "64253"} {

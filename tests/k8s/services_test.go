@@ -172,7 +172,7 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// TestNotReady: servers that are not Ready serve only where the Service says so.
+// TestNotReady: servers that are not Ready serve only if the Service requests that.
 func TestNotReady(t *testing.T) {
 	p := newSpace(t)
 	p.pod("ready", "node1", "app: web", "")

@@ -76,7 +76,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	return s
 }
 
-// manifest is what a user would apply, with what differs between clusters.
+// manifest returns the manifest of a user, with the settings of this cluster.
 func (s *site) manifest(t testnet.T) string {
 	t.Helper()
 	var addresses []any
@@ -85,7 +85,7 @@ func (s *site) manifest(t testnet.T) string {
 	}
 	text, err := chart.Render("../../configs/kubernetes/chart", chart.Release{Name: "loxilight", Namespace: "kube-system"}, map[string]any{
 		"daemon": map[string]any{"config": map[string]any{
-			// Three daemons share one machine, and keep to little memory.
+			// Three daemons share one machine, so their tables are small.
 			"tables": map[string]any{"connections": 65536, "halfOpen": 16384, "services": 4096, "backends": 16384, "slots": 1 << 20, "rules": 4096, "prefixes": 65536},
 		}},
 		"agent": map[string]any{"config": map[string]any{
@@ -133,7 +133,7 @@ func (s *site) llcli(n *testk8s.Node, args ...string) string {
 	return out
 }
 
-// describe says how the cluster is, for a test that failed.
+// describe logs the state of the cluster, for a test that failed.
 func (s *site) describe() {
 	for _, args := range [][]string{
 		{"get", "nodes,pods,services,endpointslices", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"},

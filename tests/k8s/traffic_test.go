@@ -18,14 +18,14 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// client is where requests come from.
+// client is a source of requests.
 type client struct {
 	name string
 	ns   *testnet.NS
 	from netip.Addr // with a port by the kernel; zero: by the kernel as well
 }
 
-// get asks over a connection of its own, and returns the answer's body.
+// get sends a request over a connection of its own, and returns the answer's body.
 func (c client) get(server netip.AddrPort, path string) (string, error) {
 	return c.getWithin(3*time.Second, server, path)
 }
@@ -85,8 +85,8 @@ func (c client) ask(server netip.AddrPort, local int, text string) (string, erro
 	return string(b[:n]), err
 }
 
-// names asks so often who answers, and returns how often each did. It fails the test
-// where one does not.
+// names sends requests, and returns how often each server answered. It fails the test if a request
+// is not answered.
 func (c client) names(t testing.TB, server netip.AddrPort, times int) map[string]int {
 	t.Helper()
 	seen := map[string]int{}
@@ -115,7 +115,7 @@ func (c client) refused(t testing.TB, server netip.AddrPort) {
 	}
 }
 
-// load asks all the time, over a new connection each, until it is stopped.
+// load sends requests all the time, over a new connection each, until it is stopped.
 type load struct {
 	stop   chan struct{}
 	done   sync.WaitGroup
@@ -124,7 +124,7 @@ type load struct {
 	failed []string
 }
 
-// startLoad has a client ask some servers in turn.
+// startLoad sends requests from a client to some servers in turn.
 func startLoad(c client, servers ...netip.AddrPort) *load {
 	l := &load{stop: make(chan struct{})}
 	for i := range 4 {

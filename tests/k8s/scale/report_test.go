@@ -71,7 +71,7 @@ func seconds(all []cost) (sum float64) {
 	return sum
 }
 
-// rounded writes a time in milliseconds, or in seconds where it is long.
+// rounded writes a time in milliseconds, or in seconds if it is long.
 func rounded(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
@@ -95,7 +95,7 @@ func report(t *testing.T, path, text string) {
 	}
 }
 
-// TestPart: what a run found out comes into the document, where it was before.
+// TestPart: the results of a run replace the earlier ones in the document.
 func TestPart(t *testing.T) {
 	t.Setenv("LOXILIGHT_VERSION", "1.2")
 	all := []*contestant{

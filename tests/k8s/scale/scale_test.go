@@ -25,7 +25,7 @@ import (
 
 const (
 	endpoints = 20 // of each Service
-	probes    = 20 // Services whose server there really is
+	probes    = 20 // Services with a real server
 	samples   = 100
 	server    = "10.222.0.1:9000"
 )
@@ -38,7 +38,7 @@ func number(name string, usual int) int {
 	return usual
 }
 
-// contestant is a node that serves, and what does it there.
+// contestant is a node with a service proxy.
 type contestant struct {
 	name      string
 	ns        *testnet.NS
@@ -116,7 +116,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// answer closes what comes.
+// answer closes accepted connections.
 func answer(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -264,7 +264,7 @@ func (one *contestant) await(t *testing.T, ips []netip.AddrPort) {
 	one.inStep = time.Since(one.began)
 }
 
-// connects says whether a connection is accepted, or refused.
+// connects reports whether a connection is accepted, or refused.
 func (one *contestant) connects(ip netip.AddrPort) bool {
 	err := one.ns.Try(func() error {
 		conn, err := net.DialTimeout("tcp4", ip.String(), 500*time.Millisecond)
