@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// flow is a conversation: who begins, by which port, and with what.
+// flow is a conversation: its first tuple, and the port by which it arrives.
 type flow struct {
 	tuple
 	port int
@@ -26,7 +26,7 @@ type op struct {
 	config *config // nil: a packet
 	flow   int
 	about  *icmpError // instead of a packet, about the last forwarded packet
-	// back is a packet of whom the flow's last packet reached, to where that came from.
+	// back is a packet from the host that the flow's last packet reached, to that packet's source.
 	back         bool
 	stranger     bool // with back: from another host beside it
 	flags, chunk uint8
@@ -35,19 +35,19 @@ type op struct {
 	size         int
 }
 
-// scenario is what one seed comes to.
+// scenario is the content of one seed.
 type scenario struct {
 	flows []flow
 	ops   []op
 }
 
-// reached is where the last packet of a flow came out, and as what.
+// reached is the port by which the last packet of a flow left, and its tuple there.
 type reached struct {
 	seen bool
 	port int
 	as   tuple
 	mac  [6]byte
-	// frame is what came out.
+	// frame is the packet as it left.
 	frame []byte
 }
 
@@ -78,8 +78,8 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 			}
 			o.told(op.config)
 			if op.config.asksPackets() {
-				// Connections of the moment of a change are asked again by their next
-				// packet, as if that, a SYN, had begun them.
+				// At a change, connections are evaluated again by their next packet, as if it, a
+				// SYN, had opened them.
 				time.Sleep(200 * time.Millisecond)
 			}
 			continue
@@ -194,7 +194,7 @@ func (s *site) send(port int, frame []byte, p *pkt, v verdict) (out, told []outp
 	return out, told
 }
 
-// compare says how what came out differs from the model, which learns from it.
+// compare returns how the output differs from the model, which learns from it.
 func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []output, op op, last *reached) error {
 	switch {
 	case len(out) > 1:

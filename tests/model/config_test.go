@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// kinds are those that the model knows.
+// kinds are the kinds that the model knows.
 var kinds = []string{api.KindAddressGroup, api.KindNAT, api.KindFirewallRule, api.KindService}
 
 // config is the daemon's configuration, as the model sees it.
@@ -210,7 +210,7 @@ func (c *config) String() string {
 	return b.String()
 }
 
-// asksPackets reports whether a rule asks for what packets of one connection differ in.
+// asksPackets reports whether a rule matches fields in which packets of one connection differ.
 func (c *config) asksPackets() bool {
 	return slices.ContainsFunc(c.rules, func(r *rule) bool { return r.match.flagMask != 0 || len(r.match.dscp) > 0 })
 }

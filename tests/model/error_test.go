@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// icmpError is an ICMP error about the packet of a flow that came out last. One about a path MTU
-// is left out: what comes after it depends on it.
+// icmpError is an ICMP error about the last forwarded packet of a flow. Errors about a path MTU
+// are left out, because later packets depend on them.
 type icmpError struct {
 	kind testpkt.ICMP
 	from int // host beside the host that was reached; 0: the host itself
@@ -47,7 +47,7 @@ func (e *icmpError) of(v6 bool) testpkt.ICMP {
 	return k
 }
 
-// quote is the IP packet of a frame as an error has it.
+// quote returns the IP packet of a frame in the form that an error quotes.
 func quote(frame []byte, n int) []byte {
 	header := 20
 	if frame[14]>>4 == 6 {
@@ -56,8 +56,8 @@ func quote(frame []byte, n int) []byte {
 	return frame[14:min(14+header+n, len(frame))]
 }
 
-// expectedError is what the model says about an error: that it must come out of a port as this,
-// or nowhere.
+// expectedError is the model's prediction for an error: it must leave by a port in this form, or
+// be dropped.
 type expectedError struct {
 	why      string
 	port     int // -1: nowhere
@@ -109,8 +109,8 @@ func (c *config) translatesSource(name string) bool {
 	return slices.ContainsFunc(c.nats, func(n *nat) bool { return n.name == name && n.kind != "dnat" })
 }
 
-// playError makes an error happen and compares what comes of it with the model. false: there was
-// nothing to judge.
+// playError sends an error and compares the result with the model. false: there was nothing to
+// judge.
 func (s *site) playError(o *oracle, e *icmpError, last *reached) (told string, ok bool, err error) {
 	if !last.seen {
 		return "", false, nil

@@ -59,7 +59,7 @@ func randomNATs(rng *rand.Rand) (all []*nat) {
 	return all
 }
 
-// outer fills what rules about sources have besides.
+// outer adds the further fields of rules about sources.
 func (n *nat) outer(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		n.match.out = []int{pick(rng, 3, 3, rng.IntN(portCount))}

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// mapping is an inner address and port that a rule maps to the same outer one for all
-// that it talks to by one outer address.
+// mapping is an inner address and port that a rule maps to the same outer one for all destinations
+// behind one outer address.
 type mapping struct {
 	rule  string
 	proto uint8
@@ -34,8 +34,8 @@ func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	return best
 }
 
-// translate decides about the first packet of a connection that is no service's.
-// A translated connection is tracked, whatever the firewall's rule says.
+// translate judges the first packet of a connection that belongs to no service. A translated
+// connection is tracked, even if the firewall's rule is stateless.
 func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 	plain := func() verdict {
 		if untracked {
@@ -61,7 +61,7 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 	return o.translateSource(in, p, plain)
 }
 
-// translateSource decides about a packet whose destination stays.
+// translateSource judges a packet whose destination stays.
 func (o *oracle) translateSource(in int, p *pkt, plain func() verdict) verdict {
 	out, _, local := route(p.dst.Addr())
 	if local {
@@ -100,8 +100,8 @@ func (c *config) alone(a netip.Addr) bool {
 	})
 }
 
-// noneOf is a packet of no connection that does not begin one, and that a rule would
-// translate: with its inner source it must not leave where answers could come back to.
+// noneOf judges a packet that belongs to no connection and opens none, but that a rule would
+// translate: with its inner source it must not leave to a network from which answers could return.
 func (o *oracle) noneOf(p *pkt, s *nat) verdict {
 	v := verdict{why: "rule " + s.name + " would translate its source, and it begins no connection"}
 	if p.proto != testpkt.ProtoTCP {
@@ -116,7 +116,7 @@ func (o *oracle) noneOf(p *pkt, s *nat) verdict {
 	return v
 }
 
-// redirect is the first packet of a connection whose destination a rule translates.
+// redirect judges the first packet of a connection whose destination a rule translates.
 func (o *oracle) redirect(in int, p *pkt, d *nat) verdict {
 	return verdict{why: "rule " + d.name + " translates its destination", accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
@@ -151,7 +151,7 @@ func (n *nat) hasFamily(p *pkt) bool {
 	return slices.ContainsFunc(n.addresses, func(a netip.Prefix) bool { return a.Addr().Is6() == p.src.Addr().Is6() })
 }
 
-// target checks what a destination became.
+// target checks the translated destination.
 func (n *nat) target(p *pkt, got netip.AddrPort) error {
 	want := p.dst.Port()
 	if len(n.ports) > 0 && hasPorts(p.proto) {
@@ -249,7 +249,7 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 	}
 	at := int(outer.Port()) - int(ports[0].first)
 	if len(s.ports) == 0 && outer.Port() > 60999 {
-		at -= 60999 - 32767 // what the node's own connections use is left out
+		at -= 60999 - 32767 // the node's own port range is excluded
 	}
 	block := fmt.Sprintf("%s %s %d", s.name, outer.Addr(), at/s.block)
 	if owner, known := o.blocks[block]; known && owner != p.src.Addr() {

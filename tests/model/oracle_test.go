@@ -27,8 +27,7 @@ type oracle struct {
 	dead map[tuple]bool
 }
 
-// direction is one way of a connection: packets that come in with its key leave with
-// out.
+// direction is one direction of a connection: packets that arrive with its key leave with out.
 type direction struct {
 	*conn
 	out   tuple
@@ -48,16 +47,16 @@ type conn struct {
 	in      int   // by this port
 }
 
-// verdict is what the model says about a packet.
+// verdict is the model's prediction for a packet.
 type verdict struct {
 	why string
-	// accept says whether the packet may come out of a port with a tuple, and learns
-	// it; nil: it may not come out at all.
+	// accept returns an error if the packet may not leave by a port with a tuple, and learns the
+	// tuple; nil: the packet may not leave at all.
 	accept func(out int, got tuple) error
-	silent bool // it need not come out, either
+	silent bool // the packet may also be dropped
 	// told is whether the node must report to the sender that the packet was not forwarded.
 	told answer
-	// about is what that may be about instead of the packet; the zero value: nothing else.
+	// about is another packet that the report may be about; the zero value: none.
 	about tuple
 }
 
@@ -76,7 +75,7 @@ func newOracle() *oracle {
 	return o
 }
 
-// forget is what a flush does.
+// forget applies a flush.
 func (o *oracle) forget() {
 	o.conns, o.sticky, o.maps = map[tuple]*direction{}, map[string]netip.AddrPort{}, map[mapping]netip.AddrPort{}
 	o.dead, o.ghosts, o.strangers, o.blocks = map[tuple]bool{}, map[tuple]bool{}, map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
@@ -95,7 +94,7 @@ func (o *oracle) told(c *config) {
 	}
 	o.maps, o.blocks = map[mapping]netip.AddrPort{}, map[string]netip.Addr{}
 	for outer := range o.strangers {
-		o.strangers[outer] = netip.AddrPort{} // of a rule that may be gone
+		o.strangers[outer] = netip.AddrPort{} // the rule may have been deleted
 	}
 }
 
@@ -127,7 +126,7 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 	return v
 }
 
-// way is judge without what ends with the packet's TTL.
+// way is judge without the end of the packet's TTL.
 func (o *oracle) way(in int, p *pkt) verdict {
 	if o.ghosts[p.tuple] {
 		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
@@ -205,7 +204,7 @@ func (d *direction) reopens(p *pkt) bool {
 	return d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1)
 }
 
-// leaves checks that a packet comes out where the routes say.
+// leaves checks that a packet leaves by the port in the routes.
 func leaves(out int, got tuple) error {
 	if port, _, local := route(got.dst.Addr()); local || port != out {
 		return fmt.Errorf("%s left by %s, and the route says %s", got, device(out), device(port))
@@ -246,7 +245,7 @@ func (o *oracle) open(in int, p *pkt) verdict {
 	switch s := o.serviceOf(p); {
 	case over:
 		return v
-	case s != nil: // which is tracked, whatever the rule says
+	case s != nil: // tracked even with a stateless rule
 		return o.balance(in, p, s)
 	}
 	return o.translate(in, p, untracked)
@@ -259,7 +258,7 @@ func (o *oracle) untracked(p *pkt) verdict {
 	return v
 }
 
-// plain is a packet that is routed as it is. in: -1 where it begins no connection.
+// plain judges a packet that is routed without translation. in: -1 if it opens no connection.
 func (o *oracle) plain(in int, p *pkt) verdict {
 	if _, _, local := route(p.dst.Addr()); local {
 		return verdict{why: "for the node itself"}

@@ -57,7 +57,7 @@ type pkt struct {
 	payload  string
 }
 
-// frame is the packet on the wire between two stations.
+// frame is the packet on the wire between two hosts.
 func (p *pkt) frame(from, to [6]byte) []byte {
 	eth := testpkt.Ethernet{Source: from, Destination: to}
 	var ip testpkt.Layer = testpkt.IPv6{

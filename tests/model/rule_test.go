@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// ask returns the rule that decides about a packet with p's fields that comes in by a
-// port; nil: none does, it is allowed.
+// ask returns the rule that decides about a packet with p's fields that arrives on a port; nil: no
+// rule does, so the packet is allowed.
 func (c *config) ask(in int, p *pkt) *rule {
 	hook := "forward"
 	out, _, local := route(p.dst.Addr())
@@ -58,8 +58,8 @@ func inRanges(all []portRange, proto uint8, port uint16) bool {
 	return len(all) == 0 || hasPorts(proto) && slices.ContainsFunc(all, func(r portRange) bool { return r.has(port) })
 }
 
-// filtered is what the firewall says about a packet that is of no connection. false: it
-// allows it. untracked: a stateless rule did, so it begins no connection.
+// filtered applies the firewall to a packet that belongs to no connection. false: the packet is
+// allowed. untracked: by a stateless rule, so it opens no connection.
 func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
 	r := o.config.ask(in, p)
 	switch {
@@ -84,9 +84,9 @@ func refusal(p *pkt) answer {
 	return ratedTold
 }
 
-// asked asks the rules again about a known connection, if they have changed since. An answer
-// does not tell what DSCP the first packet had: where a rule wants to know, all stays as it
-// is until one of the side comes that began.
+// asked evaluates the rules again for a known connection, if they have changed since. An answer
+// does not contain the DSCP of the first packet: if a rule depends on it, nothing changes until a
+// packet of the initiator arrives.
 func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	if d.rules == o.rules || len(o.config.rules) == 0 {
 		return verdict{}, false

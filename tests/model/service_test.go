@@ -85,7 +85,7 @@ func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []ne
 	}
 	key := s.name + ": " + what
 	if s.affinity {
-		// A client keeps its backend whatever the frontend, but not across families.
+		// A client keeps its backend on all frontends, but not across families.
 		key += fmt.Sprint(p.src.Addr().Is6())
 	}
 	if before, known := o.sticky[key]; known && before != got && slices.Contains(eligible, before) {

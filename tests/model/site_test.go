@@ -73,7 +73,7 @@ type site struct {
 	marks  int             // given so far
 	// refusals are the times of the node's recent reports to senders.
 	refusals []time.Time
-	// carries says which kinds the daemon does carry, of those that the model knows.
+	// carries contains the kinds that the daemon supports, of those that the model knows.
 	carries map[string]bool
 	refused int // configurations that the daemon found contradictory
 }
