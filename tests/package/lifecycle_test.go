@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNothingHappensByItself: installing the package and starting the daemon without
-// objects changes nothing that decides on the fate of a packet. Neither does what
-// follows: stop, detach, remove; and nothing at all is left of the package after a purge.
+// TestNothingHappensByItself: installing the package and starting the daemon without objects has
+// no effect on any packet. Neither have the later steps: stop, detach, remove; and nothing at all
+// is left of the package after a purge.
 func TestNothingHappensByItself(t *testing.T) {
 	fresh(t)
 	s := newSite(t)

@@ -82,7 +82,7 @@ func try(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// run is try for what must succeed.
+// run is try for commands that must succeed.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := try(name, args...)

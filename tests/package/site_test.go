@@ -29,7 +29,7 @@ import (
 //
 // IPv6 likewise: 2001:db8:0:2::17 and ::66, 2001:db8:1::1 and ::2. The service has the node's own
 // addresses, port 9000, on which the node itself has a server as well: connections that reach this
-// server bypassed the data plane. The host stranger is not in sourceRanges.
+// server bypassed the data plane. The stranger is not in sourceRanges.
 type site struct {
 	client, stranger *testnet.NS
 	servers          []*testnet.Server // the node's own, then the backends'
@@ -99,7 +99,7 @@ func newSite(t *testing.T) *site {
 		s.serve(t, b, "["+net6+"2]:8080", fmt.Sprintf("b%d", i))
 	}
 	t.Cleanup(func() { removeDevices(t) })
-	// What the kernel gives the devices by itself comes bit by bit.
+	// The kernel adds its own settings of the devices bit by bit.
 	before := network(t)
 	testnet.Eventually(t, patience(), "the node's devices, addresses and routes stay as they are", func() bool {
 		last := before
@@ -243,7 +243,7 @@ func (b *burden) connectDenied(front string) {
 	}
 }
 
-// end stops all of it; it may be called twice.
+// end stops all traffic; it may be called twice.
 func (b *burden) end() {
 	select {
 	case <-b.stop:

@@ -19,11 +19,11 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// state is what there is on the machine: a line of text for each thing, by its name.
+// state is a snapshot of the machine: a line of text for each item, by its name.
 type state map[string]string
 
-// network is what decides on the fate of packets: devices, addresses, routes, rules,
-// qdiscs, filters, programs, sysctls, other people's tables, namespaces.
+// network returns all state that decides on the fate of packets: devices, addresses, routes,
+// rules, qdiscs, filters, programs, sysctls, other programs' tables, namespaces.
 func network(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -111,13 +111,13 @@ func (s state) tree(root string, value func(path string, info fs.FileInfo) strin
 	})
 }
 
-// elsewhere are folders that are not the package's, or whose contents change by
-// themselves, and the records that dpkg and systemd keep of a package that was there.
+// elsewhere are folders that are not the package's, or whose contents change by themselves, and
+// the records that dpkg and systemd keep of a removed package.
 var elsewhere = regexp.MustCompile(`^/(proc|sys|dev|mnt|tmp|root|var/tmp|var/log|var/cache|run|lib/modules|usr/lib/modules)$|` +
 	`^/var/lib/(dpkg/(status-old|available|lock.*|triggers/.*|info/format)|systemd/(random-seed|timers.*|catalog.*))$|` +
 	`^/etc/((passwd|group|shadow|gshadow)-|\.pwd\.lock|machine-id|resolv\.conf|ld\.so\.cache)$`)
 
-// files are all files of the system, and what the package might leave elsewhere.
+// files returns all files of the system, including places where the package might leave some.
 func files(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -129,7 +129,7 @@ func files(t *testing.T) state {
 			}
 			return nil
 		case err != nil:
-			return nil // it is gone
+			return nil // it was deleted
 		}
 		info, err := d.Info()
 		if err != nil {
@@ -157,7 +157,7 @@ func files(t *testing.T) state {
 	return s
 }
 
-// diff lists what became of things, sorted.
+// diff lists the differences, sorted.
 func diff(before, after state) (lines []string) {
 	for name, was := range before {
 		if is, there := after[name]; !there {

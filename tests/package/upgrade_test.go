@@ -176,7 +176,7 @@ func TestRefusedUpgrade(t *testing.T) {
 		t.Errorf("the daemon %d of before does not run any more, but %d", pid, now)
 	}
 	b.expectUnharmed(t, "an upgrade that was refused")
-	// A start by hand is refused as well, says why, and is not tried for ever.
+	// A manual start is refused as well, with the reason, and is not repeated for ever.
 	refused(t, "systemctl", "restart", unit)
 	if status := property(t, "ExecMainStatus"); status != "70" {
 		t.Errorf("the daemon ended with %s, want 70", status)
