@@ -52,7 +52,7 @@ func (s *controlSite) change(text string) error {
 	return err
 }
 
-// health returns what the daemon says of itself.
+// health returns the daemon's report of its health.
 func (s *controlSite) health() string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -160,8 +160,8 @@ func TestR5FileSize(t *testing.T) {
 	s.LLCLI("get", "AddressGroup", "kept")
 }
 
-// TestR8TooFewFiles starts the daemon with so few file descriptors that it cannot take over
-// what an earlier run pinned: another start may succeed.
+// TestR8TooFewFiles starts the daemon with so few file descriptors that it cannot take over the
+// pins of an earlier run: another start may succeed.
 func TestR8TooFewFiles(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// mostMemory is what users who may only read can make the daemon use besides.
+// mostMemory is how much more memory users with read access can make the daemon use.
 const mostMemory = 64 << 20
 
 // slowest is how long a commit of root may take on a busy machine: before the fix it was 42 s.
@@ -141,8 +141,8 @@ func TestS3CommitsBesideDryRuns(t *testing.T) {
 	}
 }
 
-// TestS18LongReplies has requests whose errors would repeat them: replies are as long as the
-// contract says, and no line of the log is about them.
+// TestS18LongReplies sends requests whose errors would repeat them: replies have the length limit
+// of the contract, and the log does not mention them.
 func TestS18LongReplies(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()

@@ -20,7 +20,7 @@ import (
 // bounds of the contract; see make hostile.
 const hostileEnv = "LOXILIGHT_HOSTILE"
 
-// fuzzer makes requests of users who may only read, of all methods, most of them wrong.
+// fuzzer makes requests of users with read access, of all methods, most of them wrong.
 type fuzzer struct{ *rand.Rand }
 
 func (f fuzzer) pick(words ...string) string { return words[f.IntN(len(words))] }
@@ -168,8 +168,8 @@ func (s *controlSite) hostile(f fuzzer, uid int, stop <-chan struct{}, count, ba
 	}
 }
 
-// TestS3HostileReader has a member of the group loxilight send random requests over many
-// connections, while root commits and asks.
+// TestS3HostileReader: a member of the group loxilight sends random requests over many
+// connections, while root commits and reads.
 func TestS3HostileReader(t *testing.T) {
 	connections, length, bound := 60, 4*time.Second, slowest
 	if os.Getenv(hostileEnv) != "" {

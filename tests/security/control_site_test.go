@@ -72,8 +72,8 @@ func newControlSite(t testing.TB, more ...string) *controlSite {
 	return s
 }
 
-// limited has the next start of the daemon come after a command of the shell. The daemon
-// finds the group in a mount namespace of its own.
+// limited runs a shell command before the next start of the daemon. The daemon finds the group in
+// a mount namespace of its own.
 func (s *controlSite) limited(command string) {
 	s.t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\nexec unshare --mount --propagation private sh -c 'mount --bind %s /etc/group && %s && exec \"$0\" \"$@\"' %s \"$@\"\n",
@@ -102,7 +102,7 @@ func dialAs(uid int, path string) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked where the ids do not come back
+		runtime.LockOSThread() // never unlocked if the ids cannot be restored
 		groups := []uint32{readersGroup}
 		_, _, e1 := unix.RawSyscall(unix.SYS_SETGROUPS, 1, uintptr(unsafe.Pointer(&groups[0])), 0)
 		_, _, e2 := unix.RawSyscall(unix.SYS_SETRESGID, ^uintptr(0), readersGroup, ^uintptr(0))

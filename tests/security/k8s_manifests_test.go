@@ -15,7 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// manifest is what of an object of the shipped manifests these tests look at.
+// manifest contains the fields of the shipped manifests that these tests check.
 type manifest struct {
 	Kind     string `yaml:"kind"`
 	Metadata struct {
@@ -137,7 +137,7 @@ func rightsOf(all []manifest, account string) (rights []string) {
 func TestS11Accounts(t *testing.T) {
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml"} {
 		all := readManifests(t, file)
-		accounts := map[string]string{} // by kind of what runs
+		accounts := map[string]string{} // by kind of workload
 		for _, m := range all {
 			if len(m.Spec.Template.Spec.Containers) > 0 {
 				accounts[m.Kind] = m.Spec.Template.Spec.ServiceAccountName
@@ -165,9 +165,9 @@ func TestS11Accounts(t *testing.T) {
 	}
 }
 
-// checkPolicy: the patches of nodes/status by an account are bound to the node of its token,
-// and nothing lets them pass where the policy cannot be evaluated. What its expressions say
-// is tried in tests/k8s, by a real API server.
+// checkPolicy: the patches of nodes/status by an account are bound to the node of its token, and
+// are refused if the policy cannot be evaluated. Its expressions are tested in tests/k8s, by a
+// real API server.
 func checkPolicy(t *testing.T, file string, all []manifest, user string) {
 	t.Helper()
 	for _, p := range all {
@@ -202,8 +202,8 @@ func checkPolicy(t *testing.T, file string, all []manifest, user string) {
 	t.Errorf("%s: no policy binds the account of the nodes to its own node", file)
 }
 
-// TestS10Containers: what runs in pods is root only where it prepares the node or is the
-// daemon itself, and the numbers of users are the same wherever they are written.
+// TestS10Containers: containers are root only if they prepare the node or run the daemon itself,
+// and the numbers of users are the same in all files.
 func TestS10Containers(t *testing.T) {
 	root := map[string][]string{"install-plugin": nil, "prepare-cni": {"CHOWN"}, "uninstall": nil} // with the capabilities that they keep
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml", "loxilight-leave.yaml"} {

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestS17ProbesDoNotPileUp: clients that ask once and keep their connections, at the port of
-// the agent's probes and at the health check port of a Service. Each connection ends with its
+// TestS17ProbesDoNotPileUp: clients that send one request and keep their connections, at the port
+// of the agent's probes and at the health check port of a Service. Each connection ends with its
 // answer, and probes are answered throughout.
 func TestS17ProbesDoNotPileUp(t *testing.T) {
 	probes, balancer := freePort(t), freePort(t)

@@ -12,10 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestS4PoolAddressStaysWithItsHolder: an older Service writes the address of another
-// Service's load balancer into its externalIPs, at the same port and at another one, also
-// where the operator allows external IPs of these prefixes. Clients reach the holder, or
-// nothing.
+// TestS4PoolAddressStaysWithItsHolder: an older Service writes the address of another Service's
+// load balancer into its externalIPs, at the same port and at another one, also if the operator
+// allows external IPs of these prefixes. Clients reach the holder, or nothing.
 func TestS4PoolAddressStaysWithItsHolder(t *testing.T) {
 	t.Run("allowed", func(t *testing.T) {
 		testTheft(t, "externalIPs: {allowed: [203.0.113.0/24, \"2001:db8:113::/64\"]}\n", "belongs to service shop/web")
@@ -85,7 +84,7 @@ func TestS4ForeignAddresses(t *testing.T) {
 		if kind == "externalIPs" {
 			old.Spec.ExternalIPs = addresses
 		} else {
-			// Who may write a status is trusted with foreign addresses, if there is no pool.
+			// Writers of a status are trusted with foreign addresses, if there is no pool.
 			refused = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return a == "198.51.100.7" })
 			old.Spec.Type = corev1.ServiceTypeLoadBalancer
 			for _, a := range refused {

@@ -63,10 +63,9 @@ func wantsNoAnnouncement(t *testing.T, w *testnet.Wire, addr string) {
 	}
 }
 
-// TestS2AddressLeaves: a host port at one address of the node ends with that address and
-// comes back with it, while the daemon runs and across a restart. Until then the NAT object
-// says that it is not in force, and the LAN host that takes over the address gets its own
-// packets.
+// TestS2AddressLeaves: a host port at one address of the node ends with that address and is
+// restored with it, while the daemon runs and across a restart. Until then the NAT object reports
+// that it is not in force, and the LAN host that takes over the address gets its own packets.
 func TestS2AddressLeaves(t *testing.T) {
 	for _, of := range []struct{ name, ip, length, family string }{
 		{"IPv4", "192.0.2.50", "/24", "4"}, {"IPv6", "2001:db8:2::50", "/64", "6"},
@@ -119,8 +118,8 @@ func TestS2AddressLeaves(t *testing.T) {
 	}
 }
 
-// TestS15PortsOfTheNode: a pod asks for host ports on which the node listens, and for
-// reserved ones. ADD fails and says why.
+// TestS15PortsOfTheNode: a pod requests host ports on which the node listens, and reserved ones.
+// ADD fails with the reason.
 func TestS15PortsOfTheNode(t *testing.T) {
 	s := newPodsSite(t)
 	s.node.ServeTCP(t, ":7001", "node")

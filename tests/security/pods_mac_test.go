@@ -20,8 +20,8 @@ func macText(t *testing.T, ns *testnet.NS, device string) string {
 	return net.HardwareAddr(mac[:]).String()
 }
 
-// TestS5MACOfTheSwitch: a pod asks for a MAC of the switch, by each of the fields that may
-// name one. ADD fails, and other pods still reach the LAN.
+// TestS5MACOfTheSwitch: a pod requests a MAC of the switch, by each of the fields that may name
+// one. ADD fails, and other pods still reach the LAN.
 func TestS5MACOfTheSwitch(t *testing.T) {
 	s := newPodsSite(t)
 	victim := s.addPod(nil)

@@ -21,8 +21,8 @@ type bridged struct {
 	addr [2]netip.Addr // IPv4, IPv6
 }
 
-// talk has a establish count connections with b, each with a MAC of its own for b: in its
-// frames as their destination, and, if answersToo, as the source of b's.
+// talk makes a establish count connections with b, each with a MAC of its own for b: in a's frames
+// as their destination, and, if answersToo, as the source of b's.
 func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
 	t.Helper()
 	for i := first; i < first+count; i++ {
@@ -41,7 +41,7 @@ func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
 	}
 }
 
-// expectTracked has a pod that was not heard before ask the LAN host right after each attack, and
+// expectTracked sends a request from a new pod to the LAN host right after each attack, and
 // expects that its connections take the fast path.
 func (s *podsSite) expectTracked(what string, attack func()) {
 	s.t.Helper()

@@ -72,7 +72,7 @@ func newPodsSite(t *testing.T, more ...string) *podsSite {
 	return s
 }
 
-// list is a network configuration with the plugin; more are further keys of it.
+// list returns a network configuration with the plugin; more contains further keys of it.
 func (s *podsSite) list(more map[string]any) *libcni.NetworkConfigList {
 	s.t.Helper()
 	ours := map[string]any{
@@ -174,8 +174,8 @@ func cniCode(err error) uint {
 	return 0
 }
 
-// answers asks an address by UDP and TCP, once each, and returns the names of all servers
-// that answered.
+// answers sends a request to an address by UDP and TCP, once each, and returns the names of all
+// servers that answered.
 func answers(ns *testnet.NS, host string, port int) (names []string) {
 	target := net.JoinHostPort(host, strconv.Itoa(port))
 	for _, talk := range []func(*testnet.NS, string, string, []byte) (string, error){testtraffic.TalkUDP, testtraffic.TalkTCP} {

@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// sendsWords attaches a program to a device that gives what leaves by it a word in
-// skb->tc_index, and returns what sets that word.
+// sendsWords attaches a program to a device that sets a word in skb->tc_index of outgoing packets,
+// and returns a function that sets that word.
 func sendsWords(t *testing.T, ns *testnet.NS, device string) (set func(word uint32)) {
 	t.Helper()
 	const tcIndex = 44 // in struct __sk_buff

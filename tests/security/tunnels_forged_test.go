@@ -12,10 +12,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// forgedPort is where pods listen for what must not arrive.
+// forgedPort is the port on which pods listen for packets that must not arrive.
 const forgedPort = 5300
 
-// forgery is one packet of a tunnel whose sender is no node: how, and from whom it claims to be.
+// forgery is one tunnelled packet whose sender is no node: how it is sent, and its claimed source.
 type forgery struct {
 	name string
 	send func(payload []byte)
@@ -62,8 +62,8 @@ func (k overlayKind) inPods(node, i, family int) netip.Addr {
 	return netip.MustParseAddr([]string{fmt.Sprintf("10.76.%d.%d", node, i), fmt.Sprintf("fd76:%d::%d", node, i)}[family])
 }
 
-// forgeries are the ways by which a pod of node 1, or the host, tries to have packets arrive at
-// node 2 that come from node 1.
+// forgeries are the ways by which a pod of node 1, or the host, tries to send packets to node 2
+// that appear to come from node 1.
 func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	t.Helper()
 	port := s.port()

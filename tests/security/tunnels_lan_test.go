@@ -56,7 +56,7 @@ func TestS13UplinkSources(t *testing.T) {
 	}
 }
 
-// TestS14Loopback has a host of the LAN, and a pod, send to a host port of the loopback, and from
+// TestS14Loopback: a host of the LAN, and a pod, send to a host port of the loopback, and from
 // addresses of it.
 func TestS14Loopback(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
@@ -153,7 +153,7 @@ spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"
 	}
 }
 
-// TestS9PathMTU has a pod and a host of the LAN say, by ICMP errors, that packets from one node to
+// TestS9PathMTU: a pod and a host of the LAN report, by ICMP errors, that packets from one node to
 // another are too large.
 func TestS9PathMTU(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true}, {tunnel: "gre"}} {
@@ -194,8 +194,8 @@ func TestS9PathMTU(t *testing.T) {
 	}
 }
 
-// believed returns what ICMP errors have changed of the path MTUs of Peers, by their index. The
-// status of a Peer says so later.
+// believed returns the path MTUs of Peers that ICMP errors have changed, by the Peers' index. The
+// status of a Peer reports them later.
 func (n *overlayNode) believed(t *testing.T) map[uint32][8]byte {
 	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(n.PinDir, "layout-1", "ll_peer_path"), nil)

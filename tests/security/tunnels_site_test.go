@@ -22,8 +22,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// overlaySite is two nodes with pods behind tunnels, a third Peer whose node the test plays
-// itself, and a host of the LAN that is no node.
+// overlaySite is two nodes with pods behind tunnels, a third Peer whose node is simulated by the
+// test, and a host of the LAN that is no node.
 //
 //	pods 10.76.1.3 … ── [switch 1] ══ loxi_test 10.76.1.2 [node 1] eth0 192.0.2.1 ─┐
 //	pods 10.76.2.3 … ── [switch 2] ══ loxi_test 10.76.2.2 [node 2] eth0 192.0.2.2 ─┼─ lan
@@ -184,8 +184,8 @@ func (s *overlaySite) pod(i int, id string) *overlayPod {
 	return p
 }
 
-// encapsulated is what a tunnel has behind its IP and UDP header for a datagram from one
-// address to another.
+// encapsulated returns the payload of a tunnel's IP and UDP header for a datagram from one address
+// to another.
 func (k overlayKind) encapsulated(from, to netip.AddrPort, text string) []byte {
 	var ip testpkt.Layer = testpkt.IPv4{Source: from.Addr(), Destination: to.Addr()}
 	eth, etherType := testpkt.Ethernet{Source: [6]byte{2, 9, 8, 7, 6, 5}, Destination: [6]byte{2, 1, 2, 3, 4, 5}}, uint16(0x0800)
@@ -203,8 +203,8 @@ func (k overlayKind) encapsulated(from, to netip.AddrPort, text string) []byte {
 	return append(binary.BigEndian.AppendUint32(header, overlayVNI), frame[14:]...)
 }
 
-// sendOuter sends what a tunnel has, from a socket, to an address: UDP to the tunnel's port,
-// or GRE.
+// sendOuter sends a tunnel's payload, from a socket, to an address: UDP to the tunnel's port, or
+// GRE.
 func (k overlayKind) sendOuter(t *testing.T, ns *testnet.NS, to netip.Addr, payload []byte) {
 	t.Helper()
 	if port := k.port(); port != 0 {
@@ -239,10 +239,10 @@ func sendUDP(t *testing.T, ns *testnet.NS, to netip.AddrPort, payload []byte) {
 	}
 }
 
-// heard is what a pod receives.
+// heard collects the packets that a pod receives.
 type heard struct {
 	*net.UDPConn
-	texts map[string]netip.AddrPort // and from whom
+	texts map[string]netip.AddrPort // and their senders
 }
 
 // listen has a pod receive datagrams at a port, of the family of addr.
