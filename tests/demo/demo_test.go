@@ -115,7 +115,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		begin := time.Now()
 		err := cmd.Wait()
-		// Before it can catch a signal it has built nothing, and says nothing.
+		// Before it can catch a signal it has built nothing, and prints nothing.
 		if code := cmd.ProcessState.ExitCode(); code != 130 && output.Len() > 0 {
 			t.Errorf("interrupted after %d ms: exit code %d, %v\n%s", after, code, err, output)
 		}

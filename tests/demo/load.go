@@ -19,7 +19,7 @@ type load struct {
 	wg   sync.WaitGroup
 
 	mu       sync.Mutex
-	answers  map[string]uint64 // by who answered, since take
+	answers  map[string]uint64 // by server, since take
 	since    time.Time
 	count    uint64
 	failures []error
@@ -63,7 +63,7 @@ func (l *load) work(client *http.Client, address string) {
 	}
 }
 
-// get asks for the front page and returns the name of who answered.
+// get requests the front page and returns the name of the server.
 func get(client *http.Client, address string) (string, error) {
 	r, err := client.Get("http://" + address + "/")
 	if err != nil {

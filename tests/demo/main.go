@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows loxilight at work on a network that it makes itself: the real
-// daemon, real HTTP, nothing left behind. Its exit code is 0 only if all went as it
-// says.
+// Command demo shows loxilight at work on a network that it makes itself: the real daemon, real
+// HTTP, nothing left behind. Its exit code is 0 only if every step succeeded.
 package main
 
 import (
@@ -125,7 +124,7 @@ func (d *demo) build() {
 	}
 }
 
-// spread sends requests one after the other and shows who answered them.
+// spread sends requests one after the other and shows which servers answered them.
 func (d *demo) spread(address string, requests int) {
 	got := make(map[string]int)
 	client := d.client.HTTPClient(5 * time.Second)

@@ -35,7 +35,7 @@ func (s *stage) check() {
 	}
 }
 
-// Cleanup has fn called in the end; the last one comes first.
+// Cleanup registers fn to be called in the end; the last one is called first.
 func (s *stage) Cleanup(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *stage) Errorf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
 }
 
-// Logf says what an operator would want to know.
+// Logf prints a message for an operator.
 func (s *stage) Logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
 }
@@ -82,7 +82,7 @@ func (s *stage) play(demonstration func()) (code int) {
 		}
 		switch {
 		case s.ctx.Err() != nil:
-			code = 130 // as shells say it
+			code = 130 // as in shells
 		case s.failed:
 			code = 1
 		}
@@ -91,7 +91,7 @@ func (s *stage) play(demonstration func()) (code int) {
 	return 0
 }
 
-// pause lets time pass, for what can only be seen over time.
+// pause lets time pass, for effects that are visible only over time.
 func (s *stage) pause(d time.Duration) {
 	select {
 	case <-s.ctx.Done():

@@ -5,7 +5,7 @@
 # shellcheck disable=SC2154 # $work and $show are theirs
 
 cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/loxilight} # downloads
-accel=${ACCEL:-tcg,thread=multi} # kvm on hardware; Debian's kernels hang where that is nested
+accel=${ACCEL:-tcg,thread=multi} # kvm on hardware; Debian's kernels hang in nested kvm
 
 # A private apt, so that the suites with other kernels are no sources of this machine.
 apt_options=()
@@ -72,8 +72,8 @@ fetch_kernel() {
 	exec {lock}>&-
 }
 
-# begin_image makes $work/root with busybox, and with the modules of the kernel
-# $release that are named and what these need.
+# begin_image makes $work/root with busybox, and with the given modules of the kernel $release and
+# their dependencies.
 begin_image() {
 	local root=$work/root from=$cache/$release module path
 	rm -rf "$root"
@@ -110,7 +110,7 @@ add_tools() {
 	done
 }
 
-# end_image packs $work/root as what the kernel begins with.
+# end_image packs $work/root as the initial ramdisk.
 end_image() {
 	(cd "$work/root" && find . | cpio -o -H newc --quiet --owner=0:0 | gzip -1) >"$work/initrd"
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package llcli tests the command against the real daemon: what users type, from
-// the command line to the packet and back. What llcli prints to the letter is
-// tested in its own package; here is that the two understand each other.
+// Package llcli tests the command against the real daemon: from the user's command line to the
+// packet and back. The exact output of llcli is tested in its own package; this package tests that
+// the two understand each other.
 package llcli
 
 import (
@@ -77,7 +77,7 @@ func (s *site) expect(command string, words ...string) string {
 	return out
 }
 
-// refuse runs llcli, which must end with an exit code and say all of words.
+// refuse runs llcli, which must fail with an exit code and print all of words.
 func (s *site) refuse(code int, command string, words ...string) {
 	s.t.Helper()
 	out, got, err := s.TryLLCLI(strings.Fields(command)...)
@@ -100,7 +100,7 @@ func decode[T any](s *site, command string) (v T) {
 	return v
 }
 
-// greet has the client talk to the server through a frontend.
+// greet connects the client to the server through a frontend.
 func (s *site) greet(frontend string) error {
 	c, err := s.client.Dial("tcp", "", frontend, 3*time.Second)
 	if err != nil {
@@ -109,8 +109,8 @@ func (s *site) greet(frontend string) error {
 	return c.Close()
 }
 
-// TestFromCommandToPacket: a service is set up, used, looked at, changed and
-// taken away, with nothing but llcli.
+// TestFromCommandToPacket: a service is set up, used, listed, changed and deleted, with nothing
+// but llcli.
 func TestFromCommandToPacket(t *testing.T) {
 	s := newSite(t)
 	for _, port := range []string{"8080", "8081"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestDeviceInOtherNamespace: a device that exists in the other network namespace is not called
-// absent; the message says where it is and which command mends it.
+// TestDeviceInOtherNamespace: a device that exists in the other network namespace is not reported
+// as absent; the message names its namespace and the command that helps.
 func TestDeviceInOtherNamespace(t *testing.T) {
 	testnet.RequireRoot(t)
 	name := testnet.UniqueName("switch")

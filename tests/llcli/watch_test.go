@@ -57,7 +57,7 @@ func TestWatchEndsAtTheStateOfGet(t *testing.T) {
 	}
 	for i := range 60 {
 		s.LLCLI("apply", "-f", s.File(flip(i)))
-		if i%20 == 19 { // the quiet after a burst is where a watch used to stop
+		if i%20 == 19 { // after the pause that follows a burst, a watch used to stop
 			s.settleWatches(kinds, watches)
 		}
 	}

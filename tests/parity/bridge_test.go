@@ -171,7 +171,7 @@ func filteringKnown(t *testing.T) bool {
 	return err == nil
 }
 
-// commands sets a port up, from whatever it was.
+// commands sets a port up, from any state.
 func (p vlanPort) commands(device string, filtering bool) string {
 	var b strings.Builder
 	if filtering {
@@ -205,7 +205,7 @@ func (b *bridge) newStation(i int) *station {
 	return s
 }
 
-// place puts a station where its VLAN is, mostly.
+// place attaches a host to a port of its VLAN, mostly.
 func (b *bridge) place(s *station) {
 	s.port = b.rng.IntN(portCount)
 	p := b.ports[s.port]

@@ -11,11 +11,11 @@ import (
 type change struct {
 	name     string
 	do, undo string // shell commands; do can be repeated after undo
-	needs    string // a command that fails where the kernel cannot do this; empty: none
+	needs    string // a command that fails if the kernel cannot do this; empty: none
 }
 
-// settling is how long a change may take to end short cuts: until then what the kernel
-// carries must come out somewhere, then everywhere the same.
+// settling is how long a change may take to end fast paths: until then each frame that the kernel
+// forwards must leave on our side by any port, then by the same one.
 const settling = time.Second
 
 // changes does and undoes changes under traffic, so many of them.
@@ -59,7 +59,7 @@ func (r *rig) settle(name string, do func(), traffic func(frames int)) {
 	do()
 	begin := time.Now()
 	r.lenient, r.unequal = true, time.Time{}
-	const batches = 60 // whatever the time, so that a seed repeats them
+	const batches = 60 // independent of time, so that a seed repeats them
 	for i := range batches {
 		traffic(16)
 		time.Sleep(time.Until(begin.Add(settling * time.Duration(i+1) / batches)))
@@ -91,7 +91,7 @@ func networkUp(n int) string {
 	return "ip -batch - <<END\n" + batch + "END\n"
 }
 
-// routerChanges are what changes the way of packets through the router.
+// routerChanges are changes of the path of packets through the router.
 func (r *router) routerChanges() []change {
 	a, b := r.rng.IntN(portCount), r.rng.IntN(portCount)
 	v4, v6 := fmt.Sprintf("198.18.%d.0/24", a+1), fmt.Sprintf("2001:db8:%d00::/48", a+1)
@@ -123,7 +123,7 @@ func (r *router) routerChanges() []change {
 	return all
 }
 
-// bridgeChanges are what changes the way of frames through the bridge.
+// bridgeChanges are changes of the path of frames through the bridge.
 func (b *bridge) bridgeChanges() []change {
 	p, q := b.rng.IntN(portCount), b.rng.IntN(portCount)
 	s := b.stations[b.rng.IntN(len(b.stations))]

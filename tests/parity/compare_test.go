@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// compare waits until the same frames have come out on both sides, and fails the test
-// if that does not happen.
+// compare waits until the same frames have left on both sides, and fails the test if that does not
+// happen.
 func (r *rig) compare() {
 	r.t.Helper()
 	limit := patience
@@ -36,7 +36,7 @@ func (r *rig) compare() {
 	}
 }
 
-// await waits until nothing differs, and returns what does after limit.
+// await waits until nothing differs, and returns the differences after limit.
 func (r *rig) await(limit time.Duration, differences func() string) string {
 	deadline := time.Now().Add(limit)
 	for {
@@ -59,7 +59,7 @@ func (r *rig) fail(format string, args ...any) {
 	}
 }
 
-// differences says what came out on one side only, or in another order; empty: nothing.
+// differences returns the frames that left on one side only, or in another order; empty: none.
 func (r *rig) differences() string {
 	var b strings.Builder
 	for i := range portCount {
@@ -84,7 +84,7 @@ func (r *rig) differences() string {
 	return b.String()
 }
 
-// lost says which frames came out on the kernel's side and nowhere on ours.
+// lost returns the frames that left on the kernel's side but nowhere on ours.
 func (r *rig) lost() string {
 	var b strings.Builder
 	count := map[string]int{}
@@ -118,10 +118,9 @@ func without(all, others [][]byte) (left [][]byte) {
 	return left
 }
 
-// reordered reports frames of one flow that came out of a port in different orders.
-// Between flows there is no order to keep. Known: where the kernel works packets off in
-// bulk, one on the slow path is overtaken by those behind it that go straight to the far
-// end of a veth.
+// reordered reports frames of one flow that left by a port in different orders. Between flows
+// there is no order to keep. Known: if the kernel processes packets in bulk, a packet on the slow
+// path is overtaken by later ones that go straight to the far end of a veth.
 func (r *rig) reordered(port int) string {
 	flows := func(frames [][]byte) map[string][][]byte {
 		m := map[string][][]byte{}
@@ -163,7 +162,7 @@ func (r *rig) alike(frame []byte, others [][]byte) []byte {
 	return nil
 }
 
-// describe writes what happened to a frame, with all that was sent before in its flow.
+// describe writes the history of a frame, with all earlier frames of its flow.
 func (r *rig) describe(b *strings.Builder, what string, frame, instead []byte) {
 	if b.Len() > 20000 {
 		return // the first ones tell
@@ -216,10 +215,10 @@ func (r *rig) causeOf(frame []byte) *shot {
 	return nil
 }
 
-// ownWords takes out of a frame of the node's own what two kernels choose differently:
-// the identification of its IPv4 packets and its fragments, and the flow label of its IPv6 packets. What
-// the node says of itself at times of its own (neighbour discovery, ARP, group
-// membership) is left out: nil. own are the node's addresses.
+// ownWords normalises a frame of the node's own: it removes fields that two kernels choose
+// differently, the identification of IPv4 packets and fragments, and the flow label of IPv6
+// packets. Messages that the node sends at times of its own (neighbour discovery, ARP, group
+// membership) are left out: nil. own are the node's addresses.
 func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	p := testpkt.Parse(frame)
 	switch {

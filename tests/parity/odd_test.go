@@ -156,7 +156,7 @@ func anyKey[V any](rng *rand.Rand, m map[string]V) string {
 	return keys[rng.IntN(len(keys))]
 }
 
-// otherEthernet goes to another station, to all, or comes from a strange one.
+// otherEthernet is addressed to another host, to all, or comes from an unknown one.
 func (p packet) otherEthernet(rng *rand.Rand) packet {
 	switch rng.IntN(5) {
 	case 0:
@@ -185,7 +185,7 @@ func (p packet) tagged(rng *rand.Rand) packet {
 	return p
 }
 
-// icmp is an ICMP message, often an error about the packet, from where it goes.
+// icmp is an ICMP message, often an error about the packet, from its destination.
 func (p packet) icmp(rng *rand.Rand) packet {
 	quoted := p.bytes()[14:]
 	quoted = quoted[:min(len(quoted), 28+rng.IntN(100))]
@@ -207,7 +207,7 @@ func (p packet) icmp(rng *rand.Rand) packet {
 	return p
 }
 
-// from is the packet as it comes in where src is.
+// from is the packet as it arrives from the network of src.
 func (p packet) from(src netip.Addr) packet {
 	n, mac := network(src)
 	p.port, p.eth.Source, p.eth.Destination = n, mac, nodeMAC(n)

@@ -61,7 +61,7 @@ func (p packet) stranger(i byte) packet {
 	return p
 }
 
-// echo asks the bridge itself.
+// echo pings the bridge itself.
 func (p packet) echo() packet {
 	switch ip := p.ip.(type) {
 	case testpkt.IPv4:
@@ -85,7 +85,7 @@ func (b *bridge) strangeMAC() ([6]byte, string) {
 		return [6]byte{1, 0, 0x5e, 1, 2, byte(b.rng.IntN(3))}, "IPv4 multicast"
 	case 2:
 		return [6]byte{0x33, 0x33, 0, 0, 0, byte(b.rng.IntN(3))}, "IPv6 multicast"
-	case 3: // STP, LLDP and the like are the bridge's, not its stations'
+	case 3: // STP, LLDP and the like are for the bridge, not its hosts
 		return [6]byte{1, 0x80, 0xc2, 0, 0, byte(b.rng.IntN(0x22))}, "link-local group"
 	case 4:
 		return nodeMAC(b.rng.IntN(portCount)), "to a port's own address"
@@ -99,8 +99,8 @@ func (b *bridge) strangeTags(tags []testpkt.Layer) ([]testpkt.Layer, string) {
 	priority := uint16(b.rng.IntN(16)) << 12
 	tpid := []uint16{0x8100, 0x88a8}[b.rng.IntN(2)]
 	if b.protocol == "802.1ad" && b.filtering && tpid == 0x8100 {
-		// Known: to such a bridge this tag is no VLAN but its stations' own affair; the short
-		// cut takes it for one. -gaps shows it.
+		// Known: such a bridge does not interpret this tag as a VLAN; the fast path does. -gaps
+		// shows it.
 		if !*gapsFlag {
 			tpid = 0x88a8
 		}

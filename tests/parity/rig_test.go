@@ -44,8 +44,8 @@ type rig struct {
 	ports  []string // that are interfaces of the daemon
 	story  []shot   // the last ones that were sent
 	sent   int
-	// lenient, while the sides adapt to a change: what the kernel carried must come
-	// out on our side as well, wherever.
+	// lenient, while the sides adapt to a change: packets that the kernel forwarded must leave on
+	// our side as well, by any port.
 	lenient   bool
 	unequal   time.Time     // when the sides differed last, while lenient
 	slowest   time.Duration // it took them to be alike again
@@ -60,7 +60,7 @@ type shot struct {
 	number int
 	port   int // from 0
 	frame  []byte
-	flow   string // what belongs together
+	flow   string // groups related frames
 	what   string
 }
 
@@ -180,8 +180,7 @@ const patience = 2 * time.Second
 
 const storyLength = 4000 // frames
 
-// fire sends frames into both sides, compares what comes out, and fails the test if it
-// differs.
+// fire sends frames into both sides, compares the output, and fails the test if it differs.
 func (r *rig) fire(shots []shot) {
 	r.t.Helper()
 	for i := range shots {

@@ -113,7 +113,7 @@ func (r *router) someone(v6 bool) netip.Addr {
 	}
 }
 
-// network is where a host is; -1: nowhere.
+// network returns the network of a host; -1: none.
 func network(a netip.Addr) (n int, mac [6]byte) {
 	b := a.As16()
 	if a.Is4() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package parity has the tests that put the node beside the kernel: the same frames
-// go into two equal topologies, one of the kernel alone and one with loxilightd on
-// every port, and the same frames must come out. They need root.
+// Package parity compares the node with the kernel: the same frames go into two equal topologies,
+// one of the kernel alone and one with loxilightd on every port, and the same frames must leave.
+// The tests need root.
 //
 // A run prints its seed. -seed repeats it, -rounds makes it longer (make parity).
 package parity

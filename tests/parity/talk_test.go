@@ -22,7 +22,7 @@ const (
 // It does not wait until its packets arrive.
 type talk struct {
 	proto    uint8
-	from, to netip.AddrPort // who begins, and with whom
+	from, to netip.AddrPort // initiator and responder
 	steps    int            // packets so far
 	end      int            // after so many it begins anew
 	seq      [2]uint32      // next of each direction
