@@ -153,7 +153,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 				testnet.Port{NS: ns, Name: fmt.Sprintf("hs%d", i+1)})
 		}
 	})
-	testnet.Eventually(c.t, patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
+	testnet.Eventually(c.t, 4*patience, fmt.Sprintf("node %d is as configured", n.id), func() bool {
 		status, err := n.Client.Status(c.t.Context())
 		return err == nil && len(status.NotReady) == 0
 	})

@@ -182,7 +182,7 @@ func (m *mesh) ready(n *meshNode) {
 			m.t.Logf("node %d: %s", n.id, out)
 		}
 	}()
-	testnet.Eventually(m.t, 4*patience, fmt.Sprintf("node %d is as told", n.id), func() bool {
+	testnet.Eventually(m.t, 4*patience, fmt.Sprintf("node %d is as configured", n.id), func() bool {
 		var code int
 		out, code, _ = n.TryLLCLI("status", "-o", "json")
 		return code == 0 && (strings.Contains(out, `"notReady": []`) || !strings.Contains(out, `"notReady"`))
