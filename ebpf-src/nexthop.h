@@ -6,6 +6,7 @@
 #include "count.h"
 #include "nat.h"
 #include "settled.h"
+#include "share.h"
 
 #define NEXTHOP_SHARE 8
 
@@ -18,14 +19,11 @@ static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 {
 	__u32 zero = 0, at = (config_zone & 1) * NEXTHOP_DEVICES + ifindex % NEXTHOP_DEVICES;
 	struct shares *use = bpf_map_lookup_elem(&ll_shares, &zero);
-	__s64 left;
 
-	if (!use)
+	if (!use || share_is_taken(use->nexthop_count[at], use->nexthop_total, NEXTHOP_COUNT,
+				   NEXTHOP_SHARE))
 		return NULL;
 	*total = &use->nexthop_total;
-	left = (__s64)NEXTHOP_COUNT - use->nexthop_total;
-	if (left <= 0 || use->nexthop_count[at] >= left * left * NEXTHOP_SHARE / NEXTHOP_COUNT)
-		return NULL;
 	return &use->nexthop_count[at];
 }
 

@@ -260,7 +260,7 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void
 	p->l4_off = p->l3_off + sizeof(*ip);
 	p->l4_len = bpf_ntohs(ip->payload_len);
 	p->slow = p->l4_off + p->l4_len > skb->len;
-	if (addr_is_ipv4(&p->saddr) || addr_is_ipv4(&p->daddr))
+	if (addr_is4(&p->saddr) || addr_is4(&p->daddr))
 		return LL_PASS; /* IPv4-mapped: the form of IPv4 addresses in tables */
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;

@@ -86,8 +86,6 @@ static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 	return ticks > 0 ? ticks : 0;
 }
 
-#define LOOPBACK_IFINDEX 1 /* in every netns */
-
 #define FRAGMENT_NONE  0
 #define FRAGMENT_FIRST 1 /* offset 0, more fragments follow: has the ports */
 #define FRAGMENT_LATER 2
@@ -112,18 +110,13 @@ static __always_inline void addr_from4(struct addr *a, __be32 v4)
 	a->word[3] = v4;
 }
 
-/* Reports whether an address is IPv4-mapped. */
-static __always_inline int addr_is_ipv4(const struct addr *a)
-{
-	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);
-}
-
 static __always_inline int addr_equal(const struct addr *a, const struct addr *b)
 {
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
 	       a->word[3] == b->word[3];
 }
 
+/* Reports whether an address is IPv4-mapped. */
 static __always_inline int addr_is4(const struct addr *a)
 {
 	return !a->word[0] && !a->word[1] && a->word[2] == bpf_htonl(0xffff);

@@ -38,7 +38,7 @@ static __always_inline __u32 share_count(__u32 n)
 	return (__s32)n < 0 ? 0 : n;
 }
 
-/* Reports whether a source has its share: count of total connections, in a table of size
+/* Reports whether one user of a table has its share: count of total entries, in a table of size
  * capacity.
  */
 static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capacity, __u32 factor)
