@@ -98,6 +98,16 @@ var natModes = []natMode{
 	{"snat", kernelSourceModeSOURCE_SNAT, false, true},
 }
 
+// eachMode runs a test for each family and mode, each with empty tables.
+func eachMode(t *testing.T, test func(t *testing.T, r *rig, f family, m natMode)) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, m := range natModes {
+			t.Run(f.name+"/"+m.name, func(t *testing.T) { test(t, base.fresh(t), f, m) })
+		}
+	}
+}
+
 var protocols = map[string]uint8{"TCP": testpkt.ProtoTCP, "UDP": testpkt.ProtoUDP, "SCTP": testpkt.ProtoSCTP}
 
 // path is a connection through a rig: the tuples at the client and at the backend.

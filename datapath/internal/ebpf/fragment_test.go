@@ -72,22 +72,16 @@ func (r *rig) fragments(what string, dev rigPort, in []byte, action int32, want 
 // TestFragmentsOnTheShortCut: the first fragment of an established connection takes the fast path,
 // and later fragments follow it.
 func TestFragmentsOnTheShortCut(t *testing.T) {
-	base := newRig(t)
-	for _, f := range families {
-		for _, m := range natModes {
-			t.Run(f.name+"/"+m.name, func(t *testing.T) {
-				r := base.fresh(t)
-				p := r.connect(f, testpkt.ProtoUDP, m)
-				r.slow("opening", p, stageOpen)
-				r.slow("answer", p, stageAnswer)
-				r.nexthop(5, p.beport, 0, p.forth())
-				ins := testpkt.Fragments(big(p.clientPort.arrives(), p.proto, p.client, p.vip, 61), 1400, 0x5152)
-				wants := testpkt.Fragments(big(p.beport.leaves(), p.proto, p.source, p.backend, 60), 1400, 0x5152)
-				for i := range ins {
-					r.step(fmt.Sprint("fragment ", i), p.clientPort, ins[i], actRedirect, wants[i])
-				}
-				r.counted(map[string]uint64{"VERDICT_SLOW": 2, "VERDICT_TRACKED": 3})
-			})
+	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
+		p := r.connect(f, testpkt.ProtoUDP, m)
+		r.slow("opening", p, stageOpen)
+		r.slow("answer", p, stageAnswer)
+		r.nexthop(5, p.beport, 0, p.forth())
+		ins := testpkt.Fragments(big(p.clientPort.arrives(), p.proto, p.client, p.vip, 61), 1400, 0x5152)
+		wants := testpkt.Fragments(big(p.beport.leaves(), p.proto, p.source, p.backend, 60), 1400, 0x5152)
+		for i := range ins {
+			r.step(fmt.Sprint("fragment ", i), p.clientPort, ins[i], actRedirect, wants[i])
 		}
-	}
+		r.counted(map[string]uint64{"VERDICT_SLOW": 2, "VERDICT_TRACKED": 3})
+	})
 }

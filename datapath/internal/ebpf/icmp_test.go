@@ -101,30 +101,24 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 // TestICMPErrorsAboutFragments: an error about the first fragment of a datagram is translated as an
 // error about a whole packet, wherever its fragment header puts the ports.
 func TestICMPErrorsAboutFragments(t *testing.T) {
-	base := newRig(t)
-	for _, f := range families {
-		for _, m := range natModes {
-			t.Run(f.name+"/"+m.name, func(t *testing.T) {
-				r := base.fresh(t)
-				p := r.connect(f, testpkt.ProtoUDP, m)
-				r.slow("opening", p, stageOpen)
-				header, extension := 20, 0
-				if f.client.Addr().Is6() {
-					header, extension = 40, 8
-				}
-				first := func(frame []byte) []byte { return testpkt.Fragments(frame, header+extension+16, 7)[0] }
-				asLeft := first(packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58))
-				asSent := first(packet(testpkt.Ethernet{}, p.proto, p.client, p.vip, stageData, 58))
-				sum := 14 + header + extension + 6
-				copy(asSent[sum:sum+2], asLeft[sum:])
-				for _, e := range icmpErrors[f.name] {
-					r.step(fmt.Sprintf("type %d code %d", e.Type, e.Code), p.beport,
-						about(p.beport.arrives(), e, f.farRouter, p.source.Addr(), asLeft, 200), actUnspec,
-						about(p.beport.arrives(), e, f.farRouter, p.client.Addr(), asSent, 200))
-				}
-			})
+	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
+		p := r.connect(f, testpkt.ProtoUDP, m)
+		r.slow("opening", p, stageOpen)
+		header, extension := 20, 0
+		if f.client.Addr().Is6() {
+			header, extension = 40, 8
 		}
-	}
+		first := func(frame []byte) []byte { return testpkt.Fragments(frame, header+extension+16, 7)[0] }
+		asLeft := first(packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58))
+		asSent := first(packet(testpkt.Ethernet{}, p.proto, p.client, p.vip, stageData, 58))
+		sum := 14 + header + extension + 6
+		copy(asSent[sum:sum+2], asLeft[sum:])
+		for _, e := range icmpErrors[f.name] {
+			r.step(fmt.Sprintf("type %d code %d", e.Type, e.Code), p.beport,
+				about(p.beport.arrives(), e, f.farRouter, p.source.Addr(), asLeft, 200), actUnspec,
+				about(p.beport.arrives(), e, f.farRouter, p.client.Addr(), asSent, 200))
+		}
+	})
 }
 
 // TestICMPErrorsOfNobody: errors about connections that are not ours, and ICMP messages that are no

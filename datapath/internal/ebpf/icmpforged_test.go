@@ -12,54 +12,42 @@ import (
 // TestICMPErrorsElsewhere: an error whose destination is not the source of the packet that it
 // quotes belongs to no connection, and goes to the kernel unchanged.
 func TestICMPErrorsElsewhere(t *testing.T) {
-	base := newRig(t)
-	for _, f := range families {
-		for _, m := range natModes {
-			t.Run(f.name+"/"+m.name, func(t *testing.T) {
-				r := base.fresh(t)
-				p := r.connect(f, testpkt.ProtoUDP, m)
-				r.slow("opening", p, stageOpen)
-				asLeft := packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58)
-				for _, e := range icmpErrors[f.name] {
-					in := about(p.beport.arrives(), e, f.farRouter, p.source.Addr().Next(), asLeft, 200)
-					r.step(fmt.Sprintf("type %d code %d", e.Type, e.Code), p.beport, in, actUnspec, in)
-				}
-				r.counted(map[string]uint64{"VERDICT_SLOW": 1})
-			})
+	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
+		p := r.connect(f, testpkt.ProtoUDP, m)
+		r.slow("opening", p, stageOpen)
+		asLeft := packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58)
+		for _, e := range icmpErrors[f.name] {
+			in := about(p.beport.arrives(), e, f.farRouter, p.source.Addr().Next(), asLeft, 200)
+			r.step(fmt.Sprintf("type %d code %d", e.Type, e.Code), p.beport, in, actUnspec, in)
 		}
-	}
+		r.counted(map[string]uint64{"VERDICT_SLOW": 1})
+	})
 }
 
 // TestICMPErrorsAreNoEcho: an error is translated by the connection that it quotes, even if its
 // sender and its receiver have an established echo connection with identifier 0.
 func TestICMPErrorsAreNoEcho(t *testing.T) {
-	base := newRig(t)
-	for _, f := range families {
-		for _, m := range natModes {
-			t.Run(f.name+"/"+m.name, func(t *testing.T) {
-				r := base.fresh(t)
-				p := r.connect(f, testpkt.ProtoUDP, m)
-				if p.source != p.client {
-					t.Skip("the backend does not know the client")
-				}
-				r.slow("opening", p, stageOpen)
-				echo := func(eth testpkt.Ethernet, request bool) []byte {
-					e, from, to := testpkt.ICMP{Type: testpkt.EchoRequest, Seq: 1}, p.client.Addr(), p.backend.Addr()
-					if from.Is6() {
-						e.V6, e.Type = true, testpkt.V6EchoRequest
-					}
-					if !request {
-						from, to = to, from
-						e.Type = map[bool]uint8{true: 129, false: 0}[e.V6]
-					}
-					return testpkt.Build(eth, ipHeader(from, to, 60), e, testpkt.Payload("ping"))
-				}
-				for range 2 {
-					r.run(r.ingress, p.clientPort, echo(p.clientPort.arrives(), true))
-					r.run(r.ingress, p.beport, echo(p.beport.arrives(), false))
-				}
-				r.translated(f, p, icmpErrors[f.name][0], 200)
-			})
+	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
+		p := r.connect(f, testpkt.ProtoUDP, m)
+		if p.source != p.client {
+			t.Skip("the backend does not know the client")
 		}
-	}
+		r.slow("opening", p, stageOpen)
+		echo := func(eth testpkt.Ethernet, request bool) []byte {
+			e, from, to := testpkt.ICMP{Type: testpkt.EchoRequest, Seq: 1}, p.client.Addr(), p.backend.Addr()
+			if from.Is6() {
+				e.V6, e.Type = true, testpkt.V6EchoRequest
+			}
+			if !request {
+				from, to = to, from
+				e.Type = map[bool]uint8{true: 129, false: 0}[e.V6]
+			}
+			return testpkt.Build(eth, ipHeader(from, to, 60), e, testpkt.Payload("ping"))
+		}
+		for range 2 {
+			r.run(r.ingress, p.clientPort, echo(p.clientPort.arrives(), true))
+			r.run(r.ingress, p.beport, echo(p.beport.arrives(), false))
+		}
+		r.translated(f, p, icmpErrors[f.name][0], 200)
+	})
 }
