@@ -209,14 +209,14 @@ var roleWords = vocabulary{"ROLE", []word{
 
 // ruleWords are values of fields of FirewallRules and NATs.
 var ruleWords = vocabulary{"RULE", []word{
-	{"allow", "of a FirewallRule: the packet goes on; without stateful: false the answers to it, too", ""},
-	{"deny", "of a FirewallRule: the packet is dropped, and its sender is not told", "llcli events drops --of firewall/NAME shows such packets"},
-	{"reject", "of a FirewallRule: the packet is dropped, and its sender is told by a reset or an ICMP error", ""},
+	{"allow", "of a FirewallRule: the packet passes, and its replies too unless stateful is false", ""},
+	{"deny", "of a FirewallRule: the packet is dropped silently", "llcli events drops --of firewall/NAME shows such packets"},
+	{"reject", "of a FirewallRule: the packet is dropped, and its sender gets a reset, an SCTP ABORT or an ICMP error", ""},
 	{"forward", "a hook: packets that are routed or bridged through the node", ""},
-	{"input", "a hook: packets for the node itself", ""},
-	{"output", "a hook: packets of the node itself", ""},
-	{"local", "in source and destination of rules: the addresses that the node has now, without loopback and link-local ones", ""},
-	{"masquerade", "a NAT: the source becomes the address of the device that the connection leaves by",
+	{"input", "a hook: packets to the node itself", ""},
+	{"output", "a hook: packets from the node itself", ""},
+	{"local", "in source and destination of rules: the current addresses of the node, except loopback and link-local addresses", ""},
+	{"masquerade", "a NAT: the source becomes the address of the output device",
 		"llcli nat add out --masquerade --out eth0"},
 	{"snat", "a NAT: the source becomes an address of to.addresses", "llcli nat add out --snat --out eth0 --to 192.0.2.10"},
 	{"dnat", "a NAT: the destination becomes an address of to.addresses: a port forward",
@@ -226,9 +226,9 @@ var ruleWords = vocabulary{"RULE", []word{
 // backendWords are states of backends, as configured and as observed.
 var backendWords = vocabulary{"BACKEND", []word{
 	{"active", "gets new connections; the default", ""},
-	{"draining", "keeps its connections and gets no new ones, unless only such backends are left",
+	{"draining", "keeps its connections and gets no new ones, unless the Service has no other backends",
 		"llcli service drain NAME ADDRESS --undo ends it"},
-	{"down", "gets no new connections, and its UDP connections end at once; others go on", ""},
+	{"down", "gets no new connections, and its UDP connections end at once; others continue", ""},
 	{"healthy", "its health check succeeds", ""},
 	{"unhealthy", "its health check fails: it counts as down until it succeeds again", "llcli describe service NAME shows the reason"},
 	{"unknown", "its health check has no result yet, or there is none", ""},
