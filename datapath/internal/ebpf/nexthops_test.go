@@ -10,6 +10,18 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
+// begin sends the first packet of a TCP connection from the client's device.
+func (r *rig) begin(client, frontend netip.AddrPort) {
+	r.t.Helper()
+	frame := testpkt.Build(r.in.arrives(), ipHeader(client.Addr(), frontend.Addr(), 64), testpkt.TCP{
+		Source: client.Port(), Destination: frontend.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions,
+	})
+	r.ns.Do(r.t, func() error {
+		_, _, err := timeOne(r.ingress, frame, r.in)
+		return err
+	})
+}
+
 // TestVoidWhileInUse: a next hop becomes invalid while a packet is about to be sent by it. The
 // packet takes the next hop as it was, or the slow path, and is never sent to a zero MAC, where it
 // would be lost.
@@ -80,12 +92,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		for i := range 8 {
 			port++
 			client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), port)
-			frame := testpkt.Build(r.in.arrives(), ipHeader(client.Addr(), frontend.Addr(), 64),
-				testpkt.TCP{Source: client.Port(), Destination: frontend.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions})
-			r.ns.Do(t, func() error {
-				_, _, err := timeOne(r.ingress, frame, r.in)
-				return err
-			})
+			r.begin(client, frontend)
 			c, found := r.conn(rigTuple{testpkt.ProtoTCP, client, frontend})
 			if !found || c.Nexthop == 0 || i > 0 && c.Nexthop != index {
 				t.Fatalf("connection %d: found %v, next hop %d, of those before %d", i, found, c.Nexthop, index)
@@ -134,12 +141,7 @@ func TestShareOfNextHops(t *testing.T) {
 		r.put(kernelMapLlShares, uint32(0), use)
 		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", fmt.Sprintf("02:00:5e:10:02:%02x", i), "dev", "out0", "nud", "permanent")
 		client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), uint16(1024+i))
-		frame := testpkt.Build(r.in.arrives(), ipHeader(client.Addr(), frontend.Addr(), 64),
-			testpkt.TCP{Source: client.Port(), Destination: frontend.Port(), Seq: 1, Window: 501, Flags: testpkt.SYN, Options: synOptions})
-		r.ns.Do(t, func() error {
-			_, _, err := timeOne(r.ingress, frame, r.in)
-			return err
-		})
+		r.begin(client, frontend)
 		conn, found := r.conn(rigTuple{testpkt.ProtoTCP, client, frontend})
 		if !found || (conn.Nexthop != 0) != c.gets {
 			t.Errorf("%d in use, %d of them by its device: found %t, next hop %d, want one: %t", c.total, c.has, found, conn.Nexthop, c.gets)
