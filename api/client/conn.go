@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -88,7 +89,7 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 			e.kinds = []error{ErrNotRunning}
 			e.hint = "start it with systemctl start loxilightd, or name its socket"
-			switch pid := startingProcess(path); {
+			switch pid := DaemonProcess("/", filepath.Dir(path)); {
 			case pid != "":
 				e.kinds, e.hint = []error{errStarting}, "process "+pid+"; try again in a moment"
 			case path != strings.TrimPrefix(api.ControlSocket, "ipc://"):

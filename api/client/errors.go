@@ -35,11 +35,11 @@ type startingError struct{}
 func (startingError) Error() string        { return "loxilightd is starting or stopping" }
 func (startingError) Is(target error) bool { return target == ErrNotRunning }
 
-// startingProcess returns the id of the daemon that has the lock beside a socket, on which it
-// does not listen yet; empty: none has. Nothing is locked for that, which could keep a daemon
-// from starting.
-func startingProcess(socket string) string {
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), "loxilightd.lock"))
+// DaemonProcess returns the process id of the loxilightd that holds the lock of a run directory, or
+// an empty string if none does. root is prepended to all paths. The lock is only read: taking it
+// could keep a daemon from starting.
+func DaemonProcess(root, runDir string) string {
+	text, err := os.ReadFile(filepath.Join(root, runDir, "loxilightd.lock"))
 	if err != nil {
 		return ""
 	}
@@ -47,7 +47,7 @@ func startingProcess(socket string) string {
 	if _, err := strconv.ParseUint(pid, 10, 32); err != nil {
 		return ""
 	}
-	comm, err := os.ReadFile("/proc/" + pid + "/comm")
+	comm, err := os.ReadFile(filepath.Join(root, "/proc", pid, "comm"))
 	if err != nil || strings.TrimSpace(string(comm)) != "loxilightd" {
 		return ""
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/loxilight/loxilight/api/client"
 )
 
 // localOptions name the instance of a command that runs loxilightd on this
@@ -51,15 +53,11 @@ func (a *app) configFile(o *localOptions) (string, error) {
 // runningConfig returns the configuration that the daemon with a run directory was started with;
 // empty: none runs.
 func (a *app) runningConfig(runDir string) string {
-	lock, err := os.ReadFile(filepath.Join(a.Root, runDir, "loxilightd.lock"))
-	if err != nil {
+	pid := client.DaemonProcess(a.Root, runDir)
+	if pid == "" {
 		return ""
 	}
-	process := filepath.Join(a.Root, "/proc", filepath.Base(strings.TrimSpace(string(lock))))
-	comm, err := os.ReadFile(filepath.Join(process, "comm"))
-	if err != nil || strings.TrimSpace(string(comm)) != "loxilightd" {
-		return ""
-	}
+	process := filepath.Join(a.Root, "/proc", pid)
 	text, err := os.ReadFile(filepath.Join(process, "cmdline"))
 	if err != nil {
 		return ""
