@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -84,7 +83,7 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 	if how == "tc" {
 		return f, f.attach()
 	}
-	t, err := attachTCX(z, s, folder, index, s.of(&z.pair))
+	t, err := attachTCX(z, s, folder, index)
 	if errors.Is(err, ebpf.ErrNotSupported) && how == "" {
 		return f, f.attach()
 	}
@@ -94,9 +93,9 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 	return t, nil
 }
 
-// attachTCX attaches a program and pins it in folder.
-func attachTCX(z *zone, s side, folder string, index int, program *ebpf.Program) (*tcx, error) {
-	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: program, Attach: s.attach})
+// attachTCX attaches the program of a side and pins it in folder.
+func attachTCX(z *zone, s side, folder string, index int) (*tcx, error) {
+	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.pair), Attach: s.attach})
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +122,6 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 		return nil, 0, err
 	}
 	for _, s := range sides {
-		var found []hook
 		for _, pin := range pins {
 			var h hook
 			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
@@ -145,12 +143,8 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 			if err != nil {
 				return nil, 0, err
 			}
-			found = append(found, h)
+			hooks = append(hooks, h)
 		}
-		if found, err = oneOf(found); err != nil {
-			return nil, 0, err
-		}
-		hooks = append(hooks, found...)
 	}
 	x, err := openXDP(z, folder, pins)
 	if err != nil {
@@ -160,27 +154,6 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 		hooks, index = append(hooks, x), max(index, x.index)
 	}
 	return hooks, index, nil
-}
-
-// oneOf finishes a change from one kind of hook to the other that an earlier run did not finish. It
-// keeps the link, which runs before the filter and marks the packets that it handled.
-func oneOf(hooks []hook) ([]hook, error) {
-	if len(hooks) < 2 {
-		return hooks, nil
-	}
-	keep := slices.IndexFunc(hooks, func(h hook) bool {
-		t, ok := h.(*tcx)
-		return ok && t.index != 0
-	})
-	keep = max(keep, 0)
-	for i, h := range hooks {
-		if i != keep {
-			if err := h.detach(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return hooks[keep : keep+1], nil
 }
 
 // tcx is a program attached by a tcx link.

@@ -159,9 +159,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := writeOrigin(d.dir, o); err != nil {
 		return err
 	}
-	if err := d.ports.switchAll(); err != nil {
-		return err
-	}
+	d.ports.warnOfOtherHooks()
 	if err := d.announceFirst(false); err != nil {
 		return err
 	}

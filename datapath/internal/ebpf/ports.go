@@ -112,20 +112,22 @@ func (p *ports) adopt(r *replacements) error {
 	return p.forgetGuards()
 }
 
-// switchAll changes the hooks of all ports to the configured kind.
-func (p *ports) switchAll() error {
+// warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another one
+// is configured.
+func (p *ports) warnOfOtherHooks() {
+	want := p.d.config.Attach
+	if want == "" {
+		return
+	}
 	for name, t := range p.byName {
-		if _, guarded := name.Endpoint(); guarded && p.d.config.Attach == "" {
-			continue // either kind is fine
-		}
-		err := p.switchHooks(t, p.d.config.Attach, p.folder(t.zone, name))
-		if errors.Is(err, errNotSwitched) {
-			p.d.log.Warn("a port keeps its kind of hook, not that of the configuration", "port", string(name), "error", err)
-		} else if err != nil {
-			return fmt.Errorf("port %q: %w", name, err)
+		for _, h := range t.hooks {
+			if !strings.HasPrefix(h.name(), want+"-") && !strings.HasPrefix(h.name(), "xdp") {
+				p.d.log.Warn("a port keeps the hooks of an earlier run, not those of datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
+					"port", string(name), "hook", h.name(), "configured", want)
+				break
+			}
 		}
 	}
-	return nil
 }
 
 // each calls f for all hooks of all ports.

@@ -3,11 +3,9 @@
 package ebpf
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,23 +68,18 @@ func (d *DataPlane) announceFirst(there bool) error {
 	return nil
 }
 
-// loadFirst loads the shadow programs in all zones that have hooks.
+// loadFirst loads and announces the shadow programs in all zones that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook) error {
 		z, err := p.d.zone(t.zone)
 		if err != nil {
 			return err
 		}
-		return p.loadFirstOf(z)
+		if err := z.loadFirst(p.d.maps); err != nil {
+			return err
+		}
+		return p.d.announceFirst(true)
 	})
-}
-
-// loadFirstOf loads the shadow programs of a zone, and announces them.
-func (p *ports) loadFirstOf(z *zone) error {
-	if err := z.loadFirst(p.d.maps); err != nil {
-		return err
-	}
-	return p.d.announceFirst(true)
 }
 
 // synchronize returns when no program that was detached before the call is still running, nor one
@@ -96,81 +89,4 @@ func synchronize() {
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
 		time.Sleep(grace) // not available on kernels with tickless processors
 	}
-}
-
-// errNotSwitched is wrapped by errors that leave a hook unchanged.
-var errNotSwitched = errors.New("change the hook")
-
-// switchHooks changes the hooks of a port to the wanted kind, if an earlier run used another. No
-// packet is missed, or handled twice.
-func (p *ports) switchHooks(t *port, how, folder string) error {
-	for i, h := range t.hooks {
-		z, err := p.d.zone(t.zone)
-		if err != nil {
-			return err
-		}
-		switch h := h.(type) {
-		case *tcx:
-			if how != "tc" || h.index == 0 {
-				continue
-			}
-			f := &filter{zone: z, side: h.side, index: h.index, folder: folder}
-			if err := p.toFilter(z, h, f); err != nil {
-				return err
-			}
-			t.hooks[i] = f
-		case *filter:
-			if how == "tc" || !h.found {
-				continue
-			}
-			x, err := p.toTCX(z, h)
-			if errors.Is(err, ebpf.ErrNotSupported) && how == "" {
-				return nil // this kernel has nothing better
-			}
-			if err != nil {
-				return err
-			}
-			t.hooks[i] = x
-		}
-	}
-	return nil
-}
-
-// toFilter makes the link, which runs before filters, mark the packets that it handles. Then it
-// adds a filter that honours the marks, and removes the link.
-func (p *ports) toFilter(z *zone, t *tcx, f *filter) error {
-	if err := p.loadFirstOf(z); err != nil {
-		return err
-	}
-	if err := step("mark "+t.name(), func() error { return t.update(t.side.of(&z.first)) }); err != nil {
-		return err
-	}
-	synchronize()
-	if err := atStep("add " + f.name()); err != nil {
-		return err
-	}
-	if err := f.attach(); err != nil {
-		return errors.Join(fmt.Errorf("%w to cls_bpf: %w", errNotSwitched, err), t.replace())
-	}
-	synchronize()
-	return step("detach "+t.name(), t.detach)
-}
-
-// toTCX does the reverse of toFilter.
-func (p *ports) toTCX(z *zone, f *filter) (*tcx, error) {
-	if err := p.loadFirstOf(z); err != nil {
-		return nil, err
-	}
-	if err := atStep("add tcx-" + f.side.name); err != nil {
-		return nil, err
-	}
-	t, err := attachTCX(z, f.side, f.folder, f.index, f.side.of(&z.first))
-	if err != nil {
-		return nil, fmt.Errorf("%w to tcx: %w", errNotSwitched, err)
-	}
-	synchronize()
-	if err := step("detach "+f.name(), f.detach); err != nil {
-		return nil, errors.Join(err, t.link.Close())
-	}
-	return t, step("replace "+t.name(), t.replace)
 }
