@@ -218,10 +218,6 @@ func (d *loxilightd) newNode() *node.Node {
 }
 
 func (d *loxilightd) newControl() *control.Server {
-	notCarried := control.NotCarried
-	if d.cfg.Backend == backends.Fake {
-		notCarried = nil // it accepts all kinds
-	}
 	lister, _ := d.network.(datapath.NetworkLister) // nil if it cannot list
 	return control.New(control.Options{
 		Network: lister,
@@ -234,7 +230,7 @@ func (d *loxilightd) newControl() *control.Server {
 			return d.pods.Rates(device, endpoint)
 		},
 		Instance: d.cfg.Instance, StateDir: d.cfg.StateDir, Version: version, Build: build(),
-		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, NotCarried: notCarried, ObjectDir: d.cfg.ObjectDir,
+		Store: d.store, Report: d.report, Plane: d.plane, Progress: progress{d.node}, ObjectDir: d.cfg.ObjectDir,
 		Publish: func(topic string, event control.Event) error { return d.channel.Publish(topic, event) },
 		Log:     d.log,
 	})

@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
-	"github.com/loxilight/loxilight/loxilightd/internal/control"
 )
 
 // documentedObjects are the specs of docs/api.md, as objects.
@@ -78,23 +76,5 @@ func TestDocumentedObjects(t *testing.T) {
 	check()
 	if c := s.status().Capacity; c["rules"].Used != 5 || c["prefixes"].Used == 0 {
 		t.Errorf("capacity %+v, want 5 rules", c)
-	}
-}
-
-// TestNotCarriedIsRefused: the daemon with the kernel's data plane refuses unsupported kinds.
-func TestNotCarriedIsRefused(t *testing.T) {
-	if len(control.NotCarried) == 0 {
-		t.Skip("everything is carried")
-	}
-	s, _ := newKernelSite(t)
-	s.run()
-	for _, o := range documentedObjects(t) {
-		if !control.NotCarried[o.Kind] {
-			continue
-		}
-		err := s.Call(t.Context(), api.MethodApply, api.ApplyParams{Objects: []api.Object{o}}, nil)
-		if e, ok := errors.AsType[*api.Error](err); !ok || e.Reason() != api.ReasonUnsupported || e.Data.Object != o.Kind+"/"+o.Name {
-			t.Errorf("%s: %v, want it refused as unsupported", o.Kind, err)
-		}
 	}
 }

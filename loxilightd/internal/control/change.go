@@ -145,7 +145,7 @@ const maxOthers = 9
 func (s *Server) parsePut(r *request, o *api.Object, owner string, index int) (*state.Object, *api.Error) {
 	put, err := parseObject(o, owner, index, r.budget)
 	if err == nil {
-		err = s.carried(put)
+		err = s.notReserved(put)
 	}
 	if err == nil && put.Owner == api.OwnerFile {
 		err = invalid("", "the owner %s is for the object files: choose another", api.OwnerFile).At(put.Key.String(), "owner")

@@ -50,7 +50,7 @@ func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *ap
 	for i := range puts {
 		x, err := parseObject(&puts[i], o.owner, i, nil)
 		if err == nil {
-			err = o.s.carried(x)
+			err = o.s.notReserved(x)
 		}
 		if err != nil {
 			return 0, err

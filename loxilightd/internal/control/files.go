@@ -52,7 +52,7 @@ func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
 	put := make([]*state.Object, len(objects))
 	for i := range objects {
 		put[i] = objects[i].object
-		if err := s.carried(put[i]); err != nil {
+		if err := s.notReserved(put[i]); err != nil {
 			return nil, objects[i].document.placed(err)
 		}
 	}

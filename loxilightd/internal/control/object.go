@@ -72,19 +72,6 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 	}, nil
 }
 
-// NotCarried are the kinds that the data plane in the kernel does not support yet, so that this
-// version refuses their objects. Remove a kind from it when it becomes supported.
-var NotCarried = map[string]bool{}
-
-// carried refuses an object of an unsupported kind, or an object that conflicts with devices that
-// the daemon creates itself.
-func (s *Server) carried(o *state.Object) *api.Error {
-	if !s.NotCarried[o.Kind] {
-		return s.notReserved(o)
-	}
-	return api.Errorf(api.ReasonUnsupported, "objects of this kind are not in this version yet").At(o.Key.String(), "kind")
-}
-
 // parseKind returns the constant for kind.
 func parseKind(kind, field string) (string, *api.Error) {
 	if i := slices.Index(api.Kinds, kind); i >= 0 {

@@ -341,20 +341,6 @@ func TestLargeGroup(t *testing.T) {
 	}
 }
 
-// TestNotCarried: kinds without support are refused, on the channel and in files.
-func TestNotCarried(t *testing.T) {
-	h := newHarness(t)
-	h.NotCarried = map[string]bool{"NAT": true}
-	h.wantError("apply", `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}}],"dryRun":true}`, 6, "NAT/n", "kind", "not in this version yet")
-	h.wantError("replace", `{"owner":"x","kinds":["NAT"],"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}}]}`, 6, "NAT/n", "kind", "not in this version yet")
-	h.write("nat.yaml", "kind: NAT\nname: n\nspec: {type: masquerade}\n")
-	h.wantError("reload", `{}`, 6, "NAT/n", "kind", "nat.yaml:1: NAT/n: kind: objects of this kind are not in this version yet")
-	h.NotCarried = nil
-	if got := h.ask(admin, "reload", `{}`); !strings.Contains(got, `"created":1`) {
-		t.Errorf("reload: %s", got)
-	}
-}
-
 // TestAppend: an object in parts, and parts without an object.
 func TestAppend(t *testing.T) {
 	h := newHarness(t)

@@ -64,7 +64,7 @@ type Progress interface {
 type Event interface{ SetSeq(seq uint64) }
 
 // Options are the parameters of [New]. All fields must be set, except Report, Network, CNI,
-// Leases, PodRates, NotCarried and ObjectDir.
+// Leases, PodRates and ObjectDir.
 type Options struct {
 	Instance, Version, Build string
 	StateDir                 string
@@ -79,10 +79,8 @@ type Options struct {
 	// PodProblems returns the problems of the stored state of pods; nil: no problems.
 	PodProblems func() []string
 	// PodRates returns the rate limits of the pod of an Endpoint behind a device; nil: no limits.
-	PodRates func(device, endpoint string) (ingress, egress datapath.PodRate)
-	// NotCarried are the kinds whose objects are refused as unsupported; nil: none.
-	NotCarried map[string]bool
-	ObjectDir  string // directory of the *.yaml files of owner file; empty: no files
+	PodRates  func(device, endpoint string) (ingress, egress datapath.PodRate)
+	ObjectDir string // directory of the *.yaml files of owner file; empty: no files
 	// SwitchDevice is the switch's end of the link to the host; empty: the link does not exist.
 	SwitchDevice string
 	// SwitchNamespace is the network namespace of the switch, or host.
