@@ -53,6 +53,6 @@ enum verdict_count {
 	VERDICT_TABLE_FULL, /* established table full: the connection stays half-open */
 	VERDICT_ANSWERED,   /* refused, and answered */
 	VERDICT_OVER_SHARE, /* its source has its share of connections: this one stays half-open */
-	VERDICT_CROWDED, /* its source has its share of half-open ones: replaces an earlier one */
+	VERDICT_CROWDED, /* its source has its share of half-open ones: replaces its oldest one */
 	VERDICT_MAX,
 };

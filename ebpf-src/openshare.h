@@ -5,9 +5,9 @@
  * earlier one of its own. Nothing is refused, and connections that are answered soon are hardly
  * affected.
  *
- * Sources that have their share belong to one of CROWD_COUNT crowds, by netns and the hash of
- * share.h. Each crowd remembers the last connections that they opened, and a new one replaces any
- * of them. The table has an extra quarter of its shared size for these.
+ * Sources that have their share belong to a crowd, by netns and the hash of share.h. Each crowd
+ * remembers the last connections that they opened in a ring, and a new one replaces the oldest of
+ * them. The table has an extra quarter of its shared size for these.
  */
 #pragma once
 
@@ -33,9 +33,11 @@ static __always_inline int half_is_crowd(const struct shares *s, __u32 index, in
 }
 
 /* Returns the crowd of the source counted at index; a tuple belongs to one netns. */
-static __always_inline __u32 half_crowd(__u32 index)
+static __always_inline __u32 half_crowd(const struct shares *s, __u32 index)
 {
-	return index % (CROWD_COUNT / 2) + (config_zone & 1) * (CROWD_COUNT / 2);
+	__u32 crowds = s->half_crowds ? s->half_crowds : 1;
+
+	return index % crowds % (CROWD_COUNT / 2) + (config_zone & 1) * (CROWD_COUNT / 2);
 }
 
 /* Removes the half-open connection w->old_tuple of a client, unless it has changed since. */
@@ -59,7 +61,7 @@ static __always_inline void half_remove(struct work *w)
 __noinline int half_opened(void)
 {
 	struct work *w = work_get();
-	__u32 zero = 0, index, slot;
+	__u32 zero = 0, index, crowd, slot;
 	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
 	int six;
 
@@ -74,13 +76,13 @@ __noinline int half_opened(void)
 		return 0;
 	}
 	count_verdict(VERDICT_CROWDED);
-	slot = bpf_get_prandom_u32() % (s->half_slots ? s->half_slots : 1) % CROWD_SLOTS;
-	slot += half_crowd(index) * CROWD_SLOTS;
+	crowd = half_crowd(s, index);
+	slot = __sync_fetch_and_add(&s->crowd_next[crowd], 1);
+	slot = slot % (s->half_slots ? s->half_slots : 1) % CROWD_SLOTS + crowd * CROWD_SLOTS;
 	__builtin_memcpy(&w->old_tuple, &s->crowd[slot * CROWD_WORDS], sizeof(w->old_tuple));
 	__builtin_memcpy(&s->crowd[slot * CROWD_WORDS], &w->tuple, sizeof(w->tuple));
 	/* Two CPUs may have written it at once: then it may be of another crowd. */
-	if (w->old_tuple.family &&
-	    half_crowd(share_index(s, &w->old_tuple.saddr)) == half_crowd(index))
+	if (w->old_tuple.family && half_crowd(s, share_index(s, &w->old_tuple.saddr)) == crowd)
 		half_remove(w);
 	return 0;
 }

@@ -125,7 +125,7 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 #define NEXTHOP_DEVICES 2048 /* for each netns: devices are counted by ifindex modulo this */
 
 #define CROWD_COUNT 16	/* groups of sources that have their share of half-open connections */
-#define CROWD_SLOTS 256 /* remembered connections of each */
+#define CROWD_SLOTS 256 /* remembered connections of each: a ring */
 #define CROWD_WORDS 5	/* of a struct tuple */
 
 /* Use of shared tables: connections by source, see share.h and openshare.h; next hops by device,
@@ -141,9 +141,12 @@ struct shares {
 
 	__u32 half_capacity; /* half-open connections that are shared; 0: no shares */
 	__u32 half_slots;    /* CROWD_SLOTS, or fewer if the table is small */
+	__u32 half_crowds;   /* of each netns: CROWD_COUNT / 2, or fewer if the table is small */
 	__u32 half_tick;     /* when loxilightd last saw all of them */
 	__u32 half_total[2];
 	__u32 half_count[SHARE_SOURCES];
+	__u32 pad;
+	__u32 crowd_next[CROWD_COUNT]; /* the next slot, modulo half_slots */
 	__u64 crowd[CROWD_COUNT * CROWD_SLOTS *
 		    CROWD_WORDS]; /* words, not structs: compared at start */
 };

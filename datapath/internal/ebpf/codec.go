@@ -23,7 +23,7 @@ const (
 	tunnelPorts   = 8     // TUNNEL_PORTS
 	headerMax     = 96    // TUNNEL_HEADER_MAX
 	crowdCount    = 16    // CROWD_COUNT
-	crowdWords    = 5     // CROWD_WORDS
+	crowdSlots    = 256   // CROWD_SLOTS
 
 	stationTunnel = 0x2 // STATION_F_TUNNEL
 	stationFlat   = 0x4 // STATION_F_FLAT

@@ -30,7 +30,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"SLOTS_PER_CHUNK":     slotsPerChunk,
 		"NEXTHOP_COUNT":       nexthopCount,
 		"CROWD_COUNT":         crowdCount,
-		"CROWD_WORDS":         crowdWords,
+		"CROWD_SLOTS":         crowdSlots,
 		"CT_F_REPLY":          ctReply,
 		"CT_F_DNAT":           ctDNAT,
 		"CT_F_SNAT":           ctSNAT,

@@ -470,9 +470,12 @@ type kernelShares struct {
 	NexthopCount [4096]uint32
 	HalfCapacity uint32
 	HalfSlots    uint32
+	HalfCrowds   uint32
 	HalfTick     uint32
 	HalfTotal    [2]uint32
 	HalfCount    [65536]uint32
+	Pad          uint32
+	CrowdNext    [16]uint32
 	Crowd        [20480]uint64
 }
 

@@ -42,11 +42,21 @@ func newShares(kernel *kernelShares, established, halfOpen uint32) *shares {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
 	atomic.StoreUint32(&kernel.Capacity, established)
-	// All crowds together have a quarter of the table.
-	slots := min(len(kernel.Crowd)/crowdWords/crowdCount, max(1, int(halfOpen)/4/crowdCount))
-	atomic.StoreUint32(&kernel.HalfSlots, uint32(slots))
+	crowds, slots := crowdsFor(halfOpen)
+	atomic.StoreUint32(&kernel.HalfCrowds, crowds)
+	atomic.StoreUint32(&kernel.HalfSlots, slots)
 	atomic.StoreUint32(&kernel.HalfCapacity, halfOpen/4*3)
 	return &shares{kernel: kernel}
+}
+
+// crowdsFor returns the number of crowds of each netns, and the slots of each crowd. All crowds
+// together have a quarter of the table. A small table has fewer crowds, so that the connections that
+// a crowd is just opening fit into its slots.
+func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
+	const most, slotsLeast = crowdCount / 2, 32
+	each := halfOpen / 4 / 2 // of each netns
+	crowds = min(most, max(1, each/slotsLeast))
+	return crowds, min(crowdSlots, max(1, each/crowds))
 }
 
 // passBegins saves the counts before a pass.

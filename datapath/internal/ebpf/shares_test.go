@@ -59,7 +59,7 @@ func TestShareOfConnections(t *testing.T) {
 }
 
 // TestShareOfHalfOpen: clients that open connections without end do not evict connections that
-// others are opening, and each of their own connections works for a while.
+// others are opening, and of their own connections each new one replaces the oldest.
 func TestShareOfHalfOpen(t *testing.T) {
 	const capacity, slots = 1024, 8
 	base := newRig(t, sized(4096, 2*capacity))
@@ -82,6 +82,13 @@ func TestShareOfHalfOpen(t *testing.T) {
 							t.Fatalf("connection %d of client %d is not there", i, n)
 						}
 					}
+					for i := range uint16(slots + 1) { // the last ones, and the one before them
+						q := evil.from(1000 + 3000 - 1 - i)
+						if _, ok := r.conn(q.forth()); ok != (i < slots) {
+							t.Errorf("client %d: the connection %d before the last exists: %t, want %t",
+								n, i, ok, i < slots)
+						}
+					}
 					held := 0
 					for i := range uint16(3000) {
 						if _, ok := r.conn(evil.from(1000 + i).forth()); ok {
@@ -101,6 +108,19 @@ func TestShareOfHalfOpen(t *testing.T) {
 					t.Error("no verdict tells that sources have their shares")
 				}
 			})
+		}
+	}
+}
+
+// TestCrowds: all crowds together have a quarter of the table of half-open connections, and a crowd
+// has room for the connections that it is just opening, however small the table is.
+func TestCrowds(t *testing.T) {
+	for _, c := range []struct{ halfOpen, crowds, slots uint32 }{
+		{1, 1, 1}, {64, 1, 8}, {256, 1, 32}, {1024, 4, 32}, {2048, 8, 32}, {16384, 8, 256}, {1 << 20, 8, 256},
+	} {
+		if crowds, slots := crowdsFor(c.halfOpen); crowds != c.crowds || slots != c.slots {
+			t.Errorf("tables.halfOpen %d: %d crowds with %d slots, want %d with %d",
+				c.halfOpen, crowds, slots, c.crowds, c.slots)
 		}
 	}
 }

@@ -103,7 +103,7 @@ var (
 		{"answered", "refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error", ""},
 		{"over_share", "its source has so many connections that the table would fill up: this one goes on as half-open",
 			"llcli connections --source ADDRESS shows what it does; tables.connections sets the size of the table"},
-		{"crowded", "its source has so many half-open connections that the table would fill up: this one replaces an earlier half-open connection of the source",
+		{"crowded", "its source has so many half-open connections that the table would fill up: this one replaces the oldest of those that the source opened above its share",
 			"llcli connections --source ADDRESS shows what it does; tables.halfOpen sets the size of the table"},
 	}}
 	connectionWords = vocabulary{"CONNECTION", []word{
