@@ -74,6 +74,7 @@ struct work {
 	__u16 nexthop; /* of a new connection, if known; and of its replies */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
+	struct bpf_redir_neigh gateway; /* of route_redirect */
 	struct rewrite rewrite;
 	struct service service;
 	struct snat_target snat_target;

@@ -205,7 +205,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	if (!p->egress && out) {
 		if (icmp_hop(p))
 			return -DROP_REWRITE;
-		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+		p->action = route_redirect(out);
 		return LL_REDIRECT;
 	}
 	if (p->egress)

@@ -87,6 +87,25 @@ static __noinline __u32 route_out(struct pkt *p, const struct addr *saddr, const
 			  route_in(p));
 }
 
+/* Redirects a packet to the next hop in work's fib, a result of route_find, and its device out: as
+ * bpf_redirect_neigh, which without a next hop would look up the route again, without the device of
+ * arrival. A global function, so that the verifier walks it once.
+ *
+ * For the ingress hook only. On the egress hook a packet has a route already, the one by which it
+ * was sent, and the kernel sends it to the next hop of that route if it has to wait for the
+ * neighbour.
+ */
+__noinline int route_redirect(__u32 out)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return TC_ACT_SHOT;
+	w->gateway.nh_family = w->fib.family; /* of the next hop */
+	__builtin_memcpy(w->gateway.ipv6_nh, w->fib.ipv6_dst, sizeof(w->gateway.ipv6_nh));
+	return bpf_redirect_neigh(out, &w->gateway, sizeof(w->gateway), 0);
+}
+
 /* Reports whether an IPv4 address is the node's own. */
 __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 {

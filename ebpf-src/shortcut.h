@@ -70,7 +70,7 @@ static __noinline int track_send_routed(struct pkt *p)
 	if (!out)
 		return -DROP_NO_ROUTE;
 	p->skb->tc_index = TC_INDEX_LEARN | TC_INDEX_TRANSLATED;
-	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+	p->action = route_redirect(out);
 	p->verdict = VERDICT_SLOW;
 	return LL_REDIRECT;
 }
@@ -87,7 +87,8 @@ static __always_inline int track_may_short_cut(struct pkt *p, const struct nexth
 
 /* Reports whether the kernel's routes lead p, rewritten by r, out of another device than nexthop
  * does, or nowhere. Then the next hop becomes invalid, since other connections may be concerned as
- * well. Without a daemon nothing else detects that.
+ * well. Without a daemon nothing else detects that. If not, work's fib contains the route, for
+ * route_redirect.
  */
 static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
 					struct nexthop *nexthop)
@@ -127,7 +128,7 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 		if (ret != LL_NEXT)
 			return ret;
 		p->skb->tc_index = learn_word(r);
-		p->action = bpf_redirect_neigh(out, NULL, 0, 0);
+		p->action = route_redirect(out);
 		p->verdict = VERDICT_SLOW;
 		return LL_REDIRECT;
 	}

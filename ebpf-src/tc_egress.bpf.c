@@ -63,6 +63,7 @@ static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 inde
 	if (!out)
 		return -DROP_NO_ROUTE;
 	p->skb->tc_index = TC_INDEX_LEARN | TC_INDEX_TRANSLATED;
+	/* Not route_redirect: see there. */
 	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 	return LL_REDIRECT;
 }

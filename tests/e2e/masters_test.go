@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,24 +120,74 @@ func TestRulesByBridge(t *testing.T) {
 	}
 }
 
+// macvlan makes a machine whose eth0 is a macvlan on a device of ns.
+func macvlan(t *testing.T, name string, ns *testnet.NS, device string) *testnet.NS {
+	t.Helper()
+	box := testnet.New(t, name)
+	handle, err := box.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handle.Close()
+	setLink(t, ns, device, func(dev netlink.Link) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex, attrs.Namespace = "eth0", dev.Attrs().Index, netlink.NsFd(handle.Fd())
+		return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+	})
+	box.Up(t, "eth0")
+	return box
+}
+
+// TestRulesToGateways: a routing rule that names the device of arrival chooses between two gateways
+// behind the same device. The packets of services follow it, as the kernel's packets do, whether or
+// not the neighbours are known.
+func TestRulesToGateways(t *testing.T) {
+	s := newSite(t).start()
+	box := macvlan(t, "box", s.backends[0], "eth0")
+	box.Addr(t, "eth0", "10.0.1.3/24", "2001:db8:1::3/64")
+	box.Route(t, "default", "10.0.1.1")
+	box.Route(t, "default", "2001:db8:1::1")
+	for i, c := range []struct{ ip, far, front, first, second string }{
+		{"-4", "10.9.9.1", vip4, "10.0.1.2", "10.0.1.3"},
+		{"-4", "10.9.9.2", vip4, "10.0.1.2", "inet6 2001:db8:1::3"},
+		{"-6", "2001:db8:99::1", vip6, "2001:db8:1::2", "2001:db8:1::3"},
+	} {
+		far := netip.AddrPortFrom(netip.MustParseAddr(c.far), 8080).String()
+		for name, ns := range map[string]*testnet.NS{"first": s.backends[0], "second": box} {
+			ns.Run(t, "ip", c.ip, "address", "add", c.far, "dev", "lo", "nodad")
+			s.serve(ns, far, name)
+		}
+		s.node.Run(t, "ip", c.ip, "route", "add", c.far, "via", c.first)
+		s.node.Run(t, "ip", slices.Concat([]string{c.ip, "route", "add", c.far, "table", "100", "via"}, strings.Fields(c.second))...)
+		s.node.Run(t, "ip", c.ip, "rule", "add", "iif", "in0", "lookup", "100")
+		for j, source := range []string{"keep", "snat"} {
+			front := fmt.Sprintf("%s:%d", c.front, 9000+10*i+j)
+			s.Apply(serviceYAML(fmt.Sprintf("web-%d-%d", i, j), []string{front + "/tcp", front + "/udp"}, []string{far}, "source: "+source))
+			for _, known := range []bool{true, false} {
+				for _, gateway := range []string{"10.0.1.3", "2001:db8:1::3"} {
+					s.node.Run(t, "ping", "-c", "1", "-W", "5", gateway)
+				}
+				for name, ask := range talk {
+					if !known {
+						s.node.Run(t, "ip", "neigh", "flush", "dev", "p1")
+					}
+					if got, err := ask(s.client, "", front, nil); got != "second" || err != nil {
+						t.Errorf("%s to %s by %s, source %s, neighbours known %t: %q answers, %v; want second",
+							name, c.far, c.second, source, known, got, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestMacvlanOnAPort is H07: a device of another namespace on top of a port takes
 // nothing from the port, and is reached as ever.
 func TestMacvlanOnAPort(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")
 	s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.1.2:8080"}))
-	box := testnet.New(t, "box")
-	handle, err := box.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer handle.Close()
-	setLink(t, s.node, "in0", func(dev netlink.Link) error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.ParentIndex, attrs.Namespace = "eth0", dev.Attrs().Index, netlink.NsFd(handle.Fd())
-		return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
-	})
-	box.Up(t, "eth0")
+	box := macvlan(t, "box", s.node, "in0")
 	box.Addr(t, "eth0", "192.0.2.50/24")
 	box.Route(t, "default", "192.0.2.17")
 	box.ServeTCP(t, "192.0.2.50:80", "box")
