@@ -99,13 +99,8 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
 	track_count(p, &w->conn.meta);
-	if (!w->conn.meta.service_id) {
-		__u32 nobody = 0;
-		struct backend_total *total = bpf_map_lookup_elem(&ll_backend_total, &nobody);
-
-		if (total)
-			__sync_fetch_and_add(&total->connection_count, 1);
-	}
+	if (!w->conn.meta.service_id)
+		count_verdict(VERDICT_NONE);
 	if (w->reopen && open_reopen())
 		return LL_NEXT;
 	ret = open_put();

@@ -104,8 +104,8 @@ MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
 /* Connections assigned to each backend so far, and the counters of those whose tuple a new one has
- * taken over; at index 0, of connections without a service. Incremented here, reset by loxilightd
- * when the id is reused.
+ * taken over; at index 0, of connections without a service, whose number is in ll_verdicts.
+ * Incremented here, reset by loxilightd when the id is reused.
  */
 MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0);
 

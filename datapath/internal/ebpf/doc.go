@@ -6,7 +6,7 @@
 // pins.
 package ebpf
 
-//go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -type algorithm -type source_mode -type ct_state -type ct_meta -type shares -type addr -type sample -type sample_type -type nat_rule -type nat_prefix -type tunnel_type -type peer_name -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" kernel ../../../ebpf-src/tc_ingress.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -type algorithm -type source_mode -type ct_state -type ct_meta -type verdict_count -type shares -type addr -type sample -type sample_type -type nat_rule -type nat_prefix -type tunnel_type -type peer_name -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" kernel ../../../ebpf-src/tc_ingress.bpf.c
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" shortest ../../../ebpf-src/xdp.bpf.c
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -type slow_why -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" egress ../../../ebpf-src/tc_egress.bpf.c
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -type expire -type expire_result -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" expirer ../../../ebpf-src/expire.bpf.c

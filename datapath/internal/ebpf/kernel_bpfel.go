@@ -571,6 +571,21 @@ const (
 	kernelTunnelTypeTUNNEL_GRE    kernelTunnelType = 3
 )
 
+type kernelVerdictCount uint32
+
+const (
+	kernelVerdictCountVERDICT_NONE       kernelVerdictCount = 0
+	kernelVerdictCountVERDICT_TRACKED    kernelVerdictCount = 1
+	kernelVerdictCountVERDICT_SLOW       kernelVerdictCount = 2
+	kernelVerdictCountVERDICT_LOCAL      kernelVerdictCount = 3
+	kernelVerdictCountVERDICT_ICMP_ERROR kernelVerdictCount = 4
+	kernelVerdictCountVERDICT_TABLE_FULL kernelVerdictCount = 5
+	kernelVerdictCountVERDICT_ANSWERED   kernelVerdictCount = 6
+	kernelVerdictCountVERDICT_OVER_SHARE kernelVerdictCount = 7
+	kernelVerdictCountVERDICT_CROWDED    kernelVerdictCount = 8
+	kernelVerdictCountVERDICT_MAX        kernelVerdictCount = 9
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.

@@ -72,6 +72,8 @@ func TestRouted(t *testing.T) {
 			n := newNetwork(t)
 			n.attach()
 			n.backends.ServeTCP(t, addr, "server")
+			earlier := kernelBackendTotal{ConnectionCount: 5} // as an earlier version counted
+			n.ok(n.d.maps[kernelMapLlBackendTotal].Put(uint32(0), &earlier))
 			c := n.dial(addr)
 			before, err := n.d.Telemetry().NodeCounters(context.Background())
 			n.ok(err)
@@ -79,8 +81,13 @@ func TestRouted(t *testing.T) {
 			testnet.Eventually(t, 5*time.Second, "the node counts the connection and its packets", func() bool {
 				after, err := n.d.Telemetry().NodeCounters(context.Background())
 				n.ok(err)
-				return after.Connections == 1 && after.Packets >= before.Packets+2 && after.Bytes > before.Bytes
+				return after.Connections == 5+1 && after.Packets >= before.Packets+2 && after.Bytes > before.Bytes
 			})
+			var shared kernelBackendTotal
+			n.ok(n.d.maps[kernelMapLlBackendTotal].Lookup(uint32(0), &shared))
+			if shared != earlier {
+				t.Errorf("all CPUs count connections in one place: %+v, want %+v", shared, earlier)
+			}
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			// netfilter has rules: no packet takes the fast path any more.

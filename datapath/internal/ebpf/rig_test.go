@@ -241,8 +241,8 @@ func (r *rig) counters() map[string]uint64 {
 		r.ok(r.types.TypeByName(enum, &e))
 		for _, v := range e.Values {
 			var each []uint64
-			if r.maps[name].Lookup(uint32(v.Value), &each) != nil {
-				continue // …_MAX
+			if v.Name == "VERDICT_NONE" || r.maps[name].Lookup(uint32(v.Value), &each) != nil {
+				continue // not a verdict, …_MAX
 			}
 			for _, n := range each {
 				if n > 0 {

@@ -73,11 +73,12 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 		c.Bytes += s.Bytes
 		c.Connections += s.Connections
 	}
-	return c, t.addPlain(&c)
+	return c, t.addPlain(&c, verdicts[kernelVerdictCountVERDICT_NONE])
 }
 
-// addPlain adds the traffic of connections without a service, live and ended.
-func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
+// addPlain adds the traffic of connections without a service, live and ended. opened is the number
+// of these connections; earlier versions counted them with those of backends.
+func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	live, err := t.d.sweeper.backend(0)
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters) error {
 	}
 	c.Packets += live.packets + ended.PacketCount
 	c.Bytes += live.bytes + ended.ByteCount
-	c.Connections += total.ConnectionCount
+	c.Connections += opened + total.ConnectionCount
 	return nil
 }
 
