@@ -113,7 +113,7 @@ func (v *devices) subscribe() error {
 		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
 	)
 	if err == nil {
-		err = errors.Join(v.followPolicy(), v.followHooks())
+		err = errors.Join(v.followPolicy(), v.followHooks(), v.followTakersAgain())
 	}
 	if err != nil {
 		close(v.done)

@@ -12,18 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// receive receives messages from a socket; tests replace it.
+var receive = func(s *nl.NetlinkSocket) ([]syscall.NetlinkMessage, error) {
+	messages, _, err := s.Receive()
+	return messages, err
+}
+
 // listen calls handle with the messages that a socket receives, until v.done, and then closes the
-// socket. lost is called if messages were lost. about names the subject in errors.
+// socket. lost is called if messages were lost. At any other error the subscription ends, and
+// maintain opens all of them again. about names the subject in errors.
 func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
-	v.wg.Go(func() {
-		<-v.done
+	listening := v.whileSubscribed(func(done <-chan struct{}) {
+		<-done
 		s.Close()
-	})
-	v.wg.Go(func() {
+	}, func(done <-chan struct{}) {
 		for {
-			messages, _, err := s.Receive()
+			messages, err := receive(s)
 			select {
-			case <-v.done:
+			case <-done:
 				return
 			default:
 			}
@@ -32,12 +38,33 @@ func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle 
 				lost()
 			case err != nil:
 				v.report(fmt.Errorf("%s: %w", about, err))
+				v.unheard()
 				return
 			default:
 				handle(messages)
 			}
 		}
 	})
+	if !listening {
+		s.Close()
+	}
+}
+
+// whileSubscribed runs functions that return when their argument is closed. It reports false, and
+// runs none, if the subscriptions are just being ended.
+func (v *devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	done := v.done
+	select {
+	case <-done:
+		return false
+	default:
+	}
+	for _, f := range run {
+		v.wg.Go(func() { f(done) })
+	}
+	return true
 }
 
 // follow handles updates until they end.
@@ -126,15 +153,29 @@ func (v *devices) maintain() error {
 
 // listenAgain ends the remaining subscriptions and subscribes again.
 func (v *devices) listenAgain() error {
-	close(v.done)
-	v.wg.Wait()
-	v.done = make(chan struct{})
-	if err := v.subscribe(); err != nil {
-		v.done = make(chan struct{}) // subscribe has closed the old one
+	v.endSubscriptions()
+	err := v.subscribe()
+	if err != nil {
+		v.endSubscriptions() // subscribe has closed v.done
 		return err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.deaf = false
 	return nil
+}
+
+// endSubscriptions ends the subscriptions, so that others can begin.
+func (v *devices) endSubscriptions() {
+	v.mu.Lock()
+	select {
+	case <-v.done:
+	default:
+		close(v.done)
+	}
+	v.mu.Unlock()
+	v.wg.Wait()
+	v.mu.Lock()
+	v.done = make(chan struct{})
+	v.mu.Unlock()
 }

@@ -5,12 +5,16 @@ package ebpf
 import (
 	"context"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -56,4 +60,70 @@ func TestMessagesAreLost(t *testing.T) {
 	}
 	n.node.MTU(t, "out0", 1300)
 	testnet.Eventually(t, time.Second, "the next change is heard", func() bool { return mtu() == 1300 })
+}
+
+// TestReceivingFails: after an error of receiving, the subscriptions to routing rules, filters and
+// XDP features are opened again, and report the next change at once.
+func TestReceivingFails(t *testing.T) {
+	var failing atomic.Bool
+	var failed, received atomic.Int64
+	receiveBefore := receive
+	t.Cleanup(func() { receive = receiveBefore })
+	receive = func(s *nl.NetlinkSocket) ([]syscall.NetlinkMessage, error) {
+		messages, err := receiveBefore(s)
+		if failing.Load() {
+			failed.Add(1)
+			return nil, unix.EIO
+		}
+		received.Add(1)
+		return messages, err
+	}
+	n := newXDPNetwork(t, datapath.XDPNative)
+	n.requireTakers()
+	v := n.d.zones[zoneHost].devices
+	out0 := v.byName("out0").Attrs().Index
+	sends := func() bool {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return v.takers.frames[out0]
+	}
+	testnet.Eventually(t, 5*time.Second, "out0 transmits XDP frames", sends)
+	// Each change is of another subscription.
+	changes := []struct {
+		name string
+		once func(on bool)
+	}{
+		{"routing rules", func(on bool) {
+			n.node.Run(t, "ip", "rule", map[bool]string{true: "add", false: "del"}[on], "from", "192.0.2.99", "lookup", "main")
+		}},
+		{"filters", func(on bool) {
+			n.node.Run(t, "tc", "qdisc", map[bool]string{true: "add", false: "del"}[on], "dev", "out0", "clsact")
+		}},
+		{"XDP features", func(on bool) { n.backends.Offload(t, "eth0", !on, testnet.GRO) }},
+	}
+	failing.Store(true)
+	for i, c := range changes {
+		c.once(true)
+		testnet.Eventually(t, 5*time.Second, c.name+": an error", func() bool { return failed.Load() > int64(i) })
+	}
+	failing.Store(false)
+	isDeaf := func() bool {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return v.deaf
+	}
+	testnet.Eventually(t, 5*time.Second, "subscriptions have ended", isDeaf)
+	n.ok(n.d.Maintain(context.Background()))
+	if isDeaf() {
+		t.Fatal("the subscriptions were not opened again")
+	}
+	if sends() {
+		t.Error("a change of XDP features was not detected after messages were lost")
+	}
+	for _, c := range changes {
+		before := received.Load()
+		c.once(false)
+		testnet.Eventually(t, 5*time.Second, c.name+": the next change is reported", func() bool { return received.Load() > before })
+	}
+	testnet.Eventually(t, 5*time.Second, "out0 transmits XDP frames again", sends)
 }

@@ -19,7 +19,6 @@ func (v *devices) followHooks() error {
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
 	}
-	// If this subscription ends, verification finds the same, later.
 	v.listen(s, "filters of devices", v.d.signal, func(messages []syscall.NetlinkMessage) {
 		for i := range messages {
 			if m := &messages[i]; m.Header.Type == unix.RTM_DELQDISC || m.Header.Type == unix.RTM_DELTFILTER {

@@ -94,9 +94,24 @@ func (v *devices) setXDP(index int, mode datapath.XDPMode) {
 	}
 	v.listening = v.listening || first
 	v.mu.Unlock()
-	if first {
-		v.report(v.followTakers())
+	if !first {
+		return
 	}
+	if err := v.followTakers(); err != nil {
+		v.report(err)
+		v.unheard()
+	}
+}
+
+// followTakersAgain follows XDP features if they were followed before.
+func (v *devices) followTakersAgain() error {
+	v.mu.Lock()
+	listening := v.listening
+	v.mu.Unlock()
+	if !listening {
+		return nil
+	}
+	return v.followTakers()
 }
 
 // The kernel's generic netlink family for devices: linux/netdev.h.
@@ -199,7 +214,7 @@ func addTaker(found map[int]bool, m *syscall.NetlinkMessage, seq uint32) error {
 	return nil
 }
 
-// followTakers refreshes the devices when the kernel reports a change of their features, until
+// followTakers refreshes the devices when the kernel reports a change of their XDP features, until
 // v.done.
 func (v *devices) followTakers() error {
 	family, err := v.zone.netdev()
@@ -224,12 +239,12 @@ func (v *devices) followTakers() error {
 		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
 	}
 	news := make(chan struct{}, 1) // notifications during a refresh are merged
-	v.wg.Go(func() {
+	v.whileSubscribed(func(done <-chan struct{}) {
 		for {
 			select {
 			case <-news:
 				v.refresh()
-			case <-v.done:
+			case <-done:
 				return
 			}
 		}
