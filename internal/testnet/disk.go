@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,8 +16,9 @@ const ext4Shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
 
 // Disk is a file system of its own on a loop device.
 type Disk struct {
-	t          T
-	image, dir string
+	t                  T
+	image, dir, folder string
+	repairs            int
 }
 
 // NewDisk mounts an empty file system of 32 MiB on dir, which exists.
@@ -27,7 +29,7 @@ func NewDisk(t T, dir string) *Disk {
 	if err != nil {
 		t.Fatalf("folder of a disk: %v", err)
 	}
-	d := &Disk{t: t, image: filepath.Join(folder, "image"), dir: dir}
+	d := &Disk{t: t, image: filepath.Join(folder, "image"), dir: dir, folder: folder}
 	d.run("truncate", "--size=32M", d.image)
 	d.run("mkfs.ext4", "-q", d.image)
 	d.mount()
@@ -53,10 +55,16 @@ func (d *Disk) Fail() {
 	}
 }
 
-// Repair makes the disk work again. No file of it may be open.
+// Repair makes the disk work again. No file of it may be open. It mounts a copy, since the mount
+// namespace of another process, such as a test's in parallel, may keep the failed file system in
+// use: then the kernel would mount that one again.
 func (d *Disk) Repair() {
 	d.t.Helper()
 	d.unmount()
+	d.repairs++
+	image := filepath.Join(d.folder, "image-"+strconv.Itoa(d.repairs))
+	d.run("cp", "--sparse=always", d.image, image)
+	d.image = image
 	d.mount()
 }
 
