@@ -4,6 +4,8 @@ package pods
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 
 	"github.com/loxilight/loxilight/api"
 )
@@ -19,6 +21,7 @@ type job struct {
 	puts    []api.Object
 	deletes []api.ObjectRef
 
+	begun    atomic.Bool // by run, or withdrawn by do
 	revision uint64
 	err      *api.Error
 	done     chan struct{}
@@ -29,7 +32,8 @@ const maxBatch = 128
 
 func newBatch(o Objects) *batch { return &batch{objects: o, jobs: make(chan *job, maxBatch)} }
 
-// do makes a change. A change that has begun is completed even if ctx ends.
+// do makes a change. If ctx ends before the change has begun, the change is withdrawn. A change that
+// has begun is completed, and do returns its result even if ctx ends.
 func (b *batch) do(ctx context.Context, puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
 	j := &job{puts: puts, deletes: deletes, done: make(chan struct{})}
 	select {
@@ -39,10 +43,13 @@ func (b *batch) do(ctx context.Context, puts []api.Object, deletes []api.ObjectR
 	}
 	select {
 	case <-j.done:
-		return j.revision, j.err
 	case <-ctx.Done():
-		return 0, unavailable("the daemon is busy: %v", context.Cause(ctx))
+		if j.begun.CompareAndSwap(false, true) {
+			return 0, unavailable("the daemon is busy: %v", context.Cause(ctx))
+		}
+		<-j.done
 	}
+	return j.revision, j.err
 }
 
 // run works until ctx ends.
@@ -63,6 +70,7 @@ func (b *batch) run(ctx context.Context) {
 				more = false
 			}
 		}
+		jobs = slices.DeleteFunc(jobs, func(j *job) bool { return !j.begun.CompareAndSwap(false, true) })
 		b.commit(jobs)
 	}
 }
