@@ -47,6 +47,12 @@ type announcer struct {
 	said    map[announcers]bool // in this run
 	written map[kernelAnnounceKey]kernelAnnounced
 	again   []told // to be announced a second time
+	table   *ebpf.Map
+
+	failed error         // of the last attempt to write the table
+	pause  time.Duration // before the next attempt
+	retry  time.Time     // of the next attempt
+	untold []told        // addresses written by failed attempts
 }
 
 // told is a device with the addresses that were announced on it.
@@ -65,13 +71,17 @@ const (
 	announcePause = 2 * time.Second
 	// announceMax is the maximum number of addresses of a prefix that are announced unsolicited.
 	announceMax = 256
+
+	// After a failed attempt to write the table, the pause doubles from the least to the most.
+	announceRetry    = time.Second
+	announceRetryMax = 30 * time.Second
 )
 
 func newAnnouncer(d *DataPlane) (*announcer, error) {
-	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced)}
+	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced), table: d.maps[kernelMapLlAnnounced]}
 	var key kernelAnnounceKey
 	var value kernelAnnounced
-	it := d.maps[kernelMapLlAnnounced].Iterate()
+	it := a.table.Iterate()
 	for it.Next(&key, &value) {
 		a.written[key] = value
 	}
@@ -120,9 +130,21 @@ func (a *announcer) follow() error {
 	return a.apply()
 }
 
-// apply writes the wanted entries and announces new addresses. Entries of an earlier run stay until
-// their source has called set.
+// apply writes the wanted entries and announces new addresses. If that fails, maintain repeats it.
+// a.mu is held.
 func (a *announcer) apply() error {
+	if a.failed = a.update(); a.failed == nil {
+		a.pause = 0
+		return nil
+	}
+	a.pause = min(max(2*a.pause, announceRetry), announceRetryMax)
+	a.retry = time.Now().Add(a.pause)
+	return a.failed
+}
+
+// update writes the wanted entries and announces new addresses. Entries of an earlier run stay
+// until their source has called set.
+func (a *announcer) update() error {
 	if len(a.said) == 0 {
 		return nil
 	}
@@ -148,8 +170,11 @@ func (a *announcer) apply() error {
 	}
 	a.alone(wanted)
 	if err := a.write(wanted); err != nil {
+		a.untold = a.stillAnnounced(append(a.untold, news...)) // the next attempt finds the others
 		return err
 	}
+	news = append(news, a.stillAnnounced(a.untold)...)
+	a.untold = nil
 	for i := range news {
 		a.tell(&news[i])
 	}
@@ -256,12 +281,11 @@ func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 // write makes the table equal wanted. It inserts before it deletes, since an entry for a single
 // address may exclude that address from a prefix.
 func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
-	table := a.d.maps[kernelMapLlAnnounced]
 	for key, value := range wanted {
 		if have, ok := a.written[key]; ok && have == value {
 			continue
 		}
-		if err := table.Update(&key, &value, ebpf.UpdateAny); err != nil {
+		if err := a.table.Update(&key, &value, ebpf.UpdateAny); err != nil {
 			return tableError("prefixes", err)
 		}
 		a.written[key] = value
@@ -270,12 +294,23 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 		if _, ok := wanted[key]; ok || !a.said[wantedBy(value)] && !isServices(key, value) {
 			continue
 		}
-		if err := ifThere(table.Delete(&key)); err != nil {
+		if err := ifThere(a.table.Delete(&key)); err != nil {
 			return err
 		}
 		delete(a.written, key)
 	}
 	return nil
+}
+
+// stillAnnounced returns the addresses of list that are announced.
+func (a *announcer) stillAnnounced(list []told) (rest []told) {
+	for _, t := range list {
+		t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(&t, addr) })
+		if len(t.addrs) > 0 && slices.Contains(a.d.openZones(), t.zone) {
+			rest = append(rest, t)
+		}
+	}
+	return rest
 }
 
 // tell sends unsolicited announcements. Neighbours that miss them ask later and are answered.
@@ -286,11 +321,15 @@ func (a *announcer) tell(t *told) {
 	}
 }
 
-// maintain repeats recent announcements after a pause (RFC 5227, section 2.3).
+// maintain repeats recent announcements after a pause (RFC 5227, section 2.3), and a failed attempt
+// to write the table. It returns the error of the last attempt.
 func (a *announcer) maintain() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
+	if a.failed != nil && !now.Before(a.retry) {
+		_ = a.apply() // kept in a.failed
+	}
 	for len(a.again) > 0 && !now.Before(a.again[0].due) {
 		if t := &a.again[0]; slices.Contains(a.d.openZones(), t.zone) {
 			t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(t, addr) })
@@ -298,7 +337,7 @@ func (a *announcer) maintain() error {
 		}
 		a.again = a.again[1:]
 	}
-	return nil
+	return a.failed
 }
 
 // onLink is a network of a port, or of a bridge with ports.
