@@ -51,7 +51,11 @@ func (b *backendIDs) take() (uint32, error) {
 	default:
 		return 0, fmt.Errorf("%w: raise tables.backends in the configuration", datapath.ErrCapacity)
 	}
-	return id, b.zero(id)
+	if err := b.zero(id); err != nil {
+		b.free = append(b.free, id)
+		return 0, err
+	}
+	return id, nil
 }
 
 func (b *backendIDs) zero(id uint32) error {
