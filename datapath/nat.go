@@ -59,6 +59,9 @@ type NAT struct {
 type NATSet struct {
 	Rules  map[NATName]NAT
 	Groups map[GroupName]AddressGroup
+	// Uplinks are the names of uplinks that rules of the set name because they are uplinks. An
+	// uplink keeps a name that is among them until a set with its new name is in force.
+	Uplinks []string
 }
 
 // Names returns the names of the rules, in no order.

@@ -46,6 +46,7 @@ func (m XDPMode) String() string { return [...]string{"off", "generic", "native"
 // PortState is the device of a port as it is now.
 type PortState struct {
 	Device    string // its name
+	RuleName  string // the name by which rules in force match it; empty: unknown
 	Index     int    // 0: there is no such device
 	MAC       net.HardwareAddr
 	MTU       int // bytes

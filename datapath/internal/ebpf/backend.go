@@ -29,24 +29,25 @@ type DataPlane struct {
 	zonesMu sync.Mutex
 	zones   [2]*zone // by id; the switch's is nil until a port needs it
 
-	ports     *ports
-	guards    *guards
-	services  *services
-	images    *images
-	nats      *nats
-	announcer *announcer
-	shared    *shared[kernelShares]
-	nexthops  *nexthops
-	sweeper   *sweeper
-	conns     *connections
-	counters  *telemetry
-	keeper    *keeper
-	snat      snatPorts
-	firewall  *firewall
-	overlay   *overlay
-	epochMu   sync.Mutex // held while the epoch is raised
-	changed   chan struct{}
-	closing   sync.Once
+	ports       *ports
+	guards      *guards
+	services    *services
+	images      *images
+	nats        *nats
+	announcer   *announcer
+	uplinkNames uplinkNames
+	shared      *shared[kernelShares]
+	nexthops    *nexthops
+	sweeper     *sweeper
+	conns       *connections
+	counters    *telemetry
+	keeper      *keeper
+	snat        snatPorts
+	firewall    *firewall
+	overlay     *overlay
+	epochMu     sync.Mutex // held while the epoch is raised
+	changed     chan struct{}
+	closing     sync.Once
 
 	onLoopback atomic.Bool // our program is attached to the loopback device
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 
@@ -42,24 +44,80 @@ func (v *devices) setRole(index int, device string, role datapath.Role) {
 
 // ruleName returns the name by which rules match a device. While our programs are attached this is
 // the name in the object, even if another program renames the device: otherwise packets would
-// bypass rules and translations until the device has its name again. v.mu is held.
+// bypass rules and translations until the device has its name again. An uplink keeps the name that
+// is in force until the translation in force has the next one, too. v.mu is held.
 func (v *devices) ruleName(l netlink.Link) string {
 	a := l.Attrs()
-	name := v.named[a.Index]
-	if name == "" {
-		if old, err := v.before(v.key(l)); err == nil { // from an earlier run
-			name = old.name()
-		}
-	}
-	if !v.ports[a.Index] || name == "" || name == a.Name {
+	if !v.ports[a.Index] {
 		return a.Name
 	}
-	for _, other := range v.links {
-		if other.Attrs().Name == name {
-			return a.Name
+	inForce := ""
+	if old, err := v.before(v.key(l)); err == nil {
+		inForce = old.name()
+	}
+	next := v.named[a.Index]
+	if next == "" {
+		next = inForce // from an earlier run
+	}
+	if next == "" || next != a.Name && v.isOther(next) {
+		next = a.Name
+	}
+	if v.uplinks[a.Index] && inForce != "" && inForce != next && !v.d.uplinkNames.allow(inForce, next) {
+		v.keeping = true
+		return inForce
+	}
+	return next
+}
+
+// isOther reports whether a device has the name. v.mu is held.
+func (v *devices) isOther(name string) bool {
+	for _, l := range v.links {
+		if l.Attrs().Name == name {
+			return true
 		}
 	}
-	return name
+	return false
+}
+
+// ruleNameInForce returns the name by which rules match a device, or "".
+func (v *devices) ruleNameInForce(index int) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	old := v.written[kernelDeviceKey{Ifindex: uint32(index), Zone: uint32(v.zone.id)}]
+	return old.name()
+}
+
+// uplinkNames are the names of uplinks in the translation in force.
+type uplinkNames struct {
+	names atomic.Pointer[[]string] // nil: unknown, because it is of an earlier run
+}
+
+// allow reports whether an uplink may change its name for rules.
+func (u *uplinkNames) allow(old, next string) bool {
+	names := u.names.Load()
+	return names != nil && (slices.Contains(*names, next) || !slices.Contains(*names, old))
+}
+
+// setUplinkNames records the names in the translation now in force, and has uplinks change their names that
+// waited for it.
+func (d *DataPlane) setUplinkNames(names []string) {
+	d.uplinkNames.names.Store(&names)
+	for _, z := range d.openZones() {
+		if z.devices != nil {
+			z.devices.changeNames()
+		}
+	}
+}
+
+// changeNames gives devices the names that they were kept from.
+func (v *devices) changeNames() {
+	v.mu.Lock()
+	keeping := v.keeping
+	v.mu.Unlock()
+	if keeping {
+		v.report(v.scan())
+		v.d.signal()
+	}
 }
 
 // role returns the role that setRole recorded.

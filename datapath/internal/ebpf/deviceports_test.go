@@ -3,10 +3,14 @@
 package ebpf
 
 import (
+	"context"
+	"net/netip"
 	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // TestPortsStayPorts: during a start the programs still know which devices have a program on the
@@ -50,5 +54,51 @@ func TestPortsStayPorts(t *testing.T) {
 	n.open()
 	if flags("in0")&devicePort == 0 || flags("out0")&devicePort != 0 {
 		t.Errorf("after a start in0 has flags %#x and out0 %#x, want that only in0 is a port", flags("in0"), flags("out0"))
+	}
+}
+
+// TestUplinkKeepsItsName: while an uplink has another name, rules match it by the previous one until
+// the translation in force has the next one: no packet leaves untranslated meanwhile.
+func TestUplinkKeepsItsName(t *testing.T) {
+	ctx := context.Background()
+	for _, address := range []string{"10.0.1.1", "2001:db8:2::1"} {
+		t.Run(address, func(t *testing.T) {
+			n := newNetwork(t)
+			attach := func() {
+				t.Helper()
+				n.ok(n.d.Ports().Update(ctx, "uplink", datapath.Port{Address: netip.MustParseAddr(address), Role: datapath.RoleUplink}))
+			}
+			translate := func(uplinks ...string) {
+				t.Helper()
+				n.ok(n.d.NAT().Update(ctx, datapath.NodeSet, datapath.NATSet{
+					Rules:   map[datapath.NATName]datapath.NAT{"pods": {Type: datapath.Masquerade, Match: datapath.Match{Out: uplinks}}},
+					Uplinks: uplinks,
+				}))
+			}
+			want := func(when, device, rule string) {
+				t.Helper()
+				if s, ok := n.d.Telemetry().PortState("uplink"); !ok || s.Device != device || s.RuleName != rule {
+					t.Errorf("%s: rules match %q by %q, want %q by %q", when, s.Device, s.RuleName, device, rule)
+				}
+			}
+			attach()
+			translate("out0")
+			want("at first", "out0", "out0")
+			n.node.Run(t, "ip", "link", "set", "out0", "down")
+			n.node.Run(t, "ip", "link", "set", "out0", "name", "wan7", "up")
+			if address == "2001:db8:2::1" {
+				n.node.Addr(t, "wan7", address+"/64") // which the kernel removed with the link down
+			}
+			n.ok(n.d.zones[zoneHost].devices.scan())
+			attach()
+			want("renamed", "wan7", "out0")
+			n.restart("")
+			attach()
+			want("after a restart", "wan7", "out0")
+			translate("out0", "wan7")
+			want("with a translation that has both names", "wan7", "wan7")
+			translate("wan7")
+			want("with the last translation", "wan7", "wan7")
+		})
 	}
 }

@@ -51,6 +51,7 @@ type devices struct {
 	roles      map[int]deviceRole
 	named      map[int]string // names by which objects refer to devices
 	uplinks    map[int]bool   // subset of named; at first, as an earlier run had them
+	keeping    bool           // an uplink keeps a name for rules, see ruleName
 
 	uplinkWords  map[uint32]uint64 // non-zero words of ll_uplink
 	uplinksKnown bool              // uplinkWords have been written
@@ -174,6 +175,7 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
 	}
+	v.keeping = false
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l)
 	}

@@ -124,6 +124,9 @@ func (n *nats) adopt() error {
 		}
 		n.inForce = n.inForce || image != nil
 	}
+	if !n.inForce {
+		n.d.setUplinkNames(nil)
+	}
 	return nil
 }
 
@@ -170,6 +173,7 @@ func (n *nats) update(set datapath.NATSet) error {
 	if err := n.put(sets, set.Groups); err != nil {
 		return err
 	}
+	n.d.setUplinkNames(set.Uplinks)
 	clear(n.log)
 	for name, value := range set.Rules {
 		n.log[n.ids[name]] = value.Log
@@ -331,6 +335,7 @@ func (n *nats) Delete(context.Context, datapath.SetName) error {
 	if err := n.put([2][]*natRule{}, nil); err != nil {
 		return err
 	}
+	n.d.setUplinkNames(nil)
 	if err := n.dropOld(); err != nil {
 		return err
 	}

@@ -245,6 +245,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 		return s, false
 	}
 	link := z.devices.byName(p.device)
+	s.RuleName = z.devices.ruleNameInForce(p.ifindex)
 	if link == nil {
 		// Renamed, or from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
@@ -253,7 +254,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
+	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.attached() {
 			s.Hooks = append(s.Hooks, h.name())

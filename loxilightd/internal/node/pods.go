@@ -225,7 +225,8 @@ func decides(r *state.Route, inSwitch bool) bool {
 const defaultMetric6 = 1024
 
 // uplinksOf returns the devices by which packets leave the node: the devices of Interfaces with
-// the role uplink, without the link between host and switch.
+// the role uplink, without the link between host and switch. It includes the names by which rules
+// still match them: no packet may leave untranslated while a device changes its name.
 func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	d, telemetry := n.opts.Devices, n.opts.Plane.Telemetry()
 	for o := range s.After(state.KindInterface, "") {
@@ -233,12 +234,12 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 		if i.Role != datapath.RoleUplink {
 			continue
 		}
-		names := []string{i.Device}
+		is, _ := telemetry.PortState(datapath.PortName(o.Name))
+		names := []string{i.Device, is.RuleName}
 		if i.Address.IsValid() {
 			// Include both the device that has the programs, even if the address is gone, and the
-			// device that will get them: no packet may leave untranslated meanwhile.
-			is, _ := telemetry.PortState(datapath.PortName(o.Name))
-			names = []string{is.Device, telemetry.DeviceOf(i.Address, i.Switch)}
+			// device that will get them.
+			names = []string{is.RuleName, is.Device, telemetry.DeviceOf(i.Address, i.Switch)}
 		}
 		for _, device := range names {
 			if device != "" && device != d.Host && device != d.Switch && !slices.Contains(devices, device) {

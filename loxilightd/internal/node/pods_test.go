@@ -356,3 +356,38 @@ func TestPodNetworkIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestUplinkNames: pods are masqueraded on an uplink by its present name and by the name by which
+// rules still match it.
+func TestUplinkNames(t *testing.T) {
+	store := openStore(t)
+	plane := backends.NewFake(backends.FakeOptions{Device: func(p datapath.Port) (datapath.PortState, bool) {
+		if p.Address.IsValid() {
+			return datapath.PortState{Device: "wan7", RuleName: "eth0", Index: 7, MTU: 1500}, true
+		}
+		return datapath.PortState{Device: p.Device, RuleName: "old1", Index: 8, MTU: 1500}, true
+	}})
+	n := start(t, Options{
+		Store: store, Plane: plane, Network: backends.NewFakeNetwork(backends.FakeOptions{}), Devices: Devices{Host: "loxi_host", Switch: "hs_host"},
+	})
+	byAddress := objectOf(state.KindInterface, "wan", &state.Interface{Port: datapath.Port{Address: netip.MustParseAddr("2001:db8::1"), Role: datapath.RoleUplink}})
+	byDevice := uplink("eth1")
+	waitFor(t, n, commit(t, store, []*state.Object{byAddress, byDevice}), byAddress, byDevice)
+	one := podNetwork("one", "10.7.1.0/24", "2001:db8:7::/64")
+	one.Value.(*state.PodNetwork).Masquerade = true
+	waitFor(t, n, commit(t, store, []*state.Object{one}), one)
+	want := []string{"eth0", "eth1", "old1", "wan7"}
+	var set datapath.NATSet
+	eventually(t, func() bool {
+		_, _, set, _ = plane.Rules()
+		return len(set.Rules) == 2
+	})
+	if got := slices.Sorted(slices.Values(set.Uplinks)); !slices.Equal(got, want) {
+		t.Errorf("uplinks %v, want %v", got, want)
+	}
+	for name, rule := range set.Rules {
+		if got := slices.Sorted(slices.Values(rule.Match.Out)); !slices.Equal(got, want) {
+			t.Errorf("%s matches %v, want %v", name, got, want)
+		}
+	}
+}

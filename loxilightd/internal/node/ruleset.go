@@ -357,7 +357,10 @@ func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 		set.Rules[datapath.NATName(o.Name)] = v
 		g.add(&v.Match)
 	}
-	podNAT(s, n.uplinksOf(s), set.Rules)
+	if len(s.PodNetworks()) > 0 {
+		set.Uplinks = n.uplinksOf(s)
+		podNAT(s, set.Uplinks, set.Rules)
+	}
 	set.Groups = g.flat
 	return set, len(set.Rules)
 }
