@@ -16,6 +16,7 @@ import (
 	"go.nanomsg.org/mangos/v3"
 	"go.nanomsg.org/mangos/v3/protocol/rep"
 	_ "go.nanomsg.org/mangos/v3/transport/ipc"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/api"
 )
@@ -127,8 +128,20 @@ func TestStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // it ends by the signal
+	killed := exec.Command(program, "60")                       // a process that has not been waited for remains as a zombie
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = killed.Wait() }) // it ended by the signal
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, killed.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
 	lock := filepath.Join(filepath.Dir(path), "loxilightd.lock")
-	for pid, starting := range map[int]bool{cmd.Process.Pid: true, os.Getpid(): false} {
+	for pid, starting := range map[int]bool{cmd.Process.Pid: true, killed.Process.Pid: false, os.Getpid(): false} {
 		if err := os.WriteFile(lock, []byte(strconv.Itoa(pid)+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

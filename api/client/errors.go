@@ -36,7 +36,7 @@ func (startingError) Error() string        { return "loxilightd is starting or s
 func (startingError) Is(target error) bool { return target == ErrNotRunning }
 
 // DaemonProcess returns the process id of the loxilightd that holds the lock of a run directory, or
-// an empty string if none does. root is prepended to all paths. The lock is only read: taking it
+// an empty string if none does, or if the process was killed and is about to disappear. root is prepended to all paths. The lock is only read: taking it
 // could keep a daemon from starting.
 func DaemonProcess(root, runDir string) string {
 	text, err := os.ReadFile(filepath.Join(root, runDir, "loxilightd.lock"))
@@ -51,7 +51,24 @@ func DaemonProcess(root, runDir string) string {
 	if err != nil || strings.TrimSpace(string(comm)) != "loxilightd" {
 		return ""
 	}
+	stat, err := os.ReadFile(filepath.Join(root, "/proc", pid, "stat"))
+	if err == nil && exits(string(stat)) {
+		return ""
+	}
 	return pid
+}
+
+// exits reports whether a process has ended, or is just being ended by the kernel: closing thousands
+// of file descriptors of maps and programs takes a second. stat is the content of /proc/PID/stat.
+func exits(stat string) bool {
+	const exiting = 0x4 // PF_EXITING
+	_, rest, _ := strings.Cut(stat, ") ")
+	fields := strings.Fields(rest) // the state, five numbers, and the flags
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 32)
+	return strings.ContainsAny(fields[0], "ZXx") || err == nil && flags&exiting != 0
 }
 
 // Inside the package: how far a request came.
