@@ -23,7 +23,8 @@ revision, as one new revision. What stands in the daemon's object files stays, a
 what goes with pods; it is named where it was different then. llcli diff --revision shows what it would change.
 
 --last takes back the latest change: the one that waits to be confirmed, where one
-does, else whatever the latest revision changed, whoever made it.`,
+does, else whatever the latest revision changed, whoever made it. A rollback of a change that
+was not confirmed is never taken back.`,
 		Example: "  llcli history\n  llcli diff --revision 41\n  llcli rollback 41 --confirm 60s\n  llcli rollback --last",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -70,18 +71,59 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 		t.undo = waits.Revision
 		return nil
 	}
-	found := false
+	var latest *api.HistoryEntry
 	err = a.eachEntry(ctx, d, 1, func(e api.HistoryEntry) bool {
-		found, t.back = true, e.Previous
-		if t.change.IfRevision == nil {
-			t.change.IfRevision = &e.Revision
-		}
+		latest = &e
 		return false
 	})
-	if err == nil && !found {
-		err = errors.New("the daemon remembers no change that could be taken back")
+	if err != nil {
+		return err
 	}
-	return err
+	if latest == nil {
+		return errors.New("the daemon remembers no change that could be taken back")
+	}
+	if latest.Restored != 0 {
+		if err := a.refuseUndone(ctx, d, latest); err != nil {
+			return err
+		}
+	}
+	t.back = latest.Previous
+	if t.change.IfRevision == nil {
+		t.change.IfRevision = &latest.Revision
+	}
+	return nil
+}
+
+// refuseUndone returns an error if the latest revision rolled back a change that waited to be
+// confirmed: rolling it back would bring back what nobody confirmed.
+func (a *app) refuseUndone(ctx context.Context, d Daemon, latest *api.HistoryEntry) error {
+	var undone uint64
+	var rollbacks []api.HistoryEntry // latest first
+	err := a.eachEntry(ctx, d, 0, func(e api.HistoryEntry) bool {
+		if e.Revision <= latest.Restored {
+			return false
+		}
+		if e.Confirm == "taken-back" {
+			// The first rollback behind the change rolled it back.
+			for i := len(rollbacks) - 1; i >= 0; i-- {
+				if rollbacks[i].Restored < e.Revision {
+					if rollbacks[i].Revision == latest.Revision {
+						undone = e.Revision
+					}
+					break
+				}
+			}
+		}
+		if e.Restored != 0 {
+			rollbacks = append(rollbacks, e)
+		}
+		return undone == 0
+	})
+	if err != nil || undone == 0 {
+		return err
+	}
+	return fmt.Errorf("the change of revision %d was not confirmed, and revision %d has rolled it back: nothing was changed; to go back further, name one of the revisions of %s history: %s rollback REVISION",
+		undone, latest.Revision, a.self(), a.self())
 }
 
 // diffRevision shows the changes of a rollback to a revision.
