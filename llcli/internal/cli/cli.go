@@ -154,14 +154,16 @@ completely and durably, or not at all.`,
 // run makes f the body of a command: with a connection to the daemon, and with errors that are no
 // longer usage errors.
 func (a *app) run(f func(ctx context.Context, d Daemon, args []string) error) func(*cobra.Command, []string) error {
-	return a.runLocal(func(ctx context.Context, args []string) error {
-		d, err := a.dial(ctx)
-		if err != nil {
-			return err
-		}
-		err = f(ctx, d, args)
-		return errors.Join(err, d.Close())
-	})
+	return func(cmd *cobra.Command, args []string) error {
+		return a.runLocal(func(ctx context.Context, args []string) error {
+			d, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			err = inArguments(cmd, f(ctx, d, args))
+			return errors.Join(err, d.Close())
+		})(cmd, args)
+	}
 }
 
 // runLocal makes f the body of a command that may need no daemon.

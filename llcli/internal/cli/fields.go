@@ -44,11 +44,22 @@ type specField struct {
 // fieldFlags are the flags of a kind of which each is a field of the spec.
 type fieldFlags struct {
 	app    *app
+	kind   *kind
 	fields []specField
 	// complete fills in fields that add derives from the name, and refuses missing fields; nil:
 	// nothing to do.
 	complete func(name string, spec map[string]any) error
-	flags    *pflag.FlagSet
+	// adjust converts values of add and set to the form of the API; nil: nothing to do.
+	adjust func(spec map[string]any, given *pflag.FlagSet) error
+	flags  *pflag.FlagSet
+}
+
+func (f *fieldFlags) paths() []flagPath {
+	paths := make([]flagPath, len(f.fields))
+	for i, field := range f.fields {
+		paths[i] = flagPath{field.flag, field.path}
+	}
+	return paths
 }
 
 func (f *fieldFlags) bind(cmd *cobra.Command) {
@@ -137,12 +148,19 @@ func (f *fieldFlags) spec(name string) (any, error) {
 // merge puts the values of the given flags into a spec, and leaves the rest. An empty value
 // removes a field.
 func (f *fieldFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
+	set := map[string]string{} // flags by path
 	for i := range f.fields {
 		field := &f.fields[i]
 		if given.Changed(field.flag) {
 			value, err := field.value(given, field.flag)
 			if err != nil {
 				return err
+			}
+			if value != nil && set[field.path] != "" {
+				return usagef("--%s and --%s do not go together: both set %s; give one of them", set[field.path], field.flag, field.path)
+			}
+			if value != nil {
+				set[field.path] = field.flag
 			}
 			if value == nil {
 				removePath(spec, strings.Split(field.path, "."))
@@ -156,7 +174,10 @@ func (f *fieldFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 			}
 		}
 	}
-	return nil
+	if f.adjust == nil {
+		return nil
+	}
+	return f.adjust(spec, given)
 }
 
 // value reads the flag called name; nil: it is empty.
@@ -165,7 +186,7 @@ func (f *specField) value(flags *pflag.FlagSet, name string) (value any, err err
 	case formText:
 		var word string
 		if word, err = flags.GetString(name); err == nil {
-			word, err = f.understood(word)
+			word, err = f.understood(name, word)
 		}
 		if word != "" {
 			value = word
@@ -203,7 +224,7 @@ func (f *specField) items(flags *pflag.FlagSet, name string) (items []any, err e
 	if f.form == formWords {
 		words, err := flags.GetStringSlice(name)
 		for _, w := range words {
-			if w, err = f.understood(w); err != nil {
+			if w, err = f.understood(name, w); err != nil {
 				return nil, err
 			}
 			if w != "" {

@@ -19,8 +19,8 @@ type specFlags interface {
 	spec(name string) (any, error)
 	// merge puts the values of the given flags into a spec.
 	merge(spec map[string]any, given *pflag.FlagSet) error
-	// flagOf adds to an error of the daemon the flag that it is about.
-	flagOf(err error) error
+	// paths returns the fields of the spec that the flags set.
+	paths() []flagPath
 }
 
 func (a *app) interfaceCommand() *cobra.Command {
@@ -50,6 +50,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	var owner string
 	var labels map[string]string
 	var overwrite bool
+	var given *pflag.FlagSet
 	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Aliases: []string{"create"},
@@ -73,15 +74,16 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			object := api.Object{Kind: k.name, Name: args[0], Owner: owner, Labels: labels, Spec: raw}
 			t := transaction{method: api.MethodApply, objects: []api.Object{object}, change: change}
 			if overwrite {
-				return flags.flagOf(a.change(ctx, d, t, nil))
+				return inFlags(a.change(ctx, d, t, nil), flags.paths(), given)
 			}
-			return flags.flagOf(a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) }))
+			return inFlags(a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) }), flags.paths(), given)
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	if k.name == api.KindInterface {
 		cmd.ValidArgsFunction = a.completeDevices
 	}
+	given = cmd.Flags()
 	flags.bind(cmd)
 	options.bind(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "`OWNER` of the object (default cli)")
@@ -199,4 +201,6 @@ func nounOf(name string) string {
 	return name
 }
 
-func (f *interfaceFlags) flagOf(err error) error { return err }
+func (f *interfaceFlags) paths() []flagPath {
+	return []flagPath{{"device", "device"}, {"address", "address"}, {"netns", "netns"}, {"role", "role"}, {"xdp", "xdp"}}
+}

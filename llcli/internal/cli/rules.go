@@ -7,6 +7,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // noun is a word for a kind of which each field is a flag.
@@ -14,11 +15,14 @@ type noun struct {
 	kind     *kind
 	fields   []specField
 	complete func(name string, spec map[string]any) error
+	adjust   func(spec map[string]any, given *pflag.FlagSet) error
 	add, set string // examples
 }
 
 func (a *app) fieldsCommand(n noun) *cobra.Command {
-	flags := func() *fieldFlags { return &fieldFlags{app: a, fields: slices.Clone(n.fields), complete: n.complete} }
+	flags := func() *fieldFlags {
+		return &fieldFlags{app: a, kind: n.kind, fields: slices.Clone(n.fields), complete: n.complete, adjust: n.adjust}
+	}
 	cmd := a.nounCommand(n.kind, flags(), n.add)
 	cmd.AddCommand(a.setCommand(n.kind, flags(), n.set))
 	return cmd
@@ -53,7 +57,7 @@ func nouns() []noun {
 		},
 		{
 			kind: findKind(api.KindNAT), fields: natFields,
-			complete: completeNAT,
+			complete: completeNAT, adjust: splitTo,
 			add: "  llcli nat add out --masquerade --source 10.0.0.0/8 --out eth0\n" +
 				"  llcli nat add pool --snat --source 10.0.0.0/8 --to 192.0.2.10-192.0.2.20 --port-block 512 --log\n" +
 				"  llcli nat add web --dnat --destination 192.0.2.10 --protocol tcp --port 80 --to 10.0.0.7 --to-port 8080",

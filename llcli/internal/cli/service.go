@@ -238,4 +238,12 @@ func backendsOf(o *api.Object) []string {
 	return addresses
 }
 
-func (f *serviceFlags) flagOf(err error) error { return err }
+func (f *serviceFlags) paths() []flagPath {
+	return []flagPath{
+		{"frontend", "frontends"}, {"backend", "backends"}, {"algorithm", "algorithm"}, {"source", "source"}, {"source-range", "sourceRanges"},
+		{"affinity", "affinity"}, {"idle-timeout", "idleTimeout"}, {"divert", "divert"}, {"no-backend", "noBackend"},
+		{"other-ports", "otherPorts"}, {"announce", "announce"},
+		{"health", "health"}, {"health-path", "health.path"}, {"health-port", "health.port"}, {"health-interval", "health.interval"},
+		{"health-timeout", "health.timeout"}, {"health-healthy", "health.healthy"}, {"health-unhealthy", "health.unhealthy"},
+	}
+}

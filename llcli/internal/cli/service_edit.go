@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,7 +123,7 @@ func (a *app) setCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			return usagef("nothing to change; see llcli %s set --help", k.words[0])
 		}
 		ref := api.ObjectRef{Kind: k.name, Name: args[0]}
-		return flags.flagOf(a.edit(ctx, d, ref, change, func(spec map[string]any) error { return flags.merge(spec, cmd.Flags()) }))
+		return inFlags(a.edit(ctx, d, ref, change, func(spec map[string]any) error { return flags.merge(spec, cmd.Flags()) }), flags.paths(), cmd.Flags())
 	})
 	var names []string
 	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
@@ -172,7 +173,7 @@ func (a *app) backendAdd() *cobra.Command {
 				}
 				added = append(added, b)
 			}
-			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
+			err = a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 				backends, _ := spec["backends"].([]any)
 				for _, b := range added {
 					switch i := indexOf(backends, b.Address); {
@@ -185,6 +186,10 @@ func (a *app) backendAdd() *cobra.Command {
 				spec["backends"] = backends
 				return nil
 			})
+			if e, ok := errors.AsType[*api.Error](err); ok && e.Data != nil && strings.HasPrefix(e.Data.Field, "spec.backends") {
+				return argumentError(err, e, err.Error())
+			}
+			return err
 		}),
 		ValidArgsFunction: a.completeName(api.KindService),
 	}

@@ -3,13 +3,12 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
-	"github.com/loxilight/loxilight/api"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -81,9 +80,9 @@ func withFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
 	return fmt.Errorf("%w; use %s", unknown, instead)
 }
 
-// understood returns a value of a flag in the API's terms, if other tools use another term. Empty:
-// any value matches, so the flag has no effect.
-func (f *specField) understood(word string) (string, error) {
+// understood returns a value of the flag called name in the API's terms, if other tools use another
+// term. Empty: any value matches, so the flag has no effect.
+func (f *specField) understood(name, word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {
 	case "action":
@@ -97,49 +96,97 @@ func (f *specField) understood(word string) (string, error) {
 			return "", nil
 		}
 		if rest, negated := strings.CutPrefix(word, "!"); negated {
-			return "", usagef("--%s %s: there is no negation; add a rule for %s that is asked before this one (a lower --priority)", f.flag, word, rest)
+			return "", usagef("--%s %s: there is no negation; add a rule for %s that is evaluated before this one (a lower --priority)", name, word, rest)
 		}
 	case "match.ports", "match.sourcePorts":
 		if lower == "any" {
 			return "", nil
 		}
-		return portOf(word), nil
+		return namedPort(name, word)
+	case "to.ports":
+		return namedPort(name, word)
 	}
 	return word, nil
 }
 
-// portOf returns the port of a well-known service such as ssh, or the word.
-func portOf(word string) string {
+// namedPort returns the value of a flag for ports, or refuses an unknown name.
+func namedPort(flag, word string) (string, error) {
+	port, known := portOf(word)
+	if !known {
+		return "", usagef("--%s %s: unknown service name; expected a port from 1 to 65535, a range such as 8000-8100, or a name of /etc/services such as ssh", flag, word)
+	}
+	return port, nil
+}
+
+// portOf returns the port of a well-known service such as ssh, and numbers and ranges as they are;
+// false: the word is not the name of a service.
+func portOf(word string) (string, bool) {
 	if word == "" || word[0] >= '0' && word[0] <= '9' {
-		return word
+		return word, true
 	}
 	for _, network := range []string{"tcp", "udp"} {
 		if port, err := net.LookupPort(network, strings.ToLower(word)); err == nil && port > 0 {
-			return fmt.Sprint(port)
+			return fmt.Sprint(port), true
 		}
 	}
-	return word
+	return word, false
 }
 
-// completeNAT reads --to ADDRESS:PORT as address and port, and wants a type.
+// completeNAT wants a type.
 func completeNAT(_ string, spec map[string]any) error {
 	if spec["type"] == nil {
 		return usagef("what is translated? say --masquerade, --snat or --dnat")
 	}
-	path, portPath := []string{"to", "addresses"}, []string{"to", "ports"}
-	list, _ := find(spec, []string{"to"}).(map[string]any)
-	addresses, _ := list["addresses"].([]any)
-	if len(addresses) != 1 {
-		return nil
+	return nil
+}
+
+// splitTo reads --to ADDRESS:PORT as an address and a port, which may be a range or a name.
+func splitTo(spec map[string]any, given *pflag.FlagSet) error {
+	flag := "to"
+	if given.Changed("add-to") {
+		flag = "add-to"
 	}
-	to, err := netip.ParseAddrPort(textOf(addresses[0]))
-	if err != nil {
-		return nil // no port, or refused by the daemon
+	to, _ := spec["to"].(map[string]any)
+	addresses, _ := to["addresses"].([]any)
+	for i := range addresses {
+		text := textOf(addresses[i])
+		address, word, ok := cutPort(text)
+		switch {
+		case !ok:
+			continue // without a port, or refused by the daemon
+		case len(addresses) > 1:
+			return usagef("--%s %s: a port goes with a single address; set the port of several with --to-port", flag, text)
+		case given.Changed("to-port"):
+			return usagef("--%s %s names a port, and so does --to-port", flag, text)
+		}
+		port, _ := portOf(word) // an unknown name is not a number
+		first, last, _ := strings.Cut(port, "-")
+		for _, number := range []string{first, or(last, first)} {
+			if n, err := strconv.ParseUint(number, 10, 16); err != nil || n == 0 {
+				return usagef("--%s %s: %q is not a port; expected ADDRESS:PORT with a port from 1 to 65535, such as 10.0.0.7:8080", flag, text, port)
+			}
+		}
+		addresses[i] = address
+		to["ports"] = []any{port}
 	}
-	if list["ports"] != nil {
-		return usagef("--to %s names a port, and so does --to-port", to)
+	return nil
+}
+
+// cutPort splits ADDRESS:PORT or [ADDRESS]:PORT; false: text is not an address with something
+// behind it.
+func cutPort(text string) (address, port string, ok bool) {
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return "", "", false
 	}
-	return errors.Join(put(spec, path, []any{to.Addr().String()}), put(spec, portPath, []any{fmt.Sprint(to.Port())}))
+	address, port = text[:i], text[i+1:]
+	inner, bracketed := strings.CutPrefix(address, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	ip, err := netip.ParseAddr(inner)
+	if err != nil || bracketed != closed || bracketed != ip.Is6() {
+		return "", "", false
+	}
+	return ip.String(), port, true
 }
 
 // completeRoute takes the prefix of a route from its name. The prefix default is 0.0.0.0/0, or ::/0
@@ -161,41 +208,6 @@ func completeRoute(name string, spec map[string]any) error {
 		return usagef("which route? say --prefix ADDRESS/LENGTH, such as 10.0.0.0/8")
 	}
 	return nil
-}
-
-// flagNamed is an error of the daemon about a field, in the words of the command line.
-type flagNamed struct {
-	text string
-	err  error
-}
-
-func (e *flagNamed) Error() string { return e.text }
-func (e *flagNamed) Unwrap() error { return e.err }
-
-// flagOf names the flag that an error of the daemon is about, if a flag was given for the field.
-func (f *fieldFlags) flagOf(err error) error {
-	e, ok := errors.AsType[*api.Error](err)
-	if !ok || e.Data == nil || f.flags == nil {
-		return err
-	}
-	path, _, _ := strings.Cut(strings.TrimPrefix(e.Data.Field, "spec."), "[")
-	given := ""
-	for i := range f.fields {
-		for _, flag := range []string{f.fields[i].flag, "add-" + f.fields[i].flag, "remove-" + f.fields[i].flag} {
-			if f.fields[i].path == path && f.flags.Changed(flag) && given == "" {
-				given = flag
-			}
-		}
-	}
-	if given == "" {
-		return err
-	}
-	text := strings.TrimPrefix(e.Error(), e.Data.Object+": ")
-	text = strings.TrimPrefix(text, e.Data.Field+": ")
-	for i := range f.fields { // the rest of the text may name other fields
-		text = strings.ReplaceAll(text, "spec."+f.fields[i].path+" ", "--"+f.fields[i].flag+" ")
-	}
-	return &flagNamed{"--" + given + ": " + text, err}
 }
 
 // roleWords are the roles of Interfaces.

@@ -26,6 +26,10 @@ func TestForeignWords(t *testing.T) {
 			`{"match":{"ports":["8080"]},"to":{"addresses":["192.168.1.10"],"ports":["80"]},"type":"dnat"}`},
 		{"nat add web6 --dnat --port 8080 --to [2001:db8::1]:80", api.KindNAT, "web6",
 			`{"match":{"ports":["8080"]},"to":{"addresses":["2001:db8::1"],"ports":["80"]},"type":"dnat"}`},
+		{"nat set web --to 192.168.1.12:http-alt", api.KindNAT, "web",
+			`{"match":{"ports":["8080"]},"to":{"addresses":["192.168.1.12"],"ports":["8080"]},"type":"dnat"}`},
+		{"nat add range --dnat --port 8080 --to 192.168.1.10:8000-8100", api.KindNAT, "range",
+			`{"match":{"ports":["8080"]},"to":{"addresses":["192.168.1.10"],"ports":["8000-8100"]},"type":"dnat"}`},
 		{"firewall add d --action DENY --hook INPUT --protocol icmp --icmp ping", api.KindFirewallRule, "d",
 			`{"action":"deny","hooks":["input"],"match":{"icmp":["echo-request"],"protocol":["icmp"]}}`},
 		{"service create rr --frontend 192.0.2.1:80/tcp --algorithm rr", api.KindService, "rr",
@@ -47,6 +51,15 @@ func TestForeignWords(t *testing.T) {
 	for command, want := range map[string]string{
 		"firewall add x --action deny --source !10.0.0.0/8":  "there is no negation",
 		"nat add x --dnat --to 192.168.1.10:80 --to-port 81": "so does --to-port",
+		"nat set web --add-to 192.168.1.11:80":               "--add-to 192.168.1.11:80: a port goes with a single address",
+		"nat add x --dnat --to 10.0.0.1:99999":               `--to 10.0.0.1:99999: "99999" is not a port; expected ADDRESS:PORT with a port from 1 to 65535`,
+		"nat add x --dnat --to [2001:db8::1]:0":              `--to [2001:db8::1]:0: "0" is not a port`,
+		"nat add x --dnat --to 10.0.0.1:nosuchsvc":           `--to 10.0.0.1:nosuchsvc: "nosuchsvc" is not a port; expected ADDRESS:PORT`,
+		"nat add x --dnat --to 10.0.0.1 --to-port nosuchsvc": "--to-port nosuchsvc: unknown service name",
+		"nat add x --masquerade --snat":                      "--masquerade and --snat do not go together: both set type",
+		"nat add x --type dnat --snat --to 10.0.0.1":         "--type and --snat do not go together",
+		"firewall add x --action deny --port nosuchsvc":      "--port nosuchsvc: unknown service name; expected a port from 1 to 65535",
+		"firewall set a --add-source-port nosuchsvc":         "--add-source-port nosuchsvc: unknown service name",
 		"firewall add x --action deny --wait 1":              "--wait",
 		"get all":                                            "llcli export",
 		"logs":                                               `unknown command "logs" for "llcli"; use llcli events --since 1h`,
@@ -64,11 +77,12 @@ func TestForeignWords(t *testing.T) {
 	s.daemon.fail[api.MethodApply] = api.Errorf(api.ReasonInvalid, "only tcp has ports: set spec.match.protocol to it").
 		At("FirewallRule/x", "spec.match.ports[0]")
 	for command, want := range map[string]string{
-		"firewall add x --action deny --port 80": "llcli: --port: only tcp has ports: set --protocol to it\n",
-		"firewall set a --add-port 80":           "llcli: --add-port: only tcp has ports: set --protocol to it\n",
+		"firewall add x --action deny --port 80": "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n",
+		"firewall set a --add-port 80":           "llcli: --add-port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall set --help\n",
+		"firewall add x --action deny":           "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n", // none was given
 	} {
-		if _, _, errs := s.run(t.Context(), strings.Fields(command)...); errs != want {
-			t.Errorf("%s: %q, want %q", command, errs, want)
+		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitUsage || errs != want {
+			t.Errorf("%s: exit code %d: %q, want %q", command, code, errs, want)
 		}
 	}
 	delete(s.daemon.fail, api.MethodApply)

@@ -50,11 +50,11 @@ func (p *natParser) matched() (err *api.Error) {
 	m, dnat := &p.nat.Match, p.nat.Type == datapath.DNAT
 	switch {
 	case dnat && len(m.Out) > 0:
-		return invalid("spec.match.out", "is not known yet where the destination is translated: say by in which device they come in")
+		return invalid("spec.match.out", "does not apply to dnat, which translates before routing: set spec.match.in to the incoming device")
 	case !dnat && len(m.In) > 0:
-		return invalid("spec.match.in", "is for dnat: where the source is translated say by out which device they leave")
+		return invalid("spec.match.in", "applies to dnat only: set spec.match.out to the outgoing device")
 	case dnat && len(m.Destination)+len(m.DestinationGroups)+len(m.In) == 0:
-		return invalid("spec.match.destination", "is missing: say which addresses are translated, or by in which device the connections come in")
+		return invalid("spec.match.destination", "is missing: set it to the address that clients connect to, or set spec.match.in to the incoming device")
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (p *natParser) addresses() *api.Error {
 	case p.nat.Type == datapath.Masquerade && len(told) > 0:
 		return invalid(field, "masquerade takes the address of the device that the connection leaves by: leave them out, or set spec.type to snat")
 	case p.nat.Type != datapath.Masquerade && len(told) == 0:
-		return invalid(field, "is missing: say what to translate to, such as 192.0.2.10")
+		return invalid(field, "is missing: set it to the address to translate to, such as 192.0.2.10")
 	}
 	seen := families(0)
 	for i, w := range told {
