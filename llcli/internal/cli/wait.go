@@ -8,6 +8,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -17,12 +18,14 @@ import (
 
 func (a *app) waitCommand() *cobra.Command {
 	var limit time.Duration
+	var created bool
 	cmd := &cobra.Command{
 		Use:   "wait [KIND [NAME…]]",
 		Short: "Wait until objects are Ready",
-		Long: `Wait until all objects, those of a kind, or those that are named, are there and the
-data plane does as they say. The exit code is 4 if that takes too long.`,
-		Example: "  llcli reload && llcli wait --for 10s\n  llcli wait service web",
+		Long: `Wait until all objects, the objects of a kind, or the named objects are Ready. The exit
+code is 4 if that takes too long. A named object that does not exist, or that is deleted meanwhile, is
+an error with exit code 1; with --created, llcli waits until it exists.`,
+		Example: "  llcli reload && llcli wait --for 10s\n  llcli wait service web\n  llcli wait endpoint shop-web-1 --created",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			if limit <= 0 {
 				return usagef("--for %s: want more than 0", limit)
@@ -38,23 +41,27 @@ data plane does as they say. The exit code is 4 if that takes too long.`,
 					wanted = append(wanted, api.ObjectRef{Kind: kind, Name: name})
 				}
 			}
-			return a.wait(ctx, d, kinds, wanted, limit)
+			return a.wait(ctx, d, kinds, wanted, created, limit)
 		}),
 		ValidArgsFunction: a.completeRefs(0),
 	}
 	cmd.Flags().DurationVar(&limit, "for", 30*time.Second, "give up after this `TIME`")
+	cmd.Flags().BoolVar(&created, "created", false, "also wait until the named objects exist")
 	must(cmd.RegisterFlagCompletionFunc("for", cobra.NoFileCompletions))
 	return cmd
 }
 
-// wait watches objects of kinds until they are Ready: those that are wanted, or
-// all.
-func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.ObjectRef, limit time.Duration) error {
+// stateAbsent is the state of an object that does not exist.
+const stateAbsent = "absent"
+
+// wait watches objects of kinds until the wanted ones, or all, are Ready. created: wanted objects
+// may be absent at first.
+func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.ObjectRef, created bool, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	pending := map[api.ObjectRef]api.NotReady{}
 	for _, ref := range wanted {
-		pending[ref] = api.NotReady{Object: ref.String(), State: "absent"}
+		pending[ref] = api.NotReady{Object: ref.String(), State: stateAbsent}
 	}
 	synced := false
 	out := outage{app: a}
@@ -75,6 +82,11 @@ func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.O
 		if synced && err == nil && len(pending) == 0 {
 			return nil
 		}
+		if synced && err == nil && !created {
+			if err := absent(pending); err != nil {
+				return err
+			}
+		}
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return ctx.Err()
@@ -82,6 +94,21 @@ func (a *app) wait(ctx context.Context, d Daemon, kinds []string, wanted []api.O
 	late := api.Errorf(api.ReasonTimeout, "not Ready after %s", limit)
 	late.Data.NotReady = slices.SortedFunc(maps.Values(pending), func(x, y api.NotReady) int { return cmp.Compare(x.Object, y.Object) })
 	return late
+}
+
+// absent is the error about wanted objects that do not exist; nil: all of them exist.
+func absent(pending map[api.ObjectRef]api.NotReady) error {
+	var names []string
+	for _, p := range pending {
+		if p.State == stateAbsent {
+			names = append(names, p.Object)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return api.Errorf(api.ReasonNotFound, "%s: not found; --created waits until the object exists", strings.Join(names, ", "))
 }
 
 // note records whether an object is Ready. A deleted object is not Ready if it was named.
@@ -96,7 +123,7 @@ func note(pending map[api.ObjectRef]api.NotReady, step client.Watched, named boo
 		}
 		pending[step.Ref] = api.NotReady{Object: step.Ref.String(), State: or(status.State, api.StatePending), Message: status.Message}
 	case named:
-		pending[step.Ref] = api.NotReady{Object: step.Ref.String(), State: "absent"}
+		pending[step.Ref] = api.NotReady{Object: step.Ref.String(), State: stateAbsent}
 	default:
 		delete(pending, step.Ref)
 	}
