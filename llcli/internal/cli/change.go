@@ -155,20 +155,21 @@ func objectsOf(docs []document) []api.Object {
 func (a *app) deleteCommand() *cobra.Command {
 	var options changeOptions
 	var files []string
+	var chosen getOptions
 	cmd := &cobra.Command{
-		Use:     "delete {KIND NAME… | -f FILE…}",
+		Use:     "delete {KIND NAME… | KIND -l KEY=VALUE | -f FILE…}",
 		Aliases: []string{"rm", "remove"},
 		Short:   "Delete objects",
-		Long:    "Delete the objects that are named, or those that files name, in one transaction. Deleting an object that does not exist is not an error.",
-		Example: "  llcli delete service web\n  llcli delete -f web.yaml",
+		Long:    "Delete objects in one transaction: by name, by label, or the objects that files name. Deleting an object that does not exist is not an error.",
+		Example: "  llcli delete service web\n  llcli delete nat -l team=web --dry-run\n  llcli delete -f web.yaml",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {
 				return err
 			}
 			if len(files) > 0 {
-				if len(args) > 0 {
-					return usagef("names and -f do not go together")
+				if len(args) > 0 || len(chosen.labels) > 0 {
+					return usagef("-f does not go together with names or --labels")
 				}
 				docs, change, err := a.changeInput(files, "", &options)
 				if err != nil {
@@ -181,24 +182,43 @@ func (a *app) deleteCommand() *cobra.Command {
 				return a.change(ctx, d, transaction{method: api.MethodDelete, refs: refs, change: change}, docs)
 			}
 			if len(args) == 0 {
-				return usagef("which objects? llcli delete KIND NAME…, or -f FILE")
+				return usagef("which objects? llcli delete KIND NAME…, KIND -l KEY=VALUE, or -f FILE")
 			}
 			kind, names, err := refArgs(args)
 			if err != nil {
 				return err
 			}
-			return a.deleteNames(ctx, d, kind, names, change)
+			return a.deleteChosen(ctx, d, kind, names, chosen, change)
 		}),
 		ValidArgsFunction: a.completeRefs(0),
 	}
 	options.bind(cmd)
 	bindFiles(cmd, &files)
+	chosen.bindLabels(cmd)
 	return cmd
 }
 
-func (a *app) deleteNames(ctx context.Context, d Daemon, kind string, names []string, change api.Change) error {
-	if len(names) == 0 {
-		return usagef("which %s? name it", kind)
+// deleteChosen deletes the objects of a kind that are named or have the labels.
+func (a *app) deleteChosen(ctx context.Context, d Daemon, kind string, names []string, chosen getOptions, change api.Change) error {
+	switch {
+	case len(names) > 0 && len(chosen.labels) > 0:
+		return usagef("names and --labels do not go together")
+	case len(chosen.labels) > 0:
+		_, err := a.list(ctx, d, api.ListParams{Kind: kind, Labels: chosen.labels}, func(objects []api.Object) error {
+			for i := range objects {
+				names = append(names, objects[i].Name)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			a.noneFound(kind)
+			return nil
+		}
+	case len(names) == 0:
+		return usagef("which %s? name it, or choose by label with -l KEY=VALUE", kind)
 	}
 	refs := make([]api.ObjectRef, len(names))
 	for i, name := range names {
@@ -230,7 +250,7 @@ func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []docume
 type located struct {
 	place  string
 	err    error
-	others []string // the same of other objects
+	others []api.ObjectError // of other objects, with the places in their messages
 }
 
 func (e *located) Error() string { return e.place + ": " + e.err.Error() }
@@ -253,7 +273,8 @@ func locate(err error, docs []document) error {
 	if at := place(e.Data.Object, e.Data.Field); at != "" {
 		l := &located{place: at, err: err}
 		for _, o := range e.Data.Others {
-			l.others = append(l.others, or(place(o.Object, o.Field), "?")+": "+o.Message)
+			o.Message = or(place(o.Object, o.Field), "?") + ": " + o.Message
+			l.others = append(l.others, o)
 		}
 		return l
 	}
@@ -277,6 +298,12 @@ func nameless(e *api.Error, docs []document) *document {
 }
 
 func (a *app) printChange(result *api.ChangeResult, dryRun bool) error {
+	if a.output == formatName {
+		for _, c := range result.Changes {
+			a.printf("%s/%s\n", c.Kind, c.Name)
+		}
+		return nil
+	}
 	if !a.isTable() {
 		return a.printValue(result)
 	}

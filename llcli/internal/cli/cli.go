@@ -169,7 +169,7 @@ func (a *app) run(f func(ctx context.Context, d Daemon, args []string) error) fu
 // runLocal makes f the body of a command that may need no daemon.
 func (a *app) runLocal(f func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := checkFormat(a.output); err != nil {
+		if err := checkFormat(cmd, a.output); err != nil {
 			return err
 		}
 		if a.timeout <= 0 {

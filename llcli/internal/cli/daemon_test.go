@@ -197,7 +197,10 @@ func (d *testDaemon) apply(p api.ApplyParams) (any, *api.Error) {
 func (d *testDaemon) delete(p api.DeleteParams) (any, *api.Error) {
 	result := &api.ChangeResult{Revision: d.revision, Summary: map[string]int{}}
 	after := maps.Clone(d.objects)
-	for _, ref := range p.Objects {
+	for i, ref := range p.Objects {
+		if err := checkKind(ref.Kind, fmt.Sprintf("objects[%d].kind", i)); err != nil {
+			return nil, err
+		}
 		action := api.ActionAbsent
 		if _, found := after[ref]; found {
 			action = api.ActionDeleted
@@ -326,6 +329,9 @@ func statusOf(o *api.Object) json.RawMessage {
 }
 
 func (d *testDaemon) get(p api.GetParams) (any, *api.Error) {
+	if err := checkKind(p.Kind, "kind"); err != nil {
+		return nil, err
+	}
 	o, found := d.at(p.Revision)[api.ObjectRef{Kind: p.Kind, Name: p.Name}]
 	if !found {
 		return nil, api.Errorf(api.ReasonNotFound, "there is none").At(p.Kind+"/"+p.Name, "")
@@ -333,10 +339,18 @@ func (d *testDaemon) get(p api.GetParams) (any, *api.Error) {
 	return o, nil
 }
 
+// checkKind refuses unknown kinds in a field of the parameters.
+func checkKind(kind, field string) *api.Error {
+	if slices.Contains(api.Kinds, kind) {
+		return nil
+	}
+	return api.Errorf(api.ReasonInvalid, "unknown kind %q: want one of %s", kind, strings.Join(api.Kinds, ", ")).At("", field)
+}
+
 // list returns pages of two, so that every list of three needs a second page.
 func (d *testDaemon) list(p api.ListParams) (any, *api.Error) {
-	if !slices.Contains(api.Kinds, p.Kind) {
-		return nil, api.Errorf(api.ReasonInvalid, "unknown kind %q: want one of %s", p.Kind, strings.Join(api.Kinds, ", ")).At("", "kind")
+	if err := checkKind(p.Kind, "kind"); err != nil {
+		return nil, err
 	}
 	result := api.ListResult{Revision: d.revision, Items: []api.Object{}}
 	for _, ref := range slices.SortedFunc(maps.Keys(d.objects), func(a, b api.ObjectRef) int { return cmp.Compare(a.Name, b.Name) }) {

@@ -141,6 +141,10 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	if err == nil || silent || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
+	if a.output == formatJSON {
+		a.reportJSON(err)
+		return
+	}
 	text := err.Error()
 	e, ok := errors.AsType[*api.Error](err)
 	listed := ok && e.Data != nil && len(e.Data.NotReady) > 0
@@ -148,11 +152,11 @@ func (a *app) report(cmd *cobra.Command, err error) {
 		first := e.Data.NotReady[0]
 		text, _, _ = strings.Cut(text, fmt.Sprintf("; %s: %s", first.Object, first.State))
 	}
-	// There is nowhere to tell of an error of writing this.
+	// An error of writing this cannot be reported.
 	_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", text)
 	if l, ok := errors.AsType[*located](err); ok {
 		for _, other := range l.others {
-			_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", other)
+			_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", other.Message)
 		}
 	}
 	if listed {
@@ -166,6 +170,40 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		_, _ = fmt.Fprintf(a.Err, "llcli: see %s --help\n", cmd.CommandPath())
 	}
+}
+
+// errorReport is an error for programs.
+type errorReport struct {
+	Code      int               `json:"code"` // exit code
+	Message   string            `json:"message"`
+	Reason    api.Reason        `json:"reason,omitempty"`
+	Object    string            `json:"object,omitempty"`
+	Field     string            `json:"field,omitempty"`
+	Others    []api.ObjectError `json:"others,omitempty"`
+	NotReady  []api.NotReady    `json:"notReady,omitempty"`
+	RequestID string            `json:"requestId,omitempty"` // repeats a change whose outcome is unknown
+}
+
+// reportJSON prints err as one line of JSON.
+func (a *app) reportJSON(err error) {
+	r := errorReport{Code: exitCode(err), Message: err.Error()}
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		r.Reason = e.Reason()
+		if e.Data != nil {
+			r.Object, r.Field, r.Others, r.NotReady = e.Data.Object, e.Data.Field, e.Data.Others, e.Data.NotReady
+		}
+	}
+	if l, ok := errors.AsType[*located](err); ok {
+		r.Others = l.others
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		r.RequestID = e.RequestID
+	}
+	line, err := marshal(map[string]errorReport{"error": r})
+	if err != nil {
+		line = []byte(err.Error())
+	}
+	_, _ = fmt.Fprintf(a.Err, "%s\n", line) // an error of writing this cannot be reported
 }
 
 // prefixed returns prefix and text, or nothing where text is empty.

@@ -20,9 +20,13 @@ type getOptions struct {
 
 func (o *getOptions) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.owner, "owner", "", "only objects of this `OWNER`: "+api.OwnerCLI+", "+api.OwnerFile+" or another")
+	o.bindLabels(cmd)
+	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+func (o *getOptions) bindLabels(cmd *cobra.Command) {
 	cmd.Flags().StringToStringVarP(&o.labels, "labels", "l", nil, "only objects with these labels: `KEY=VALUE,...`")
 	hideDefault(cmd.Flags(), "labels")
-	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions))
 }
 
@@ -34,15 +38,19 @@ func (a *app) getCommand() *cobra.Command {
 		Short:   "Show objects: spec and status",
 		Long: `Show the objects of a kind, or the objects with these names.
 
-With -o yaml and -o json the objects come out as apply takes them.
+With -o yaml and -o json the objects come out as apply takes them; -o name prints only
+KIND/NAME of each, as llcli delete takes them.
 
 podaddresses are the addresses of pods with their owners. GONE: why the owner can no
 longer exist. What the kernel has (its bridges, routes, neighbours and FDB) is shown by
 llcli kernel.`,
-		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get podaddresses",
+		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get nat -l team=web -o name\n  llcli get podaddresses",
 		Args:    needKind("llcli get KIND [NAME…]"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			if isAddresses(args[0]) {
+				if a.output == formatName {
+					return usagef("--output name: %s are not objects", addressesWord)
+				}
 				if len(args) > 1 {
 					return usagef("unexpected %q; llcli get %s shows all of them", args[1], addressesWord)
 				}
@@ -58,6 +66,7 @@ llcli kernel.`,
 			return a.get(ctx, d, kind, names, options)
 		}),
 		ValidArgsFunction: a.completeGet,
+		Annotations:       map[string]string{namesObjects: "yes"},
 	}
 	options.bind(cmd)
 	a.bindWatch(cmd)
@@ -210,6 +219,8 @@ func (w *objectWriter) add(objects []api.Object) error {
 		switch {
 		case w.app.isTable():
 			w.table.add(w.row(&objects[i])...)
+		case w.app.output == formatName:
+			w.app.printf("%s\n", refOf(&objects[i]))
 		case w.single:
 			return w.app.printValue(objects[i])
 		default:
@@ -220,6 +231,8 @@ func (w *objectWriter) add(objects []api.Object) error {
 	}
 	return nil
 }
+
+func refOf(o *api.Object) api.ObjectRef { return api.ObjectRef{Kind: o.Kind, Name: o.Name} }
 
 func (w *objectWriter) row(o *api.Object) []cell {
 	var status api.Status
@@ -239,7 +252,7 @@ func (w *objectWriter) row(o *api.Object) []cell {
 func (w *objectWriter) end() error {
 	switch {
 	case !w.app.isTable():
-		if !w.single {
+		if !w.single && w.app.output != formatName {
 			w.list.end()
 		}
 	case w.count == 0:

@@ -119,6 +119,7 @@ func (a *app) nounList(k *kind) *cobra.Command {
 		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
 			return a.get(ctx, d, k.name, nil, options)
 		}),
+		Annotations: map[string]string{namesObjects: "yes"},
 	}
 	options.bind(cmd)
 	a.bindWatch(cmd)
@@ -141,21 +142,28 @@ func (a *app) nounShow(k *kind) *cobra.Command {
 
 func (a *app) nounDelete(k *kind) *cobra.Command {
 	var options changeOptions
+	var chosen getOptions
 	cmd := &cobra.Command{
-		Use:     "delete NAME…",
+		Use:     "delete {NAME… | -l KEY=VALUE}",
 		Aliases: []string{"rm", "remove"},
 		Short:   fmt.Sprintf("Delete %ss", k.name),
-		Args:    needWords(1, "llcli "+k.words[0]+" delete NAME…"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && !cmd.Flags().Changed("labels") {
+				return usagef("something is missing: llcli %s delete NAME…, or -l KEY=VALUE", k.words[0])
+			}
+			return nil
+		},
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			change, err := options.params()
 			if err != nil {
 				return err
 			}
-			return a.deleteNames(ctx, d, k.name, args, change)
+			return a.deleteChosen(ctx, d, k.name, args, chosen, change)
 		}),
 		ValidArgsFunction: a.completeNames(k.name),
 	}
 	options.bind(cmd)
+	chosen.bindLabels(cmd)
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/spf13/cobra"
 )
 
 // Forms of output.
@@ -18,13 +19,22 @@ const (
 	formatWide  = "wide" // a table with more columns
 	formatJSON  = "json"
 	formatYAML  = "yaml"
+	formatName  = "name" // KIND/NAME of each object, one a line
 )
 
-var formats = []string{formatTable, formatWide, formatJSON, formatYAML}
+var formats = []string{formatTable, formatWide, formatJSON, formatYAML, formatName}
 
-func checkFormat(format string) error {
+// namesObjects marks, as an annotation, commands that show objects.
+const namesObjects = "objects"
+
+// checkFormat refuses unknown forms of output, and the form name of a command that neither shows
+// nor changes objects.
+func checkFormat(cmd *cobra.Command, format string) error {
 	if !slices.Contains(formats, format) {
 		return fmt.Errorf("--output %q: want one of %s", format, strings.Join(formats, ", "))
+	}
+	if format == formatName && cmd.Annotations[namesObjects] == "" && cmd.Flags().Lookup("dry-run") == nil {
+		return fmt.Errorf("--output name: only for get, list and commands that change objects; want one of %s", strings.Join(formats[:len(formats)-1], ", "))
 	}
 	return nil
 }

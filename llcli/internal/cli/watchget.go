@@ -71,6 +71,10 @@ func (w *objectWriter) addOne(o *api.Object) error {
 		w.table.add(w.row(o)...)
 		return nil
 	}
+	if w.app.output == formatName {
+		w.app.printf("%s\n", refOf(o))
+		return nil
+	}
 	return w.app.printLine(o)
 }
 
