@@ -4,6 +4,8 @@ package cli
 
 import (
 	"context"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -229,6 +231,18 @@ func (a *app) explain(name string) error {
 	return nil
 }
 
+// explainValues explains the values of a field that the lines of its schema name.
+func (a *app) explainValues(lines []string) {
+	for _, v := range []*vocabulary{&roleWords, &ruleWords, &backendWords} {
+		for _, w := range v.words {
+			named := regexp.MustCompile(`\b` + regexp.QuoteMeta(w.name) + `\b`)
+			if slices.ContainsFunc(lines, func(line string) bool { return named.MatchString(line[strings.IndexByte(line, ':'):]) }) {
+				a.printf("  %s: %s\n", a.painter().paint(bold, w.name), w.meaning)
+			}
+		}
+	}
+}
+
 // explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind;
 // more: below other text.
 func (a *app) explainField(name string, more bool) (found bool) {
@@ -252,6 +266,9 @@ func (a *app) explainField(name string, more bool) (found bool) {
 				shown[text] = true
 				a.printf("%s  %s\n", a.painter().paint(bold, k.name), text)
 			}
+		}
+		if dotted {
+			a.explainValues(slices.Sorted(maps.Keys(shown)))
 		}
 		found = found || len(shown) > 0
 	}

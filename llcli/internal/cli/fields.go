@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -84,8 +85,35 @@ func (f *fieldFlags) bind(cmd *cobra.Command) {
 			complete = f.app.completeNames(field.kind)
 		}
 		for _, name := range names {
+			if strings.HasPrefix(name, "remove-") {
+				complete = f.completeItems(field)
+			}
 			must(cmd.RegisterFlagCompletionFunc(name, complete))
 		}
+	}
+}
+
+// completeItems offers the elements of a list of the object that set changes.
+func (f *fieldFlags) completeItems(field *specField) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) (found []string, _ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		f.app.ask(cmd.Context(), func(ctx context.Context, d Daemon) error {
+			object, err := f.app.object(ctx, d, f.kind.name, args[0])
+			if err != nil {
+				return err
+			}
+			var spec map[string]any
+			decode(&object, &spec, &struct{}{})
+			for _, item := range listAt(spec, strings.Split(field.path, ".")) {
+				if key := field.keyOf(item); strings.HasPrefix(key, prefix) {
+					found = append(found, key)
+				}
+			}
+			return nil
+		})
+		return found, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -262,8 +290,7 @@ func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 		return nil
 	}
 	path := strings.Split(f.path, ".")
-	list, _ := find(spec, path).([]any)
-	list = slices.Clone(list)
+	list := slices.Clone(listAt(spec, path))
 	at := func(key string) int {
 		return slices.IndexFunc(list, func(item any) bool { return f.keyOf(item) == key })
 	}
@@ -308,6 +335,18 @@ func orNone(list []any, key func(any) string) string {
 		names = append(names, key(item))
 	}
 	return or(strings.Join(names, ", "), "none")
+}
+
+// listAt returns the elements of the list at a path. A single value needs no list.
+func listAt(spec map[string]any, path []string) []any {
+	switch value := find(spec, path).(type) {
+	case []any:
+		return value
+	case nil:
+		return nil
+	default:
+		return []any{value}
+	}
 }
 
 // find returns the field at a path; nil: it does not exist.

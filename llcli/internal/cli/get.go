@@ -140,6 +140,7 @@ func (a *app) getOnce(ctx context.Context, d Daemon, kind string, names []string
 		return a.getNames(ctx, d, kind, names)
 	}
 	w := a.objectWriter(kind, false)
+	a.addHits(ctx, d, w)
 	params := api.ListParams{Kind: kind, Owner: options.owner, Labels: options.labels}
 	if k := findKind(kind); k != nil && k.order != nil && a.isTable() {
 		return a.getInOrder(ctx, d, params, k, w)
@@ -174,6 +175,7 @@ func (a *app) getNames(ctx context.Context, d Daemon, kind string, names []strin
 		return err
 	}
 	w := a.objectWriter(kind, len(names) == 1)
+	a.addHits(ctx, d, w)
 	for _, name := range names {
 		object, err := a.object(ctx, d, kind, name)
 		if err != nil {
@@ -195,6 +197,7 @@ type objectWriter struct {
 	table  *table
 	list   listWriter
 	count  int
+	hits   func(o *api.Object) string // packets that a rule decided on; nil: the kind has no such column
 }
 
 func (a *app) objectWriter(name string, single bool) *objectWriter {
@@ -202,6 +205,9 @@ func (a *app) objectWriter(name string, single bool) *objectWriter {
 	columns := []column{{title: "NAME"}, {title: "STATE"}}
 	if w.kind != nil {
 		columns = append(columns, w.kind.columns...)
+	}
+	if w.hasHits() {
+		columns = append(columns, column{title: "HITS", right: true, optional: 1})
 	}
 	if a.output == formatWide {
 		if w.kind != nil {
@@ -211,6 +217,25 @@ func (a *app) objectWriter(name string, single bool) *objectWriter {
 	}
 	w.table = a.table(append(columns, column{title: "MESSAGE", flexible: true})...)
 	return w
+}
+
+// hasHits reports whether the table shows how often each object decided.
+func (w *objectWriter) hasHits() bool {
+	return w.app.isTable() && (w.name == api.KindFirewallRule || w.name == api.KindNAT)
+}
+
+// addHits makes w request the counters of each object that it shows, unless there are many.
+func (a *app) addHits(ctx context.Context, d Daemon, w *objectWriter) {
+	w.hits = func(o *api.Object) string {
+		if w.count > maxTop {
+			return "-"
+		}
+		c, err := a.counters(ctx, d, o.Kind, o.Name)
+		if err != nil { // it was deleted meanwhile, or the data plane has no rules
+			return "-"
+		}
+		return count(c.Packets)
+	}
 }
 
 func (w *objectWriter) add(objects []api.Object) error {
@@ -242,6 +267,9 @@ func (w *objectWriter) row(o *api.Object) []cell {
 	cells := []cell{{text: o.Name}, {text: state, color: stateColor(state)}}
 	if w.kind != nil {
 		cells = append(cells, w.kind.cells(o, wide)...)
+	}
+	if w.hasHits() {
+		cells = slices.Insert(cells, 2+len(w.kind.columns), cell{text: w.hits(o)})
 	}
 	if wide {
 		cells = append(cells, cell{text: or(o.Owner, api.OwnerCLI)}, cell{text: strconv.FormatUint(o.Revision, 10)})

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxTop limits the number of Services that top shows: each needs a separate request in each
-// round.
+// maxTop limits the number of Services, and of rules, that top shows: each needs a separate request
+// in each round.
 const maxTop = 1000
 
 // rate is the traffic of something per second.
@@ -32,21 +32,23 @@ type rate struct {
 type rates struct {
 	Node     rate   `json:"node"`
 	Services []rate `json:"services"` // the busiest first
+	Rules    []rate `json:"rules"`    // FirewallRules and NATs, as KIND/NAME; likewise
 }
 
 // sample is the counters of a moment.
 type sample struct {
 	at       time.Time
-	counters map[string]*api.CountersResult // by Service; "" is the node
+	counters map[api.ObjectRef]*api.CountersResult // zero: the node
 }
 
 func (a *app) topCommand() *cobra.Command {
 	var rounds, limit int
 	cmd := &cobra.Command{
 		Use:   "top [SERVICE…]",
-		Short: "Show what goes through the Services per second",
+		Short: "Show the traffic of Services and rules per second",
 		Long: `Show packets, bytes, new connections and drops per second of the node and of the
-Services, the busiest first, again and again until interrupted.`,
+Services, and packets, bytes and new connections of FirewallRules and NATs, the busiest
+first, again and again until interrupted. With names, only of these Services.`,
 		Example: "  llcli top\n  llcli top web dns --interval 1s\n  llcli top --count 1 -o json",
 		RunE: a.run(func(ctx context.Context, d Daemon, names []string) error {
 			if rounds < 0 || limit < 0 {
@@ -57,7 +59,7 @@ Services, the busiest first, again and again until interrupted.`,
 		ValidArgsFunction: a.completeNames(api.KindService),
 	}
 	cmd.Flags().IntVar(&rounds, "count", 0, "end after showing it `N` times; 0: when interrupted")
-	cmd.Flags().IntVar(&limit, "limit", 20, "show at most `N` Services; 0: all")
+	cmd.Flags().IntVar(&limit, "limit", 20, "show at most `N` Services and N rules; 0: all")
 	cmd.Flags().DurationVar(&a.interval, "interval", 2*time.Second, "the `TIME` from one showing to the next")
 	for _, flag := range []string{"count", "limit", "interval"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
@@ -89,14 +91,49 @@ func (a *app) top(ctx context.Context, d Daemon, names []string, rounds, limit i
 	})
 }
 
-// sample requests the counters of the node and of Services; without names, of all Services.
+// sample requests the counters of the node and of Services; without names, of all Services and all
+// rules.
 func (a *app) sample(ctx context.Context, d Daemon, names []string) (*sample, error) {
-	s := &sample{counters: map[string]*api.CountersResult{}}
+	s := &sample{counters: map[api.ObjectRef]*api.CountersResult{}}
+	refs := []api.ObjectRef{{}}
 	given := len(names) > 0
+	for _, name := range names {
+		refs = append(refs, api.ObjectRef{Kind: api.KindService, Name: name})
+	}
 	if !given {
-		_, err := a.list(ctx, d, api.ListParams{Kind: api.KindService}, func(objects []api.Object) error {
+		services, err := a.refs(ctx, d, api.KindService)
+		if err != nil {
+			return nil, err
+		}
+		rules, err := a.refs(ctx, d, api.KindFirewallRule, api.KindNAT)
+		if err != nil {
+			return nil, err
+		}
+		if len(services) > maxTop {
+			return nil, fmt.Errorf("there are %s Services, and top looks at %s at most: name those that matter", count(uint64(len(services))), count(maxTop))
+		}
+		refs = append(append(refs, services...), rules[:min(len(rules), maxTop)]...)
+	}
+	for _, ref := range refs {
+		c, err := a.counters(ctx, d, ref.Kind, ref.Name)
+		if isNotFound(err) && !given {
+			continue // deleted since it was listed
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.counters[ref] = c
+	}
+	s.at = a.Now()
+	return s, nil
+}
+
+// refs returns the names of all objects of kinds.
+func (a *app) refs(ctx context.Context, d Daemon, kinds ...string) (refs []api.ObjectRef, err error) {
+	for _, kind := range kinds {
+		_, err := a.list(ctx, d, api.ListParams{Kind: kind}, func(objects []api.Object) error {
 			for i := range objects {
-				names = append(names, objects[i].Name)
+				refs = append(refs, refOf(&objects[i]))
 			}
 			return nil
 		})
@@ -104,55 +141,42 @@ func (a *app) sample(ctx context.Context, d Daemon, names []string) (*sample, er
 			return nil, err
 		}
 	}
-	if len(names) > maxTop {
-		return nil, fmt.Errorf("there are %s Services, and top looks at %s at most: name those that matter", count(uint64(len(names))), count(maxTop))
-	}
-	for _, name := range append([]string{""}, names...) {
-		kind := api.KindService
-		if name == "" {
-			kind = ""
-		}
-		c, err := a.counters(ctx, d, kind, name)
-		if isNotFound(err) && !given {
-			continue // deleted since it was listed
-		}
-		if err != nil {
-			return nil, err
-		}
-		s.counters[name] = c
-	}
-	s.at = a.Now()
-	return s, nil
+	return refs, nil
 }
 
 // since returns the rates from one sample to this one.
 func (s *sample) since(last *sample, names []string) rates {
 	seconds := max(s.at.Sub(last.at).Seconds(), 0.001)
-	var r rates
-	r.Services = []rate{}
-	for name, c := range s.counters {
-		before := last.counters[name]
+	r := rates{Services: []rate{}, Rules: []rate{}}
+	for ref, c := range s.counters {
+		before := last.counters[ref]
 		if before == nil { // it is new: its counters begin with 0
 			before = &api.CountersResult{}
 		}
 		one := rate{
-			Name: name, Packets: per(c.Packets, before.Packets, seconds), Bytes: per(c.Bytes, before.Bytes, seconds),
+			Name: ref.Name, Packets: per(c.Packets, before.Packets, seconds), Bytes: per(c.Bytes, before.Bytes, seconds),
 			Connections: per(c.Connections, before.Connections, seconds), Drops: per(total(c.Drops), total(before.Drops), seconds),
 		}
 		for _, b := range c.Backends {
 			one.Active += b.Active
 		}
-		if name == "" {
+		switch ref.Kind {
+		case "":
 			r.Node = one
-		} else {
+		case api.KindService:
 			r.Services = append(r.Services, one)
+		default:
+			one.Name = ref.String()
+			r.Rules = append(r.Rules, one)
 		}
 	}
+	busiest := func(x, y rate) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) }
+	slices.SortFunc(r.Rules, busiest)
 	slices.SortFunc(r.Services, func(x, y rate) int {
 		if len(names) > 0 {
 			return cmp.Compare(slices.Index(names, x.Name), slices.Index(names, y.Name))
 		}
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name))
+		return busiest(x, y)
 	})
 	return r
 }
@@ -173,12 +197,18 @@ func total(counts map[string]uint64) uint64 {
 	return sum
 }
 
-func (a *app) printRates(r rates, limit int) error {
-	left := 0
-	if limit > 0 && len(r.Services) > limit {
-		left = len(r.Services) - limit
-		r.Services = r.Services[:limit]
+// firstOf returns at most limit rates, and how many are left out; 0: no limit.
+func firstOf(all []rate, limit int) ([]rate, int) {
+	if limit == 0 || len(all) <= limit {
+		return all, 0
 	}
+	return all[:limit], len(all) - limit
+}
+
+func (a *app) printRates(r rates, limit int) error {
+	var services, rules int // left out
+	r.Services, services = firstOf(r.Services, limit)
+	r.Rules, rules = firstOf(r.Rules, limit)
 	if !a.isTable() {
 		return a.printLine(r)
 	}
@@ -203,10 +233,22 @@ func (a *app) printRates(r rates, limit int) error {
 		row(&r.Services[i], count(r.Services[i].Active))
 	}
 	t.flush()
-	if left > 0 {
-		a.printf("… and %d more; --limit 0 shows all\n", left)
+	a.printLeftOut(services)
+	t = a.table(column{title: "RULE", flexible: true}, column{title: "PACKETS/S", right: true}, column{title: "BITS/S", right: true},
+		column{title: "NEW CONN/S", right: true})
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		t.add(cell{text: rule.Name}, cell{text: perSecond(rule.Packets)}, cell{text: bits(rule.Bytes * 8)}, cell{text: perSecond(rule.Connections)})
 	}
+	a.section(t)
+	a.printLeftOut(rules)
 	return nil
+}
+
+func (a *app) printLeftOut(n int) {
+	if n > 0 {
+		a.printf("… and %d more; --limit 0 shows all\n", n)
+	}
 }
 
 // perSecond writes a rate: 0, 0.5, 12, 1,234.

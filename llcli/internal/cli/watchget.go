@@ -17,6 +17,7 @@ func (a *app) watchObjects(ctx context.Context, d Daemon, kind string, names []s
 		return a.repeat(ctx, func() error { return a.getOnce(ctx, d, kind, names, options) })
 	}
 	w := a.objectWriter(kind, false)
+	a.addHits(ctx, d, w)
 	w.table.widths[1] = len(stateDeleted) // the longest that a state can become
 	shown := map[string]api.Object{}
 	synced := false

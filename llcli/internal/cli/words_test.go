@@ -98,14 +98,17 @@ func TestForeignWords(t *testing.T) {
 func TestExplainWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for word, wants := range map[string][]string{
-		"firewall":       {"kind: FirewallRule", "What to do: llcli counters", "before translation"},
-		"interface.role": {"role:", "uplink"},
-		"uplink":         {"the default"},
-		"hooks":          {"FirewallRule  hooks:"},
-		"masquerade":     {"masquerade (rule)", "--out eth0\n\nPodNetwork  masquerade:"},
-		"dnat":           {"--destination local"},
-		"local":          {"local (rule)", "local (verdict)"},
-		"unhealthy":      {"unhealthy (backend)", "Service  unhealthy: 3"},
+		"firewall":            {"kind: FirewallRule", "What to do: llcli counters", "before translation"},
+		"interface.role":      {"role: uplink                # or port, host, tunnel", "\n  uplink: a device towards", "\n  port: ", "\n  host: ", "\n  tunnel: "},
+		"Interface.spec.role": {"role: uplink", "\n  tunnel: "},
+		"nat.type":            {"type: snat", "\n  masquerade: ", "\n  dnat: "},
+		"firewall.hooks":      {"hooks: [forward, input]", "\n  output: a hook"},
+		"uplink":              {"the default"},
+		"hooks":               {"FirewallRule  hooks:"},
+		"masquerade":          {"masquerade (rule)", "--out eth0\n\nPodNetwork  masquerade:"},
+		"dnat":                {"--destination local"},
+		"local":               {"local (rule)", "local (verdict)"},
+		"unhealthy":           {"unhealthy (backend)", "Service  unhealthy: 3"},
 	} {
 		code, out, errs := s.run(t.Context(), "explain", word)
 		for _, want := range wants {
