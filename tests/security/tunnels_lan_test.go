@@ -61,27 +61,35 @@ func TestS13UplinkSources(t *testing.T) {
 func TestS14Loopback(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
 	a, b := s.pod(1, "a1"), s.pod(1, "b1")
-	s.nodes[0].Apply(fmt.Sprintf("kind: NAT\nname: port\nspec: {type: dnat, match: {destination: 127.0.0.1, protocol: udp, ports: 9999}, to: {addresses: %q, ports: %d}}",
-		a.addr[0], forgedPort))
-	to := netip.AddrPortFrom(a.addr[0], forgedPort)
-	h := a.listen(t, to)
-	w := s.host.Wire(t, "eth0")
 	eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
-	host, pod := netip.MustParseAddrPort("192.0.2.77:5353"), netip.AddrPortFrom(b.addr[0], 5353)
-	port := netip.MustParseAddrPort("127.0.0.1:9999")
+	inside := testpkt.Ethernet{Source: b.MAC(t, "eth0"), Destination: s.gatewayMAC(t, b)}
+	lan, pod := s.host.Wire(t, "eth0"), b.Wire(t, "eth0")
 	mapped := func(p netip.AddrPort) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom16(p.Addr().As16()), p.Port())
 	}
-	w.Send(t, udpFrame(eth, host, port, "FORGED to the loopback, by the LAN"))
-	w.Send(t, udpFrame(eth, netip.MustParseAddrPort("127.0.0.1:5353"), to, "FORGED from the loopback, by the LAN"))
-	w.Send(t, udpFrame(eth, netip.MustParseAddrPort("[2001:db8:2::77]:5353"), netip.MustParseAddrPort("[::1]:9999"), "FORGED to ::1"))
-	w.Send(t, udpFrame(eth, mapped(host), mapped(port), "FORGED to the mapped loopback"))
-	inside := b.Wire(t, "eth0")
-	inside.Send(t, udpFrame(testpkt.Ethernet{Source: b.MAC(t, "eth0"), Destination: s.gatewayMAC(t, b)}, pod, port, "FORGED to the loopback, by a pod"))
-	h.until(t, "by the other pod", func() { sendUDP(t, b.NS, to, []byte("by the other pod")) })
-	h.none(t)
-	if got := s.nodes[0].drops("loopback"); got != 5 {
-		t.Errorf("loopback %d, want 5", got)
+	for family, of := range []struct{ loopback, host string }{{"127.0.0.1", "192.0.2.77"}, {"::1", "2001:db8:2::77"}} {
+		s.nodes[0].Apply(fmt.Sprintf("kind: NAT\nname: port%d\nspec: {type: dnat, match: {destination: %q, protocol: udp, ports: 9999}, to: {addresses: %q, ports: %d}}",
+			family, of.loopback, a.addr[family], forgedPort))
+		to := netip.AddrPortFrom(a.addr[family], forgedPort)
+		h := a.listen(t, to)
+		loopback, host := netip.MustParseAddr(of.loopback), netip.MustParseAddr(of.host)
+		port, from := netip.AddrPortFrom(loopback, 9999), netip.AddrPortFrom(loopback, 5353)
+		before, sent := s.nodes[0].drops("loopback"), 4
+		lan.Send(t, udpFrame(eth, netip.AddrPortFrom(host, 5353), port, "FORGED to the loopback, by the LAN"))
+		lan.Send(t, udpFrame(eth, from, to, "FORGED from the loopback, by the LAN"))
+		lan.Send(t, udpFrame(eth, from, port, "FORGED from the loopback to itself, by the LAN"))
+		if family == 0 {
+			sent += 2
+			lan.Send(t, udpFrame(eth, mapped(netip.AddrPortFrom(host, 5353)), mapped(port), "FORGED to the mapped loopback"))
+			lan.Send(t, udpFrame(eth, mapped(from), mapped(to), "FORGED from the mapped loopback"))
+		}
+		pod.Send(t, udpFrame(inside, netip.AddrPortFrom(b.addr[family], 5353), port, "FORGED to the loopback, by a pod"))
+		h.until(t, "by the other pod", func() { sendUDP(t, b.NS, to, []byte("by the other pod")) })
+		h.until(t, "by the LAN", func() { sendUDP(t, s.host, to, []byte("by the LAN")) })
+		h.none(t)
+		if got := s.nodes[0].drops("loopback") - before; got != uint64(sent) {
+			t.Errorf("loopback %d, want %d", got, sent)
+		}
 	}
 }
 
@@ -123,33 +131,84 @@ spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"
 		if _, err := h.WriteToUDPAddrPort([]byte("answer"), netip.AddrPortFrom(host, 40000)); err != nil {
 			t.Fatal(err)
 		}
-		quoted := udpFrame(testpkt.Ethernet{}, at, netip.AddrPortFrom(host, 40000), "FORGED in an error")[14:]
-		send := func(to netip.Addr) {
-			var ip testpkt.Layer = testpkt.IPv4{Source: host, Destination: to}
-			e := testpkt.ICMP{Type: 3, Code: 3}
-			if to.Is6() {
-				ip, e = testpkt.IPv6{Source: host, Destination: to}, testpkt.ICMP{V6: true, Type: 1, Code: 4}
-			}
-			w.Send(t, testpkt.Build(eth, ip, e, testpkt.Payload(quoted)))
-		}
-		isError := func(frame []byte) bool {
-			p := testpkt.Parse(frame)
-			proto := p.Protocol()
-			return (proto == 1 || proto == 58) && strings.Contains(string(frame), "FORGED in an error")
-		}
+		send := func(to netip.Addr) { sendErrors(t, w, eth, host, to, at) }
 		send(b.addr[family])
 		own.Await(t, 20*time.Second, "the error at the pod that it is about", func(frame []byte) bool {
-			if isError(frame) {
+			if isForgedError(frame) {
 				return true
 			}
 			send(a.addr[family])
 			return false
 		})
 		for _, frame := range seen.Frames() {
-			if isError(frame) {
+			if isForgedError(frame) {
 				t.Errorf("another pod got %s", testpkt.Parse(frame))
 			}
 		}
+	}
+}
+
+// sendErrors sends ICMP errors from a host to an address. They quote a datagram from an address to
+// port 40000 of that host.
+func sendErrors(t *testing.T, w *testnet.Wire, eth testpkt.Ethernet, host, to netip.Addr, from netip.AddrPort) {
+	t.Helper()
+	errors := []testpkt.ICMP{{Type: 3, Code: 3}, {Type: 11}}
+	if to.Is6() {
+		errors = []testpkt.ICMP{{V6: true, Type: 1, Code: 4}, {V6: true, Type: 3}}
+	}
+	quoted := udpFrame(testpkt.Ethernet{}, from, netip.AddrPortFrom(host, 40000), "FORGED in an error")[14:]
+	for _, e := range errors {
+		w.Send(t, testpkt.Build(eth, ipHeader(host, to), e, testpkt.Payload(quoted)))
+	}
+}
+
+// isForgedError reports whether a frame is one that sendErrors sent.
+func isForgedError(frame []byte) bool {
+	proto := testpkt.Parse(frame).Protocol()
+	return (proto == 1 || proto == 58) && strings.Contains(string(frame), "FORGED in an error")
+}
+
+// TestS6Translated has a host of the LAN send ICMP errors about a masqueraded connection to another
+// address than the translated one: they are not translated, and reach no pod.
+func TestS6Translated(t *testing.T) {
+	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
+	a, b := s.pod(1, "a1"), s.pod(1, "b1")
+	s.nodes[0].Apply("kind: FirewallRule\nname: deny\nspec: {action: deny, match: {source: [192.0.2.77, \"2001:db8:2::77\"], destination: [10.76.1.0/24, \"fd76:1::/64\"]}}")
+	w, own, other := s.host.Wire(t, "eth0"), a.Wire(t, "eth0"), b.Wire(t, "eth0")
+	eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
+	for family, host := range []netip.Addr{netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8:2::77")} {
+		server := &heard{s.host.ListenUDP(t, netip.AddrPortFrom(host, 40000).String()), map[string]netip.AddrPort{}}
+		c, err := a.Dial("udp", "", netip.AddrPortFrom(host, 40000).String(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // no longer needed
+		server.until(t, "question", func() { _, _ = c.Write([]byte("question")) })
+		outer := server.texts["question"]
+		if outer.Addr() == a.addr[family] {
+			t.Fatalf("%s is not translated", outer)
+		}
+		before := len(own.Frames())
+		sendErrors(t, w, eth, host, b.addr[family], outer)
+		sendErrors(t, w, eth, host, a.addr[family], outer)
+		_, _ = server.WriteToUDPAddrPort([]byte("answer"), outer)
+		own.Await(t, 20*time.Second, "an answer after the errors", func(frame []byte) bool {
+			p := testpkt.Parse(frame)
+			return p.UDP != nil && p.Source() == netip.AddrPortFrom(host, 40000)
+		})
+		for _, frame := range append(own.Frames()[before:], other.Frames()...) {
+			if isForgedError(frame) {
+				t.Errorf("a pod got %s", testpkt.Parse(frame))
+			}
+		}
+		before = len(own.Frames())
+		own.Await(t, 20*time.Second, "an error to the translated address", func(frame []byte) bool {
+			if isForgedError(frame) {
+				return true
+			}
+			sendErrors(t, w, eth, host, outer.Addr(), outer)
+			return false
+		})
 	}
 }
 
