@@ -9,6 +9,18 @@
  */
 volatile const __u8 config_zone = 0;
 
+/* Returns the first of count entries of the netns that this copy serves, in an array that has count
+ * entries for each netns. The compiler does not know the value: it would turn the addition of an
+ * index into an OR, whose result the verifier of Linux 6.1 does not bound.
+ */
+static __always_inline __u32 config_first_entry(__u32 count)
+{
+	__u32 first = (config_zone & 1) * count;
+
+	asm volatile("" : "+r"(first));
+	return first;
+}
+
 /* Ticks after which the kernel confirms a next hop again. */
 volatile const __u32 config_confirm_ticks = 37;
 

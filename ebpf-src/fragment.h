@@ -48,8 +48,13 @@ static __noinline void fragment_teach(struct pkt *p)
  */
 __noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
 {
-	struct fragment *known = key ? bpf_map_lookup_elem(&ll_fragment, key) : NULL;
+	struct fragment_key own; /* Linux 6.1 accepts no argument of a global function as a key */
+	struct fragment *known;
 
+	if (!key)
+		return 0;
+	own = *key;
+	known = bpf_map_lookup_elem(&ll_fragment, &own);
 	if (!known || ticks_since(now_tick, known->seen_tick) > FRAGMENT_TICKS)
 		return 0;
 	return (__u64)FRAGMENT_FOUND << 32 | ports_word(known->sport, known->dport);

@@ -17,7 +17,7 @@
  */
 static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 {
-	__u32 zero = 0, at = (config_zone & 1) * NEXTHOP_DEVICES + ifindex % NEXTHOP_DEVICES;
+	__u32 zero = 0, at = config_first_entry(NEXTHOP_DEVICES) + ifindex % NEXTHOP_DEVICES;
 	struct shares *use = bpf_map_lookup_elem(&ll_shares, &zero);
 
 	if (!use || share_is_taken(use->nexthop_count[at], use->nexthop_total, NEXTHOP_COUNT,

@@ -37,7 +37,7 @@ static __always_inline __u32 half_crowd(const struct shares *s, __u32 index)
 {
 	__u32 crowds = s->half_crowds ? s->half_crowds : 1;
 
-	return index % crowds % (CROWD_COUNT / 2) + (config_zone & 1) * (CROWD_COUNT / 2);
+	return config_first_entry(CROWD_COUNT / 2) + index % crowds % (CROWD_COUNT / 2);
 }
 
 /* Removes the half-open connection w->old_tuple of a client, unless it has changed since. */
@@ -78,7 +78,9 @@ __noinline int half_opened(void)
 	count_verdict(VERDICT_CROWDED);
 	crowd = half_crowd(s, index);
 	slot = __sync_fetch_and_add(&s->crowd_next[crowd], 1);
-	slot = slot % (s->half_slots ? s->half_slots : 1) % CROWD_SLOTS + crowd * CROWD_SLOTS;
+	slot = slot % (s->half_slots ? s->half_slots : 1) % CROWD_SLOTS;
+	asm volatile("" : "+r"(slot)); /* as in config_first_entry */
+	slot += crowd * CROWD_SLOTS;
 	__builtin_memcpy(&w->old_tuple, &s->crowd[slot * CROWD_WORDS], sizeof(w->old_tuple));
 	__builtin_memcpy(&s->crowd[slot * CROWD_WORDS], &w->tuple, sizeof(w->tuple));
 	/* Two CPUs may have written it at once: then it may be of another crowd. */

@@ -27,6 +27,7 @@ static __always_inline __u32 share_index(const struct shares *s, const struct ad
 		h *= 0xc2b2ae35;
 		h ^= h >> 16;
 	}
+	asm volatile("" : "+r"(h)); /* a mask comes last: Linux 6.1 does not bound h before it */
 	return h % SHARE_SOURCES;
 }
 
