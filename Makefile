@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-package test-k8s scale-k8s parity model pauses matrix deb check-deb
+.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s scale-k8s parity model pauses matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -70,6 +70,10 @@ KERNELS ?= 6.1 6.12
 test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNELS="6.1 6.12" RUN=Restart choose (root; downloads, takes long)
 	.ci/setup kernels
 	tests/kernels/run $(KERNELS)
+
+test-verifier: ## load every program on Debian's 6.1, emulated: its verifier accepts less than newer ones (root; downloads, two minutes)
+	.ci/setup kernels
+	RUN='^TestOldVerifiersAccept$$' TIMEOUT_S=900 tests/kernels/run 6.1
 
 MACHINES ?= here
 

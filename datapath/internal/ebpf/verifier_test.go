@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,27 +23,65 @@ const (
 	processedOK = 500_000
 )
 
+// verified is a program as the daemon loads it: the verifier walks it with its constants.
+type verified struct {
+	load      func() (*ebpf.CollectionSpec, error)
+	program   string
+	constants map[string]any
+	flags     uint32
+	whole     bool // no function is removed because of the constants
+}
+
+// everyProgram returns all programs, with the constants that decide what the verifier walks.
+func everyProgram() map[string]verified {
+	all := map[string]verified{expirerProgLlExpireRun: {load: loadExpirer, program: expirerProgLlExpireRun, whole: true}}
+	for zone, where := range map[uint8]string{zoneHost: "host", zoneSwitch: "switch"} {
+		for first, what := range map[uint8]string{0: "", 1: ", shadow"} {
+			constants := map[string]any{kernelVarConfigZone: zone, kernelVarConfigFirst: first}
+			whole := zone == zoneHost && first == 0
+			all[kernelProgLlTcIngress+", "+where+what] = verified{loadKernel, kernelProgLlTcIngress, constants, 0, whole}
+			all[egressProgLlTcEgress+", "+where+what] = verified{loadEgress, egressProgLlTcEgress, constants, 0, whole}
+		}
+		for pieces, flags := range map[uint8]uint32{0: 0, 1: unix.BPF_F_XDP_HAS_FRAGS} {
+			for generic := range uint8(2) {
+				all[fmt.Sprintf("%s, %s, generic %d, fragments %d", shortestProgLlXdp, where, generic, pieces)] = verified{
+					loadShortest, shortestProgLlXdp, map[string]any{
+						kernelVarConfigZone: zone, shortestVarConfigTurn: 1 - generic, shortestVarConfigGeneric: generic,
+						shortestVarConfigPieces: pieces,
+					}, flags, true,
+				}
+			}
+		}
+	}
+	return all
+}
+
 // TestOldVerifiersAccept checks the programs against the limits of older kernels than the one under
 // test. Half of the limit of processed instructions is a margin for other verifier versions.
 func TestOldVerifiersAccept(t *testing.T) {
 	testnet.RequireRoot(t)
-	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
-		kernelProgLlTcIngress:  loadKernel,
-		egressProgLlTcEgress:   loadEgress,
-		shortestProgLlXdp:      loadShortest,
-		expirerProgLlExpireRun: loadExpirer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			spec, err := load()
+	for what, v := range everyProgram() {
+		t.Run(what, func(t *testing.T) {
+			name := v.program
+			spec, err := v.load()
 			if err != nil {
 				t.Fatal(err)
 			}
+			for constant, value := range v.constants {
+				if err := spec.Variables[constant].Set(value); err != nil {
+					t.Fatalf("%s: %v", constant, err)
+				}
+			}
+			spec.Programs[name].Flags |= v.flags
 			for _, m := range spec.Maps {
 				m.Pinning = ebpf.PinNone
 			}
-			c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+			c, err := loadWithLog(spec, ebpf.LogLevelStats)
+			if _, ok := errors.AsType[*ebpf.VerifierError](err); ok { // the reason is in the full log
+				_, err = loadWithLog(spec, ebpf.LogLevelInstruction)
+			}
 			if refused, ok := errors.AsType[*ebpf.VerifierError](err); ok {
-				t.Fatalf("%v:\n%s", err, strings.Join(refused.Log[max(0, len(refused.Log)-20):], "\n"))
+				t.Fatalf("%v:\n%s", err, strings.Join(refused.Log[max(0, len(refused.Log)-40):], "\n"))
 			}
 			if err != nil {
 				t.Fatalf("%+v", err)
@@ -57,14 +96,23 @@ func TestOldVerifiersAccept(t *testing.T) {
 			if n, err := strconv.Atoi(processed[1]); err != nil || n > processedOK {
 				t.Errorf("%d instructions processed, want at most %d (%v)", n, processedOK, err)
 			}
+			if !v.whole {
+				t.Logf("%s: %s instructions", what, processed[1])
+				return
+			}
 			f := newFrames(t, spec.Programs[name], strings.Split(depths[1], "+"))
 			bytes, calls := f.worst(name)
-			t.Logf("%s instructions; %d bytes of stack in %s", processed[1], bytes, calls)
+			t.Logf("%s: %s instructions; %d bytes of stack in %s", what, processed[1], bytes, calls)
 			if bytes > stackMax {
 				t.Errorf("%s need %d bytes of stack, Linux 6.1 allows %d", calls, bytes, stackMax)
 			}
 		})
 	}
+}
+
+func loadWithLog(spec *ebpf.CollectionSpec, level ebpf.LogLevel) (*ebpf.Collection, error) {
+	options := ebpf.ProgramOptions{LogLevel: level}
+	return ebpf.NewCollectionWithOptions(spec.Copy(), ebpf.CollectionOptions{Programs: options})
 }
 
 // frames holds the stack size and the calls of each function of a program.
