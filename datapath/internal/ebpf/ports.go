@@ -32,6 +32,7 @@ type ports struct {
 
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
+	needed map[datapath.PortName]guardedDevice // inner ports of tunnels, which other ports may have
 }
 
 // port is one device with both programs attached. A port without hooks has only its folder: its
@@ -47,7 +48,7 @@ type port struct {
 }
 
 func newPorts(d *DataPlane) *ports {
-	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port)}
+	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guardedDevice)}
 }
 
 var pinEscapes = strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f")

@@ -5,7 +5,9 @@ package ebpf
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -36,8 +38,8 @@ func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *
 	return nil
 }
 
-// letGo detaches the programs of a port, unless another port shares the device: then they become
-// the other port's.
+// letGo detaches the programs of a port, unless another port shares the device, or tunnels need it:
+// then they become the other port's.
 func (p *ports) letGo(name datapath.PortName) error {
 	t := p.byName[name]
 	if t == nil {
@@ -53,6 +55,11 @@ func (p *ports) letGo(name datapath.PortName) error {
 			o.of = heir
 		}
 	}
+	if heir == "" {
+		if inner := p.neededAs(name, t); inner != "" {
+			return p.leaveTo(inner, name, t)
+		}
+	}
 	if heir == "" || len(t.hooks) == 0 {
 		if err := p.detach(name, t); err != nil {
 			return err
@@ -66,6 +73,46 @@ func (p *ports) letGo(name datapath.PortName) error {
 	}
 	t.device, t.address = device, address
 	return nil
+}
+
+// neededAs returns the inner port as which tunnels need the device of a port; "": they do not.
+func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
+	if isInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
+		return ""
+	}
+	for inner, device := range p.needed {
+		if o := p.byName[inner]; device == t.guarded() && (o == nil || len(o.hooks) == 0) {
+			return inner
+		}
+	}
+	return ""
+}
+
+// leaveTo makes the programs of a port those of an inner port of tunnels.
+func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
+	z, err := p.d.zone(t.zone)
+	if err != nil {
+		return err
+	}
+	if err := p.rename(name, inner); err != nil {
+		return err
+	}
+	t.device, t.address = strings.TrimPrefix(string(inner), linkPrefix), netip.Addr{}
+	z.devices.setRole(t.ifindex, t.device, datapath.RoleHost)
+	return z.devices.setPort(t.ifindex, true)
+}
+
+// need records that tunnels need a device as an inner port until unneed.
+func (p *ports) need(inner datapath.PortName, zone uint8, index int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.needed[inner] = guardedDevice{zone, index}
+}
+
+func (p *ports) unneed(inner datapath.PortName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.needed, inner)
 }
 
 // sharesStill reports whether a port is on the same device as the port that has the programs.

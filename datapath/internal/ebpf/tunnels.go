@@ -24,6 +24,9 @@ import (
 // innerPrefix begins the names of ports without an Interface.
 const innerPrefix = "tunnel "
 
+// linkPrefix begins the names of ports of the link between host and switch, which tunnels need.
+const linkPrefix = innerPrefix + "link "
+
 // isInner reports whether a port is attached for a tunnel, and not for an Interface.
 func isInner(name datapath.PortName) bool { return strings.HasPrefix(string(name), innerPrefix) }
 
@@ -142,6 +145,8 @@ func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index in
 	if index, err = o.indexOf(zone, device); err != nil {
 		return 0, err
 	}
+	inner := datapath.PortName(linkPrefix + device)
+	o.d.ports.need(inner, zone, index)
 	isHeld := func() bool {
 		o.d.ports.mu.RLock()
 		defer o.d.ports.mu.RUnlock()
@@ -151,7 +156,7 @@ func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index in
 	if isHeld() {
 		return index, nil
 	}
-	err = o.d.ports.Update(ctx, datapath.PortName(innerPrefix+"link "+device), datapath.Port{Device: device, Switch: zone == zoneSwitch, Role: datapath.RoleHost})
+	err = o.d.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: zone == zoneSwitch, Role: datapath.RoleHost})
 	if err != nil && isHeld() {
 		return index, nil // another goroutine was faster
 	}
@@ -331,7 +336,11 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 	device, end := innerPorts(name)
 	inner := []datapath.PortName{device, end}
 	if len(o.tunnels) == 1 {
-		inner = append(inner, datapath.PortName(innerPrefix+"link "+o.d.config.HostDevice), datapath.PortName(innerPrefix+"link "+o.d.config.SwitchDevice))
+		for _, device := range []string{o.d.config.HostDevice, o.d.config.SwitchDevice} {
+			link := datapath.PortName(linkPrefix + device)
+			o.d.ports.unneed(link)
+			inner = append(inner, link)
+		}
 	}
 	for _, port := range inner {
 		if err := o.d.ports.Delete(ctx, port); err != nil {
