@@ -45,7 +45,7 @@ func In(dir string) Programs {
 }
 
 // startTimeout bounds a start on a busy machine.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
 
 // Daemon is one instance of loxilightd. It may be started, killed and started again: its folders
 // and pins last as long as the test.

@@ -49,7 +49,7 @@ type handNode struct {
 func newHandNode(t *testing.T, ns *testnet.NS, cnitool string) *handNode {
 	t.Helper()
 	name := testnet.UniqueName("switch")
-	n := &handNode{t: t, ns: ns, Daemon: testdaemon.New(t, ns, programs, "switch: {namespace: "+name+"}")}
+	n := &handNode{t: t, ns: ns, Daemon: testdaemon.New(t, ns, programs, "switch: {namespace: "+name+"}", siteTables)}
 	t.Cleanup(func() {
 		if (&site{name: name}).hasSwitch() {
 			testnet.DeleteNamed(t, name)

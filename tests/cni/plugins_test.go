@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // debian skips the test if a plugin of Debian's is not installed.
@@ -40,8 +42,12 @@ func TestChained(t *testing.T) {
 	if len(p.result.IPs) != 2 || len(p.result.Interfaces) != 2 || p.result.Interfaces[1].Mac != "02:11:22:33:44:66" {
 		t.Errorf("result %+v", p.result)
 	}
-	p.reaches(t, gateways[0])
-	p.reaches(t, gateways[1])
+	for _, gateway := range gateways {
+		// The other plugin has set the interface down meanwhile, which takes its neighbours.
+		testnet.Eventually(t, remakePatience, "the pod reaches "+gateway.String(), func() bool {
+			return p.pingWithin(gateway, testnet.OnThisMachine(soon)) == nil
+		})
+	}
 	if err := s.check(list, p); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}

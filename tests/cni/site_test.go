@@ -73,6 +73,9 @@ name: default
 spec: {subnets: [10.73.3.0/24, "2001:db8:73::/64"], masquerade: {enabled: true}}
 `
 
+// siteTables keeps starts short: without it the sizes follow the memory of the machine.
+const siteTables = "tables: {connections: 65536, halfOpen: 16384, services: 1024, backends: 4096, slots: 262144, affinity: 4096, ranges: 1024}"
+
 // newSite has a daemon that serves pods.
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -83,7 +86,7 @@ func newSite(t *testing.T) *site {
 	s.outside.Route(t, "10.73.3.0/24", "192.0.2.1")
 	s.outside.Route(t, "2001:db8:73::/64", "2001:db8:2::1")
 	s.node.Forward(t)
-	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}")
+	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}", siteTables)
 	t.Cleanup(func() {
 		if s.hasSwitch() {
 			testnet.DeleteNamed(t, s.name)
