@@ -153,7 +153,7 @@ func (ns *NS) Run(t T, name string, args ...string) string {
 
 // TryRun is Run for callers that need the error, which contains the program's standard error.
 func (ns *NS) TryRun(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	err := ns.Try(func() error {
