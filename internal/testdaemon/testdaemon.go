@@ -197,7 +197,7 @@ func (d *Daemon) TryLLCLI(args ...string) (out string, code int, err error) {
 // Apply applies objects in YAML by llcli and waits until they are Ready.
 func (d *Daemon) Apply(objects string) {
 	d.t.Helper()
-	d.LLCLI("apply", "--wait", "10s", "-f", d.File(objects))
+	d.LLCLI("apply", "--wait", "1m", "-f", d.File(objects))
 }
 
 // File writes content to a file for llcli and returns its path.
