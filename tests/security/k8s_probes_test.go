@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,11 +28,14 @@ func TestS17ProbesDoNotPileUp(t *testing.T) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	k.kube.Set(s)
 	k.told("shop/web")
-	for what, port := range map[string]int{"/livez": probes, "/": balancer} {
+	for what, at := range map[string]string{
+		"/livez": net.JoinHostPort("127.0.0.1", strconv.Itoa(probes)),
+		"/":      net.JoinHostPort("127.0.0.1", strconv.Itoa(balancer)), "/six": net.JoinHostPort("::1", strconv.Itoa(balancer)),
+	} {
 		const clients = 300
 		var ended atomic.Int64
 		for range clients {
-			conn := askOnce(t, port, what)
+			conn := askOnce(t, at, what)
 			go func() {
 				_, _ = conn.Read(make([]byte, 1)) // until the server ends the connection, or the test does
 				ended.Add(1)
@@ -42,18 +46,18 @@ func TestS17ProbesDoNotPileUp(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := clients - ended.Load(); n > 0 {
-			t.Errorf("port of %s: %d of %d connections stay open", what, n, clients)
+			t.Errorf("%s%s: %d of %d connections stay open", at, what, n, clients)
 		}
-		askOnce(t, port, what)
+		askOnce(t, at, what)
 	}
 }
 
 // askOnce sends one request and returns the connection after the answer.
-func askOnce(t *testing.T, port int, path string) net.Conn {
+func askOnce(t *testing.T, at, path string) net.Conn {
 	t.Helper()
 	var conn net.Conn
-	testnet.Eventually(t, 30*time.Second, fmt.Sprintf("port %d answers", port), func() (ok bool) {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	testnet.Eventually(t, 30*time.Second, at+" answers", func() (ok bool) {
+		c, err := net.Dial("tcp", at)
 		if err != nil {
 			return false
 		}

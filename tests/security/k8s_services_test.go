@@ -3,6 +3,7 @@
 package security
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -74,18 +75,23 @@ func testTheft(t *testing.T, config, why string) {
 func TestS4ForeignAddresses(t *testing.T) {
 	k := newKubeNode(t, "health: {listen: \"\"}\n")
 	k.lan.ServeTCP(t, "192.0.2.51:8080", "EVIL")
-	for _, s := range kubeSlices("evil", "old", "192.0.2.51") {
+	k.lan.ServeTCP(t, "[fd00:2::51]:8080", "EVIL")
+	for _, s := range kubeSlices("evil", "old", "192.0.2.51", "fd00:2::51") {
 		k.kube.Set(s)
 	}
-	addresses := []string{"192.0.2.1", "192.0.2.2", "10.244.1.3", "10.244.2.3", "169.254.169.254", "198.51.100.7", "127.0.0.1", "224.0.0.251", "0.0.0.0"}
+	elsewhere := []string{"198.51.100.7", "2001:db8:9::7"}
+	addresses := append([]string{
+		"192.0.2.1", "192.0.2.2", "10.244.1.3", "10.244.2.3", "169.254.169.254", "127.0.0.1", "224.0.0.251", "0.0.0.0",
+		"fd00:2::1", "fd00:2::2", "fd00:244:1::3", "fd00:244:2::3", "fe80::254", "::1", "ff02::fb", "::", "::ffff:192.0.2.1",
+	}, elsewhere...)
 	for i, kind := range []string{"externalIPs", "status"} {
-		old := kubeService("evil", "old", 24*time.Hour, "10.96.0.66")
+		old := kubeService("evil", "old", 24*time.Hour, "10.96.0.66", "2001:db8:96::66")
 		refused := addresses
 		if kind == "externalIPs" {
 			old.Spec.ExternalIPs = addresses
 		} else {
 			// Writers of a status are trusted with foreign addresses, if there is no pool.
-			refused = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return a == "198.51.100.7" })
+			refused = slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return slices.Contains(elsewhere, a) })
 			old.Spec.Type = corev1.ServiceTypeLoadBalancer
 			for _, a := range refused {
 				old.Status.LoadBalancer.Ingress = append(old.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
@@ -96,19 +102,22 @@ func TestS4ForeignAddresses(t *testing.T) {
 		port := map[string]string{"externalIPs": ":4430", "status": ":4431"}[kind]
 		k.told("evil/old")
 		k.awaitFrontend("10.96.0.66" + port)
+		k.awaitFrontend("[2001:db8:96::66]" + port)
 		for _, a := range refused {
-			if names := k.holder(a + port); len(names) > 0 {
-				t.Errorf("%s: %s is a frontend of %v", kind, a+port, names)
+			at := net.JoinHostPort(a, port[1:])
+			if names := k.holder(at); len(names) > 0 {
+				t.Errorf("%s: %s is a frontend of %v", kind, at, names)
 			}
 		}
-		for _, a := range []string{"192.0.2.1", "192.0.2.2", "10.244.2.3", "169.254.169.254"} {
-			if got := k.ask(a + port); got != "" {
-				t.Errorf("%s: %s is answered by %q", kind, a+port, got)
+		for _, a := range []string{"192.0.2.1", "192.0.2.2", "10.244.2.3", "169.254.169.254", "fd00:2::1", "fd00:2::2", "fd00:244:2::3"} {
+			if got := k.ask(net.JoinHostPort(a, port[1:])); got != "" {
+				t.Errorf("%s: port %s of %s is answered by %q", kind, port[1:], a, got)
 			}
 		}
 	}
 	k.eventOf("evil/old", "external IP 169.254.169.254 is refused: it is a link-local address")
 	k.eventOf("evil/old", "ingress address 192.0.2.2 is refused: it is an address of Node n2")
+	k.eventOf("evil/old", "ingress address fd00:2::2 is refused: it is an address of Node n2")
 }
 
 // awaitFrontend waits until some object has a frontend.

@@ -72,10 +72,10 @@ func newKubeNode(t *testing.T, config string) *kubeNode {
 	for _, prefix := range []string{"203.0.113.0/24", "198.51.100.0/24", "10.244.0.0/16", "169.254.0.0/16", "192.0.2.2/32"} {
 		k.lan.Route(t, prefix, "192.0.2.1")
 	}
-	for _, prefix := range []string{"2001:db8:113::/64", "2001:db8:9::/64"} {
+	for _, prefix := range []string{"2001:db8:113::/64", "2001:db8:9::/64", "fd00:244::/32", "fd00:2::2/128"} {
 		k.lan.Route(t, prefix, "fd00:2::1")
 	}
-	k.kube.Set(kubeNodeObject("n1", "10.244.1.0/24", "192.0.2.1", "fd00:2::1"), kubeNodeObject("n2", "10.244.2.0/24", "192.0.2.2"),
+	k.kube.Set(kubeNodeObject("n1", 1), kubeNodeObject("n2", 2),
 		kubeService("default", "kubernetes", time.Hour, "10.96.0.1"), kubeSlices("default", "kubernetes", "192.0.2.100")[0])
 	k.daemon = testdaemon.New(t, k.node, programs)
 	k.daemon.Start()
@@ -150,9 +150,12 @@ func (k *kubeNode) eventOf(service, text string) {
 	})
 }
 
-func kubeNodeObject(name, cidr string, addresses ...string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: []string{cidr}}}
-	for _, a := range addresses {
+// kubeNodeObject is the Node of number i.
+func kubeNodeObject(name string, i int) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{
+		PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:244:%d::/64", i)},
+	}}
+	for _, a := range []string{fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("fd00:2::%d", i)} {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}

@@ -137,16 +137,18 @@ func TestS1OtherPort(t *testing.T) {
 				testnet.Port{NS: box, Name: "eth0", Addrs: []string{"172.16.9.2/24", "2001:db8:9::2/64"}})
 			s.nodes[1].Apply("kind: Interface\nname: box0\nspec: {device: box0, role: port}")
 			a, v := s.pod(1, "a1"), s.pod(2, "v2")
-			to := netip.AddrPortFrom(v.addr[0], forgedPort)
-			h := v.listen(t, to)
 			w := box.Wire(t, "eth0")
 			eth := testpkt.Ethernet{Source: box.MAC(t, "eth0"), Destination: s.nodes[1].ns.MAC(t, "box0")}
-			from := netip.AddrPortFrom(s.inPods(1, 9, 0), 5353)
-			w.Send(t, s.outer(eth, s.underlay(1), s.underlay(2), s.encapsulated(from, to, "FORGED by another port")))
-			h.until(t, "genuine", func() { sendUDP(t, a.NS, to, []byte("genuine")) })
-			h.none(t)
-			if got := s.nodes[1].drops("tunnel_port"); got != 1 {
-				t.Errorf("tunnel_port %d, want 1", got)
+			for family := range 2 {
+				to := netip.AddrPortFrom(v.addr[family], forgedPort)
+				h := v.listen(t, to)
+				from := netip.AddrPortFrom(s.inPods(1, 9, family), 5353)
+				w.Send(t, s.outer(eth, s.underlay(1), s.underlay(2), s.encapsulated(from, to, "FORGED by another port")))
+				h.until(t, "genuine", func() { sendUDP(t, a.NS, to, []byte("genuine")) })
+				h.none(t)
+			}
+			if got := s.nodes[1].drops("tunnel_port"); got != 2 {
+				t.Errorf("tunnel_port %d, want 2", got)
 			}
 		})
 	}
@@ -171,11 +173,17 @@ func (k overlayKind) outer(eth testpkt.Ethernet, from, to netip.Addr, payload []
 // TestS1LaterPeer: a pod sends to an address that becomes a Peer only afterwards: the earlier
 // connection must not give access either.
 func TestS1LaterPeer(t *testing.T) {
-	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
+	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true}} {
+		t.Run(kind.String(), func(t *testing.T) { laterPeer(t, newOverlaySite(t, kind)) })
+	}
+}
+
+func laterPeer(t *testing.T, s *overlaySite) {
 	a := s.pod(1, "a1")
 	s.nodes[0].LLCLI("delete", "peer", "node3")
-	server := s.third.ServeUDP(t, fmt.Sprintf("%s:4789", s.underlay(3)), "third")
-	c, err := a.Dial("udp", "", fmt.Sprintf("%s:4789", s.underlay(3)), time.Second)
+	end := netip.AddrPortFrom(s.underlay(3), s.port()).String()
+	server := s.third.ServeUDP(t, end, "third")
+	c, err := a.Dial("udp", "", end, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +202,7 @@ func TestS1LaterPeer(t *testing.T) {
 	for range 5 {
 		testnet.Eventually(t, 20*time.Second, "an answer before there is a Peer", ask)
 	}
-	s.nodes[0].Apply("kind: Peer\nname: node3\nspec: {underlay: [192.0.2.3], prefixes: [10.76.3.0/24], tunnel: mesh}")
+	s.nodes[0].Apply(fmt.Sprintf("kind: Peer\nname: node3\nspec: {underlay: [%q], prefixes: [10.76.3.0/24], tunnel: mesh}", s.underlay(3)))
 	testnet.Eventually(t, 20*time.Second, "packets to a Peer's tunnel end", func() bool {
 		for range 2 {
 			if ask() {
