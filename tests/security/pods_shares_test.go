@@ -94,45 +94,51 @@ func TestS8Connections(t *testing.T) {
 	s := newPodsSite(t, fmt.Sprintf("tables: {connections: %d, halfOpen: %d}", room, room/2))
 	victim := s.addPod(nil)
 	for family, host := range hosts {
-		s.lan.ServeUDP(t, netip.AddrPortFrom(host, 7000).String(), "lan")
-		s.lan.ServeTCP(t, netip.AddrPortFrom(host, 7001).String(), "lan")
-		var evil *podsPod
-		for range 2 {
-			evil = s.addPod(nil)
-			for first := 1; first < 10_000; first += 1000 { // the second datagram follows the answer
-				for range 3 {
-					flood(t, evil.NS, netip.AddrPortFrom(host, 7000), first, first+999)
-				}
-			}
-		}
-		var c net.Conn
-		victim.Do(t, func() (err error) {
-			c, err = net.DialTimeout("tcp", netip.AddrPortFrom(host, 7001).String(), 5*time.Second)
-			return err
-		})
-		defer c.Close()
-		ask := func(what string) {
-			t.Helper()
-			if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Write([]byte(what)); err != nil {
-				t.Fatalf("%s: %s: %v", family, what, err)
-			}
-		}
-		read := func(want string) {
-			t.Helper()
-			got := make([]byte, len(want))
-			if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
-				t.Fatalf("%s: read %q, %v; want %q", family, got, err, want)
-			}
-		}
-		ask("before")
-		read("lan\nbefore")
-		flood(t, evil.NS, netip.AddrPortFrom(host, 7999), 1, 30_000)
-		ask("after")
-		read("after")
+		t.Run(family, func(t *testing.T) { outliveFlood(t, s, victim, host) })
 	}
+}
+
+// outliveFlood has two new pods fill the table of connections, and the victim use a connection
+// across a flood of opening packets.
+func outliveFlood(t *testing.T, s *podsSite, victim *podsPod, host netip.Addr) {
+	s.lan.ServeUDP(t, netip.AddrPortFrom(host, 7000).String(), "lan")
+	s.lan.ServeTCP(t, netip.AddrPortFrom(host, 7001).String(), "lan")
+	var evil *podsPod
+	for range 2 {
+		evil = s.addPod(nil)
+		for first := 1; first < 10_000; first += 1000 { // the second datagram follows the answer
+			for range 3 {
+				flood(t, evil.NS, netip.AddrPortFrom(host, 7000), first, first+999)
+			}
+		}
+	}
+	var c net.Conn
+	victim.Do(t, func() (err error) {
+		c, err = net.DialTimeout("tcp", netip.AddrPortFrom(host, 7001).String(), 5*time.Second)
+		return err
+	})
+	defer c.Close()
+	ask := func(what string) {
+		t.Helper()
+		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte(what)); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	read := func(want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+			t.Fatalf("read %q, %v; want %q", got, err, want)
+		}
+	}
+	ask("before")
+	read("lan\nbefore")
+	flood(t, evil.NS, netip.AddrPortFrom(host, 7999), 1, 30_000)
+	ask("after")
+	read("after")
 }
 
 // TestS8HalfOpen: a pod opens as many connections as it can while another pod waits for an answer,

@@ -118,8 +118,12 @@ name: allow
 spec: {action: allow, priority: 10, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [%q, %q]}}
 ---
 kind: FirewallRule
+name: last
+spec: {action: allow, priority: 11, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [%q, %q], protocol: udp, ports: 9}}
+---
+kind: FirewallRule
 name: deny
-spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [10.76.1.0/24, "fd76:1::/64"]}}`, a.addr[0], a.addr[1]))
+spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"], destination: [10.76.1.0/24, "fd76:1::/64"]}}`, a.addr[0], a.addr[1], b.addr[0], b.addr[1]))
 	w, seen := s.host.Wire(t, "eth0"), b.Wire(t, "eth0")
 	own := a.Wire(t, "eth0")
 	eth := testpkt.Ethernet{Source: s.host.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
@@ -131,6 +135,7 @@ spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"
 		if _, err := h.WriteToUDPAddrPort([]byte("answer"), netip.AddrPortFrom(host, 40000)); err != nil {
 			t.Fatal(err)
 		}
+		before := len(seen.Frames())
 		send := func(to netip.Addr) { sendErrors(t, w, eth, host, to, at) }
 		send(b.addr[family])
 		own.Await(t, 20*time.Second, "the error at the pod that it is about", func(frame []byte) bool {
@@ -140,7 +145,10 @@ spec: {action: deny, priority: 20, match: {source: [192.0.2.77, "2001:db8:2::77"
 			send(a.addr[family])
 			return false
 		})
-		for _, frame := range seen.Frames() {
+		last := fmt.Sprintf("allowed, family %d", family)
+		w.Send(t, udpFrame(eth, netip.AddrPortFrom(host, 40001), netip.AddrPortFrom(b.addr[family], 9), last))
+		seen.Await(t, 20*time.Second, "what rules allow, after the errors", func(frame []byte) bool { return strings.Contains(string(frame), last) })
+		for _, frame := range seen.Frames()[before:] {
 			if isForgedError(frame) {
 				t.Errorf("another pod got %s", testpkt.Parse(frame))
 			}
