@@ -238,13 +238,13 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	return result, nil
 }
 
+// firewallDrop is the reason of packets that a rule denies or rejects.
+const firewallDrop = "firewall"
+
 // plainCounters returns the counters of an object without parts; nil: the kind has no counters.
 func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
 	t := s.Plane.Telemetry()
-	ofRule := func(c datapath.RuleCounters, _ bool, err error) (*api.CountersResult, error) {
-		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: map[string]uint64{}}, err
-	}
-	switch o.Value.(type) {
+	switch v := o.Value.(type) {
 	case *state.Interface:
 		c, _, err := t.PortCounters(ctx, datapath.PortName(o.Name))
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, err
@@ -252,7 +252,12 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 		c, _, err := t.PortCounters(ctx, datapath.EndpointName(o.Name).Port())
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Drops: orEmpty(c.Drops)}, err
 	case *state.FirewallRule:
-		return ofRule(t.RuleCounters(ctx, datapath.RuleName(o.Name)))
+		c, _, err := t.RuleCounters(ctx, datapath.RuleName(o.Name))
+		drops := map[string]uint64{}
+		if v.Action != datapath.ActionAllow { // then it drops each packet that it matches
+			drops[firewallDrop] = c.Packets
+		}
+		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: drops}, err
 	case *state.NAT:
 		c, _, err := t.NATCounters(ctx, datapath.NATName(o.Name))
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops)}, err

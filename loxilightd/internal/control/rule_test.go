@@ -304,6 +304,8 @@ func TestRulesNeedRoom(t *testing.T) {
 func TestCountersOfRules(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}},{"kind":"FirewallRule","name":"rr","spec":{"action":"deny"}},{"kind":"AddressGroup","name":"g","spec":{}}]}`)
+	h.want("counters", `{"kind":"FirewallRule","name":"rr"}`, `{"packets":5,"bytes":2,"drops":{"firewall":5}}`)
+	h.ask(admin, "apply", `{"objects":[{"kind":"FirewallRule","name":"rr","spec":{"action":"allow"}}]}`)
 	h.want("counters", `{"kind":"FirewallRule","name":"rr"}`, `{"packets":5,"bytes":2,"drops":{}}`)
 	h.want("counters", `{"kind":"NAT","name":"n"}`, `{"packets":0,"bytes":0,"connections":8,"drops":{}}`)
 	h.wantError("counters", `{"kind":"AddressGroup","name":"g"}`, 6, "AddressGroup/g", "", "no counters")
