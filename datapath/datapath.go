@@ -145,6 +145,12 @@ type Telemetry interface {
 	// LocalAddrs returns the addresses of the node in ascending order, in the host's and the
 	// switch's network namespace, without loopback and link-local addresses.
 	LocalAddrs() []netip.Addr
+	// Devices returns the devices of the switch's network namespace or of the host's, by the names
+	// by which rules match them; nil: unknown. The caller must not change the map.
+	Devices(inSwitch bool) map[string]Device
+	// Announces reports whether the node answers ARP and neighbour discovery for the address of a
+	// service that is to be announced.
+	Announces(addr netip.Addr) bool
 	// Forwarding returns whether the kernel forwards packets, in the switch's network
 	// namespace or the host's.
 	Forwarding(inSwitch bool) Forwarding

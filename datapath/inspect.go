@@ -21,6 +21,7 @@ type Inspection struct {
 	Layouts []InspectedLayout
 	Ports   []InspectedPort
 	Devices []InspectedDevice // of Ports and of the wanted ports
+	Found   map[string]Device // all devices of the host
 	Filters []InspectedFilter // called as ours, and no pin of this instance knows them
 	Routes  map[netip.Addr]InspectedRoute
 	// NoSwitch is set if the network namespace of the switch does not exist.

@@ -55,6 +55,18 @@ type PortState struct {
 	Link      LinkState
 }
 
+// Device is a device of the node, whether or not the programs are attached to it.
+type Device struct {
+	Kind      string   // such as bridge, veth, vlan; of the kernel
+	Loopback  bool     // it is lo
+	Ports     []string // the names of the devices whose master it is, in ascending order
+	Parent    string   // the device that carries it, of a VLAN device or the like; empty: none
+	Addresses []netip.Prefix
+	// Sources are the IPv4 and IPv6 addresses that a masquerade by the device translates to;
+	// invalid: packets of that family are dropped.
+	Sources [2]netip.Addr
+}
+
 // LinkState is whether a device can carry packets.
 type LinkState uint8
 

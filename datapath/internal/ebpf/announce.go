@@ -46,7 +46,8 @@ type announcer struct {
 	wanted  map[announcers][]announcement
 	said    map[announcers]bool // in this run
 	written map[kernelAnnounceKey]kernelAnnounced
-	again   []told // to be announced a second time
+	served  map[netip.Addr]bool // addresses of services in written; nil: to be made again
+	again   []told              // to be announced a second time
 	table   *ebpf.Map
 
 	failed error         // of the last attempt to write the table
@@ -117,6 +118,22 @@ func (a *announcer) byServices() map[netip.Addr]bool {
 		}
 	}
 	return addrs
+}
+
+// Announces implements [datapath.Telemetry].
+func (t *telemetry) Announces(addr netip.Addr) bool {
+	a := t.d.announcer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.served == nil {
+		a.served = make(map[netip.Addr]bool)
+		for key, value := range a.written {
+			if isServices(key, value) {
+				a.served[key.Addr.addr()] = true
+			}
+		}
+	}
+	return a.served[addr]
 }
 
 func isServices(key kernelAnnounceKey, value kernelAnnounced) bool {
@@ -281,6 +298,7 @@ func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 // write makes the table equal wanted. It inserts before it deletes, since an entry for a single
 // address may exclude that address from a prefix.
 func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
+	a.served = nil
 	for key, value := range wanted {
 		if have, ok := a.written[key]; ok && have == value {
 			continue

@@ -39,7 +39,8 @@ type devices struct {
 	mu         sync.Mutex
 	links      map[int]netlink.Link
 	addrs      map[int][]netip.Prefix
-	first      map[int][2]netip.Addr // returned by firstAddrs
+	listed     map[string]datapath.Device // returned to callers, so never changed
+	first      map[int][2]netip.Addr      // returned by firstAddrs
 	written    map[kernelDeviceKey]kernelDevice
 	neighbours map[neighbour][6]byte
 	failed     map[neighbour]bool       // the kernel has given up resolving these
@@ -179,6 +180,7 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l)
 	}
+	v.listed = v.list()
 	if err := v.write(wanted); err != nil {
 		return err
 	}

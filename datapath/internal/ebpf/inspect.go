@@ -71,6 +71,11 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 		x.out.Routes[t] = x.route(t)
 	}
 	x.siblings()
+	found, err := x.found()
+	if err != nil {
+		x.unseen("devices of the host", err)
+	}
+	x.out.Found = found
 	drops, err := netfilter.Drops()
 	if err != nil {
 		x.unseen("netfilter's chains", err)

@@ -31,6 +31,10 @@ type Options struct {
 	// Device finds the device of a port; false: the device does not exist. Nil: devices of this
 	// process's network namespace, and none in the switch.
 	Device func(datapath.Port) (datapath.PortState, bool)
+	// Devices are the devices of the switch's network namespace, or of the host's; nil: unknown.
+	Devices func(inSwitch bool) map[string]datapath.Device
+	// Hop returns the next hop towards an address; nil: unknown.
+	Hop func(netip.Addr) datapath.HopState
 }
 
 // DataPlane is the fake. Its contents outlive Close, as pinned maps do. All methods are safe for
@@ -42,6 +46,8 @@ type DataPlane struct {
 	firewall  *table[datapath.SetName, datapath.FirewallSet]
 	nat       *table[datapath.SetName, datapath.NATSet]
 	device    func(datapath.Port) (datapath.PortState, bool)
+	devices   func(inSwitch bool) map[string]datapath.Device
+	hop       func(netip.Addr) datapath.HopState
 	tables    datapath.Tables
 	changed   chan struct{}
 	samples   chan datapath.Sample
@@ -74,6 +80,8 @@ func New(o Options) *DataPlane {
 	}
 	d := &DataPlane{
 		device:  o.Device,
+		devices: o.Devices,
+		hop:     o.Hop,
 		tables:  o.Tables,
 		changed: make(chan struct{}, 1),
 		samples: make(chan datapath.Sample),

@@ -132,7 +132,35 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 }
 
 // LocalAddrs implements [datapath.Telemetry].
-func (t *telemetry) LocalAddrs() []netip.Addr { return nil }
+func (t *telemetry) LocalAddrs() (all []netip.Addr) {
+	for _, inSwitch := range []bool{false, true} {
+		for _, d := range t.Devices(inSwitch) {
+			for _, p := range d.Addresses {
+				all = append(all, p.Addr())
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// Devices implements [datapath.Telemetry].
+func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
+	if t.devices == nil {
+		return nil
+	}
+	return t.devices(inSwitch)
+}
+
+// Announces implements [datapath.Telemetry]: any attached uplink announces any address.
+func (t *telemetry) Announces(netip.Addr) bool {
+	for _, p := range t.ports.content() {
+		if p.Role == datapath.RoleUplink {
+			return true
+		}
+	}
+	return false
+}
 
 // Forwarding implements [datapath.Telemetry].
 func (t *telemetry) Forwarding(bool) datapath.Forwarding {
@@ -140,7 +168,12 @@ func (t *telemetry) Forwarding(bool) datapath.Forwarding {
 }
 
 // HopTo implements [datapath.Telemetry].
-func (t *telemetry) HopTo(netip.Addr, bool, bool) datapath.HopState { return datapath.HopState{} }
+func (t *telemetry) HopTo(addr netip.Addr, _, _ bool) datapath.HopState {
+	if t.hop == nil {
+		return datapath.HopState{}
+	}
+	return t.hop(addr)
+}
 
 // Features implements [datapath.Telemetry].
 func (t *telemetry) Features(context.Context) (datapath.Features, error) {

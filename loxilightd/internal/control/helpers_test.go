@@ -49,6 +49,10 @@ func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
 func (p *fakePlane) DeviceOf(netip.Addr, bool) string  { return "" }
 func (p *fakePlane) LocalAddrs() []netip.Addr          { return nil }
 func (p *fakePlane) Repairs() uint64                   { return 0 }
+
+func (p *fakePlane) Devices(bool) map[string]datapath.Device { return nil }
+func (p *fakePlane) Announces(netip.Addr) bool               { return true }
+
 func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}
 }

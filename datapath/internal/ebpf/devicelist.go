@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// carriedKinds are the kinds of devices whose packets cross the device that their index of the
+// parent names. The parent of a veth is its other end.
+var carriedKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
+
+// Devices implements [datapath.Telemetry].
+func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
+	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return nil
+	}
+	z.devices.mu.Lock()
+	defer z.devices.mu.Unlock()
+	return z.devices.listed
+}
+
+// list returns the devices by the names by which rules match them. v.mu is held.
+func (v *devices) list() map[string]datapath.Device {
+	return listDevices(v.links, v.addrs, v.first, v.ruleName)
+}
+
+// listDevices returns devices by their names.
+func listDevices(links map[int]netlink.Link, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string) map[string]datapath.Device {
+	names := make(map[int]string, len(links))
+	for index, l := range links {
+		names[index] = name(l)
+	}
+	ports := make(map[int][]string)
+	for index, l := range links {
+		if master := l.Attrs().MasterIndex; master != 0 {
+			ports[master] = append(ports[master], names[index])
+		}
+	}
+	all := make(map[string]datapath.Device, len(links))
+	for index, l := range links {
+		d := datapath.Device{Kind: l.Type(), Loopback: index == loopbackIndex, Ports: ports[index], Addresses: addrs[index], Sources: first[index]}
+		slices.Sort(d.Ports)
+		if slices.Contains(carriedKinds, d.Kind) && l.Attrs().NetNsID < 0 {
+			d.Parent = names[l.Attrs().ParentIndex]
+		}
+		all[names[index]] = d
+	}
+	return all
+}
+
+// found reads the devices of the host.
+func (x *inspector) found() (map[string]datapath.Device, error) {
+	z := x.zones[zoneHost]
+	list, err := retry(z.nl.LinkList)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := retry(func() ([]netlink.Addr, error) { return z.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	links, all := make(map[int]netlink.Link, len(list)), make(map[int][]netip.Prefix)
+	for _, l := range list {
+		links[l.Attrs().Index] = l
+	}
+	first := firstAddrs(addrs, all)
+	return listDevices(links, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
+}
