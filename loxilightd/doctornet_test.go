@@ -73,6 +73,28 @@ func TestDoctorOfWays(t *testing.T) {
 	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (there is no route)", "")
 }
 
+// TestDoctorOfUnattachedDevices: a device with an address and without an Interface, on which rules
+// do not apply, and from which nothing is forwarded and translated.
+func TestDoctorOfUnattachedDevices(t *testing.T) {
+	p := newPatient(t, "tcx")
+	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2"})
+	p.apply(
+		api.Object{Kind: api.KindFirewallRule, Name: "deny", Spec: []byte(`{"action":"deny","match":{"protocol":"tcp","ports":25}}`)},
+		api.Object{Kind: api.KindNAT, Name: "out", Spec: []byte(`{"type":"masquerade","match":{"out":["eth0"]}}`)},
+		api.Object{Kind: api.KindService, Name: "drained", Spec: []byte(`{"frontends":["198.51.100.77:80/tcp"],"backends":[{"address":"10.0.1.2:80","state":"draining"}]}`)},
+	)
+	p.finds("warning", "rules.unseen device eth2", "an address", "")
+	found, _ := p.doctor()
+	for _, key := range []string{"rules.unseen device eth0", "rules.unseen device lo", "services.no_backend Service/drained"} {
+		if found[key].ID != "" {
+			t.Errorf("%s is found", key)
+		}
+	}
+	const forwarding = "net.ipv4.conf.eth2.forwarding"
+	p.ns.Sysctl(t, forwarding, "0")
+	p.finds("warning", "sysctl.device_forwarding "+forwarding, "NAT/out", "")
+}
+
 func TestDoctorOfFirewalls(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nft is not installed (.ci/setup bench installs it)")

@@ -5,6 +5,7 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -43,8 +44,8 @@ func (x *examiner) checkServing() {
 		}
 		for _, family := range []int{4, 6} {
 			fronts := slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool { return isFamily(f.Addr.Addr(), family) })
-			total, active := x.serving(o.Name, s, family)
-			if !fronts || active > 0 {
+			total, usable := x.serving(o.Name, s, family)
+			if !fronts || usable > 0 {
 				continue
 			}
 			x.find("warning", "services.no_backend", o.Key.String(), words{
@@ -56,22 +57,34 @@ func (x *examiner) checkServing() {
 	}
 }
 
-func (x *examiner) serving(name string, s *state.Service, family int) (total, active int) {
+// serving returns how many backends of a family a Service has, and how many of them get new
+// connections: the active ones with a weight; without any, the others that are not down.
+func (x *examiner) serving(name string, s *state.Service, family int) (total, usable int) {
 	reported := x.desired.serving[name]
+	active, fallback := 0, 0
 	for _, b := range s.Backends {
 		if !isFamily(b.Addr.Addr(), family) {
 			continue
 		}
 		total++
 		is, known := reported[b.Addr.String()]
-		if b.Weight > 0 && (known && is == "active" || !known && b.State == datapath.BackendActive) {
+		if !known {
+			is = [...]string{datapath.BackendActive: "active", datapath.BackendDraining: "draining", datapath.BackendDown: "down"}[b.State]
+		}
+		switch {
+		case is == "active" && b.Weight > 0:
 			active++
+		case is != "down":
+			fallback++
 		}
 	}
-	return total, active
+	if active > 0 {
+		return total, active
+	}
+	return total, fallback
 }
 
-// checkUnseen reports devices of default routes whose packets bypass the rules.
+// checkUnseen reports devices with an address whose packets bypass the rules.
 func (x *examiner) checkUnseen() {
 	rules := 0
 	for _, o := range x.desired.objects {
@@ -82,20 +95,60 @@ func (x *examiner) checkUnseen() {
 	if rules == 0 {
 		return
 	}
-	covered := map[string]bool{}
-	for _, p := range x.interfaces() {
-		covered[p.Device] = true
-	}
-	for _, device := range x.uplinks() {
-		if covered[device] {
+	uplinks := x.uplinks()
+	for _, device := range slices.Sorted(maps.Keys(x.plane.Found)) {
+		if !x.receives(device) || x.covers(device) {
 			continue
 		}
+		has := "an address"
+		if slices.Contains(uplinks, device) {
+			has = "a default route"
+		}
 		x.find("warning", "rules.unseen", "device "+device, words{
-			what: fmt.Sprintf("has a default route, and no Interface attaches to it, while there are FirewallRules (%d)", rules),
-			why:  "packets of this device pass no rule: nothing of them is denied",
+			what: fmt.Sprintf("has %s, and no Interface attaches to it, while there are FirewallRules (%d)", has, rules),
+			why:  "packets that arrive on this device pass no rule: nothing of them is denied",
 			do:   "llcli interface add " + device,
 		}, nil)
 	}
+}
+
+// receives reports whether packets of other hosts arrive on a device of the host: it has an
+// address, and is none of the daemon's own devices.
+func (x *examiner) receives(device string) bool {
+	d := x.plane.Found[device]
+	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == x.Config.HostDevice || device == x.Config.SwitchDevice || x.isOurBridge(device) {
+		return false
+	}
+	return slices.ContainsFunc(d.Addresses, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() })
+}
+
+// isOurBridge reports whether a device is the bridge of a Bridge or PodNetwork. The programs are
+// attached to all ports of such a bridge.
+func (x *examiner) isOurBridge(device string) bool {
+	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool {
+		switch v := o.Value.(type) {
+		case *state.Bridge:
+			return v.Device == device
+		case *state.PodNetwork:
+			return v.Bridge == device
+		}
+		return false
+	})
+}
+
+// covers reports whether Interfaces attach to a device of the host, to all of its ports, or to the
+// device that carries it.
+func (x *examiner) covers(device string) bool {
+	for _, p := range x.interfaces() {
+		if p.Device == device && (!p.Switch || x.Config.SwitchNamespace == "host") {
+			return true
+		}
+	}
+	d := x.plane.Found[device]
+	if len(d.Ports) > 0 {
+		return !slices.ContainsFunc(d.Ports, func(port string) bool { return !x.covers(port) })
+	}
+	return d.Parent != "" && d.Parent != device && x.covers(d.Parent)
 }
 
 // uplinks returns the devices of default routes of both families.
@@ -157,6 +210,28 @@ func (x *examiner) checkGateway(family int) {
 		why:  fmt.Sprintf("the kernel routes no IPv%d packet from one device to another", family),
 		do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
 	}, nil)
+}
+
+// checkInner reports devices whose IPv4 packets are not forwarded, so that no NAT translates them.
+// With Services, checkPortSysctls reports the devices of Interfaces. For IPv6 the kernel ignores the
+// parameter of the device when it forwards.
+func (x *examiner) checkInner(w *ways) {
+	at := slices.IndexFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindNAT })
+	if at < 0 || x.sysctl("net.ipv4.ip_forward") == "0" {
+		return
+	}
+	for _, device := range slices.Sorted(maps.Keys(x.plane.Found)) {
+		reported := len(w.beyond) > 0 && slices.ContainsFunc(x.plane.Devices, func(d datapath.InspectedDevice) bool { return d.Name == device && !d.Switch })
+		name := fmt.Sprintf("net.ipv4.conf.%s.forwarding", strings.ReplaceAll(device, ".", "/"))
+		if reported || !x.receives(device) || x.sysctl(name) != "0" {
+			continue
+		}
+		x.find("warning", "sysctl.device_forwarding", name, words{
+			what: fmt.Sprintf("is 0, and there are NATs, such as %s", x.desired.objects[at].Key),
+			why:  "the kernel routes no IPv4 packet that arrives on " + device + ": nothing of it is translated on its way to other devices",
+			do:   "sysctl -w " + name + "=1",
+		}, nil)
+	}
 }
 
 // isAbout reports whether addresses are of a family; an empty list counts as IPv4.

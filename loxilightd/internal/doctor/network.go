@@ -36,6 +36,7 @@ func (x *examiner) checkNetwork() {
 		x.checkPortSysctls(family, w)
 		x.checkWays(family, w)
 		if family == 4 {
+			x.checkInner(w)
 			x.checkReversePath(w)
 			x.checkSourcePorts(w)
 		}
@@ -182,8 +183,9 @@ func (x *examiner) checkWays(family int, w *ways) {
 		if aside {
 			x.find("note", "routes.aside", fmt.Sprintf("device %s (IPv%d)", device, family), words{
 				what: "leads to backends, and is no Interface",
-				why:  "all packets to and from them take the kernel's path: slower, and through its firewall",
-				do:   "llcli interface add " + device,
+				why: "all packets to and from them take the kernel's path: slower, and through its firewall; " +
+					"connections of the node itself to their Services get no reply",
+				do: "llcli interface add " + device,
 			}, nil)
 		}
 	}
