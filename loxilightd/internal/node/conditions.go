@@ -5,6 +5,8 @@ package node
 import (
 	"context"
 	"maps"
+	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +25,27 @@ type condition struct {
 }
 
 func (c *condition) isMet() bool { return c.message == "" || c.ready }
+
+// joinConditions returns one condition with all messages. It is met if all are, and quiet if all
+// are.
+func joinConditions(list []condition) condition {
+	all := condition{ready: true, quiet: true}
+	var messages []string
+	settled := false // an unmet condition that does not change by itself
+	for _, is := range list {
+		if is.message == "" {
+			continue
+		}
+		messages = append(messages, is.message)
+		all.ready, all.quiet, all.untried = all.ready && is.ready, all.quiet && is.quiet, all.untried || is.untried
+		settled = settled || !is.ready && !is.untried
+	}
+	if len(messages) == 0 {
+		return condition{}
+	}
+	all.message, all.untried = strings.Join(messages, "; "), all.untried && !settled
+	return all
+}
 
 // conditions compares objects with the state of the node: attached devices, links, forwarding,
 // backends and neighbours. A row in the data plane alone does not make an object Ready.
@@ -317,9 +340,10 @@ func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 	}
 }
 
-// addressed reports whether a device has an address of a family with more than link-local scope.
-func addressed(p *datapath.PortState, is4 bool) bool {
-	for _, a := range p.Addresses {
+// addressed reports whether one of the addresses of a device is of a family and has more than
+// link-local scope.
+func addressed(list []netip.Prefix, is4 bool) bool {
+	for _, a := range list {
 		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {
 			return true
 		}

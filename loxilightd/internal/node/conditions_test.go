@@ -19,7 +19,7 @@ import (
 // TestServiceWithoutBackends: every owner gets the message; it affects the health only for owners
 // for which that is not normal.
 func TestServiceWithoutBackends(t *testing.T) {
-	store := openStore(t)
+	store := attachedStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
 	own, pods := service("own", 1, 80, 0), service("pods", 2, 80, 0)
 	pods.Owner = ownerK8s
@@ -75,7 +75,9 @@ func TestSilentPeer(t *testing.T) {
 func TestForwardingOff(t *testing.T) {
 	n := New(Options{Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(n.watch.Close)
-	w := &world{n: n, attached: 1, devices: map[string][]attachment{}, bridges: map[string]state.Key{}}
+	w := &world{n: n, ways: newHopCache(n), bridges: map[string]state.Key{}, devices: map[string][]attachment{
+		"in0": {{status: func() (Status, bool) { return Status{State: reconcile.Realised}, true }}},
+	}}
 	ip6 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}}}}
 	ip4 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
 	w.forwarding[0] = datapath.Forwarding{IPv4: true}
@@ -137,7 +139,7 @@ func TestServiceWaitsForItsFirstHealth(t *testing.T) {
 	}
 	defer live.Close()
 	port := live.Addr().(*net.TCPAddr).AddrPort().Port()
-	store := openStore(t)
+	store := attachedStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
 	good, dead := service("good", 1, port, 1), service("dead", 2, 1, 1)
 	for _, o := range []*state.Object{good, dead} {

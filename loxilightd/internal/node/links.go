@@ -125,12 +125,20 @@ func (w *world) ofGroups(m *datapath.Match) condition {
 		groups []datapath.GroupName
 		others int
 	}{{m.SourceGroups, len(m.Source)}, {m.DestinationGroups, len(m.Destination)}} {
-		empty := func(g datapath.GroupName) bool { return !hasMembers(s, g, map[datapath.GroupName]bool{}) }
+		empty := func(g datapath.GroupName) bool {
+			if g == datapath.LocalGroup {
+				return len(w.n.opts.Plane.Telemetry().LocalAddrs()) == 0
+			}
+			return !hasMembers(s, g, map[datapath.GroupName]bool{})
+		}
 		if len(side.groups) == 0 || side.others > 0 || !allOf(side.groups, empty) {
 			continue
 		}
-		return condition{ready: true, quiet: true, message: fmt.Sprintf(
-			"matches no packet, because AddressGroup/%s has no members", side.groups[0])}
+		what := "AddressGroup/" + string(side.groups[0]) + " has no members"
+		if side.groups[0] == datapath.LocalGroup {
+			what = "the node has no address (local)"
+		}
+		return condition{ready: true, quiet: true, message: "matches no packet, because " + what}
 	}
 	return condition{}
 }

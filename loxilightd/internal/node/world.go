@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/loxilightd/internal/health"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -21,10 +20,11 @@ type world struct {
 	revision uint64                  // of the snapshot from which the indexes below are made
 	devices  map[string][]attachment // by the names of devices
 	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
-	attached int                     // attachments in devices
 	routers  [2]int                  // attached devices of the host with an address, by family
 
-	forwarding [2]datapath.Forwarding // of the host, of the switch
+	forwarding [2]datapath.Forwarding        // of the host, of the switch
+	found      [2]map[string]datapath.Device // devices of the host, of the switch; nil: unknown
+	ways       *hopCache
 	reach      reach
 }
 
@@ -39,9 +39,11 @@ type attachment struct {
 // readWorld reads the state of the node; before is the previous state, nil at first.
 func (n *Node) readWorld(before *world) *world {
 	s := n.opts.Store.Snapshot()
-	w := &world{n: n}
+	w := &world{n: n, ways: newHopCache(n)}
 	telemetry := n.opts.Plane.Telemetry()
-	w.forwarding[0], w.forwarding[1] = telemetry.Forwarding(false), telemetry.Forwarding(true)
+	for zone, inSwitch := range []bool{false, true} {
+		w.forwarding[zone], w.found[zone] = telemetry.Forwarding(inSwitch), telemetry.Devices(inSwitch)
+	}
 	w.index(s)
 	if before != nil {
 		w.reach = before.reach
@@ -52,7 +54,7 @@ func (n *Node) readWorld(before *world) *world {
 
 // equal reports whether the parts that can only be read from the node are unchanged.
 func (w *world) equal(before *world) bool {
-	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers &&
+	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers && reflect.DeepEqual(w.found, before.found) &&
 		reflect.DeepEqual(w.reach.problems, before.reach.problems)
 }
 
@@ -60,11 +62,10 @@ func (w *world) equal(before *world) bool {
 func (w *world) index(s *state.Snapshot) {
 	w.revision = s.Revision
 	w.devices, w.bridges = map[string][]attachment{}, map[string]state.Key{}
-	w.attached, w.routers = 0, [2]int{}
+	w.routers = [2]int{}
 	add := func(device string, a attachment) {
 		if device != "" {
 			w.devices[device] = append(w.devices[device], a)
-			w.attached++
 		}
 	}
 	for o := range s.After(state.KindInterface, "") {
@@ -112,71 +113,10 @@ func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 		return
 	}
 	for family, is4 := range []bool{true, false} {
-		if addressed(&is, is4) {
+		if addressed(is.Addresses, is4) {
 			w.routers[family]++
 		}
 	}
-}
-
-// unseen returns why packets of a device do not pass the programs.
-func (w *world) unseen(device string, out bool) condition {
-	list := w.devices[device]
-	if of, ok := w.bridges[device]; ok && len(list) == 0 {
-		if out {
-			return condition{}
-		}
-		return condition{message: fmt.Sprintf(
-			"device %q is the bridge of %s, and packets come in by its ports: name ports in spec.match.in instead", device, of)}
-	}
-	var first condition
-	for i, a := range list {
-		s, ok := a.status()
-		switch {
-		case !ok:
-			s.Message = "not attached"
-		case s.State == reconcile.Realised:
-			return condition{}
-		}
-		if i == 0 {
-			first = condition{message: fmt.Sprintf("no packet of device %q is seen, because %s is not Ready: %s", device, a.object, s.Message)}
-			first.untried = isUntried(s)
-		}
-	}
-	if len(list) == 0 {
-		first.message = fmt.Sprintf("no packet of device %q is seen, because no Interface attaches to it: run llcli interface add %s", device, device)
-	}
-	return first
-}
-
-// ofDevices returns the first reason why packets of the devices of a rule are not seen.
-func (w *world) ofDevices(m *datapath.Match) condition {
-	for _, name := range m.In {
-		if is := w.unseen(name, false); is.message != "" {
-			return is
-		}
-	}
-	for _, name := range m.Out {
-		if is := w.unseen(name, true); is.message != "" {
-			return is
-		}
-	}
-	if len(m.In)+len(m.Out) == 0 && w.attached == 0 {
-		return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
-	}
-	return condition{}
-}
-
-func (w *world) ofRule(v *state.FirewallRule) condition {
-	if is := w.ofDevices(&v.Match); is.message != "" {
-		return is
-	}
-	if v.Hooks == datapath.HookForward && v.Action == datapath.ActionAllow && !w.isBridged(&v.Match) {
-		is := w.notForwarded(w.families(&v.Match, nil), devicesOf(&v.Match))
-		if is.message != "" {
-			return is
-		}
-	} // else the rule works without forwarding by the kernel
-	return w.ofGroups(&v.Match)
 }
 
 // isBridged reports whether packets of a match may be bridged, and so need no forwarding.
@@ -189,28 +129,14 @@ func (w *world) isBridged(m *datapath.Match) bool {
 	})
 }
 
-func (w *world) ofNAT(v *state.NAT) condition {
-	if is := w.ofDevices(&v.Match); is.message != "" {
-		return is
-	}
-	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
-		is := w.notForwarded(w.families(&v.Match, v.Addresses), devicesOf(&v.Match))
-		if is.message != "" {
-			return is
-		}
-	} // else it is for the node itself, which then forwards nothing
-	return w.ofGroups(&v.Match)
-}
-
 func devicesOf(m *datapath.Match) []string { return slices.Concat(m.In, m.Out) }
 
-// isOwn reports whether a prefix is one address of an attached device.
-func (w *world) isOwn(p netip.Prefix) bool {
-	if !p.IsSingleIP() {
-		return false
-	}
+// isOwn reports whether a prefix is one address of the node.
+func (w *world) isOwn(p netip.Prefix) bool { return p.IsSingleIP() && w.isLocal(p.Addr()) }
+
+func (w *world) isLocal(a netip.Addr) bool {
 	telemetry := w.n.opts.Plane.Telemetry()
-	return telemetry.DeviceOf(p.Addr(), false) != "" || telemetry.DeviceOf(p.Addr(), true) != ""
+	return telemetry.DeviceOf(a, false) != "" || telemetry.DeviceOf(a, true) != ""
 }
 
 // families returns the address families of a match: the families of its addresses, else the
@@ -324,53 +250,6 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 		return condition{message: "rules do not see packets of port " + port.Device + " yet", untried: true}
 	}
 	return w.ofBridgeLinks(ports)
-}
-
-// ownerK8s owns the objects of the agent. A Kubernetes Service without endpoints is normal.
-const ownerK8s = "k8s"
-
-func (w *world) ofService(o *state.Object, v *state.Service) condition {
-	for family, is4 := range []bool{true, false} {
-		fronts := slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 })
-		if !fronts {
-			continue
-		}
-		total, active, unhealthy, unknown := 0, 0, 0, 0
-		for i := range v.Backends {
-			b := &v.Backends[i]
-			if b.Addr.Addr().Is4() != is4 {
-				continue
-			}
-			total++
-			if b.State != datapath.BackendActive || b.Weight == 0 {
-				continue
-			}
-			if v.Health != nil {
-				switch w.n.checker.Result(o.Name, b.Addr).State {
-				case health.Unhealthy:
-					unhealthy++
-					continue
-				case health.Unknown:
-					unknown++
-				}
-			}
-			active++
-		}
-		what := [2]string{"IPv4", "IPv6"}[family]
-		quiet := o.Owner == ownerK8s
-		switch {
-		case active > 0 && active == unknown:
-			return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
-		case active > 0:
-		case unhealthy > 0:
-			return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, unhealthy, o.Name), quiet: quiet}
-		case total > 0:
-			return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are draining, down or of weight 0", what, total), ready: true, quiet: quiet}
-		default:
-			return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
-		}
-	}
-	return condition{}
 }
 
 func (w *world) ofRoute(v *state.Route) condition {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// maxWays limits how many next hops towards backends and targets of NAT are looked up for one
+// state of the node. Nothing is reported about the others.
+const maxWays = 256
+
+// hopCache holds the next hops that were looked up for one state of the node.
+type hopCache struct {
+	n *Node
+
+	mu    sync.Mutex
+	known map[hop]datapath.HopState
+}
+
+func newHopCache(n *Node) *hopCache { return &hopCache{n: n, known: map[hop]datapath.HopState{}} }
+
+// to returns the next hop towards an address. The zero value means that the address is an address
+// of the node, or that nothing is known.
+func (c *hopCache) to(addr netip.Addr, inSwitch bool) datapath.HopState {
+	h := hop{addr, inSwitch}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is, ok := c.known[h]
+	if !ok && len(c.known) < maxWays {
+		is = c.n.opts.Plane.Telemetry().HopTo(addr, inSwitch, false)
+		c.known[h] = is
+	}
+	return is
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func (w *world) ofNAT(v *state.NAT) condition {
+	if is := w.ofDevices(&v.Match); is.message != "" {
+		return is
+	}
+	if is := w.noTarget(v); is.message != "" {
+		return is
+	}
+	var list []condition
+	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
+		families := w.families(&v.Match, v.Addresses)
+		is := w.notForwarded(families, w.crossed(v))
+		if is.message != "" {
+			return is
+		}
+		list = append(list, w.innerOff(v, families))
+	} // else it is for the node itself, which then forwards nothing
+	if v.Type == datapath.Masquerade {
+		list = append(list, w.noSource(v))
+	}
+	return joinConditions(append(list, w.ofGroups(&v.Match)))
+}
+
+// inSwitch reports whether a match names devices that are all in the switch.
+func (w *world) inSwitch(m *datapath.Match) bool {
+	devices := devicesOf(m)
+	return w.isSplit() && len(devices) > 0 && allOf(devices, func(name string) bool {
+		return allOf(w.devices[name], func(a attachment) bool { return a.inSwitch })
+	})
+}
+
+// noTarget returns a condition if no route leads to a new destination.
+func (w *world) noTarget(v *state.NAT) condition {
+	if v.Type != datapath.DNAT {
+		return condition{}
+	}
+	for _, p := range v.Addresses {
+		if !p.IsSingleIP() {
+			continue
+		}
+		if is := w.ways.to(p.Addr(), w.inSwitch(&v.Match)); is.Err != nil {
+			return condition{message: is.Err.Error()}
+		}
+	}
+	return condition{}
+}
+
+// crossed returns the devices on which packets of a NAT arrive: devices that it names, and the
+// devices towards new destinations, where replies arrive.
+func (w *world) crossed(v *state.NAT) []string {
+	devices := devicesOf(&v.Match)
+	if v.Type != datapath.DNAT {
+		return devices
+	}
+	for _, p := range v.Addresses {
+		if is := w.ways.to(p.Addr(), false); is.Device != "" && p.IsSingleIP() && !w.inSwitch(&v.Match) {
+			devices = append(devices, is.Device)
+		}
+	}
+	return devices
+}
+
+// innerOff returns a condition if IPv4 packets whose source a NAT is to translate arrive on devices
+// of the host from which the kernel does not forward. They arrive on any device that the NAT does
+// not name in out, or on the devices in the networks of its sources. For IPv6 the kernel ignores
+// the parameter of the device when it forwards.
+func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
+	off := w.forwarding[0].Off4
+	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] || len(off) == 0 {
+		return condition{}
+	}
+	first, on := "", 0
+	for _, device := range slices.Sorted(maps.Keys(w.found[0])) {
+		switch {
+		case !w.isInner(device, &v.Match):
+		case !slices.Contains(off, device):
+			on++
+		case first == "":
+			first = device
+		}
+	}
+	if first == "" {
+		return condition{}
+	}
+	is := w.notForwarded([2]bool{true, false}, []string{first})
+	is.ready, is.quiet = on > 0, on > 0
+	return is
+}
+
+// isInner reports whether IPv4 packets with sources of a match may arrive on a device.
+func (w *world) isInner(device string, m *datapath.Match) bool {
+	if slices.Contains(m.Out, device) || !w.receives(device, 0) {
+		return false
+	}
+	return slices.ContainsFunc(w.found[0][device].Addresses, func(a netip.Prefix) bool {
+		if !a.Addr().Is4() || a.Addr().IsLinkLocalUnicast() {
+			return false
+		}
+		return len(m.Source) == 0 || len(m.SourceGroups) > 0 || slices.ContainsFunc(m.Source, a.Masked().Overlaps)
+	})
+}
+
+// The next hop to these addresses (RFC 2544, RFC 5180) is that of packets to the outside.
+var outside = [2]netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:2::1")}
+
+// noSource returns a condition if packets that a masquerade is to translate are dropped, because
+// the device by which they leave has no address of their family. A masquerade that names no
+// addresses is about a family only if packets of that family leave by the device.
+func (w *world) noSource(v *state.NAT) condition {
+	var given [2]bool
+	for _, p := range slices.Concat(v.Match.Source, v.Match.Destination) {
+		given[familyOf(p.Addr())] = true
+	}
+	zone := 0
+	if w.inSwitch(&v.Match) {
+		zone = 1
+	}
+	for _, device := range v.Match.Out {
+		d, known := w.found[zone][device]
+		if !known {
+			continue
+		}
+		for family, source := range d.Sources {
+			if source.IsValid() {
+				continue
+			}
+			none := !d.Sources[1-family].IsValid()
+			if given[family] || given == [2]bool{} && (none && family == 0 || w.leavesBy(device, family, zone)) {
+				return noSourceOf(device, family, given[family])
+			}
+		}
+	}
+	return condition{}
+}
+
+func noSourceOf(device string, family int, given bool) condition {
+	what := [2]string{"IPv4", "IPv6"}[family]
+	mend := fmt.Sprintf("run ip address add ADDRESS dev %s", device)
+	if !given {
+		mend += fmt.Sprintf(", or limit the NAT to the other family by spec.match.source (%s)", [2]string{"::/0", "0.0.0.0/0"}[family])
+	}
+	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave by it are dropped: %[3]s", device, what, mend)}
+}
+
+// leavesBy reports whether packets of a family to the outside are forwarded by a device.
+func (w *world) leavesBy(device string, family, zone int) bool {
+	forwards := [2]bool{w.forwarding[zone].IPv4, w.forwarding[zone].IPv6}[family]
+	return forwards && w.ways.to(outside[family], zone == 1).Device == device
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// isSplit reports whether host and switch have different network namespaces.
+func (w *world) isSplit() bool { return w.n.opts.Devices.Host != "" }
+
+// attachments returns what attaches the programs to a device in one network namespace.
+func (w *world) attachments(device string, zone int) (list []attachment) {
+	for _, a := range w.devices[device] {
+		if !w.isSplit() || a.inSwitch == (zone == 1) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// zonesOf returns the network namespaces that have a device of that name: 0 the host's, 1 the
+// switch's.
+func (w *world) zonesOf(device string) (zones []int) {
+	for zone := range w.found {
+		if _, ok := w.found[zone][device]; ok && (zone == 0 || w.isSplit()) {
+			zones = append(zones, zone)
+		}
+	}
+	return zones
+}
+
+// isAttached reports whether the programs are attached to a device.
+func (w *world) isAttached(device string, zone int) bool {
+	return slices.ContainsFunc(w.attachments(device, zone), func(a attachment) bool {
+		s, ok := a.status()
+		return ok && s.State == reconcile.Realised
+	})
+}
+
+// isCovered reports whether the programs see the packets that arrive on a device: on the device
+// itself, on all of its ports, or on the device that carries it.
+func (w *world) isCovered(device string, zone int) bool {
+	if _, ours := w.bridges[device]; ours || w.isAttached(device, zone) {
+		return true
+	}
+	d := w.found[zone][device]
+	if len(d.Ports) > 0 {
+		return allOf(d.Ports, func(port string) bool { return w.isCovered(port, zone) })
+	}
+	return d.Parent != "" && d.Parent != device && w.isCovered(d.Parent, zone)
+}
+
+// unseen returns why packets of a device do not pass the programs. A rule matches devices by name,
+// so every device of that name must have the programs.
+func (w *world) unseen(device string, out bool) condition {
+	if of, ok := w.bridges[device]; ok && len(w.devices[device]) == 0 {
+		if out {
+			return condition{}
+		}
+		return condition{message: fmt.Sprintf(
+			"device %q is the bridge of %s, and packets come in by its ports: name ports in spec.match.in instead", device, of)}
+	}
+	zones := w.zonesOf(device)
+	if len(zones) == 0 {
+		return w.notAttached(device, w.devices[device], "run llcli interface add "+device)
+	}
+	for _, zone := range zones {
+		if is := w.notAttached(device, w.attachments(device, zone), w.addCommand(device, zone)); is.message != "" {
+			if len(zones) > 1 {
+				is.message = fmt.Sprintf("in the network namespace of the %s: %s", [2]string{"host", "switch"}[zone], is.message)
+			}
+			return is
+		}
+	}
+	return condition{}
+}
+
+// addCommand returns the command that attaches the programs to a device.
+func (w *world) addCommand(device string, zone int) string {
+	name, more := device, ""
+	if len(w.devices[device]) > 0 { // an Interface may have the name of the device
+		name = device + [2]string{"-host", "-switch"}[zone]
+		more = " --device " + device
+	}
+	if zone == 1 {
+		more += " --netns switch"
+	}
+	return "run llcli interface add " + name + more
+}
+
+// notAttached returns why none of the attachments of a device is realised; command adds one.
+func (w *world) notAttached(device string, list []attachment, command string) (first condition) {
+	for i, a := range list {
+		s, ok := a.status()
+		switch {
+		case !ok:
+			s.Message = "not attached"
+		case s.State == reconcile.Realised:
+			return condition{}
+		}
+		if i == 0 {
+			first = condition{message: fmt.Sprintf("no packet of device %q is seen, because %s is not Ready: %s", device, a.object, s.Message)}
+			first.untried = isUntried(s)
+		}
+	}
+	if len(list) == 0 {
+		first.message = fmt.Sprintf("no packet of device %q is seen, because no Interface attaches to it: %s", device, command)
+	}
+	return first
+}
+
+// noneAttached returns a condition if the programs are attached to no device at all.
+func (w *world) noneAttached() condition {
+	for _, list := range w.devices {
+		if is := w.notAttached("", list, ""); is.message == "" {
+			return is
+		}
+	}
+	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
+		return w.notAttached(device, w.devices[device], "")
+	}
+	return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
+}
+
+// ofDevices returns the first reason why packets of the devices of a rule are not seen.
+func (w *world) ofDevices(m *datapath.Match) condition {
+	for _, name := range m.In {
+		if is := w.seenByPorts(name, m.In); is.message != "" {
+			return is
+		}
+		if is := w.unseen(name, false); is.message != "" {
+			return is
+		}
+	}
+	for _, name := range m.Out {
+		if is := w.unseen(name, true); is.message != "" {
+			return is
+		}
+	}
+	if len(m.In)+len(m.Out) == 0 {
+		return w.noneAttached()
+	}
+	return condition{}
+}
+
+// seenByPorts returns a condition if a device has a port with the programs. They evaluate rules
+// with the port as the device of arrival, and not again for the device itself.
+func (w *world) seenByPorts(device string, in []string) condition {
+	for _, zone := range w.zonesOf(device) {
+		d := w.found[zone][device]
+		if d.Kind == "vrf" {
+			continue // the programs are never attached to it
+		}
+		for _, port := range d.Ports {
+			if list := w.attachments(port, zone); !slices.Contains(in, port) && w.isAttached(port, zone) {
+				return condition{message: fmt.Sprintf(
+					"packets of %s %q come in by its port %q, to which %s attaches, and rules match them by the port: name %[3]s in spec.match.in",
+					d.Kind, device, port, list[0].object)}
+			}
+		}
+	}
+	return condition{}
+}
+
+// someNames is how many devices a message names.
+const someNames = 5
+
+// passedBy returns a message about devices with an address to which a rule without in and out does
+// not apply, because the programs do not see the packets that arrive there.
+func (w *world) passedBy() condition {
+	var names, commands []string
+	for zone := range w.found {
+		if zone == 1 && !w.isSplit() {
+			break
+		}
+		for _, device := range slices.Sorted(maps.Keys(w.found[zone])) {
+			if w.receives(device, zone) && !w.isCovered(device, zone) {
+				names, commands = append(names, device), append(commands, w.addCommand(device, zone))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return condition{}
+	}
+	shown := strings.Join(names[:min(len(names), someNames)], ", ")
+	if more := len(names) - someNames; more > 0 {
+		shown += fmt.Sprintf(" and %d more", more)
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"does not apply to packets that arrive on %s, because no Interface attaches there: %s", shown, commands[0])}
+}
+
+// receives reports whether packets of other hosts arrive on a device: it has an address, and
+// neither the kernel alone nor the daemon made it.
+func (w *world) receives(device string, zone int) bool {
+	d, own := w.found[zone][device], w.n.opts.Devices
+	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == own.Host || device == own.Switch {
+		return false
+	}
+	return addressed(d.Addresses, true) || addressed(d.Addresses, false)
+}
+
+func (w *world) ofRule(v *state.FirewallRule) condition {
+	if is := w.ofDevices(&v.Match); is.message != "" {
+		return is
+	}
+	if v.Hooks == datapath.HookForward && v.Action == datapath.ActionAllow && !w.isBridged(&v.Match) {
+		is := w.notForwarded(w.families(&v.Match, nil), devicesOf(&v.Match))
+		if is.message != "" {
+			return is
+		}
+	} // else the rule works without forwarding by the kernel
+	list := []condition{w.ofGroups(&v.Match)}
+	if len(v.Match.In)+len(v.Match.Out) == 0 {
+		list = append(list, w.passedBy())
+	}
+	return joinConditions(list)
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/backends"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func prefixes(list ...string) (all []netip.Prefix) {
+	for _, text := range list {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+func device(addresses ...string) datapath.Device {
+	d := datapath.Device{Kind: "veth", Addresses: prefixes(addresses...)}
+	for _, p := range d.Addresses {
+		d.Sources[familyOf(p.Addr())] = p.Addr()
+	}
+	return d
+}
+
+// seenWorld is a node whose devices are wan (attached, IPv4 only), lan and mgmt of the host, and x
+// of the switch. x is attached in the switch; host and switch are split if a test adds Devices.
+func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string) *world {
+	t.Helper()
+	found := [2]map[string]datapath.Device{{
+		"lo": {Loopback: true, Addresses: prefixes("127.0.0.1/8")}, "wan": device("198.51.100.7/24"), "lan": device("10.1.0.1/24", "fd01::1/64"),
+	}, {}}
+	for name, d := range host {
+		found[0][name] = d
+	}
+	o := Options{Store: openStore(t), Log: slog.New(slog.DiscardHandler)}
+	attached := map[string][]attachment{}
+	attach := func(name string, inSwitch bool) {
+		attached[name] = append(attached[name], attachment{
+			object: state.Key{Kind: state.KindInterface, Name: name}, inSwitch: inSwitch,
+			status: func() (Status, bool) { return Status{State: reconcile.Realised}, true },
+		})
+	}
+	attach("wan", false)
+	for _, name := range inSwitch {
+		o.Devices = Devices{Host: "loxi_host", Switch: "hs_host", Namespace: "sw"}
+		found[1][name] = device()
+		attach(name, true)
+	}
+	noRoute := netip.MustParseAddr("10.66.0.1")
+	o.Plane = backends.NewFake(backends.FakeOptions{
+		Devices: func(inSwitch bool) map[string]datapath.Device { return found[map[bool]int{true: 1}[inSwitch]] },
+		Hop: func(a netip.Addr) datapath.HopState {
+			switch {
+			case a == noRoute:
+				return datapath.HopState{Err: errors.New("no route leads to 10.66.0.1")}
+			case a == outside[0], a == outside[1]:
+				return datapath.HopState{Device: "wan"}
+			case found[0]["lan"].Addresses[0].Contains(a):
+				return datapath.HopState{Device: "lan"}
+			}
+			return datapath.HopState{}
+		},
+	})
+	n := New(o)
+	t.Cleanup(n.watch.Close)
+	w := n.readWorld(nil)
+	w.devices = attached
+	return w
+}
+
+// TestRulesOfDevices: a rule without devices names the devices that it does not apply to; a rule
+// that names a device needs it attached wherever it exists, and under the name by which packets
+// match.
+func TestRulesOfDevices(t *testing.T) {
+	bridge := map[string]datapath.Device{"br0": {Kind: "bridge", Ports: []string{"wan"}}}
+	for name, c := range map[string]struct {
+		host     map[string]datapath.Device
+		inSwitch []string
+		match    datapath.Match
+		ready    bool
+		words    []string // of the message; none: no message
+	}{
+		"a device without an Interface": {nil, nil, datapath.Match{}, true, []string{"does not apply", "lan", "llcli interface add lan"}},
+		"a VLAN on an attached device, a dummy, a bridge of attached ports": {map[string]datapath.Device{
+			"lan": {}, "wan.7": {Kind: "vlan", Parent: "wan", Addresses: prefixes("10.2.0.1/24")}, "dummy0": {Kind: "dummy", Addresses: prefixes("10.3.0.1/32")},
+			"br0": {Kind: "bridge", Ports: []string{"wan"}, Addresses: prefixes("10.4.0.1/24")},
+		}, nil, datapath.Match{}, true, nil},
+		"an attached device":              {nil, nil, datapath.Match{In: []string{"wan"}}, true, nil},
+		"a device that is not attached":   {nil, nil, datapath.Match{In: []string{"lan"}}, false, []string{"run llcli interface add lan"}},
+		"a bridge whose port is attached": {bridge, nil, datapath.Match{In: []string{"br0"}}, false, []string{`"br0"`, `"wan"`, "Interface/wan", "name wan in spec.match.in"}},
+		"the port of that bridge":         {bridge, nil, datapath.Match{In: []string{"wan"}}, true, nil},
+		"attached in the switch only": {map[string]datapath.Device{"x": device("10.5.0.1/24")}, []string{"x"}, datapath.Match{In: []string{"x"}}, false,
+			[]string{"of the host", "llcli interface add x-host --device x"}},
+		"attached in the host only": {nil, []string{"x"}, datapath.Match{In: []string{"x", "wan"}}, true, nil},
+		"the node's addresses":      {nil, nil, datapath.Match{In: []string{"wan"}, DestinationGroups: []datapath.GroupName{datapath.LocalGroup}}, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := seenWorld(t, c.host, c.inSwitch...)
+			is := w.ofRule(&state.FirewallRule{FirewallRule: datapath.FirewallRule{Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: c.match}})
+			wantCondition(t, is, c.ready, c.words)
+		})
+	}
+}
+
+func wantCondition(t *testing.T, is condition, ready bool, words []string) {
+	t.Helper()
+	if is.isMet() != ready || len(words) == 0 && is.message != "" {
+		t.Errorf("ready %v, message %q; want ready %v, with %q", is.isMet(), is.message, ready, words)
+	}
+	for _, word := range words {
+		if !strings.Contains(is.message, word) {
+			t.Errorf("message %q, want %q in it", is.message, word)
+		}
+	}
+}
+
+// TestSourcesAndTargets: a masquerade needs an address of each family that leaves by its device,
+// and a DNAT a route to its targets.
+func TestSourcesAndTargets(t *testing.T) {
+	bare := map[string]datapath.Device{"wan": device()}
+	source := func(list ...string) datapath.Match {
+		return datapath.Match{Out: []string{"wan"}, Source: prefixes(list...)}
+	}
+	masquerade := func(m datapath.Match) datapath.NAT { return datapath.NAT{Type: datapath.Masquerade, Match: m} }
+	for name, c := range map[string]struct {
+		host  map[string]datapath.Device
+		nat   datapath.NAT
+		off6  bool // the host does not forward IPv6
+		words []string
+	}{
+		"IPv4":                             {nil, masquerade(source("10.1.0.0/24")), false, nil},
+		"IPv6 without an address":          {nil, masquerade(source("fd01::/64")), false, []string{`"wan"`, "IPv6 address", "ip address add ADDRESS dev wan"}},
+		"no family, IPv6 leaves there":     {nil, masquerade(source()), false, []string{`"wan"`, "IPv6 address", "0.0.0.0/0"}},
+		"no family, IPv6 is not forwarded": {nil, masquerade(source()), true, nil},
+		"no family, no address at all":     {bare, masquerade(source()), true, []string{"no IPv4 address"}},
+		"IPv4 without an address":          {bare, masquerade(source("10.1.0.0/24")), true, []string{"no IPv4 address"}},
+		"a target with a route":            {nil, datapath.NAT{Type: datapath.DNAT, Addresses: prefixes("10.1.0.9/32"), Match: datapath.Match{In: []string{"wan"}}}, false, nil},
+		"one of two targets without a route": {nil, datapath.NAT{
+			Type: datapath.DNAT, Addresses: prefixes("10.1.0.9/32", "10.66.0.1/32"), Match: datapath.Match{In: []string{"wan"}},
+		}, false, []string{"no route leads to 10.66.0.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := seenWorld(t, c.host)
+			w.forwarding[0].IPv6 = !c.off6
+			wantCondition(t, w.ofNAT(&state.NAT{NAT: c.nat}), len(c.words) == 0, c.words)
+		})
+	}
+}
+
+// TestInnerDeviceWithoutForwarding: a device that a NAT does not name counts if its packets are to
+// be translated.
+func TestInnerDeviceWithoutForwarding(t *testing.T) {
+	w := seenWorld(t, map[string]datapath.Device{"mgmt": device("10.9.0.1/24")})
+	of := func(list ...string) condition {
+		return w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"wan"}, Source: prefixes(list...)}}})
+	}
+	w.forwarding[0].Off4 = []string{"lan"}
+	wantCondition(t, of("10.1.0.0/16"), false, []string{"sysctl -w net.ipv4.conf.lan.forwarding=1"})
+	wantCondition(t, of("0.0.0.0/0"), true, []string{"sysctl -w net.ipv4.conf.lan.forwarding=1"})
+	wantCondition(t, of("10.9.0.0/24"), true, nil)
+}
