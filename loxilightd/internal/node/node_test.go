@@ -42,6 +42,14 @@ func openStore(t *testing.T) *state.Store {
 	return s
 }
 
+// attachedStore is openStore with one attached device, without which no Service and no rule is Ready.
+func attachedStore(t *testing.T) *state.Store {
+	t.Helper()
+	s := openStore(t)
+	attach(t, s)
+	return s
+}
+
 func start(t *testing.T, o Options) *Node {
 	t.Helper()
 	o.Log = slog.New(slog.DiscardHandler)
@@ -94,7 +102,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 	t.Helper()
 	want := map[datapath.ServiceName]datapath.Service{}
-	for o := range s.Snapshot().All() {
+	for o := range s.Snapshot().After(state.KindService, "") {
 		want[datapath.ServiceName(o.Name)] = o.Value.(*state.Service).Service
 	}
 	_, got := plane.Content()
@@ -108,7 +116,7 @@ func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 func TestFollowsThroughFaults(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	store := openStore(t)
+	store := attachedStore(t)
 	plane := backends.NewFake(backends.FakeOptions{Faults: 0.33, Seed: seed})
 	n := start(t, Options{Store: store, Plane: plane})
 	var writers sync.WaitGroup
@@ -156,7 +164,7 @@ func TestNotRealisedBeforeTheStart(t *testing.T) {
 // TestWaitMeansDone waits for each change and checks it at once. The health of another service
 // changes continuously, which must not make Wait return early.
 func TestWaitMeansDone(t *testing.T) {
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane})
 	key := state.Key{Kind: state.KindService, Name: "web"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -211,7 +219,7 @@ func TestRestartAdoptsAndPrunes(t *testing.T) {
 }
 
 func TestLostStatePrunesLater(t *testing.T) {
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	if err := plane.Services().Update(t.Context(), "old", datapath.Service{}); err != nil {
 		t.Fatal(err)
 	}
@@ -244,10 +252,13 @@ func eventually(t *testing.T, ok func() bool) {
 }
 
 func TestStrangersAndUpkeep(t *testing.T) {
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex
 	var told []string
 	n := start(t, Options{Store: store, Plane: plane, Turned: func(k state.Key, s Status) {
+		if k.Kind != state.KindService {
+			return
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, fmt.Sprint(k, " ", s.State))
@@ -272,10 +283,13 @@ func TestStrangersAndUpkeep(t *testing.T) {
 
 // TestGoneLast moves the frontends of ten services to ten others in one transaction.
 func TestGoneLast(t *testing.T) {
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex
 	var told []string
-	n := start(t, Options{Store: store, Plane: plane, Turned: func(_ state.Key, s Status) {
+	n := start(t, Options{Store: store, Plane: plane, Turned: func(k state.Key, s Status) {
+		if k.Kind != state.KindService {
+			return
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, s.State.String())

@@ -15,45 +15,127 @@ import (
 const ownerK8s = "k8s"
 
 func (w *world) ofService(o *state.Object, v *state.Service) condition {
+	if is := w.noneAttached(); is.message != "" {
+		return is
+	}
+	list := []condition{w.notAnnounced(v)}
 	for family, is4 := range []bool{true, false} {
-		fronts := slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 })
-		if !fronts {
-			continue
-		}
-		total, active, unhealthy, unknown := 0, 0, 0, 0
-		for i := range v.Backends {
-			b := &v.Backends[i]
-			if b.Addr.Addr().Is4() != is4 {
-				continue
-			}
-			total++
-			if b.State != datapath.BackendActive || b.Weight == 0 {
-				continue
-			}
-			if v.Health != nil {
-				switch w.n.checker.Result(o.Name, b.Addr).State {
-				case health.Unhealthy:
-					unhealthy++
-					continue
-				case health.Unknown:
-					unknown++
-				}
-			}
-			active++
-		}
-		what := [2]string{"IPv4", "IPv6"}[family]
-		quiet := o.Owner == ownerK8s
-		switch {
-		case active > 0 && active == unknown:
-			return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
-		case active > 0:
-		case unhealthy > 0:
-			return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, unhealthy, o.Name), quiet: quiet}
-		case total > 0:
-			return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are draining, down or of weight 0", what, total), ready: true, quiet: quiet}
-		default:
-			return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
+		if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 }) {
+			b := w.backendsOf(o.Name, v, is4)
+			list = append(list, b.condition(o, family), w.ofWays(o, b.usable(), family))
 		}
 	}
+	return joinConditions(list)
+}
+
+// notAnnounced returns a condition if the node does not answer for a frontend that it is to
+// announce.
+func (w *world) notAnnounced(v *state.Service) condition {
+	if !v.Announce {
+		return condition{}
+	}
+	telemetry := w.n.opts.Plane.Telemetry()
+	for _, f := range v.Frontends {
+		a := f.Addr.Addr()
+		if telemetry.Announces(a) || w.isLocal(a) {
+			continue
+		}
+		return condition{message: fmt.Sprintf(
+			"%s is not announced, because no Interface of role uplink is Ready on a device with an address: run llcli interface add DEVICE", a)}
+	}
 	return condition{}
+}
+
+// serving are the backends of one address family of a Service.
+type serving struct {
+	total, unhealthy, unknown int
+	active                    []datapath.BackendAddr
+	fallback                  []datapath.BackendAddr // get connections while none is active
+}
+
+func (w *world) backendsOf(service string, v *state.Service, is4 bool) (s serving) {
+	for i := range v.Backends {
+		b := &v.Backends[i]
+		if b.Addr.Addr().Is4() != is4 {
+			continue
+		}
+		s.total++
+		isActive := b.State == datapath.BackendActive && b.Weight > 0
+		if v.Health != nil && b.State != datapath.BackendDown {
+			switch is := w.n.checker.Result(service, b.Addr).State; {
+			case is == health.Unhealthy:
+				if isActive {
+					s.unhealthy++
+				}
+				continue
+			case is == health.Unknown && isActive:
+				s.unknown++
+			}
+		}
+		switch {
+		case isActive:
+			s.active = append(s.active, b.Addr)
+		case b.State != datapath.BackendDown:
+			s.fallback = append(s.fallback, b.Addr)
+		}
+	}
+	return s
+}
+
+// usable returns the backends that get new connections.
+func (s *serving) usable() []datapath.BackendAddr {
+	if len(s.active) > 0 {
+		return s.active
+	}
+	return s.fallback
+}
+
+func (s *serving) condition(o *state.Object, family int) condition {
+	what, quiet := [2]string{"IPv4", "IPv6"}[family], o.Owner == ownerK8s
+	active, fallback := len(s.active), len(s.fallback)
+	switch {
+	case active > 0 && active == s.unknown:
+		return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
+	case active > 0:
+	case s.unhealthy > 0 && fallback == 0:
+		return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, s.unhealthy, o.Name), quiet: quiet}
+	case fallback > 0:
+		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
+			"no %s backend is active, so %d that are draining or of weight 0 get the connections: see llcli describe service %s", what, fallback, o.Name)}
+	case s.total > 0:
+		return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are down", what, s.total), ready: true, quiet: quiet}
+	default:
+		return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
+	}
+	return condition{}
+}
+
+// ofWays returns a condition if connections to backends do not reach them: the host does not forward,
+// or no route leads to any. It has a message if no route leads to some, or if the programs do not
+// see the replies of one, because then the node's own connections fail.
+func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int) condition {
+	var families [2]bool
+	families[family] = true
+	off, reached := w.notForwarded(families, nil), 0
+	var lost, aside condition
+	for _, b := range list {
+		is := w.ways.to(b.Addr(), false)
+		if is.Err == nil {
+			reached++
+		}
+		switch {
+		case is.Err != nil && lost.message == "":
+			lost = condition{quiet: o.Owner == ownerK8s, message: fmt.Sprintf("backend %s is not reached: %s", b, is.Err)}
+		case is.Device == "": // an address of the node, or unknown
+		case off.message != "":
+			return off
+		case aside.message == "" && !w.isCovered(is.Device, 0):
+			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
+				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
+				b, is.Device, w.addCommand(is.Device, 0))}
+		}
+	}
+	lost.ready = reached > 0
+	lost.quiet = lost.quiet || lost.ready
+	return joinConditions([]condition{lost, aside})
 }

@@ -38,7 +38,7 @@ func rule(name string, priority int32, from ...datapath.GroupName) *state.Object
 	}})
 }
 
-// attach attaches one device, without which no rule is Ready.
+// attach attaches one device.
 func attach(t *testing.T, s *state.Store) {
 	t.Helper()
 	commit(t, s, []*state.Object{objectOf(state.KindInterface, "lo", &state.Interface{Port: datapath.Port{Device: "lo"}})})

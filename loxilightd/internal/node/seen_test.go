@@ -167,3 +167,47 @@ func TestInnerDeviceWithoutForwarding(t *testing.T) {
 	wantCondition(t, of("0.0.0.0/0"), true, []string{"sysctl -w net.ipv4.conf.lan.forwarding=1"})
 	wantCondition(t, of("10.9.0.0/24"), true, nil)
 }
+
+// TestServiceOnTheNode: a Service is Ready only if packets to it are seen, its address is announced
+// if it says so, and its backends are reached. The messages of both families are kept.
+func TestServiceOnTheNode(t *testing.T) {
+	of := func(w *world, v datapath.Service) condition {
+		v.Frontends = []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Protocol: datapath.TCP}}
+		return w.ofService(objectOf(state.KindService, "web", &state.Service{Service: v}), &state.Service{Service: v})
+	}
+	backend := func(addr string, s datapath.BackendState, weight uint16) datapath.Backend {
+		return datapath.Backend{Addr: netip.MustParseAddrPort(addr), State: s, Weight: weight}
+	}
+	with := func(list ...datapath.Backend) datapath.Service { return datapath.Service{Backends: list} }
+	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24")})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, nil)
+	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), true, []string{"of the node itself", "10.1.0.9:80", "llcli interface add lan"})
+	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1))), false, []string{"backend 10.66.0.1:80", "no route"})
+	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1), backend("127.0.0.1:80", datapath.BackendActive, 1))), true,
+		[]string{"backend 10.66.0.1:80", "no route"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDraining, 1), backend("127.0.0.1:81", datapath.BackendActive, 0))), true,
+		[]string{"2 that are draining or of weight 0 get the connections"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDown, 1))), true, []string{"all 1 are down"})
+	announced := with(backend("127.0.0.1:80", datapath.BackendActive, 1))
+	announced.Announce = true
+	wantCondition(t, of(w, announced), false, []string{"192.0.2.200 is not announced", "llcli interface add"})
+	w.forwarding[0].IPv4 = false
+	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), false, []string{"sysctl -w net.ipv4.ip_forward=1"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, nil)
+	w.devices = nil
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), false, []string{"no device is attached", "llcli interface add"})
+}
+
+// TestMessagesOfBothFamilies: neither family's message replaces the other's.
+func TestMessagesOfBothFamilies(t *testing.T) {
+	w := seenWorld(t, nil)
+	v := &state.Service{Service: datapath.Service{
+		Frontends: []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80")}, {Addr: netip.MustParseAddrPort("[2001:db8::200]:80")}},
+		Backends:  []datapath.Backend{{Addr: netip.MustParseAddrPort("[2001:db8::9]:80"), Weight: 1}},
+	}, Health: &state.HealthCheck{}}
+	is := w.ofService(objectOf(state.KindService, "web", v), v)
+	wantCondition(t, is, false, []string{"no IPv4 backend is configured", "no IPv6 backend has been checked"})
+	if is.quiet || !is.untried {
+		t.Errorf("%+v: the first part counts for the health, the second one is about to change", is)
+	}
+}
