@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"cmp"
+	"fmt"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -73,6 +74,26 @@ kind: Peer
 name: near
 spec: {underlay: 192.0.2.77, prefixes: 10.99.0.0/24, tunnel: overlay}
 ---
+kind: NAT
+name: in
+spec: {type: dnat, match: {destination: 192.0.2.1, protocol: tcp, ports: 8088}, to: {addresses: 203.0.113.1, ports: "9000"}}
+---
+kind: NAT
+name: in6
+spec: {type: dnat, match: {destination: "2001:db8:0:2::1", protocol: tcp, ports: 8088}, to: {addresses: "2001:db8:f::1", ports: "9000"}}
+---
+kind: FirewallRule
+name: anywhere
+spec: {action: deny, match: {destination: local, protocol: tcp, ports: 8083}}
+---
+kind: Service
+name: near
+spec: {frontends: ["192.0.2.200:80/tcp"], backends: [{address: "10.0.1.2:9000"}], announce: true}
+---
+kind: Service
+name: near6
+spec: {frontends: ["[2001:db8:0:2::200]:80/tcp"], backends: [{address: "[2001:db8:1::2]:9000"}], announce: true}
+---
 kind: Service
 name: web
 spec:
@@ -105,6 +126,7 @@ func newReadySite(t *testing.T) *readySite {
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x2"}, testnet.Port{NS: s.x2, Name: "eth0", Addrs: []string{"10.88.0.2/24"}})
 	s.x2.ServeTCP(t, "10.88.0.2:8081", "x2")
 	s.node.ServeTCP(t, "192.0.2.1:8080", "node")
+	s.node.ServeTCP(t, "192.0.2.1:8083", "node")
 	s.backends[0].ServeTCP(t, "10.0.1.2:9000", "b1")
 	s.backends[0].ServeTCP(t, "[2001:db8:1::2]:9000", "b1")
 	s.backends[1].Up(t, "lo")
@@ -138,12 +160,44 @@ func (s *readySite) sysctl(key, value string) func() {
 	return func() { s.node.Sysctl(s.t, key, value) }
 }
 
+// route changes a route of the node.
+func (s *readySite) route(verb string, args ...string) func() {
+	return func() { s.node.Run(s.t, "ip", append([]string{"route", verb}, args...)...) }
+}
+
+// unaddressed returns functions that take the addresses of a family from device pN, which still
+// leads to its backend, and restore them.
+func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
+	device := fmt.Sprintf("p%d", n)
+	both := func(address, backend string) (list [2]func()) {
+		for i, verbs := range [][2]string{{"del", "replace"}, {"add", "del"}} {
+			list[i] = func() {
+				// The kernel deletes the routes of a device with its last IPv4 address.
+				s.node.Run(s.t, "ip", "address", verbs[0], address, "dev", device, "nodad")
+				s.node.Run(s.t, "ip", "route", verbs[1], backend, "dev", device)
+			}
+		}
+		return list
+	}
+	return both(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.2", n)), both(fmt.Sprintf("2001:db8:%d::1/64", n), fmt.Sprintf("2001:db8:%d::2", n))
+}
+
+// role gives in0 a role. The client forgets who has an address.
+func (s *readySite) role(role string) func() {
+	return func() {
+		s.LLCLI("interface", "set", "in0", "--role", role)
+		s.client.Run(s.t, "ip", "neigh", "flush", "dev", "eth0")
+		s.client.Run(s.t, "ip", "-6", "neigh", "flush", "dev", "eth0")
+	}
+}
+
 func (s *readySite) llcli(args ...string) func() { return func() { s.LLCLI(args...) } }
 
 func (s *readySite) cases() []readyCase {
 	const forward4, forward6 = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
 	off, on := s.sysctl(forward4, "0"), s.sysctl(forward4, "1")
 	off6, on6 := s.sysctl(forward6, "0"), s.sysctl(forward6, "1")
+	alone4, alone6 := s.unaddressed(1)
 	b1, far := "10.0.1.2:9000", "203.0.113.1:9000"
 	b16, far6 := "[2001:db8:1::2]:9000", "[2001:db8:f::1]:9000"
 	return []readyCase{
@@ -185,7 +239,7 @@ func (s *readySite) cases() []readyCase {
 		{"IPv6 rule without Interface", "FirewallRule", "deny6", s.llcli("interface", "delete", "in0", "--force"),
 			s.llcli("interface", "add", "in0"), []string{"llcli interface add in0"}, "tcp6", "[2001:db8:0:2::1]:8080", s.client, silent, let, ""},
 		{"IPv6 NAT without forwarding", "NAT", "out6", off6, on6, []string{"sysctl -w " + forward6 + "=1"}, "tcp6", b16, s.client, let, silent, ""},
-		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1"),
+		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1", "--role", "port"),
 			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let, ""},
 		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent, ""},
 		{"IPv6 Route without its next hop", "Route", "far6", func() {
@@ -194,6 +248,27 @@ func (s *readySite) cases() []readyCase {
 		},
 			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on"); s.address6() },
 			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent, ""},
+		{"NAT without forwarding on the inner device", "NAT", "out", s.sysctl("net.ipv4.conf.in0.forwarding", "0"), s.sysctl("net.ipv4.conf.in0.forwarding", "1"),
+			[]string{"sysctl -w net.ipv4.conf.in0.forwarding=1"}, "tcp4", b1, s.client, let, silent, ""},
+		{"masquerade by a device without an address", "NAT", "out", alone4[0], alone4[1],
+			[]string{"p1", "IPv4 address", "ip address add"}, "tcp4", b1, s.client, let, silent, ""},
+		{"IPv6 masquerade by a device without an address", "NAT", "out6", alone6[0], alone6[1],
+			[]string{"p1", "IPv6 address", "ip address add"}, "tcp6", b16, s.client, let, silent, ""},
+		{"NAT to a target without a route", "NAT", "in", s.route("add", "unreachable", "203.0.113.1"), s.route("del", "unreachable", "203.0.113.1"),
+			[]string{"no route leads to 203.0.113.1"}, "tcp4", "192.0.2.1:8088", s.client, let, silent, ""},
+		{"IPv6 NAT to a target without a route", "NAT", "in6", s.route("add", "unreachable", "2001:db8:f::1"), s.route("del", "unreachable", "2001:db8:f::1"),
+			[]string{"no route leads to 2001:db8:f::1"}, "tcp6", "[2001:db8:0:2::1]:8088", s.client, let, silent, ""},
+		{"rule that does not apply to a device", "FirewallRule", "anywhere", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
+			[]string{"in0", "llcli interface add in0"}, "tcp4", "192.0.2.1:8083", s.client, silent, let, "Ready"},
+		{"Service without forwarding", "Service", "web", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", vip4 + ":80", s.client, let, silent, ""},
+		{"IPv6 Service without forwarding", "Service", "web6", off6, on6, []string{"sysctl -w " + forward6 + "=1"},
+			"tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, silent, ""},
+		{"Service that no uplink announces", "Service", "near", s.role("port"), s.role("uplink"), []string{"192.0.2.200", "llcli interface add"},
+			"tcp4", "192.0.2.200:80", s.client, let, silent, ""},
+		{"IPv6 Service that no uplink announces", "Service", "near6", s.role("port"), s.role("uplink"), []string{"2001:db8:0:2::200", "llcli interface add"},
+			"tcp6", "[2001:db8:0:2::200]:80", s.client, let, silent, ""},
+		{"the node's own connection to a Service", "Service", "web", s.llcli("interface", "delete", "p3", "--force"), s.llcli("interface", "add", "p3", "--role", "port"),
+			[]string{"llcli interface add p3"}, "tcp4", vip4 + ":80", s.node, let, silent, "Ready"},
 		{"IPv6 Service without a healthy backend", "Service", "web6", func() { s.servers[1].Close() }, s.serve6,
 			[]string{"1 unhealthy"}, "tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, refused, ""},
 	}
@@ -211,9 +286,16 @@ func (c *readyCase) run(t *testing.T, s *site) {
 	}
 	wantState(t, s, c.kind, c.object, "Ready")
 	packet("ready", c.ready)
+	lost := true
+	defer func() {
+		if lost { // the next case needs it
+			c.mend()
+		}
+	}()
 	c.lose()
 	wantState(t, s, c.kind, c.object, cmp.Or(c.state, "Pending"), c.words...)
 	packet("lost", c.lost)
+	lost = false
 	c.mend()
 	wantState(t, s, c.kind, c.object, "Ready")
 	packet("mended", c.ready)
