@@ -75,8 +75,9 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 // never reaches the data plane after the start.
 func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	s, _ := newKernelSite(t)
+	in0 := s.node()
 	p := s.run()
-	s.apply(serviceObject("web", 1, "10.1.2.3:80"))
+	s.apply(in0, serviceObject("web", 1, "10.1.2.3:80"))
 	s.applyConfirm(time.Second, serviceObject("web", 1, "10.1.2.3:80", "10.1.2.4:80", "10.1.2.5:80"))
 	eventually(t, func() bool { return s.status().Capacity["backends"].Used == 3 })
 	p.stop()

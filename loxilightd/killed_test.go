@@ -30,6 +30,17 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 	return s, pins
 }
 
+// node gives the daemon, before it is started, a network namespace with the device in0, by which it
+// forwards, and returns the Interface of that device, without which no Service is Ready.
+func (s *site) node() api.Object {
+	s.ns = testnet.New(s.t, "node")
+	peer := testnet.New(s.t, "peer")
+	testnet.Veth(s.t, testnet.Port{NS: s.ns, Name: "in0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: peer, Name: "out0", Addrs: []string{"192.0.2.2/24"}})
+	s.ns.Route(s.t, "default", "192.0.2.2")
+	s.ns.Forward(s.t)
+	return interfaceObject("in0")
+}
+
 // writer changes services of its own until the daemon does not answer any more. For each service
 // it records the possible states: the last acknowledged one, and the last unanswered request.
 type writer struct {
@@ -93,6 +104,7 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 // half applied.
 func TestKilledWhileWriting(t *testing.T) {
 	s, _ := newKernelSite(t)
+	in0 := s.node()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 100))
@@ -101,6 +113,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		writers[i] = &writer{id: i, random: rand.New(rand.NewPCG(seed, uint64(i))), answered: map[string]string{}}
 	}
 	p := s.run()
+	s.apply(in0)
 	for round := range 4 {
 		var writing sync.WaitGroup
 		for _, w := range writers {

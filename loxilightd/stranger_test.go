@@ -50,8 +50,8 @@ func emptyMap(t *testing.T, pins, name string) (emptied int) {
 // seconds, and counted.
 func TestStrangerFlushesAMap(t *testing.T) {
 	s, pins := newKernelSite(t)
+	objects := []api.Object{s.node()}
 	s.run()
-	var objects []api.Object
 	for i := range 20 {
 		objects = append(objects, serviceObject(fmt.Sprint("s", i), i, "10.0.1.2:8080", "10.0.1.3:8080"))
 	}
