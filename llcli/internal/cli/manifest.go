@@ -175,12 +175,13 @@ func parseManifest(title string, data []byte) ([]document, error) {
 			objects = node.Content
 		}
 		for _, n := range objects {
-			d, err := parseDocument(title, n)
-			if err != nil {
+			d, mistakes := parseDocument(title, n)
+			for _, err := range mistakes {
 				errs = append(errs, atLine(title, n.Line, err))
-				continue
 			}
-			docs = append(docs, d)
+			if len(mistakes) == 0 {
+				docs = append(docs, d)
+			}
 		}
 	}
 	return docs, errors.Join(errs...)
@@ -265,30 +266,35 @@ func parseJSONValues(data []byte) ([]*yaml.Node, bool) {
 	}
 }
 
-func parseDocument(title string, node *yaml.Node) (document, error) {
+// parseDocument reads one object, and returns all of its mistakes.
+func parseDocument(title string, node *yaml.Node) (document, []error) {
 	d := document{file: title, node: node}
 	if node.Kind == yaml.AliasNode {
 		d.node = node.Alias
 	}
 	if d.node.Kind != yaml.MappingNode {
-		return d, errors.New("want an object with kind, name and spec")
+		return d, []error{errors.New("want an object with kind, name and spec")}
 	}
+	var errs []error
 	for i := 0; i+1 < len(d.node.Content); i += 2 {
 		if err := d.setField(d.node.Content[i], d.node.Content[i+1]); err != nil {
-			return d, err
+			errs = append(errs, err)
 		}
+	}
+	if len(errs) > 0 {
+		return d, errs
 	}
 	// Twice the same key, at any depth.
 	if _, err := toJSON(d.node); err != nil {
-		return d, err
+		errs = append(errs, err)
 	}
 	if d.object.Kind == "" {
-		return d, errors.New("the object has no kind")
+		errs = append(errs, errors.New("the object has no kind"))
 	}
 	if d.object.Name == "" {
-		return d, errors.New("the object has no name")
+		errs = append(errs, errors.New("the object has no name"))
 	}
-	return d, nil
+	return d, errs
 }
 
 func (d *document) setField(key, value *yaml.Node) error {

@@ -67,6 +67,19 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 	return reflect.DeepEqual(decode(a), decode(b))
 }
 
+// TestEveryMistake: a file is refused with all mistakes of all of its objects, each with its line.
+func TestEveryMistake(t *testing.T) {
+	const text = "kind: Service\nnam: a\nlables: {}\nspec: {x: 1}\n---\nspec: {}\n---\nkind: NAT\nname: 7\n---\nkind: Service\nname: good\nspec: {}\n"
+	const want = `f:2: unknown field "nam": an object has kind, name, owner, labels and spec
+f:3: unknown field "lables": an object has kind, name, owner, labels and spec
+f:6: the object has no kind
+f:6: the object has no name
+f:9: name: want a string (quote it if it looks like a number)`
+	if _, err := parseManifest("f", []byte(text)); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
 func TestAliasBomb(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("kind: Service\nname: web\nspec:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
