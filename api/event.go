@@ -52,7 +52,7 @@ type StatusEvent struct {
 	Event
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
-	State   string `json:"state"` // of a change that is to be confirmed: waiting, confirmed, taken-back
+	State   string `json:"state"` // of a change that is to be confirmed: waiting, confirmed, rolled-back
 	Message string `json:"message,omitempty"`
 	Backend string `json:"backend,omitempty"` // address:port, for the health of a backend
 	// Revision of the change that is to be confirmed.

@@ -73,7 +73,7 @@ type HistoryEntry struct {
 	Owners   []string       `json:"owners,omitempty"`   // of the objects, at most 8 of them
 	Summary  map[string]int `json:"summary"`            // how many of each action
 	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback went back to
-	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, taken-back; empty: none
+	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, rolled-back; empty: none
 }
 
 // HistoryDiff is the change of one object by a revision.

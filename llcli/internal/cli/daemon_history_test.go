@@ -122,7 +122,7 @@ func (d *testDaemon) rollback(p api.RollbackParams) (any, *api.Error) {
 		}
 	}
 	if d.restored = to; !p.DryRun {
-		d.settle("taken-back")
+		d.settle("rolled-back")
 	}
 	return d.commit(result, after, p.Change, nil)
 }

@@ -101,7 +101,7 @@ func (a *app) history(ctx context.Context, d Daemon, limit int) error {
 	case !a.isTable():
 		list.end()
 	case count == 0:
-		a.note("nothing was changed yet, as far as the daemon knows")
+		a.note("the daemon has recorded no change yet")
 	default:
 		t.flush()
 		if limit > 0 && count > limit {
@@ -156,7 +156,7 @@ func confirmColor(confirm string) string {
 	switch confirm {
 	case "waiting":
 		return yellow
-	case "taken-back":
+	case "rolled-back":
 		return red
 	case "confirmed":
 		return green

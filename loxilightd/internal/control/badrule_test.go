@@ -13,9 +13,9 @@ import (
 var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},
 	{"FirewallRule", `{"action":"drop"}`, "action", "\"drop\" is called deny here"},
-	{"FirewallRule", `{"action":"maybe"}`, "action", "none of allow, deny, reject"},
+	{"FirewallRule", `{"action":"maybe"}`, "action", "not one of allow, deny, reject"},
 	{"FirewallRule", `{"action":"deny","priority":2147483648}`, "priority", "2147483648 is not between -2147483648 and 2147483647"},
-	{"FirewallRule", `{"action":"deny","hooks":["prerouting"]}`, "hooks[0]", "none of forward, input, output"},
+	{"FirewallRule", `{"action":"deny","hooks":["prerouting"]}`, "hooks[0]", "not one of forward, input, output"},
 	{"FirewallRule", `{"action":"deny","hooks":["input","input"]}`, "hooks[1]", "twice"},
 	{"FirewallRule", `{"action":"deny","hooks":["input"],"match":{"out":"eth0"}}`, "match.out", "take input out of spec.hooks"},
 	{"FirewallRule", `{"action":"deny","hooks":"output","match":{"in":["eth0"]}}`, "match.in", "take output out of spec.hooks"},
@@ -55,7 +55,7 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"match", `{"protocol":"icmpv6","icmp":[256]}`, "match.icmp[0]", "no type of icmpv6"},
 	{"match", `{"tcpFlags":"syn"}`, "match.tcpFlags", "only tcp has flags"},
 	{"match", `{"protocol":["tcp","udp"],"tcpFlags":"syn"}`, "match.tcpFlags", "that alone"},
-	{"match", `{"protocol":"tcp","tcpFlags":"syn,hop"}`, "match.tcpFlags", "none of fin, syn"},
+	{"match", `{"protocol":"tcp","tcpFlags":"syn,hop"}`, "match.tcpFlags", "not one of fin, syn"},
 	{"match", `{"protocol":"tcp","tcpFlags":"syn,!syn"}`, "match.tcpFlags", "twice"},
 	{"match", `{"in":["a/b"]}`, "match.in[0]", "not a device name"},
 	{"match", `{"out":["eth0","eth0"]}`, "match.out[1]", "already"},
@@ -76,7 +76,7 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"AddressGroup", `{"members":[{"labels":{"a":7}}]}`, "members[0].labels.a", "string"},
 
 	{"NAT", `{}`, "type", "one of snat, dnat, masquerade"},
-	{"NAT", `{"type":"nat64"}`, "type", "none of snat, dnat, masquerade"},
+	{"NAT", `{"type":"nat64"}`, "type", "not one of snat, dnat, masquerade"},
 	{"NAT", `{"type":"snat"}`, "to.addresses", "is missing"},
 	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"ports":80}}`, "to.addresses", "is missing"},
 	{"NAT", `{"type":"dnat","to":{"addresses":"10.0.0.1"}}`, "match.destination", "is missing"},
@@ -92,10 +92,10 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"NAT", `{"type":"snat","to":{"addresses":"10.0.0.1","ports":[0]}}`, "to.ports[0]", "1 to 65535"},
 	{"NAT", `{"type":"masquerade","to":{"ports":["2000-1000"]}}`, "to.ports[0]", "want 1000-2000"},
 	{"NAT", `{"type":"dnat","match":{"in":"e"},"to":{"addresses":"10.0.0.1","ports":80}}`, "to.ports", "only tcp, udp and sctp have ports"},
-	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp"},"to":{"addresses":"10.0.0.1","ports":[80,81]}}`, "to.ports", "one range as long"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp"},"to":{"addresses":"10.0.0.1","ports":[80,81]}}`, "to.ports", "one range of the same length"},
 	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp"},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "80-81 has 2 ports"},
-	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":"80-82"},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range as long"},
-	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":[80,81]},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range as long"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":"80-82"},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range of the same length"},
+	{"NAT", `{"type":"dnat","match":{"in":"e","protocol":"tcp","ports":[80,81]},"to":{"addresses":"10.0.0.1","ports":"80-81"}}`, "to.ports", "one range of the same length"},
 	{"NAT", `{"type":"masquerade","oneToOne":true}`, "oneToOne", "set spec.type to snat"},
 	{"NAT", `{"type":"snat","oneToOne":true,"to":{"addresses":"10.0.0.1"}}`, "to.addresses", "as many as there are of spec.match.source: 0, not 1"},
 	{"NAT", `{"type":"snat","oneToOne":true,"match":{"source":"group:g"},"to":{"addresses":"10.0.0.1"}}`, "match.source", "name the prefixes"},
@@ -149,8 +149,8 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"Tunnel", `{"device":"t0","local":"0.0.0.0"}`, "local", `"0.0.0.0" is not the address of one host`},
 	{"Tunnel", `{"device":"hsvxlan1000000"}`, "device", "want 1 to 13"},
 	{"Tunnel", `{"device":"hsvxlan1000000000000000"}`, "device", "want 1 to 13"},
-	{"Tunnel", `{"device":"t0","type":"stt"}`, "type", "stt is not there yet"},
-	{"Tunnel", `{"device":"t0","type":"ipip"}`, "type", "none of vxlan, geneve, gre"},
+	{"Tunnel", `{"device":"t0","type":"stt"}`, "type", "stt is not supported yet"},
+	{"Tunnel", `{"device":"t0","type":"ipip"}`, "type", "not one of vxlan, geneve, gre"},
 	{"Tunnel", `{"device":"t0","vni":16777216}`, "vni", "24 bits"},
 	{"Tunnel", `{"device":"t0","type":"gre","port":4789}`, "port", "gre has no ports"},
 	{"Tunnel", `{"device":"t0","port":65536}`, "port", "not between"},
@@ -160,14 +160,14 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"Peer", `{"underlay":[["192.0.2.1"]]}`, "underlay[0]", "neither a string nor a whole number"},
 	{"Peer", `{"underlay":"127.0.0.7"}`, "underlay[0]", "127.0.0.7 is the loopback: want an address by which other nodes reach it"},
 	{"Peer", `{"underlay":"::1"}`, "underlay[0]", "is the loopback"},
-	{"Peer", `{"underlay":["192.0.2.1","fe80::1"]}`, "underlay[1]", "fe80::1 is an address of every link: want one that routes lead to"},
+	{"Peer", `{"underlay":["192.0.2.1","fe80::1"]}`, "underlay[1]", "fe80::1 is link-local: want an address that is routed"},
 	{"Peer", `{"underlay":["192.0.2.1","192.0.2.1"]}`, "underlay[1]", "underlay[0] already"},
-	{"Peer", `{"underlay":"192.0.2.1","tunnel":"A B"}`, "tunnel", "no name"},
+	{"Peer", `{"underlay":"192.0.2.1","tunnel":"A B"}`, "tunnel", "is not a name of a"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":["10.0.0.0/8","10.0.0.1/8"]}`, "prefixes[1]", "10.0.0.0/8"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"192.0.2.0/24"}`, "prefixes[0]", "own underlay address"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"2001:db8::/64"}`, "prefixes[0]", "another family"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"224.0.0.0/4","tunnel":"t"}`, "prefixes[0]", "nothing that is reached"},
-	{"Route", `{"prefix":"10.0.0.0/8","peer":"A B"}`, "peer", "no name"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"A B"}`, "peer", "is not a name of a"},
 	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","metric":5}`, "metric", "for the Peer to say"},
 	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","type":"blackhole"}`, "type", "for the Peer to say"},
 	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","nexthops":[{"device":"e"}]}`, "nexthops", "for the Peer to say"},
@@ -200,7 +200,7 @@ func TestRuleRefused(t *testing.T) {
 			continue
 		}
 		want := api.ReasonInvalid
-		if strings.Contains(tt.text, "in this version yet") || strings.Contains(tt.text, "is not there yet") {
+		if strings.Contains(tt.text, "in this version yet") || strings.Contains(tt.text, "is not supported yet") {
 			want = api.ReasonUnsupported
 		}
 		if err.Reason() != want {

@@ -64,7 +64,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 				return invalid("", "%q is not %q, the owner of this replace", o.Owner, shorten(p.Owner)).At(o.Key.String(), "owner")
 			}
 			if !slices.Contains(r.scope.Kinds, o.Kind) {
-				return invalid("", "%s is none of the kinds that this replace is about", o.Kind).At(o.Key.String(), "kind")
+				return invalid("", "%s is not one of the kinds of this replace", o.Kind).At(o.Key.String(), "kind")
 			}
 		}
 		return nil
@@ -74,7 +74,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 func checkScope(p *api.ReplaceParams) *api.Error {
 	switch {
 	case p.Owner == "":
-		return invalid("owner", "is missing: what this owner holds becomes exactly the objects given")
+		return invalid("owner", "is missing: it is the owner whose objects are replaced by the given ones")
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
 	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
@@ -246,7 +246,7 @@ func checkChange(c *api.Change) *api.Error {
 	case c.ChangesFrom < 0:
 		return invalid("changesFrom", "%d is negative", c.ChangesFrom)
 	case c.ChangesFrom > 0 && !c.DryRun:
-		return invalid("changesFrom", "is for dry runs only: after a commit the method changes tells all")
+		return invalid("changesFrom", "is for dry runs only: after a commit, use the method changes")
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (s *Server) podsGone() {
 		return
 	}
 	if result, err := s.Reload(); err == nil {
-		s.Log.Info("object files taken over, since pods that were in their way are gone", slog.Any("changes", result.Summary))
+		s.Log.Info("object files applied, since the conflicting pods are gone", slog.Any("changes", result.Summary))
 	}
 }
 

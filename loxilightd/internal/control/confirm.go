@@ -40,8 +40,8 @@ func (s *Server) settled(r *request, result *state.Result) {
 		return
 	}
 	if result.Settled != nil {
-		s.Log.Info("a change that was to be confirmed was taken back", slog.Uint64("revision", result.Settled.Revision), slog.Uint64("by_revision", result.Revision))
-		s.confirmTurned(result.Settled.Revision, state.TakenBack, "by hand")
+		s.Log.Info("an unconfirmed change was rolled back", slog.Uint64("revision", result.Settled.Revision), slog.Uint64("by_revision", result.Revision))
+		s.confirmTurned(result.Settled.Revision, state.RolledBack, "by hand")
 		s.settleFiles()
 	}
 	if p := result.Pending; p != nil {
@@ -65,7 +65,7 @@ func (s *Server) settleFiles() {
 		return
 	}
 	if _, err := s.Reload(); err != nil {
-		s.Log.Warn("object files still not taken over", slog.Any("error", err))
+		s.Log.Warn("object files still not applied", slog.Any("error", err))
 	}
 }
 
@@ -105,15 +105,15 @@ func (s *Server) Expire() {
 	s.mu.Unlock()
 	if err != nil {
 		if !failedBefore {
-			s.Log.Error("a change that was not confirmed could not be taken back, it is tried again", slog.Uint64("revision", p.Revision), slog.Any("error", err))
+			s.Log.Error("an unconfirmed change could not be rolled back; it is retried", slog.Uint64("revision", p.Revision), slog.Any("error", err))
 		}
 		return
 	}
-	s.Log.Warn("a change was not confirmed in time and was taken back", slog.Uint64("revision", p.Revision),
+	s.Log.Warn("a change was not confirmed in time and was rolled back", slog.Uint64("revision", p.Revision),
 		slog.Uint64("by_revision", result.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
 	for _, k := range result.Left {
 		s.Log.Error("an object could not go back with it", slog.String("object", k.String()))
 	}
-	s.confirmTurned(p.Revision, state.TakenBack, "not confirmed in time")
+	s.confirmTurned(p.Revision, state.RolledBack, "not confirmed in time")
 	s.settleFiles()
 }

@@ -72,7 +72,7 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	case datapath.IsTunnelMAC([6]byte(parsed)):
 		return mac, invalid(field, "%s is the MAC of tunnels; use another one", parsed)
 	case [6]byte(parsed) == mac:
-		return mac, invalid(field, "%s is nobody's address", parsed)
+		return mac, invalid(field, "%s is not the address of one host", parsed)
 	}
 	return [6]byte(parsed), nil
 }

@@ -45,7 +45,7 @@ func TestEndpointRefused(t *testing.T) {
 		{`"0a:58:0a:f4:03:05"`, `"01:58:0a:f4:03:05"`, "mac", "of a group"},
 		{`"0a:58:0a:f4:03:05"`, `"02:4c:4c:00:00:01"`, "mac", "the MAC of tunnels"},
 		{`"0a:58:0a:f4:03:05"`, `"02:4c:4c:00:00:02"`, "mac", "the MAC of tunnels"},
-		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:00:00"`, "mac", "nobody's"},
+		{`"0a:58:0a:f4:03:05"`, `"00:00:00:00:00:00"`, "mac", "not the address of one host"},
 		{`["10.244.3.5","2001:db8:3::5"]`, `[]`, "addresses", "is missing"},
 		{`["10.244.3.5","2001:db8:3::5"]`, `["` + strings.Repeat(`10.244.3.5","`, 64) + `10.244.3.5"]`, "addresses", "at most 64"},
 		{`"10.244.3.5"`, `"10.244.3.5/24"`, "addresses[0]", "write 10.244.3.5"},

@@ -81,7 +81,7 @@ func (s *Server) publishSamples(ctx context.Context) {
 			return
 		}
 		if !failed {
-			s.Log.Warn("events of drops and connections are not to be had, will be tried again", "error", err)
+			s.Log.Warn("events of drops and connections are not available; retrying", "error", err)
 			failed = true
 		}
 		rest := time.NewTimer(sampleRetry)

@@ -37,9 +37,9 @@ const maxReaderHistory = 8 << 20
 func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) (any, *api.Error) {
 	switch {
 	case (p.Revision == nil) == (p.Undo == 0):
-		return nil, invalid("revision", "is missing: want the revision to go back to, or undo with that of the change to be confirmed, and not both")
+		return nil, invalid("revision", "is missing: set revision to the revision to restore, or undo to the revision of the pending change, but not both")
 	case p.Owner != "" && p.Undo != 0:
-		return nil, invalid("owner", "does not go with undo, which takes back the whole change")
+		return nil, invalid("owner", "does not go with undo, which rolls back the whole change")
 	case p.Owner == api.OwnerFile:
 		return nil, invalid("owner", "what stands in the object files goes back there: change them, then reload")
 	case p.Owner == api.OwnerCNI:

@@ -68,8 +68,8 @@ func TestConfirm(t *testing.T) {
 	}
 	checkError(t, "another change", h.applyWeb(82, ""), 3, "Service/web", "", "waits to be confirmed until 2026-03-04T05:07:07Z (for 40s)")
 	checkError(t, "a reader's confirm", h.ask(reader, "confirm", `{"revision":2}`), 5, "", "", "user id 1007")
-	h.wantError("confirm", `{"revision":1}`, 3, "", "revision", "that of revision 2, not of 1")
-	h.wantError("confirm", `{}`, 3, "", "revision", "not of 0")
+	h.wantError("confirm", `{"revision":1}`, 3, "", "revision", "the pending change has revision 2, not 1")
+	h.wantError("confirm", `{}`, 3, "", "revision", "not 0")
 	h.wantError("confirm", `{"revision":"2"}`, -32602, "", "revision", "")
 	for range 2 {
 		h.want("confirm", `{"revision":2}`, `{"revision":2}`)
@@ -109,10 +109,10 @@ func TestNotConfirmed(t *testing.T) {
 	if err := os.WriteFile(file, []byte("kind: Service\nname: other\nspec: {frontends: [\"198.51.100.10:80/tcp\"]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.wantError("reload", "{}", 3, "Service/other", "spec.frontends[0]", "once it is taken back: 198.51.100.10:80/tcp belongs to Service/web already")
+	h.wantError("reload", "{}", 3, "Service/other", "spec.frontends[0]", "after the rollback: 198.51.100.10:80/tcp belongs to Service/web already")
 	c.pass(time.Hour)
 	testnet.Eventually(t, 20*time.Second, "it is taken back, to port 80", func() bool { return h.port() == "80" })
-	checkError(t, "confirm", h.ask(admin, "confirm", `{"revision":2}`), 3, "", "revision", "was taken back")
+	checkError(t, "confirm", h.ask(admin, "confirm", `{"revision":2}`), 3, "", "revision", "was rolled back")
 	e := result[api.HistoryResult](h, "history", `{"limit":1}`).Items[0]
 	if e.Method != "expire" || e.User != "loxilightd" || e.Restored != 1 || e.Revision != 3 {
 		t.Errorf("the history ends with %+v", e)
@@ -135,7 +135,7 @@ func TestConfirmIsChecked(t *testing.T) {
 		t.Errorf("without a change: %s", a)
 	}
 	for params, text := range map[string]string{
-		`{}`: "is missing: want the revision", `{"revision":1,"undo":1}`: "and not both", `{"undo":7}`: "does not wait",
+		`{}`: "is missing: set revision", `{"revision":1,"undo":1}`: "but not both", `{"undo":7}`: "does not wait",
 		`{"revision":1,"owner":"file"}`: "change them, then reload", `{"revision":1,"owner":"cni"}`: "comes and goes with them", `{"revision":1,"transaction":"x"}`: "one request",
 		`{"revision":1,"transaction":"x","more":true}`: "one request", `{"undo":1,"owner":"cli"}`: "does not go with undo",
 		`{"revision":1,"wait":"-1s"}`: "wait", `{"revision":1,"ifRevision":7}`: "at revision 1, not 7",
@@ -236,8 +236,8 @@ func TestLargeHistory(t *testing.T) {
 	}
 }
 
-// TestNotTakenBackYet: the status reports an unconfirmed change that is still in force.
-func TestNotTakenBackYet(t *testing.T) {
+// TestNotRolledBackYet: the status reports an unconfirmed change that is still in force.
+func TestNotRolledBackYet(t *testing.T) {
 	h, c := newClockHarness(t)
 	h.applyWeb(80, "")
 	h.applyWeb(81, `,"confirm":"1m"`)
@@ -247,7 +247,7 @@ func TestNotTakenBackYet(t *testing.T) {
 	}
 	h.Expire()
 	r := result[api.StatusResult](h, "status", "{}")
-	if m := strings.Join(r.Health.Messages, "\n"); !strings.Contains(m, "could not be taken back yet, it is tried again") || r.Confirm == nil || r.Confirm.Left != 0 {
+	if m := strings.Join(r.Health.Messages, "\n"); !strings.Contains(m, "could not be rolled back yet; it is retried") || r.Confirm == nil || r.Confirm.Left != 0 {
 		t.Errorf("health %q, %+v waits", m, r.Confirm)
 	}
 }

@@ -116,11 +116,11 @@ func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilt
 	if f.Protocol != "" {
 		var ok bool
 		if d.Protocol, ok = datapath.ParseProtocol(f.Protocol); !ok {
-			return d, invalid("filter.protocol", "%q is none of tcp, udp, sctp, icmp, icmpv6", shorten(f.Protocol))
+			return d, invalid("filter.protocol", "%q is not one of tcp, udp, sctp, icmp, icmpv6", shorten(f.Protocol))
 		}
 	}
 	if f.State != "" && !slices.Contains(connectionStates, f.State) {
-		return d, invalid("filter.state", "%q is none of %s", shorten(f.State), strings.Join(connectionStates, ", "))
+		return d, invalid("filter.state", "%q is not one of %s", shorten(f.State), strings.Join(connectionStates, ", "))
 	}
 	d.State = f.State
 	if f.Service != "" {
@@ -233,7 +233,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; those of Interfaces, Endpoints, Tunnels, Peers, Services, NAT and FirewallRules have").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs and FirewallRules have").At(o.Key.String(), "")
 	}
 	return result, nil
 }

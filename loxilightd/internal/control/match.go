@@ -273,10 +273,10 @@ func (p *matchParser) tcpFlags() *api.Error {
 		name, unset := strings.CutPrefix(strings.TrimSpace(word), "!")
 		bit, ok := tcpFlagBits[name]
 		if !ok {
-			return invalid(field, "%q is none of fin, syn, rst, psh, ack, urg, ece, cwr; want such as syn,!ack", shorten(name))
+			return invalid(field, "%q is not one of fin, syn, rst, psh, ack, urg, ece, cwr; want such as syn,!ack", shorten(name))
 		}
 		if m.Mask&bit != 0 {
-			return invalid(field, "%s is there twice", name)
+			return invalid(field, "%s occurs twice", name)
 		}
 		m.Mask |= bit
 		if !unset {

@@ -158,13 +158,13 @@ func (p *natParser) ports() *api.Error {
 	m := &p.nat.Match
 	switch {
 	case len(told) > 1:
-		return invalid(field, "dnat translates to one port, or to one range as long as that of spec.match.ports")
+		return invalid(field, "dnat translates to one port, or to one range of the same length as spec.match.ports")
 	case !protocolsHavePorts(m.Protocols):
 		return invalid(field, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
 	case length(p.nat.Ports[0]) == 1:
 		return nil
 	case len(m.Ports) != 1 || length(m.Ports[0]) != length(p.nat.Ports[0]):
-		return invalid(field, "%s has %d ports: spec.match.ports has to be one range as long, port by port", told[0], length(p.nat.Ports[0]))
+		return invalid(field, "%s has %d ports: spec.match.ports must be one range of the same length, port by port", told[0], length(p.nat.Ports[0]))
 	}
 	return nil
 }

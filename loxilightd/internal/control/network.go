@@ -184,7 +184,7 @@ func (p *routeParser) peer() *api.Error {
 		return nil
 	}
 	if len(told.Peer) > maxName || !namePattern.MatchString(told.Peer) {
-		return invalid("spec.peer", "%q is no name: want that of a Peer", shorten(told.Peer))
+		return invalid("spec.peer", "%q is not a name of a Peer", shorten(told.Peer))
 	}
 	for _, f := range []struct {
 		name string

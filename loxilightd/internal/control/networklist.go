@@ -46,7 +46,7 @@ func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListPa
 		return nil, err
 	}
 	if s.Network == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "this data plane does not tell what the kernel's own forwarding holds")
+		return nil, api.Errorf(api.ReasonUnsupported, "this data plane does not report the kernel's own forwarding tables")
 	}
 	at, err := parsePlace(p)
 	if err != nil {

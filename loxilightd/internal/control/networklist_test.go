@@ -38,7 +38,7 @@ func (f fakeNetwork) List(_ context.Context, v datapath.NetworkView, inSwitch bo
 // TestNetworkList pages through many entries: each is returned once, in order.
 func TestNetworkList(t *testing.T) {
 	h := newHarness(t)
-	h.wantError("network.list", `{"what":"routes"}`, 6, "", "", "does not tell")
+	h.wantError("network.list", `{"what":"routes"}`, 6, "", "", "does not report")
 	h.Network = fakeNetwork{host: 3000, inSwitch: 1200}
 	for _, c := range []struct {
 		params     string

@@ -78,9 +78,9 @@ func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.
 		}
 		switch {
 		case hook == 0:
-			return 0, invalid(field, "%q is none of forward, input, output", shorten(string(w)))
+			return 0, invalid(field, "%q is not one of forward, input, output", shorten(string(w)))
 		case hooks&hook != 0:
-			return 0, invalid(field, "%s is there twice", w)
+			return 0, invalid(field, "%s occurs twice", w)
 		case hook == datapath.HookInput && known&hook == 0:
 			return 0, invalid("spec.match.out", "a packet for the node itself leaves by no device: take input out of spec.hooks, or leave this out")
 		case hook == datapath.HookOutput && known&hook == 0:

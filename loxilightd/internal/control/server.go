@@ -190,7 +190,7 @@ func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any
 	defer func() {
 		if p := recover(); p != nil {
 			s.Log.Error("a request made the daemon stumble", "method", r.Method, "error", fmt.Sprint(p), "stack", stack())
-			result, err = nil, api.Errorf(api.ReasonInternal, "%s: a bug in the daemon, which its log tells of: %v", r.Method, p)
+			result, err = nil, api.Errorf(api.ReasonInternal, "%s: a bug in the daemon, see its log: %v", r.Method, p)
 		}
 	}()
 	m, ok := s.methods[r.Method]

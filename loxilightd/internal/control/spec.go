@@ -87,7 +87,7 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 			return i, nil
 		}
 	}
-	return 0, invalid(field, "%q is none of %s", shorten(word), strings.Join(words, ", "))
+	return 0, invalid(field, "%q is not one of %s", shorten(word), strings.Join(words, ", "))
 }
 
 // maxDevice is the longest name of a device: the kernel's IFNAMSIZ without the terminating zero.
@@ -146,7 +146,7 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 	}
 	protocol, ok := datapath.ParseProtocol(text[at+1:])
 	if !ok || protocol == datapath.ICMP || protocol == datapath.ICMPv6 {
-		return datapath.Frontend{}, invalid(field, "%q: protocol is none of tcp, udp, sctp", shorten(text))
+		return datapath.Frontend{}, invalid(field, "%q: the protocol must be tcp, udp or sctp", shorten(text))
 	}
 	addr, err := parseAddrPort(text[:at])
 	if err != nil {
@@ -175,7 +175,7 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	case addr.Is6() && text[0] != '[':
 		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets")
 	case addr.Zone() != "":
-		return netip.AddrPort{}, fmt.Errorf("an address with a zone is none for all of the node")
+		return netip.AddrPort{}, fmt.Errorf("a scoped address is not valid on the whole node")
 	case addr.Is4In6():
 		return netip.AddrPort{}, fmt.Errorf("is an IPv4-mapped IPv6 address: write %s", addr.Unmap())
 	case addr.IsUnspecified(), addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):

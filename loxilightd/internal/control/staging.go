@@ -104,11 +104,11 @@ func (st *stage) join(r *request) *api.Error {
 	all := st.request
 	switch {
 	case r.method != all.method:
-		return invalid("transaction", "began as %s and cannot go on as %s", all.method, r.method)
+		return invalid("transaction", "began as %s and cannot continue as %s", all.method, r.method)
 	case all.scope == nil:
 		all.scope = r.scope
 	case all.scope.Owner != r.scope.Owner || !slices.Equal(kindsOf(all.scope), kindsOf(r.scope)):
-		return invalid("transaction", "began with owner %s and kinds %v, and cannot go on with %s and %v",
+		return invalid("transaction", "began with owner %s and kinds %v, and cannot continue with %s and %v",
 			all.scope.Owner, all.scope.Kinds, r.scope.Owner, r.scope.Kinds)
 	}
 	if r.rest != nil {

@@ -118,7 +118,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		if d.File == "" {
 			became = "and begun anew"
 		}
-		todo := "tell the daemon again what is wanted"
+		todo := "apply the objects again"
 		if d.Restored != 0 {
 			todo = fmt.Sprintf("its copy as of revision %d took its place, so the changes of the last minutes before may be missing: see that all is as wanted", d.Restored)
 		}
@@ -134,14 +134,14 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		m = append(m, fmt.Sprintf("%s was in the store and is not understood by this version, so it takes no part: %v", u.Key, u.Err))
 	}
 	if p := s.Report.Unconfirmed; p != nil {
-		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be taken back, since the history was lost: see that all is as wanted", p.Revision))
+		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be rolled back, since the history was lost: check the configuration", p.Revision))
 	}
 	s.mu.Lock()
 	if s.expireFail != nil {
-		m = append(m, fmt.Sprintf("a change that was not confirmed could not be taken back yet, it is tried again: %v", s.expireFail))
+		m = append(m, fmt.Sprintf("an unconfirmed change could not be rolled back yet; it is retried: %v", s.expireFail))
 	}
 	if s.fileFail != nil {
-		m = append(m, fmt.Sprintf("the object files were not taken over, what they said before goes on: %v", s.fileFail))
+		m = append(m, fmt.Sprintf("the object files were not applied; their previous objects stay in force: %v", s.fileFail))
 	}
 	s.mu.Unlock()
 	m = append(m, s.Progress.Problems()...)

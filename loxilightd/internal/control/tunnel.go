@@ -25,7 +25,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	}
 	t := datapath.Tunnel{Device: s.Device, VNI: s.VNI, MTU: s.MTU}
 	if s.Type == "stt" {
-		return nil, api.Errorf(api.ReasonUnsupported, "stt is not there yet: want one of vxlan, geneve, gre").At("", "spec.type")
+		return nil, api.Errorf(api.ReasonUnsupported, "stt is not supported yet: want one of vxlan, geneve, gre").At("", "spec.type")
 	}
 	kind, err := choose("spec.type", s.Type, datapath.TunnelTypes[:]...)
 	if err != nil {
@@ -61,7 +61,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 	p := datapath.Peer{Tunnel: datapath.TunnelName(s.Tunnel)}
 	if s.Tunnel != "" && (len(s.Tunnel) > maxName || !namePattern.MatchString(s.Tunnel)) {
-		return nil, invalid("spec.tunnel", "%q is no name: want that of a Tunnel, or nothing where the underlay routes", shorten(s.Tunnel))
+		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; leave tunnel out if the underlay routes", shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
 		return nil, invalid("spec.underlay", "is missing: say by which address of its the node is reached")
@@ -74,7 +74,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 			return nil, invalid(field, "%q %v", shorten(string(told)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
-			return nil, invalid(field, "%s is an address of every link: want one that routes lead to", a)
+			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
 		}
 		if a.IsLoopback() {
 			return nil, invalid(field, "%s is the loopback: want an address by which other nodes reach it", a)

@@ -177,7 +177,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 		s.remember(t, p, &w, result)
 	}
 	if before := s.waiting.Load(); before != nil && t.settles {
-		w.rewritten = s.became(before.Revision, TakenBack)
+		w.rewritten = s.became(before.Revision, RolledBack)
 		result.Settled = &before.Pending
 	}
 	w.revision = result.Revision

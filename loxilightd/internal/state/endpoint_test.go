@@ -69,6 +69,6 @@ func TestEndpointIsNoGateway(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.9.0.9")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "by Bridge/lan")
 	moved := *lan
 	moved.Spec, moved.Value = "moved", &Bridge{Bridge: datapath.Bridge{Device: "br0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.3/24")}}}
-	wantRefusal(t, s, &Transaction{Put: []*Object{&moved}}, Conflict, "Bridge/lan", "spec.addresses[0]", "10.1.0.3 would be the switch's or the node's own by this, and is that of Endpoint/a")
+	wantRefusal(t, s, &Transaction{Put: []*Object{&moved}}, Conflict, "Bridge/lan", "spec.addresses[0]", "10.1.0.3 is an address of Endpoint/a and cannot become an address of the switch or the node")
 	commit(t, s, &Transaction{Put: []*Object{&moved}, Delete: []Key{{KindEndpoint, "a"}}})
 }

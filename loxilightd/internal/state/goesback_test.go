@@ -165,7 +165,7 @@ func TestEveryChangeGoesBack(t *testing.T) {
 			if err == nil {
 				made++
 				others = goal
-			} else if strings.Contains(err.Error(), "once it is taken back") {
+			} else if strings.Contains(err.Error(), "after the rollback") {
 				refused++
 				of[refusalKey(err).Kind]++
 				wantNeedful(t, oracle, goal, w, err)

@@ -50,12 +50,12 @@ const (
 	NotAsked  Confirmation = iota
 	Waiting                // in force until its deadline
 	Confirmed              // permanent
-	TakenBack
+	RolledBack
 )
 
 // String returns the name as in the API; the name of NotAsked is empty.
 func (c Confirmation) String() string {
-	return [...]string{"", "waiting", "confirmed", "taken-back"}[c]
+	return [...]string{"", "waiting", "confirmed", "rolled-back"}[c]
 }
 
 // Entry describes one revision. The objects as they were before it are on disk.
@@ -140,7 +140,7 @@ func decodeEntry(revision uint64, record []byte) (*Entry, bool) {
 	e.Restored = r.uvarint()
 	e.Confirmation = Confirmation(r.uvarint())
 	e.bytes = int64(r.uvarint())
-	return e, !r.bad && e.Confirmation <= TakenBack
+	return e, !r.bad && e.Confirmation <= RolledBack
 }
 
 // formerRow is one row of former objects.

@@ -40,7 +40,7 @@ func (p *plan) checkOwned() error {
 	for _, o := range fresh {
 		for a, field := range ownedBy(o.Value) {
 			if holder, ok := endpoints[a]; ok {
-				return refuse(Conflict, o.Key, field, "%s would be the switch's or the node's own by this, and is that of %s: remove that first, or take others", a, holder)
+				return refuse(Conflict, o.Key, field, "%s is an address of %s and cannot become an address of the switch or the node: remove it there first, or choose another", a, holder)
 			}
 		}
 	}

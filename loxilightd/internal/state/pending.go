@@ -255,7 +255,7 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 		err = p.back.checkStays(w)
 	}
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
-		return s.refuseWaiting(w, refusal.Key, refusal.Field, "this object does not fit what there is once it is taken back: "+refusal.Message)
+		return s.refuseWaiting(w, refusal.Key, refusal.Field, "this object conflicts with the state after the rollback: "+refusal.Message)
 	}
 	return err
 }
@@ -315,7 +315,7 @@ func (w *waiting) with(back *plan) *waiting {
 }
 
 func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
-	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm), or take it back (llcli rollback --last), then try again",
+	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again",
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 

@@ -109,7 +109,7 @@ func TestUnconfirmed(t *testing.T) {
 				t.Errorf("confirmed too late: %v", err)
 			}
 			r := expire(t, s)
-			if r == nil || r.Revision != 3 || wanted(s, false) != before || confirmation(s, 2) != TakenBack {
+			if r == nil || r.Revision != 3 || wanted(s, false) != before || confirmation(s, 2) != RolledBack {
 				t.Errorf("taken back as %+v, %s, to\n%swant\n%s", r, confirmation(s, 2), wanted(s, false), before)
 			}
 			s, _ = reopen(t, s, cfg)
@@ -120,7 +120,7 @@ func TestUnconfirmed(t *testing.T) {
 			if p, _ := s.Pending(); p != nil || expire(t, s) != nil {
 				t.Errorf("it still waits: %+v", p)
 			}
-			wantRefusalText(t, s.Confirm(2), "was taken back")
+			wantRefusalText(t, s.Confirm(2), "was rolled back")
 		})
 	}
 }
@@ -141,7 +141,7 @@ func TestConfirmed(t *testing.T) {
 	wantRefusalText(t, s.Confirm(1), "no change waits")
 	change(t, s)
 	during := dump(s.Snapshot())
-	wantRefusalText(t, s.Confirm(1), "that of revision 2, not of 1")
+	wantRefusalText(t, s.Confirm(1), "the pending change has revision 2, not 1")
 	c.pass(59 * time.Second)
 	s, _ = reopen(t, s, cfg)
 	if _, left := s.Pending(); left != time.Second {
@@ -187,8 +187,8 @@ func TestWhatWaitsIsHeld(t *testing.T) {
 			{&Transaction{Delete: []Key{{KindService, "created"}}}, "Service/created", "was changed by it"},
 			{&Transaction{Replace: &Scope{Owner: "cli", Kinds: []string{KindService}}}, "Service/changed", "was changed by it"},
 			{file("deleted", "192.0.2.30:80 1"), "Service/deleted", "was changed by it"},
-			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "once it is taken back: 192.0.2.3:80/tcp belongs to Service/deleted"},
-			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "once it is taken back: 192.0.2.3:80/tcp belongs to Service/deleted"},
+			{file("grabs", "192.0.2.3:80 1"), "Service/grabs", "after the rollback: 192.0.2.3:80/tcp belongs to Service/deleted"},
+			{&Transaction{Put: []*Object{object(t, "k8s", "Service/grabs", "192.0.2.3:80 1")}}, "Service/grabs", "after the rollback: 192.0.2.3:80/tcp belongs to Service/deleted"},
 		} {
 			field := ""
 			if x.key == "Service/grabs" {
@@ -237,7 +237,7 @@ func TestUndoneByHand(t *testing.T) {
 				t.Errorf("a dry run: %v, %s", err, confirmation(s, 2))
 			}
 			result, err := s.Rollback(r)
-			if err != nil || wanted(s, false) != before || confirmation(s, 2) != TakenBack {
+			if err != nil || wanted(s, false) != before || confirmation(s, 2) != RolledBack {
 				t.Fatalf("%+v, %v, %s:\n%s", result, err, confirmation(s, 2), wanted(s, false))
 			}
 			p, _ := s.Pending()
@@ -346,8 +346,8 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	s, _ := open(t, cfg)
 	commit(t, s, &Transaction{Put: []*Object{group("team", "old"), rule("cli", "r", "old"), rule("cli", "s")}})
 	commit(t, s, &Transaction{Confirm: time.Minute, Put: []*Object{group("cli", "new"), rule("cli", "r", "new")}, Delete: []Key{{KindFirewallRule, "s"}}})
-	wantRefusal(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}, Conflict, "FirewallRule/t", "spec.match.source", "once it is taken back: there is no AddressGroup/new")
-	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "once it is taken back: FirewallRule/r refers to it")
+	wantRefusal(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}, Conflict, "FirewallRule/t", "spec.match.source", "after the rollback: there is no AddressGroup/new")
+	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "after the rollback: FirewallRule/r refers to it")
 	w := s.waiting.Load()
 	s.waiting.Store(nil)
 	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if the check had not been made

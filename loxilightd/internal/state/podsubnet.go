@@ -123,7 +123,7 @@ func (p *plan) checkInhabited(was *Object) error {
 		return nil
 	}
 	field, one, many := "spec.subnets", "has an address that is in none of them any more", "have addresses that are in none of them any more"
-	todo := "remove these pods first, or leave what they are in"
+	todo := "remove these pods first, or keep their subnets"
 	if o == nil {
 		field, one, many, todo = "", "is in it", "are in it", "remove these pods first"
 	}

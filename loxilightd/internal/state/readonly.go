@@ -86,11 +86,11 @@ func (s *Store) Problem() string {
 	free := st.Bavail * uint64(st.Bsize)
 	switch {
 	case err == nil && st.Flags&unix.ST_RDONLY != 0:
-		return fmt.Sprintf("the file system of the state directory %s is read-only: changes are refused, what is stored goes on; mount it read-write", dir)
+		return fmt.Sprintf("the file system of the state directory %s is read-only: changes are refused, the stored state stays in force; mount it read-write", dir)
 	case err == nil && free < little:
-		return fmt.Sprintf("the file system of the state directory %s is full (%d KiB free): changes that need room are refused, what is stored goes on; make room there", dir, free>>10)
+		return fmt.Sprintf("the file system of the state directory %s is full (%d KiB free): changes that need room are refused, the stored state stays in force; free some space", dir, free>>10)
 	case failed != nil && errors.Is(*failed, unix.EIO):
-		return fmt.Sprintf("the state directory %s has I/O errors, and the last change was refused: what is stored goes on; see dmesg for the disk, then systemctl restart loxilightd: %v", dir, *failed)
+		return fmt.Sprintf("the state directory %s has I/O errors, and the last change was refused: the stored state stays in force; see dmesg for the disk, then systemctl restart loxilightd: %v", dir, *failed)
 	case failed != nil && (err != nil || !errors.Is(*failed, unix.ENOSPC) && !errors.Is(*failed, unix.EROFS)):
 		return fmt.Sprintf("the last change could not be made durable, and was refused: %v", *failed)
 	}

@@ -228,14 +228,14 @@ func (s *Store) Confirm(revision uint64) error {
 	switch {
 	case w == nil && known && history[i].Confirmation == Confirmed:
 		return nil
-	case known && history[i].Confirmation == TakenBack:
-		return refuse(Conflict, Key{}, "revision", "the change of revision %d was taken back: it was not confirmed in time, or somebody did it", revision)
+	case known && history[i].Confirmation == RolledBack:
+		return refuse(Conflict, Key{}, "revision", "the change of revision %d was rolled back: it was not confirmed in time, or a user rolled it back", revision)
 	case w == nil:
 		return refuse(Conflict, Key{}, "revision", "no change waits to be confirmed")
 	case w.Revision != revision:
-		return refuse(Conflict, Key{}, "revision", "the change that waits to be confirmed is that of revision %d, not of %d", w.Revision, revision)
+		return refuse(Conflict, Key{}, "revision", "the pending change has revision %d, not %d", w.Revision, revision)
 	case s.clock.left(&w.Pending) == 0:
-		return refuse(Conflict, Key{}, "revision", "too late: the change of revision %d is being taken back", revision)
+		return refuse(Conflict, Key{}, "revision", "too late: the change of revision %d is being rolled back", revision)
 	}
 	confirmed := s.became(revision, Confirmed)
 	now := s.Snapshot()

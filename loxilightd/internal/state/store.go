@@ -114,7 +114,7 @@ func Open(cfg Config) (*Store, *Report, error) {
 		}
 		d, content, err = beginAgain(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) && cfg.InUse {
-		damage := &Damage{At: time.Now().UTC(), Cause: "it was not there, although a data plane was at work"}
+		damage := &Damage{At: time.Now().UTC(), Cause: "it did not exist, although the data plane was active"}
 		d, content, err = beginAgain(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) {
 		if err = create(path, 0, nil); err != nil {

@@ -209,7 +209,7 @@ func (w *walker) bucket(value []byte, id string, depth int) error {
 	}
 	inline := value[bucketLen:]
 	if len(inline) < headerLen || native.Uint16(inline[8:]) != pageLeaf || depth > maxDepth {
-		return bad("page %s: a bucket within it is none", id)
+		return bad("page %s: it contains an invalid bucket", id)
 	}
 	return w.elements(inline, id, nil, nil, depth)
 }
