@@ -80,7 +80,7 @@ func edit(ctx context.Context, path string) error {
 		}
 	}
 	if editor == "" {
-		return errors.New("there is none; name one with $EDITOR")
+		return errors.New("no editor found; set $EDITOR")
 	}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "llcli-edit", path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -49,7 +49,7 @@ func (b *writer) daemonParts() []part {
 	parts := []part{
 		ask("version.json", "version of the daemon", api.MethodVersion, nil),
 		ask("status.json", "llcli status", api.MethodStatus, nil),
-		ask("history.json", "who changed what is wanted, and when: the latest revisions", api.MethodHistory, api.HistoryParams{}),
+		ask("history.json", "the latest revisions: who changed which objects, and when", api.MethodHistory, api.HistoryParams{}),
 		ask("counters.json", "counters of the node", api.MethodCounters, api.CountersParams{}),
 		ask("connections.json", fmt.Sprintf("tracked connections, %d at most", maxConnections), api.MethodConnectionsList, api.ConnectionsListParams{Limit: maxConnections}),
 	}
@@ -123,7 +123,7 @@ func (b *writer) serviceCounters(ctx context.Context) ([]byte, error) {
 // programParts are the outputs of programs.
 func (b *writer) programParts() []part {
 	parts := []part{
-		{name: "doctor.json", what: "findings of llcli doctor, and what is wanted, by the daemon or its store", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},
+		{name: "doctor.json", what: "findings of llcli doctor, and the desired state of the daemon or its store", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--doctor", "--json", "--objects")},
 		{name: "preflight.json", what: "llcli preflight", json: true, ours: true, get: b.loxilightd("--config", b.o.Config, "--preflight", "--json")},
 		{name: "version.txt", what: "version of loxilightd as installed", get: b.loxilightd("--version")},
 		{name: "versions.txt", what: "version of llcli", get: func(context.Context) ([]byte, error) { return []byte("llcli " + b.o.Version + "\n"), nil }},

@@ -21,7 +21,7 @@ var Rules = []string{
 	"private keys in PEM, whole",
 	"user and password in URLs",
 	"Bearer and Basic credentials",
-	"what has the shape of a token or key: JWT, cloud and forge tokens, WireGuard and age keys, password hashes, hexadecimal numbers of 32 bytes and more",
+	"text in the form of a token or key: JWT, cloud and forge tokens, WireGuard and age keys, password hashes, hexadecimal numbers of 32 bytes and more",
 }
 
 // secretWords are in the names of secrets: some as a part of a name, some only as a separate word,

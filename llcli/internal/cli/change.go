@@ -54,7 +54,7 @@ func (c *confirmTime) Type() string { return typeConfirm }
 
 func (o *changeOptions) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.BoolVar(&o.dryRun, "dry-run", false, "check the change and show what it would do, without making it")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "check the change and show the result without applying it")
 	flags.BoolVar(&o.dryRun, "diff", false, "the same as --dry-run: show line by line what would change")
 	flags.DurationVar(&o.wait, "wait", 0, "return when the data plane has applied the change, or after this `TIME` with exit code 4")
 	flags.Var((*confirmTime)(&o.confirm), "confirm", "roll back automatically after `TIME` (1s to 1h) unless llcli confirm is run first: for changes that may lock you out")
@@ -85,9 +85,9 @@ func (a *app) applyCommand() *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE…",
-		Short: "Make the objects of files be as the files say",
-		Long: `Create the objects of the files, or change them to be as the files say, all of
-them in one transaction. Objects that the files do not name stay as they are.
+		Short: "Create or change the objects of files",
+		Long: `Create or change the objects of the files, all of them in one transaction. Other objects
+stay as they are.
 
 FILE is YAML (several documents with --- between them) or JSON, a folder of such
 files, or - for the standard input.`,

@@ -118,9 +118,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "llcli",
 		Short: "Control loxilightd, the switch, router, load balancer and firewall of this node",
-		Long: `llcli tells loxilightd what is wanted, and shows what is.
+		Long: `llcli configures loxilightd and shows its state.
 
-Everything that the daemon is told is an object of a kind: an Interface that the
+The configuration of the daemon consists of objects. Each has a kind: an Interface that the
 data plane attaches to, a Service that spreads connections over backends, a rule of
 the firewall, a bridge, a route. llcli explain lists the kinds. Objects
 are written in YAML or JSON and applied as a whole: a change takes place
@@ -140,7 +140,7 @@ completely and durably, or not at all.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket, a `PATH` or ipc://PATH (default: $LOXILIGHT_SOCKET, or that of --instance)")
+	flags.StringVar(&a.socket, "socket", "", "the daemon's control socket, a `PATH` or ipc://PATH (default: $LOXILIGHT_SOCKET, or the socket of --instance)")
 	flags.StringVar(&a.instance, "instance", "", "the `NAME` of the daemon's instance (default: $LOXILIGHT_INSTANCE, or default)")
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for the daemon's answer, a `TIME` such as 30s")
 	flags.StringVarP(&a.output, "output", "o", formatTable, "`FORM` of the output: "+strings.Join(formats, ", "))

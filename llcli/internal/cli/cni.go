@@ -100,7 +100,7 @@ state directory, which the daemon tells.`,
 				return err
 			}
 			if err == nil && string(before) != string(text) && !force {
-				return fmt.Errorf("%s is there and says something else: see whether it is as it should be, or replace it with --force", o.path())
+				return fmt.Errorf("%s already exists with other content: check it, or replace it with --force", o.path())
 			}
 			if err := a.awaitPods(ctx, d, &o); err != nil {
 				return fmt.Errorf("not installed: %w", err)
@@ -117,7 +117,7 @@ state directory, which the daemon tells.`,
 		}),
 	}
 	o.bind(a, cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "replace a configuration that says something else")
+	cmd.Flags().BoolVar(&force, "force", false, "replace a configuration with other content")
 	cmd.Flags().StringVar(&o.file, "file", "", "install this `FILE` rather than the usual configuration")
 	must(cmd.MarkFlagFilename("file", "conflist"))
 	return cmd
@@ -200,7 +200,7 @@ neither attach others nor, most of them, remove those: move the pods away first.
 		RunE: a.runLocal(func(context.Context, []string) error {
 			text, err := os.ReadFile(o.path())
 			if err == nil && !names(text) {
-				return fmt.Errorf("%s has no plugin of type %s: it is somebody else's", o.path(), pluginName)
+				return fmt.Errorf("%s has no plugin of type %s: it belongs to another program", o.path(), pluginName)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -221,7 +221,7 @@ neither attach others nor, most of them, remove those: move the pods away first.
 func (a *app) takeAway(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		a.note("%s is not there", path)
+		a.note("%s does not exist", path)
 		return nil
 	}
 	return err

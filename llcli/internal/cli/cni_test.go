@@ -76,13 +76,13 @@ func TestCNIInstall(t *testing.T) {
 	if code, _, errs := s.run(t.Context(), "cni", "uninstall", "--dir", dir); code != ExitDone || !strings.Contains(content(), "no such file") {
 		t.Errorf("uninstall: exit code %d: %s", code, errs)
 	}
-	if code, _, errs := s.run(t.Context(), "cni", "uninstall", "--dir", dir); code != ExitDone || !strings.Contains(errs, "is not there") {
+	if code, _, errs := s.run(t.Context(), "cni", "uninstall", "--dir", dir); code != ExitDone || !strings.Contains(errs, "does not exist") {
 		t.Errorf("uninstall twice: exit code %d: %s", code, errs)
 	}
 	if err := os.WriteFile(path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := s.run(t.Context(), "cni", "uninstall", "--dir", dir); code != ExitFailed || !strings.Contains(errs, "somebody else's") {
+	if code, _, errs := s.run(t.Context(), "cni", "uninstall", "--dir", dir); code != ExitFailed || !strings.Contains(errs, "another program") {
 		t.Errorf("uninstall of another's: exit code %d: %s", code, errs)
 	}
 }
@@ -100,7 +100,7 @@ func TestCNIUninstallWithThePlugin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"", filepath.Join(bin, "loxilight-cni") + " is not there"} {
+	for _, want := range []string{"", filepath.Join(bin, "loxilight-cni") + " does not exist"} {
 		code, out, errs := s.run(t.Context(), "cni", "uninstall", "--dir", conf, "--plugin-dir", bin)
 		if code != ExitDone || out != "" || want == "" && errs != "" || !strings.Contains(errs, want) {
 			t.Errorf("exit code %d: %s%s", code, out, errs)
@@ -140,7 +140,7 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 // TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the folder that the daemon reads,
 // however that was configured.
 func TestCNIInstallTellsTheStateDir(t *testing.T) {
-	const guess, unknown = "is taken for it", "put it into"
+	const guess, unknown = "is taken for it", "set stateDir in"
 	for _, tt := range []struct {
 		name     string
 		stateDir string // as the daemon reports it

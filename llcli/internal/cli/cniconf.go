@@ -57,7 +57,7 @@ func (t *cniTarget) complete(a *app, path string) {
 	}
 	instance, ok := strings.CutPrefix(filepath.Base(filepath.Dir(t.socket)), "loxilight-")
 	if !ok {
-		a.note("the daemon does not tell its state directory (%s): put it into %s as stateDir, else nobody finds a DEL that is queued while the daemon is down", t.why, path)
+		a.note("the daemon does not report its state directory (%s): set stateDir in %s, or a DEL that is queued while the daemon is down is never carried out", t.why, path)
 		return
 	}
 	t.stateDir = usualStateDir + "-" + instance
@@ -146,7 +146,7 @@ func (p *ourPlugin) strays(t *cniTarget) string {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):
 		return fmt.Sprintf("its socket is %s, and the daemon's is %s: pods are another daemon's", p.Socket, t.socket)
 	case t.stateDir != "" && p.StateDir != t.stateDir && !sameFile(p.StateDir, t.stateDir):
-		return fmt.Sprintf("its stateDir is %s, and the daemon's is %s: nobody finds a DEL that is queued while the daemon is down", p.StateDir, t.stateDir)
+		return fmt.Sprintf("its stateDir is %s, and the daemon's is %s: a DEL that is queued while the daemon is down is never carried out", p.StateDir, t.stateDir)
 	}
 	return ""
 }

@@ -237,7 +237,7 @@ func (a *app) printBothWays(c *api.CountersResult) {
 	t.add(cell{text: "dropped"}, cell{text: count(c.Dropped)}, cell{text: "-"})
 	t.flush()
 	if c.Dropped > 0 {
-		a.note("the reasons are among those of the node (llcli counters); llcli events drops shows such packets")
+		a.note("the reasons are counted for the node (llcli counters); llcli events drops shows such packets")
 	}
 }
 

@@ -35,7 +35,7 @@ var testNetwork = map[string][]api.NetworkEntry{
 // networkList returns one entry a page.
 func (d *testDaemon) networkList(p api.NetworkListParams) (any, *api.Error) {
 	if p.Netns != "" && p.Netns != "host" && p.Netns != "switch" {
-		return nil, api.Errorf(api.ReasonInvalid, "%q is none of host, switch", p.Netns).At("", "netns")
+		return nil, api.Errorf(api.ReasonInvalid, "%q is not one of host, switch", p.Netns).At("", "netns")
 	}
 	var entries []api.NetworkEntry
 	for _, e := range testNetwork[p.What] {

@@ -65,7 +65,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 	}
 	bindFiles(cmd, &files)
 	bindOwner(cmd, &owner, "", "the `OWNER` of objects that name none (default cli)")
-	cmd.Flags().Int64Var(&revision, "revision", -1, "compare what is with what was at this `REVISION`, of all owners or of --owner")
+	cmd.Flags().Int64Var(&revision, "revision", -1, "compare the current objects with the objects at this `REVISION`, of all owners or of --owner")
 	hideDefault(cmd.Flags(), "revision")
 	must(cmd.RegisterFlagCompletionFunc("revision", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return a.completeRevisions(cmd, nil, prefix)

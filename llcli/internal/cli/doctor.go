@@ -17,7 +17,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	var fix bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong on this machine, and say what to do",
+		Short: "Check this machine and the daemon, and say how to repair what is wrong",
 		Long: `Look at everything that the data plane depends on, and say of each thing that is
 not as it should be what it is, why it matters and what to do: the daemon and its
 unit, files and groups, the kernel, what is pinned and attached, programs of
@@ -63,7 +63,7 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 		}),
 	}
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&fix, "fix", false, "mend what is ours")
+	cmd.Flags().BoolVar(&fix, "fix", false, "repair what belongs to loxilight")
 	return cmd
 }
 

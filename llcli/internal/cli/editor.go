@@ -113,7 +113,7 @@ func (a *app) applyEdited(ctx context.Context, d Daemon, ref api.ObjectRef, revi
 			return err
 		}
 		if is.Revision != revision {
-			return fmt.Errorf("%s was changed by somebody else meanwhile", ref)
+			return fmt.Errorf("%s was changed by another user meanwhile", ref)
 		}
 		return nil
 	})

@@ -85,9 +85,9 @@ Lost events are reported. JSON output has one event a line.`,
 		}),
 	}
 	cmd.Flags().IntVar(&options.count, "count", 0, "end after `N` events; 0: when interrupted")
-	cmd.Flags().StringVar(&options.of, "of", "", "only those of this object: `KIND/NAME`; of a pod or a service of Kubernetes KIND/NAMESPACE/NAME")
+	cmd.Flags().StringVar(&options.of, "of", "", "only events of this object: `KIND/NAME`; of a pod or a service of Kubernetes KIND/NAMESPACE/NAME")
 	cmd.Flags().StringVar(&since, "since", "", "begin with the events since `TIME`: 10m ago, at 14:30, or at \"2006-01-02 15:04\"")
-	cmd.Flags().BoolVarP(&options.follow, "follow", "f", true, "wait for further events; --follow=false ends after those of the past")
+	cmd.Flags().BoolVarP(&options.follow, "follow", "f", true, "wait for further events; --follow=false ends after the past events")
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("count", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("of", a.completeRef))

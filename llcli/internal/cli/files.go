@@ -16,10 +16,10 @@ func (a *app) replaceCommand() *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use:   "replace -f FILE…",
-		Short: "Make what an owner holds be exactly what files say",
+		Short: "Replace all objects of an owner by the objects of files",
 		Long: `Create and change the objects of the files as apply does, and delete the owner's
 other objects of these kinds, all of it in one transaction. Objects of other
-owners stay as they are. With --dry-run it tells what it would delete.`,
+owners stay as they are. With --dry-run it lists the objects that it would delete.`,
 		Example: "  llcli export > backup.yaml\n  llcli replace -f backup.yaml --dry-run\n  llcli replace -f backup.yaml --wait 10s",
 		Args:    moreFiles(&files),
 		RunE: a.run(func(ctx context.Context, d Daemon, more []string) error {
@@ -33,7 +33,7 @@ owners stay as they are. With --dry-run it tells what it would delete.`,
 	}
 	options.bind(cmd)
 	bindFiles(cmd, &files)
-	bindOwner(cmd, &owner, api.OwnerCLI, "the `OWNER` whose objects become exactly those of the files")
+	bindOwner(cmd, &owner, api.OwnerCLI, "the `OWNER` whose objects become exactly the objects of the files")
 	cmd.Flags().StringSliceVar(&kindNames, "kinds", nil, "of these `KINDS` only (default: of all kinds)")
 	must(cmd.RegisterFlagCompletionFunc("kinds", cobra.FixedCompletions(kindWords(""), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -67,8 +67,8 @@ func (a *app) exportCommand() *cobra.Command {
 		Aliases: []string{"backup"},
 		Short:   "Write objects as apply and replace take them",
 		Long: `Write the objects of all kinds, or of those that are named, as a file that apply and
-replace take: what is wanted, without what is. They are those of one revision, or
-llcli tells that they changed meanwhile.`,
+replace take: the specs, without the status. They are of one revision, or llcli reports that they
+changed meanwhile.`,
 		Example: "  llcli export > backup.yaml\n  llcli export services -l team=web -o json",
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
 			if a.isTable() {
@@ -117,7 +117,7 @@ func (a *app) export(ctx context.Context, d Daemon, kinds []string, options getO
 func (a *app) reloadCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
-		Short: "Have the daemon read its object files again",
+		Short: "Make the daemon read its object files again",
 		Long: `Have the daemon read the files of its object folder (/etc/loxilight/conf.d) again.
 What owner file holds becomes exactly what they say, or nothing changes and the
 error names file and line.`,

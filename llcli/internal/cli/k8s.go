@@ -24,7 +24,7 @@ const (
 func (a *app) k8sCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "k8s",
-		Short: "Show what the daemon has been told of Kubernetes, by the names it has there",
+		Short: "Show the Services, nodes and pods of Kubernetes that are configured on this node",
 		Long: `Show the services, nodes and pods that the agent and the CNI plugin told the daemon of.
 Nothing is asked of the API server: this is what holds on this node.`,
 		Args: func(_ *cobra.Command, args []string) error {

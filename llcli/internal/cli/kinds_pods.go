@@ -58,7 +58,7 @@ var endpointFields = []specField{
 	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS` that it may send from; may be repeated"},
 	{flag: "mac", path: "mac", usage: "its hardware `ADDRESS`"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: as it is)"},
-	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of the PodNetwork or Bridge that it is in (default: the one that there is)"},
+	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of its PodNetwork or Bridge (default: the only one)"},
 	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod, as its orchestrator has it"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
 	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups, `KEY=VALUE`; may be repeated"},
@@ -73,7 +73,7 @@ func podNouns() []noun {
 			kind: findKind(api.KindPodNetwork), fields: podNetworkFields,
 			complete: func(_ string, spec map[string]any) error {
 				if spec["subnets"] == nil {
-					return usagef("which addresses have this node's pods? say --subnet PREFIX, such as 10.244.3.0/24")
+					return usagef("the subnet of this node's pods is missing; set --subnet PREFIX, such as 10.244.3.0/24")
 				}
 				return nil
 			},
@@ -84,9 +84,9 @@ func podNouns() []noun {
 			kind: findKind(api.KindEndpoint), fields: endpointFields,
 			complete: func(_ string, spec map[string]any) error {
 				for _, need := range []struct{ field, text string }{
-					{"device", "behind which device of the switch is it? say --device DEVICE"},
-					{"addresses", "which addresses does it have? say --address ADDRESS"},
-					{"mac", "which hardware address does it have? say --mac ADDRESS"},
+					{"device", "the device in the switch is missing; set --device DEVICE"},
+					{"addresses", "the address is missing; set --address ADDRESS"},
+					{"mac", "the hardware address is missing; set --mac ADDRESS"},
 				} {
 					if spec[need.field] == nil {
 						return usagef("%s", need.text)

@@ -23,7 +23,7 @@ var (
 	peerKind = kind{
 		name:    api.KindPeer,
 		words:   []string{"peer", "peers"},
-		meaning: "another node, and what is reached through it",
+		meaning: "another node, and the prefixes that are reached through it",
 		columns: []column{{title: "UNDERLAY", flexible: true}, {title: "PREFIXES", flexible: true}, {title: "TUNNEL"}, {title: "LAST HEARD", optional: 1}},
 		wide:    append([]column{{title: "LOCAL", optional: 3}, {title: "DEVICE", optional: 3}, {title: "PATH MTU", right: true, optional: 2}}, trafficColumns...),
 		cells:   peerCells, spec: func() any { return &api.PeerSpec{} },
@@ -89,7 +89,7 @@ func trafficCells(o *api.Object, c *api.PeerCounters) []cell {
 var tunnelFields = []specField{
 	{flag: "device", path: "device", usage: "the name of the `DEVICE` that is made (default of add: NAME)"},
 	{flag: "type", path: "type", values: []string{"vxlan", "geneve", "gre"}, usage: "`HOW` packets are encapsulated: vxlan (default), geneve, gre"},
-	{flag: "vni", path: "vni", form: formNumber, usage: "the `NUMBER` that tells networks apart; of gre the key"},
+	{flag: "vni", path: "vni", form: formNumber, usage: "the `NUMBER` of the virtual network; the key of gre"},
 	{flag: "local", path: "local", usage: "`ADDRESS` of this node that outer packets come from (default: by the route)"},
 	{flag: "port", path: "port", form: formNumber, usage: "UDP `PORT` (default: 4789 of vxlan, 6081 of geneve)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: what fits the underlay)"},
@@ -119,7 +119,7 @@ func overlayNouns() []noun {
 			kind: findKind(api.KindPeer), fields: peerFields,
 			complete: func(_ string, spec map[string]any) error {
 				if spec["underlay"] == nil {
-					return usagef("where is the node? say --underlay ADDRESS")
+					return usagef("the underlay address is missing; set --underlay ADDRESS")
 				}
 				return nil
 			},

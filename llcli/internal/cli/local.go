@@ -22,7 +22,7 @@ import (
 type localOptions struct{ config string }
 
 func (o *localOptions) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: that of the daemon that runs, or of --instance or --socket, in /etc/loxilight)")
+	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: the file of the running daemon, or of --instance or --socket in /etc/loxilight)")
 	must(cmd.MarkFlagFilename("config", "yaml"))
 }
 
@@ -42,7 +42,7 @@ func (a *app) configFile(o *localOptions) (string, error) {
 	}
 	suffix, ours := strings.CutPrefix(dir, "/run/loxilight")
 	if !ok || !ours || suffix != "" && (len(suffix) < 2 || suffix[0] != '-' || strings.Contains(suffix, "/")) {
-		return "", usagef("nothing tells the configuration of the daemon behind socket %s: say --config FILE", socket)
+		return "", usagef("the configuration of the daemon behind socket %s is unknown: set --config FILE", socket)
 	}
 	if suffix == "-default" {
 		suffix = ""
@@ -136,7 +136,7 @@ func (a *app) preflightCommand() *cobra.Command {
 	var o localOptions
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Say whether loxilightd would start well on this kernel, with what is pinned",
+		Short: "Check whether loxilightd would start on this kernel, with the pinned maps",
 		Long: `Load every program on the running kernel without attaching any, and say whether
 what an earlier version left pinned can be taken over: before an upgrade, or before
 a new kernel's first start. A running daemon is not disturbed. Needs root.
@@ -185,7 +185,7 @@ asks before, unless --yes is given.`,
 				return err
 			}
 			if !yes && a.Terminal != nil && a.Terminal() && !a.sure(ctx,
-				"Packets will pass without any rule of the firewall, NAT or Service. Detach? Type yes to go on: ") {
+				"Packets will pass without any rule of the firewall, NAT or Service. Detach? Type yes to continue: ") {
 				return errors.New("nothing was detached")
 			}
 			return a.passOn(ctx, "--config", config, "--detach")

@@ -56,8 +56,8 @@ was not confirmed is never taken back.`,
 		ValidArgsFunction: a.completeRevisions,
 	}
 	options.bind(cmd)
-	cmd.Flags().BoolVar(&last, "last", false, "take back the latest change")
-	bindOwner(cmd, &owner, "", "only what this `OWNER` holds (default: all)")
+	cmd.Flags().BoolVar(&last, "last", false, "roll back the pending change, or else the latest one")
+	bindOwner(cmd, &owner, "", "only objects of this `OWNER` (default: all)")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 		return err
 	}
 	if latest == nil {
-		return errors.New("the daemon remembers no change that could be taken back")
+		return errors.New("the daemon has no change in its history that can be rolled back")
 	}
 	if latest.Restored != 0 {
 		if err := a.refuseUndone(ctx, d, latest); err != nil {

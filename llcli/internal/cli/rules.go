@@ -67,7 +67,7 @@ func nouns() []noun {
 			kind: findKind(api.KindFirewallRule), fields: firewallFields,
 			complete: func(_ string, spec map[string]any) error {
 				if spec["action"] == nil {
-					return usagef("what becomes of the packets? say --action allow, deny or reject")
+					return usagef("the action is missing; set --action allow, deny or reject")
 				}
 				return nil
 			},
@@ -94,7 +94,7 @@ var bridgeFields = []specField{
 		item:  itemOf("device", map[string]form{"device": formText, "pvid": formNumber, "vlans": formWords, "untagged": formWords, "isolated": formTruth}),
 		key:   func(item map[string]any) string { return textOf(item["device"]) },
 	},
-	{flag: "ageing", path: "ageing", form: formTime, usage: "remember a silent station for this `TIME` (default 5m)"},
+	{flag: "ageing", path: "ageing", form: formTime, usage: "remember a silent host for this `TIME` (default 5m)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "its MTU in `BYTES` (default: the kernel chooses)"},
 }
 
@@ -102,7 +102,7 @@ var routeFields = []specField{
 	{flag: "prefix", path: "prefix", usage: "`ADDRESS/LENGTH` that it leads to (default of add: NAME)"},
 	{flag: "via", path: "via", usage: "`ADDRESS` of the router"},
 	{flag: "device", path: "device", usage: "`DEVICE` that leads to it"},
-	{flag: "peer", path: "peer", kind: api.KindPeer, usage: "`NAME` of the Peer that it leads to, which says all the rest"},
+	{flag: "peer", path: "peer", kind: api.KindPeer, usage: "`NAME` of the Peer that it leads to; no other field is needed"},
 	{
 		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several ways: `ADDRESS` of the router, with ,device=D and ,weight=N if need be; may be repeated",
 		item: itemOf("via", map[string]form{"via": formText, "device": formText, "weight": formNumber}),
@@ -112,7 +112,7 @@ var routeFields = []specField{
 	{flag: "netns", path: "netns", usage: "the `NAMESPACE` that it is in: host (default) or switch", values: netnsValues},
 	{flag: "metric", path: "metric", form: formNumber, usage: "`N`: lower ones first (default: the kernel's)"},
 	{flag: "source", path: "source", usage: "`ADDRESS` of the node's own packets (default: the kernel chooses)"},
-	{flag: "mtu", path: "mtu", form: formNumber, usage: "its MTU in `BYTES` (default: that of the device)"},
+	{flag: "mtu", path: "mtu", form: formNumber, usage: "its MTU in `BYTES` (default: the MTU of the device)"},
 }
 
 var groupFields = []specField{
@@ -122,8 +122,8 @@ var groupFields = []specField{
 // matchFields are common to all rules.
 var matchFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "`N`: lower ones first (default 1000)"},
-	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range, group:NAME or local: those of the node; may be repeated"},
-	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range, group:NAME or local: those of the node; may be repeated"},
+	{flag: "source", path: "match.source", form: formWords, groups: true, usage: "source `ADDRESS`, prefix, range, group:NAME or local (the addresses of the node); may be repeated"},
+	{flag: "destination", path: "match.destination", form: formWords, groups: true, usage: "destination `ADDRESS`, prefix, range, group:NAME or local (the addresses of the node); may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: protocolValues},
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, a range such as 8000-8100, or a name such as ssh; may be repeated. Rules see the port before a NAT or Service translates it"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
@@ -150,9 +150,9 @@ var natFields = append([]specField{
 }, matchFields...)
 
 var firewallFields = append([]specField{
-	{flag: "action", path: "action", usage: "`ACTION`: allow, deny (dropped in silence) or reject (and the sender told)", values: []string{"allow", "deny", "reject"}},
-	{flag: "hook", path: "hooks", form: formWords, usage: "`HOOK` that it holds at: forward, input, output (default: all); may be repeated", values: []string{"forward", "input", "output"}},
-	{flag: "stateful", path: "stateful", form: formTruth, usage: "let answers through to what it allows (default); =false: ask about each direction"},
+	{flag: "action", path: "action", usage: "`ACTION`: allow, deny (drop silently) or reject (drop and answer the sender)", values: []string{"allow", "deny", "reject"}},
+	{flag: "hook", path: "hooks", form: formWords, usage: "`HOOK` that it applies to: forward, input, output (default: all); may be repeated", values: []string{"forward", "input", "output"}},
+	{flag: "stateful", path: "stateful", form: formTruth, usage: "allow replies to allowed connections (default); =false: evaluate each direction"},
 	{flag: "log", path: "log", form: formTruth, usage: "log a sample of matching packets"},
 }, matchFields...)
 

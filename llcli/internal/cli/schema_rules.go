@@ -31,7 +31,7 @@ spec:
       untagged: [10]          # leave without a tag; default: the pvid
       isolated: true          # exchanges no frames with other isolated ports
     - device: hs2
-  ageing: 5m                  # how long a silent station is remembered, 1s to 168h
+  ageing: 5m                  # how long a silent host is remembered, 1s to 168h
   mtu: 1500                   # default: the kernel chooses
 `
 
@@ -41,7 +41,7 @@ labels: {team: net}           # for llcli get -l; they mean nothing to the daemo
 spec:
   prefix: 10.9.0.0/16         # 0.0.0.0/0 or ::/0: the default route
   netns: switch               # host (default), or switch
-  type: unicast               # or blackhole (dropped in silence), unreachable, prohibit
+  type: unicast               # or blackhole (drop silently), unreachable, prohibit
   via: 10.1.0.254             # the router; or only device: on that link
   device: br0
   metric: 50                  # lower first; default: the kernel's
@@ -82,7 +82,7 @@ name: web                     # a-z, 0-9 and - . / : inside; unique among Firewa
 labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
 spec:
   priority: 100               # lower first, then by name; default 1000
-  hooks: [forward, input]     # and output; default: all, as far as in and out are known
+  hooks: [forward, input]     # and output; default: all where in and out are known
   match:                      # absent: every packet; of a list one must match, and all fields
     source:                   # addresses, prefixes, ranges, group:NAME, local (the node's)
       - 10.0.0.0/8
@@ -97,7 +97,7 @@ spec:
     dscp: [ef, 12]
   # A rule sees the source and destination of the client: of a port forward or a Service the
   # address and port before translation.
-  action: reject              # allow, deny (dropped in silence) or reject (and told)
+  action: reject              # allow, deny (drop silently) or reject (drop and answer)
   stateful: true              # answers to what it allows are allowed; default true
   log: true                   # log a sample of matching packets
 ---

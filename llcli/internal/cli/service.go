@@ -56,7 +56,7 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,...`; defaults: tcp=2h,udp=30s,sctp=2h")
 	hideDefault(flags, "idle-timeout")
 	flags.StringVar(&f.noBackend, "no-backend", "", "`WHAT` new connections meet while there is no backend for them: reject (default) or drop")
-	flags.StringArrayVar(&f.diverts, "divert", nil, "`SERVICE=PREFIX[,PREFIX…]`: balance connections of these clients as those of that Service; may be repeated")
+	flags.StringArrayVar(&f.diverts, "divert", nil, "`SERVICE=PREFIX[,PREFIX…]`: balance connections of these clients as connections to that Service; may be repeated")
 	flags.BoolVar(&f.announce, "announce", false, "answer the neighbours, by the uplinks, for the frontends' addresses")
 	flags.StringVar(&f.otherPorts, "other-ports", "", "`WHAT` becomes of packets to the frontends' addresses that are no Service's: pass (default), reject (default with --announce) or drop")
 	fixed := map[string][]string{
@@ -75,7 +75,7 @@ func (f *serviceFlags) bind(cmd *cobra.Command) {
 // spec returns the spec from the flags; the daemon checks whether it is valid.
 func (f *serviceFlags) spec(string) (any, error) {
 	if len(f.frontends) == 0 {
-		return nil, usagef("where do clients connect to? say --frontend ADDRESS:PORT/PROTOCOL")
+		return nil, usagef("the frontend is missing; set --frontend ADDRESS:PORT/PROTOCOL")
 	}
 	spec, err := f.fields()
 	if err == nil && spec.Health != nil && spec.Health.Type == "" {
@@ -135,7 +135,7 @@ func parseBackend(text string) (api.Backend, error) {
 		case "weight":
 			weight, err := strconv.Atoi(value)
 			if err != nil {
-				return b, usagef("--backend %s: weight %q is no number", text, value)
+				return b, usagef("--backend %s: weight %q is not a number", text, value)
 			}
 			b.Weight = &weight
 		case "state":

@@ -39,7 +39,7 @@ func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 		delete(spec, "announce")
 	}
 	if _, has := spec["health"]; !has && said.Health != nil && said.Health.Type == "" {
-		return usagef("it has no health check; say --health tcp, http, https or ping")
+		return usagef("it has no health check; set --health tcp, http, https or ping")
 	}
 	if health, _ := spec["health"].(map[string]any); health != nil && (f.health.Type == "tcp" || f.health.Type == "ping") {
 		delete(health, "path") // of the http check that it was
@@ -157,7 +157,7 @@ func (a *app) backendAdd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "add NAME ADDRESS:PORT[,weight=N][,state=S]…",
 		Short:   "Add backends to a Service",
-		Long:    "Add backends to a Service. One that it has already, with another weight or state, is\nrefused: change it with set.",
+		Long:    "Add backends to a Service. An existing backend with another weight or state is refused:\nchange it with set.",
 		Example: "  llcli service backend add web 10.0.1.4:8080 10.0.1.5:8080,weight=2 --wait 5s",
 		Args:    needWords(2, "llcli service backend add NAME ADDRESS:PORT…"),
 		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
@@ -254,7 +254,7 @@ func (a *app) backendSet() *cobra.Command {
 			fields["state"] = state
 		}
 		if len(fields) == 0 {
-			return usagef("nothing to change; say --weight N or --state active, draining or down")
+			return usagef("nothing to change; set --weight N or --state active, draining or down")
 		}
 		return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
 			return setBackends(spec, args[0], args[1:], fields)

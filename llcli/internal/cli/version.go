@@ -31,7 +31,7 @@ func (a *app) versionCommand() *cobra.Command {
 			return firstError(a.printVersions(&v), err)
 		}),
 	}
-	cmd.Flags().BoolVar(&own, "client", false, "only that of llcli; asks no daemon")
+	cmd.Flags().BoolVar(&own, "client", false, "only the version of llcli, without the daemon")
 	return cmd
 }
 

@@ -135,7 +135,7 @@ func portOf(word string) (string, bool) {
 // completeNAT wants a type.
 func completeNAT(_ string, spec map[string]any) error {
 	if spec["type"] == nil {
-		return usagef("what is translated? say --masquerade, --snat or --dnat")
+		return usagef("the type is missing; set --masquerade, --snat or --dnat")
 	}
 	return nil
 }
@@ -205,7 +205,7 @@ func completeRoute(name string, spec map[string]any) error {
 		}
 	}
 	if spec["prefix"] == nil {
-		return usagef("which route? say --prefix ADDRESS/LENGTH, such as 10.0.0.0/8")
+		return usagef("the prefix is missing; set --prefix ADDRESS/LENGTH, such as 10.0.0.0/8")
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ var roleWords = vocabulary{"ROLE", []word{
 		"the WAN side and the LAN side of a gateway are both uplinks"},
 	{"port", "a device behind which one pod, VM or server is", ""},
 	{"host", "the host's own end of its link to the switch", ""},
-	{"tunnel", "a device of a tunnel; those of Tunnels need no Interface", ""},
+	{"tunnel", "a device of a tunnel; devices of Tunnels need no Interface", ""},
 }}
 
 // ruleWords are values of fields of FirewallRules and NATs.
@@ -243,5 +243,5 @@ var backendWords = vocabulary{"BACKEND", []word{
 	{"down", "gets no new connections, and its UDP connections end at once; others continue", ""},
 	{"healthy", "its health check succeeds", ""},
 	{"unhealthy", "its health check fails: it counts as down until it succeeds again", "llcli describe service NAME shows the reason"},
-	{"unknown", "its health check has no result yet, or there is none", ""},
+	{"unknown", "no result of a health check yet, or no health check", ""},
 }}
