@@ -11,7 +11,7 @@ import (
 // ErrRefused is wrapped if starting again does not help: the kernel refuses the programs, or the
 // pins of an earlier version cannot be taken over. Nothing was changed, and attached programs stay
 // in force.
-var ErrRefused = errors.New("nothing was changed, what is attached goes on")
+var ErrRefused = errors.New("nothing was changed, the attached programs continue")
 
 // IsShortage reports whether the kernel was short of something that it may have another time:
 // file descriptors or memory. Such an error is never [ErrRefused].

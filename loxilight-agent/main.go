@@ -63,7 +63,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.StringVar(&o.socket, "socket", api.ControlSocket, "control socket of loxilightd, a `URL`")
 	flags.BoolVar(&o.controller, "controller", false, "give out addresses of pools for the whole cluster, and nothing else: no daemon is needed")
 	flags.StringVar(&o.health, "health-listen", "", "answer probes at `ADDRESS` in place of health.listen of the configuration")
-	flags.BoolVar(&o.check, "check", false, "read the configuration, say what is wrong with it, and stop")
+	flags.BoolVar(&o.check, "check", false, "check the configuration, report its errors, and stop")
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
@@ -131,7 +131,7 @@ func work(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger)
 	log.Info("loxilight-agent starts", slog.String("version", version), slog.String("node", o.node), slog.String("api_server", k.Host), slog.String("socket", daemon.Socket()))
 	a := agent.New(agent.Options{Config: cfg, NodeName: o.node, Kube: k, Daemon: daemon, Log: log, Version: version})
 	a.Run(ctx)
-	log.Info("loxilight-agent ends; what is in force goes on")
+	log.Info("loxilight-agent stops; the current configuration stays in force")
 	return nil
 }
 

@@ -29,12 +29,12 @@ var needed = []struct {
 // params makes a request from the runtime's input, or returns its error.
 func params(command string, env func(string) string, cfg *config, text []byte) (*api.CNIParams, *failure) {
 	if _, known := timeouts[command]; !known {
-		return nil, fail(api.CNIEnvironmentInvalid, "CNI_COMMAND: %q is none that there is", command)
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_COMMAND: %q is not a known command", command)
 	}
 	at := slices.Index(api.CNIVersions, cfg.CNIVersion)
 	switch {
 	case at < 0:
-		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %q is none of %s", cfg.CNIVersion, strings.Join(api.CNIVersions, ", "))
+		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %q is not one of %s", cfg.CNIVersion, strings.Join(api.CNIVersions, ", "))
 	case at < slices.Index(api.CNIVersions, since[command]):
 		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %s has no %s, which came with %s", cfg.CNIVersion, command, since[command])
 	case !isWord(cfg.Name):

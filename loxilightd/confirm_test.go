@@ -90,7 +90,7 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	if n := s.status().Capacity["backends"].Used; n != 1 {
 		t.Errorf("%d backends, want 1", n)
 	}
-	p.wantLog("a change was not confirmed in time and was taken back")
+	p.wantLog("a change was not confirmed in time and was rolled back")
 	p.stop()
 }
 

@@ -148,20 +148,20 @@ func (d *loxilightd) tellSizes() {
 // tellReport logs the faults of the store.
 func (d *loxilightd) tellReport() {
 	if x := d.report.Damage; x != nil {
-		message := "the desired state was lost: tell the daemon again what is wanted"
+		message := "the desired state was lost: apply the objects again"
 		if x.Restored != 0 {
 			message = "the desired state was damaged, and begun again with its copy: see that all is as wanted"
 		}
 		d.log.Error(message, slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At), slog.Uint64("copy_revision", x.Restored))
 	}
 	if d.report.RolledBack {
-		d.log.Error("the desired state was damaged and may lack its last change: see that all is there")
+		d.log.Error("the desired state was damaged and may lack its last change: check that it is complete")
 	}
 	if why := d.report.HistoryLost; why != "" {
-		d.log.Warn("the history of the store is no use and begins anew: there is no rollback to what was before", slog.String("cause", why))
+		d.log.Warn("the history of the store cannot be used and begins anew: earlier revisions cannot be restored", slog.String("cause", why))
 	}
 	if p := d.report.Unconfirmed; p != nil {
-		d.log.Error("a change that waited to be confirmed cannot be taken back: see that all is as wanted", slog.Uint64("revision", p.Revision))
+		d.log.Error("an unconfirmed change cannot be rolled back: check the configuration", slog.Uint64("revision", p.Revision))
 	}
 	for _, u := range d.report.Unreadable {
 		d.log.Warn("a stored object means nothing to this version, and is left alone",
@@ -261,7 +261,7 @@ func (d *loxilightd) serve(ctx context.Context) error {
 		return d.control.Handle(ctx, control.Caller{UID: p.UID, Admin: p.Admin}, request)
 	})
 	if err == nil {
-		d.log.Info("stopping, the data plane goes on")
+		d.log.Info("stopping; the data plane continues")
 	}
 	notifySystemd(d.log, daemon.SdNotifyStopping)
 	return err
@@ -315,7 +315,7 @@ func (d *loxilightd) reloadOnSignal(ctx context.Context) {
 func (d *loxilightd) reloadConfig() {
 	cfg, err := config.Load(d.configFile)
 	if err != nil {
-		d.log.Error("configuration not taken over, the old one stays", slog.Any("error", err))
+		d.log.Error("new configuration not applied, the previous one stays in force", slog.Any("error", err))
 		return
 	}
 	d.level.Set(cfg.LogLevel)
@@ -334,7 +334,7 @@ func (d *loxilightd) reloadConfig() {
 func (d *loxilightd) reloadFiles() {
 	result, err := d.control.Reload()
 	if err != nil {
-		d.log.Error("object files not taken over, what they said before goes on", slog.Any("error", err))
+		d.log.Error("object files not applied; their previous objects stay in force", slog.Any("error", err))
 		return
 	}
 	d.log.Info("object files read", slog.Int("files", len(result.Files)), slog.Any("changes", result.Summary))

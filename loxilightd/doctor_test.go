@@ -144,7 +144,7 @@ func TestDoctorOfNoInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, code := s.doctor("--fix")
-	wantFinding(t, found, "config.missing loxilightd.yaml", "is not there")
+	wantFinding(t, found, "config.missing loxilightd.yaml", "does not exist")
 	if code != exitFailed || len(found) != 1 {
 		t.Errorf("exit code %d, %v", code, found)
 	}

@@ -121,7 +121,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 		t.Errorf("the pins of what is wanted were removed: %v", err)
 	}
 	p.remove(p.path("state"))
-	p.finds("error", "state.lost state/state.db", "is not there", "")
+	p.finds("error", "state.lost state/state.db", "does not exist", "")
 	store, _, err := state.Open(state.Config{Dir: p.path("state"), Decode: control.Decode}) // the desired state is empty
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +130,8 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, _ := p.doctor()
-	wantFinding(t, found, "hooks.unwanted device eth0", "nobody wants any more")
-	p.finds("warning", "pins.stale "+filepath.Join(p.ports, "eth1"), "a device that has gone", "rm -r ")
+	wantFinding(t, found, "hooks.unwanted device eth0", "no longer exists")
+	p.finds("warning", "pins.stale "+filepath.Join(p.ports, "eth1"), "a deleted device", "rm -r ")
 	if _, err := os.Stat(filepath.Join(p.ports, "eth0")); err != nil {
 		t.Errorf("pins of a device that is there were removed: %v", err)
 	}
@@ -146,7 +146,7 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 		p.remove(p.path("state"))
 		for range 2 {
 			p.daemon = p.run()
-			if h := p.status().Health; !strings.Contains(fmt.Sprint(h), "it was not there, although a data plane was at work") {
+			if h := p.status().Health; !strings.Contains(fmt.Sprint(h), "it did not exist, although the data plane was active") {
 				t.Errorf("health %+v", h)
 			}
 			found, _ := p.doctor()

@@ -68,7 +68,7 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 	}
 	verdict := "a start would go well"
 	if !r.OK {
-		verdict = "a start would FAIL; what is attached now would go on"
+		verdict = "a start would FAIL; the attached programs would continue"
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
 	return err
@@ -76,9 +76,9 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 
 var pinsText = map[string]string{
 	datapath.PinsNone:    "there are none",
-	datapath.PinsAdopt:   "taken over as they are",
-	datapath.PinsConvert: "taken over, their entries copied",
-	datapath.PinsRefuse:  "NOT to be taken over",
+	datapath.PinsAdopt:   "adopted as they are",
+	datapath.PinsConvert: "adopted, their entries are copied",
+	datapath.PinsRefuse:  "they CANNOT be adopted",
 }
 
 // part names the variant of a program that runs during an upgrade.

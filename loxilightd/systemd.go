@@ -18,7 +18,7 @@ import (
 // nothing.
 func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("service manager not told", slog.Any("error", err))
+		log.Warn("service manager not notified", slog.Any("error", err))
 	}
 }
 

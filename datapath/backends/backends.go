@@ -45,7 +45,7 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 		log.Warn("the data plane is a fake: nothing will be forwarded")
 		return fake.New(fake.Options{Tables: cfg.Tables}), nil
 	default:
-		return nil, fmt.Errorf("data plane %s: there is none of that name", name)
+		return nil, fmt.Errorf("data plane %s: unknown name", name)
 	}
 }
 
@@ -62,7 +62,7 @@ func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.N
 		}
 		return n, nil
 	default:
-		return nil, fmt.Errorf("network of data plane %s: there is none of that name", name)
+		return nil, fmt.Errorf("network of data plane %s: unknown name", name)
 	}
 }
 
@@ -74,7 +74,7 @@ func OpenPods(name string, cfg datapath.Config, log *slog.Logger) (datapath.PodL
 	case EBPF:
 		return pod.Open(cfg, log)
 	default:
-		return nil, fmt.Errorf("links of pods of data plane %s: there is none of that name", name)
+		return nil, fmt.Errorf("links of pods of data plane %s: unknown name", name)
 	}
 }
 
@@ -138,7 +138,7 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	case Fake:
 		return datapath.Preflight{OK: true, Hooks: datapath.PreflightHooks{OK: true}, Pins: datapath.PreflightPins{OK: true, Action: datapath.PinsNone}}, nil
 	default:
-		return datapath.Preflight{}, fmt.Errorf("data plane %s: there is none of that name", name)
+		return datapath.Preflight{}, fmt.Errorf("data plane %s: unknown name", name)
 	}
 }
 
@@ -158,7 +158,7 @@ func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, erro
 	case Fake:
 		return &datapath.Inspection{}, nil
 	default:
-		return nil, fmt.Errorf("data plane %s: there is none of that name", name)
+		return nil, fmt.Errorf("data plane %s: unknown name", name)
 	}
 }
 
@@ -191,7 +191,7 @@ func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	case Fake:
 		return nil
 	default:
-		return fmt.Errorf("data plane %s: there is none of that name", name)
+		return fmt.Errorf("data plane %s: unknown name", name)
 	}
 }
 

@@ -25,7 +25,7 @@ func (c *connections) List(_ context.Context, f datapath.ConnectionFilter, curso
 	if cursor != "" {
 		var err error
 		if after, err = strconv.ParseUint(cursor, 10, 64); err != nil {
-			return nil, "", fmt.Errorf("cursor %q is none of this data plane's", cursor)
+			return nil, "", fmt.Errorf("cursor %q is not one of this data plane's", cursor)
 		}
 	}
 	c.mu.Lock()

@@ -295,7 +295,7 @@ func (l *Links) Open(ctx context.Context, p *datapath.PodLink) error {
 		return fmt.Errorf("in the pod: %w", err)
 	}
 	if err := l.announce(pod, p); err != nil { // the neighbours find out by themselves, later
-		l.log.Warn("a pod's neighbours could not be told of it", slog.String("device", p.Device), slog.Any("error", err))
+		l.log.Warn("the neighbours of a pod could not be notified", slog.String("device", p.Device), slog.Any("error", err))
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (a *app) refuseUndone(ctx context.Context, d Daemon, latest *api.HistoryEnt
 		if e.Revision <= latest.Restored {
 			return false
 		}
-		if e.Confirm == "taken-back" {
+		if e.Confirm == "rolled-back" {
 			// The first rollback behind the change rolled it back.
 			for i := len(rollbacks) - 1; i >= 0; i-- {
 				if rollbacks[i].Restored < e.Revision {

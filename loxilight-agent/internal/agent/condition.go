@@ -97,7 +97,7 @@ func (s *state) condition(now time.Time) (status corev1.ConditionStatus, reason,
 	case !s.begun, !s.daemon && now.Sub(s.since) < daemonGrace:
 		return corev1.ConditionUnknown, "", ""
 	case !s.daemon:
-		return corev1.ConditionTrue, reasonNoDaemon, "the agent is out of step with loxilightd; what is in force goes on"
+		return corev1.ConditionTrue, reasonNoDaemon, "the agent is not in sync with loxilightd; the current configuration stays in force"
 	case s.pods == api.StateReady:
 		return corev1.ConditionFalse, reasonReady, "pods are carried"
 	case s.pods == "", now.Sub(s.podsSince) < podsGrace:

@@ -27,17 +27,17 @@ func (a *Agent) newFigures() *figures {
 	f := &figures{}
 	r := &f.registry
 	f.latency = r.Histogram("loxilight_agent_endpoints_latency_seconds",
-		"From the change of a pod, as its EndpointSlice tells it, to the daemon's answer.",
+		"From the change of a pod, as its EndpointSlice reports it, to the daemon's answer.",
 		[]float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300})
 	f.calls = r.Histogram("loxilight_agent_daemon_call_seconds", "How long a change took the daemon.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}, "method")
 	f.errors = r.Counter("loxilight_agent_daemon_errors_total", "Changes that the daemon did not make.", "method", "reason")
-	f.apiFailures = r.Counter("loxilight_agent_api_server_errors_total", "Requests that the API server did not answer as it should.", "resource")
+	f.apiFailures = r.Counter("loxilight_agent_api_server_errors_total", "Requests that the API server did not answer as expected.", "resource")
 	f.refusals = r.Counter("loxilight_agent_refusals_total", "Objects that the daemon refused.", "kind")
-	f.repairs = r.Counter("loxilight_agent_repairs_total", "How often objects were put right that somebody else had changed.")
+	f.repairs = r.Counter("loxilight_agent_repairs_total", "Number of objects repaired after an external change.")
 	r.Gauge("loxilight_agent_objects", "Objects that the daemon is to have.", func() float64 { return float64(a.state.numbers().objects) })
 	r.Gauge("loxilight_agent_refused_objects", "Objects of them that the daemon does not take.", func() float64 { return float64(a.state.numbers().refused) })
-	r.Gauge("loxilight_agent_queue", "What has changed in the cluster and was not told to the daemon.", func() float64 {
+	r.Gauge("loxilight_agent_queue", "Changes of the cluster that the daemon has not applied yet.", func() float64 {
 		waiting, _ := a.queue.waiting()
 		return float64(waiting)
 	})

@@ -316,7 +316,7 @@ func TestNothingIsTakenAwayBeforeListsAreWhole(t *testing.T) {
 			}
 			eventually(t, "the agent says what it waits for", func() bool {
 				ready, why := a.Readiness()
-				return !ready && why == "the API server has not told all nodes yet"
+				return !ready && why == "the API server has not listed all nodes yet"
 			})
 			w.kube.Fault(nil)
 			w.inStep(api.KindPeer, "n2")

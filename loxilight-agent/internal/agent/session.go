@@ -42,7 +42,7 @@ func (a *Agent) keepInStep(ctx context.Context) {
 		} else {
 			last = text
 		}
-		a.log.Log(ctx, level, "out of step with the daemon; it is tried again", slog.Any("error", err), slog.Duration("pause", pause))
+		a.log.Log(ctx, level, "not in sync with the daemon; it is retried", slog.Any("error", err), slog.Duration("pause", pause))
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -152,7 +152,7 @@ func (a *Agent) replace(ctx context.Context) error {
 func (a *Agent) repair(ctx context.Context) error {
 	pause := a.state.repairPause()
 	a.figures.repairs.Add(1)
-	a.log.Warn("somebody else has changed objects of the cluster; they are put right", slog.Duration("pause", pause))
+	a.log.Warn("another client changed objects of owner k8s; they are repaired", slog.Duration("pause", pause))
 	select {
 	case <-time.After(pause):
 	case <-ctx.Done():
@@ -229,7 +229,7 @@ var podNetwork = api.ObjectRef{Kind: api.KindPodNetwork, Name: nodes.Network}
 // networkRefused notes that pods here are not in the subnets that the node has, as after it
 // was registered anew: other nodes do not reach those that begin now.
 func (a *Agent) networkRefused(err *api.Error) {
-	a.state.network(api.StateError, "the daemon does not take the network of the node's podCIDRs, and new pods would be in that of before: "+err.Message)
+	a.state.network(api.StateError, "the daemon refuses the network of the node's podCIDRs, and new pods would use the previous network: "+err.Message)
 }
 
 // news collects the daemon's events until they are evaluated.

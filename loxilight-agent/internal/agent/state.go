@@ -130,9 +130,9 @@ func (a *Agent) Readiness() (ready bool, why string) {
 		return false, "not in step with the daemon yet: " + s.failure
 	case !s.synced:
 		if missing := a.missing(); len(missing) > 0 {
-			return false, "the API server has not told all " + strings.Join(missing, ", ") + " yet"
+			return false, "the API server has not listed all " + strings.Join(missing, ", ") + " yet"
 		}
-		return false, "the daemon is being told"
+		return false, "the daemon is being configured"
 	case !s.daemon:
 		return false, "out of step with the daemon: " + s.failure
 	case s.pods != api.StateReady:

@@ -111,7 +111,7 @@ func (a *Agent) translateSelf() {
 		a.keeper.Keep(groupSelf, tunnelRef)
 		a.keeper.Keep(groupNetwork, podNetwork)
 		a.keeper.Keep(groupUplinks, uplinkRefs...)
-		a.log.Warn("this node is not in the cluster any more; what is in force goes on", slog.String("node", a.o.NodeName))
+		a.log.Warn("this node is no longer in the cluster; the current configuration stays in force", slog.String("node", a.o.NodeName))
 		return
 	}
 	uplinks, err := nodes.Uplinks(node)

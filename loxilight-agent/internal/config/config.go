@@ -181,14 +181,14 @@ func (c *Config) check() error {
 		}
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
-		return fmt.Errorf("log.format: %q is none of text, json", c.Log.Format)
+		return fmt.Errorf("log.format: %q is not one of text, json", c.Log.Format)
 	}
 	return nil
 }
 
 func (t *Tunnel) check() error {
 	if !slices.Contains([]string{"vxlan", "geneve", "gre", "none"}, t.Type) {
-		return fmt.Errorf("type: %q is none of vxlan, geneve, gre, none", t.Type)
+		return fmt.Errorf("type: %q is not one of vxlan, geneve, gre, none", t.Type)
 	}
 	if t.Type != "gre" && t.VNI > 1<<24-1 {
 		return fmt.Errorf("vni: %d is larger than %d", t.VNI, 1<<24-1)

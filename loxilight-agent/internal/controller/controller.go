@@ -159,7 +159,7 @@ func (c *Controller) assign(ctx context.Context, reported map[string]string) {
 			c.o.Log.Info("a service has its addresses", slog.String("service", key), slog.Any("addresses", as.Addresses))
 		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil: // the watch reports the change
 		default:
-			c.o.Log.Warn("the addresses of a service could not be written; it is tried again", slog.String("service", key), slog.Any("error", err))
+			c.o.Log.Warn("the addresses of a service could not be written; it is retried", slog.String("service", key), slog.Any("error", err))
 		}
 	}
 	clear(reported)

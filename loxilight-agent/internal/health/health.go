@@ -152,7 +152,7 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 		}
 		if !told {
 			told = true
-			log.Error("nobody can ask; it is tried again", slog.String("server", name), slog.String("address", address), slog.Any("error", err))
+			log.Error("the health server cannot listen; it is retried", slog.String("server", name), slog.String("address", address), slog.Any("error", err))
 		}
 		select {
 		case <-time.After(retryAfter):

@@ -236,7 +236,7 @@ func (k *Keeper) stay(ctx context.Context, err error) error {
 		return errors.Join(err, getErr)
 	}
 	k.stuckNext = time.Now().Add(stuckAgain)
-	k.o.Log.Warn("the daemon does not give up an object that nobody of the cluster wants any more; it stays", slog.String("object", ref.String()), slog.Any("error", err))
+	k.o.Log.Warn("the daemon refuses to delete an object that the cluster no longer has; it stays", slog.String("object", ref.String()), slog.Any("error", err))
 	k.stuck[ref] = *there
 	return nil
 }
@@ -281,7 +281,7 @@ func (k *Keeper) refuse(ref api.ObjectRef, e *entry, err *api.Error) {
 	if before != nil && before.sum == e.sum && before.err.Message == err.Message {
 		return
 	}
-	k.o.Log.Warn("the daemon refuses an object; the others go on", slog.String("object", ref.String()), slog.Any("error", err))
+	k.o.Log.Warn("the daemon refuses an object; the others are applied", slog.String("object", ref.String()), slog.Any("error", err))
 	if k.o.Refused != nil {
 		k.o.Refused(ref, err)
 	}

@@ -76,7 +76,7 @@ func NewStore[T any](o StoreOptions[T]) *Store[T] {
 func NeverEmpty[T any](resource string) func([]*T) error {
 	return func(list []*T) error {
 		if len(list) == 0 {
-			return fmt.Errorf("%w: no %s at all, not even those of the API server itself", ErrImplausible, resource)
+			return fmt.Errorf("%w: no %s at all, not even of the API server itself", ErrImplausible, resource)
 		}
 		return nil
 	}

@@ -137,8 +137,8 @@ func (w *Watcher) failed(resource string, err error) {
 	}
 	w.mu.Unlock()
 	if again {
-		w.Log.Debug("the API server does not answer as it should", slog.String("resource", resource), slog.Any("error", err))
+		w.Log.Debug("the API server does not answer as expected", slog.String("resource", resource), slog.Any("error", err))
 		return
 	}
-	w.Log.Warn("the API server does not answer as it should; what is in force goes on, it is asked again", slog.String("resource", resource), slog.Any("error", err))
+	w.Log.Warn("the API server does not answer as expected; the current configuration stays in force, and the request is repeated", slog.String("resource", resource), slog.Any("error", err))
 }

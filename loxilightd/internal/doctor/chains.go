@@ -23,7 +23,7 @@ func (x *examiner) checkChains() {
 			x.find("error", "qdiscs.ingress", "device "+d.Name, words{
 				what: "has the qdisc ingress, where cls_bpf needs clsact",
 				why:  "only one of them can be there: programs cannot be attached to what leaves by this device",
-				do:   "find out whose it is (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
+				do:   "find out which program made it (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
 			}, nil)
 		}
 	}
@@ -34,13 +34,13 @@ func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
 		x.checkOurXDP(d)
 		return
 	}
-	why := "it meets packets before ours: what it drops, sends back or redirects is never balanced"
+	why := "it sees packets before our programs: packets that it drops, sends back or redirects are never balanced"
 	if d.Type == "veth" && d.XDP.Detail == "native" {
 		why += "; and XDP on a veth ends its offloads: TCP gets several times slower"
 	}
 	x.find("warning", "hooks.xdp", "device "+d.Name, words{
 		what: fmt.Sprintf("has the XDP program %s", describe(d.XDP)),
-		why:  why, do: "nothing if that is what it is for; else look whose it is: bpftool prog show id " + fmt.Sprint(d.XDP.ID),
+		why:  why, do: "nothing, if that is its purpose; else find its owner: bpftool prog show id " + fmt.Sprint(d.XDP.ID),
 	}, nil)
 }
 
@@ -63,7 +63,7 @@ func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 	x.find("note", "hooks.xdp", "device "+d.Name, words{
 		what: "has our program in XDP, native, and is a veth",
 		why:  "XDP on a veth ends its offloads: TCP from behind it gets several times slower; and what comes from there with unfinished checksums takes the way of tc all the same",
-		do:   "nothing if what is behind it finishes checksums itself, and is about small packets; else set spec.xdp of the Interface to off",
+		do:   "nothing, if the host behind it computes checksums itself and packets are small; else set spec.xdp of the Interface to off",
 	}, nil)
 }
 
@@ -100,7 +100,7 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 			x.find("error", "hooks.other", d.Name+" "+side, words{
 				what: "has a program of another loxilight: " + describe(c),
 				why:  "two instances must not share a device: the first one takes the packets",
-				do:   "give each instance devices of its own; where there is no other instance, somebody removed pins of ours: the daemon pins them again within seconds; start it if it does not run",
+				do:   "give each instance its own devices; if no other instance exists, another program removed our pins: the daemon pins them again within seconds; start it if it does not run",
 			}, nil)
 		case ours >= 0 && i < ours:
 			before = append(before, c.Hook+" "+describe(c))
@@ -111,7 +111,7 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 	if len(before) > 0 {
 		x.find("warning", "hooks.before", d.Name+" "+side, words{
 			what: "before ours run, in this order: " + strings.Join(before, "; "),
-			why:  "what they drop, redirect, or end the row for (TC_ACT_OK) does not come to ours: it is not balanced, and answers of services may keep the backend's address",
+			why:  "packets that they drop, redirect, or accept finally (TC_ACT_OK) do not reach our programs: they are not balanced, and replies of Services may keep the address of the backend",
 			do:   "nothing as long as they only look on; else have them attached after ours (tcx: BPF_F_AFTER; cls_bpf: a priority above 19532)",
 		}, nil)
 	}

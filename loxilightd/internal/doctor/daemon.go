@@ -134,7 +134,7 @@ func (x *examiner) checkDaemon() {
 	case d.held || errors.Is(d.err, client.ErrNotAnswering):
 		x.find("error", "daemon.hung", x.process(), words{
 			what: "runs, and does not answer: " + d.err.Error(),
-			why:  "packets go on as told so far; nothing can be changed, and what others break is not repaired",
+			why:  "packets are forwarded as configured; nothing can be changed, and external changes are not repaired",
 			do:   "look at its log (" + x.journal() + "); then " + x.restart() + ": no packet is lost",
 		}, nil)
 	default:
@@ -154,9 +154,9 @@ func (x *examiner) checkStopped() {
 	if x.unit.failed() {
 		return // reported by checkUnit
 	}
-	severity, why := "warning", "nothing is forwarded by it, and nothing can be told to it"
+	severity, why := "warning", "it forwards nothing, and it cannot be configured"
 	if len(x.attached()) > 0 {
-		why = "its programs go on as told so far: connections do not end by their idle time, backends are not checked, devices that come are not attached to"
+		why = "its programs continue as configured: idle connections do not end, backends are not checked, new devices are not attached"
 	}
 	if x.unit.known && !x.unit.wanted() && len(x.attached()) == 0 {
 		severity = "note"
@@ -174,11 +174,11 @@ func (x *examiner) checkSockets() {
 		}
 		x.find("note", "sockets.stale", path, words{
 			what: "is a socket of a daemon that has gone",
-			why:  "clients find nobody there; the next daemon takes its place",
+			why:  "clients cannot connect to it; the next daemon replaces it",
 			do:   "nothing, or rm " + path,
 		}, func() (string, error) {
 			if !deadSocket(path) {
-				return "nothing: somebody listens by now", nil
+				return "nothing: a process listens by now", nil
 			}
 			return "rm " + path, os.Remove(path)
 		})
@@ -206,7 +206,7 @@ func (x *examiner) checkRunning() {
 	s := x.daemon.status
 	if s.Instance != x.Config.Instance {
 		x.find("error", "daemon.instance", x.socket(), words{
-			what: fmt.Sprintf("is answered by the instance %q, the configuration says %q", s.Instance, x.Config.Instance),
+			what: fmt.Sprintf("is answered by the instance %q, but the configuration names %q", s.Instance, x.Config.Instance),
 			why:  "two instances use one folder, or the daemon was not restarted since the configuration was changed",
 			do:   "restart the daemon, or give each instance a runDir of its own",
 		}, nil)
@@ -218,22 +218,22 @@ func (x *examiner) checkRunning() {
 		}
 		x.find(severity, "objects.not_ready", o.Object, words{
 			what: "is " + o.State + prefixed(": ", o.Message),
-			why:  "the data plane does not do what it says",
+			why:  "the data plane has not applied it",
 			do:   "see llcli describe " + strings.ToLower(strings.Replace(o.Object, "/", " ", 1)),
 		}, nil)
 	}
 	for _, message := range s.Health.Messages {
 		if !saidElsewhere(message) {
 			x.find("warning", "daemon.degraded", "loxilightd", words{
-				what: "says: " + message, why: "something keeps it from its work", do: "see llcli status",
+				what: "says: " + message, why: "the daemon reports a problem", do: "see llcli status",
 			}, nil)
 		}
 	}
 	if s.Repairs > 0 {
 		x.find("note", "daemon.repairs", "loxilightd", words{
-			what: fmt.Sprintf("has mended %d times what others had changed of ours", s.Repairs),
-			why:  "some program on this machine changes what is not its own",
-			do:   "the log of the daemon names what it was (" + x.journal() + ")",
+			what: fmt.Sprintf("has repaired %d external changes", s.Repairs),
+			why:  "another program on this machine changes objects of loxilight",
+			do:   "the log of the daemon names the changed objects (" + x.journal() + ")",
 		}, nil)
 	}
 	x.checkTables()

@@ -111,8 +111,8 @@ func (x *examiner) checkState() {
 	if x.desired.absent && len(x.plane.Ports) > 0 {
 		x.desired.known = false
 		x.find("error", "state.lost", store, words{
-			what: "is not there, although programs are attached",
-			why:  "nobody knows what is wanted: ten minutes after the next start the programs are taken off, unless the owners of the objects have told them again",
+			what: "does not exist, although programs are attached",
+			why:  "the desired state is unknown: ten minutes after the next start the programs are detached, unless the owners have applied their objects again",
 			do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
 		}, nil)
 	}
@@ -120,7 +120,7 @@ func (x *examiner) checkState() {
 		if p.Damaged != nil {
 			x.find("error", "state.damaged", store, words{
 				what: p.Damaged.Error(),
-				why:  "the next start sets it aside and begins with none; what is in the data plane stays for ten minutes, until the owners of the objects have told them again",
+				why:  "the next start sets it aside and begins without objects; the data plane keeps its state for ten minutes, in which the owners must apply their objects again",
 				do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
 			}, nil)
 		}
@@ -139,8 +139,8 @@ func (x *examiner) checkState() {
 	for _, path := range aside {
 		x.find("warning", "state.set_aside", path, words{
 			what: "is a store that was damaged and set aside",
-			why:  "what it held was lost to the daemon, unless its owners told it again",
-			do:   "see with llcli export that all is there, then remove the file",
+			why:  "the objects in it were lost, unless their owners applied them again",
+			do:   "check with llcli export that no object is missing, then remove the file",
 		}, nil)
 	}
 	x.checkObjectFiles()
@@ -152,7 +152,7 @@ func (x *examiner) checkObjectFiles() {
 	if aerr != nil {
 		x.find("error", "files.objects", x.Config.ObjectDir, words{
 			what: aerr.Error(),
-			why:  "no object file is taken over before all of them are right: at the next start, too, what they said before goes on",
+			why:  "object files are applied only if all of them are valid: until then, also after a restart, their previous objects stay in force",
 			do:   "correct it, then llcli reload",
 		}, nil)
 		return
@@ -169,7 +169,7 @@ func (x *examiner) checkObjectFiles() {
 		differ, more = differ[:5], fmt.Sprintf(" and %d more", len(differ)-5)
 	}
 	x.find("warning", "files.reload", x.Config.ObjectDir, words{
-		what: fmt.Sprintf("says something else than the daemon was told: %s%s (%d files)", joinWords(differ), more, len(files)),
+		what: fmt.Sprintf("differ from the objects of the daemon: %s%s (%d files)", joinWords(differ), more, len(files)),
 		why:  "a change of object files has no effect before they are read again",
 		do:   "llcli reload",
 	}, x.reload)

@@ -26,7 +26,7 @@ const (
 func (x *examiner) checkConfig() {
 	if errors.Is(x.ConfigErr, fs.ErrNotExist) {
 		x.find("error", "config.missing", x.ConfigFile, words{
-			what: "is not there", why: "without it nobody knows which instance is meant: nothing else was looked at",
+			what: "does not exist", why: "without it the instance is unknown: nothing else was checked",
 			do: "name another one with --config, or with llcli --instance; or make it",
 		}, nil)
 		return
@@ -34,7 +34,7 @@ func (x *examiner) checkConfig() {
 	if x.ConfigErr != nil {
 		x.find("error", "config.invalid", x.ConfigFile, words{
 			what: x.ConfigErr.Error(),
-			why:  "the daemon does not start with it (exit code 78), and a running one goes on with what it read before; all that follows here is judged by the defaults",
+			why:  "the daemon does not start with it (exit code 78), and a running daemon keeps its previous configuration; the rest of this report assumes the defaults",
 			do:   "correct the file, see with loxilightd --check, then restart the daemon",
 		}, nil)
 	}
@@ -58,9 +58,9 @@ func (x *examiner) checkFiles() {
 // entries returns our files and folders to check, folders before their contents.
 func (x *examiner) entries() []entry {
 	const (
-		decides = "who can write here decides what is forwarded where"
+		decides = "a user who can write here controls forwarding"
 		own     = "the desired state is the daemon's own: others must neither read nor change it"
-		sockets = "it lets the group loxilight speak with the daemon, and nobody else"
+		sockets = "it lets only root and the group loxilight use the daemon"
 	)
 	c := x.Config
 	entries := []entry{
@@ -168,7 +168,7 @@ func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w wor
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		if !os.SameFile(info, judged) || !ok || info.Mode().IsRegular() && stat.Nlink > 1 {
-			return "", fmt.Errorf("%s is a link: see what it leads to, and mend that by hand", path)
+			return "", fmt.Errorf("%s is a link: repair its target by hand", path)
 		}
 		return w.do, change(fmt.Sprintf("/proc/self/fd/%d", fd))
 	})
@@ -179,7 +179,7 @@ func (x *examiner) checkGroups() {
 		if x.groupID(g.name) < 0 {
 			x.find("note", "groups.missing", "group "+g.name, words{
 				what: "there is no such group",
-				why:  "only root can speak with the daemon: nobody else may " + g.may,
+				why:  "only root can use the daemon: no other user may " + g.may,
 				do:   "groupadd --system " + g.name + ", then restart the daemon (the package does that)",
 			}, nil)
 		}
@@ -205,7 +205,7 @@ func (x *examiner) checkSelf(readers []string) {
 	}
 	x.find("warning", "groups.self", "user "+me.Username, words{
 		what: "is neither root nor in the group " + group,
-		why:  "cannot speak with the daemon, and sees only a part of what is examined here",
+		why:  "cannot use the daemon, and sees only a part of this report",
 		do:   "run llcli doctor as root; for llcli itself: usermod -aG " + group + " " + me.Username,
 	}, nil)
 }

@@ -50,8 +50,8 @@ func (x *examiner) checkServing() {
 			}
 			x.find("warning", "services.no_backend", o.Key.String(), words{
 				what: fmt.Sprintf("has no IPv%d backend that takes connections, of %d", family, total),
-				why:  "new connections to its frontends are refused or dropped, as spec.noBackend says",
-				do:   fmt.Sprintf("llcli describe service %s, which says why its backends are unhealthy; add or enable backends", o.Name),
+				why:  "new connections to its frontends are refused or dropped, depending on spec.noBackend",
+				do:   fmt.Sprintf("llcli describe service %s shows why its backends are unhealthy; add or enable backends", o.Name),
 			}, nil)
 		}
 	}

@@ -46,11 +46,11 @@ func (x *examiner) checkRelease(release string) {
 		x.find("error", "kernel.old", "kernel "+release, words{
 			what: fmt.Sprintf("is older than %d.%d", oldestKernel[0], oldestKernel[1]),
 			why:  "it lacks the BPF helper bpf_loop: the programs do not load",
-			do:   "run a newer kernel, such as that of Debian 12 (6.1)",
+			do:   "run a newer kernel, such as 6.1 of Debian 12",
 		}, nil)
 	case older(testedKernel):
 		x.find("warning", "kernel.untested", "kernel "+release, words{
-			what: fmt.Sprintf("is older than %d.%d, the oldest one that is tested", testedKernel[0], testedKernel[1]),
+			what: fmt.Sprintf("is older than %d.%d, the oldest tested kernel", testedKernel[0], testedKernel[1]),
 			why:  "the programs may not load",
 			do:   "see with llcli preflight, or run a newer kernel",
 		}, nil)
@@ -85,8 +85,8 @@ func (x *examiner) checkJIT() {
 	if harden, ok := x.read("/proc/sys/net/core/bpf_jit_harden"); ok && harden == "2" {
 		x.find("note", "kernel.jit_harden", "net.core.bpf_jit_harden", words{
 			what: "is 2: constants are hidden in all compiled programs",
-			why:  "the programs of the data plane get slower; 1 does it for those of unprivileged users only",
-			do:   "sysctl -w net.core.bpf_jit_harden=1, if unprivileged users are what it is for",
+			why:  "the programs of the data plane get slower; 1 affects only programs of unprivileged users",
+			do:   "sysctl -w net.core.bpf_jit_harden=1, if it is meant for unprivileged users",
 		}, nil)
 	}
 }
@@ -110,7 +110,7 @@ func (x *examiner) checkBPFFS() {
 	}
 	x.find(severity, "bpffs.missing", dir, words{
 		what: "lies on no BPF file system that can be seen from here",
-		why:  "what the daemon pins is not there for llcli, bpftool and the next daemon; where only the daemon sees its mount, programs and connections end with it",
+		why:  "llcli, bpftool and the next daemon do not see the pins; if only the daemon sees its mount, programs and connections end with it",
 		do:   "mount -t bpf bpf " + bpffs + ", for good by systemd's sys-fs-bpf.mount, then restart the daemon",
 	}, fix)
 }

@@ -196,14 +196,14 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 	if len(l.Resized) > 0 && !x.daemon.running() {
 		x.find("note", "pins.resize", l.Path, words{
 			what: "has maps whose change of size did not come to its end: " + joinWords(l.Resized),
-			why:  "they take memory twice", do: "start the daemon: it goes on where it was",
+			why:  "they take memory twice", do: "start the daemon: it completes the replacement",
 		}, nil)
 	}
 	if len(l.Strange) > 0 {
 		x.find("note", "pins.strange", l.Path, words{
-			what: "has in it what is none of ours: " + joinWords(l.Strange),
-			why:  "it is left alone; llcli detach does not remove what it does not know",
-			do:   "remove it if nobody needs it",
+			what: "contains entries that do not belong to loxilight: " + joinWords(l.Strange),
+			why:  "they are left alone; llcli detach does not remove unknown entries",
+			do:   "remove them if no program needs them",
 		}, nil)
 	}
 	x.checkSizes(l)
@@ -218,7 +218,7 @@ func (x *examiner) checkMissing(l *datapath.InspectedLayout) {
 	}
 	x.find("error", "pins.missing", l.Path, words{
 		what: "lacks the maps " + joinWords(l.Missing),
-		why:  "somebody removed the pins: programs go on with the maps, and the next start makes new ones that are empty, so that what they hold is lost",
+		why:  "another program removed the pins: the programs continue with the maps, and the next start creates new, empty maps, so their entries are lost",
 		do:   do,
 	}, fix)
 }
@@ -247,14 +247,14 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 		return // reported by checkLayout, or as not visible
 	case p.Index == 0 && x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "pins.stale", p.Path, words{
-			what: "are pins of a device that has gone, for an Interface that nobody wants any more",
+			what: "are pins of a deleted device, for an Interface that no longer exists",
 			why:  "they take memory, and the next daemon has to do with them", do: "start the daemon, or rm -r " + p.Path,
 		}, x.alone("rm -r "+p.Path, p.Remove))
 	case p.Index == 0:
 		return // its device is missing: reported by checkInterface, or by the daemon
 	case x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
-			what: "has programs of " + object + " attached, which nobody wants any more",
+			what: "has programs of " + object + " attached, which no longer exists",
 			why:  "its packets are balanced still", do: "start the daemon: it takes them off",
 		}, nil)
 	case isWanted && port.Device != p.Device:
@@ -281,7 +281,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	if attached < want {
 		x.find("error", "hooks.half", object, words{
 			what: fmt.Sprintf("has %d of %d programs attached to %s%s", attached, want, p.Device, prefixed(", missing ", joinWords(off))),
-			why:  "connections by this device fail in one direction: somebody took a program off",
+			why:  "connections through this device fail in one direction: another program detached one of ours",
 			do:   "start the daemon, which mends it within seconds; if it runs, see llcli status",
 		}, nil)
 	}
@@ -310,7 +310,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 		}, nil)
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
-			what: "wants the device " + i.Device + ", and there is none",
+			what: "needs the device " + i.Device + ", which does not exist",
 			why:  "nothing is balanced by it", do: "make the device, or delete the object; a running daemon attaches within a second of its coming",
 		}, nil)
 	case device.Exists && port < 0 && x.shares(i, &device):
@@ -362,10 +362,10 @@ func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
 	}
 	x.find("warning", "filters.stray", object, words{
 		what: fmt.Sprintf("has a filter that is called as ours (program %d), and no pin knows it", f.Program),
-		why:  "it goes on by itself, with tables that nobody keeps: packets may go where no service says",
+		why:  "it continues without a daemon, with tables that are not maintained: packets may be forwarded to wrong backends",
 		do:   fmt.Sprintf("tc filter del dev %s %s pref %d", f.Device, strings.TrimPrefix(f.Hook, "tc-"), 0x4c4c),
 	}, func() (string, error) {
-		return fmt.Sprintf("removed the filter from %s of %s; the qdisc stays, since nobody knows whose it is", f.Hook, f.Device), f.Remove()
+		return fmt.Sprintf("removed the filter from %s of %s; the qdisc stays, since its owner is unknown", f.Hook, f.Device), f.Remove()
 	})
 }
 
@@ -381,14 +381,14 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 		return
 	}
 	var fix func() (string, error)
-	do := "run loxilightd --detach with a configuration that says instance: " + strings.TrimPrefix(base, "loxilight-")
+	do := "run loxilightd --detach with a configuration with instance: " + strings.TrimPrefix(base, "loxilight-")
 	if s.Remove != nil {
 		do = "rm -r " + s.Path
 		fix = func() (string, error) { return "rm -r " + s.Path, s.Remove() }
 	}
 	x.find("warning", "pins.orphan", s.Path, words{
 		what: fmt.Sprintf("are pins of an instance that has neither configuration nor state nor a daemon; %d programs are attached by them", s.Attached),
-		why:  "their maps take memory, and their programs go on as told last", do: do,
+		why:  "their maps take memory, and their programs continue as last configured", do: do,
 	}, fix)
 }
 

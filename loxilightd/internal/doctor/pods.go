@@ -54,7 +54,7 @@ func (x *examiner) checkLeases() {
 	for network, list := range gone {
 		x.find("note", "addresses.gone", "PodNetwork/"+network, words{
 			what: fmt.Sprintf("has %d leases whose owner is gone, such as %s", len(list), list[0]),
-			why:  "their addresses are not given out again until somebody gives them back",
+			why:  "their addresses are not assigned again until they are released",
 			do:   "wait a few seconds and look again; if they stay, have the container runtime collect its garbage (CNI GC), or see the daemon's log",
 		}, nil)
 	}

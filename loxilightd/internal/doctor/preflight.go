@@ -23,7 +23,7 @@ func (x *examiner) checkPreflight() {
 		if !program.OK {
 			x.find("error", "kernel.refuses", "program "+program.Program+" (zone "+program.Zone+")", words{
 				what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
-				why:  "the next start ends with exit code 70; what is attached goes on",
+				why:  "the next start ends with exit code 70; the attached programs continue",
 				do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
 			}, nil)
 		}
@@ -45,7 +45,7 @@ func (x *examiner) checkPreflight() {
 		}
 		x.find("error", "pins.refused", x.Config.PinDir, words{
 			what: "cannot be taken over by this version: " + strings.TrimPrefix(why, "; "),
-			why:  "the next start ends with exit code 70; what is attached goes on",
+			why:  "the next start ends with exit code 70; the attached programs continue",
 			do:   "install the version again that pinned it; or, ending forwarding and all connections, stop the daemon and run llcli detach",
 		}, nil)
 	}

@@ -40,7 +40,7 @@ func (x *examiner) journal() string {
 	if x.unit.known {
 		return "journalctl -u " + x.unit.label()
 	}
-	return "what it wrote to its standard error"
+	return "its standard error"
 }
 
 func (u *unit) failed() bool { return u.known && u.props["ActiveState"] == "failed" }
@@ -93,9 +93,9 @@ func properties(text string) map[string]string {
 
 // exitMeaning explains the exit codes of the daemon.
 var exitMeaning = map[string]string{
-	"1":  "it could not start, or not go on",
+	"1":  "it could not start, or could not continue",
 	"2":  "wrong usage",
-	"70": "this kernel refuses the programs, or what is pinned cannot be read by this version: starting again does not help",
+	"70": "this kernel refuses the programs, or this version cannot read the pinned maps: starting again does not help",
 	"78": "wrong configuration: starting again does not help",
 }
 
@@ -113,7 +113,7 @@ func (x *examiner) checkUnit() {
 		}
 		x.find("error", "unit.failed", u.name, words{
 			what: what + prefixed(", since ", u.since()),
-			why:  "programs that are attached go on as told so far; nothing can be changed, and devices that come are not attached to",
+			why:  "attached programs continue as configured; nothing can be changed, and new devices are not attached",
 			do:   "the last lines of " + journal + " say why; then systemctl restart " + u.label(),
 		}, nil)
 	}

@@ -232,7 +232,7 @@ func (s *Store) replay(content []byte) (why string) {
 	case first:
 		return "it is empty"
 	case bad > 0:
-		return fmt.Sprintf("%d of its lines are not what was written", bad)
+		return fmt.Sprintf("%d of its lines are damaged", bad)
 	}
 	return why
 }

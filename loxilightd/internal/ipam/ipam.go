@@ -249,7 +249,7 @@ func (s *Store) Problem() string {
 	}
 	switch {
 	case s.failure != nil:
-		return "no address can be given out or taken back: " + s.failure.Error()
+		return "no address can be assigned or released: " + s.failure.Error()
 	default:
 		return s.problem
 	}

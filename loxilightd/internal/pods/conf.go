@@ -99,13 +99,13 @@ func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 	}
 	switch {
 	case !slices.Contains(api.CNIVersions, c.CNIVersion):
-		return nil, coded(api.ReasonUnsupported, api.CNIVersionUnsupported, "cniVersion: %q is none of %s", c.CNIVersion, strings.Join(api.CNIVersions, ", "))
+		return nil, coded(api.ReasonUnsupported, api.CNIVersionUnsupported, "cniVersion: %q is not one of %s", c.CNIVersion, strings.Join(api.CNIVersions, ", "))
 	case c.Name == "":
 		return nil, badConfig("name", "is missing")
 	case c.MTU < 0 || c.MTU > 65535 || c.MTU > 0 && c.MTU < 576:
 		return nil, badConfig("mtu", "%d is not between 576 and 65535", c.MTU)
 	case !slices.Contains([]string{api.CNIAdd, api.CNICheck, api.CNIGC, api.CNIStatus}, p.Command):
-		return nil, badEnvironment("CNI_COMMAND", "%q is none that there is", p.Command)
+		return nil, badEnvironment("CNI_COMMAND", "%q is not a known command", p.Command)
 	}
 	if len(c.IPAM) > 0 {
 		if err := decode("ipam", c.IPAM, &c.ipam); err != nil {

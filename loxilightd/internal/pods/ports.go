@@ -33,7 +33,7 @@ func (m *portMapping) check() *api.Error {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
 		return badConfig("runtimeConfig.portMappings", "containerPort %d is no port", m.ContainerPort)
 	case !slices.Contains([]string{"tcp", "udp", "sctp"}, m.Protocol):
-		return badConfig("runtimeConfig.portMappings", "protocol %q is none of tcp, udp, sctp", m.Protocol)
+		return badConfig("runtimeConfig.portMappings", "protocol %q is not one of tcp, udp, sctp", m.Protocol)
 	}
 	if m.HostIP != "" {
 		if a, err := netip.ParseAddr(m.HostIP); err != nil || a.Zone() != "" {
