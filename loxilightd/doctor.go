@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath/backends"
@@ -17,7 +19,10 @@ import (
 // examine runs the doctor and returns the exit code: 1 if errors remain.
 func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, stdout, stderr io.Writer) int {
 	if cfgErr != nil {
-		cfg = config.Default(config.DefaultInstance)
+		cfg = nil // unless the path names the instance
+		if name := instanceOf(o.config); name != "" {
+			cfg = config.Default(name)
+		}
 	}
 	report := doctor.Run(ctx, doctor.Options{
 		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix, Objects: o.objects,
@@ -33,6 +38,20 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 		}
 	}
 	return 0
+}
+
+// instanceOf returns the instance whose configuration has a path; empty: any instance can have it.
+func instanceOf(path string) string {
+	suffix, ours := strings.CutPrefix(filepath.Dir(path), "/etc/loxilight")
+	switch name := strings.TrimPrefix(suffix, "-"); {
+	case !ours || filepath.Base(path) != "loxilightd.yaml":
+		return ""
+	case suffix == "":
+		return config.DefaultInstance
+	case name != suffix && config.IsInstance(name):
+		return name
+	}
+	return ""
 }
 
 func printReport(w io.Writer, r *api.DoctorReport, asJSON bool) error {

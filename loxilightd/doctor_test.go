@@ -127,13 +127,27 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAWrongConfiguration examines with the defaults and reports that.
+// TestDoctorOfAWrongConfiguration: the file does not name the instance, and the default instance is
+// not examined in its place.
 func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	s := newSite(t, "tabels: {}")
 	found, code := s.doctor()
 	wantFinding(t, found, "config.invalid loxilightd.yaml", "unknown key tabels")
-	if code != exitFailed {
-		t.Errorf("exit code %d", code)
+	if code != exitFailed || len(found) != 1 {
+		t.Errorf("exit code %d, %v", code, found)
+	}
+}
+
+// TestInstanceOf: only the paths of the package name an instance.
+func TestInstanceOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/etc/loxilight/loxilightd.yaml": "default", "/etc/loxilight-lab/loxilightd.yaml": "lab",
+		"/etc/loxilightlab/loxilightd.yaml": "", "/etc/loxilight-lab/other.yaml": "", "/etc/loxilight-Lab!/loxilightd.yaml": "",
+		"/etc/loxilight-a/b/loxilightd.yaml": "", "/tmp/loxilightd.yaml": "",
+	} {
+		if got := instanceOf(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
 	}
 }
 

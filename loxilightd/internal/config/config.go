@@ -115,6 +115,9 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
+// IsInstance reports whether name is a valid name of an instance.
+func IsInstance(name string) bool { return instancePattern.MatchString(name) }
+
 var instancePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // maxRunDir leaves room for the names of the sockets in the 107 bytes of a socket address.

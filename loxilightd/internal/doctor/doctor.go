@@ -35,7 +35,7 @@ const (
 type Options struct {
 	Config     *config.Config
 	ConfigFile string
-	ConfigErr  error // why Config is the default and not the content of ConfigFile
+	ConfigErr  error // why Config is the default of its instance, or nil, and not the content of ConfigFile
 	Version    string
 	Fix        bool // repair our own files and kernel objects
 	Objects    bool // also report the desired objects
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		o.Run = runCommand
 	}
 	x := &examiner{Options: o, ctx: ctx}
-	if errors.Is(x.ConfigErr, fs.ErrNotExist) { // the instance does not exist
+	if errors.Is(x.ConfigErr, fs.ErrNotExist) || x.Config == nil { // the instance does not exist, or is unknown
 		x.checkConfig()
 		x.checked = []string{"configuration"}
 		return x.report()
@@ -116,14 +116,18 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 }
 
 func (x *examiner) report() *api.DoctorReport {
+	instance := ""
+	if x.Config != nil {
+		instance = x.Config.Instance
+	}
 	r := &api.DoctorReport{
-		Instance: x.Config.Instance, Config: x.ConfigFile, Version: x.Version,
+		Instance: instance, Config: x.ConfigFile, Version: x.Version,
 		Checked: x.checked, Unseen: x.unseen, Findings: make([]api.Finding, 0, len(x.findings)),
 	}
 	for i := range x.findings {
 		r.Findings = append(r.Findings, x.findings[i].Finding)
 	}
-	if !errors.Is(x.ConfigErr, fs.ErrNotExist) {
+	if !errors.Is(x.ConfigErr, fs.ErrNotExist) && x.Config != nil {
 		r.Daemon = x.describeDaemon()
 	}
 	if x.Objects {

@@ -32,9 +32,13 @@ func (x *examiner) checkConfig() {
 		return
 	}
 	if x.ConfigErr != nil {
+		rest := "the rest of this report assumes the defaults of the instance"
+		if x.Config == nil {
+			rest = "nothing else was checked, because the path of the file does not name its instance"
+		}
 		x.find("error", "config.invalid", x.ConfigFile, words{
 			what: x.ConfigErr.Error(),
-			why:  "the daemon does not start with it (exit code 78), and a running daemon keeps its previous configuration; the rest of this report assumes the defaults",
+			why:  "the daemon does not start with it (exit code 78), and a running daemon keeps its previous configuration; " + rest,
 			do:   "correct the file, see with loxilightd --check, then restart the daemon",
 		}, nil)
 	}
