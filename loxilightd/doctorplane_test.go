@@ -174,6 +174,9 @@ func TestDoctorOfMissingPrograms(t *testing.T) {
 		return len(loopback) > 0
 	})
 	p.kill()
+	if found, _ := p.doctor(); found["hooks.unwanted device lo"].ID != "" {
+		t.Error("the programs on lo, which Services need, are reported as unwanted")
+	}
 	p.remove(filepath.Join(p.ports, "eth0/egress"), filepath.Join(p.ports, "eth1"), p.pin("layout-1/ll_service"))
 	p.ns.Run(t, "ip", "link", "set", "eth0", "down")
 	p.finds("error", "pins.missing "+p.pin("layout-1"), "ll_service", "pinned again")

@@ -252,7 +252,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 		}, x.alone("rm -r "+p.Path, p.Remove))
 	case p.Index == 0:
 		return // its device is missing: reported by checkInterface, or by the daemon
-	case x.desired.known && !isWanted && !x.daemon.running():
+	case x.desired.known && !isWanted && !x.daemon.running() && p.Device != "lo":
 		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
 			what: "has programs of " + object + " attached, which no longer exists",
 			why:  "its packets are balanced still", do: "start the daemon: it takes them off",
