@@ -211,13 +211,14 @@ func (x *examiner) checkRunning() {
 			do:   "restart the daemon, or give each instance a runDir of its own",
 		}, nil)
 	}
-	for _, o := range s.NotReady {
+	objects, others := causes(s.NotReady)
+	for _, o := range objects {
 		severity := "warning"
 		if o.State == api.StateError {
 			severity = "error"
 		}
 		x.find(severity, "objects.not_ready", o.Object, words{
-			what: "is " + o.State + prefixed(": ", o.Message),
+			what: "is " + o.State + prefixed(": ", o.Message) + prefixed("; for the same reason also ", joinWords(others[o.Object])),
 			why:  "the data plane has not applied it",
 			do:   "see llcli describe " + strings.ToLower(strings.Replace(o.Object, "/", " ", 1)),
 		}, nil)
@@ -237,6 +238,29 @@ func (x *examiner) checkRunning() {
 		}, nil)
 	}
 	x.checkTables()
+}
+
+// causes returns the objects without those whose message ends with the message of another object:
+// they have the same cause. These are returned by the name of the other object.
+func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]string) {
+	others = map[string][]string{}
+	for i, o := range all {
+		cause := i
+		for j, other := range all {
+			if other.Message == "" || other.State != o.State || !strings.HasSuffix(o.Message, other.Message) {
+				continue
+			}
+			if len(other.Message) < len(all[cause].Message) || other.Message == all[cause].Message && j < cause {
+				cause = j
+			}
+		}
+		if cause == i {
+			objects = append(objects, o)
+		} else {
+			others[all[cause].Object] = append(others[all[cause].Object], o.Object)
+		}
+	}
+	return objects, others
 }
 
 // saidElsewhere reports whether another check says more about a message.

@@ -321,7 +321,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			why:  "packets to services that come by this device are not balanced",
 			do:   x.start() + "; if it runs, see llcli status",
 		}, nil)
-	case device.Exists && !device.Up:
+	case device.Exists && !device.Up && !x.waits(o.Key.String()):
 		x.find("warning", "devices.down", "device "+i.Device, words{
 			what: "is down", why: "no packet comes or goes by it", do: "ip link set " + i.Device + " up",
 		}, nil)
