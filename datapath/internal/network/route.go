@@ -42,7 +42,7 @@ func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, er
 		return entry, nil, nil
 	}
 	var hops []*netlink.NexthopInfo
-	var lacking []string
+	var lacking, down []string
 	for _, h := range v.NextHops {
 		hop := &netlink.NexthopInfo{Hops: max(int(h.Weight), 1) - 1}
 		if h.Via.IsValid() {
@@ -57,15 +57,19 @@ func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, er
 				lacking = append(lacking, fmt.Sprintf("device %q", h.Device))
 				continue
 			case link.Attrs().Flags&net.FlagUp == 0:
-				lacking = append(lacking, fmt.Sprintf("device %q (it is down)", h.Device))
+				down = append(down, hopDown(h, s.isDown(h.Device)))
 				continue
 			}
 			hop.LinkIndex = link.Attrs().Index
 		}
 		hops = append(hops, hop)
 	}
-	if len(lacking) > 0 {
-		missing = absent("%s", strings.Join(lacking, ", "))
+	switch {
+	case len(lacking) > 0:
+		down = append(down, absent("%s", strings.Join(lacking, ", ")).Error())
+		missing = datapath.Absentf("%s", strings.Join(down, "; "))
+	case len(down) > 0:
+		missing = downError(strings.Join(down, "; "))
 	}
 	switch len(hops) {
 	case 0:
@@ -176,16 +180,83 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 }
 
 // routeError explains the kernel's error number for a route.
-func routeError(err error, v *datapath.Route) error {
+func (s *space) routeError(err error, v *datapath.Route) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return datapath.Absentf("%s is not on a directly connected network: add an address of its network to the device that leads there", nextHops(v))
+		if down := s.downTo(v); down != "" {
+			return downError(fmt.Sprintf("%s is not reached: %s", nextHops(v), s.isDown(down)))
+		}
+		return datapath.Absentf("%s is not on a directly connected network: set the device that leads there up, or add an address of the network to it", nextHops(v))
 	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENODEV):
+		if down := s.downTo(v); down != "" {
+			return downError(fmt.Sprintf("%s is not reached: %s", nextHops(v), s.isDown(down)))
+		}
 		return datapath.Absentf("a device of its next hops is down or does not exist (%v)", err)
 	case errors.Is(err, unix.EINVAL) && v.Source.IsValid():
 		return datapath.Absentf("source %s is not an address of this node (%v)", v.Source, err)
 	}
 	return err
+}
+
+// errDown is the kind of [downError].
+var errDown = errors.New("device is down")
+
+// downError is the error of a route whose device is down.
+type downError string
+
+// Error implements error.
+func (e downError) Error() string { return string(e) }
+
+// Is reports whether target is errDown or [datapath.ErrAbsent].
+func (e downError) Is(target error) bool { return target == errDown || target == datapath.ErrAbsent }
+
+// hopDown returns a message that a next hop is not reached.
+func hopDown(h datapath.NextHop, why string) string {
+	if h.Via.IsValid() {
+		return fmt.Sprintf("next hop %s is not reached: %s", h.Via, why)
+	}
+	return fmt.Sprintf("next hop %s is not reached: %s", h.Device, why)
+}
+
+// isDown returns a message that a device is down, with the command that sets it up.
+func (s *space) isDown(device string) string {
+	command := "ip link"
+	if s.name != "" {
+		command = "ip -n " + s.name + " link"
+	}
+	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
+}
+
+// downTo returns a device that is down and has an address in the network of a next hop; empty:
+// none is known. The kernel removes IPv6 addresses of devices that are down, so the only one that
+// still has another address is returned then.
+func (s *space) downTo(v *datapath.Route) string {
+	links, err := s.links()
+	if err != nil {
+		return ""
+	}
+	var others []string
+	for _, l := range links {
+		if l.Attrs().Flags&(net.FlagUp|net.FlagLoopback) != 0 {
+			continue
+		}
+		list, err := s.addresses(l)
+		if err != nil {
+			return ""
+		}
+		for _, h := range v.NextHops {
+			if slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(h.Via) }) {
+				return l.Attrs().Name
+			}
+		}
+		if len(list) > 0 {
+			others = append(others, l.Attrs().Name)
+		}
+	}
+	if v.Prefix.Addr().Is6() && len(others) == 1 {
+		return others[0]
+	}
+	return ""
 }
 
 // nextHops names the routers of a route.

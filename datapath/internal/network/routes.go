@@ -158,6 +158,9 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	if last := r.n.journal.route(before(name)); last != nil && *last != *record {
 		err = errors.Join(err, r.remove(before(name), last))
 	}
+	if errors.Is(err, errDown) {
+		return err // it names what to do, and Routes that wait for the same device say the same
+	}
 	if err != nil {
 		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.where(), err)
 	}
@@ -203,7 +206,7 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), s.conflict(value, record.Key))
 	}
 	if err != nil {
-		return routeError(err, value)
+		return s.routeError(err, value)
 	}
 	if len(there) > 0 && value.Prefix.Addr().Is6() {
 		if err := r.removeRest(s, record.Key, wanted, value); err != nil {

@@ -27,6 +27,7 @@ type spaceID struct {
 // space is a network namespace, with netlink handles for it.
 type space struct {
 	host   bool
+	name   string // empty: the daemon's own, or not known
 	id     spaceID
 	ns     netns.NsHandle
 	nl     *netlink.Handle
@@ -67,6 +68,7 @@ func openSpace(name string) (_ *space, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %q: %w", name, err)
 	}
+	s.name = name
 	return s, nil
 }
 
