@@ -59,7 +59,7 @@ func peerCells(o *api.Object, wide bool) []cell {
 	var spec api.PeerSpec
 	var status api.PeerStatus
 	decode(o, &spec, &status)
-	cells := []cell{{text: join(spec.Underlay.Strings())}, {text: join(spec.Prefixes.Strings())}, {text: or(spec.Tunnel, "none")}, {text: lastHeard(status.LastHeard)}}
+	cells := []cell{{text: join(spec.Underlay.Strings())}, {text: join(spec.Prefixes.Strings())}, {text: or(spec.Tunnel, "none")}, {text: lastHeard(&status)}}
 	if wide {
 		cells = append(cells, cell{text: or(status.Local, "-")}, cell{text: or(status.Device, "-")}, cell{text: number(status.PathMTU)})
 		cells = append(cells, trafficCells(o, status.Counters)...)
@@ -67,12 +67,16 @@ func peerCells(o *api.Object, wide bool) []cell {
 	return cells
 }
 
-// lastHeard returns when a packet was received last, in the time zone of the user.
-func lastHeard(at *time.Time) string {
-	if at == nil {
-		return "-"
+// lastHeard returns when a packet was received last, in the time zone of the user. The daemon knows
+// it since its own start only.
+func lastHeard(s *api.PeerStatus) string {
+	switch {
+	case s.LastHeard != nil:
+		return s.LastHeard.Local().Format(time.DateTime)
+	case s.Counters != nil:
+		return "not since start"
 	}
-	return at.Local().Format(time.DateTime)
+	return "-" // without a Tunnel, packets of the Peer are not counted
 }
 
 func trafficCells(o *api.Object, c *api.PeerCounters) []cell {
