@@ -154,9 +154,9 @@ type Telemetry interface {
 	// Forwarding returns whether the kernel forwards packets, in the switch's network
 	// namespace or the host's.
 	Forwarding(inSwitch bool) Forwarding
-	// HopTo returns the next hop towards an address and whether its neighbour answers. If ask is
-	// set, the kernel is made to resolve the neighbour.
-	HopTo(addr netip.Addr, inSwitch, ask bool) HopState
+	// HopTo returns the state of a next hop and whether its neighbour answers. If ask is set, the
+	// kernel is made to ask the neighbour, even if its link-layer address is known.
+	HopTo(to Hop, ask bool) HopState
 	// Features reports what the data plane runs on.
 	Features(ctx context.Context) (Features, error)
 	// Usage returns how full each table is, by its name in the configuration.
@@ -178,13 +178,21 @@ type Forwarding struct {
 	Off4, Off6 []string // devices that forward nothing they receive although the others do
 }
 
-// HopState is the first hop on the way to an address.
+// Hop is a next hop: an address, a device, or both.
+type Hop struct {
+	Addr   netip.Addr // invalid: packets need no neighbour on Device
+	Device string     // empty: the kernel's routes choose it
+	Switch bool       // in the switch's network namespace, not in the host's
+}
+
+// HopState is the state of a next hop.
 type HopState struct {
-	Err       error // why there is no way; nil: there is one, or nothing is known
+	Err       error // why no packet can leave; nil: the reason is unknown, or there is none
 	Device    string
 	Link      LinkState
 	Neighbour netip.Addr // on Device; invalid: none is needed
 	Resolved  bool       // its link-layer address is known
+	Resolving bool       // it has not answered yet, and the kernel is still asking
 	Failed    bool       // it did not answer
 }
 

@@ -194,6 +194,9 @@ func TestBridgeUnderTraffic(t *testing.T) {
 			testnet.Port{NS: node, Name: fmt.Sprint("p", i)})
 	}
 	node.Bridge(t, "br0", "p0", "p1")
+	for i := range 10 {
+		stations[1].Addr(t, "eth0", fmt.Sprintf("10.72.%d.7/24", i)) // the next hops of the Route
+	}
 	stations[1].ServeUDP(t, "10.71.0.3:4660", "b")
 	stations[1].ServeTCP(t, "10.71.0.3:4660", "b")
 	d.Start()

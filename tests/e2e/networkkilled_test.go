@@ -46,9 +46,14 @@ func carriers(t *testing.T, ns *testnet.NS) {
 func TestNetworkKilled(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)
+	var hops []string // of the Routes; behind the port that the last objects have for sure
+	for i := range 4 {
+		hops = append(hops, fmt.Sprintf("10.91.0.%d/24", 2+i))
+	}
 	for i := range 4 {
 		outside := testnet.New(t, "outside")
-		testnet.Veth(t, testnet.Port{NS: outside, Name: "eth0"}, testnet.Port{NS: node, Name: fmt.Sprint("p", i)})
+		testnet.Veth(t, testnet.Port{NS: outside, Name: "eth0", Addrs: hops}, testnet.Port{NS: node, Name: fmt.Sprint("p", i)})
+		hops = nil
 	}
 	node.Bridge(t, "theirs", "p3")
 	node.Addr(t, "theirs", "10.90.0.1/24")

@@ -37,7 +37,7 @@ func TestSwitchNamespace(t *testing.T) {
 	write(t, "/root/switch.yaml", switchObjects)
 	t.Cleanup(func() { _ = os.Remove("/root/switch.yaml") })
 	for range 2 {
-		run(t, "llcli", "apply", "--wait", "30s", "-f", "/root/switch.yaml")
+		run(t, "llcli", "apply", "-f", "/root/switch.yaml") // the next hop does not exist, so the Route is not Ready
 		for range 2 {
 			testnet.Eventually(t, patience(), "the switch is there, with what is in it", func() bool {
 				out, err := exec.Command("ip", "-n", "loxilight", "route", "show", "203.0.113.0/24").CombinedOutput()

@@ -117,39 +117,144 @@ func netconf(m []byte) (index int, forwards bool, err error) {
 }
 
 // HopTo implements [datapath.Telemetry].
-func (t *telemetry) HopTo(addr netip.Addr, inSwitch, ask bool) (h datapath.HopState) {
-	z, err := t.d.zone(t.d.zoneOf(inSwitch))
-	if err != nil || z.devices == nil || !addr.IsValid() {
+func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
+	z, err := t.d.zone(t.d.zoneOf(to.Switch))
+	if err != nil || z.devices == nil || !to.Addr.IsValid() && to.Device == "" {
 		return h
 	}
-	routes, err := z.nl.RouteGet(addr.AsSlice())
-	switch {
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		h.Err = fmt.Errorf("no route leads to %s: run ip route add, or llcli route add", addr)
-		return h
-	case err != nil || len(routes) == 0:
-		return h
+	link := z.devices.byName(to.Device)
+	h.Neighbour = to.Addr
+	if to.Device == "" {
+		link, h.Neighbour, h.Err = z.firstHop(to.Addr)
+		if down := z.devices.downTo(to.Addr); h.Err != nil && down != "" {
+			return datapath.HopState{Device: down, Link: datapath.LinkDown, Err: fmt.Errorf("no route leads to %s, since device %q is down", to.Addr, down)}
+		}
+		if h.Err != nil {
+			return h
+		}
 	}
-	r := routes[0]
-	link := z.devices.byIndex(r.LinkIndex)
-	if link == nil || r.Type != unix.RTN_UNICAST {
-		return h
+	if link == nil {
+		return datapath.HopState{}
 	}
 	a := link.Attrs()
-	h.Device, h.Link, h.Neighbour = a.Name, linkState(a), addr
-	if gateway, ok := netip.AddrFromSlice(r.Gw); ok {
-		h.Neighbour = gateway.Unmap()
-	}
-	if a.RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT|unix.IFF_LOOPBACK) != 0 {
+	h.Device, h.Link = z.devices.cause(link)
+	if a.RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT|unix.IFF_LOOPBACK) != 0 || !h.Neighbour.IsValid() {
 		h.Neighbour = netip.Addr{}
 		return h
 	}
 	h.Resolved, h.Failed = z.devices.neighbourState(neighbour{a.Index, h.Neighbour})
-	if ask {
-		// A later call returns the result.
-		_ = z.nl.NeighSet(&netlink.Neigh{LinkIndex: a.Index, IP: h.Neighbour.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE})
+	if !ask || h.Link != datapath.LinkUp {
+		return h
+	}
+	// The kernel does not announce that it begins to resolve a neighbour, so its state is read. A
+	// later call returns whether the neighbour answered.
+	if state, err := z.askNeighbour(a.Index, h.Neighbour); err == nil {
+		h.Resolving = state&unix.NUD_INCOMPLETE != 0
+		h.Resolved = h.Resolved && !h.Resolving
 	}
 	return h
+}
+
+// firstHop returns the device and the neighbour by which the kernel's routes lead to an address.
+// Without an error and without a device, they are unknown.
+func (z *zone) firstHop(addr netip.Addr) (link netlink.Link, next netip.Addr, err error) {
+	routes, err := z.nl.RouteGet(addr.AsSlice())
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return nil, next, fmt.Errorf("no route leads to %s: run ip route add, or llcli route add", addr)
+	case err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST:
+		return nil, next, nil
+	}
+	next = addr
+	if gateway, ok := netip.AddrFromSlice(routes[0].Gw); ok {
+		next = gateway.Unmap()
+	}
+	return z.devices.byIndex(routes[0].LinkIndex), next, nil
+}
+
+// askNeighbour makes the kernel ask a neighbour for its link-layer address, even if it knows one:
+// without that, the kernel detects a neighbour that stopped answering after up to a minute. Static
+// entries are left alone. It returns the state of the entry after that.
+func (z *zone) askNeighbour(index int, addr netip.Addr) (state int, err error) {
+	state, err = z.neighbourNow(index, addr)
+	request := &netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
+	if err == nil && state&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY) != 0 {
+		request.Flags, request.State = 0, netlink.NUD_PROBE
+		return state, z.nl.NeighSet(request)
+	}
+	if err := z.nl.NeighSet(request); err != nil {
+		return 0, err
+	}
+	return z.neighbourNow(index, addr)
+}
+
+// neighbourNow returns the current state of a neighbour's entry.
+func (z *zone) neighbourNow(index int, addr netip.Addr) (state int, err error) {
+	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, fmt.Errorf("netlink: %w", err)
+	}
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	defer sockets[unix.NETLINK_ROUTE].Close()
+	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	req.Sockets = sockets
+	family := unix.AF_INET
+	if addr.Is6() {
+		family = unix.AF_INET6
+	}
+	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(index)})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, addr.AsSlice()))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil || len(msgs) != 1 {
+		return 0, errors.Join(err, errors.New("no neighbour"))
+	}
+	n, err := netlink.NeighDeserialize(msgs[0])
+	if err != nil {
+		return 0, err
+	}
+	return n.State, nil
+}
+
+// cause returns the device because of which a device cannot carry packets, and the state of its
+// link: a VLAN has no carrier while the device below it is down. If the device can carry packets,
+// it is the device itself.
+func (v *devices) cause(link netlink.Link) (device string, state datapath.LinkState) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	const mostBelow = 8 // VLANs on VLANs
+	for range mostBelow {
+		a := link.Attrs()
+		below := v.links[a.ParentIndex]
+		if linkState(a) != datapath.LinkNoCarrier || a.NetNsID >= 0 || below == nil || linkState(below.Attrs()) == datapath.LinkUp {
+			break
+		}
+		link = below
+	}
+	return link.Attrs().Name, linkState(link.Attrs())
+}
+
+// downTo returns a device that is down and whose network has an address; empty: none is known.
+// Without such a device it is the only device that is down and has an address of the family.
+func (v *devices) downTo(addr netip.Addr) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var candidates []string
+	for index, l := range v.links {
+		if linkState(l.Attrs()) != datapath.LinkDown || index == loopbackIndex {
+			continue
+		}
+		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return l.Attrs().Name
+		}
+		// The kernel removes IPv6 addresses with the link, but a device with programs is ours.
+		if v.ports[index] || slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() }) {
+			candidates = append(candidates, l.Attrs().Name)
+		}
+	}
+	if len(candidates) == 1 {
+		return candidates[0]
+	}
+	return ""
 }
 
 // byIndex returns the device with an index, or nil.

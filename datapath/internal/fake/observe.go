@@ -168,11 +168,11 @@ func (t *telemetry) Forwarding(bool) datapath.Forwarding {
 }
 
 // HopTo implements [datapath.Telemetry].
-func (t *telemetry) HopTo(addr netip.Addr, _, _ bool) datapath.HopState {
+func (t *telemetry) HopTo(to datapath.Hop, _ bool) datapath.HopState {
 	if t.hop == nil {
 		return datapath.HopState{}
 	}
-	return t.hop(addr)
+	return t.hop(to.Addr)
 }
 
 // Features implements [datapath.Telemetry].

@@ -56,8 +56,8 @@ func (p *fakePlane) Announces(netip.Addr) bool               { return true }
 func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}
 }
-func (p *fakePlane) HopTo(netip.Addr, bool, bool) datapath.HopState { return datapath.HopState{} }
-func (p *fakePlane) Changed() <-chan struct{}                       { return nil }
+func (p *fakePlane) HopTo(datapath.Hop, bool) datapath.HopState { return datapath.HopState{} }
+func (p *fakePlane) Changed() <-chan struct{}                   { return nil }
 
 func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
 	at := 0

@@ -56,6 +56,7 @@ type conditions struct {
 	mu    sync.Mutex
 	world *world                  // as last read
 	unmet map[state.Key]condition // as of the last pass: objects with a message
+	since map[state.Key]time.Time // when rows that depend on reachability were applied
 	moved chan struct{}           // closed and replaced after each pass
 
 	telling sync.Mutex // held while reporting, so that reports are in order
@@ -72,7 +73,8 @@ var conditionKinds = []string{
 func newConditions(n *Node) *conditions {
 	return &conditions{
 		n: n, dirty: make(chan struct{}, 1), unmet: map[state.Key]condition{}, moved: make(chan struct{}),
-		told: map[state.Key]string{},
+		since: map[state.Key]time.Time{},
+		told:  map[state.Key]string{},
 	}
 }
 
@@ -155,6 +157,9 @@ func (c *conditions) current(s *state.Snapshot) *world {
 // of returns the condition of an object.
 func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 	w := c.current(s)
+	if c.isUnchecked(o, w) {
+		return condition{message: "it has not been checked yet whether it is reached", quiet: true, untried: true}
+	}
 	switch v := o.Value.(type) {
 	case *state.FirewallRule:
 		return w.ofRule(v)
@@ -180,6 +185,17 @@ func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 		return w.ofGroup(datapath.GroupName(o.Name))
 	}
 	return condition{}
+}
+
+// isUnchecked reports whether the reachability of an object was read before its row was applied,
+// so that it is unknown now.
+func (c *conditions) isUnchecked(o *state.Object, w *world) bool {
+	if o.Kind != state.KindRoute && o.Kind != state.KindPeer {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return o.Revision > w.reach.revision || c.since[o.Key].After(w.reach.began)
 }
 
 // apply returns the status of an object with its condition.
@@ -226,6 +242,7 @@ func (c *conditions) pass() {
 		}
 	}
 	c.mu.Lock()
+	maps.DeleteFunc(c.since, func(_ state.Key, at time.Time) bool { return at.Before(c.world.reach.began) })
 	c.unmet = unmet
 	close(c.moved)
 	c.moved = make(chan struct{})
@@ -237,15 +254,22 @@ func (c *conditions) pass() {
 
 // tell reports the outcome of a row, combined with the condition of its object.
 func (c *conditions) tell(k state.Key, s Status) {
+	if k.Kind == state.KindRoute || k.Kind == state.KindPeer {
+		c.mu.Lock()
+		c.since[k] = time.Now()
+		c.mu.Unlock()
+	}
 	c.kick()
 	if s.State == reconcile.Realised {
 		snapshot := c.n.opts.Store.Snapshot()
 		if o, ok := snapshot.Get(k); ok {
 			is := c.of(o, snapshot)
-			if is.untried {
+			if is.untried || !is.isMet() { // a problem may be of the time before the row was applied
 				c.telling.Lock()
 				defer c.telling.Unlock()
-				c.told[k] = "" // the next pass reports it
+				if pending := is.apply(s); c.told[k] != toldOf(&pending) {
+					c.told[k] = "" // the next pass reports it
+				}
 				return
 			}
 			s = is.apply(s)
@@ -254,14 +278,17 @@ func (c *conditions) tell(k state.Key, s Status) {
 	c.report(k, s, true)
 }
 
-// report calls Turned unless the same status was reported before; always: a row changed, so
-// report in any case.
+// toldOf returns what a report of a status contains.
+func toldOf(s *Status) string { return s.State.String() + " " + s.Message }
+
+// report calls Turned unless the same status was reported before. With always, a row changed, so it
+// is reported in any case, except that it is still Pending for the same reason.
 func (c *conditions) report(k state.Key, s Status, always bool) {
 	c.telling.Lock()
 	defer c.telling.Unlock()
 	before, known := c.told[k]
-	is := s.State.String() + " " + s.Message
-	if !always && known && before == is {
+	is := toldOf(&s)
+	if (!always || s.State == reconcile.Pending) && known && before == is {
 		return
 	}
 	if !always && !known && s.State == reconcile.Realised {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,11 @@ func TestSilentPeer(t *testing.T) {
 	look := func(sent, received uint64, after time.Duration) string {
 		now = now.Add(after)
 		w = w.next(datapath.PeerCounters{SentPackets: sent, ReceivedPackets: received}, now)
-		return w.problem(now)
+		is := w.note(now)
+		if is.message != "" && (!is.ready || !is.quiet) {
+			t.Errorf("%+v: silence alone must neither make a Peer Pending nor degrade the health", is)
+		}
+		return is.message
 	}
 	look(5, 5, 0)
 	if !w.heard.IsZero() {
@@ -63,7 +68,7 @@ func TestSilentPeer(t *testing.T) {
 	for sent := uint64(23); sent < 43; sent++ {
 		look(sent, 6, time.Second)
 	}
-	if w.problem(now) == "" {
+	if is := w.note(now); is.message == "" {
 		t.Error("silent again, and nothing is said")
 	}
 	if p := look(42, 6, time.Minute); p != "" {
@@ -154,5 +159,24 @@ func TestServiceWaitsForItsFirstHealth(t *testing.T) {
 	}
 	if s, _ := n.Status(dead.Key); !strings.Contains(s.Message, "1 unhealthy") {
 		t.Errorf("status %+v, want it to say that its backend is unhealthy", s)
+	}
+}
+
+// TestReportsOnce: a row that is tried again and still waits for the same is not reported again.
+func TestReportsOnce(t *testing.T) {
+	var reports []string
+	n := New(Options{
+		Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler),
+		Turned: func(_ state.Key, s Status) { reports = append(reports, s.State.String()+" "+s.Message) },
+	})
+	t.Cleanup(n.watch.Close)
+	k := state.Key{Kind: state.KindRoute, Name: "far"}
+	waits, ready := Status{State: reconcile.Pending, Message: "p2 is down"}, Status{State: reconcile.Realised}
+	for _, s := range []Status{waits, waits, ready, ready, waits} {
+		n.conditions.report(k, s, true)
+	}
+	is := func(s Status) string { return s.State.String() + " " + s.Message }
+	if want := []string{is(waits), is(ready), is(ready), is(waits)}; !slices.Equal(reports, want) {
+		t.Errorf("reported %q, want %q", reports, want)
 	}
 }

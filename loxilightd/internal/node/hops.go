@@ -18,20 +18,20 @@ type hopCache struct {
 	n *Node
 
 	mu    sync.Mutex
-	known map[hop]datapath.HopState
+	known map[datapath.Hop]datapath.HopState
 }
 
-func newHopCache(n *Node) *hopCache { return &hopCache{n: n, known: map[hop]datapath.HopState{}} }
+func newHopCache(n *Node) *hopCache { return &hopCache{n: n, known: map[datapath.Hop]datapath.HopState{}} }
 
 // to returns the next hop towards an address. The zero value means that the address is an address
 // of the node, or that nothing is known.
 func (c *hopCache) to(addr netip.Addr, inSwitch bool) datapath.HopState {
-	h := hop{addr, inSwitch}
+	h := datapath.Hop{Addr: addr, Switch: inSwitch}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	is, ok := c.known[h]
 	if !ok && len(c.known) < maxWays {
-		is = c.n.opts.Plane.Telemetry().HopTo(addr, inSwitch, false)
+		is = c.n.opts.Plane.Telemetry().HopTo(h, false)
 		c.known[h] = is
 	}
 	return is

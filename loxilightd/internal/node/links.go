@@ -14,12 +14,17 @@ import (
 )
 
 // linkIsDown returns a message that a device is down, with the command that sets it up.
-func (w *world) linkIsDown(device string, inSwitch bool) string {
+func (n *Node) linkIsDown(device string, inSwitch bool) string {
 	command := "ip link"
-	if namespace := w.n.opts.Devices.Namespace; inSwitch && namespace != "" {
+	if namespace := n.opts.Devices.Namespace; inSwitch && namespace != "" {
 		command = "ip -n " + namespace + " link"
 	}
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
+}
+
+// noCarrier returns a message that a device has no carrier, which no command on this end changes.
+func noCarrier(device string) string {
+	return fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", device)
 }
 
 // linkInSwitch returns the state of the link of a device in the switch with attached programs.
@@ -47,7 +52,7 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		case !known:
 			continue
 		case is == datapath.LinkDown:
-			return condition{message: w.linkIsDown(device, true)}
+			return condition{message: w.n.linkIsDown(device, true)}
 		case is == datapath.LinkNoCarrier:
 			silent = append(silent, device)
 		}
@@ -69,7 +74,7 @@ func (w *world) ofEndpoint(name string) condition {
 	}
 	switch is.Link {
 	case datapath.LinkDown:
-		return condition{message: w.linkIsDown(is.Device, true), quiet: true}
+		return condition{message: w.n.linkIsDown(is.Device, true), quiet: true}
 	case datapath.LinkNoCarrier:
 		opening := w.n.opts.Opening != nil && w.n.opts.Opening(name)
 		return condition{ready: opening, quiet: true, message: fmt.Sprintf(
@@ -80,8 +85,9 @@ func (w *world) ofEndpoint(name string) condition {
 
 // ofPeer requires that the Peer is reachable, and that packets to it are forwarded.
 func (w *world) ofPeer(name string, v *state.Peer) condition {
-	if message := w.reach.problems["Peer/"+name]; message != "" {
-		return condition{message: message}
+	reach := w.reach.problems["Peer/"+name]
+	if !reach.isMet() {
+		return reach
 	}
 	var families [2]bool
 	inSwitch := v.Tunnel != "" && w.n.opts.Devices.Host != ""
@@ -89,10 +95,11 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 		family := familyOf(p.Addr())
 		families[family] = inSwitch || w.gateway()[family]
 	}
-	if inSwitch {
-		return w.inSwitchOff(families)
+	is := w.forwardingOff(zoneOf(inSwitch), families, nil)
+	if is.message != "" {
+		return is
 	}
-	return w.notForwarded(families, nil)
+	return reach
 }
 
 // ofTunnel requires that at least one of the Tunnel's Peers is reachable, if it has any.
@@ -107,7 +114,7 @@ func (w *world) ofTunnel(name string) condition {
 		if s, ok := w.n.peers.Status(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Realised {
 			is = condition{message: s.Message, untried: !ok || isUntried(s)}
 		}
-		if is.message == "" && !is.untried {
+		if is.isMet() && !is.untried {
 			return condition{}
 		}
 		if first.message == "" {

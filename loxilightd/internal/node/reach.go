@@ -4,7 +4,7 @@ package node
 
 import (
 	"fmt"
-	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// silentAfter is how long a Peer may be silent while packets are sent to it.
+	// silentAfter is how long a Peer may be silent while packets are sent to it, before that is
+	// noted.
 	silentAfter = 15 * time.Second
 	// sendsAtLeast is the number of reads with sent packets after which silence counts.
 	sendsAtLeast = 3
@@ -21,15 +22,10 @@ const (
 	// maxHops limits how many next hops of Routes are checked, and which Peers are resolved
 	// without packets to them.
 	maxHops = 64
-	// askInterval and askFailed are how often the kernel is asked to resolve a next hop.
-	askInterval, askFailed = 10 * time.Second, 5 * time.Second
+	// askHop, askPeer and askFailed are how often the kernel is made to ask the neighbour of a next
+	// hop, of a Peer, and of a Peer that failed.
+	askHop, askPeer, askFailed = 2 * time.Second, 10 * time.Second, 5 * time.Second
 )
-
-// hop is a next hop of a Route, in the network namespace of the switch or of the host.
-type hop struct {
-	addr     netip.Addr
-	inSwitch bool
-}
 
 // peerWatch is the history of a Peer's counters.
 type peerWatch struct {
@@ -43,21 +39,40 @@ type peerWatch struct {
 
 // reach is the reachability of next hops and Peers. It is immutable.
 type reach struct {
-	problems map[string]string // by Peer/name
-	hops     map[hop]string    // next hops with a problem
+	revision uint64                     // of the objects
+	began    time.Time                  // when it was begun to be read
+	problems map[string]condition       // by Peer/name, and of next hops
+	hops     map[datapath.Hop]condition // next hops with a problem
 	peers    map[string]peerWatch
-	failed   map[hop]bool // neighbours of next hops and Peers that did not answer the last request
-	asked    map[hop]time.Time
+	failed   map[datapath.Hop]bool // neighbours of next hops and Peers that did not answer the last request
+	open     map[datapath.Hop]bool // neighbours that have not answered the first request yet
+	asked    map[datapath.Hop]time.Time
 }
 
 // readReach checks the next hops and Peers.
 func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	now := time.Now()
 	r := reach{
-		problems: map[string]string{}, hops: map[hop]string{}, peers: map[string]peerWatch{},
-		failed: map[hop]bool{}, asked: map[hop]time.Time{},
+		revision: s.Revision, began: now,
+		problems: map[string]condition{}, hops: map[datapath.Hop]condition{}, peers: map[string]peerWatch{},
+		failed: map[datapath.Hop]bool{}, open: map[datapath.Hop]bool{}, asked: map[datapath.Hop]time.Time{},
 	}
 	telemetry := n.opts.Plane.Telemetry()
+	look := func(h datapath.Hop, every time.Duration) condition {
+		return r.look(n, telemetry, &before, h, now, every)
+	}
+	// First, because a Peer may have the same neighbour.
+	for o := range s.After(state.KindRoute, "") {
+		for _, h := range hopsOf(o.Value.(*state.Route)) {
+			if _, seen := r.asked[h]; seen || len(r.asked) >= maxHops {
+				continue
+			}
+			if is := look(h, askHop); is.message != "" {
+				r.hops[h] = is
+				r.problems[fmt.Sprint("hop ", h)] = is
+			}
+		}
+	}
 	for o := range s.After(state.KindPeer, "") {
 		is, ok := telemetry.PeerState(datapath.PeerName(o.Name))
 		if !ok {
@@ -69,61 +84,82 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		if p := o.Value.(*state.Peer); !remote.IsValid() && len(p.Underlay) > 0 {
 			remote = p.Underlay[0]
 		}
-		message := r.look(telemetry, &before, hop{remote, false}, now, len(r.peers) <= maxHops)
-		if message != "" {
-			message = fmt.Sprintf("underlay address %s is not reached: %s", remote, message)
+		every := askPeer
+		switch {
+		case w.isSilent():
+			every = askHop // its silence may have this cause
+		case len(r.peers) > maxHops:
+			every = never
+		}
+		c := look(datapath.Hop{Addr: remote}, every)
+		if c.message != "" {
+			c.message = fmt.Sprintf("underlay address %s is not reached: %s", remote, c.message)
 		} else {
-			message = w.problem(now)
+			c = w.note(now)
 		}
-		if message != "" {
-			r.problems["Peer/"+o.Name] = message
-		}
-	}
-	hops := 0
-	for o := range s.After(state.KindRoute, "") {
-		v := o.Value.(*state.Route)
-		for i := range v.NextHops {
-			h := hop{v.NextHops[i].Via, v.Switch}
-			if _, seen := r.asked[h]; seen || !h.addr.IsValid() || hops >= maxHops {
-				continue
-			}
-			hops++
-			if message := r.look(telemetry, &before, h, now, true); message != "" {
-				r.hops[h] = message
-				r.problems[fmt.Sprint("hop ", h)] = message
-			}
+		if c.message != "" {
+			r.problems["Peer/"+o.Name] = c
 		}
 	}
 	return r
 }
 
-// look returns why a next hop is not reached; empty: it is reached, or unknown. With ask, the
-// kernel is asked now and then to resolve the next hop; a failed one is always asked for, so that
-// its return is noticed.
-func (r *reach) look(telemetry datapath.Telemetry, before *reach, h hop, now time.Time, ask bool) string {
-	interval := askInterval
-	if before.failed[h] {
-		ask, interval = true, askFailed
+// hopsOf returns the next hops of a Route. The route to a Peer has none of its own.
+func hopsOf(v *state.Route) (hops []datapath.Hop) {
+	if v.Type != datapath.RouteUnicast {
+		return nil
 	}
+	for i := range v.NextHops {
+		hops = append(hops, datapath.Hop{Addr: v.NextHops[i].Via, Device: v.NextHops[i].Device, Switch: v.Switch})
+	}
+	return hops
+}
+
+// never is an interval at which the kernel asks no neighbour.
+const never = time.Duration(0)
+
+// look returns why a next hop is not reached; no message: it is reached, or unknown. The kernel is
+// made to ask the neighbour at an interval; a failed one is always asked, so that its return is
+// noticed.
+func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
+	switch {
+	case before.open[h]:
+		every = time.Nanosecond // only the reply to a request contains the state
+	case before.failed[h] && (every == never || every > askFailed):
+		every = askFailed
+	}
+	r.failed[h] = before.failed[h] // until an answer
+	r.open[h] = before.open[h]
 	last := before.asked[h]
-	ask = ask && now.Sub(last) >= interval
+	ask := every != never && now.Sub(last) >= every
 	if ask {
 		last = now
 	}
 	r.asked[h] = last
-	is := telemetry.HopTo(h.addr, h.inSwitch, ask)
+	is := telemetry.HopTo(h, ask)
+	broken := ""
 	switch {
-	case is.Err != nil:
-		return is.Err.Error()
 	case is.Link == datapath.LinkDown:
-		return fmt.Sprintf("device %q is down: run ip link set %s up", is.Device, is.Device)
+		broken = n.linkIsDown(is.Device, h.Switch)
+	case is.Err != nil:
+		broken = is.Err.Error()
 	case is.Link == datapath.LinkNoCarrier:
-		return fmt.Sprintf("device %q has no carrier", is.Device)
+		broken = noCarrier(is.Device)
+	}
+	if broken != "" {
+		r.open[h] = every != never // when that is repaired, it is asked at once
+		return condition{message: broken}
+	}
+	r.open[h], r.failed[h] = false, false
+	switch {
 	case is.Failed || before.failed[h] && !is.Resolved:
 		r.failed[h] = true
-		return fmt.Sprintf("%s does not answer on device %q: check that it is up and on this link", is.Neighbour, is.Device)
+		return condition{message: fmt.Sprintf("%s does not answer on device %q: check that it is up and on this link", is.Neighbour, is.Device)}
+	case is.Resolving:
+		r.open[h] = true
+		return condition{message: fmt.Sprintf("%s has not answered on device %q yet", is.Neighbour, is.Device), quiet: true, untried: true}
 	}
-	return ""
+	return condition{}
 }
 
 // next updates the watch with the counters of a Peer.
@@ -149,34 +185,66 @@ func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	return w
 }
 
-// problem returns a message if a Peer is silent; else the empty string.
-func (w *peerWatch) problem(now time.Time) string {
-	if w.silentSince.IsZero() || w.sends < sendsAtLeast || now.Sub(w.silentSince) < silentAfter {
-		return ""
+// isSilent reports whether packets were sent to a Peer and none came back since.
+func (w *peerWatch) isSilent() bool { return !w.silentSince.IsZero() && w.sends >= sendsAtLeast }
+
+// note returns a condition with a message if a Peer is silent. That alone is no fault: the traffic
+// may have one direction only.
+func (w *peerWatch) note(now time.Time) condition {
+	if !w.isSilent() || now.Sub(w.silentSince) < silentAfter {
+		return condition{}
 	}
-	return "packets are sent to the node and none comes back: check that it is up, and that type, VNI and port of the Tunnel are the same there"
+	return condition{ready: true, quiet: true, message: "packets are sent to the node and none comes back, " +
+		"which is normal for traffic in one direction; otherwise check that type, VNI and port of the Tunnel are the same there"}
 }
 
-func (r *reach) ofRoute(v *state.Route) string {
-	if v.Type != datapath.RouteUnicast {
-		return ""
+// ofRoute returns the next hops that are not reached. With a reachable one besides them, the Route
+// is Ready with a message, because a part of its connections works.
+func (r *reach) ofRoute(v *state.Route) condition {
+	var dead []string
+	all := condition{quiet: true, untried: true}
+	hops := hopsOf(v)
+	for _, h := range hops {
+		is := r.hops[h]
+		if is.message == "" {
+			continue
+		}
+		all.untried, all.quiet = all.untried && is.untried, all.quiet && is.quiet
+		dead = append(dead, fmt.Sprintf("next hop %s is not reached: %s", hopName(h), is.message))
 	}
-	for i := range v.NextHops {
-		h := hop{v.NextHops[i].Via, v.Switch}
-		if message := r.hops[h]; message != "" {
-			return fmt.Sprintf("next hop %s is not reached: %s", h.addr, message)
+	switch {
+	case len(dead) == 0:
+		return condition{}
+	case len(dead) < len(hops):
+		return condition{
+			ready: true, quiet: all.quiet, untried: all.untried,
+			message: fmt.Sprintf("%d of %d next hops are not reached, and the connections by them fail: %s", len(dead), len(hops), strings.Join(dead, "; ")),
 		}
 	}
-	return ""
+	all.message = strings.Join(dead, "; ")
+	return all
+}
+
+// hopName returns the address of a next hop, or its device.
+func hopName(h datapath.Hop) string {
+	if h.Addr.IsValid() {
+		return h.Addr.String()
+	}
+	return h.Device
 }
 
 // LastHeard returns when a packet from a Peer was last received, to the second; zero: not since
 // the daemon started.
 func (n *Node) LastHeard(peer string) time.Time {
 	n.conditions.mu.Lock()
-	defer n.conditions.mu.Unlock()
-	if n.conditions.world == nil {
+	w := n.conditions.world
+	n.conditions.mu.Unlock()
+	if w == nil {
 		return time.Time{}
 	}
-	return n.conditions.world.reach.peers[peer].heard
+	last := w.reach.peers[peer]
+	if is, ok := n.opts.Plane.Telemetry().PeerState(datapath.PeerName(peer)); ok && last.known && is.Traffic.ReceivedPackets > last.received {
+		return time.Now() // since the last look
+	}
+	return last.heard
 }

@@ -180,6 +180,14 @@ func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
 	return w.forwardingOff(1, families, devices)
 }
 
+// zoneOf returns the index of the switch or of the host in world.forwarding.
+func zoneOf(inSwitch bool) int {
+	if inSwitch {
+		return 1
+	}
+	return 0
+}
+
 func (w *world) forwardingOff(zone int, families [2]bool, devices []string) condition {
 	f, who, command := &w.forwarding[zone], "the host", "sysctl"
 	if zone == 1 && w.n.opts.Devices.Namespace != "" {
@@ -228,9 +236,9 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	quiet := v.Role != datapath.RoleUplink
 	switch is.Link {
 	case datapath.LinkDown:
-		return condition{message: w.linkIsDown(is.Device, v.Switch), quiet: quiet}
+		return condition{message: w.n.linkIsDown(is.Device, v.Switch), quiet: quiet}
 	case datapath.LinkNoCarrier:
-		return condition{message: fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", is.Device), quiet: quiet}
+		return condition{message: noCarrier(is.Device), quiet: quiet}
 	}
 	return condition{}
 }
@@ -253,19 +261,23 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 }
 
 func (w *world) ofRoute(v *state.Route) condition {
-	if message := w.reach.ofRoute(v); message != "" {
-		return condition{message: message}
+	reach := w.reach.ofRoute(v)
+	if v.Peer != "" {
+		if reach = w.reach.problems["Peer/"+v.Peer]; reach.message != "" {
+			reach.message = "Peer/" + v.Peer + ": " + reach.message
+		}
+	}
+	if !reach.isMet() {
+		return reach
 	}
 	family := familyOf(v.Prefix.Addr())
 	var families [2]bool
 	families[family] = true
-	switch {
-	case v.Type != datapath.RouteUnicast:
-		return condition{}
-	case v.Switch && w.n.opts.Devices.Host != "":
-		return w.inSwitchOff(families)
-	case !w.gateway()[family]:
-		return condition{}
+	inSwitch := v.Switch && w.n.opts.Devices.Host != ""
+	if v.Type == datapath.RouteUnicast && (inSwitch || w.gateway()[family]) {
+		if is := w.forwardingOff(zoneOf(inSwitch), families, nil); is.message != "" {
+			return is
+		}
 	}
-	return w.notForwarded(families, nil)
+	return reach
 }
