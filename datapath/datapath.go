@@ -142,6 +142,9 @@ type Telemetry interface {
 	// DeviceOf returns the name of the device that has an address, in the switch's network
 	// namespace or in the host's; empty: no device has it.
 	DeviceOf(addr netip.Addr, inSwitch bool) string
+	// Networks returns the networks to which the kernel has a connected route, in the switch's
+	// network namespace or the host's, by device.
+	Networks(inSwitch bool) map[string][]netip.Prefix
 	// LocalAddrs returns the addresses of the node in ascending order, in the host's and the
 	// switch's network namespace, without loopback and link-local addresses.
 	LocalAddrs() []netip.Addr

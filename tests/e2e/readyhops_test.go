@@ -89,3 +89,24 @@ func TestNewRouteWithoutItsNextHop(t *testing.T) {
 		}
 	}
 }
+
+// TestPodNetworkOverlaps: the subnet of a PodNetwork must not contain the network of another
+// device, which packets to pods would leave by.
+func TestPodNetworkOverlaps(t *testing.T) {
+	testnet.RequireRoot(t)
+	s := newSite(t)
+	s.Start()
+	s.Apply(interfaces)
+	for _, c := range []struct{ subnets, state, network string }{
+		{`[10.0.1.0/24]`, "Pending", "10.0.1.0/24"},
+		{`[10.0.0.0/22]`, "Pending", "10.0.1.0/24"},
+		{`["2001:db8:1::/64"]`, "Pending", "2001:db8:1::/64"},
+		{`[10.0.1.128/25]`, "Ready", "10.0.1.0/24"},
+	} {
+		s.LLCLI("apply", "-f", s.File("kind: PodNetwork\nname: default\nspec: {subnets: "+c.subnets+"}\n"))
+		wantState(t, s, "PodNetwork", "default", c.state, c.network, "p1")
+		s.LLCLI("podnetwork", "delete", "default")
+	}
+	s.Apply("kind: PodNetwork\nname: default\nspec: {subnets: [10.9.0.0/24]}\n")
+	wantState(t, s, "PodNetwork", "default", "Ready")
+}

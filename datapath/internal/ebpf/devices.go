@@ -387,6 +387,31 @@ func (v *devices) nameByAddr(addr netip.Addr) string {
 	return found
 }
 
+// connected returns the networks of the addresses of each device that is up, in ascending order and
+// without link-local ones: the kernel has connected routes to them.
+func (v *devices) connected() map[string][]netip.Prefix {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := map[string][]netip.Prefix{}
+	for index, list := range v.addrs {
+		l := v.links[index]
+		if l == nil || index == loopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
+			continue
+		}
+		var of []netip.Prefix
+		for _, p := range list {
+			if !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() {
+				of = append(of, p.Masked())
+			}
+		}
+		if len(of) > 0 {
+			slices.SortFunc(of, netip.Prefix.Compare)
+			all[l.Attrs().Name] = slices.Compact(of)
+		}
+	}
+	return all
+}
+
 // appendAddrs appends the addresses of all devices, except loopback and link-local ones.
 func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
 	v.mu.Lock()

@@ -272,6 +272,15 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	return z.devices.nameByAddr(addr)
 }
 
+// Networks implements [datapath.Telemetry].
+func (t *telemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
+	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return nil
+	}
+	return z.devices.connected()
+}
+
 // LocalAddrs implements [datapath.Telemetry].
 func (t *telemetry) LocalAddrs() (all []netip.Addr) {
 	_, _ = t.d.zone(t.d.zoneOf(false)) // opens it if possible

@@ -131,6 +131,9 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	return s.Device
 }
 
+// Networks implements [datapath.Telemetry].
+func (t *telemetry) Networks(bool) map[string][]netip.Prefix { return nil }
+
 // LocalAddrs implements [datapath.Telemetry].
 func (t *telemetry) LocalAddrs() (all []netip.Addr) {
 	for _, inSwitch := range []bool{false, true} {

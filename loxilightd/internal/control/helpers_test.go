@@ -56,6 +56,7 @@ func (p *fakePlane) Announces(netip.Addr) bool               { return true }
 func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}
 }
+func (p *fakePlane) Networks(bool) map[string][]netip.Prefix    { return nil }
 func (p *fakePlane) HopTo(datapath.Hop, bool) datapath.HopState { return datapath.HopState{} }
 func (p *fakePlane) Changed() <-chan struct{}                   { return nil }
 

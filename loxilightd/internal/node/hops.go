@@ -21,7 +21,9 @@ type hopCache struct {
 	known map[datapath.Hop]datapath.HopState
 }
 
-func newHopCache(n *Node) *hopCache { return &hopCache{n: n, known: map[datapath.Hop]datapath.HopState{}} }
+func newHopCache(n *Node) *hopCache {
+	return &hopCache{n: n, known: map[datapath.Hop]datapath.HopState{}}
+}
 
 // to returns the next hop towards an address. The zero value means that the address is an address
 // of the node, or that nothing is known.

@@ -4,6 +4,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -24,6 +25,7 @@ type world struct {
 
 	forwarding [2]datapath.Forwarding        // of the host, of the switch
 	found      [2]map[string]datapath.Device // devices of the host, of the switch; nil: unknown
+	networks   [2]map[string][]netip.Prefix  // connected networks; read only if there are PodNetworks
 	ways       *hopCache
 	reach      reach
 }
@@ -43,6 +45,9 @@ func (n *Node) readWorld(before *world) *world {
 	telemetry := n.opts.Plane.Telemetry()
 	for zone, inSwitch := range []bool{false, true} {
 		w.forwarding[zone], w.found[zone] = telemetry.Forwarding(inSwitch), telemetry.Devices(inSwitch)
+		if len(s.PodNetworks()) > 0 && (!inSwitch || n.opts.Devices.Host != "") {
+			w.networks[zone] = telemetry.Networks(inSwitch)
+		}
 	}
 	w.index(s)
 	if before != nil {
@@ -55,6 +60,7 @@ func (n *Node) readWorld(before *world) *world {
 // equal reports whether the parts that can only be read from the node are unchanged.
 func (w *world) equal(before *world) bool {
 	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers && reflect.DeepEqual(w.found, before.found) &&
+		reflect.DeepEqual(w.networks, before.networks) &&
 		reflect.DeepEqual(w.reach.problems, before.reach.problems)
 }
 
@@ -218,6 +224,10 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 	for _, subnet := range v.Subnets {
 		families[familyOf(subnet.Addr())] = true
 	}
+	overlap := w.overlaps(v)
+	if !overlap.isMet() {
+		return overlap
+	}
 	devices := []string{v.Bridge}
 	if d := w.n.opts.Devices; d.Host != "" {
 		if is := w.inSwitchOff(families, v.Bridge, d.Switch); is.message != "" {
@@ -225,7 +235,41 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 		}
 		devices = []string{d.Host}
 	}
-	return w.notForwarded(families, devices)
+	if is := w.notForwarded(families, devices); is.message != "" {
+		return is
+	}
+	return overlap
+}
+
+// overlaps returns a condition if a subnet overlaps the network of another device. If that network
+// is within the subnet, packets to its addresses leave by the other device instead of reaching
+// pods. If it is larger, pods are reached, and only hosts with addresses of the subnet are not.
+func (w *world) overlaps(v *state.PodNetwork) (is condition) {
+	d := w.n.opts.Devices
+	for zone, networks := range w.networks {
+		for _, device := range slices.Sorted(maps.Keys(networks)) {
+			if device == v.Bridge && (zone == 1 || d.Host == "") || device == [2]string{d.Host, d.Switch}[zone] {
+				continue
+			}
+			for _, network := range networks[device] {
+				i := slices.IndexFunc(v.Subnets, network.Overlaps)
+				if i < 0 || w.isTunnel(device) {
+					continue
+				}
+				message := fmt.Sprintf("subnet %s overlaps %s, the network of device %q", v.Subnets[i], network, device)
+				if network.Bits() >= v.Subnets[i].Bits() {
+					return condition{message: message + ", so packets to pods leave by that device: choose another subnet, or remove the address from the device"}
+				}
+				is = condition{ready: true, quiet: true, message: message + ": hosts there with addresses of the subnet are not reached"}
+			}
+		}
+	}
+	return is
+}
+
+// isTunnel reports whether a device is of a Tunnel, to which we give addresses of pod networks.
+func (w *world) isTunnel(device string) bool {
+	return slices.ContainsFunc(w.devices[device], func(a attachment) bool { return a.object.Kind == state.KindTunnel })
 }
 
 func (w *world) ofInterface(name string, v *state.Interface) condition {
