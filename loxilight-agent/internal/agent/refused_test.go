@@ -70,7 +70,7 @@ func TestReferredToStays(t *testing.T) {
 	}
 	w.kube.Delete(service("shop", "web", ""))
 	w.kube.Set(service("shop", "new", "10.96.0.8"))
-	eventually(t, "the daemon has not given it up", func() bool { return strings.Contains(w.log.String(), "does not give up") })
+	eventually(t, "the daemon refuses to delete it", func() bool { return strings.Contains(w.log.String(), "refuses to delete") })
 	w.inStep(api.KindService, "default/kubernetes shop/new shop/web")
 	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindService, Name: "by-hand"}}}); err != nil {
 		t.Fatal(err)
