@@ -38,7 +38,7 @@ enum drop_reason {
 	DROP_ENDING, /* its connection is being deleted at this moment; the next packet opens it */
 	DROP_TUNNEL_FORGED, /* to the tunnel end of a peer, and not encapsulated by this node */
 	DROP_TUNNEL_PORT,   /* from a tunnel, on a port by which its peer does not send */
-	DROP_UPLINK_SOURCE, /* on an uplink, outside of tunnels, with the source of a pod */
+	DROP_UPLINK_SOURCE, /* on an uplink, outside of tunnels, from a pod or the node itself */
 	DROP_LOOPBACK,	    /* from another device than the loopback, with a loopback address */
 	DROP_MAX,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* forged.h - drops forged packets: to tunnel ends, with sources of pods outside of tunnels, and
- * with loopback addresses. Checks packets without an established connection; a forged packet never
+/* forged.h - drops forged packets: to tunnel ends, with sources of pods or of the node itself
+ * outside of tunnels, and with loopback addresses. Checks packets without an established connection; a forged packet never
  * opens one.
  */
 #pragma once
@@ -116,6 +116,17 @@ static __noinline int forged_quotes(struct __sk_buff *skb, const struct pkt *p)
 	return forged_end(&local.addr, proto, ports[1]) || bpf_map_lookup_elem(&ll_local, &local);
 }
 
+/* Reports whether p, from an uplink, has a source that cannot be there: of a pod, or of the node itself. The
+ * kernel checks its own addresses for IPv4 only. Frames to a group are left to the kernel: it needs
+ * those of duplicate address detection, and forwards none.
+ */
+static __always_inline int forged_on_uplink(const struct pkt *p, const struct tunnel_gate *gate)
+{
+	if (gate->inside && tunnel_is_inside(&p->saddr, 0))
+		return 1;
+	return !p->bridged && !p->to_group && firewall_is_local(&p->saddr);
+}
+
 static __always_inline int forged_is_loopback(const struct addr *a)
 {
 	if (addr_is4(a))
@@ -140,7 +151,7 @@ __noinline int forged_comes(struct __sk_buff *skb, struct pkt *p)
 	if (!gate)
 		return 0;
 	if (port_is_uplink(skb->ifindex))
-		return gate->inside && tunnel_is_inside(&p->saddr, 0) ? -DROP_UPLINK_SOURCE : 0;
+		return forged_on_uplink(p, gate) ? -DROP_UPLINK_SOURCE : 0;
 	if (p->icmp_error)
 		return forged_quotes(skb, p) ? -DROP_TUNNEL_FORGED : 0;
 	return forged_end(&p->daddr, p->proto, p->dport) ? -DROP_TUNNEL_FORGED : 0;

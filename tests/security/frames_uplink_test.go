@@ -21,9 +21,8 @@ func (s *frameSite) ofLAN(t *testing.T) (l frameList) {
 	for who, a := range s.invalid() {
 		l.add("the source of "+who, map[bool]string{true: forged}[a.Is4In6()], eth, s.ip(a), s.udp())
 	}
-	if s.family == 0 { // the kernel forwards IPv6 with its own source
-		l.add("the source of the node", "", eth, s.ip(netip.MustParseAddr("192.0.2.1")), s.udp())
-	} else { // and IPv4 with a link-local source
+	l.add("the source of the node", forged, eth, s.ip(s.addr("192.0.2.1", "2001:db8:2::1")), s.udp())
+	if s.family == 1 { // the kernel forwards IPv4 with a link-local source
 		l.add("a link-local source", "", eth, s.ip(netip.MustParseAddr("fe80::7")), s.udp())
 	}
 	l.add("the source of the loopback", "loopback", eth, s.ip(s.addr("127.0.0.1", "::1")), s.udp())

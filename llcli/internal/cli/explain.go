@@ -90,7 +90,7 @@ var (
 			"llcli events drops names the sender: see what runs there"},
 		{"tunnel_port", "it came in by a Tunnel with the address of a Peer, on a device that is no uplink and does not lead to that Peer",
 			"if the underlay has several paths, set role: uplink on their Interfaces; else see who sends it"},
-		{"uplink_source", "it came in by an uplink outside of Tunnels, with the address of a pod of this node or behind a Peer with a Tunnel",
+		{"uplink_source", "it came in by an uplink outside of Tunnels, with an address of this node, of one of its pods, or behind a Peer with a Tunnel",
 			"llcli events drops names the sender; if the underlay is to route pods, remove tunnel from the Peer"},
 		{"loopback", "it came in by a device, from or to an address of the loopback",
 			"llcli events drops names the device: see who sends it"},
