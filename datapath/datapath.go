@@ -190,7 +190,7 @@ type Hop struct {
 
 // HopState is the state of a next hop.
 type HopState struct {
-	Err       error // why no packet can leave; nil: the reason is unknown, or there is none
+	Err       error // why no packet can leave; nil: packets can leave, or the reason is unknown
 	Device    string
 	Link      LinkState
 	Neighbour netip.Addr // on Device; invalid: none is needed

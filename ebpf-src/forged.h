@@ -116,9 +116,9 @@ static __noinline int forged_quotes(struct __sk_buff *skb, const struct pkt *p)
 	return forged_end(&local.addr, proto, ports[1]) || bpf_map_lookup_elem(&ll_local, &local);
 }
 
-/* Reports whether p, from an uplink, has a source that cannot be there: of a pod, or of the node itself. The
- * kernel checks its own addresses for IPv4 only. Frames to a group are left to the kernel: it needs
- * those of duplicate address detection, and forwards none.
+/* Reports whether p, from an uplink, has the source address of a pod or of this node. The kernel
+ * refuses its own addresses for IPv4 only. Frames to a group are left to the kernel: it needs them
+ * for duplicate address detection, and does not forward them.
  */
 static __always_inline int forged_on_uplink(const struct pkt *p, const struct tunnel_gate *gate)
 {

@@ -50,7 +50,7 @@ __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 	if (!out)
 		return -DROP_TUNNEL_NO_ROUTE;
 	skb->tc_index = TC_INDEX_UNDERLAY | (index & TC_INDEX_PEER);
-	/* The gateway is that of the node's own packets, as with a tunnel device of the kernel. */
+	/* By the route of the node's own packets, as with a tunnel device of the kernel. */
 	p->action = bpf_redirect_neigh(out, NULL, 0, 0);
 	return LL_REDIRECT;
 }

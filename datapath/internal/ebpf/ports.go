@@ -123,7 +123,7 @@ func (p *ports) warnOfOtherHooks() {
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
 			if !strings.HasPrefix(h.name(), want+"-") && !strings.HasPrefix(h.name(), "xdp") {
-				p.d.log.Warn("a port keeps the hooks of an earlier run, not those of datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
+				p.d.log.Warn("a port keeps the hooks of an earlier run instead of the configured datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
 					"port", string(name), "hook", h.name(), "configured", want)
 				break
 			}

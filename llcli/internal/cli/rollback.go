@@ -95,7 +95,7 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 }
 
 // refuseUndone returns an error if the latest revision rolled back a change that waited to be
-// confirmed: rolling it back would bring back what nobody confirmed.
+// confirmed: rolling it back would bring back an unconfirmed change.
 func (a *app) refuseUndone(ctx context.Context, d Daemon, latest *api.HistoryEntry) error {
 	var undone uint64
 	var rollbacks []api.HistoryEntry // latest first

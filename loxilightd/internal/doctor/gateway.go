@@ -113,7 +113,7 @@ func (x *examiner) checkUnseen() {
 }
 
 // receives reports whether packets of other hosts arrive on a device of the host: it has an
-// address, and is none of the daemon's own devices.
+// address, and is not a device of the daemon.
 func (x *examiner) receives(device string) bool {
 	d := x.plane.Found[device]
 	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == x.Config.HostDevice || device == x.Config.SwitchDevice || x.isOurBridge(device) {

@@ -113,7 +113,7 @@ func (w *world) isInner(device string, m *datapath.Match) bool {
 	})
 }
 
-// The next hop to these addresses (RFC 2544, RFC 5180) is that of packets to the outside.
+// Packets to these addresses (RFC 2544, RFC 5180) take the route of packets to the outside.
 var outside = [2]netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:2::1")}
 
 // noSource returns a condition if packets that a masquerade is to translate are dropped, because

@@ -104,7 +104,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	return r
 }
 
-// hopsOf returns the next hops of a Route. The route to a Peer has none of its own.
+// hopsOf returns the next hops of a Route. The route to a Peer has no next hop of its own.
 func hopsOf(v *state.Route) (hops []datapath.Hop) {
 	if v.Type != datapath.RouteUnicast {
 		return nil
