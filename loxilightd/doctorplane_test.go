@@ -116,7 +116,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.kill()
 	p.ns.DeleteLink(t, "eth1")
-	p.finds("warning", "devices.missing Interface/eth1", "wants the device eth1", "")
+	p.finds("warning", "devices.missing Interface/eth1", "needs the device eth1", "")
 	if _, err := os.Stat(filepath.Join(p.ports, "eth1")); err != nil {
 		t.Errorf("the pins of what is wanted were removed: %v", err)
 	}

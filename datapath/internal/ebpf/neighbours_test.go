@@ -46,10 +46,10 @@ func TestNeighbourBehindBridge(t *testing.T) {
 			station.ServeTCP(t, tt.server, "server")
 			c := n.dial(tt.server)
 			n.wantShortCut("before", c)
-			n.wantWays(datapath.Way{Tracked: true, Device: "p0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			old, moved := station.MAC(t, "eth0"), [6]byte{2, 0, 0x5e, 0x10, 7, 9}
 			n.settled(c, old)
+			n.wantWays(datapath.Way{Tracked: true, Device: "p0"}, datapath.Way{Tracked: true, Device: "in0"})
 			station.Do(t, func() error {
 				l, err := netlink.LinkByName("eth0")
 				if err != nil {

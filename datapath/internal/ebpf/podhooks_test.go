@@ -17,7 +17,7 @@ func (n *network) hookOf(port string) string {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
 	n.ok(err)
-	if f.Fallbacks["tcx"] != "" && n.config.Attach != "tc" {
+	if strings.Contains(f.Fallbacks["tcx"], "this kernel has none") {
 		n.t.Errorf("fallback %q, though the kernel has tcx", f.Fallbacks["tcx"])
 	}
 	kinds := map[string]bool{}
@@ -36,7 +36,7 @@ func (n *network) hookOf(port string) string {
 }
 
 // TestEndpointsHaveFilters: attaching a link would make the kernel wait with its lock held, once
-// for each hook. Existing hooks stay, unless the configuration requires a kind.
+// for each hook. Existing hooks stay, whatever kind is configured.
 func TestEndpointsHaveFilters(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -51,15 +51,14 @@ func TestEndpointsHaveFilters(t *testing.T) {
 	n.ok(n.d.Ports().Delete(ctx, "in0"))
 	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
 	want("tc", "tcx")
-	n.restart("")
-	want("tc", "tcx")
-	n.restart("tc")
-	want("tc", "tc")
-	n.restart("")
-	want("tc", "tcx")
-	n.config.Attach = "tcx"
-	n.ok(n.d.Close())
-	n.open()
+	for _, configured := range []string{"", "tc", "tcx"} {
+		n.ok(n.d.Close())
+		n.config.Attach = configured
+		n.open()
+		want("tc", "tcx")
+	}
+	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
+	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
 	want("tcx", "tcx")
 	n.restart("")
 	want("tcx", "tcx")

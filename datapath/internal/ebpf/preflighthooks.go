@@ -51,17 +51,22 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 // queries.
 func tryTCX(program *ebpf.Program, alone bool) error {
 	if !alone {
-		_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
-		if errors.Is(err, unix.EINVAL) { // this hook does not exist
-			err = ebpf.ErrNotSupported
-		}
-		return err
+		return queryTCX()
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: program, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return err
 	}
 	return l.Close()
+}
+
+// queryTCX returns [ebpf.ErrNotSupported] if the kernel has no tcx.
+func queryTCX() error {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.EINVAL) { // this hook does not exist
+		err = ebpf.ErrNotSupported
+	}
+	return err
 }
 
 func tryFilter(program *ebpf.Program) error {

@@ -293,6 +293,18 @@ func (t *telemetry) LocalAddrs() (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
+// withoutTCX returns why a port has filters instead of tcx links.
+func withoutTCX(configured string) string {
+	switch {
+	case configured == "tc":
+		return "cls_bpf is used as configured"
+	case errors.Is(queryTCX(), ebpf.ErrNotSupported):
+		return "this kernel has none (it is in 6.6 and later): cls_bpf is used"
+	default:
+		return "ports that an earlier run attached keep cls_bpf until llcli detach"
+	}
+}
+
 // Features implements [datapath.Telemetry].
 func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	var u unix.Utsname
@@ -322,10 +334,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			}
 			f.Hooks = append(f.Hooks, x)
 			if strings.HasPrefix(h.name(), "tc-") && !(guarded && t.d.config.Attach == "") {
-				f.Fallbacks["tcx"] = "this kernel has none (it is in 6.6 and later): cls_bpf is used"
-				if t.d.config.Attach == "tc" {
-					f.Fallbacks["tcx"] = "cls_bpf is used as configured"
-				}
+				f.Fallbacks["tcx"] = withoutTCX(t.d.config.Attach)
 			}
 		}
 	}
