@@ -96,10 +96,28 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 		families[family] = inSwitch || w.gateway()[family]
 	}
 	is := w.forwardingOff(zoneOf(inSwitch), families, nil)
+	if is.message == "" {
+		is = w.notReceived(name, v)
+	}
 	if is.message != "" {
 		return is
 	}
 	return reach
+}
+
+// notReceived returns a condition if tunnel packets of a Peer arrive on a device without the
+// programs, so that they are not decapsulated.
+func (w *world) notReceived(name string, v *state.Peer) condition {
+	p, ok := w.n.opts.Plane.Telemetry().PeerState(datapath.PeerName(name))
+	if v.Tunnel == "" || !ok || !p.Underlay.IsValid() {
+		return condition{}
+	}
+	device := w.ways.to(p.Underlay, false).Device
+	if device == "" || w.found[0] == nil || w.isCovered(device, 0) {
+		return condition{}
+	}
+	return condition{message: fmt.Sprintf(
+		"tunnel packets of the Peer arrive on device %q, to which no Interface attaches: %s", device, w.addCommand(device, 0))}
 }
 
 // ofTunnel requires that at least one of the Tunnel's Peers is reachable, if it has any.

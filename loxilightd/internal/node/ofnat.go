@@ -78,14 +78,23 @@ func (w *world) crossed(v *state.NAT) []string {
 // not name in out, or on the devices in the networks of its sources. For IPv6 the kernel ignores
 // the parameter of the device when it forwards.
 func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
+	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] {
+		return condition{}
+	}
+	return w.arrivalsOff(func(device string) bool { return w.isInner(device, &v.Match) })
+}
+
+// arrivalsOff returns a condition if the kernel does not forward IPv4 packets that arrive on some of
+// the selected devices of the host, among those on which packets of other hosts arrive.
+func (w *world) arrivalsOff(selected func(device string) bool) condition {
 	off := w.forwarding[0].Off4
-	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] || len(off) == 0 {
+	if len(off) == 0 {
 		return condition{}
 	}
 	first, on := "", 0
 	for _, device := range slices.Sorted(maps.Keys(w.found[0])) {
 		switch {
-		case !w.isInner(device, &v.Match):
+		case !w.receives(device, 0) || !selected(device):
 		case !slices.Contains(off, device):
 			on++
 		case first == "":
@@ -102,7 +111,7 @@ func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
 
 // isInner reports whether IPv4 packets with sources of a match may arrive on a device.
 func (w *world) isInner(device string, m *datapath.Match) bool {
-	if slices.Contains(m.Out, device) || !w.receives(device, 0) {
+	if slices.Contains(m.Out, device) {
 		return false
 	}
 	return slices.ContainsFunc(w.found[0][device].Addresses, func(a netip.Prefix) bool {

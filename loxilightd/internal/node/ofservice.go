@@ -21,6 +21,9 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 		}
 	}
 	list := []condition{w.notAnnounced(v)}
+	if o.Owner != ownerK8s { // Kubernetes nodes may have devices that are of no concern to it
+		list = append(list, w.passedBy())
+	}
 	for family, is4 := range []bool{true, false} {
 		if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 }) {
 			b := w.backendsOf(o.Name, v, is4)
@@ -114,12 +117,16 @@ func (s *serving) condition(o *state.Object, family int) condition {
 
 // ofWays returns a condition if connections to backends do not reach them: the host does not forward,
 // or no route leads to any. It has a message if no route leads to some, or if the programs do not
-// see the replies of one, because then the node's own connections fail.
+// see the replies of one, because then the node's own connections fail, or if the kernel does not
+// forward packets that arrive on some devices.
 func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int) condition {
 	var families [2]bool
 	families[family] = true
 	off, reached := w.notForwarded(families, nil), 0
-	var lost, aside condition
+	if off.message == "" && family == 0 {
+		off = w.arrivalsOff(func(device string) bool { return w.isCovered(device, 0) })
+	}
+	var lost, partly, aside condition
 	for _, b := range list {
 		is := w.ways.to(b.Addr(), false)
 		if is.Err == nil {
@@ -129,15 +136,17 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 		case is.Err != nil && lost.message == "":
 			lost = condition{quiet: o.Owner == ownerK8s, message: fmt.Sprintf("backend %s is not reached: %s", b, is.Err)}
 		case is.Device == "": // an address of the node, or unknown
-		case off.message != "":
+		case !off.isMet():
 			return off
-		case aside.message == "" && !w.isCovered(is.Device, 0):
+		default:
+			partly = off // of some devices only
+		}
+		if is.Device != "" && aside.message == "" && !w.isCovered(is.Device, 0) {
 			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
 				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
 				b, is.Device, w.addCommand(is.Device, 0))}
 		}
 	}
 	lost.ready = reached > 0
-	lost.quiet = lost.quiet || lost.ready
-	return joinConditions([]condition{lost, aside})
+	return joinConditions([]condition{lost, partly, aside})
 }

@@ -173,8 +173,8 @@ func (w *world) seenByPorts(device string, in []string) condition {
 // someNames is how many devices a message names.
 const someNames = 5
 
-// passedBy returns a message about devices with an address to which a rule without in and out does
-// not apply, because the programs do not see the packets that arrive there.
+// passedBy returns a message about devices with an address to which a rule without in and out, or a
+// Service, does not apply, because the programs do not see the packets that arrive there.
 func (w *world) passedBy() condition {
 	var names, commands []string
 	for zone := range w.found {
@@ -198,6 +198,24 @@ func (w *world) passedBy() condition {
 		"does not apply to packets that arrive on %s, because no Interface attaches there: %s", shown, commands[0])}
 }
 
+// leavesRouted returns a message if out names a port of a bridge, but not the bridge: the packets
+// that the node routes or sends leave by the bridge.
+func (w *world) leavesRouted(out []string) condition {
+	for _, port := range out {
+		for _, zone := range w.zonesOf(port) {
+			for _, bridge := range slices.Sorted(maps.Keys(w.found[zone])) {
+				d := w.found[zone][bridge]
+				if d.Kind != "bridge" || !slices.Contains(d.Ports, port) || slices.Contains(out, bridge) || len(d.Addresses) == 0 {
+					continue
+				}
+				return condition{ready: true, quiet: true, message: fmt.Sprintf(
+					"%q is a port of bridge %[2]q, so only bridged packets match: name %[2]q in spec.match.out as well for packets that the node routes", port, bridge)}
+			}
+		}
+	}
+	return condition{}
+}
+
 // receives reports whether packets of other hosts arrive on a device: it has an address, and
 // neither the kernel alone nor the daemon made it.
 func (w *world) receives(device string, zone int) bool {
@@ -218,7 +236,7 @@ func (w *world) ofRule(v *state.FirewallRule) condition {
 			return is
 		}
 	} // else the rule works without forwarding by the kernel
-	list := []condition{w.ofGroups(&v.Match)}
+	list := []condition{w.ofGroups(&v.Match), w.leavesRouted(v.Match.Out)}
 	if len(v.Match.In)+len(v.Match.Out) == 0 {
 		list = append(list, w.passedBy())
 	}

@@ -180,7 +180,8 @@ func TestServiceOnTheNode(t *testing.T) {
 	}
 	with := func(list ...datapath.Backend) datapath.Service { return datapath.Service{Backends: list} }
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24")})
-	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, nil)
+	unseen := []string{"does not apply to packets that arrive on lan", "llcli interface add lan"}
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, unseen)
 	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), true, []string{"of the node itself", "10.1.0.9:80", "llcli interface add lan"})
 	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1))), false, []string{"backend 10.66.0.1:80", "no route"})
 	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1), backend("127.0.0.1:80", datapath.BackendActive, 1))), true,
@@ -193,9 +194,42 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, announced), false, []string{"192.0.2.200 is not announced", "llcli interface add"})
 	w.forwarding[0].IPv4 = false
 	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), false, []string{"sysctl -w net.ipv4.ip_forward=1"})
-	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, nil)
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), true, unseen)
+	w.forwarding[0].IPv4 = true
+	w.forwarding[0].Off4 = []string{"wan"}
+	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), false, []string{"sysctl -w net.ipv4.conf.wan.forwarding=1"})
+	w.found[0]["wan2"] = device("203.0.113.7/24")
+	w.devices["wan2"] = w.devices["wan"]
+	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), true, []string{"sysctl -w net.ipv4.conf.wan.forwarding=1"})
 	w.devices = nil
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), false, []string{"no device is attached", "llcli interface add"})
+}
+
+// TestServiceWithALostBackend: a Service with a backend that no route leads to counts for the health,
+// although its other backend works.
+func TestServiceWithALostBackend(t *testing.T) {
+	v := &state.Service{Service: datapath.Service{
+		Frontends: []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80")}},
+		Backends:  []datapath.Backend{{Addr: netip.MustParseAddrPort("10.66.0.1:80"), Weight: 1}, {Addr: netip.MustParseAddrPort("127.0.0.1:80"), Weight: 1}},
+	}}
+	is := seenWorld(t, nil).ofService(objectOf(state.KindService, "web", v), v)
+	if !is.ready || is.quiet {
+		t.Errorf("%+v, want it ready, and part of the health", is)
+	}
+}
+
+// TestRuleOutOfAPort: a rule that names a port of a bridge as out says that routed packets leave by
+// the bridge.
+func TestRuleOutOfAPort(t *testing.T) {
+	bridge := device("10.8.0.1/24")
+	bridge.Kind, bridge.Ports = "bridge", []string{"wan"}
+	w := seenWorld(t, map[string]datapath.Device{"br0": bridge})
+	of := func(out ...string) condition {
+		return w.leavesRouted(out)
+	}
+	wantCondition(t, of("wan"), true, []string{`"wan" is a port of bridge "br0"`, "spec.match.out"})
+	wantCondition(t, of("wan", "br0"), true, nil)
+	wantCondition(t, of("lan"), true, nil)
 }
 
 // TestMessagesOfBothFamilies: neither family's message replaces the other's.
