@@ -95,6 +95,8 @@ func (s *readySwitch) link(ns *testnet.NS, device, to string) func() {
 	}
 }
 
+func (s *readySwitch) llcli(args ...string) func() { return func() { s.LLCLI(args...) } }
+
 func (s *readySwitch) do(ns *testnet.NS, name string, args ...string) func() {
 	return func() { ns.Run(s.site.t, name, args...) }
 }
@@ -141,6 +143,8 @@ func (s *readySwitch) cases(over6, is6 bool) []readyCase {
 			network, x + ":8081", s.a, silent, let, "Ready"},
 		{"Peer that does not answer", "Peer", "node2", peerDown, peerUp, []string{underlay, "does not answer"},
 			network, pod2 + ":4660", pod1, let, silent, ""},
+		{"Peer without an Interface on its device", "Peer", "node2", s.llcli("interface", "delete", "eth0", "--force"), s.llcli("interface", "add", "eth0"),
+			[]string{`no Interface attaches: run llcli interface add eth0`}, network, pod2 + ":4660", pod1, let, silent, ""},
 		{"Tunnel whose Peers do not answer", "Tunnel", "mesh", peerDown, peerUp, []string{"Peer/node2", underlay, "does not answer"},
 			network, pod2 + ":4660", pod1, let, silent, ""},
 		{"Tunnel without an underlay address", "Tunnel", "mesh", addressed("del"), addressed("add"), []string{"Peer/node2", underlay},
