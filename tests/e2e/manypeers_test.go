@@ -54,6 +54,7 @@ func testManyPeers(t *testing.T, kind meshKind) {
 	m := newMesh(t, 2, kind)
 	one := m.nodes[0]
 	one.ns.Route(t, "198.18.0.0/15", "192.0.2.99")
+	m.nodes[1].ns.Addr(t, "eth0", "192.0.2.99/24") // a gateway that answers
 	before := resident(t, one.Process().PID())
 	took := func(what string, most time.Duration, args ...string) {
 		t.Helper()

@@ -92,7 +92,7 @@ func TestOverlayLocal(t *testing.T) {
 		})
 	}
 	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): does not exist")
-	second.Apply("kind: Peer\nname: node1\nspec: {underlay: 192.0.2.91, prefixes: [10.74.1.0/24, \"fd74:1::/64\"], tunnel: mesh}")
+	second.LLCLI("apply", "-f", second.File("kind: Peer\nname: node1\nspec: {underlay: 192.0.2.91, prefixes: [10.74.1.0/24, \"fd74:1::/64\"], tunnel: mesh}"))
 	first.ns.Addr(t, "lo", "192.0.2.91/32")
 	state(`"state": "Ready"`)
 	second.ns.Route(t, "192.0.2.91/32", "192.0.2.1")

@@ -120,8 +120,8 @@ func TestFromCommandToPacket(t *testing.T) {
 	s.expect("interface add p1 --role port --wait 60s", "Interface/p1 created")
 	s.expect("service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080 --labels team=a --wait 60s", "Service/web created")
 	s.refuse(1, "service add web --frontend 198.51.100.10:81/tcp", "already exists with a different spec")
-	s.refuse(1, "service add thief --frontend 198.51.100.10:80/tcp", "Service/thief: spec.frontends[0]", "Service/web")
-	s.refuse(1, "service add wrong --frontend 198.51.100.11:80/tcp --algorithm fast", "spec.algorithm", "maglev")
+	s.refuse(1, "service add thief --frontend 198.51.100.10:80/tcp", "--frontend: 198.51.100.10:80/tcp", "Service/web")
+	s.refuse(2, "service add wrong --frontend 198.51.100.11:80/tcp --algorithm fast", "--algorithm", "maglev")
 	if err := s.greet("198.51.100.10:80"); err != nil {
 		t.Fatal(err)
 	}
