@@ -98,8 +98,6 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 
 // ballast counts as live memory for the collector, but is never written, so the kernel gives it no
 // pages.
-//
-//lint:ignore U1000 only its size matters
 var ballast []byte
 
 // collectEarly limits garbage to half of the live memory, instead of as much, but lets 8 MiB of it
