@@ -96,21 +96,12 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	return 0
 }
 
-// ballast counts as live memory for the collector, but is never written, so the kernel gives it no
-// pages.
-var ballast []byte
-
-// collectEarly limits garbage to half of the live memory, instead of as much, but lets 8 MiB of it
-// arise: a daemon with few objects would otherwise collect it after each few requests. It sets no
-// limit in bytes, with which the collector would run without end if live memory exceeds it. GOGC
-// and GOMEMLIMIT override it.
+// collectEarly limits garbage to half of the live memory, instead of as much. It sets no limit in
+// bytes, with which the collector would run without end if live memory exceeds it. GOMEMLIMIT and
+// GOGC override it.
 func collectEarly() {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	debug.SetGCPercent(50)
-	if os.Getenv("GOMEMLIMIT") == "" {
-		ballast = make([]byte, 16<<20)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
 	}
 }
 
