@@ -62,7 +62,7 @@ func TestAnnouncingFails(t *testing.T) {
 	a.mu.Unlock()
 	for _, x := range list {
 		if !told[x.prefix.Addr()] {
-			t.Errorf("the neighbours were not told of %s", x.prefix.Addr())
+			t.Errorf("%s was not announced to the neighbours", x.prefix.Addr())
 		}
 	}
 }

@@ -98,8 +98,8 @@ func (u *uplinkNames) allow(old, next string) bool {
 	return names != nil && (slices.Contains(*names, next) || !slices.Contains(*names, old))
 }
 
-// setUplinkNames records the names in the translation now in force, and has uplinks change their names that
-// waited for it.
+// setUplinkNames records the names in the translation now in force. Uplinks that waited for it change
+// their names.
 func (d *DataPlane) setUplinkNames(names []string) {
 	d.uplinkNames.names.Store(&names)
 	for _, z := range d.openZones() {
