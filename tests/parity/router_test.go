@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -38,7 +39,8 @@ func TestRouterChanges(t *testing.T) {
 type router struct {
 	*rig
 	talks []*talk
-	next  int // number of the next frame
+	own   map[netip.Addr]bool // the node's addresses
+	next  int                 // number of the next frame
 }
 
 const narrow = 1300 // MTU of p4
@@ -81,6 +83,7 @@ func newRouter(t *testing.T, rng *rand.Rand) *router {
 		s.node.Forward(t)
 		s.node.Sysctl(t, "net.ipv4.conf.all.rp_filter", rpFilter)
 	})
+	r.own = own
 	r.normalise = func(frame []byte) []byte { return ownWords(frame, own) }
 	r.start()
 	for range 40 {
@@ -164,8 +167,16 @@ func (r *router) shots() []shot {
 	}
 	n, mac := network(src)
 	p := packet{eth: testpkt.Ethernet{Source: mac, Destination: nodeMAC(n)}, ip: k.ip(r.rng, forth), rest: layers, port: n, what: "plain"}
+	shots := []shot{p.shot(k)}
 	if r.rng.IntN(6) == 0 {
-		return p.odd(r, k)
+		shots = p.odd(r, k)
 	}
-	return []shot{p.shot(k)}
+	return slices.DeleteFunc(shots, func(s shot) bool { return !*gapsFlag && r.fromNode(s.frame) })
+}
+
+// fromNode reports whether a frame has an IPv6 address of the node as source. Known: the kernel
+// refuses the node's own addresses from outside for IPv4 only, an uplink for both (uplink_source).
+func (r *router) fromNode(frame []byte) bool {
+	p := testpkt.Parse(frame)
+	return p.IPv6 != nil && r.own[p.IPv6.Source]
 }
