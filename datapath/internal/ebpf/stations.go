@@ -255,7 +255,8 @@ func (s *stations) setLocal(addrs []netlink.Addr) error {
 	return nil
 }
 
-// ownAddrs returns the addresses that are local because of one address of the node.
+// ownAddrs returns the addresses that are local because of one address of the node. The lowest
+// address of its network is none of them: since Linux 5.14 it is a host's like any other.
 func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	if a.IPNet == nil {
 		return nil
@@ -266,12 +267,9 @@ func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	}
 	ip = ip.Unmap()
 	all = []netip.Addr{ip}
-	bits, _ := a.Mask.Size()
-	prefix, err := ip.Prefix(bits)
-	if err != nil || !ip.Is4() || bits > 30 {
+	if bits, _ := a.Mask.Size(); !ip.Is4() || bits > 30 {
 		return all
 	}
-	all = append(all, prefix.Addr())
 	if b, ok := netip.AddrFromSlice(a.Broadcast); ok {
 		all = append(all, b.Unmap())
 	}
