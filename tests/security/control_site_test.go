@@ -3,6 +3,7 @@
 package security
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,11 +11,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -215,39 +216,72 @@ func (s *controlSite) forgetPeak() {
 	}
 }
 
-// commits has root change an object until stop is closed, on a connection of its own, and
-// returns how long each commit took.
-func (s *controlSite) commits(stop <-chan struct{}) (took []time.Duration) {
-	s.t.Helper()
-	c, err := client.New(client.Options{Socket: s.Socket, Timeout: patience})
+// commitsEnv names the control socket to a process that only commits.
+const commitsEnv = "LOXILIGHT_COMMITS"
+
+// commits changes an object until standard input ends, and writes how long each commit took, in ns.
+// It is a process of its own, as an operator's llcli is: in the attackers' process it would measure
+// how long it waits for them.
+func commits(socket string) (code int) {
+	c, err := client.New(client.Options{Socket: socket, Timeout: patience})
 	if err != nil {
-		s.t.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	defer c.Close() // nothing is under way
+	stop := make(chan struct{})
+	go func() {
+		defer close(stop)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
 	for i := 0; ; i++ {
 		select {
 		case <-stop:
-			return took
+			return 0
 		case <-time.After(10 * time.Millisecond):
 		}
 		spec := fmt.Appendf(nil, `{"members":["192.0.2.%d"]}`, i%250)
 		begin := time.Now()
 		_, err := c.Apply(context.Background(), api.ApplyParams{Objects: []api.Object{{Kind: "AddressGroup", Name: "root", Spec: spec}}})
-		took = append(took, time.Since(begin))
+		fmt.Println(time.Since(begin).Nanoseconds())
 		if err != nil {
-			s.t.Errorf("commit %d of root: %v", i, err)
-			return took
+			fmt.Fprintf(os.Stderr, "commit %d of root: %v\n", i, err)
+			return 1
 		}
 	}
 }
 
-// beside runs attack while root commits, and returns how long the commits took.
+// beside runs attack while a process of root commits, and returns how long the commits took.
 func (s *controlSite) beside(attack func()) (took []time.Duration) {
-	stop := make(chan struct{})
-	var root sync.WaitGroup
-	root.Go(func() { took = s.commits(stop) })
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
+	defer cancel()
+	root := exec.CommandContext(ctx, self)
+	root.Env = append(os.Environ(), commitsEnv+"="+s.Socket)
+	var out, errors bytes.Buffer
+	root.Stdout, root.Stderr = &out, &errors
+	stop, err := root.StdinPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := root.Start(); err != nil {
+		s.t.Fatal(err)
+	}
 	attack()
-	close(stop)
-	root.Wait()
+	_ = stop.Close() // as it ends
+	if err := root.Wait(); err != nil {
+		s.t.Errorf("commits of root: %v: %s", err, errors.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		ns, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		took = append(took, time.Duration(ns))
+	}
 	return took
 }

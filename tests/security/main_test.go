@@ -14,4 +14,9 @@ import (
 
 var programs testdaemon.Programs
 
-func TestMain(m *testing.M) { os.Exit(testdaemon.Main(m, "security", &programs)) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(commitsEnv); socket != "" { // started by beside
+		os.Exit(commits(socket))
+	}
+	os.Exit(testdaemon.Main(m, "security", &programs))
+}
