@@ -20,7 +20,7 @@ var ErrExists = errors.New("there already")
 var ErrMACTaken = errors.New("belongs to the switch")
 
 // ErrNameTaken is wrapped if the switch has another device with the name of a link.
-var ErrNameTaken = errors.New("is there already, and not ours")
+var ErrNameTaken = errors.New("already exists and is not ours")
 
 // PodDevicePrefix begins the names of the switch's ends of links of pods; a number follows.
 const PodDevicePrefix = "hs"

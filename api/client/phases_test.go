@@ -218,7 +218,7 @@ func TestCanceled(t *testing.T) {
 			defer c.Close()
 			_, err = c.Apply(ctx, api.ApplyParams{})
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("error = %v, want that of the context", err)
+				t.Errorf("error = %v, want the context's", err)
 			}
 			if sent := name == "after sending"; errors.Is(err, ErrOutcomeUnknown) != sent || errors.Is(err, ErrNotAnswering) != sent {
 				t.Errorf("error = %v, outcome unknown should be %v", err, sent)

@@ -132,7 +132,7 @@ func (w *watch) chosen(ref api.ObjectRef) bool {
 	return slices.Contains(w.options.Kinds, ref.Kind) && (w.options.Name == "" || w.options.Name == ref.Name)
 }
 
-// list reports the differences from what was reported before.
+// list reports the differences from the previous report.
 func (w *watch) list(ctx context.Context) error {
 	there := map[api.ObjectRef]bool{}
 	for _, kind := range w.options.Kinds {

@@ -96,7 +96,7 @@ else
 fi
 if [ "${servers:-0}" -gt 0 ]; then
 	if [ -z "$ipvs" ] || ! has ipvsadm; then
-		left_is "$servers virtual servers of ipvs: if nobody else needs them, ipvsadm -C (package ipvsadm), or reboot the node"
+		left_is "$servers virtual servers of ipvs: if no other program needs them, ipvsadm -C (package ipvsadm), or reboot the node"
 	else
 		act ipvsadm -C
 	fi

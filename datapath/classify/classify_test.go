@@ -89,7 +89,7 @@ func TestManyRules(t *testing.T) {
 					t.Fatalf("packet %+v: rule %d, want %d%s", p, got, want, describe(rules, want))
 				}
 				if r, ok := image.Find(&p); ok != (want >= 0) || ok && r.ID != rules[want].ID {
-					t.Fatalf("packet %+v: rule of id %d (%v), want that of %d", p, r.ID, ok, want)
+					t.Fatalf("packet %+v: rule of id %d (%v), want rule %d", p, r.ID, ok, want)
 				}
 			}
 		})
@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 		text  string
 	}{
 		{make([]classify.Rule, classify.MaxRules+1), datapath.ErrCapacity, "16385 rules, at most 16384: table full"},
-		{one(datapath.Match{SourceGroups: []datapath.GroupName{"nobody"}}), datapath.ErrAbsent, "rule web: sourceGroups: there is no group nobody: does not exist"},
+		{one(datapath.Match{SourceGroups: []datapath.GroupName{"absent"}}), datapath.ErrAbsent, "rule web: sourceGroups: there is no group absent: does not exist"},
 		{one(datapath.Match{Ports: []datapath.PortRange{{First: 80, Last: 79}}}), nil, "rule web: ports: 80-79 is no range"},
 		{one(datapath.Match{DSCP: []uint8{64}}), nil, "rule web: dscp: 64 is not of 0 to 63"},
 		{one(datapath.Match{VLANs: []datapath.VLANRange{{First: 1, Last: 4095}}}), nil, "rule web: vlans: 1-4095 is no range of 1 to 4094"},

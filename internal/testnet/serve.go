@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server is a small server that answers with its name. It counts what it receives.
+// Server is a small server that answers with its name. It counts its requests.
 type Server struct {
 	Name string
 	Seen atomic.Uint64 // connections, requests or datagrams

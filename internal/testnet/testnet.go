@@ -101,7 +101,7 @@ func New(t T, label string) *NS {
 }
 
 // Here returns the namespace of the test itself, for tests that have a machine to themselves. They
-// must remove what they make in it.
+// must remove their objects in it.
 func Here(t T) *NS {
 	t.Helper()
 	RequireRoot(t)

@@ -219,7 +219,7 @@ func mounts(t *testing.T) string {
 	return string(b)
 }
 
-// TestClearLeftovers: leftovers of a killed test are removed; those of a living one stay.
+// TestClearLeftovers: leftovers of a killed test are removed; a living test's stay.
 func TestClearLeftovers(t *testing.T) {
 	RequireRoot(t)
 	done := exec.Command("true")
@@ -268,7 +268,7 @@ func TestBeforeTheFirstIPNetns(t *testing.T) {
 	name := UniqueName("early")
 	MakeNamed(t, name)
 	for _, verb := range []string{"add", "delete"} {
-		if out, err := exec.Command("ip", "netns", verb, "somebody").CombinedOutput(); err != nil {
+		if out, err := exec.Command("ip", "netns", verb, "other").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -157,7 +157,7 @@ func TestCheckFindsEveryBit(t *testing.T) {
 		for bit := start * 8; bit < len(frame)*8; bit++ {
 			frame[bit/8] ^= 1 << (bit % 8)
 			if Check(frame) == nil {
-				t.Errorf("%T: bit %d of byte %d turned over, and nobody noticed", layers[2], bit%8, bit/8)
+				t.Errorf("%T: bit %d of byte %d turned over, without an error", layers[2], bit%8, bit/8)
 			}
 			frame[bit/8] ^= 1 << (bit % 8)
 		}

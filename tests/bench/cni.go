@@ -133,7 +133,7 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	}()
 	count, many := min(cniPods, max(10, b.rounds*10)), min(cniMany, max(20, b.rounds*40))
 	s := b.report.section("Pods",
-		"ADD of the CNI plugins by namespaces that are there, from the start of the plugin to its end, in ms: loxilight-cni with\n"+
+		"ADD of the CNI plugins by namespaces that exist, from the start of the plugin to its end, in ms: loxilight-cni with\n"+
 			"its daemon, and Debian's `bridge` with `host-local`, which has no policy, and no guard against other addresses, to put in force.",
 		"what", pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	for _, c := range []struct {

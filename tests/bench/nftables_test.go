@@ -42,7 +42,7 @@ func TestNftables(t *testing.T) {
 	}
 	again.target = addressAt(frontendFirst[onNode], 3)
 	if err := establish(r, onNode, again); err == nil {
-		t.Error("a service that is not there answers")
+		t.Error("a service that does not exist answers")
 	}
 	target, port := r.tcpTarget(onNode)
 	if _, err := tcpRun(ctx, r, onNode, target, port, 200, false); err != nil {

@@ -202,7 +202,7 @@ func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, er
 		verdicts, failed := d.verdicts(ctx)
 		took, want := verdicts["tracked"]-before[i], uint64(b.rounds*b.packetCount)*9/10
 		if err = errors.Join(err, failed); err == nil && took < want {
-			err = fmt.Errorf("%d packets took the short cut of a node, of at least %d", took, want)
+			err = fmt.Errorf("%d packets took the fast path of a node, of at least %d", took, want)
 		}
 	}
 	return c, err

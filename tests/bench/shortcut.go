@@ -73,7 +73,7 @@ func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, co
 			want = uint64(b.rounds+1) * round
 		}
 		if taken := now[name].taken - was.taken; taken < want {
-			return fmt.Errorf("%s: %d packets took the short cut, of at least %d", name, taken, want)
+			return fmt.Errorf("%s: %d packets took the fast path, of at least %d", name, taken, want)
 		}
 	}
 	return nil
@@ -97,7 +97,7 @@ func (before shortcuts) wantShare(ctx context.Context, rigs []*rig, connections 
 		}
 		all, taken := now[name].all-was.all, now[name].taken-was.taken
 		if want := share * (float64(all) - float64(handshakePackets*connections)); float64(taken) < want {
-			return fmt.Errorf("%s: %d packets of %d took the short cut, of at least %.0f", name, taken, all, want)
+			return fmt.Errorf("%s: %d packets of %d took the fast path, of at least %.0f", name, taken, all, want)
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ func (b *bench) withXDP(l lineup) lineup {
 // xdpText describes the setup for our programs in XDP.
 const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. There alone the pod has GRO switched on, without which its\n" +
 	"end of the veth takes no frames; and packets to another port are swallowed in XDP on the wire, since what leaves by\n" +
-	"a NIC in XDP is a frame that nobody has made a packet of."
+	"a NIC in XDP is a frame without an sk_buff."
 
 // takeFrames makes the receivers of packets take frames that the node sends in XDP. A pod makes
 // packets of them; a wire swallows them as they are, as a NIC would send them.

@@ -191,7 +191,7 @@ func (s *site) looks(ns *testnet.NS, command string) (string, error) {
 // settled waits until the daemon has nothing to do, and returns the output of a command then.
 func (s *site) settled(t *testing.T, at *testnet.NS, command string) (out string) {
 	t.Helper()
-	testnet.Eventually(t, remakePatience, command+": the object is there, and all is Ready", func() bool {
+	testnet.Eventually(t, remakePatience, command+": the object exists, and all is Ready", func() bool {
 		status, err := s.Client.Status(t.Context())
 		if err != nil || len(status.NotReady) > 0 {
 			return false

@@ -185,7 +185,7 @@ func TestServiceBackendGoes(t *testing.T) {
 				_, ended = tcp.Read(line)
 			}
 			if n, ok := ended.(net.Error); ok && n.Timeout() {
-				t.Errorf("the connection to the backend that is gone goes on")
+				t.Errorf("the connection to the backend that is gone continues")
 				break
 			}
 		}

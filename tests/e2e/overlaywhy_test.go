@@ -16,7 +16,7 @@ func TestPeerSaysWhy(t *testing.T) {
 	node := newMesh(t, 2, meshKind{tunnel: "vxlan"}).nodes[0]
 	for underlay, want := range map[string][]string{
 		"203.0.113.9": {`"Pending"`, "underlay 203.0.113.9: no route to 203.0.113.9", "see ip route get 203.0.113.9"},
-		"192.0.2.1":   {`"Error"`, "underlay 192.0.2.1: is an address of this node, or nobody's: want one of the other node"},
+		"192.0.2.1":   {`"Error"`, "underlay 192.0.2.1: must be an address of the other node, not of this node, multicast or unspecified"},
 	} {
 		node.LLCLI("peer", "add", "why", "--underlay", underlay, "--prefix", "10.97.0.0/16", "--tunnel", "mesh", "--overwrite")
 		var got string

@@ -44,7 +44,7 @@ func more(t *testing.T, loads []*load, requests int) {
 	t.Helper()
 	for _, l := range loads {
 		want := l.count() + requests
-		testnet.Eventually(t, time.Minute, "requests go on", func() bool { return l.count() >= want })
+		testnet.Eventually(t, time.Minute, "requests continue", func() bool { return l.count() >= want })
 	}
 }
 

@@ -149,7 +149,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if v, over := o.asked(in, p, d); over {
 		return v
 	}
-	goesOn := verdict{why: "goes on as " + d.out.String(), accept: func(out int, got tuple) error {
+	goesOn := verdict{why: "continues as " + d.out.String(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	// A new connection in the place of a connection that may be over, or that lost its backend.
 	anew := o.open(in, p)
 	return verdict{
-		why: "goes on as " + d.out.String() + ", or anew: " + anew.why,
+		why: "continues as " + d.out.String() + ", or anew: " + anew.why,
 		// A packet that meets the deletion of its connection is dropped.
 		silent: anew.accept == nil || anew.silent || d.service != "" && !d.reopens(p),
 		accept: func(out int, got tuple) error {

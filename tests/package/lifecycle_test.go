@@ -43,7 +43,7 @@ func TestNothingHappensByItself(t *testing.T) {
 	expectSame(t, "after the stop", before, network(t))
 	run(t, "dpkg", "--remove", "loxilight")
 	if _, err := os.Stat(pinDir); err == nil {
-		t.Errorf("%s is there after the removal", pinDir)
+		t.Errorf("%s exists after the removal", pinDir)
 	}
 	run(t, "dpkg", "--purge", "loxilight")
 	expectSame(t, "after the purge", before, network(t))
@@ -74,7 +74,7 @@ func TestPurgeInService(t *testing.T) {
 		run(t, "dpkg", "--purge", "loxilight")
 		expectSame(t, "after the purge", before, network(t))
 		if _, err := os.Stat(conflist); err == nil {
-			t.Errorf("%s is there after the purge: runtimes call a plugin that is gone", conflist)
+			t.Errorf("%s exists after the purge: runtimes call a plugin that is gone", conflist)
 		}
 		expectSame(t, "files after the purge", beforeFiles, files(t))
 		s.expectServed(t, "after the purge", "node")

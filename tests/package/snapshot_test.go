@@ -59,7 +59,7 @@ func network(t *testing.T) state {
 		b, _ := os.ReadFile(path) // some can only be written
 		return string(b)
 	})
-	s.tree("/run/netns", func(string, fs.FileInfo) string { return "is there" })
+	s.tree("/run/netns", func(string, fs.FileInfo) string { return "exists" })
 	maps.DeleteFunc(s, func(name, _ string) bool { return volatile.MatchString(name) })
 	return s
 }
@@ -148,7 +148,7 @@ func files(t *testing.T) state {
 	}
 	for _, path := range []string{"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/proc/self/mounts"} {
 		for line := range strings.Lines(read(t, path)) {
-			s[path+": "+strings.TrimSpace(line)] = "is there"
+			s[path+": "+strings.TrimSpace(line)] = "exists"
 		}
 	}
 	for _, dir := range []string{"/sys/fs/bpf", "/run/loxilight", "/run/systemd/system", "/run/systemd/network"} {

@@ -39,16 +39,16 @@ func TestSwitchNamespace(t *testing.T) {
 	for range 2 {
 		run(t, "llcli", "apply", "-f", "/root/switch.yaml")
 		for range 2 {
-			testnet.Eventually(t, patience(), "the switch is there, with what is in it", func() bool {
+			testnet.Eventually(t, patience(), "the switch exists, with what is in it", func() bool {
 				out, err := exec.Command("ip", "-n", "loxilight", "route", "show", "203.0.113.0/24").CombinedOutput()
 				return err == nil && strings.Contains(string(out), "blackhole 203.0.113.0/24 proto 76")
 			})
-			testnet.Eventually(t, patience(), "the link to it is there", func() bool {
+			testnet.Eventually(t, patience(), "the link to it exists", func() bool {
 				return exec.Command("ip", "link", "show", "loxi_host").Run() == nil
 			})
 			run(t, "ip", "netns", "del", "loxilight")
 		}
-		testnet.Eventually(t, patience(), "the switch is there again", func() bool {
+		testnet.Eventually(t, patience(), "the switch exists again", func() bool {
 			return exec.Command("ip", "-n", "loxilight", "link", "show", "br0").Run() == nil
 		})
 		run(t, "systemctl", "restart", unit)

@@ -49,7 +49,7 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 
 // stranger is the packet as sent by another host.
 func (p packet) stranger(i byte) packet {
-	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from a stranger"
+	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from another host"
 	switch ip := p.ip.(type) {
 	case testpkt.IPv4:
 		ip.Source = netip.AddrFrom4([4]byte{192, 0, 2, 200 + i})

@@ -168,9 +168,9 @@ func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["trac
 func (r *rig) report(t *testing.T) {
 	t.Helper()
 	if r.tracked() == 0 && r.carried > r.sent/2 {
-		t.Errorf("%d of %d frames were carried, and none by the short cut", r.carried, r.sent)
+		t.Errorf("%d of %d frames were carried, and none by the fast path", r.carried, r.sent)
 	}
-	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the short cut; alike again after at most %s, %d times in another order",
+	t.Logf("%d frames in, %d out of the kernel's ports and the same out of ours, %d by the fast path; alike again after at most %s, %d times in another order",
 		r.sent, r.carried, r.tracked(), r.slowest.Round(time.Millisecond), r.overtaken)
 }
 

@@ -28,7 +28,7 @@ var (
 	framesFlag = flag.Int("frames", 5000, "frames for each topology")
 	stepsFlag  = flag.Int("changes", 5, "changes for each topology")
 	gapsFlag   = flag.Bool("gaps", false, "with what is known to differ: tags of 802.1Q on bridges of 802.1ad, the order within a flow, sources of the node itself")
-	allFlag    = flag.Bool("all", false, "go on after a difference, to see more of them")
+	allFlag    = flag.Bool("all", false, "continue after a difference, to see more of them")
 
 	programs testdaemon.Programs
 )

@@ -47,17 +47,17 @@ type announcer struct {
 	said    map[announcers]bool // in this run
 	written map[kernelAnnounceKey]kernelAnnounced
 	served  map[netip.Addr]bool // addresses of services in written; nil: to be made again
-	again   []told              // to be announced a second time
+	again   []notice            // to be announced a second time
 	table   *ebpf.Map
 
 	failed error         // of the last attempt to write the table
 	pause  time.Duration // before the next attempt
 	retry  time.Time     // of the next attempt
-	untold []told        // addresses written by failed attempts
+	unsent []notice      // addresses written by failed attempts
 }
 
-// told is a device with the addresses that were announced on it.
-type told struct {
+// notice is a device with the addresses that were announced on it.
+type notice struct {
 	due   time.Time
 	zone  *zone
 	index int
@@ -166,7 +166,7 @@ func (a *announcer) update() error {
 		return nil
 	}
 	wanted := make(map[kernelAnnounceKey]kernelAnnounced)
-	var news []told
+	var news []notice
 	for _, z := range a.d.openZones() {
 		if z.devices == nil {
 			continue
@@ -174,7 +174,7 @@ func (a *announcer) update() error {
 		networks := z.devices.networks()
 		placeOnUplinks(a.wanted[announcedByServices], networks)
 		for _, n := range networks {
-			t := told{due: time.Now().Add(announcePause), zone: z, index: n.index, mac: n.mac}
+			t := notice{due: time.Now().Add(announcePause), zone: z, index: n.index, mac: n.mac}
 			for _, list := range a.wanted {
 				for i := range list {
 					t.addrs = append(t.addrs, a.byNetwork(wanted, z, &n, &list[i])...)
@@ -187,13 +187,13 @@ func (a *announcer) update() error {
 	}
 	a.alone(wanted)
 	if err := a.write(wanted); err != nil {
-		a.untold = a.stillAnnounced(append(a.untold, news...)) // the next attempt finds the others
+		a.unsent = a.stillAnnounced(append(a.unsent, news...)) // the next attempt finds the others
 		return err
 	}
-	news = append(news, a.stillAnnounced(a.untold)...)
-	a.untold = nil
+	news = append(news, a.stillAnnounced(a.unsent)...)
+	a.unsent = nil
 	for i := range news {
-		a.tell(&news[i])
+		a.send(&news[i])
 	}
 	a.again = append(a.again, news...)
 	return nil
@@ -321,7 +321,7 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 }
 
 // stillAnnounced returns the addresses of list that are announced.
-func (a *announcer) stillAnnounced(list []told) (rest []told) {
+func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 	for _, t := range list {
 		t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(&t, addr) })
 		if len(t.addrs) > 0 && slices.Contains(a.d.openZones(), t.zone) {
@@ -332,7 +332,7 @@ func (a *announcer) stillAnnounced(list []told) (rest []told) {
 }
 
 // tell sends unsolicited announcements. Neighbours that miss them ask later and are answered.
-func (a *announcer) tell(t *told) {
+func (a *announcer) send(t *notice) {
 	err := t.zone.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
 		a.d.log.Warn("cannot tell the neighbours of addresses; those who ask are answered", "device", t.index, "error", err)
@@ -351,7 +351,7 @@ func (a *announcer) maintain() error {
 	for len(a.again) > 0 && !now.Before(a.again[0].due) {
 		if t := &a.again[0]; slices.Contains(a.d.openZones(), t.zone) {
 			t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(t, addr) })
-			a.tell(t)
+			a.send(t)
 		}
 		a.again = a.again[1:]
 	}

@@ -72,7 +72,7 @@ func TestAnsweredARP(t *testing.T) {
 		{"answer", out, arpFrame(to(all), 2, out.other, asker, nobody, pool), nil},
 		{"by another device", in, question, nil},
 		{"for another address", out, arpFrame(to(all), 1, out.other, asker, nobody, netip.MustParseAddr("10.0.1.80")), nil},
-		{"for somebody else's amid them", out, arpFrame(to(all), 1, out.other, asker, nobody, netip.MustParseAddr("10.0.1.71")), nil},
+		{"for another host's amid them", out, arpFrame(to(all), 1, out.other, asker, nobody, netip.MustParseAddr("10.0.1.71")), nil},
 		{"for one of the kernel's", out, arpFrame(to(all), 1, out.other, asker, nobody, netip.MustParseAddr("10.0.1.72")), nil},
 		{"cut off", out, question[:40], nil},
 	} {
@@ -158,7 +158,7 @@ func TestNobodys(t *testing.T) {
 				actUnspec, message(r.out.arrives(), proto, f.far, f.client, stageAnswer, 61))
 			stranger := netip.AddrPortFrom(f.far.Addr(), f.far.Port()+1)
 			frame := message(r.out.arrives(), proto, stranger, outer, stageOpen, 61)
-			r.step("of a stranger", r.out, frame, actShot, frame)
+			r.step("of another host", r.out, frame, actShot, frame)
 			untracked := testpkt.ICMP{Type: 13}
 			if f.name == "IPv6" {
 				untracked = testpkt.ICMP{Type: 200, V6: true}

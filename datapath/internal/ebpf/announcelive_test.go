@@ -30,7 +30,7 @@ func TestPoolOnLink(t *testing.T) {
 			n.translate(map[datapath.NATName]datapath.NAT{"away": pool})
 			mac := n.node.MAC(t, "out0")
 			at := net.HardwareAddr(mac[:]).String()
-			testnet.Eventually(t, 5*time.Second, "who knew another hardware address is told", func() bool {
+			testnet.Eventually(t, 5*time.Second, "hosts with another hardware address are updated", func() bool {
 				return strings.Contains(n.backends.Run(t, "ip", "neigh", "show", tt.one), at)
 			})
 			to := netip.AddrPortFrom(netip.MustParseAddr(tt.server), 8080).String()
@@ -44,9 +44,9 @@ func TestPoolOnLink(t *testing.T) {
 			n.ok(err)
 			defer u.Close()
 			for range 3 {
-				_, _ = u.Write([]byte("anybody there?")) // the counter is checked
+				_, _ = u.Write([]byte("question")) // the counter is checked
 			}
-			testnet.Eventually(t, 5*time.Second, "what nobody waits for is dropped", func() bool {
+			testnet.Eventually(t, 5*time.Second, "a packet without a socket is dropped", func() bool {
 				c, err := n.d.Telemetry().NodeCounters(context.Background())
 				return err == nil && c.Drops["no_mapping"] == 3
 			})

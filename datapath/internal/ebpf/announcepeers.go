@@ -66,7 +66,7 @@ func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 }
 
 // announces reports whether an address that was announced on a device is still to be announced.
-func (a *announcer) announces(t *told, addr netip.Addr) bool {
+func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.addr().As16()), int(key.PrefixLen)-64)
 		if value.Flags&announcedNot == 0 && int(key.Ifindex) == t.index && key.Zone == uint32(t.zone.id) && p.Contains(netip.AddrFrom16(addr.As16())) {

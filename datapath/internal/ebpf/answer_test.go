@@ -234,13 +234,13 @@ func TestNotAnswered(t *testing.T) {
 		everybody.Destination = rigMAC("ff:ff:ff:ff:ff:ff")
 		several.Source = rigMAC("33:33:00:00:00:01")
 		cases := map[string][]byte{
-			"to a group":         datagram(base.in.arrives(), f.client, at(group), 9),
-			"from a group":       datagram(base.in.arrives(), at(group), f.vip, 9),
-			"from nobody":        datagram(base.in.arrives(), at(none), f.vip, 9),
-			"from loopback":      datagram(base.in.arrives(), at(loopback), f.vip, 9),
-			"to all stations":    datagram(everybody, f.client, f.vip, 9),
-			"from many stations": datagram(several, f.client, f.vip, 9),
-			"a later fragment":   testpkt.Fragments(datagram(base.in.arrives(), f.client, f.vip, 1400), 600, 77)[1],
+			"to a group":                   datagram(base.in.arrives(), f.client, at(group), 9),
+			"from a group":                 datagram(base.in.arrives(), at(group), f.vip, 9),
+			"from the unspecified address": datagram(base.in.arrives(), at(none), f.vip, 9),
+			"from loopback":                datagram(base.in.arrives(), at(loopback), f.vip, 9),
+			"to all stations":              datagram(everybody, f.client, f.vip, 9),
+			"from many stations":           datagram(several, f.client, f.vip, 9),
+			"a later fragment":             testpkt.Fragments(datagram(base.in.arrives(), f.client, f.vip, 1400), 600, 77)[1],
 		}
 		if f.name == "IPv4" {
 			cases["to all"] = datagram(base.in.arrives(), f.client, at("255.255.255.255"), 9)

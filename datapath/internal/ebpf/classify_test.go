@@ -142,7 +142,7 @@ func TestClassifyFailsClosed(t *testing.T) {
 		}
 	}
 	if ok, err := a.images.verify(rulesFirewall); ok || err != nil {
-		t.Errorf("nobody sees that the image is gone: %v", err)
+		t.Errorf("the check misses that the image is gone: %v", err)
 	}
 	other := image.Clone()
 	other.Bytes()[0]++
@@ -155,7 +155,7 @@ func TestClassifyFailsClosed(t *testing.T) {
 	}
 	expect("published anew", 1)
 	if changed, err = a.images.publish(rulesFirewall, image); !changed || err != nil {
-		t.Errorf("what follows from the change was not done, and nobody is told (%v)", err)
+		t.Errorf("the changes that follow were neither made nor reported (%v)", err)
 	}
 	a.ok(a.images.settle(rulesFirewall))
 	if changed, err = a.images.publish(rulesFirewall, image); changed || err != nil {

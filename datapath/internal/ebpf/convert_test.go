@@ -89,7 +89,7 @@ func TestConvert(t *testing.T) {
 			out, err := convertOnce(t, structOf(t, tt.from...), structOf(t, tt.to...), in)
 			switch {
 			case tt.out == "" && (err == nil || !strings.Contains(err.Error(), tt.why)):
-				t.Errorf("%x, error %v, want one that has %q", out, err, tt.why)
+				t.Errorf("%x, error %v, want an output with %q", out, err, tt.why)
 			case tt.out != "" && (err != nil || hex.EncodeToString(out) != tt.out):
 				t.Errorf("%x, error %v, want %s", out, err, tt.out)
 			}

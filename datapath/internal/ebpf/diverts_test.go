@@ -59,7 +59,7 @@ func TestDiverted(t *testing.T) {
 	}
 	inside := datapath.Service{Frontends: bothVIPs("81"), Backends: backendAddrs(8080, "10.0.1.12", "2001:db8:2::12")}
 	n.put("outside", outside)
-	n.answers("before the other is there", "198.51.100.10:80", "tcp-0")
+	n.answers("before the other exists", "198.51.100.10:80", "tcp-0")
 	n.put("inside", inside)
 	n.answers("diverted", "198.51.100.10:80", "tcp-1")
 	n.answers("diverted, IPv6", "[2001:db8:9::10]:80", "six-1")
@@ -207,7 +207,7 @@ func TestServiceAnnounced(t *testing.T) {
 			is := func(address string) bool {
 				return strings.Contains(n.client.Run(t, "ip", "neigh", "show", address), net.HardwareAddr(mac[:]).String())
 			}
-			testnet.Eventually(t, 5*time.Second, "who knew another hardware address is told", func() bool { return is(tt.on) })
+			testnet.Eventually(t, 5*time.Second, "hosts with another hardware address are updated", func() bool { return is(tt.on) })
 			for _, a := range []netip.Addr{on, elsewhere} {
 				n.answers("announced", netip.AddrPortFrom(a, 80).String(), "tcp-0")
 				if _, err := testtraffic.TalkTCP(n.client, "", netip.AddrPortFrom(a, 81).String(), nil); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -220,20 +220,20 @@ func TestServiceAnnounced(t *testing.T) {
 			}
 			n.restart("")
 			n.client.Run(t, "ip", "neigh", "flush", "dev", "eth0")
-			n.answers("by a later run, before it is told anything", netip.AddrPortFrom(on, 80).String(), "tcp-0")
+			n.answers("by a later run, before it is configured", netip.AddrPortFrom(on, 80).String(), "tcp-0")
 			n.translate(map[datapath.NATName]datapath.NAT{"other": {Addresses: prefixes("203.0.113.192/28")}})
 			if len(n.d.announcer.again) > 0 {
-				t.Errorf("what was announced all the time is told anew: %+v", n.d.announcer.again)
+				t.Errorf("an address that stayed announced is announced again: %+v", n.d.announcer.again)
 			}
 			n.client.Run(t, "ip", "neigh", "flush", "dev", "eth0")
-			n.answers("when others have said what they want", netip.AddrPortFrom(on, 80).String(), "tcp-0")
+			n.answers("when the other objects are configured", netip.AddrPortFrom(on, 80).String(), "tcp-0")
 			n.attach()
 			s.Announce = false
 			n.put("web", s)
 			n.client.Run(t, "ip", "neigh", "flush", "dev", "eth0")
 			if c, err := n.client.Dial("tcp", "", netip.AddrPortFrom(on, 80).String(), 1500*time.Millisecond); err == nil {
 				c.Close()
-				t.Error("it is answered for though nobody wants that any more")
+				t.Error("it is answered although no object announces it")
 			}
 		})
 	}

@@ -110,7 +110,7 @@ func TestNotTranslatedAtOnce(t *testing.T) {
 			"forged source": {frame: func(r *rig, f family) []byte {
 				return message(r.in.arrives(), testpkt.ProtoUDP, f.far2(), f.far, stageOpen, 61)
 			}},
-			"source of nobody": {frame: func(r *rig, f family) []byte {
+			"unspecified source": {frame: func(r *rig, f family) []byte {
 				from := map[string]string{"IPv4": "0.0.0.9", "IPv6": "fe80::9"}[f.name]
 				return message(r.in.arrives(), testpkt.ProtoUDP, netip.AddrPortFrom(netip.MustParseAddr(from), 777), f.far, stageOpen, 61)
 			}},

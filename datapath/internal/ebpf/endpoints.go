@@ -95,7 +95,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
 		if other != t && other.zone == t.zone && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
-			return fmt.Errorf("device %q has index %d and that of %s %d, which the data plane cannot tell apart: delete the device and make it again",
+			return fmt.Errorf("device %q has index %d and the device of %s has %d, which the data plane cannot tell apart: delete the device and create it again",
 				endpoint.Device, t.ifindex, name, other.ifindex)
 		}
 	}

@@ -88,7 +88,7 @@ func (n *network) putRules(set datapath.FirewallSet) {
 	ctx := context.Background()
 	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); !ok || err != nil {
-		n.t.Errorf("what was just written is not so: %v", err)
+		n.t.Errorf("the sets differ from what was just written: %v", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestFirewallSetRestarts(t *testing.T) {
 	n.restart("tcx")
 	n.wantInForce("after a restart", 1, a, c, 0)
 	if got := n.ruleSets(); !slices.Equal(got, []datapath.SetName{datapath.NodeSet}) {
-		t.Errorf("sets %v, want that of the node", got)
+		t.Errorf("sets %v, want the node's set", got)
 	}
 	n.wantCounted("c", 7)
 	n.putRules(threeRules())
@@ -159,7 +159,7 @@ func TestFirewallSetChanges(t *testing.T) {
 
 	n.ok(n.d.maps[kernelMapLlImage128k].Delete(uint32(rulesFirewall)))
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); ok || err != nil {
-		t.Errorf("nobody sees that the rules are gone: %v", err)
+		t.Errorf("the check misses that the rules are gone: %v", err)
 	}
 	n.putRules(set)
 	n.wantInForce("published again", 3, b, 0, d)
@@ -242,7 +242,7 @@ func TestFirewallSetKeepsRulesWhenRefused(t *testing.T) {
 	before := n.rulesInForce("10.0.1.11")
 	set.Rules = maps.Clone(set.Rules)
 	wrong := ruleFor(0, "10.0.1.12", datapath.ActionDeny)
-	wrong.Match.SourceGroups = []datapath.GroupName{"nobody"}
+	wrong.Match.SourceGroups = []datapath.GroupName{"absent"}
 	set.Rules["wrong"] = wrong
 	delete(set.Rules, "a")
 	err := n.d.firewall.Update(ctx, datapath.NodeSet, set)

@@ -81,7 +81,7 @@ func (f *flood) comes(port int, text string, within time.Duration) (seen bool) {
 
 func (f *flood) run() {
 	t := f.t
-	testnet.Eventually(t, 5*time.Second, "it takes the short cut", func() bool {
+	testnet.Eventually(t, 5*time.Second, "it takes the fast path", func() bool {
 		text := f.say(0, true)
 		if !f.comes(1, text, time.Second) || !f.comes(0, f.say(1, false), time.Second) {
 			return false
@@ -93,11 +93,11 @@ func (f *flood) run() {
 	})
 	// It moves, which the bridge learns from a frame of no connection.
 	f.ok(f.taps[2].Send(testpkt.Build(testpkt.Ethernet{Source: f.there, Destination: f.here, Type: 0x88b5}, testpkt.Raw("not by IP"))))
-	testnet.Eventually(t, 5*time.Second, "what is for it comes to its new place", func() bool {
+	testnet.Eventually(t, 5*time.Second, "its packets arrive at its new port", func() bool {
 		return f.comes(2, f.say(0, true), 100*time.Millisecond)
 	})
 	f.node.Run(t, "ip", "link", "set", "p2", "down")
-	testnet.Eventually(t, 5*time.Second, "what is for it is flooded", func() bool {
+	testnet.Eventually(t, 5*time.Second, "its packets are flooded", func() bool {
 		return f.comes(3, f.say(0, true), 100*time.Millisecond)
 	})
 	for range 20 {
@@ -110,9 +110,9 @@ func (f *flood) run() {
 	}
 	f.node.Up(t, "p2")
 	if !f.comes(0, f.say(1, false), time.Second) {
-		t.Error("what it says does not come")
+		t.Error("its packets do not arrive")
 	}
-	testnet.Eventually(t, 5*time.Second, "it takes the short cut again, to the first port alone", func() bool {
+	testnet.Eventually(t, 5*time.Second, "it takes the fast path again, to the first port alone", func() bool {
 		text := f.say(0, true)
 		before, _ := f.verdicts()
 		f.comes(1, f.say(0, true), time.Second)

@@ -52,7 +52,7 @@ func TestMessagesAreLost(t *testing.T) {
 	testnet.Eventually(t, 5*time.Second, "messages do not fit", isDeaf)
 	n.ok(n.d.Maintain(ctx))
 	if isDeaf() {
-		t.Fatal("nobody listens any more")
+		t.Fatal("no receiver is left")
 	}
 	mtu := func() int { return v.byName("out0").Attrs().MTU }
 	if mtu() != 1400 {

@@ -184,7 +184,7 @@ func TestFragmentsArrive(t *testing.T) {
 		n.ok(n.d.Firewall().Delete(t.Context(), datapath.NodeSet))
 		server.Close()
 	}
-	testnet.Eventually(t, 3*time.Second, "what was dropped is counted", func() bool {
+	testnet.Eventually(t, 3*time.Second, "the drops are counted", func() bool {
 		c, err := n.d.Telemetry().NodeCounters(t.Context())
 		n.ok(err)
 		const later = 2 * 2 * (2 + 42) // families, ways, fragments of both sizes but the first

@@ -77,7 +77,7 @@ func TestFragmentsOfEcho(t *testing.T) {
 						r.step(fmt.Sprint("fragment ", i), r.in, parts[i], actUnspec, parts[i])
 					}
 					if n := r.counters()["DROP_FRAGMENT"]; n != 1 {
-						t.Errorf("%d fragments dropped, want the one that came before the first", n)
+						t.Errorf("%d fragments dropped, want 1, the fragment before the first", n)
 					}
 				})
 			}

@@ -81,7 +81,7 @@ func (r *rig) checkRun(frame []byte) {
 func (r *rig) totals() (sums [2]uint64) {
 	r.t.Helper()
 	for i, name := range []string{kernelMapLlDrops, kernelMapLlVerdicts} {
-		for key := uint32(1); key < r.maps[name].MaxEntries(); key++ { // 0 is none
+		for key := uint32(1); key < r.maps[name].MaxEntries(); key++ { // 0 is unused
 			var each []uint64
 			r.ok(r.maps[name].Lookup(key, &each))
 			for _, n := range each {

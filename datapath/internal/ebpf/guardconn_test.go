@@ -202,7 +202,7 @@ func TestGuardLives(t *testing.T) {
 			key := guardedDevice{zoneHost, n.d.ports.byName["Endpoint/pod"].ifindex}.key(netip.MustParseAddr("192.0.2.10"))
 			n.ok(n.d.maps[kernelMapLlGuard].Delete(&key))
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
-				t.Errorf("verify of what a stranger changed: %t, %v", ok, err)
+				t.Errorf("verify after an external change: %t, %v", ok, err)
 			}
 			n.ok(n.d.Endpoints().Update(ctx, "pod", mine))
 			wanted("mended", false)
@@ -311,7 +311,7 @@ func TestGuardIsClosed(t *testing.T) {
 		t.Error("a closed guard is as it should be")
 	}
 	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
-	testnet.Eventually(t, 5*time.Second, "the node is asked again who it is, and answers", func() bool {
+	testnet.Eventually(t, 5*time.Second, "the node answers neighbour discovery again", func() bool {
 		err := n.from("192.0.2.10:0", "192.0.2.1:9")
 		return err != nil && strings.Contains(err.Error(), "refused")
 	})
@@ -419,6 +419,6 @@ func TestGuardIsRepaired(t *testing.T) {
 		t.Error("the device was up while its guard was put back")
 	}
 	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
-		t.Errorf("verify of what is mended: %t, %v", ok, err)
+		t.Errorf("verify after the repair: %t, %v", ok, err)
 	}
 }

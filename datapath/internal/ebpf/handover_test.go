@@ -50,7 +50,7 @@ func (h *handover) give(later bool) {
 	if later {
 		h.put("old", h.old)
 		h.ok(h.d.sweeper.whole(nil))
-		h.answer("while nobody has the frontend", h.udp, "udp-0")
+		h.answer("while no Service has the frontend", h.udp, "udp-0")
 	}
 	h.put("new", h.new)
 	h.put("old", h.old)
@@ -111,7 +111,7 @@ func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 			h.ok(h.d.sweeper.whole(nil))
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP, Service: "old"}, "", 10)
 			if err != nil || len(list) != 1 || list[0].Sent.Packets != 2 {
-				t.Errorf("connections %+v, %v; want the one that was there", list, err)
+				t.Errorf("connections %+v, %v; want the existing one", list, err)
 			}
 			h.answer("with its server", h.udp, "udp-0")
 		})
@@ -143,7 +143,7 @@ func TestFrontendStaysAfterAll(t *testing.T) {
 	s.Backends = fewer.Backends
 	n.ok(n.d.Services().Update(ctx, "web", s))
 	if ok, err := n.d.Services().Verify(ctx, "web"); !ok || err != nil {
-		t.Errorf("as it was told: %t, %v", ok, err)
+		t.Errorf("as configured: %t, %v", ok, err)
 	}
 	for _, f := range []string{"198.51.100.10:80", "198.51.100.10:81"} {
 		if got, err := n.ask(f); got != "tcp-1" || err != nil {

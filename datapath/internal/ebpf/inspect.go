@@ -331,7 +331,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 	}
 	if p.Index != 0 {
 		if _, err := z.nl.LinkByIndex(p.Index); err == nil {
-			return errors.New("its device is there again")
+			return errors.New("its device exists again")
 		}
 	}
 	return os.RemoveAll(path)

@@ -36,7 +36,7 @@ func (n *network) inspect(ports map[datapath.PortName]datapath.Port) (i *datapat
 func (n *network) strangerFilter() {
 	n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "stranger", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+		Name: "external", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 	})
 	n.ok(err)
 	defer program.Close()
@@ -51,7 +51,7 @@ func (n *network) strangerFilter() {
 		}
 		return netlink.FilterReplace(&netlink.BpfFilter{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 7, Protocol: unix.ETH_P_ALL},
-			Fd:          program.FD(), Name: "stranger", DirectAction: true,
+			Fd:          program.FD(), Name: "external", DirectAction: true,
 		})
 	})
 }
@@ -114,9 +114,9 @@ func (n *network) wantChain(i *datapath.Inspection, attach string) {
 		}
 		seen = append(seen, d.Name+": "+strings.Join(chain, ", "))
 	}
-	want := []string{"eth9: ", "in0: tcx ours, tc stranger", "out0: tcx ours"}
+	want := []string{"eth9: ", "in0: tcx ours, tc external", "out0: tcx ours"}
 	if attach == "tc" {
-		want = []string{"eth9: ", "in0: tc stranger, tc ours", "out0: tc ours"}
+		want = []string{"eth9: ", "in0: tc external, tc ours", "out0: tc ours"}
 	}
 	if !slices.Equal(seen, want) {
 		n.t.Errorf("chains %q, want %q", seen, want)

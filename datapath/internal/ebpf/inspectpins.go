@@ -84,7 +84,7 @@ func repin(dir string, missing []string, held []ebpf.MapID) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("nobody has %s any more", strings.Join(missing, ", "))
+		return fmt.Errorf("%s no longer exist in any process", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (k *keeper) problems() (found []string) {
 	p.mu.RUnlock()
 	switch {
 	case err != nil:
-		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses what they hold: %v", k.d.dir, err))
+		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses their contents: %v", k.d.dir, err))
 	case len(missing) > 0:
 		found = append(found, fmt.Sprintf("pins of %d maps in %s were deleted by another program, %s among them; they are being restored", len(missing), k.d.dir, missing[0]))
 	}

@@ -203,6 +203,6 @@ func (p *pinsOf) refused() error {
 }
 
 func refusedPins(dir, writer, why string) error {
-	return fmt.Errorf("what is pinned in %s%s cannot be taken over: %s: %w; install the version of loxilight again that pinned it, or run llcli detach, which ends forwarding until the next start",
+	return fmt.Errorf("the pins in %s%s cannot be taken over: %s: %w; install the version of loxilight again that pinned it, or run llcli detach, which ends forwarding until the next start",
 		dir, by(writer), why, datapath.ErrRefused)
 }

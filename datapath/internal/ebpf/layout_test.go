@@ -255,7 +255,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 
 			err = n.tryOpen()
 			if !errors.Is(err, datapath.ErrRefused) || !strings.Contains(err.Error(), tt.table) || !strings.Contains(err.Error(), tt.why) {
-				t.Errorf("error %v, want one that names %s and %s", err, tt.table, tt.why)
+				t.Errorf("error %v, want an error that names %s and %s", err, tt.table, tt.why)
 			}
 			if p, err := preflightPins(n.config); err != nil || p.OK || p.Action != datapath.PinsRefuse || !strings.Contains(fmt.Sprint(p.Maps), tt.why) {
 				t.Errorf("preflight: %v, %+v", err, p)

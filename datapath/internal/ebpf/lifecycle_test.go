@@ -187,7 +187,7 @@ func TestPortWithoutDeviceIsAbsent(t *testing.T) {
 	n := newNetwork(t)
 	err := n.d.Ports().Update(context.Background(), "gone", datapath.Port{Device: "nosuch0"})
 	if !errors.Is(err, datapath.ErrAbsent) {
-		t.Errorf("error %v, want one that wraps ErrAbsent", err)
+		t.Errorf("error %v, want an error that wraps ErrAbsent", err)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestLoopbackIsNoPort(t *testing.T) {
 	n := newNetwork(t)
 	err := n.d.Ports().Update(context.Background(), "lo", datapath.Port{Device: "lo"})
 	if !errors.Is(err, datapath.ErrUnsupported) {
-		t.Errorf("error %v, want one that wraps ErrUnsupported", err)
+		t.Errorf("error %v, want an error that wraps ErrUnsupported", err)
 	}
 }
 
@@ -326,7 +326,7 @@ func TestListComesInPages(t *testing.T) {
 		t.Errorf("%d connections on %d pages, want 7 on 3", len(seen), pages)
 	}
 	if _, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "nowhere", 3); !errors.Is(err, datapath.ErrAbsent) {
-		t.Errorf("a cursor that nobody gave: %v", err)
+		t.Errorf("an unknown cursor: %v", err)
 	}
 }
 

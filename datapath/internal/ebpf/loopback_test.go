@@ -63,7 +63,7 @@ func TestLoopback(t *testing.T) {
 			answers("a service", "192.0.2.1:80", "tcp-1")
 			answers("a service, IPv6", "[2001:db8:1::1]:80", "six-0")
 			answers("a service with the node for a backend", "192.0.2.1:81", "node")
-			answers("what is nobody's", "192.0.2.1:22", "own")
+			answers("an address of no Service", "192.0.2.1:22", "own")
 			if got, err := testtraffic.TalkUDP(n.node, "", "192.0.2.1:80", []byte("hello")); err != nil || got != "udp-1" {
 				t.Errorf("UDP: %q, %v", got, err)
 			}

@@ -340,7 +340,7 @@ func TestDestinationTranslated(t *testing.T) {
 					other := f.vip
 					other = netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"IPv4": "203.0.113.44", "IPv6": "2001:db8:cb00::44"}[f.name]), other.Port())
 					plain := packet(r.in.arrives(), proto, p.client, other, stageOpen, 61)
-					r.step("to somebody else", r.in, plain, actUnspec, plain)
+					r.step("to another host", r.in, plain, actUnspec, plain)
 				})
 			}
 		}

@@ -40,7 +40,7 @@ func TestStrangersOfChangedRule(t *testing.T) {
 			outer = seenBy(t, c, fmt.Sprintf("10.0.1.11:%d", 3478+i))
 		}
 		if got := hears(t, c, n.backends, fmt.Sprintf("10.0.1.13:%d", 777+i), outer); got != change.heard {
-			t.Errorf("for %s: a stranger is heard: %t, want %t", change.what, got, change.heard)
+			t.Errorf("for %s: another host's packet arrives: %t, want %t", change.what, got, change.heard)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestStrangersOfOuterAddress(t *testing.T) {
 		rule.Addresses = prefixes(pool)
 		n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
 		if got, want := hears(t, c, n.backends, fmt.Sprintf("10.0.1.13:%d", 777+i), outer), i < 2; got != want {
-			t.Errorf("translated to %s: a stranger is heard: %t, want %t", pool, got, want)
+			t.Errorf("translated to %s: another host's packet arrives: %t, want %t", pool, got, want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func TestEndedPortsAgain(t *testing.T) {
 					}
 				}
 				if port := r.syn(client(20), f.far); port != 0 {
-					t.Errorf("the port %d of a connection that goes on was given out again", port)
+					t.Errorf("the port %d of a connection that continues was given out again", port)
 				}
 				packets := map[bool]uint64{false: 18, true: 12}[reset]
 				if c, _, err := n.counters("away"); err != nil || c.Connections != 7 || c.Packets != packets {
@@ -161,7 +161,7 @@ func TestNATCounters(t *testing.T) {
 	if packets != 10 {
 		t.Fatalf("%d packets were counted, want 10: %+v", packets, list)
 	}
-	want("while it is there", 1)
+	want("while it exists", 1)
 	_, err = n.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{})
 	n.ok(err)
 	want("when it is gone", 1)
@@ -192,7 +192,7 @@ func TestMappingByAddress(t *testing.T) {
 			p.began += mappingIdle + 10
 			r.ok(n.passEnded(p))
 			if inner, outer := r.count(kernelMapLlMapping), r.count(kernelMapLlMappingOuter); inner != 0 || outer != 0 {
-				t.Errorf("%d and %d mappings are left that nobody used", inner, outer)
+				t.Errorf("%d and %d unused mappings are left", inner, outer)
 			}
 		})
 	}

@@ -138,7 +138,7 @@ func TestIdleSinceLastPacket(t *testing.T) {
 				n.ok(err)
 				n.passLater(0)
 				if got := n.count(tt.table); got != 0 {
-					t.Errorf("%d are left that nobody has used for an hour", got)
+					t.Errorf("%d mappings are left, unused for an hour", got)
 				}
 			})
 		}

@@ -74,7 +74,7 @@ func TestMasquerade(t *testing.T) {
 				}
 			}
 			if len(list) < 3 {
-				t.Errorf("%d connections, want those of TCP, UDP and ping", len(list))
+				t.Errorf("%d connections, want one each of TCP, UDP and ping", len(list))
 			}
 			back := n.client.ServeTCP(t, netip.AddrPortFrom(netip.MustParseAddr(clientOf(addr)), 8081).String(), "inside")
 			b, err := n.backends.Dial("tcp", "", netip.AddrPortFrom(netip.MustParseAddr(clientOf(addr)), 8081).String(), time.Second)
@@ -155,7 +155,7 @@ func TestMappingsSurvive(t *testing.T) {
 	n.dial("10.0.1.11:8080").echo(t, "written again")
 	wantClients(t, "all", server.Clients(), "10.0.1.1")
 	n.ok(n.d.NAT().Delete(context.Background(), datapath.NodeSet))
-	c.echo(t, "it goes on without the rules")
+	c.echo(t, "it continues without the rules")
 	n.dial("10.0.1.11:8080").echo(t, "not translated")
 	wantClients(t, "all", server.Clients(), "10.0.1.1", "192.0.2.10")
 }

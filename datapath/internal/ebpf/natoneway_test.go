@@ -41,7 +41,7 @@ func TestOneWay(t *testing.T) {
 					to = f.client
 				}
 				other := netip.AddrPortFrom(f.far.Addr(), f.far.Port()+1)
-				r.step("of a stranger", r.out, packet(r.out.arrives(), testpkt.ProtoUDP, other, outer, stageOpen, 61),
+				r.step("of another host", r.out, packet(r.out.arrives(), testpkt.ProtoUDP, other, outer, stageOpen, 61),
 					actUnspec, packet(r.out.arrives(), testpkt.ProtoUDP, other, to, stageOpen, 61))
 			})
 		}

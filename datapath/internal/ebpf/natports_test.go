@@ -118,7 +118,7 @@ func TestPortBlocks(t *testing.T) {
 	}
 	r.ok(n.passEnded(n.passBegins()))
 	if got := strings.Count(log.String(), `msg="mapping of NAT begins" nat=away inner=192.0.2.1`); got != 8 {
-		t.Errorf("%d blocks were told, want 8:\n%s", got, log.String())
+		t.Errorf("%d blocks were logged, want 8:\n%s", got, log.String())
 	}
 	p := n.passBegins()
 	p.outers.use(outerKey{addrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
@@ -166,7 +166,7 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	}
 	c := n.client.ListenUDP(t, "192.0.2.10:7003")
 	if hears(t, c, n.backends, "", netip.MustParseAddrPort("10.0.1.1:5000")) {
-		t.Error("a stranger is heard")
+		t.Error("another host's packet arrives")
 	}
 	_, err := c.WriteTo([]byte("one too many"), netUDP("10.0.1.11:3478"))
 	n.ok(err)

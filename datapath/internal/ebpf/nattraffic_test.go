@@ -56,7 +56,7 @@ func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// hears sends a datagram from a socket at from to to, and reports whether c receives it.
+// receives sends a datagram from a socket at from to to, and reports whether c receives it.
 func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip.AddrPort) bool {
 	t.Helper()
 	s, err := ns.Dial("udp", from, to.String(), time.Second)
@@ -66,14 +66,14 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 	defer s.Close()
 	b := make([]byte, 1500)
 	for range 3 {
-		_, _ = s.Write([]byte("stranger")) // the read reports an error
+		_, _ = s.Write([]byte("unasked")) // the read reports an error
 		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		for {
 			n, _, err := c.ReadFrom(b)
 			if err != nil {
 				break
 			}
-			if string(b[:n]) == "stranger" {
+			if string(b[:n]) == "unasked" {
 				return true
 			}
 		}
@@ -114,7 +114,7 @@ func TestEndpointIndependence(t *testing.T) {
 				t.Errorf("seen as %s by one address and %s by another of its ports", first, again)
 			}
 			if got, want := hears(t, c, n.backends, "10.0.1.13:777", first), tt.filtering == datapath.EndpointIndependent; got != want {
-				t.Errorf("a stranger is heard: %t, want %t", got, want)
+				t.Errorf("another host's packet arrives: %t, want %t", got, want)
 			}
 			if tt.filtering != datapath.EndpointIndependent {
 				return
@@ -148,7 +148,7 @@ func TestMappingOfStrangers(t *testing.T) {
 	c := n.client.ListenUDP(t, "192.0.2.10:5000")
 	outer := seenBy(t, c, "10.0.1.11:3478")
 	if !hears(t, c, n.backends, "10.0.1.13:777", outer) {
-		t.Fatal("a stranger is not heard")
+		t.Fatal("another host's packet does not arrive")
 	}
 	later := func(what string, want int) {
 		t.Helper()
@@ -176,7 +176,7 @@ func TestMappingOfStrangers(t *testing.T) {
 		n.ok(err)
 	}
 	flush("10.0.1.11")
-	later("with the stranger's connection", 1)
+	later("with the other host's connection", 1)
 	flush("10.0.1.13")
 	later("without any", 0)
 }
@@ -200,7 +200,7 @@ func TestFilteringChanges(t *testing.T) {
 		set()
 		stranger := fmt.Sprintf("10.0.1.13:%d", 777+i)
 		if got, want := hears(t, c, n.backends, stranger, outer), filtering == datapath.EndpointIndependent; got != want {
-			t.Errorf("change %d: stranger %s is heard: %t, want %t", i, stranger, got, want)
+			t.Errorf("change %d: a packet of %s arrives: %t, want %t", i, stranger, got, want)
 		}
 	}
 	if again := seenBy(t, c, "10.0.1.12:3478"); again != outer {
@@ -420,7 +420,7 @@ func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 100)
 	for range 5 {
-		if _, err := from.WriteTo([]byte("hear me"), netUDP(to)); err != nil {
+		if _, err := from.WriteTo([]byte("datagram"), netUDP(to)); err != nil {
 			t.Fatal(err)
 		}
 		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports it
@@ -428,6 +428,6 @@ func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
 			return netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
 		}
 	}
-	t.Fatalf("what is sent to %s is not heard", to)
+	t.Fatalf("packets to %s do not arrive", to)
 	return netip.AddrPort{}
 }

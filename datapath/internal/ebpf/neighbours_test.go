@@ -61,7 +61,7 @@ func TestNeighbourBehindBridge(t *testing.T) {
 			testnet.Eventually(t, time.Second, "the next hop that it was is gone", func() bool { return n.nexthopTo(old) == 0 })
 			n.wantShortCut("after", c)
 			if n.nexthopTo(moved) == 0 {
-				t.Error("the short cut has no next hop to the new address")
+				t.Error("the fast path has no next hop to the new address")
 			}
 		})
 	}

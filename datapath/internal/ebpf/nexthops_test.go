@@ -71,7 +71,7 @@ func TestVoidWhileInUse(t *testing.T) {
 	close(quit)
 	r.ok(<-done)
 	if sent < 1000 {
-		t.Errorf("only %d packets took the short cut", sent)
+		t.Errorf("only %d packets took the fast path", sent)
 	}
 }
 

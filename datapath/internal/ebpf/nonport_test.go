@@ -186,7 +186,7 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	_, err := c.Write([]byte("x"))
 	n.ok(err)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("a rule that denies what is forwarded does not end the connection")
+		t.Error("a rule that denies forwarded packets does not end the connection")
 	}
 }
 

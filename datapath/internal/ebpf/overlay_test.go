@@ -173,7 +173,7 @@ func TestDecapsulated(t *testing.T) {
 				inner := packet(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.ProtoUDP, f.far, f.client, stageData, 63)
 				stranger := c.remote.Next()
 				unknown := c.wrap(arrives, stranger, c.local, 50001, 0, inner)
-				r.step("from a stranger", r.out, unknown, actShot, unknown)
+				r.step("from another host", r.out, unknown, actShot, unknown)
 				marked := c.wrap(arrives, c.remote, c.local, 50001, 3, inner)
 				r.step("marked", r.out, marked, actShot, marked)
 				want := map[string]uint64{"DROP_TUNNEL_UNKNOWN_PEER": 1, "DROP_TUNNEL_ECN": 1}

@@ -241,7 +241,7 @@ func TestDirectAndByFrontend(t *testing.T) {
 					_, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, p.client, p.backend, stageOpen, 61))
 					source := netip.AddrPortFrom(p.client.Addr(), sourcePort(out, proto))
 					if source == p.client {
-						t.Errorf("the direct connection goes on from %s, as the other one", source)
+						t.Errorf("the direct connection continues from %s, as the other one", source)
 					}
 					if half {
 						r.slow("answer", p, stageAnswer)
@@ -331,7 +331,7 @@ func TestForgedEndsOfSCTP(t *testing.T) {
 		chunk('c', 0, serverTag)
 		chunk('c', chunkAbort, 7)
 		if got := r.stateOf(p); got != "NEW" {
-			t.Errorf("%s: a wrong tag makes one that was open before %s, want NEW", f.name, got)
+			t.Errorf("%s: a wrong tag makes an open connection %s, want NEW", f.name, got)
 		}
 	}
 }

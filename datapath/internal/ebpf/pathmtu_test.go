@@ -75,7 +75,7 @@ func TestUnderlayMTU(t *testing.T) {
 			code := map[bool]uint8{true: 4, false: 0}[c.local.Is4()]
 			say("another address of the node's", r.tooBig(c.local.Next(), 1400, code, ours, whole), 0)
 			say("not sent by us", r.tooBig(c.local, 1400, code, sent(c, c.local.Next(), c.remote, port), whole), 0)
-			say("to nobody who is a peer", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote.Next(), port), whole), 0)
+			say("to an address that is no peer", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote.Next(), port), whole), 0)
 			say("too little to carry", r.tooBig(c.local, 1279, code, ours, whole), 0)
 			say("cut off", r.tooBig(c.local, 1400, code, ours, map[bool]int{true: 27, false: 47}[c.local.Is4()]), 0)
 			other := c
@@ -88,7 +88,7 @@ func TestUnderlayMTU(t *testing.T) {
 			if c.spec.Type != datapath.TunnelGRE {
 				other.header = c.header
 				say("to another port", r.tooBig(c.local, 1400, code, sent(other, c.local, c.remote, port), whole), 0)
-				say("from a port that is none of ours", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, 4001), whole), 0)
+				say("from a port that no tunnel uses", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, 4001), whole), 0)
 				say("from a port that the flow does not have", r.tooBig(c.local, 1400, code, sent(c, c.local, c.remote, port^1), whole), 0)
 				say("cut off before the inner ports", r.tooBig(c.local, 1400, code, ours, map[bool]int{true: 72, false: 92}[c.local.Is4()]), 0)
 			}
@@ -136,7 +136,7 @@ func TestUnderlayMTUEnds(t *testing.T) {
 		n.ok(n.d.maps[kernelMapLlPeerPath].Put(uint32(tunnelPeer), kernelPeerPath{MtuBytes: 1400, HeardTick: tick}))
 	}
 	if mtu := told(); mtu != 0 {
-		t.Errorf("MTU %d of which nobody has said anything", mtu)
+		t.Errorf("MTU %d, which nothing reported", mtu)
 	}
 	select {
 	case <-n.d.Telemetry().Changed():
@@ -149,7 +149,7 @@ func TestUnderlayMTUEnds(t *testing.T) {
 	select {
 	case <-n.d.Telemetry().Changed():
 	default:
-		t.Error("nobody is told")
+		t.Error("no packet too big is reported")
 	}
 	hear(nowTick() - ticksOf(pathAge) + 100)
 	if mtu := told(); mtu != 1400 {

@@ -117,7 +117,7 @@ func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err
 	local, _ = netip.AddrFromSlice(r.Src)
 	switch local = local.Unmap(); {
 	case r.Type != unix.RTN_UNICAST && r.Type != 0:
-		return local, nil, errors.New("is an address of this node, or nobody's: want one of the other node")
+		return local, nil, errors.New("must be an address of the other node, not of this node, multicast or unspecified")
 	case !local.IsValid():
 		return local, nil, datapath.Absentf("this node has no source address towards %s: see ip route get %s", remote, remote)
 	}

@@ -39,7 +39,7 @@ func (n *network) wantShortCut(what string, c *conversation) {
 	}
 	tracked, slow := n.verdicts()
 	list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{}, "", 10)
-	n.t.Errorf("%s: no word took the short cut both ways (%d packets tracked, %d slow); connections %+v, %v", what, tracked, slow, list, err)
+	n.t.Errorf("%s: no word took the fast path both ways (%d packets tracked, %d slow); connections %+v, %v", what, tracked, slow, list, err)
 }
 
 // wantWays compares the paths of the only established connection.
@@ -48,7 +48,7 @@ func (n *network) wantWays(forth, back datapath.Way) {
 	list, _, err := n.d.Connections().List(context.Background(), datapath.ConnectionFilter{State: "established"}, "", 10)
 	n.ok(err)
 	if len(list) != 1 || list[0].Forth != forth || list[0].Back != back {
-		n.t.Errorf("connections %+v, want one that goes %+v and %+v", list, forth, back)
+		n.t.Errorf("connections %+v, want %+v and %+v", list, forth, back)
 	}
 }
 
@@ -60,7 +60,7 @@ func (n *network) wantSlow(what string, c *conversation) {
 		c.echo(n.t, fmt.Sprint(what, " ", i))
 	}
 	if now, _ := n.verdicts(); now != tracked {
-		n.t.Errorf("%s: %d packets took the short cut", what, now-tracked)
+		n.t.Errorf("%s: %d packets took the fast path", what, now-tracked)
 	}
 }
 
@@ -285,7 +285,7 @@ func (b *bridged) moveStation(c *conversation) {
 		return netlink.LinkSetDown(l)
 	})
 	tracked, _ := b.verdicts()
-	_, err := c.Write([]byte("to nobody"))
+	_, err := c.Write([]byte("unanswered"))
 	b.ok(err)
 	b.node.Up(b.t, "p1")
 	_ = c.SetDeadline(time.Now().Add(3 * time.Second)) // the next read reports an error
@@ -305,7 +305,7 @@ func TestOtherTags(t *testing.T) {
 	c := b.talk(0, "10.9.0.2:7000", "10.9.0.1:40000")
 	b.wantShortCut("802.1Q", c)
 	b.node.Run(t, "ip", "link", "set", "br0", "type", "bridge", "vlan_protocol", "802.1ad")
-	testnet.Eventually(t, 5*time.Second, "nothing takes the short cut", func() bool {
+	testnet.Eventually(t, 5*time.Second, "nothing takes the fast path", func() bool {
 		tracked, _ := b.verdicts()
 		c.echo(t, "802.1ad")
 		now, _ := b.verdicts()

@@ -17,7 +17,7 @@ func (n *network) hookOf(port string) string {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
 	n.ok(err)
-	if strings.Contains(f.Fallbacks["tcx"], "this kernel has none") {
+	if strings.Contains(f.Fallbacks["tcx"], "this kernel does not have it") {
 		n.t.Errorf("fallback %q, though the kernel has tcx", f.Fallbacks["tcx"])
 	}
 	kinds := map[string]bool{}
@@ -94,7 +94,7 @@ func TestHookTakenOff(t *testing.T) {
 	} {
 		n.node.Run(t, "tc", stranger...)
 		if !told(time.Second) {
-			t.Errorf("tc %v is not told of", stranger)
+			t.Errorf("tc %v is not reported", stranger)
 		}
 		if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 			t.Errorf("after tc %v it is as it was left: %t, %v", stranger, ok, err)
@@ -105,7 +105,7 @@ func TestHookTakenOff(t *testing.T) {
 	}
 	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
 	if told(300 * time.Millisecond) {
-		t.Error("that we took the programs off ourselves is told of")
+		t.Error("the removal of programs by ourselves is reported")
 	}
 }
 

@@ -22,7 +22,7 @@ func TestPortByAddress(t *testing.T) {
 	addr := netip.MustParseAddr("2001:db8:1::77")
 	port := datapath.Port{Address: addr}
 	if err := n.d.Ports().Update(ctx, "uplink", port); !errors.Is(err, datapath.ErrAbsent) {
-		t.Fatalf("nobody has the address: %v", err)
+		t.Fatalf("no device has the address: %v", err)
 	}
 	move := func(verb, device string) {
 		n.node.Run(t, "ip", "addr", verb, addr.String()+"/64", "dev", device, "nodad")
@@ -48,10 +48,10 @@ func TestPortByAddress(t *testing.T) {
 		return !ok && err == nil
 	})
 	if err := n.d.Ports().Update(ctx, "uplink", port); !errors.Is(err, datapath.ErrAbsent) {
-		t.Errorf("nobody has the address any more: %v", err)
+		t.Errorf("no device has the address any more: %v", err)
 	}
 	if hooks := n.hooked("in0"); len(hooks) == 0 {
-		t.Error("its programs are taken off while nobody has the address")
+		t.Error("its programs are taken off while no device has the address")
 	}
 	move("add", "out0")
 	testnet.Eventually(t, 5*time.Second, "it is found again", func() bool { return n.d.Ports().Update(ctx, "uplink", port) == nil })
@@ -94,13 +94,13 @@ func TestPortsShareADevice(t *testing.T) {
 	want("one is on its device", map[datapath.PortName]string{"uplink": "in0"})
 	want("both are on one device", map[datapath.PortName]string{"uplink": "in0", "uplink6": "in0"})
 	if err := n.d.Ports().Update(ctx, "uplink6", datapath.Port{Address: six, Role: datapath.RolePort}); err == nil {
-		t.Error("one that says otherwise what the device is was taken")
+		t.Error("an Interface with another role for the device was accepted")
 	}
 
 	before := fmt.Sprint(n.hooked("in0"))
 	n.ok(n.d.Ports().Delete(ctx, "uplink"))
 	if after := fmt.Sprint(n.hooked("in0")); after != before {
-		t.Errorf("the one that had the device is gone, and %s are attached, before %s", after, before)
+		t.Errorf("the Interface that had the device is gone, and %s are attached, before %s", after, before)
 	}
 	want("the other one has it", map[datapath.PortName]string{"uplink6": "in0"})
 	n.ok(n.d.Close())

@@ -65,7 +65,7 @@ func TestRefusedProgram(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, datapath.ErrRefused) {
-		t.Fatalf("error %v, want one that wraps ErrRefused", err)
+		t.Fatalf("error %v, want an error that wraps ErrRefused", err)
 	}
 	for _, want := range []string{egressProgLlTcEgress, kernelRelease(), "R5 !read_ok"} {
 		if !strings.Contains(err.Error(), want) {
@@ -155,7 +155,7 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 	}
 	entries, err := os.ReadDir(n.config.PinDir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("in the folder of pins: %v (%v), want what is not ours", entries, err)
+		t.Errorf("in the folder of pins: %v (%v), want the other program's pin", entries, err)
 	}
 }
 

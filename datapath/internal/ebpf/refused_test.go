@@ -32,7 +32,7 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 		refused.SourceRanges = append(refused.SourceRanges, netip.PrefixFrom(a, 32), netip.PrefixFrom(b, 32))
 	}
 	if err := n.d.Services().Update(ctx, "web", refused); !errors.Is(err, datapath.ErrCapacity) {
-		t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+		t.Fatalf("error %v, want an error that wraps ErrCapacity", err)
 	}
 	n.ok(n.d.Services().Update(ctx, "web", small))
 
@@ -85,7 +85,7 @@ func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	}
 	for range 3 {
 		if err := n.d.Services().Update(ctx, "web", web(1)); !errors.Is(err, datapath.ErrCapacity) {
-			t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+			t.Fatalf("error %v, want an error that wraps ErrCapacity", err)
 		}
 		if ids := n.names(); len(ids) != 0 {
 			t.Errorf("names of %v are left behind", ids)
@@ -98,7 +98,7 @@ func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n.ok(n.d.maps[kernelMapLlServiceName].Update(uint32(1), &name, ebpf.UpdateAny))
 	n.restart("tcx")
 	if ids := n.names(); len(first) != 1 || !slices.Equal(ids, first) {
-		t.Errorf("names of %v after a restart, want that of %v", ids, first)
+		t.Errorf("names of %v after a restart, want %v", ids, first)
 	}
 	n.attach()
 	n.serve()

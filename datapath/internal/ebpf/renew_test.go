@@ -40,7 +40,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 			testnet.DeleteNamed(t, n.config.SwitchNamespace)
 			n.ok(n.d.Maintain(ctx))
 			if ok, err := n.d.Ports().Verify(ctx, "p1"); ok || err != nil {
-				t.Errorf("round %d: a port without a namespace is as it was told: %v", round, err)
+				t.Errorf("round %d: a port without a namespace is as configured: %v", round, err)
 			}
 			if err := n.d.Ports().Update(ctx, "p1", datapath.Port{Device: "p1", Switch: true}); !errors.Is(err, datapath.ErrAbsent) {
 				t.Errorf("round %d: %v", round, err)

@@ -35,10 +35,10 @@ func TestRouteLeadsElsewhere(t *testing.T) {
 				}
 				in := packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 61)
 				cut := packet(r.out.leaves(), p.proto, p.source, p.backend, stageData, 60)
-				r.step("short cut", r.in, in, actRedirect, cut)
+				r.step("fast path", r.in, in, actRedirect, cut)
 				hop(true)
 				r.step("confirmed", r.in, in, actRedirect, packet(r.in.arrives(), p.proto, p.source, p.backend, stageData, 60))
-				r.step("short cut, confirmed", r.in, in, actRedirect, cut)
+				r.step("fast path, confirmed", r.in, in, actRedirect, cut)
 
 				to, via := p.backend.Addr(), netip.MustParseAddr("192.0.2.17")
 				bits := "/32"

@@ -56,7 +56,7 @@ func (r *rules) changed(s netfilter.State) {
 	}
 	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
-		r.d.log.Error("the rules of netfilter cannot be followed: what they say may be passed by", "error", err, slog.String("netns", r.zone.label()))
+		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.zone.label()))
 	}
 	r.mu.Lock()
 	r.state, r.bits = s, bits

@@ -37,7 +37,7 @@ func TestSCTPAssociations(t *testing.T) {
 	in := device{func(n *network) *testnet.NS { return n.node }, "in0"}
 	out := device{func(n *network) *testnet.NS { return n.node }, "out0"}
 	for name, plain := range map[string][]device{
-		"checksums of nobody":     nil,
+		"no checksums":            nil,
 		"checksums of the sender": {client, backends},
 		"checksums of the node":   {in, out},
 	} {

@@ -182,7 +182,7 @@ type changes struct{ down, gone []uint32 }
 
 // writeBackends writes the backends of value.
 func (s *services) writeBackends(v *service, value *datapath.Service) (err error) {
-	v.changed.down = nil // from this value, not from one that failed
+	v.changed.down = nil // of this value, not of a failed one
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	serves, falls := servedFamilies(value), fallingBack(value)

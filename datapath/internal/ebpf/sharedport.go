@@ -88,7 +88,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 	return ""
 }
 
-// leaveTo makes the programs of a port those of an inner port of tunnels.
+// leaveTo replaces the programs of a port by the programs of an inner port of tunnels.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 	z, err := p.d.zone(t.zone)
 	if err != nil {

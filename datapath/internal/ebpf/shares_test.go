@@ -28,7 +28,7 @@ func TestShareOfConnections(t *testing.T) {
 							r.slow(f.name+" "+name, q, s)
 						}
 						if c, ok := r.conn(q.forth()); !ok {
-							t.Fatalf("connection %d is not there", i)
+							t.Fatalf("connection %d does not exist", i)
 						} else if !c.half {
 							established++
 						}
@@ -51,7 +51,7 @@ func TestShareOfConnections(t *testing.T) {
 					t.Errorf("%d packets found the table full", n)
 				}
 				if n := r.counters()["VERDICT_OVER_SHARE"]; n == 0 {
-					t.Error("no verdict tells that sources have their shares")
+					t.Error("no verdict counts sources above their share")
 				}
 			})
 		}
@@ -79,7 +79,7 @@ func TestShareOfHalfOpen(t *testing.T) {
 						q := evil.from(1000 + i)
 						r.slow("opening", q, stageOpen)
 						if _, ok := r.conn(q.forth()); !ok {
-							t.Fatalf("connection %d of client %d is not there", i, n)
+							t.Fatalf("connection %d of client %d does not exist", i, n)
 						}
 					}
 					for i := range uint16(slots + 1) { // the last ones, and the one before them
@@ -102,10 +102,10 @@ func TestShareOfHalfOpen(t *testing.T) {
 				r.slow("answer", victim, stageAnswer)
 				r.slow("confirmation", victim, stageConfirm)
 				if c, ok := r.conn(victim.forth()); !ok || c.half {
-					t.Errorf("the connection of before is there: %t, and half-open: %t", ok, c.half)
+					t.Errorf("the earlier connection exists: %t, and half-open: %t", ok, c.half)
 				}
 				if n := r.counters()["VERDICT_CROWDED"]; n == 0 {
-					t.Error("no verdict tells that sources have their shares")
+					t.Error("no verdict counts sources above their share")
 				}
 			})
 		}

@@ -25,12 +25,12 @@ func TestTablesThatAreFullRefuse(t *testing.T) {
 	n.ok(n.d.Services().Update(ctx, "web", web(3)))
 	err := n.d.Services().Update(ctx, "big", big)
 	if !errors.Is(err, datapath.ErrCapacity) {
-		t.Fatalf("error %v, want one that wraps ErrCapacity", err)
+		t.Fatalf("error %v, want an error that wraps ErrCapacity", err)
 	}
 	n.attach()
 	n.serve()
 	if _, err := n.ask("198.51.100.10:80"); err != nil {
-		t.Errorf("what was there does not go on: %v", err)
+		t.Errorf("existing connections do not continue: %v", err)
 	}
 	n.ok(n.d.Services().Delete(ctx, "big"))
 	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
@@ -88,6 +88,6 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	}
 	f, err := n.d.Telemetry().Features(ctx)
 	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ll_ct4 keeps 8192 entries instead of 8") {
-		t.Errorf("told: %q, %v; want one warning about the size", f.Warnings, err)
+		t.Errorf("reported: %q, %v; want one warning about the size", f.Warnings, err)
 	}
 }

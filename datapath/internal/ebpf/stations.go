@@ -255,8 +255,8 @@ func (s *stations) setLocal(addrs []netlink.Addr) error {
 	return nil
 }
 
-// ownAddrs returns the addresses that are local because of one address of the node. The lowest
-// address of its network is none of them: since Linux 5.14 it is a host's like any other.
+// ownAddrs returns the addresses that are local because of one address of the node. Not
+// the lowest address of its network, which hosts may have since Linux 5.14.
 func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	if a.IPNet == nil {
 		return nil

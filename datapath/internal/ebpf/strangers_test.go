@@ -38,7 +38,7 @@ func newStrangers(n *network) *strangerSet {
 func (s *strangerSet) program() *ebpf.Program {
 	s.n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "stranger", Type: ebpf.SchedCLS, License: "GPL",
+		Name: "external", Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{
 			asm.StoreImm(asm.R10, -4, 0, asm.Word),
 			asm.Mov.Reg(asm.R2, asm.R10),
@@ -116,7 +116,7 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 		for _, side := range sides {
 			err := netlink.FilterAdd(&netlink.BpfFilter{
 				FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: side.parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
-				Fd:          s.program().FD(), Name: "stranger", DirectAction: true,
+				Fd:          s.program().FD(), Name: "external", DirectAction: true,
 			})
 			if err != nil {
 				return err
@@ -177,7 +177,7 @@ func (s *strangerSet) expectWork(when string) {
 		s.n.t.Errorf("%s: %v", when, err)
 	}
 	if s.heard() == before {
-		s.n.t.Errorf("%s: the strangers hear nothing", when)
+		s.n.t.Errorf("%s: the other programs see no packets", when)
 	}
 }
 
@@ -194,14 +194,14 @@ func TestStrangersAtTCX(t *testing.T) {
 	s.attach()
 	n.attach()
 	s.attach()
-	all := []string{"tcx stranger", "tcx ll_tc_", "tcx stranger"}
+	all := []string{"tcx external", "tcx ll_tc_", "tcx external"}
 	s.expect("attached", all...)
 	s.expectWork("attached")
 
 	n.ok(s.addQdisc())
 	s.filter(1, 1)
 	s.filter(filterPriority, filterHandle) // the place of our filter, which does not exist
-	filters := append(slices.Clone(all), "filter stranger", "filter stranger")
+	filters := append(slices.Clone(all), "filter external", "filter external")
 	s.expect("with a qdisc of theirs", filters...)
 	n.restart("tcx")
 	n.attach()
@@ -216,11 +216,11 @@ func TestStrangersAtTCX(t *testing.T) {
 
 	n.ok(s.addQdisc())
 	s.filter(1, 1)
-	theirs := []string{"tcx stranger", "tcx stranger", "filter stranger"}
+	theirs := []string{"tcx external", "tcx external", "filter external"}
 	n.ok(n.d.Ports().Delete(ctx, "in0"))
 	s.expect("deleted", theirs...)
 	n.attach()
-	s.expect("attached again: last", "tcx stranger", "tcx stranger", "tcx ll_tc_", "filter stranger")
+	s.expect("attached again: last", "tcx external", "tcx external", "tcx ll_tc_", "filter external")
 	n.ok(n.d.Close())
 	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
 	s.expect("detached", theirs...)
@@ -248,8 +248,8 @@ func TestStrangersAtClsact(t *testing.T) {
 			s.filter(filterPriority, 2)
 			s.filter(0xf000, 1)
 			// With equal priority, the filter that was added last runs first.
-			all := []string{"filter stranger", "filter stranger", "filter loxilight_", "filter stranger"}
-			theirs := []string{"filter stranger", "filter stranger", "filter stranger"}
+			all := []string{"filter external", "filter external", "filter loxilight_", "filter external"}
+			theirs := []string{"filter external", "filter external", "filter external"}
 			s.expect("attached", all...)
 			s.expectWork("attached")
 			n.restart("tc")
@@ -305,10 +305,10 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	n.ok(s.addQdisc())
 	s.filter(filterPriority, filterHandle)
 	err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0"})
-	if err == nil || !strings.Contains(err.Error(), `priority 19532 is taken by filter "stranger"`) {
+	if err == nil || !strings.Contains(err.Error(), `priority 19532 is taken by filter "external"`) {
 		t.Errorf("error %v", err)
 	}
-	s.expect("refused", "filter stranger")
+	s.expect("refused", "filter external")
 }
 
 // TestXDPOfAStranger: another XDP program is not replaced, and named; the rest of the port works.
@@ -317,7 +317,7 @@ func TestXDPOfAStranger(t *testing.T) {
 	n.serve()
 	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "stranger", Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		Name: "external", Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
 	})
 	n.ok(err)
 	defer program.Close()
@@ -333,7 +333,7 @@ func TestXDPOfAStranger(t *testing.T) {
 	defer stranger.Close()
 	for _, mode := range []datapath.XDPMode{datapath.XDPNative, datapath.XDPGeneric} {
 		err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0", XDP: mode})
-		if err == nil || !strings.Contains(err.Error(), "stranger") || !strings.Contains(err.Error(), "not ours") {
+		if err == nil || !strings.Contains(err.Error(), "external") || !strings.Contains(err.Error(), "not ours") {
 			t.Errorf("%s: %v", mode, err)
 		}
 		if fits, err := n.d.Ports().Verify(context.Background(), "in0"); fits || err != nil {
@@ -343,7 +343,7 @@ func TestXDPOfAStranger(t *testing.T) {
 	c := n.dial("198.51.100.10:80")
 	n.wantShortCut("by tc", c)
 	if info, err := stranger.Info(); err != nil || info.XDP().Ifindex == 0 {
-		t.Errorf("the stranger's is not there any more: %v", err)
+		t.Errorf("the other program's does not exist any more: %v", err)
 	}
 	n.ok(stranger.Close())
 	n.ok(n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0", XDP: datapath.XDPGeneric}))

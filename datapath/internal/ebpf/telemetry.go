@@ -77,7 +77,7 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 }
 
 // addPlain adds the traffic of connections without a service, live and ended. opened is the number
-// of these connections; earlier versions counted them with those of backends.
+// of these connections; earlier versions counted them with the backends' connections.
 func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	live, err := t.d.sweeper.backend(0)
 	if err != nil {
@@ -299,7 +299,7 @@ func withoutTCX(configured string) string {
 	case configured == "tc":
 		return "cls_bpf is used as configured"
 	case errors.Is(queryTCX(), ebpf.ErrNotSupported):
-		return "this kernel has none (it is in 6.6 and later): cls_bpf is used"
+		return "this kernel does not have it (6.6 and later do): cls_bpf is used"
 	default:
 		return "ports that an earlier run attached keep cls_bpf until llcli detach"
 	}
@@ -413,7 +413,7 @@ func (d *DataPlane) keptSizes() (found []string) {
 			continue
 		}
 		key, _ := tableOf(name, d.config.Tables)
-		found = append(found, fmt.Sprintf("table %s keeps %d entries instead of %d, which are too few for what it held at the start: raise %s, or restart the daemon when it holds less",
+		found = append(found, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
 			name, m.MaxEntries(), sizes[name], key))
 	}
 	return found

@@ -128,7 +128,7 @@ func newFrames(t *testing.T, p *ebpf.ProgramSpec, depths []string) frames {
 	for _, ins := range p.Instructions {
 		if s := ins.Symbol(); s != "" {
 			if len(f.bytes) == len(depths) {
-				t.Fatalf("the verifier tells of %d functions; more are in the program, such as %s", len(depths), s)
+				t.Fatalf("the verifier reports %d functions; more are in the program, such as %s", len(depths), s)
 			}
 			depth, err := strconv.Atoi(depths[len(f.bytes)])
 			if err != nil {
@@ -143,7 +143,7 @@ func newFrames(t *testing.T, p *ebpf.ProgramSpec, depths []string) frames {
 		}
 	}
 	if len(f.bytes) != len(depths) {
-		t.Fatalf("the verifier tells of %d functions, the program has %d", len(depths), len(f.bytes))
+		t.Fatalf("the verifier reports %d functions, the program has %d", len(depths), len(f.bytes))
 	}
 	return f
 }

@@ -175,7 +175,7 @@ func (n *xdpNetwork) requireTakers() {
 	takers, err := z.frameTakers()
 	n.ok(err)
 	if takers == nil {
-		n.t.Skip("which devices take frames of XDP the kernel tells from 6.3 on")
+		n.t.Skip("kernels before 6.3 do not report which devices can transmit XDP frames")
 	}
 }
 
@@ -319,13 +319,13 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.open()
 	n.wantMode("native", "in0", "out0")
 	if now := n.d.ports.byName["in0"].xdp().program(); now != program {
-		t.Error("a start replaced the program by one that is the same")
+		t.Error("a start replaced the program by the same program")
 	}
 	c.echo(t, "after a start")
 	n.wantXDP("after a start, before it is asked for", native, word)
 	n.update(datapath.XDPNative)
 	if now := n.d.ports.byName["in0"].xdp().program(); now != program {
-		t.Error("the program was replaced by one that is the same")
+		t.Error("the program was replaced by the same program")
 	}
 	n.wantXDP("after the first round", native, word)
 

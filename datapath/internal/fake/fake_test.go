@@ -191,7 +191,7 @@ func TestSetsOfRules(t *testing.T) {
 	dark := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"out": {Match: datapath.Match{DestinationGroups: []datapath.GroupName{"dark"}}}}}
 	err = d.NAT().Update(ctx, datapath.NodeSet, dark)
 	if r, ok := errors.AsType[*datapath.RuleError](err); !ok || r.Rule != "out" {
-		t.Errorf("a rule whose group is not there: %v", err)
+		t.Errorf("a rule whose group does not exist: %v", err)
 	}
 	if _, there, _, translates := d.Rules(); !there || translates {
 		t.Errorf("firewall %v, nat %v; want the first alone", there, translates)

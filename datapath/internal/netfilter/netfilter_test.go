@@ -94,7 +94,7 @@ func (w *watched) expect(what string, routed, bridged bool, why ...string) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	w.t.Fatalf("%s: told %+v, want routed %t, bridged %t, why %q", what, w.now(), routed, bridged, why)
+	w.t.Fatalf("%s: reported %+v, want routed %t, bridged %t, why %q", what, w.now(), routed, bridged, why)
 }
 
 // run runs a command in the namespace; the test is skipped if the program does not exist.
@@ -222,11 +222,11 @@ func TestIPsec(t *testing.T) {
 func TestBridgesThatCallIP(t *testing.T) {
 	w := watch(t)
 	w.nft("add table ip t\nadd chain ip t c { type filter hook forward priority 0; policy drop; }")
-	w.expect("not told to", true, false, "policy drop")
+	w.expect("not configured to", true, false, "policy drop")
 	if !w.call("1") {
 		t.Skip("no br_netfilter")
 	}
-	w.expect("told to", true, true, "policy drop")
+	w.expect("configured to", true, true, "policy drop")
 	w.call("0")
 	w.expect("no longer", true, false, "policy drop")
 	w.run("ip", "link", "add", "br0", "type", "bridge", "nf_call_ip6tables", "1")

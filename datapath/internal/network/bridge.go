@@ -114,7 +114,7 @@ func (u *bridgeUpdate) find() (err error) {
 		return u.change("make", u.make)
 	}
 	if u.bridge.Type() != "bridge" {
-		return fmt.Errorf("device %q is there already and no bridge, but of type %s: give the bridge another name", u.value.Device, u.bridge.Type())
+		return fmt.Errorf("device %q already exists with type %s, not bridge: give the bridge another name", u.value.Device, u.bridge.Type())
 	}
 	made := u.record.isMade(u.n, u.bridge)
 	if !made && u.record.Index != u.bridge.Attrs().Index {

@@ -55,9 +55,9 @@ func TestBridge(t *testing.T) {
 	}
 	r.drainSignals()
 	sw.DeleteLink(t, "br0")
-	r.awaitSignal("somebody deleted the bridge")
+	r.awaitSignal("another program deleted the bridge")
 	if ok, err := r.n.Bridges().Verify(ctx, "lan"); ok || err != nil {
-		t.Errorf("a deleted bridge is as it was told: %v", err)
+		t.Errorf("a deleted bridge is as configured: %v", err)
 	}
 	r.bridge("lan", want)
 	if sw.MAC(t, "br0") != mac {
@@ -215,7 +215,7 @@ func TestBridgeRefused(t *testing.T) {
 		what string
 		b    datapath.Bridge
 	}{
-		{`device "p1" is there already and no bridge`, datapath.Bridge{Device: "p1"}},
+		{`device "p1" already exists with type veth, not bridge`, datapath.Bridge{Device: "p1"}},
 		{`device "p2" is part of another device`, datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p2"}}}},
 	} {
 		err := r.n.Bridges().Update(context.Background(), "lan", c.b)

@@ -21,7 +21,7 @@ import (
 // journalName is the file in the daemon's folder of state.
 const journalName = "network.journal"
 
-// journal records what is ours of the kernel's own forwarding, because the kernel mostly cannot
+// journal records which objects of the kernel's own forwarding are ours, because the kernel mostly cannot
 // report that: one line for each change, written before the kernel is changed. If the daemon is
 // killed, the journal may name changes that were never made, but never lacks a change that was made. It
 // is void after the next boot, because the kernel's network ends with the machine; so single lines
@@ -254,7 +254,7 @@ func (j *journal) rewrite() error {
 			_ = fresh.Close()           // its contents are not needed
 			_ = os.Remove(fresh.Name()) // gives the room back
 		}
-		return fmt.Errorf("remember what is ours: %w", err)
+		return fmt.Errorf("record our objects: %w", err)
 	}
 	if j.file != nil {
 		_ = j.file.Close() // nothing is left to be written
@@ -291,7 +291,7 @@ func (j *journal) append(l line) error {
 	}
 	j.lines++
 	if _, err := j.file.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("remember what is ours: %w", err)
+		return fmt.Errorf("record our objects: %w", err)
 	}
 	return nil
 }

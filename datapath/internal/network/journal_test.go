@@ -105,7 +105,7 @@ func TestJournalWithoutRoom(t *testing.T) {
 	}
 	j, err := openJournal(dir)
 	if err != nil || j.bridge("a") == nil {
-		t.Fatalf("%v; want what was remembered", err)
+		t.Fatalf("%v; want the recorded state", err)
 	}
 	if after, err := os.Stat(j.path()); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the journal says the same and was written anew, %v", err)
@@ -117,7 +117,7 @@ func TestJournalWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := j.note(bridge); err != nil || j.problem() == nil {
-		t.Errorf("%v, problem %v; want that the network goes on, and a problem", err, j.problem())
+		t.Errorf("%v, problem %v; want that the network continues, and a problem", err, j.problem())
 	}
 	if err := os.Remove(big); err != nil {
 		t.Fatal(err)

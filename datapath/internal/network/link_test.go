@@ -22,7 +22,7 @@ func (r *rig) link(name datapath.LinkName, v datapath.Link) {
 func (r *rig) linkIs(name datapath.LinkName, wanted bool) {
 	r.t.Helper()
 	if ok, err := r.n.Links().Verify(context.Background(), name); ok != wanted || err != nil {
-		r.t.Fatalf("link %s is as it was told: %v, %v; want %v", name, ok, err, wanted)
+		r.t.Fatalf("link %s is as configured: %v, %v; want %v", name, ok, err, wanted)
 	}
 }
 

@@ -36,7 +36,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 		return n.sw, nil
 	}
 	if n.sw != nil {
-		n.log.Warn("somebody deleted the network namespace of the switch", slog.String("namespace", name))
+		n.log.Warn("another program deleted the network namespace of the switch", slog.String("namespace", name))
 		n.sw.drop() // or it would live on without a name
 		n.sw = nil
 	}
@@ -92,7 +92,7 @@ func (n *Network) makeSwitch() error {
 }
 
 // MakeSwitch creates the network namespace of the switch under the name that ip netns uses. If the
-// namespace exists, it restores the sysctls of one that we made, and leaves any other as it is.
+// namespace exists, it restores the sysctls of our own and leaves any other unchanged.
 func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil

@@ -80,7 +80,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 // Problems returns messages about faults of the network that are not in the status of an object.
 func (n *Network) Problems() []string {
 	if err := n.journal.problem(); err != nil {
-		return []string{"what is ours of the network is remembered in memory only, and would be taken for another program's after a restart: " + err.Error()}
+		return []string{"the record of our network objects is in memory only: after a restart they would count as another program's: " + err.Error()}
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	}
 	if s != before {
 		if err := n.tendLink(s); err != nil {
-			n.log.Warn("the link between host and switch is not there", slog.Any("error", err))
+			n.log.Warn("the link between host and switch does not exist", slog.Any("error", err))
 		}
 	}
 	return s, nil

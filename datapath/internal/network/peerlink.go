@@ -45,9 +45,9 @@ func (n *Network) ensureLink(s *space) error {
 	}
 	switch {
 	case outer != nil && !isOurs(n.cfg, outer):
-		return fmt.Errorf("device %q (switch.hostDevice) is there and not ours: rename it, or give ours another name", hostName)
+		return fmt.Errorf("device %q (switch.hostDevice) already exists and is not ours: rename it, or configure another name", hostName)
 	case inner != nil && !isOurs(n.cfg, inner):
-		return fmt.Errorf("device %q (switch.switchDevice) is there in namespace %q and not ours: rename it, or give ours another name",
+		return fmt.Errorf("device %q (switch.switchDevice) already exists in namespace %q and is not ours: rename it, or configure another name",
 			switchName, n.cfg.SwitchNamespace)
 	}
 	// One end alone leads nowhere: its other end went, or went elsewhere.

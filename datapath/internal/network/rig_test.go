@@ -100,7 +100,7 @@ func (r *rig) bridge(name datapath.BridgeName, b datapath.Bridge) {
 		r.t.Fatalf("bridge %s: %v", name, err)
 	}
 	if ok, err := r.n.Bridges().Verify(context.Background(), name); !ok || err != nil {
-		r.t.Fatalf("bridge %s is not as it was told right after: %v, %v", name, ok, err)
+		r.t.Fatalf("bridge %s is not as configured right after: %v, %v", name, ok, err)
 	}
 }
 
@@ -110,7 +110,7 @@ func (r *rig) route(name datapath.RouteName, v datapath.Route) {
 		r.t.Fatalf("route %s: %v", name, err)
 	}
 	if ok, err := r.n.Routes().Verify(context.Background(), name); !ok || err != nil {
-		r.t.Fatalf("route %s is not as it was told right after: %v, %v", name, ok, err)
+		r.t.Fatalf("route %s is not as configured right after: %v, %v", name, ok, err)
 	}
 }
 

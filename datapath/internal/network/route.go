@@ -164,7 +164,7 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 	if v.Prefix.Addr().Is6() {
 		family = netlink.FAMILY_V6
 	}
-	whose := "somebody else"
+	whose := "another program"
 	list, err := dump.Retry(func() ([]netlink.Route, error) {
 		return s.strict.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	})

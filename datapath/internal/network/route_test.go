@@ -195,7 +195,7 @@ func TestRouteToldTwice(t *testing.T) {
 			t.Helper()
 			for _, n := range []datapath.RouteName{"a", "b"} {
 				if ok, err := x.n.Routes().Verify(ctx, n); ok != (n == name) || err != nil {
-					t.Errorf("%s %s: %s is as it was told: %v, %v", f.prefix, when, n, ok, err)
+					t.Errorf("%s %s: %s is as configured: %v, %v", f.prefix, when, n, ok, err)
 				}
 			}
 			if name, err := testtraffic.TalkUDP(x.client, "", f.target, []byte("a datagram")); name != target || err != nil {
@@ -204,13 +204,13 @@ func TestRouteToldTwice(t *testing.T) {
 		}
 		x.route("b", b)
 		x.route("a", a)
-		inForce("a was told", "a", "up0")
+		inForce("a was configured", "a", "up0")
 		for range 2 {
 			err := x.n.Routes().Update(ctx, "b", b)
 			if err == nil || !strings.Contains(err.Error(), "Route a has it") {
 				t.Errorf("%s: b once more: %v, want an error that names a", f.prefix, err)
 			}
-			inForce("b was told once more", "a", "up0")
+			inForce("b was configured again", "a", "up0")
 		}
 		if err := x.n.Routes().Delete(ctx, "a"); err != nil {
 			t.Fatal(err)
@@ -282,7 +282,7 @@ func TestRouteDeviceComesAndGoes(t *testing.T) {
 		x.host.Addr(t, "u1", "fd81::1/64") // which it lost
 		testnet.Eventually(t, 2*time.Second, "both ways are back", func() bool { return x.n.Routes().Update(ctx, "net", value) == nil })
 		if ok, err := x.n.Routes().Verify(ctx, "net"); !ok || err != nil {
-			t.Errorf("not as it was told: %v", err)
+			t.Errorf("not as configured: %v", err)
 		}
 		x.wantAbsent(x.n.Routes().Update(ctx, "gone", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), NextHops: []datapath.NextHop{via("", "nosuch")}}), `device "nosuch"`)
 		x.wantAbsent(x.n.Routes().Update(ctx, "far", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), NextHops: []datapath.NextHop{via("198.51.100.77", "")}}), "next hop")
@@ -322,7 +322,7 @@ func TestManyRoutes(t *testing.T) {
 		if updated > 20*time.Second && haveIP() { // else emulated
 			t.Errorf("run %d: %d routes took %s", run, count, updated)
 		}
-		t.Logf("run %d: %d routes told in %s, verified in %s", run, count, updated, time.Since(begin))
+		t.Logf("run %d: %d routes written in %s, verified in %s", run, count, updated, time.Since(begin))
 		x.restart()
 	}
 }

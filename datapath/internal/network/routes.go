@@ -190,7 +190,7 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 		return errors.Join(r.note(name, record), missing)
 	}
 	if len(there) > 0 && !known {
-		return fmt.Errorf("metric %d is there already, from another instance of loxilight or one whose state was lost: %w; to have ours, remove it (ip route del %s metric %d) or choose another metric",
+		return fmt.Errorf("metric %d already exists, from another instance of loxilight or one whose state was lost: %w; to have ours, remove it (ip route del %s metric %d) or choose another metric",
 			record.Key.Metric, errTaken, value.Prefix, record.Key.Metric)
 	}
 	if err := r.note(name, record); err != nil {

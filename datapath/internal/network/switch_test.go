@@ -28,7 +28,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	}
 	r.route("host only", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
 	if _, there := namedID(r.cfg.SwitchNamespace); there {
-		t.Error("a namespace was made that nobody needs")
+		t.Error("an unneeded namespace was created")
 	}
 	r.has(r.host, "ip link", nil, "loxi_host")
 
@@ -72,7 +72,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, there := namedID(r.cfg.SwitchNamespace); there {
-			t.Error("a namespace was made again that nobody needs")
+			t.Error("an unneeded namespace was created again")
 		}
 	}
 	if err := r.n.NeedSwitch("p1"); err != nil {
@@ -110,7 +110,7 @@ func TestSwitchDeleted(t *testing.T) {
 			"route":  func() (bool, error) { return r.n.Routes().Verify(ctx, "far") },
 		} {
 			if ok, err := verify(); ok || err != nil {
-				t.Errorf("the %s went, and is told as there (%v)", what, err)
+				t.Errorf("the %s was deleted, and is reported as existing (%v)", what, err)
 			}
 		}
 		r.bridge("lan", lan)
@@ -131,7 +131,7 @@ func TestDetach(t *testing.T) {
 		r := newRig(t, false)
 		if adopted {
 			other := r.cfg
-			other.Instance = "somebody else"
+			other.Instance = "another program"
 			r.host.Do(t, func() error { return MakeSwitch(other) })
 			r.station("a", r.sw(), "p1")
 			r.sw().Bridge(t, "br0", "p1")
@@ -147,7 +147,7 @@ func TestDetach(t *testing.T) {
 		r.has(r.host, "ip link", nil, "loxi_host")
 		r.has(r.host, "ip route", nil, "192.0.2.0")
 		if _, there := namedID(r.cfg.SwitchNamespace); there != adopted {
-			t.Errorf("adopted %v: the namespace is there: %v", adopted, there)
+			t.Errorf("adopted %v: the namespace exists: %v", adopted, there)
 		}
 		if adopted {
 			sw := r.sw()
@@ -229,7 +229,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	for range 20 {
 		flaps += <-done
 	}
-	t.Logf("%d lists of each kind while devices and addresses came and went %d times; one that is not repeated was interrupted %d times",
+	t.Logf("%d lists of each kind while devices and addresses came and went %d times; a single list was interrupted %d times",
 		lists, flaps, interrupted)
 	if interrupted == 0 {
 		t.Error("no listing was interrupted: this test sees nothing")

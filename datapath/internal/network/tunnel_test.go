@@ -40,14 +40,14 @@ func TestTunnelMTU(t *testing.T) {
 	testnet.Eventually(t, 10*time.Second, "the way is seen to be another", func() bool {
 		intact, err := r.n.Tunnels().Verify(ctx, "mesh")
 		if !intact && !errors.Is(err, datapath.ErrOutdated) {
-			t.Fatalf("a stranger is blamed: %v, %v", intact, err)
+			t.Fatalf("another program's device counts as ours: %v, %v", intact, err)
 		}
 		return !intact
 	})
 	update()
 	r.host.Run(t, "ip", "link", "set", "hstunnel", "mtu", "1000")
 	if intact, err := r.n.Tunnels().Verify(ctx, "mesh"); intact || err != nil {
-		t.Errorf("a stranger has set the MTU: %v, %v", intact, err)
+		t.Errorf("another program has set the MTU: %v, %v", intact, err)
 	}
 	update()
 
@@ -64,7 +64,7 @@ func TestTunnelMTU(t *testing.T) {
 	r.restart()
 	update()
 	if got := mtu(); got != 1350 {
-		t.Errorf("while its peers are not told yet its MTU is %d, want 1350 as before", got)
+		t.Errorf("while its Peers are not configured yet its MTU is %d, want 1350 as before", got)
 	}
 	r.n.tunnels.peer("two", &peer)
 	r.host.Run(t, "ip", "link", "set", "eth0", "mtu", "1380")
@@ -109,7 +109,7 @@ func TestTunnelToldMTU(t *testing.T) {
 	}
 	for told, want := range map[int]int{9000: 1450, 1451: 1450, 1450: 1450, 1449: 1449} {
 		if got := has(told); got != want {
-			t.Errorf("told %d: MTU %d, want %d", told, got, want)
+			t.Errorf("configured %d: MTU %d, want %d", told, got, want)
 		}
 	}
 	r.host.Run(t, "ip", "link", "set", "eth0", "mtu", "9100")

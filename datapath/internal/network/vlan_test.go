@@ -172,7 +172,7 @@ func TestVLANs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, err := r.n.Bridges().Verify(context.Background(), "lan"); ok || err != nil {
-		t.Errorf("a VLAN that a stranger removed is not missed: %v", err)
+		t.Errorf("the removal of a VLAN by another program is not detected: %v", err)
 	}
 	want.Ports[0].PVID, want.Ports[0].Untagged = 20, one(20)
 	r.bridge("lan", want)

@@ -67,7 +67,7 @@ func (l *Links) Make(ctx context.Context, p *datapath.PodLink) (err error) {
 // prepare looks whether there is room for the link, and works out its MTU.
 func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if sw.ns.Equal(pod.ns) || l.home.Equal(pod.ns) {
-		return fmt.Errorf("%s: %w of a pod: it is that of the node or of the switch", p.Netns, datapath.ErrNetns)
+		return fmt.Errorf("%s: %w of a pod: it is the node's or the switch's", p.Netns, datapath.ErrNetns)
 	}
 	there, err := pod.link(p.IfName)
 	if err != nil {

@@ -71,7 +71,7 @@ func TestMake(t *testing.T) {
 	l.RouteMTU = 1350
 	s.make(l)
 	if l.MTU != 1400 {
-		t.Errorf("MTU %d, want that of the bridge", l.MTU)
+		t.Errorf("MTU %d, want the bridge's", l.MTU)
 	}
 	s.wants(s.pod, "-d link show eth0", "link/ether 0a:4c:0a:c9:03:07", "mtu 1400", "NO-CARRIER", ",UP")
 	s.wants(s.pod, "addr show eth0", "inet 10.201.3.7/24", "inet6 fd00:201:3::7/64", "inet6 fe80::84c:aff:fec9:307/64")
@@ -96,7 +96,7 @@ func TestMake(t *testing.T) {
 		wire.Await(t, 5e9, what, func(f []byte) bool { return strings.HasPrefix(hex.EncodeToString(f), frame) })
 	}
 	if err := s.Check(t.Context(), l); err != nil {
-		t.Errorf("check of what is as it was made: %v", err)
+		t.Errorf("check of an unchanged pod: %v", err)
 	}
 	if names, err := s.Devices(t.Context()); err != nil || len(names) != 1 || names["hs1"] != "shop/web c1/eth0" {
 		t.Errorf("devices %q, %v", names, err)
@@ -132,7 +132,7 @@ func TestCheckFinds(t *testing.T) {
 			}
 			s.pod.Run(t, "ip", strings.Fields(command)...)
 			if err := s.Check(t.Context(), l); err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("check: %v, want to hear of %q", err, says)
+				t.Errorf("check: %v, want an error with %q", err, says)
 			}
 		})
 	}
@@ -181,7 +181,7 @@ func TestMakeFails(t *testing.T) {
 	s.sw.Run(t, "ip", "link", "add", "hs3", "type", "veth", "peer", "name", "foreign")
 	other.Device, other.IfName = "hs3", "eth3"
 	if err := s.Make(t.Context(), other); !errors.Is(err, datapath.ErrNameTaken) {
-		t.Errorf("in the place of a stranger's device: %v", err)
+		t.Errorf("in the place of another program's device: %v", err)
 	}
 	if err := s.Delete(t.Context(), "hs3"); err != nil {
 		t.Error(err)
@@ -202,7 +202,7 @@ func TestLeftover(t *testing.T) {
 	l.IfName = "eth1" // the pod has the old one until its other end is deleted
 	s.make(l)
 	if out, err := s.pod.TryRun("ip", "link", "show", "eth0"); err == nil {
-		t.Errorf("the leftover is there still:\n%s", out)
+		t.Errorf("the leftover still exists:\n%s", out)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestNoNamespace(t *testing.T) {
 		l := s.link()
 		l.Netns = path
 		if err := s.Make(t.Context(), l); !errors.Is(err, datapath.ErrNetns) {
-			t.Errorf("%s: %v, want to be told that it is no pod's", path, err)
+			t.Errorf("%s: %v, want an error that it is no pod's", path, err)
 		}
 	}
 	s.cfg.SwitchNamespace = "none-of-that-name"
@@ -245,7 +245,7 @@ func TestNodeAddresses(t *testing.T) {
 	}
 	for _, a := range list {
 		if a.IsLoopback() || a.IsLinkLocalUnicast() {
-			t.Errorf("%s is not one that others reach the node by", a)
+			t.Errorf("%s is no address by which others reach the node", a)
 		}
 	}
 }

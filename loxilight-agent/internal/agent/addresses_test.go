@@ -77,7 +77,7 @@ func TestAddressesFromPools(t *testing.T) {
 	greedy := balancer("c", "10.96.0.9")
 	greedy.Spec.LoadBalancerIP = "192.0.2.77"
 	w.kube.Set(greedy)
-	eventually(t, "an event says why c has none", func() bool { return w.told("c", "192.0.2.77") })
+	eventually(t, "an event says why c has no address", func() bool { return w.told("c", "192.0.2.77") })
 }
 
 // told reports whether an event about the addresses of a Service contains a text.
@@ -104,14 +104,14 @@ func TestPoolMadeSmaller(t *testing.T) {
 	stop()
 	w.config.LoadBalancer.Pools[0].Addresses = []string{"203.0.113.18-203.0.113.19"}
 	w.controller("c1")
-	eventually(t, "an event says that nobody announces it", func() bool { return w.told("a", "203.0.113.16 belongs to no pool any more") })
+	eventually(t, "an event says that it is not announced", func() bool { return w.told("a", "203.0.113.16 belongs to no pool any more") })
 	w.kube.Set(balancer("b", "10.96.0.9"))
 	eventually(t, "b has an address", func() bool { return w.ingress("b") == "203.0.113.18" })
 	if got := w.ingress("a"); got != "203.0.113.16" {
 		t.Errorf("a has %q", got)
 	}
 	if w.told("cloud", "") || w.ingress("cloud") != "192.0.2.77" {
-		t.Errorf("an address of somebody else was spoken of, or changed: %q", w.ingress("cloud"))
+		t.Errorf("an address of another controller was reported or changed: %q", w.ingress("cloud"))
 	}
 }
 
@@ -161,11 +161,11 @@ func TestLocalAddressIsAnnouncedWhereEndpointsAre(t *testing.T) {
 		}
 	}
 	set(state("n1", false, false, "10.244.1.5"), state("n2", false, true, "10.244.2.5"))
-	eventually(t, "the only one that still serves is elsewhere", func() bool { return !announced() })
+	eventually(t, "the only serving endpoint is on another node", func() bool { return !announced() })
 	set(state("n1", false, true, "10.244.1.5"), state("n3", true, true, "10.244.3.5"))
-	eventually(t, "the one that is ready is of a node that announces nothing", announced)
+	eventually(t, "the ready endpoint is on a node that announces nothing", announced)
 	w.kube.Delete(slice("shop", "a", "a-1"))
-	eventually(t, "announced by nobody", func() bool { return !announced() })
+	eventually(t, "not announced", func() bool { return !announced() })
 }
 
 // TestAddressesWaitForTheAPIServer: a failed write is retried.

@@ -168,7 +168,7 @@ func (c *chaos) fault(do func(string, func())) {
 		if !c.running {
 			do("daemon is started", func() { c.daemon.start(); c.running = true })
 		} else {
-			do("somebody deletes", func() {
+			do("another client deletes", func() {
 				ref := api.ObjectRef{Kind: api.KindService, Name: fmt.Sprintf("shop/s%d", c.r.IntN(40))}
 				_, _ = c.daemon.Delete(context.Background(), api.DeleteParams{Objects: []api.ObjectRef{ref}}) // it need not be there
 			})
@@ -289,7 +289,7 @@ func (c *chaos) differs() string {
 	}
 	for ref := range has {
 		if want[ref] == "" {
-			wrong = append(wrong, ref+": is there")
+			wrong = append(wrong, ref+": exists")
 		}
 	}
 	return strings.Join(wrong, "\n")

@@ -82,7 +82,7 @@ func TestConditionOfTheNode(t *testing.T) {
 		}
 		return c
 	}
-	eventually(t, "the condition is told", func() bool { return condition().Status == corev1.ConditionFalse })
+	eventually(t, "the condition is reported", func() bool { return condition().Status == corev1.ConditionFalse })
 	if c := condition(); c.Reason != reasonReady || c.LastTransitionTime.IsZero() {
 		t.Errorf("%+v", c)
 	}
@@ -91,7 +91,7 @@ func TestConditionOfTheNode(t *testing.T) {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NodeInitialization",
 		LastTransitionTime: metav1.NewTime(time.Now().Add(-48 * time.Hour))}}
 	w.kube.Set(n)
-	eventually(t, "the condition is told again", func() bool { return condition().Status == corev1.ConditionFalse })
+	eventually(t, "the condition is reported again", func() bool { return condition().Status == corev1.ConditionFalse })
 	if now := w.kube.Calls("patch nodes"); now > patches+2 {
 		t.Errorf("%d patches for one change", now-patches)
 	}
@@ -103,7 +103,7 @@ func TestConditionOfTheNode(t *testing.T) {
 	n = w.kube.Node("n1")
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", LastTransitionTime: long}}
 	w.kube.Set(n)
-	eventually(t, "the reason is told", func() bool { return condition().Reason == reasonReady })
+	eventually(t, "the reason is reported", func() bool { return condition().Reason == reasonReady })
 	if at := condition().LastTransitionTime; !at.Equal(&long) {
 		t.Errorf("another reason for the same status changed the time from %s to %s", long, at)
 	}
@@ -131,7 +131,7 @@ func TestNodeGetsItsSubnetsLater(t *testing.T) {
 	w.kube.Set(node("n1", "192.0.2.1"))
 	a, _ := w.agent()
 	w.inStep(api.KindService, "default/kubernetes")
-	eventually(t, "the agent says what is missing", func() bool {
+	eventually(t, "the agent says which part is missing", func() bool {
 		ready, why := a.Readiness()
 		return !ready && strings.Contains(why, "podCIDRs")
 	})
@@ -155,7 +155,7 @@ func TestWrongAnnotationIsTold(t *testing.T) {
 	w.kube.Set(bad)
 	w.agent()
 	w.inStep(api.KindPeer, "n2")
-	eventually(t, "an event tells of it", func() bool {
+	eventually(t, "an event reports it", func() bool {
 		for _, e := range w.kube.Events() {
 			if e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == "n3" && strings.Contains(e.Message, nodes.AnnotationUnderlay) {
 				return true
@@ -314,7 +314,7 @@ func TestNothingIsTakenAwayBeforeListsAreWhole(t *testing.T) {
 			if got := w.daemon.names(api.KindPeer); got != "old" {
 				t.Errorf("the daemon has %q, want old", got)
 			}
-			eventually(t, "the agent says what it waits for", func() bool {
+			eventually(t, "the agent says why it waits", func() bool {
 				ready, why := a.Readiness()
 				return !ready && why == "the API server has not listed all nodes yet"
 			})

@@ -57,7 +57,7 @@ func TestProbesAndFigures(t *testing.T) {
 		t.Errorf("livez: %d, but the agent is well", code)
 	}
 	if !a.Healthy() {
-		t.Error("balancers that ask for a service are told that the node does not serve it")
+		t.Error("balancers that ask for a service get the answer that the node does not serve it")
 	}
 	s := slice("default", "kubernetes", "kubernetes", "192.0.2.100", "192.0.2.101")
 	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(-time.Second).Format(time.RFC3339Nano)}
@@ -111,7 +111,7 @@ func TestProbesWithoutDaemon(t *testing.T) {
 	expect("after a minute", daemonGrace+time.Second, true, corev1.ConditionTrue)
 	expect("after two", stuckAfter+time.Second, false, corev1.ConditionTrue)
 	if a.Healthy() {
-		t.Error("balancers are told that services are served")
+		t.Error("balancers get the answer that services are served")
 	}
 	a.state.mu.Lock()
 	a.state.begun = false

@@ -142,7 +142,7 @@ func TestEndpointsDepart(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes")
 	w.kube.Set(s)
 	w.inStep(api.KindService, "default/kubernetes shop/web:dns shop/web:http")
-	expect("nothing is left of those of a Service of before", 0)
+	expect("nothing is left of an earlier Service", 0)
 }
 
 // TestDepartedStayWithTheDaemon: a restarted agent learns from the daemon which endpoints had
@@ -277,7 +277,7 @@ func TestDepartedByPorts(t *testing.T) {
 	backends := []api.Backend{{Address: "[fd00::5]:443"}, {Address: "[fd00::6]:443"}}
 	d.adopt("shop/web", port, backends, nil)
 	if all := d.with("shop/web", nil); len(all) != 1 || all[0].Endpoints[0].Addresses[0] != "fd00::6" {
-		t.Errorf("adopted are %v, want the one that has not ended", all)
+		t.Errorf("adopted are %v, want the running one", all)
 	}
 }
 
@@ -428,7 +428,7 @@ func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	}
 	w.kube.Set(service("shop", "taken", "10.96.0.7"), service("shop", "web", "10.96.0.8"))
 	w.inStep(api.KindService, "default/kubernetes shop/web")
-	eventually(t, "an event tells of it", func() bool {
+	eventually(t, "an event reports it", func() bool {
 		for _, e := range w.kube.Events() {
 			if e.InvolvedObject.Kind == "Service" && e.InvolvedObject.Name == "taken" && e.InvolvedObject.UID == "u-1" && strings.Contains(e.Message, "by-hand") {
 				return true
@@ -489,10 +489,10 @@ func TestTriggered(t *testing.T) {
 		t.Errorf("%s, want %s", got, at)
 	}
 	if got := triggered(now, now); !got.IsZero() {
-		t.Errorf("told before: %s", got)
+		t.Errorf("reported before: %s", got)
 	}
 	if got := triggered(nil, old); !got.IsZero() {
-		t.Errorf("not told: %s", got)
+		t.Errorf("not reported: %s", got)
 	}
 }
 

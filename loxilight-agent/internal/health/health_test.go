@@ -49,7 +49,7 @@ func TestBound(t *testing.T) {
 	_ = atServer.Close()
 	fourth, _ := connect()
 	if !open(third) || !open(fourth) {
-		t.Error("one that is closed counts")
+		t.Error("a closed one counts")
 	}
 }
 

@@ -115,7 +115,7 @@ var assignments = map[string]struct {
 		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17"), has("203.0.113.17")), balancer("b", 1, asks("203.0.113.17"))},
 		"b - 203.0.113.17 belongs to Service shop/a, a 203.0.113.17",
 	},
-	"two ask for the same, and nobody has it": {
+	"two ask for the same free address": {
 		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17")), balancer("b", 1, asks("203.0.113.17"))},
 		"b 203.0.113.17, a - 203.0.113.17 belongs to Service shop/b",
 	},

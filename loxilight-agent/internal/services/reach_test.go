@@ -115,7 +115,7 @@ func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 	for _, pod := range pods {
 		stations[pod] = testnet.New(p.t, fmt.Sprint("pod", pod))
 	}
-	testnet.Eventually(p.t, placePatience, "the switch is there", func() bool {
+	testnet.Eventually(p.t, placePatience, "the switch exists", func() bool {
 		const nsfs = 0x6e736673
 		var at unix.Statfs_t // of an empty file, until the namespace is mounted on it
 		return unix.Statfs("/run/netns/"+n.sw, &at) == nil && at.Type == nsfs
@@ -328,7 +328,7 @@ func (p *place) byName(t *testing.T) {
 	counters := p.n3.LLCLI("counters", "service", "shop/web")
 	for _, want := range []string{"10.244.3.5:8080", "[2001:db8:4::6]:8080"} {
 		if strings.Count(counters, want) != 1 {
-			t.Errorf("%s is not there once in\n%s", want, counters)
+			t.Errorf("%s does not occur once in\n%s", want, counters)
 		}
 	}
 }

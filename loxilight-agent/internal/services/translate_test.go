@@ -222,7 +222,7 @@ func TestIdleTimeouts(t *testing.T) {
 		}
 	}
 	if len(objects) != 9 {
-		t.Errorf("%d objects, want those of the cluster IP, external ones and inside of each port", len(objects))
+		t.Errorf("%d objects, want one for the cluster IP, the external addresses and the inside of each port", len(objects))
 	}
 }
 

@@ -59,7 +59,7 @@ func TestClientPages(t *testing.T) {
 	}
 	for _, err := range c.Connections(t.Context(), api.ConnectionsListParams{}) {
 		if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Code != api.CodeMethodNotFound {
-			t.Errorf("error = %v, want that of the daemon", err)
+			t.Errorf("error = %v, want the daemon's", err)
 		}
 	}
 }

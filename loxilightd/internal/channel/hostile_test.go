@@ -221,7 +221,7 @@ func TestHangUpEndsContext(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Error("the handler's context goes on")
+		t.Error("the handler's context continues")
 	}
 	served(t, c, time.Second)
 }

@@ -162,7 +162,7 @@ func TestOutcomeUnknown(t *testing.T) {
 		t.Fatalf("error = %v, want ErrOutcomeUnknown", err)
 	}
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.RequestID != "mine" || !strings.Contains(err.Error(), "outcome unknown") || !strings.Contains(err.Error(), "mine") {
-		t.Errorf("error = %v, want one that names the request id", err)
+		t.Errorf("error = %v, want an error that names the request id", err)
 	}
 	_ = first.Wait() // it was killed
 
@@ -212,7 +212,7 @@ func TestStoppedDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := kept.Version(t.Context()); err != nil {
-		t.Errorf("after it goes on: %v", err)
+		t.Errorf("after it continues: %v", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestListenLeavesOtherFilesAlone(t *testing.T) {
 	}
 	_, err := Listen(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error = %v, want one that names %s", err, path)
+		t.Errorf("error = %v, want an error that names %s", err, path)
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != "mine" {
 		t.Errorf("the file is now %q, %v", got, err)

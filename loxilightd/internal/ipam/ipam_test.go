@@ -224,7 +224,7 @@ func TestOtherSubnets(t *testing.T) {
 	delete(r.networks, "default")
 	r.refused("a", ErrNetwork)
 	if l := r.Leases(); len(l) != 2 || l[0].ContainerID != "a" {
-		t.Errorf("leases %+v, want those of a and b, which still run", l)
+		t.Errorf("leases %+v, want the leases of a and b, which still run", l)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestDiskFull(t *testing.T) {
 		t.Error("nothing tells of it")
 	}
 	if l := r.Leases(); len(l) != 1 || l[0].ContainerID != "a" {
-		t.Errorf("leases %v, want that of a", l)
+		t.Errorf("leases %v, want the lease of a", l)
 	}
 	if err := os.Remove(r.o.Path + ".new"); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func TestRefusedWishes(t *testing.T) {
 		}
 	}
 	if _, err := n.add("c1", nil); err == nil || err.Data.CNICode != api.CNIEnvironmentInvalid || !strings.Contains(err.Message, "CNI_CONTAINERID") {
-		t.Errorf("ADD of what is there: %v", err)
+		t.Errorf("ADD of an existing interface: %v", err)
 	}
 	if err := linkError(datapath.ErrExists); err.Data.CNICode != api.CNIEnvironmentInvalid || err.Data.Field != "CNI_IFNAME" {
 		t.Errorf("a device of that name: %v", err)

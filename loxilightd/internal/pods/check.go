@@ -41,7 +41,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 	}
 	for _, o := range r.objects() {
 		if st, ok := s.Objects.Status(o); !ok {
-			return failed("%s: there is none: somebody deleted it", o)
+			return failed("%s: does not exist: another program deleted it", o)
 		} else if st.State != api.StateReady {
 			return unavailable("%s: %s: %s", o, st.State, st.Message)
 		}

@@ -56,7 +56,7 @@ func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *ap
 	n, _ := s.Network(c.Network)
 	g := s.newPlugin(p, c, &n)
 	if _, err := s.findPlugin(g.Type); err != nil {
-		s.Log.Warn("the IPAM plugin of a pod that is not known is not there, and not asked to give anything back",
+		s.Log.Warn("the IPAM plugin of an unknown pod does not exist; it is not asked to release addresses",
 			slog.String("container", p.ContainerID), slog.String("plugin", c.ipam.Type))
 		return nil
 	}

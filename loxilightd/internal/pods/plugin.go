@@ -164,7 +164,7 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 	}
 	for _, ip := range given.IPs {
 		if !ip.Address.IsValid() || slices.Contains(r.Addresses, ip.Address) {
-			return failed("IPAM plugin %s: its result: an address is no such, or is there twice", c.ipam.Type)
+			return failed("IPAM plugin %s: its result has an invalid or a repeated address", c.ipam.Type)
 		}
 		gw := netip.Addr{}
 		if ip.Gateway != nil {

@@ -61,7 +61,7 @@ func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
 	n.desired.set(func() { n.desired.refuse = func(o api.Object) bool { return true } })
 	if err := n.command(api.CNIAdd, "c1", nil); err == nil || !strings.Contains(err.Message, "refused") {
-		t.Errorf("error %v, want that of the desired state", err)
+		t.Errorf("error %v, want the desired state's", err)
 	}
 	n.wantOnly()
 	n.desired.set(func() { n.desired.refuse, n.desired.pending = nil, "no programs" })
@@ -184,7 +184,7 @@ func TestCheck(t *testing.T) {
 	prev := n.mustAdd("c1", nil)
 	with := map[string]any{"prevResult": prev}
 	if err := n.command(api.CNICheck, "c1", with); err != nil {
-		t.Errorf("CHECK of what is as it was made: %v", err)
+		t.Errorf("CHECK of an unchanged pod: %v", err)
 	}
 	if err := n.command(api.CNICheck, "c2", with); err == nil || err.Data.CNICode != api.CNIContainerUnknown {
 		t.Errorf("CHECK of what was never added: %v", err)

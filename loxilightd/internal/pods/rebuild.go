@@ -79,7 +79,7 @@ func (s *Server) rebuild(devices map[string]string, lost bool) error {
 		s.mu.Lock()
 		s.pods[r.owner()], s.names[device] = r, r.owner()
 		s.mu.Unlock()
-		s.Log.Error("what was remembered of a pod was lost; it goes on by what else there is of it", slog.String("object", r.Object),
+		s.Log.Error("the record of a pod was lost; the pod continues, rebuilt from its Endpoint and leases", slog.String("object", r.Object),
 			slog.String("container", r.ContainerID), slog.String("interface", r.IfName), slog.String("device", device))
 	}
 	lost = lost || len(s.aside()) > 0
@@ -311,7 +311,7 @@ func (s *Server) Problems() (list []string) {
 	}
 	if len(rebuilt) > 0 {
 		list = append(list, "what was remembered in "+filepath.Join(s.StateDir, recordDir)+" was damaged or lost of "+some(rebuilt)+
-			": they go on by their Endpoints and leases; make them anew when it suits")
+			": they continue with their Endpoints and leases; recreate them at a time of your choice")
 	}
 	s.mu.Lock()
 	kept := slices.Collect(maps.Keys(s.kept))

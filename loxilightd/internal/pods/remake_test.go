@@ -92,7 +92,7 @@ func TestMissing(t *testing.T) {
 		return ""
 	}
 	if why("c1") != "" {
-		t.Errorf("its link is there, and %q", why("c1"))
+		t.Errorf("its link exists, and %q", why("c1"))
 	}
 	gone := n.all()[0] // in no order
 	netns := gone.Netns

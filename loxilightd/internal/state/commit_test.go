@@ -45,7 +45,7 @@ func TestCommitLifeOfAnObject(t *testing.T) {
 		t.Errorf("%d services, %d objects; want 1 of each", got, s.Snapshot().Len())
 	}
 	if got := s.Snapshot().Cost(); got.Frontends != 1 || got.Backends != 2 {
-		t.Errorf("cost %+v, want that of dns alone", got)
+		t.Errorf("cost %+v, want the cost of dns alone", got)
 	}
 }
 

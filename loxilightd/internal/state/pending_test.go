@@ -355,7 +355,7 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	c.pass(time.Minute)
 	r := expire(t, s)
 	if _, back := s.Snapshot().Get(Key{KindFirewallRule, "s"}); !back || len(r.Left) != 1 || r.Left[0].Name != "new" {
-		t.Errorf("taken back as %+v, s is there: %v", r, back)
+		t.Errorf("taken back as %+v, s exists: %v", r, back)
 	}
 	if p, _ := s.Pending(); p != nil {
 		t.Errorf("%+v still waits", p)

@@ -89,7 +89,7 @@ func TestScale(t *testing.T) {
 	go answer(listener)
 	begin := time.Now()
 	ips := fill(t, c, services, nodes)
-	t.Logf("%d Services of %d endpoints and %d Nodes are there after %s", services, endpoints, nodes, time.Since(begin).Round(time.Second))
+	t.Logf("%d Services of %d endpoints and %d Nodes exist after %s", services, endpoints, nodes, time.Since(begin).Round(time.Second))
 
 	all := []*contestant{startLoxilight(t, c, ours, agent), nil}
 	all[0].await(t, ips)
