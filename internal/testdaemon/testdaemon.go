@@ -232,3 +232,13 @@ func (d *Daemon) Counters(kind, name string) *api.CountersResult {
 	}
 	return c
 }
+
+// Repairs returns how many external changes the daemon has repaired since its start.
+func (d *Daemon) Repairs() uint64 {
+	d.t.Helper()
+	status, err := d.Client.Status(context.Background())
+	if err != nil {
+		d.t.Fatalf("status: %v", err)
+	}
+	return status.Repairs
+}

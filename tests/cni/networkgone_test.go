@@ -23,7 +23,7 @@ kind: Peer
 name: node2
 spec: {underlay: [192.0.2.77], prefixes: [10.74.2.0/24, "fd74:2::/64"], tunnel: mesh}
 `)
-	before := s.countRepairs()
+	before := s.Repairs()
 	for _, step := range []string{"deleted", "applied again", "deleted again"} {
 		if step == "applied again" {
 			s.Apply(siteObjects)
@@ -31,7 +31,7 @@ spec: {underlay: [192.0.2.77], prefixes: [10.74.2.0/24, "fd74:2::/64"], tunnel: 
 			s.LLCLI("delete", "podnetwork", "default", "--wait", "10s")
 		}
 		for end := time.Now().Add(verifiedWithin); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			if got := s.countRepairs(); got != before {
+			if got := s.Repairs(); got != before {
 				t.Fatalf("%s: %d repairs are counted, want none:\n%s", step, got-before, s.Process().Output())
 			}
 		}

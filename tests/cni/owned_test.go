@@ -3,7 +3,6 @@
 package cni
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -151,7 +150,7 @@ func TestOwned(t *testing.T) {
 			}
 			within := testnet.OnThisMachine(repairedWithin)
 			want := s.settled(t, at, c.look)
-			before := s.countRepairs()
+			before := s.Repairs()
 			if out, err := at.TryRun("sh", "-c", c.do); err != nil {
 				t.Fatalf("%s: %v %s", c.do, err, out)
 			}
@@ -166,7 +165,7 @@ func TestOwned(t *testing.T) {
 				return
 			}
 			t.Logf("repaired after %s", time.Since(begin).Round(10*time.Millisecond))
-			testnet.Eventually(t, within, "it is counted as a repair", func() bool { return s.countRepairs() > before })
+			testnet.Eventually(t, within, "it is counted as a repair", func() bool { return s.Repairs() > before })
 			for _, a := range reached {
 				testnet.Eventually(t, within, "the pod reaches "+a, func() bool {
 					return p.pingWithin(netip.MustParseAddr(a), testnet.OnThisMachine(soon)) == nil
@@ -202,14 +201,6 @@ func (s *site) settled(t *testing.T, at *testnet.NS, command string) (out string
 	return out
 }
 
-func (s *site) countRepairs() uint64 {
-	s.t.Helper()
-	status, err := s.Client.Status(context.Background())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return status.Repairs
-}
 
 // TestOwnershipRows compares the rows of the document with the changes that are tested.
 func TestOwnershipRows(t *testing.T) {

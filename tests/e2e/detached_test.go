@@ -30,7 +30,7 @@ func TestDetachedLinks(t *testing.T) {
 	s, fronts := balanced(t, "tcx")
 	traffic := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 8, Packets: 1000, Lasting: 8})
 	for range 3 {
-		before := s.repairs()
+		before := s.Repairs()
 		// All are opened before the first is detached: the daemon pins others then.
 		var links []link.Link
 		testnet.Eventually(t, patience, "all links are pinned", func() bool {
@@ -66,7 +66,7 @@ func TestDetachedLinks(t *testing.T) {
 			return true
 		})
 		t.Logf("attached again after %s", time.Since(begin).Round(time.Millisecond))
-		testnet.Eventually(t, patience, "repairs are counted", func() bool { return s.repairs() >= before+uint64(len(devices)) })
+		testnet.Eventually(t, patience, "repairs are counted", func() bool { return s.Repairs() >= before+uint64(len(devices)) })
 		s.healthy()
 	}
 	lost := traffic.Lost()

@@ -40,7 +40,7 @@ func restorePins(t *testing.T, attach string) {
 		{"files", s.deletePins},
 		{"the folder", func() { testnet.RemovePins(t, s.PinDir) }},
 	} {
-		before := s.repairs()
+		before := s.Repairs()
 		delete.do()
 		begin := time.Now()
 		testnet.Eventually(t, patience, "pins are restored after the deletion of "+delete.what, func() bool {
@@ -55,8 +55,8 @@ func restorePins(t *testing.T, attach string) {
 			}
 			return !missing
 		})
-		t.Logf("%s: restored after %s, %d repairs", delete.what, time.Since(begin).Round(time.Millisecond), s.repairs()-before)
-		if s.repairs() == before {
+		t.Logf("%s: restored after %s, %d repairs", delete.what, time.Since(begin).Round(time.Millisecond), s.Repairs()-before)
+		if s.Repairs() == before {
 			t.Errorf("%s: no repair was counted", delete.what)
 		}
 	}
@@ -116,14 +116,6 @@ func (s *site) existingPins() (paths []string) {
 	return paths
 }
 
-func (s *site) repairs() uint64 {
-	s.t.Helper()
-	status, err := s.Client.Status(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return status.Repairs
-}
 
 // healthy waits until the daemon reports no problem.
 func (s *site) healthy() {

@@ -58,7 +58,7 @@ func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.Raw
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if uerr := s.remove(undo, r); uerr != nil {
-			s.Log.Error("what was made of a pod could not be removed; its DEL will try again",
+			s.Log.Error("a partly added pod could not be removed; its DEL will try again",
 				slog.String("container", r.ContainerID), slog.String("interface", r.IfName), slog.Any("error", uerr))
 		}
 	}()
@@ -298,7 +298,7 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	}
 	note("open")
 	if err := context.Cause(ctx); err != nil {
-		return unavailable("nobody waits for it any more: %v", err)
+		return unavailable("the caller no longer waits: %v", err)
 	}
 	r.Done = true
 	if err := s.save(r); err != nil {

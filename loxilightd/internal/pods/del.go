@@ -127,7 +127,7 @@ func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	valid := map[ipam.Owner]bool{}
 	for i, a := range c.Valid.list {
 		if a.ContainerID == "" || a.IfName == "" {
-			return badConfig(fmt.Sprintf("cni.dev/valid-attachments[%d]", i), "has no containerID or no ifname: what it is about would go")
+			return badConfig(fmt.Sprintf("cni.dev/valid-attachments[%d]", i), "has no containerID or no ifname, so that its interface would be deleted")
 		}
 		valid[ipam.Owner{ContainerID: a.ContainerID, IfName: a.IfName}] = true
 	}
@@ -156,7 +156,7 @@ func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	if !current {
 		return nil // gone meanwhile
 	}
-	s.Log.Info("what was left of a pod is removed", slog.String("container", r.ContainerID), slog.String("interface", r.IfName),
+	s.Log.Info("the remains of a pod are removed", slog.String("container", r.ContainerID), slog.String("interface", r.IfName),
 		slog.String("device", r.Device), slog.String("cause", why))
 	if err := s.remove(ctx, r); err != nil {
 		return fmt.Errorf("%s: %w", r.owner(), err)

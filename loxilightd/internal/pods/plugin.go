@@ -199,5 +199,5 @@ func (s *Server) reaches(ctx context.Context, n *Network, address netip.Prefix, 
 	if slices.Contains(own, gw) {
 		return nil
 	}
-	return badConfig("ipam.ranges", "%s with gateway %s is none of the subnets %v of the PodNetwork, and the node has no such gateway: the pod would reach nothing", address, gw, n.Subnets)
+	return badConfig("ipam.ranges", "%s with gateway %s is in none of the subnets %v of the PodNetwork, and the node has no such gateway: the pod would reach no other host", address, gw, n.Subnets)
 }

@@ -242,7 +242,7 @@ func (s *Server) keep(device, label string, lost bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept[device], s.names[device] = o, o
-	s.Log.Error("the link of a pod is kept of which nothing is known, since what was remembered of pods was damaged or lost",
+	s.Log.Error("the link of an unknown pod is kept, because records of pods were damaged or lost",
 		slog.String("device", device), slog.String("label", label))
 	return nil
 }
@@ -310,18 +310,18 @@ func (s *Server) Problems() (list []string) {
 		}
 	}
 	if len(rebuilt) > 0 {
-		list = append(list, "what was remembered in "+filepath.Join(s.StateDir, recordDir)+" was damaged or lost of "+some(rebuilt)+
+		list = append(list, "the records in "+filepath.Join(s.StateDir, recordDir)+" were damaged or lost for "+some(rebuilt)+
 			": they continue with their Endpoints and leases; recreate them at a time of your choice")
 	}
 	s.mu.Lock()
 	kept := slices.Collect(maps.Keys(s.kept))
 	s.mu.Unlock()
 	if len(kept) > 0 {
-		list = append(list, "what was remembered of pods was damaged or lost, and whose these links are is not known, so they are kept: "+some(kept)+
-			": make their pods anew")
+		list = append(list, "records of pods were damaged or lost, and the pods of these links are unknown, so the links are kept: "+some(kept)+
+			": recreate their pods")
 	}
 	if aside := s.aside(); len(aside) > 0 {
-		list = append(list, "records of pods that cannot be read were set aside, and of which pods is not known: "+some(aside)+
+		list = append(list, "unreadable records of unknown pods were set aside: "+some(aside)+
 			": see that all pods work, then remove them")
 	}
 	if aside := s.queueAside(); len(aside) > 0 {

@@ -197,7 +197,7 @@ func (s *Server) forget(r *record) error {
 // load reads the records of earlier runs. Unreadable records are set aside.
 func (s *Server) load() ([]*record, error) {
 	return loadRecords(s.StateDir, func(path string, cause error) error {
-		s.Log.Error("what is remembered of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
+		s.Log.Error("the record of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
 		return os.Rename(path, path+asideSuffix)
 	})
 }

@@ -84,7 +84,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 		if taken {
 			continue
 		}
-		s.Log.Info("a pod's link that nobody knows is removed", slog.String("device", device))
+		s.Log.Info("the link of an unknown pod is removed", slog.String("device", device))
 		if err := s.Links.Delete(ctx, device); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (s *Server) sweep(ctx context.Context) {
 			continue
 		}
 		if err := s.collect(ctx, r, "its network namespace is gone"); err != nil {
-			s.Log.Warn("what is left of a pod could not be removed", slog.Any("error", err))
+			s.Log.Warn("the remains of a pod could not be removed", slog.Any("error", err))
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (r *Reconciler[K, V]) tell(key K, before, now Status) {
 	case now.State == Failed:
 		r.log.warn("not applied, will be tried again", name, slog.String("error", now.Message))
 	case now.State == Pending:
-		r.log.warn("waiting for what it needs", name, slog.String("error", now.Message))
+		r.log.warn("waiting for a requirement", name, slog.String("error", now.Message))
 	case before.Failures > 0:
 		r.log.info("applied after failures", name, slog.Int("failures", before.Failures))
 	}

@@ -171,6 +171,6 @@ func (r *Reconciler[K, V]) prune(ctx context.Context) {
 	}
 	r.mu.Unlock()
 	for _, key := range strangers {
-		r.log.info("pruning what nobody wants", slog.String("object", fmt.Sprint(key)))
+		r.log.info("deleting an object that is not desired", slog.String("object", fmt.Sprint(key)))
 	}
 }
