@@ -64,6 +64,9 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 		return nil, at(invalid("spec", "is missing"))
 	}
 	value, canonical, err := kindSpecs[kind].parse(o.Spec, b)
+	if admit := kindSpecs[kind].admit; err == nil && admit != nil {
+		err = admit(value)
+	}
 	if err != nil {
 		return nil, at(err)
 	}

@@ -101,6 +101,18 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
+// admitService refuses backends that no packet reaches on any node.
+func admitService(value state.Value) *api.Error {
+	for i, b := range value.(*state.Service).Backends {
+		if b.Addr.Addr().IsLoopback() {
+			return invalid(fmt.Sprintf("spec.backends[%d].address", i),
+				"%q: %s is a loopback address, to which the kernel delivers no packet from a device: "+
+					"for a server on the node, set an address of one of its devices", b.Addr, b.Addr.Addr())
+		}
+	}
+	return nil
+}
+
 var (
 	algorithms = [...]datapath.Algorithm{
 		datapath.Maglev, datapath.Random, datapath.RoundRobin, datapath.LeastConnections, datapath.SourceHash,

@@ -4,11 +4,13 @@ package control
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -73,6 +75,22 @@ func TestBadClusterService(t *testing.T) {
 		_, _, err := kindSpecs["Interface"].parse([]byte(spec), nil)
 		if err == nil || err.Data == nil || err.Data.Field != field {
 			t.Errorf("%s: %+v, want a fault of %s", spec, err, field)
+		}
+	}
+}
+
+// TestLoopbackBackend: a change with a loopback backend is refused. A stored Service may have one
+// from an earlier version, and keeps its other backends.
+func TestLoopbackBackend(t *testing.T) {
+	for _, loopback := range []string{"127.0.0.1:80", "127.9.8.7:80", "[::1]:80"} {
+		spec := `{"frontends": ["198.51.100.10:80/tcp"], "backends": [{"address": "10.0.1.2:80"}, {"address": "` + loopback + `"}]}`
+		_, err := parseObject(&api.Object{Kind: api.KindService, Name: "web", Spec: []byte(spec)}, api.OwnerCLI, 0, nil)
+		if err == nil || err.Data == nil || err.Data.Field != "spec.backends[1].address" || err.Data.Object != "Service/web" ||
+			!strings.Contains(err.Message, loopback) || !strings.Contains(err.Message, "address of one of its devices") {
+			t.Errorf("%s: %+v, want it refused", loopback, err)
+		}
+		if v, err := Decode(api.KindService, []byte(spec)); err != nil || len(v.(*state.Service).Backends) != 2 {
+			t.Errorf("%s in a stored object: %v, %v", loopback, v, err)
 		}
 	}
 }

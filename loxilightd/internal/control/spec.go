@@ -20,6 +20,9 @@ type kindSpec struct {
 	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so
 	// that equal specs are equal texts.
 	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
+	// admit checks the value of a change further. A stored object may have such a value from a
+	// version that did not refuse it. Nil: every value is admitted.
+	admit func(value state.Value) *api.Error
 }
 
 var kindSpecs = map[string]kindSpec{
@@ -31,7 +34,7 @@ var kindSpecs = map[string]kindSpec{
 	api.KindAddressGroup: {parse: parseWithin(parseAddressGroup)},
 	api.KindNAT:          {parse: parseWithin(parseNAT)},
 	api.KindFirewallRule: {parse: parseWithin(parseFirewallRule)},
-	api.KindService:      {parse: parseWithin(parseService)},
+	api.KindService:      {parse: parseWithin(parseService), admit: admitService},
 	api.KindTunnel:       {parse: parseWith(parseTunnel)},
 	api.KindPeer:         {parse: parseWith(parsePeer)},
 }
