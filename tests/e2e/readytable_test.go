@@ -115,6 +115,7 @@ type readySite struct {
 	*site
 	x1, x2  *testnet.NS
 	servers [2]*testnet.Server // of the Services, IPv4 first
+	muted   int                // how often mute was called
 }
 
 func newReadySite(t *testing.T) *readySite {
@@ -146,10 +147,41 @@ func (s *readySite) serve6() {
 	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
 }
 
-// address6 restores the IPv6 address and route that the kernel removes when a device goes down.
-func (s *readySite) address6() {
-	s.backends[1].Run(s.t, "ip", "address", "replace", "2001:db8:2::2/64", "dev", "eth0", "nodad")
-	s.backends[1].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:2::1")
+// address6 restores the IPv6 address and route that the kernel of b1 or b2 removes when its device
+// goes down.
+func (s *readySite) address6(n int) {
+	s.backends[n-1].Run(s.t, "ip", "address", "replace", fmt.Sprintf("2001:db8:%d::2/64", n), "dev", "eth0", "nodad")
+	s.backends[n-1].Run(s.t, "ip", "-6", "route", "replace", "default", "via", fmt.Sprintf("2001:db8:%d::1", n))
+}
+
+// mute makes b1 or b2 answer neither ARP nor neighbour solicitations, with another hardware address
+// than the node knows, and unmute ends that.
+func (s *readySite) mute(n int) func() {
+	return func() {
+		s.backends[n-1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", fmt.Sprintf("02:00:00:00:77:%02x", s.muted))
+		s.muted++
+		for _, family := range []string{"-4", "-6"} {
+			s.node.Run(s.t, "ip", family, "neigh", "flush", "dev", fmt.Sprintf("p%d", n))
+		}
+	}
+}
+
+func (s *readySite) unmute(n int) func() {
+	return func() {
+		s.backends[n-1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on")
+		s.address6(n)
+	}
+}
+
+// unplug takes the carrier from the link to b1 or b2, and plug returns it.
+func (s *readySite) unplug(n int) func() { return s.link(s.backends[n-1], "eth0", "down") }
+
+func (s *readySite) plug(n int) func() {
+	return func() {
+		s.link(s.backends[n-1], "eth0", "up")()
+		s.backends[n-1].Route(s.t, "default", fmt.Sprintf("10.0.%d.1", n))
+		s.address6(n)
+	}
 }
 
 func (s *readySite) link(ns *testnet.NS, device, to string) func() {
@@ -208,27 +240,13 @@ func (s *readySite) cases() []readyCase {
 		{"NAT without forwarding", "NAT", "out", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", b1, s.client, let, silent, ""},
 		{"PodNetwork without forwarding", "PodNetwork", "default", off, on, []string{forward4}, "tcp4", b1, s.client, let, silent, ""},
 		{"Route without forwarding", "Route", "far", off, on, []string{forward4}, "tcp4", far, s.client, let, silent, ""},
-		{"Route without its next hop", "Route", "far", func() {
-			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:01")
-			s.node.Run(s.t, "ip", "neigh", "flush", "dev", "p2")
-		},
-			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on") },
+		{"Route without its next hop", "Route", "far", s.mute(2), s.unmute(2),
 			[]string{"10.0.2.2", "does not answer"}, "tcp4", far, s.client, let, silent, ""},
-		{"Route without carrier", "Route", "far", s.link(s.backends[1], "eth0", "down"),
-			func() {
-				s.link(s.backends[1], "eth0", "up")()
-				s.backends[1].Route(s.t, "default", "10.0.2.1")
-				s.address6()
-			},
+		{"Route without carrier", "Route", "far", s.unplug(2), s.plug(2),
 			[]string{"p2", "no carrier"}, "tcp4", far, s.client, let, silent, ""},
 		{"Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
 			[]string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent, ""},
-		{"Interface without carrier", "Interface", "p1", s.link(s.backends[0], "eth0", "down"), func() {
-			s.link(s.backends[0], "eth0", "up")()
-			s.backends[0].Route(s.t, "default", "10.0.1.1")
-			s.backends[0].Run(s.t, "ip", "address", "replace", "2001:db8:1::2/64", "dev", "eth0", "nodad")
-			s.backends[0].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:1::1")
-		}, []string{"p1", "no carrier"}, "tcp4", b1, s.client, let, silent, ""},
+		{"Interface without carrier", "Interface", "p1", s.unplug(1), s.plug(1), []string{"p1", "no carrier"}, "tcp4", b1, s.client, let, silent, ""},
 		{"IPv6 Interface that is down", "Interface", "p1", s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up"),
 			[]string{"ip link set p1 up"}, "tcp6", b16, s.client, let, silent, ""},
 		{"Peer without its address", "Peer", "near", s.link(s.node, "in0", "down"),
@@ -242,11 +260,7 @@ func (s *readySite) cases() []readyCase {
 		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1", "--role", "port"),
 			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let, ""},
 		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent, ""},
-		{"IPv6 Route without its next hop", "Route", "far6", func() {
-			s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", "02:00:00:00:77:02")
-			s.node.Run(s.t, "ip", "-6", "neigh", "flush", "dev", "p2")
-		},
-			func() { s.backends[1].Run(s.t, "ip", "link", "set", "eth0", "arp", "on"); s.address6() },
+		{"IPv6 Route without its next hop", "Route", "far6", s.mute(2), s.unmute(2),
 			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent, ""},
 		{"NAT without forwarding on the inner device", "NAT", "out", s.sysctl("net.ipv4.conf.in0.forwarding", "0"), s.sysctl("net.ipv4.conf.in0.forwarding", "1"),
 			[]string{"sysctl -w net.ipv4.conf.in0.forwarding=1"}, "tcp4", b1, s.client, let, silent, ""},
@@ -263,6 +277,28 @@ func (s *readySite) cases() []readyCase {
 		{"Service without forwarding", "Service", "web", off, on, []string{"sysctl -w " + forward4 + "=1"}, "tcp4", vip4 + ":80", s.client, let, silent, ""},
 		{"IPv6 Service without forwarding", "Service", "web6", off6, on6, []string{"sysctl -w " + forward6 + "=1"},
 			"tcp6", "[2001:db8:c633:6400::10]:80", s.client, let, silent, ""},
+		{"Service with a broadcast address as backend", "Service", "near", s.route("add", "broadcast", "10.0.1.2", "dev", "p1", "table", "local"),
+			s.route("del", "broadcast", "10.0.1.2", "dev", "p1", "table", "local"), []string{"10.0.1.2:9000", "broadcast address", "p1"},
+			"tcp4", "192.0.2.200:80", s.client, let, silent, ""},
+		{"Service without the neighbour of its backend", "Service", "near", s.mute(1), s.unmute(1),
+			[]string{"backend 10.0.1.2:9000", "does not answer", "p1"}, "tcp4", "192.0.2.200:80", s.client, let, silent, ""},
+		{"IPv6 Service without the neighbour of its backend", "Service", "near6", s.mute(1), s.unmute(1),
+			[]string{"backend " + b16, "does not answer", "p1"}, "tcp6", "[2001:db8:0:2::200]:80", s.client, let, silent, ""},
+		{"Service without carrier", "Service", "near", s.unplug(1), s.plug(1),
+			[]string{"backend 10.0.1.2:9000", "p1", "no carrier"}, "tcp4", "192.0.2.200:80", s.client, let, silent, ""},
+		{"NAT without the neighbour towards its target", "NAT", "in", s.mute(2), s.unmute(2),
+			[]string{"10.0.2.2 does not answer", "p2"}, "tcp4", "192.0.2.1:8088", s.client, let, silent, ""},
+		{"IPv6 NAT without the neighbour towards its target", "NAT", "in6", s.mute(2), s.unmute(2),
+			[]string{"2001:db8:2::2 does not answer", "p2"}, "tcp6", "[2001:db8:0:2::1]:8088", s.client, let, silent, ""},
+		{"NAT without carrier", "NAT", "in", s.unplug(2), s.plug(2),
+			[]string{"p2", "no carrier"}, "tcp4", "192.0.2.1:8088", s.client, let, silent, ""},
+		{"frontend without a backend of its family", "Service", "near6", func() {
+			s.LLCLI("service", "backend", "add", "near6", b1)
+			s.LLCLI("service", "backend", "remove", "near6", b16)
+		}, func() {
+			s.LLCLI("service", "backend", "add", "near6", b16)
+			s.LLCLI("service", "backend", "remove", "near6", b1)
+		}, []string{"no IPv6 backend", "[2001:db8:0:2::200]:80/tcp"}, "tcp6", "[2001:db8:0:2::200]:80", s.client, let, refused, ""},
 		{"Service that no uplink announces", "Service", "near", s.role("port"), s.role("uplink"), []string{"192.0.2.200", "llcli interface add"},
 			"tcp4", "192.0.2.200:80", s.client, let, silent, ""},
 		{"IPv6 Service that no uplink announces", "Service", "near6", s.role("port"), s.role("uplink"), []string{"2001:db8:0:2::200", "llcli interface add"},

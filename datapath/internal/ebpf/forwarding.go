@@ -162,6 +162,10 @@ func (z *zone) firstHop(addr netip.Addr) (link netlink.Link, next netip.Addr, er
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return nil, next, fmt.Errorf("no route leads to %s: run ip route add, or llcli route add", addr)
+	case addr.IsLoopback():
+		return nil, next, fmt.Errorf("%s is a loopback address, to which the kernel delivers no packet from a device: set an address of one of the node's devices", addr)
+	case err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_BROADCAST:
+		return nil, next, fmt.Errorf("%s is the broadcast address of a network of device %q: set the address of one host", addr, z.devices.nameOf(routes[0].LinkIndex))
 	case err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST:
 		return nil, next, nil
 	}

@@ -164,7 +164,7 @@ func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 	case *state.FirewallRule:
 		return w.ofRule(v)
 	case *state.NAT:
-		return w.ofNAT(v)
+		return w.ofNAT(v, o.Revision)
 	case *state.Interface:
 		return w.ofInterface(o.Name, v)
 	case *state.Bridge:

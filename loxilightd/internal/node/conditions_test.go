@@ -86,14 +86,14 @@ func TestForwardingOff(t *testing.T) {
 	ip6 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}}}}
 	ip4 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
 	w.forwarding[0] = datapath.Forwarding{IPv4: true}
-	if is := w.ofNAT(ip4); is.message != "" {
+	if is := w.ofNAT(ip4, 0); is.message != "" {
 		t.Errorf("IPv4 with forwarding: %s", is.message)
 	}
-	if is := w.ofNAT(ip6); !strings.Contains(is.message, "net.ipv6.conf.all.forwarding=1") {
+	if is := w.ofNAT(ip6, 0); !strings.Contains(is.message, "net.ipv6.conf.all.forwarding=1") {
 		t.Errorf("IPv6 without forwarding: %q", is.message)
 	}
 	w.forwarding[0] = datapath.Forwarding{IPv6: true}
-	if is := w.ofNAT(ip4); !strings.Contains(is.message, "net.ipv4.ip_forward=1") {
+	if is := w.ofNAT(ip4, 0); !strings.Contains(is.message, "net.ipv4.ip_forward=1") {
 		t.Errorf("IPv4 without forwarding: %q", is.message)
 	}
 	allow := &state.FirewallRule{FirewallRule: datapath.FirewallRule{Hooks: datapath.HookForward, Action: datapath.ActionAllow, Match: ip4.Match}}

@@ -38,3 +38,10 @@ func (c *hopCache) to(addr netip.Addr, inSwitch bool) datapath.HopState {
 	}
 	return is
 }
+
+// full reports whether no further address is looked up.
+func (c *hopCache) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.known) >= maxWays
+}

@@ -12,11 +12,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-func (w *world) ofNAT(v *state.NAT) condition {
+func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 	if is := w.ofDevices(&v.Match); is.message != "" {
 		return is
 	}
-	if is := w.noTarget(v); is.message != "" {
+	if is := w.noTarget(v, revision); is.message != "" {
 		return is
 	}
 	var list []condition
@@ -42,31 +42,25 @@ func (w *world) inSwitch(m *datapath.Match) bool {
 	})
 }
 
-// noTarget returns a condition if no route leads to a new destination.
-func (w *world) noTarget(v *state.NAT) condition {
-	if v.Type != datapath.DNAT {
-		return condition{}
-	}
-	for _, p := range v.Addresses {
-		if !p.IsSingleIP() {
+// noTarget returns a condition if packets to a new destination do not arrive.
+func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
+	for _, t := range w.targetsOf(v) {
+		is := w.lost(t, revision)
+		if is.message == "" || first.message != "" && (is.untried || !first.untried) {
 			continue
 		}
-		if is := w.ways.to(p.Addr(), w.inSwitch(&v.Match)); is.Err != nil {
-			return condition{message: is.Err.Error()}
-		}
+		first = is
+		first.message = fmt.Sprintf("target %s is not reached: %s", t.addr, is.message)
 	}
-	return condition{}
+	return first
 }
 
 // crossed returns the devices on which packets of a NAT arrive: devices that it names, and the
 // devices towards new destinations, where replies arrive.
 func (w *world) crossed(v *state.NAT) []string {
 	devices := devicesOf(&v.Match)
-	if v.Type != datapath.DNAT {
-		return devices
-	}
-	for _, p := range v.Addresses {
-		if is := w.ways.to(p.Addr(), false); is.Device != "" && p.IsSingleIP() && !w.inSwitch(&v.Match) {
+	for _, t := range w.targetsOf(v) {
+		if is := w.ways.to(t.addr, false); is.Device != "" && !t.inSwitch {
 			devices = append(devices, is.Device)
 		}
 	}

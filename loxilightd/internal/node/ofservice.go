@@ -27,7 +27,7 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 	for family, is4 := range []bool{true, false} {
 		if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 }) {
 			b := w.backendsOf(o.Name, v, is4)
-			list = append(list, b.condition(o, family), w.ofWays(o, b.usable(), family))
+			list = append(list, b.condition(o, v, family), w.ofWays(o, b.usable(), family))
 		}
 	}
 	return joinConditions(list)
@@ -95,7 +95,7 @@ func (s *serving) usable() []datapath.BackendAddr {
 	return s.fallback
 }
 
-func (s *serving) condition(o *state.Object, family int) condition {
+func (s *serving) condition(o *state.Object, v *state.Service, family int) condition {
 	what, quiet := [2]string{"IPv4", "IPv6"}[family], o.Owner == ownerK8s
 	active, fallback := len(s.active), len(s.fallback)
 	switch {
@@ -109,16 +109,21 @@ func (s *serving) condition(o *state.Object, family int) condition {
 			"no %s backend is active, so %d that are draining or of weight 0 get the connections: see llcli describe service %s", what, fallback, o.Name)}
 	case s.total > 0:
 		return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are down", what, s.total), ready: true, quiet: quiet}
+	case len(v.Backends) > 0:
+		// Endpoints of one family are normal for a dual-stack Service of Kubernetes.
+		return condition{ready: quiet, quiet: quiet, message: fmt.Sprintf(
+			"no %s backend is configured, so connections to frontend %s are not accepted: add an %[1]s backend (llcli service backend add %[3]s ADDRESS:PORT), or remove the frontend",
+			what, v.Frontends[slices.IndexFunc(v.Frontends, func(f datapath.Frontend) bool { return familyOf(f.Addr.Addr()) == family })], o.Name)}
 	default:
 		return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
 	}
 	return condition{}
 }
 
-// ofWays returns a condition if connections to backends do not reach them: the host does not forward,
-// or no route leads to any. It has a message if no route leads to some, or if the programs do not
-// see the replies of one, because then the node's own connections fail, or if the kernel does not
-// forward packets that arrive on some devices.
+// ofWays returns a condition if connections to backends do not reach them: the host does not
+// forward, or no packet arrives at any. It has a message if packets do not arrive at some, or if the
+// programs do not see the replies of one, because then the node's own connections fail, or if the
+// kernel does not forward packets that arrive on some devices.
 func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int) condition {
 	var families [2]bool
 	families[family] = true
@@ -128,20 +133,24 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 	}
 	var lost, partly, aside condition
 	for _, b := range list {
-		is := w.ways.to(b.Addr(), false)
-		if is.Err == nil {
-			reached++
+		if is := w.lost(target{addr: b.Addr()}, o.Revision); is.message != "" {
+			if lost.message == "" || lost.untried && !is.untried {
+				lost = is
+				lost.quiet = is.quiet || o.Owner == ownerK8s
+				lost.message = fmt.Sprintf("backend %s is not reached: %s", b, is.message)
+			}
+			continue
 		}
+		reached++
+		is := w.ways.to(b.Addr(), false)
 		switch {
-		case is.Err != nil && lost.message == "":
-			lost = condition{quiet: o.Owner == ownerK8s, message: fmt.Sprintf("backend %s is not reached: %s", b, is.Err)}
 		case is.Device == "": // an address of the node, or unknown
+			continue
 		case !off.isMet():
 			return off
-		default:
-			partly = off // of some devices only
 		}
-		if is.Device != "" && aside.message == "" && !w.isCovered(is.Device, 0) {
+		partly = off // of some devices only
+		if aside.message == "" && !w.isCovered(is.Device, 0) {
 			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
 				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
 				b, is.Device, w.addCommand(is.Device, 0))}

@@ -19,8 +19,8 @@ const (
 	sendsAtLeast = 3
 	// silenceLapses is how long after the last packet to a Peer its silence is ignored.
 	silenceLapses = 30 * time.Second
-	// maxHops limits how many next hops of Routes are checked, and which Peers are resolved
-	// without packets to them.
+	// maxHops limits how many next hops of Routes are checked, how many next hops towards backends
+	// and targets of NAT, and which Peers are resolved without packets to them.
 	maxHops = 64
 	// askHop, askPeer and askFailed are how often the kernel is made to ask the neighbour of a next
 	// hop, of a Peer, and of a Peer that failed.
@@ -137,16 +137,7 @@ func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h dat
 	}
 	r.asked[h] = last
 	is := telemetry.HopTo(h, ask)
-	broken := ""
-	switch {
-	case is.Link == datapath.LinkDown:
-		broken = n.linkIsDown(is.Device, h.Switch)
-	case is.Err != nil:
-		broken = is.Err.Error()
-	case is.Link == datapath.LinkNoCarrier:
-		broken = noCarrier(is.Device)
-	}
-	if broken != "" {
+	if broken := n.broken(&is, h.Switch); broken != "" {
 		r.open[h] = every != never // when that is repaired, it is asked at once
 		return condition{message: broken}
 	}
@@ -160,6 +151,19 @@ func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h dat
 		return condition{message: fmt.Sprintf("%s has not answered on device %q yet", is.Neighbour, is.Device), quiet: true, untried: true}
 	}
 	return condition{}
+}
+
+// broken returns why no packet leaves towards a next hop; empty: packets leave, or it is unknown.
+func (n *Node) broken(is *datapath.HopState, inSwitch bool) string {
+	switch {
+	case is.Link == datapath.LinkDown:
+		return n.linkIsDown(is.Device, inSwitch)
+	case is.Err != nil:
+		return is.Err.Error()
+	case is.Link == datapath.LinkNoCarrier:
+		return noCarrier(is.Device)
+	}
+	return ""
 }
 
 // next updates the watch with the counters of a Peer.

@@ -150,7 +150,7 @@ func TestSourcesAndTargets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := seenWorld(t, c.host)
 			w.forwarding[0].IPv6 = !c.off6
-			wantCondition(t, w.ofNAT(&state.NAT{NAT: c.nat}), len(c.words) == 0, c.words)
+			wantCondition(t, w.ofNAT(&state.NAT{NAT: c.nat}, 0), len(c.words) == 0, c.words)
 		})
 	}
 }
@@ -160,7 +160,7 @@ func TestSourcesAndTargets(t *testing.T) {
 func TestInnerDeviceWithoutForwarding(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"mgmt": device("10.9.0.1/24")})
 	of := func(list ...string) condition {
-		return w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"wan"}, Source: prefixes(list...)}}})
+		return w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"wan"}, Source: prefixes(list...)}}}, 0)
 	}
 	w.forwarding[0].Off4 = []string{"lan"}
 	wantCondition(t, of("10.1.0.0/16"), false, []string{"sysctl -w net.ipv4.conf.lan.forwarding=1"})
@@ -241,7 +241,37 @@ func TestMessagesOfBothFamilies(t *testing.T) {
 	}, Health: &state.HealthCheck{}}
 	is := w.ofService(objectOf(state.KindService, "web", v), v)
 	wantCondition(t, is, false, []string{"no IPv4 backend is configured", "no IPv6 backend has been checked"})
-	if is.quiet || !is.untried {
-		t.Errorf("%+v: the first part counts for the health, the second one is about to change", is)
+	if is.quiet || is.untried {
+		t.Errorf("%+v: the first part counts for the health, and does not change by itself", is)
+	}
+}
+
+// TestFrontendWithoutBackendOfItsFamily: a frontend whose family has no backend serves nobody, so the
+// message names it. For Kubernetes a dual-stack Service with endpoints of one family is normal.
+func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
+	w := seenWorld(t, nil)
+	for _, c := range []struct {
+		owner, backend string // no backend: none of either family
+		ready          bool
+		words          []string
+	}{
+		{"cli", "192.0.2.9:80", false, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp", "llcli service backend add web"}},
+		{"cli", "[2001:db8:1::9]:80", false, []string{"no IPv4 backend", "frontend 192.0.2.200:80/tcp", "llcli service backend add web"}},
+		{ownerK8s, "192.0.2.9:80", true, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp"}},
+		{"cli", "", true, []string{"no IPv4 backend is configured", "no IPv6 backend is configured"}},
+	} {
+		v := &state.Service{Service: datapath.Service{Frontends: []datapath.Frontend{
+			{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Protocol: datapath.TCP}, {Addr: netip.MustParseAddrPort("[2001:db8::200]:80"), Protocol: datapath.TCP},
+		}}}
+		if c.backend != "" {
+			v.Backends = []datapath.Backend{{Addr: netip.MustParseAddrPort(c.backend), Weight: 1}}
+		}
+		o := objectOf(state.KindService, "web", v)
+		o.Owner = c.owner
+		is := w.ofService(o, v)
+		wantCondition(t, is, c.ready, c.words)
+		if is.quiet != (c.owner == ownerK8s) {
+			t.Errorf("%+v of owner %s: only Kubernetes does not count it for the health", is, c.owner)
+		}
 	}
 }

@@ -50,10 +50,12 @@ func (n *Node) readWorld(before *world) *world {
 		}
 	}
 	w.index(s)
+	var last reach
 	if before != nil {
-		w.reach = before.reach
+		last = before.reach
 	}
-	w.reach = n.readReach(s, w.reach)
+	w.reach = n.readReach(s, last)
+	w.readTargets(s, &last)
 	return w
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// target is an address to which packets are sent: of a backend, or of a destination NAT.
+type target struct {
+	addr     netip.Addr
+	inSwitch bool
+}
+
+// readTargets checks the next hops towards the targets of NAT and towards backends without a health
+// check. Like the lookups in hopCache they are limited; nothing is reported about the others.
+func (w *world) readTargets(s *state.Snapshot, before *reach) {
+	telemetry := w.n.opts.Plane.Telemetry()
+	asked := 0
+	check := func(t target) (more bool) {
+		is := w.ways.to(t.addr, t.inSwitch)
+		if broken := w.n.broken(&is, t.inSwitch); broken != "" {
+			w.reach.problems[fmt.Sprint("target ", t)] = condition{message: broken}
+		}
+		h, ok := neighbourOf(&is, t.inSwitch)
+		if _, known := w.reach.asked[h]; !ok || known {
+			return !w.ways.full()
+		}
+		asked++
+		if c := w.reach.look(w.n, telemetry, before, h, w.reach.began, askHop); c.message != "" {
+			w.reach.hops[h] = c
+			w.reach.problems[fmt.Sprint("hop ", h)] = c
+		}
+		return asked < maxHops && !w.ways.full()
+	}
+	for o := range s.After(state.KindNAT, "") {
+		for _, t := range w.targetsOf(o.Value.(*state.NAT)) {
+			if !check(t) {
+				return
+			}
+		}
+	}
+	for o := range s.After(state.KindService, "") {
+		v := o.Value.(*state.Service)
+		if v.Health != nil {
+			continue // which detects more
+		}
+		for _, is4 := range []bool{true, false} {
+			list := w.backendsOf(o.Name, v, is4)
+			for _, b := range list.usable() {
+				if !check(target{addr: b.Addr()}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// targetsOf returns the single addresses to which a destination NAT translates.
+func (w *world) targetsOf(v *state.NAT) (list []target) {
+	if v.Type != datapath.DNAT {
+		return nil
+	}
+	for _, p := range v.Addresses {
+		if p.IsSingleIP() {
+			list = append(list, target{p.Addr(), w.inSwitch(&v.Match)})
+		}
+	}
+	return list
+}
+
+// neighbourOf returns a next hop as its neighbour on its device, so that all addresses behind a
+// gateway have the same one; false: it has no neighbour.
+func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool) {
+	h = datapath.Hop{Addr: is.Neighbour, Device: is.Device, Switch: inSwitch}
+	return h, h.Addr.IsValid() && h.Device != ""
+}
+
+// lost returns why packets to a target do not arrive; no message: they do, or nothing is known.
+// revision is that of the object that has the target.
+func (w *world) lost(t target, revision uint64) condition {
+	is := w.ways.to(t.addr, t.inSwitch)
+	if broken := w.n.broken(&is, t.inSwitch); broken != "" {
+		return condition{message: broken}
+	}
+	h, ok := neighbourOf(&is, t.inSwitch)
+	if !ok {
+		return condition{}
+	}
+	if _, asked := w.reach.asked[h]; !asked && !is.Resolved && revision > w.reach.revision {
+		return condition{message: fmt.Sprintf("%s has not been asked on device %q yet", h.Addr, h.Device), quiet: true, untried: true}
+	}
+	return w.reach.hops[h]
+}
