@@ -47,6 +47,7 @@ func (m XDPMode) String() string { return [...]string{"off", "generic", "native"
 type PortState struct {
 	Device    string // its name
 	RuleName  string // the name by which rules in force match it; empty: unknown
+	Renamed   string // the name of the device now, if Device is a former one and the programs stayed
 	Index     int    // 0: there is no such device
 	MAC       net.HardwareAddr
 	MTU       int // bytes

@@ -82,6 +82,13 @@ func TestRulesOnDevicesWithoutPrograms(t *testing.T) {
 	if out := s.LLCLI("counters", "firewall", "deny8080"); !regexp.MustCompile(`(?m)^firewall\s+[1-9]`).MatchString(out) {
 		t.Errorf("drops of the rule are not among its counters:\n%s", out)
 	}
+	s.rename("in0", "wan7")
+	wantState(t, s, "firewall", "deny8080", "Ready", "wan7", "ip link set wan7 name in0")
+	if got := try(s.client, "tcp4", "192.0.2.1:8080", silence); got != silent {
+		t.Errorf("port 8080 of the node with a rule against it, after its device was renamed: %s", got)
+	}
+	s.rename("wan7", "in0")
+	wantState(t, s, "Interface", "in0", "Ready")
 	out, code, err := s.TryLLCLI("interface", "delete", "in0")
 	if code == 0 || !strings.Contains(err.Error()+out, "FirewallRule/deny8080") {
 		t.Errorf("an Interface that a rule names was deleted: exit code %d, %s %v", code, out, err)

@@ -250,6 +250,8 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 		// Renamed, or from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
 			s.Device = z.devices.nameOf(p.ifindex)
+		} else if is := z.devices.byIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
+			s.Renamed = is.Attrs().Name
 		}
 		return s, true
 	}

@@ -257,6 +257,13 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 			what: "has programs of " + object + " attached, which no longer exists",
 			why:  "its packets are balanced still", do: "start the daemon: it takes them off",
 		}, nil)
+	case isWanted && port.Device != p.Device && !x.exists(&port):
+		x.find("warning", "hooks.elsewhere", object, words{
+			what: "is attached to the device " + p.Device + ", and no device has the name " + port.Device + ", which it wants: the device was renamed",
+			why:  "services continue on the device, and rules and NAT match its packets by the name " + port.Device + ", not by " + p.Device,
+			do: fmt.Sprintf("give the device its name again (ip link set %s name %s), or run llcli interface set %s --device %[1]s and change the rules that name %[2]s",
+				p.Device, port.Device, p.Name),
+		}, nil)
 	case isWanted && port.Device != p.Device:
 		x.find("warning", "hooks.elsewhere", object, words{
 			what: "is attached to the device " + p.Device + ", and wants " + port.Device,
@@ -287,6 +294,13 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	}
 }
 
+// exists reports whether the device of a port exists.
+func (x *examiner) exists(port *datapath.Port) bool {
+	return slices.ContainsFunc(x.plane.Devices, func(d datapath.InspectedDevice) bool {
+		return d.Exists && d.Name == port.Device && d.Switch == (port.Switch && x.Config.SwitchNamespace != "host")
+	})
+}
+
 // checkInterface reports a desired port that does not exist. A running daemon reports itself what
 // it waits for.
 func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i datapath.Port) {
@@ -308,6 +322,8 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
 			why:  "nothing is balanced by it", do: "start the daemon, which makes it; or netns: host in the object",
 		}, nil)
+	case !device.Exists && port >= 0 && x.plane.Ports[port].Index != 0:
+		return // it was renamed: reported by checkPort
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "needs the device " + i.Device + ", which does not exist",

@@ -107,6 +107,31 @@ func TestSharedDevice(t *testing.T) {
 	}
 }
 
+// TestRenamedDevice: the programs stay attached to a renamed device, and rules match it by its former
+// name.
+func TestRenamedDevice(t *testing.T) {
+	r := newRig(t)
+	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"
+	r.store(iface("lan", "eth0", "host"))
+	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
+	r.inspection(&datapath.Inspection{
+		Layout:  1,
+		Ports:   []datapath.InspectedPort{{Name: "lan", Path: "p", Current: true, Index: 3, Device: "wan7", Hooks: hooks}},
+		Devices: []datapath.InspectedDevice{{Name: "eth0"}, {Name: "wan7", Exists: true, Up: true}},
+	})
+	found := r.examine(false)
+	r.expect(found, "warning", "hooks.elsewhere Interface/lan", "the device was renamed")
+	f := found["hooks.elsewhere Interface/lan"]
+	for _, word := range []string{"ip link set wan7 name eth0", "llcli interface set lan --device wan7"} {
+		if !strings.Contains(f.Do, word) {
+			t.Errorf("do %q, want %q", f.Do, word)
+		}
+	}
+	if f, ok := found["devices.missing Interface/lan"]; ok {
+		t.Errorf("found %+v", f)
+	}
+}
+
 func TestUnreadable(t *testing.T) {
 	r := newRig(t)
 	r.store(&state.Object{Key: state.Key{Kind: "Tunnel", Name: "north"}, Owner: "cli", Spec: "{}", Value: &state.Service{}})

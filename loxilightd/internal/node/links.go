@@ -15,11 +15,15 @@ import (
 
 // linkIsDown returns a message that a device is down, with the command that sets it up.
 func (n *Node) linkIsDown(device string, inSwitch bool) string {
-	command := "ip link"
+	return fmt.Sprintf("device %q is down: run %s set %s up", device, n.ipLink(inSwitch), device)
+}
+
+// ipLink returns the command ip link for the host or the switch.
+func (n *Node) ipLink(inSwitch bool) string {
 	if namespace := n.opts.Devices.Namespace; inSwitch && namespace != "" {
-		command = "ip -n " + namespace + " link"
+		return "ip -n " + namespace + " link"
 	}
-	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
+	return "ip link"
 }
 
 // noCarrier returns a message that a device has no carrier, which no command on this end changes.

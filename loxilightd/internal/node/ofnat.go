@@ -13,13 +13,14 @@ import (
 )
 
 func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
-	if is := w.ofDevices(&v.Match); is.message != "" {
-		return is
+	devices := w.ofDevices(&v.Match)
+	if !devices.isMet() {
+		return devices
 	}
 	if is := w.noTarget(v, revision); is.message != "" {
 		return is
 	}
-	var list []condition
+	list := []condition{devices}
 	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
 		families := w.families(&v.Match, v.Addresses)
 		is := w.notForwarded(families, w.crossed(v))

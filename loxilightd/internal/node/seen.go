@@ -39,6 +39,9 @@ func (w *world) zonesOf(device string) (zones []int) {
 
 // isAttached reports whether the programs are attached to a device.
 func (w *world) isAttached(device string, zone int) bool {
+	if a, ok := w.renamed[device]; ok && (!w.isSplit() || a.inSwitch == (zone == 1)) {
+		return true
+	}
 	return slices.ContainsFunc(w.attachments(device, zone), func(a attachment) bool {
 		s, ok := a.status()
 		return ok && s.State == reconcile.Realised
@@ -101,6 +104,10 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 	for i, a := range list {
 		s, ok := a.status()
 		switch {
+		case a.matches != "" && device == "":
+			return condition{}
+		case a.matches != "":
+			return w.byOtherName(device, &a)
 		case !ok:
 			s.Message = "not attached"
 		case s.State == reconcile.Realised:
@@ -117,6 +124,18 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 	return first
 }
 
+// byOtherName returns the condition of a rule that names a device whose packets match rules by its
+// former name. a.matches is the name by which they match.
+func (w *world) byOtherName(device string, a *attachment) condition {
+	if device != a.matches {
+		return condition{message: fmt.Sprintf(
+			"packets of device %q match rules by its former name %q: name %[2]q here, or remove it from all NATs", device, a.matches)}
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"device %q is named %q now, and its packets still match rules by the name %[1]q: run %[3]s set %[2]s name %[1]s, or change %[4]s and its rules to the new name",
+		device, a.now, w.n.ipLink(a.inSwitch), a.object)}
+}
+
 // noneAttached returns a condition if the programs are attached to no device at all.
 func (w *world) noneAttached() condition {
 	for _, list := range w.devices {
@@ -130,25 +149,30 @@ func (w *world) noneAttached() condition {
 	return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
 }
 
-// ofDevices returns the first reason why packets of the devices of a rule are not seen.
-func (w *world) ofDevices(m *datapath.Match) condition {
+// ofDevices returns the first reason why packets of the devices of a rule are not seen, or else a
+// message about devices that were renamed.
+func (w *world) ofDevices(m *datapath.Match) (met condition) {
 	for _, name := range m.In {
 		if is := w.seenByPorts(name, m.In); is.message != "" {
 			return is
 		}
-		if is := w.unseen(name, false); is.message != "" {
+		if is := w.unseen(name, false); !is.isMet() {
 			return is
+		} else if is.message != "" {
+			met = is
 		}
 	}
 	for _, name := range m.Out {
-		if is := w.unseen(name, true); is.message != "" {
+		if is := w.unseen(name, true); !is.isMet() {
 			return is
+		} else if is.message != "" {
+			met = is
 		}
 	}
 	if len(m.In)+len(m.Out) == 0 {
 		return w.noneAttached()
 	}
-	return condition{}
+	return met
 }
 
 // seenByPorts returns a condition if a device has a port with the programs. They evaluate rules
@@ -227,8 +251,9 @@ func (w *world) receives(device string, zone int) bool {
 }
 
 func (w *world) ofRule(v *state.FirewallRule) condition {
-	if is := w.ofDevices(&v.Match); is.message != "" {
-		return is
+	devices := w.ofDevices(&v.Match)
+	if !devices.isMet() {
+		return devices
 	}
 	if v.Hooks == datapath.HookForward && v.Action == datapath.ActionAllow && !w.isBridged(&v.Match) {
 		is := w.notForwarded(w.families(&v.Match, nil), devicesOf(&v.Match))
@@ -236,7 +261,7 @@ func (w *world) ofRule(v *state.FirewallRule) condition {
 			return is
 		}
 	} // else the rule works without forwarding by the kernel
-	list := []condition{w.ofGroups(&v.Match), w.leavesRouted(v.Match.Out)}
+	list := []condition{devices, w.ofGroups(&v.Match), w.leavesRouted(v.Match.Out)}
 	if len(v.Match.In)+len(v.Match.Out) == 0 {
 		list = append(list, w.passedBy())
 	}

@@ -232,6 +232,32 @@ func TestRuleOutOfAPort(t *testing.T) {
 	wantCondition(t, of("lan"), true, nil)
 }
 
+// TestRulesOfARenamedDevice: packets of a renamed device match rules by the name of its Interface, and
+// rules that name it are Ready. A rule with a name by which no packet matches is not.
+func TestRulesOfARenamedDevice(t *testing.T) {
+	w := seenWorld(t, map[string]datapath.Device{"wan7": device("192.0.2.7/24"), "lan": {}})
+	absent := func() (Status, bool) { return Status{State: reconcile.Pending, Message: "absent"}, true }
+	a := attachment{object: state.Key{Kind: state.KindInterface, Name: "in0"}, status: absent, matches: "in0", now: "wan7"}
+	w.devices = map[string][]attachment{"in0": {a}}
+	w.renamed = map[string]attachment{"wan7": a}
+	of := func(m datapath.Match) condition {
+		return w.ofRule(&state.FirewallRule{FirewallRule: datapath.FirewallRule{Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: m}})
+	}
+	renamed := []string{`"in0"`, `"wan7"`, "ip link set wan7 name in0", "Interface/in0"}
+	wantCondition(t, of(datapath.Match{In: []string{"in0"}}), true, renamed)
+	wantCondition(t, of(datapath.Match{Out: []string{"in0"}}), true, renamed)
+	wantCondition(t, of(datapath.Match{In: []string{"in0", "lan"}}), false, []string{"llcli interface add lan"})
+	wantCondition(t, of(datapath.Match{In: []string{"wan7"}}), false, []string{"llcli interface add wan7"})
+	if is := of(datapath.Match{}); !is.isMet() || strings.Contains(is.message, "wan7") {
+		t.Errorf("a rule without devices: %+v, want that it applies to wan7", is)
+	}
+	nat := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"in0"}, Source: prefixes("10.1.0.0/24")}}}
+	wantCondition(t, w.ofNAT(nat, 0), true, renamed)
+	// The name of an uplink that NATs use changes after the NATs.
+	w.devices = map[string][]attachment{"in0": {a}, "wan7": {a}}
+	wantCondition(t, of(datapath.Match{In: []string{"wan7"}}), false, []string{`former name "in0"`})
+}
+
 // TestMessagesOfBothFamilies: neither family's message replaces the other's.
 func TestMessagesOfBothFamilies(t *testing.T) {
 	w := seenWorld(t, nil)

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,6 +21,7 @@ type world struct {
 	n        *Node
 	revision uint64                  // of the snapshot from which the indexes below are made
 	devices  map[string][]attachment // by the names of devices
+	renamed  map[string]attachment   // by the present names of devices that match rules by another one
 	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
 	routers  [2]int                  // attached devices of the host with an address, by family
 
@@ -36,6 +38,9 @@ type attachment struct {
 	port     datapath.PortName
 	inSwitch bool
 	status   func() (Status, bool)
+	// matches is the name by which rules match the device, and now the present name of the device;
+	// empty: both are the name under which the attachment is listed.
+	matches, now string
 }
 
 // readWorld reads the state of the node; before is the previous state, nil at first.
@@ -69,7 +74,7 @@ func (w *world) equal(before *world) bool {
 // index records which objects attach the programs to which devices.
 func (w *world) index(s *state.Snapshot) {
 	w.revision = s.Revision
-	w.devices, w.bridges = map[string][]attachment{}, map[string]state.Key{}
+	w.devices, w.renamed, w.bridges = map[string][]attachment{}, map[string]attachment{}, map[string]state.Key{}
 	w.routers = [2]int{}
 	add := func(device string, a attachment) {
 		if device != "" {
@@ -81,13 +86,13 @@ func (w *world) index(s *state.Snapshot) {
 	}
 	for o := range s.After(state.KindEndpoint, "") {
 		name := datapath.EndpointName(o.Name)
-		add(o.Value.(*state.Endpoint).Device, attachment{o.Key, name.Port(), true,
-			func() (Status, bool) { return w.n.endpoints.Status(name) }})
+		add(o.Value.(*state.Endpoint).Device, attachment{object: o.Key, port: name.Port(), inSwitch: true,
+			status: func() (Status, bool) { return w.n.endpoints.Status(name) }})
 	}
 	for o := range s.After(state.KindTunnel, "") {
 		name := datapath.TunnelName(o.Name)
-		add(o.Value.(*state.Tunnel).Device, attachment{o.Key, "", true,
-			func() (Status, bool) { return w.n.tunnels.Status(name) }})
+		add(o.Value.(*state.Tunnel).Device, attachment{object: o.Key, inSwitch: true,
+			status: func() (Status, bool) { return w.n.tunnels.Status(name) }})
 	}
 	for o := range s.After(state.KindBridge, "") {
 		b := o.Value.(*state.Bridge)
@@ -106,7 +111,7 @@ func (w *world) index(s *state.Snapshot) {
 }
 
 func (w *world) ofPort(object state.Key, name datapath.PortName, inSwitch bool) attachment {
-	return attachment{object, name, inSwitch, func() (Status, bool) { return w.n.ports.Status(name) }}
+	return attachment{object: object, port: name, inSwitch: inSwitch, status: func() (Status, bool) { return w.n.ports.Status(name) }}
 }
 
 func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
@@ -116,7 +121,15 @@ func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 	if v.Address.IsValid() {
 		device = is.Device
 	}
-	add(device, w.ofPort(o.Key, name, v.Switch))
+	a := w.ofPort(o.Key, name, v.Switch)
+	if is.RuleName != "" && (is.Renamed != "" || is.RuleName != device) {
+		a.matches, a.now = is.RuleName, cmp.Or(is.Renamed, is.Device)
+		w.renamed[a.now] = a
+		if a.matches != device {
+			add(a.matches, a)
+		}
+	}
+	add(device, a)
 	if !known || v.Switch && w.n.opts.Devices.Host != "" {
 		return
 	}
@@ -295,7 +308,7 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 	ports := state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch)
 	for name, port := range ports {
 		is := w.unseen(port.Device, false)
-		if is.message == "" {
+		if is.isMet() {
 			continue
 		}
 		if s, ok := w.n.ports.Status(name); ok && s.State != reconcile.Realised {
