@@ -116,7 +116,6 @@ func (s *site) existingPins() (paths []string) {
 	return paths
 }
 
-
 // healthy waits until the daemon reports no problem.
 func (s *site) healthy() {
 	s.t.Helper()
