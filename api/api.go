@@ -70,8 +70,8 @@ type Change struct {
 	// Confirm rolls the change back after this time (1s to 1h), even if the daemon restarts,
 	// unless it is confirmed by the method confirm.
 	Confirm Duration `json:"confirm,omitempty"`
-	// Force makes the change although FirewallRule or NAT objects name the device of an
-	// Interface that it deletes or moves: packets of that device pass them by from then on.
+	// Force makes the change although other objects need the device of an Interface that it deletes
+	// or changes: rules do not see packets of that device, or Services and Tunnels get none.
 	Force bool `json:"force,omitempty"`
 	// IfRevision refuses the change with conflict unless the daemon is still at
 	// that revision. Nil: no condition.

@@ -5,6 +5,7 @@ package datapath
 import (
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // PortName identifies a [Port]: the name of its Interface object.
@@ -66,6 +67,20 @@ type Device struct {
 	// Sources are the IPv4 and IPv6 addresses that a masquerade by the device translates to;
 	// invalid: packets of that family are dropped.
 	Sources [2]netip.Addr
+}
+
+// Covered reports whether the programs see the packets that arrive on a device: on the device
+// itself, on all of its ports, or on the device that carries it. It searches devices, and seen
+// reports whether the programs are attached to one.
+func Covered(devices map[string]Device, device string, seen func(device string) bool) bool {
+	if seen(device) {
+		return true
+	}
+	d := devices[device]
+	if len(d.Ports) > 0 {
+		return !slices.ContainsFunc(d.Ports, func(port string) bool { return !Covered(devices, port, seen) })
+	}
+	return d.Parent != "" && d.Parent != device && Covered(devices, d.Parent, seen)
 }
 
 // LinkState is whether a device can carry packets.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -221,14 +222,23 @@ func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
 	return s.Store.Commit(&state.Transaction{
 		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "", By: by, Confirm: time.Duration(r.change.Confirm),
 		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun, RequestID: requestID(c, r), Answer: answer,
-		Force: r.change.Force, DeviceOf: s.deviceOf,
+		Force: r.change.Force, Observed: s.observed(),
 	})
 }
 
-// deviceOf returns the device of an Interface that is selected by address.
-func (s *Server) deviceOf(name string) string {
-	is, _ := s.Plane.Telemetry().PortState(datapath.PortName(name))
-	return is.Device
+// observed returns the state of the node.
+func (s *Server) observed() state.Observed {
+	telemetry := s.Plane.Telemetry()
+	port := func(name string) datapath.PortState {
+		is, _ := telemetry.PortState(datapath.PortName(name))
+		return is
+	}
+	return state.Observed{
+		DeviceOf:   func(name string) string { return port(name).Device },
+		IsAttached: func(name string) bool { return port(name).Index != 0 },
+		DeviceTo:   func(a netip.Addr) string { return telemetry.HopTo(datapath.Hop{Addr: a}, false).Device },
+		Devices:    func() map[string]datapath.Device { return telemetry.Devices(false) },
+	}
 }
 
 func checkChange(c *api.Change) *api.Error {

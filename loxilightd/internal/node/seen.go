@@ -48,17 +48,12 @@ func (w *world) isAttached(device string, zone int) bool {
 	})
 }
 
-// isCovered reports whether the programs see the packets that arrive on a device: on the device
-// itself, on all of its ports, or on the device that carries it.
+// isCovered reports whether the programs see the packets that arrive on a device.
 func (w *world) isCovered(device string, zone int) bool {
-	if _, ours := w.bridges[device]; ours || w.isAttached(device, zone) {
-		return true
-	}
-	d := w.found[zone][device]
-	if len(d.Ports) > 0 {
-		return allOf(d.Ports, func(port string) bool { return w.isCovered(port, zone) })
-	}
-	return d.Parent != "" && d.Parent != device && w.isCovered(d.Parent, zone)
+	return datapath.Covered(w.found[zone], device, func(device string) bool {
+		_, ours := w.bridges[device]
+		return ours || w.isAttached(device, zone)
+	})
 }
 
 // unseen returns why packets of a device do not pass the programs. A rule matches devices by name,

@@ -26,10 +26,9 @@ type Transaction struct {
 	RequestID string
 	Answer    func(*Result) []byte
 
-	// Force deletes Interfaces although rules name their devices.
-	Force bool
-	// DeviceOf returns the device of an Interface that is chosen by its address; nil: unknown.
-	DeviceOf func(name string) string
+	// Force takes Interfaces from devices that other objects need.
+	Force    bool
+	Observed Observed
 
 	By Author // for the history
 	// Confirm is the time after which the change is rolled back unless it is confirmed. Zero: no
@@ -64,7 +63,7 @@ type Result struct {
 	// Left are the objects that a rollback did not restore although they differ from that
 	// revision: objects from files.
 	Left []Key
-	// Warnings report which rules no longer see the packets of which devices.
+	// Warnings report which objects no longer get the packets of which devices.
 	Warnings []string
 }
 

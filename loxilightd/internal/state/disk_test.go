@@ -44,7 +44,7 @@ func TestDurable(t *testing.T) {
 	labelled.Labels = map[string]string{"tier": "front", "": "empty", "zone": ""}
 	commit(t, s, &Transaction{Put: []*Object{labelled, object(t, "cli", "Interface/eth0", "dev eth0")}})
 	commit(t, s, &Transaction{Put: []*Object{service(t, "dns", "192.0.2.8:53 2")}})
-	commit(t, s, &Transaction{Put: []*Object{service(t, "dns", "192.0.2.8:53 4")}, Delete: []Key{{KindInterface, "eth0"}}})
+	commit(t, s, &Transaction{Put: []*Object{service(t, "dns", "192.0.2.8:53 4")}, Delete: []Key{{KindInterface, "eth0"}}, Force: true})
 	before, cost := dump(s.Snapshot()), s.Snapshot().Cost()
 	s, report = reopen(t, s, cfg)
 	closed(t, s)

@@ -25,6 +25,7 @@ type plan struct {
 
 	warnings []string
 
+	merged   bool // host and switch are one network namespace
 	restores bool
 	restored uint64 // the revision that the rollback restores
 	// The same transaction applied to the state after a rollback of the waiting change; nil: no
@@ -39,7 +40,8 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: base.dark, restores: t.restores, restored: t.restored}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: base.dark,
+		merged: s.merged, restores: t.restores, restored: t.restored}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {
