@@ -22,9 +22,9 @@ func (a *app) rollbackCommand() *cobra.Command {
 revision, as one new revision. What stands in the daemon's object files stays, and so does
 what goes with pods; it is named where it was different then. llcli diff --revision shows what it would change.
 
---last takes back the latest change: the one that waits to be confirmed, where one
-does, else whatever the latest revision changed, whoever made it. A rollback of a change that
-was not confirmed is never taken back.`,
+--last rolls back the pending change, or else the latest change that is in force, whoever made
+it. Run again, it goes one change further back. To undo a rollback, name the revision before it.
+The rollback of a change that was not confirmed is never rolled back.`,
 		Example: "  llcli history\n  llcli diff --revision 41\n  llcli rollback 41 --confirm 60s\n  llcli rollback --last",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -56,7 +56,7 @@ was not confirmed is never taken back.`,
 		ValidArgsFunction: a.completeRevisions,
 	}
 	options.bind(cmd)
-	cmd.Flags().BoolVar(&last, "last", false, "roll back the pending change, or else the latest one")
+	cmd.Flags().BoolVar(&last, "last", false, "roll back the pending change, or else the latest one in force")
 	bindOwner(cmd, &owner, "", "only objects of this `OWNER` (default: all)")
 	return cmd
 }
@@ -71,11 +71,7 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 		t.undo = waits.Revision
 		return nil
 	}
-	var latest *api.HistoryEntry
-	err = a.eachEntry(ctx, d, 1, func(e api.HistoryEntry) bool {
-		latest = &e
-		return false
-	})
+	latest, err := a.latestEntry(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -87,11 +83,59 @@ func (a *app) findLast(ctx context.Context, d Daemon, t *transaction) error {
 			return err
 		}
 	}
-	t.back = latest.Previous
 	if t.change.IfRevision == nil {
 		t.change.IfRevision = &latest.Revision
 	}
+	e, err := a.inForce(ctx, d, latest)
+	if err != nil {
+		return err
+	}
+	a.note("going back to revision %d: this rolls back revision %d, %s by %s, %s", e.Previous, e.Revision, e.Method, userOf(e.Author), a.localTime(e.Time))
+	t.back = e.Previous
 	return nil
+}
+
+// latestEntry returns the latest change of the history; nil: the history is empty.
+func (a *app) latestEntry(ctx context.Context, d Daemon) (latest *api.HistoryEntry, err error) {
+	err = a.eachEntry(ctx, d, 1, func(e api.HistoryEntry) bool {
+		latest = &e
+		return false
+	})
+	return latest, err
+}
+
+// inForce returns the latest change that no rollback has rolled back. After a rollback to a
+// revision, it is the change of that revision.
+func (a *app) inForce(ctx context.Context, d Daemon, latest *api.HistoryEntry) (*api.HistoryEntry, error) {
+	if latest.Method != api.MethodRollback {
+		return latest, nil
+	}
+	result, err := (&transaction{
+		method: api.MethodRollback, back: latest.Restored, change: api.Change{DryRun: true},
+	}).send(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	further := fmt.Sprintf("to go further back, name one of the revisions of %s history: %s rollback REVISION", a.self(), a.self())
+	if len(result.Changes) > 0 {
+		return nil, fmt.Errorf("revision %d rolled back a part of the objects to revision %d, so it is unknown which change is the latest in force: nothing was changed; %s",
+			latest.Revision, latest.Restored, further)
+	}
+	at := latest
+	err = a.eachEntry(ctx, d, 0, func(e api.HistoryEntry) bool {
+		if e.Revision == at.Restored {
+			at = &e
+		}
+		return at.Method == api.MethodRollback && e.Revision > at.Restored
+	})
+	if err != nil {
+		return nil, err
+	}
+	if at.Method == api.MethodRollback {
+		return nil, fmt.Errorf("no earlier change is in the history: revision %d rolled back to revision %d, the first that is kept; nothing was changed",
+			at.Revision, at.Restored)
+	}
+	return at, nil
 }
 
 // refuseUndone returns an error if the latest revision rolled back a change that waited to be
