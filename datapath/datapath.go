@@ -205,7 +205,7 @@ type Features struct {
 	Layout    int               // version of the pinned maps
 	Hooks     []Hook            // attached programs
 	Fallbacks map[string]string // feature not in use: why
-	Warnings  []string          // why traffic does not flow, such as forwarding switched off
+	Warnings  []string          // faults that the status of no object contains
 }
 
 // Hook is one program attached to one device.

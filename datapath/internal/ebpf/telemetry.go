@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -356,7 +355,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			f.Fallbacks["netfilter "+z.label()] = why
 		}
 	}
-	f.Warnings = append(t.d.keeper.problems(), t.d.warnings()...)
+	f.Warnings = append(t.d.keeper.problems(), t.d.keptSizes()...)
 	return f, nil
 }
 
@@ -368,41 +367,6 @@ func programName(hook string) string {
 		return kernelProgLlTcIngress
 	}
 	return egressProgLlTcEgress
-}
-
-// warnings returns what keeps the kernel from forwarding the first packets of connections to
-// existing backends.
-func (d *DataPlane) warnings() (found []string) {
-	needs := d.services.families()
-	for _, z := range d.openZones() {
-		_ = z.do(func() error { // f returns no error
-			for i, x := range []struct{ file, what string }{
-				{"/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
-				{"/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
-			} {
-				if !needs[i] {
-					continue
-				}
-				if b, err := os.ReadFile(x.file); err == nil && strings.TrimSpace(string(b)) == "0" {
-					found = append(found, fmt.Sprintf("%s is 0%s: services reach no backends on other hosts; set it to 1", x.what, z.where()))
-				}
-			}
-			return nil
-		})
-	}
-	return append(found, d.keptSizes()...)
-}
-
-// families reports for each family whether a backend exists.
-func (s *services) families() (has [2]bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, v := range s.byName {
-		for _, b := range v.backends {
-			has[familyOf(b.addr.Addr())] = true
-		}
-	}
-	return has
 }
 
 // keptSizes reports tables that are larger than configured, since they held too many entries at the
