@@ -217,7 +217,7 @@ func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
 // role gives in0 a role. The client forgets who has an address.
 func (s *readySite) role(role string) func() {
 	return func() {
-		s.LLCLI("interface", "set", "in0", "--role", role)
+		s.LLCLI("interface", "set", "in0", "--role", role, "--force") // it is the only uplink
 		s.client.Run(s.t, "ip", "neigh", "flush", "dev", "eth0")
 		s.client.Run(s.t, "ip", "-6", "neigh", "flush", "dev", "eth0")
 	}
