@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,6 +137,9 @@ func parseBackend(text string) (api.Backend, error) {
 			weight, err := strconv.Atoi(value)
 			if err != nil {
 				return b, usagef("--backend %s: weight %q is not a number", text, value)
+			}
+			if weight < 0 || weight > math.MaxUint16 {
+				return b, usagef("--backend %s: weight %d is not between 0 and %d", text, weight, math.MaxUint16)
 			}
 			b.Weight = &weight
 		case "state":

@@ -164,6 +164,9 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 // parseAddrPort parses the address and port of one host.
 func parseAddrPort(text string) (netip.AddrPort, error) {
 	host, portText, ok := cutPort(text)
+	if alone, err := netip.ParseAddr(text); err == nil && alone.Is6() && (!ok || !isAddr(host)) {
+		return netip.AddrPort{}, fmt.Errorf("no port; with a port an IPv6 address stands in brackets: [%s]:80", alone)
+	}
 	if !ok {
 		return netip.AddrPort{}, fmt.Errorf("no port")
 	}
@@ -176,7 +179,7 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	case err != nil:
 		return netip.AddrPort{}, fmt.Errorf("%q is not an address", shorten(host))
 	case addr.Is6() && text[0] != '[':
-		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets")
+		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets: [%s]:%d", addr, port)
 	case addr.Zone() != "":
 		return netip.AddrPort{}, fmt.Errorf("a scoped address is not valid on the whole node")
 	case addr.Is4In6():
@@ -185,6 +188,11 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("%s is not the address of one host", addr)
 	}
 	return netip.AddrPortFrom(addr, uint16(port)), nil
+}
+
+func isAddr(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil
 }
 
 // cutPort splits host:port or [host]:port.
