@@ -82,6 +82,7 @@ type unseen struct {
 	after     map[place]bool // devices to which objects attach the programs after the change
 	before    map[place]bool // before it; read by checkUnderlays
 	underlays map[Key]string // by Peer: the device towards it; read by checkUnderlays
+	noneLeft  bool           // reported that no Interface is left
 }
 
 // refuse refuses the change for what would happen. If the change is made all the same, the warning
@@ -134,8 +135,9 @@ func (u *unseen) checkRules(d detached) error {
 func (u *unseen) checkServices(d detached) error {
 	services := u.named(KindService, func(*Object) bool { return true })
 	switch {
-	case services == "":
+	case services == "" || u.noneLeft:
 	case u.counts[KindInterface] == 0:
+		u.noneLeft = true
 		return u.refuse(d.was,
 			services+" would accept no connection of other hosts, because no Interface is left: delete the Services first",
 			services+": no connection of other hosts is accepted any more, because no Interface is left")
