@@ -63,6 +63,8 @@ type Device struct {
 	Loopback  bool     // it is lo
 	Ports     []string // the names of the devices whose master it is, in ascending order
 	Parent    string   // the device that carries it, of a VLAN device or the like; empty: none
+	Link      LinkState
+	Bridging  PortBridging // of a port of a bridge
 	Addresses []netip.Prefix
 	// Sources are the IPv4 and IPv6 addresses that a masquerade by the device translates to;
 	// invalid: packets of that family are dropped.
@@ -82,6 +84,27 @@ func Covered(devices map[string]Device, device string, seen func(device string) 
 	}
 	return d.Parent != "" && d.Parent != device && Covered(devices, d.Parent, seen)
 }
+
+// PortBridging is whether a bridge forwards the frames of a port: its spanning tree state.
+type PortBridging uint8
+
+// The states.
+const (
+	BridgingUnknown PortBridging = iota // or the device is no port of a bridge
+	BridgingForwarding
+	BridgingDisabled
+	BridgingListening
+	BridgingLearning
+	BridgingBlocking
+)
+
+// String returns the kernel's word for b; empty for BridgingUnknown.
+func (b PortBridging) String() string {
+	return [...]string{"", "forwarding", "disabled", "listening", "learning", "blocking"}[b]
+}
+
+// IsOff reports whether the bridge drops the frames of the port.
+func (b PortBridging) IsOff() bool { return b > BridgingForwarding }
 
 // LinkState is whether a device can carry packets.
 type LinkState uint8

@@ -27,12 +27,25 @@ func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
 }
 
 // list returns the devices by the names by which rules match them. v.mu is held.
-func (v *devices) list() map[string]datapath.Device {
-	return listDevices(v.links, v.addrs, v.first, v.ruleName)
+func (v *devices) list(ports map[int]bridgePort) map[string]datapath.Device {
+	return listDevices(v.links, ports, v.addrs, v.first, v.ruleName)
 }
 
-// listDevices returns devices by their names.
-func listDevices(links map[int]netlink.Link, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string) map[string]datapath.Device {
+// bridging returns the spanning tree state of a port.
+func (p *bridgePort) bridging() datapath.PortBridging {
+	states := [...]datapath.PortBridging{ // BR_STATE_DISABLED to BR_STATE_BLOCKING
+		datapath.BridgingDisabled, datapath.BridgingListening, datapath.BridgingLearning, datapath.BridgingForwarding, datapath.BridgingBlocking,
+	}
+	if int(p.state) >= len(states) {
+		return datapath.BridgingUnknown
+	}
+	return states[p.state]
+}
+
+// listDevices returns devices by their names; bridged are the ports of bridges.
+func listDevices(
+	links map[int]netlink.Link, bridged map[int]bridgePort, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string,
+) map[string]datapath.Device {
 	names := make(map[int]string, len(links))
 	for index, l := range links {
 		names[index] = name(l)
@@ -45,8 +58,11 @@ func listDevices(links map[int]netlink.Link, addrs map[int][]netip.Prefix, first
 	}
 	all := make(map[string]datapath.Device, len(links))
 	for index, l := range links {
-		d := datapath.Device{Kind: l.Type(), Loopback: index == loopbackIndex, Ports: ports[index], Addresses: addrs[index], Sources: first[index]}
+		d := datapath.Device{Kind: l.Type(), Loopback: index == loopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
 		slices.Sort(d.Ports)
+		if p, ok := bridged[index]; ok {
+			d.Bridging = p.bridging()
+		}
 		if slices.Contains(carriedKinds, d.Kind) && l.Attrs().NetNsID < 0 {
 			d.Parent = names[l.Attrs().ParentIndex]
 		}
@@ -71,5 +87,5 @@ func (x *inspector) found() (map[string]datapath.Device, error) {
 		links[l.Attrs().Index] = l
 	}
 	first := firstAddrs(addrs, all)
-	return listDevices(links, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
+	return listDevices(links, nil, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
 }

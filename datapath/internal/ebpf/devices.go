@@ -180,7 +180,7 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l)
 	}
-	v.listed = v.list()
+	v.listed = v.list(bridgePorts)
 	if err := v.write(wanted); err != nil {
 		return err
 	}
