@@ -179,6 +179,9 @@ type Telemetry interface {
 type Forwarding struct {
 	IPv4, IPv6 bool
 	Off4, Off6 []string // devices that forward nothing they receive although the others do
+	// Rules4 and Rules6 report whether there are routing rules (ip rule) besides the kernel's own,
+	// so that the route of a packet may depend on more than its destination.
+	Rules4, Rules6 bool
 }
 
 // Hop is a next hop: an address, a device, or both.
@@ -186,6 +189,15 @@ type Hop struct {
 	Addr   netip.Addr // invalid: packets need no neighbour on Device
 	Device string     // empty: the kernel's routes choose it
 	Switch bool       // in the switch's network namespace, not in the host's
+	// From describes the packets, because routing rules (ip rule) may select routes by it. The zero
+	// value means packets of the node itself.
+	From Arrival
+}
+
+// Arrival describes packets that the node forwards.
+type Arrival struct {
+	Device string     // on which they arrive
+	Source netip.Addr // invalid: unknown
 }
 
 // HopState is the state of a next hop.

@@ -50,7 +50,18 @@ func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	if err6 == nil {
 		f.IPv6, f.Off6 = all6, off6
 	}
+	f.Rules4, f.Rules6 = z.hasRoutingRules(netlink.FAMILY_V4), z.hasRoutingRules(netlink.FAMILY_V6)
 	return f
+}
+
+// hasRoutingRules reports whether there are routing rules besides the kernel's own.
+func (z *zone) hasRoutingRules(family int) bool {
+	own := map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT} // by priority
+	list, err := retry(func() ([]netlink.Rule, error) { return z.nl.RuleList(family) })
+	return err == nil && slices.ContainsFunc(list, func(r netlink.Rule) bool {
+		table, known := own[max(r.Priority, 0)] // the library returns -1 if the kernel names none
+		return !known || r.Table != table
+	})
 }
 
 // notForwarding returns whether the namespace forwards packets of a family, and the sorted names of
@@ -125,8 +136,8 @@ func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
 	link := z.devices.byName(to.Device)
 	h.Neighbour = to.Addr
 	if to.Device == "" {
-		link, h.Neighbour, h.Err = z.firstHop(to.Addr)
-		if down := z.devices.downTo(to.Addr); h.Err != nil && down != "" {
+		link, h.Neighbour, h.Err = z.firstHop(to.Addr, to.From)
+		if down := z.devices.downTo(to.Addr); h.Err != nil && !errors.Is(h.Err, errRefused) && down != "" {
 			return datapath.HopState{Device: down, Link: datapath.LinkDown, Err: fmt.Errorf("no route leads to %s, since device %q is down", to.Addr, down)}
 		}
 		if h.Err != nil {
@@ -155,10 +166,18 @@ func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
 	return h
 }
 
-// firstHop returns the device and the neighbour by which the kernel's routes lead to an address.
+// errRefused is wrapped by errors about routes or routing rules that drop packets.
+var errRefused = errors.New("see ip rule, and ip route show table all type")
+
+// refused returns an error that names the type of the route or rule that drops packets.
+func refused(addr netip.Addr, kind string) error {
+	return fmt.Errorf("a route or routing rule of type %s drops packets to %s: %w %[1]s", kind, addr, errRefused)
+}
+
+// firstHop returns the device and the neighbour by which the kernel forwards packets to an address.
 // Without an error and without a device, they are unknown.
-func (z *zone) firstHop(addr netip.Addr) (link netlink.Link, next netip.Addr, err error) {
-	routes, err := z.nl.RouteGet(addr.AsSlice())
+func (z *zone) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
+	routes, err := z.routesOf(addr, from)
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return nil, next, fmt.Errorf("no route leads to %s: run ip route add, or llcli route add", addr)
@@ -166,6 +185,10 @@ func (z *zone) firstHop(addr netip.Addr) (link netlink.Link, next netip.Addr, er
 		return nil, next, fmt.Errorf("%s is a loopback address, to which the kernel delivers no packet from a device: set an address of one of the node's devices", addr)
 	case err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_BROADCAST:
 		return nil, next, fmt.Errorf("%s is the broadcast address of a network of device %q: set the address of one host", addr, z.devices.nameOf(routes[0].LinkIndex))
+	case errors.Is(err, unix.EACCES):
+		return nil, next, refused(addr, "prohibit")
+	case errors.Is(err, unix.EINVAL) && z.accepts(from):
+		return nil, next, refused(addr, "blackhole")
 	case err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST:
 		return nil, next, nil
 	}
@@ -174,6 +197,41 @@ func (z *zone) firstHop(addr netip.Addr) (link netlink.Link, next netip.Addr, er
 		next = gateway.Unmap()
 	}
 	return z.devices.byIndex(routes[0].LinkIndex), next, nil
+}
+
+// routesOf returns the kernel's route of packets to an address.
+func (z *zone) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
+	options := &netlink.RouteGetOptions{}
+	if from.Device != "" {
+		in := z.devices.byName(from.Device)
+		if in == nil {
+			return nil, nil
+		}
+		options.IifIndex = in.Attrs().Index
+	}
+	if from.Source.IsValid() {
+		options.SrcAddr = from.Source.AsSlice()
+	}
+	return z.nl.RouteGetWithOptions(addr.AsSlice(), options)
+}
+
+// accepts reports whether the kernel accepts the source of packets. It refuses a source with the
+// same error as a blackhole.
+func (z *zone) accepts(from datapath.Arrival) bool {
+	if !from.Source.Is4() {
+		return true
+	}
+	in := z.devices.byName(from.Device)
+	if in == nil {
+		return false
+	}
+	for _, p := range z.devices.prefixes(in.Attrs().Index) {
+		if p.Addr().Is4() {
+			_, err := z.routesOf(p.Addr(), from)
+			return err == nil
+		}
+	}
+	return false
 }
 
 // askNeighbour makes the kernel ask a neighbour for its link-layer address, even if it knows one:

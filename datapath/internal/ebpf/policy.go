@@ -20,6 +20,9 @@ func (v *devices) followPolicy() error {
 	if err != nil {
 		return fmt.Errorf("watch rules of routing: %w", err)
 	}
-	v.listen(s, "rules of routing", v.lost, func([]syscall.NetlinkMessage) { v.report(v.invalidateAll()) })
+	v.listen(s, "rules of routing", v.lost, func([]syscall.NetlinkMessage) {
+		v.report(v.invalidateAll())
+		v.d.signal()
+	})
 	return nil
 }

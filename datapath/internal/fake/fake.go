@@ -33,8 +33,8 @@ type Options struct {
 	Device func(datapath.Port) (datapath.PortState, bool)
 	// Devices are the devices of the switch's network namespace, or of the host's; nil: unknown.
 	Devices func(inSwitch bool) map[string]datapath.Device
-	// Hop returns the next hop towards an address; nil: unknown.
-	Hop func(netip.Addr) datapath.HopState
+	// Hop returns the state of a next hop; nil: unknown.
+	Hop func(datapath.Hop) datapath.HopState
 }
 
 // DataPlane is the fake. Its contents outlive Close, as pinned maps do. All methods are safe for
@@ -47,7 +47,7 @@ type DataPlane struct {
 	nat       *table[datapath.SetName, datapath.NATSet]
 	device    func(datapath.Port) (datapath.PortState, bool)
 	devices   func(inSwitch bool) map[string]datapath.Device
-	hop       func(netip.Addr) datapath.HopState
+	hop       func(datapath.Hop) datapath.HopState
 	tables    datapath.Tables
 	changed   chan struct{}
 	samples   chan datapath.Sample

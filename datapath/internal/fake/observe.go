@@ -175,7 +175,7 @@ func (t *telemetry) HopTo(to datapath.Hop, _ bool) datapath.HopState {
 	if t.hop == nil {
 		return datapath.HopState{}
 	}
-	return t.hop(to.Addr)
+	return t.hop(to)
 }
 
 // Features implements [datapath.Telemetry].

@@ -57,8 +57,8 @@ func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string
 	noRoute := netip.MustParseAddr("10.66.0.1")
 	o.Plane = backends.NewFake(backends.FakeOptions{
 		Devices: func(inSwitch bool) map[string]datapath.Device { return found[map[bool]int{true: 1}[inSwitch]] },
-		Hop: func(a netip.Addr) datapath.HopState {
-			switch {
+		Hop: func(h datapath.Hop) datapath.HopState {
+			switch a := h.Addr; {
 			case a == noRoute:
 				return datapath.HopState{Err: errors.New("no route leads to 10.66.0.1")}
 			case a == outside[0], a == outside[1]:
