@@ -4,7 +4,10 @@ package node
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
@@ -36,19 +39,71 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 // notAnnounced returns a condition if the node does not answer for a frontend that it is to
 // announce.
 func (w *world) notAnnounced(v *state.Service) condition {
+	var offLink condition
 	if !v.Announce {
-		return condition{}
+		return offLink
 	}
 	telemetry := w.n.opts.Plane.Telemetry()
 	for _, f := range v.Frontends {
 		a := f.Addr.Addr()
-		if telemetry.Announces(a) || w.isLocal(a) {
+		if w.isLocal(a) {
+			continue
+		}
+		if telemetry.Announces(a) {
+			if off := w.offLink(a); off.message != "" && offLink.message == "" {
+				offLink = off
+			}
 			continue
 		}
 		return condition{message: fmt.Sprintf(
 			"%s is not announced, because no Interface of role uplink is Ready on a device with an address: run llcli interface add DEVICE", a)}
 	}
-	return condition{}
+	return offLink
+}
+
+// offLink returns a message if an announced address is in no network of the uplinks. They answer for
+// it, but a host asks only if it has a route to the address on that link, as some routers do.
+func (w *world) offLink(a netip.Addr) condition {
+	var networks []string
+	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
+		for _, p := range w.addressesOfUplink(device) {
+			if p.Contains(a) {
+				return condition{}
+			}
+			if p.Addr().Is4() == a.Is4() && !p.Addr().IsLinkLocalUnicast() {
+				networks = append(networks, fmt.Sprintf("%s on %s", p.Masked(), device))
+			}
+		}
+	}
+	if len(networks) == 0 {
+		networks = []string{"none of this family"}
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"%s is in no network of the uplinks (%s), so only hosts with a route to it on that link ask for it: "+
+			"run ip route add %[1]s dev DEVICE on the router there, or choose an address in one of the networks", a, strings.Join(networks, ", "))}
+}
+
+// addressesOfUplink returns the addresses of a device that is attached as an uplink, and of the
+// bridge whose port it is.
+func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
+	for _, a := range w.devices[device] {
+		o, ok := w.n.opts.Store.Snapshot().Get(a.object)
+		if !ok {
+			continue
+		}
+		v, ok := o.Value.(*state.Interface)
+		if !ok || v.Role != datapath.RoleUplink {
+			continue
+		}
+		found := w.found[zoneOf(v.Switch && w.isSplit())]
+		all = slices.Concat(all, found[device].Addresses)
+		for _, d := range found {
+			if d.Kind == "bridge" && slices.Contains(d.Ports, device) {
+				all = slices.Concat(all, d.Addresses)
+			}
+		}
+	}
+	return all
 }
 
 // serving are the backends of one address family of a Service.
