@@ -5,6 +5,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -126,6 +127,7 @@ func newReadySite(t *testing.T) *readySite {
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x1"}, testnet.Port{NS: s.x1, Name: "eth0", Addrs: []string{"10.88.0.1/24"}})
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "x2"}, testnet.Port{NS: s.x2, Name: "eth0", Addrs: []string{"10.88.0.2/24"}})
 	s.x2.ServeTCP(t, "10.88.0.2:8081", "x2")
+	s.x2.ServeTCP(t, "10.88.0.2:8082", "x2")
 	s.node.ServeTCP(t, "192.0.2.1:8080", "node")
 	s.node.ServeTCP(t, "192.0.2.1:8083", "node")
 	s.backends[0].ServeTCP(t, "10.0.1.2:9000", "b1")
@@ -212,6 +214,71 @@ func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
 		return list
 	}
 	return both(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.2", n)), both(fmt.Sprintf("2001:db8:%d::1/64", n), fmt.Sprintf("2001:db8:%d::2", n))
+}
+
+// blackholed returns functions that add and delete a routing rule by which packets to a prefix take a
+// blackhole route; more selects packets.
+func (s *readySite) blackholed(family, prefix string, more ...string) (lose, mend func()) {
+	lose = func() {
+		s.node.Run(s.t, "ip", family, "route", "add", "blackhole", "default", "table", "100")
+		s.node.Run(s.t, "ip", append([]string{family, "rule", "add", "pref", "100", "to", prefix, "lookup", "100"}, more...)...)
+	}
+	mend = func() {
+		s.node.Run(s.t, "ip", family, "rule", "del", "pref", "100")
+		s.node.Run(s.t, "ip", family, "route", "flush", "table", "100")
+	}
+	return lose, mend
+}
+
+// prefixLength replaces an address of in0 by the same one in another network.
+func (s *readySite) prefixLength(address, from, to string) func() {
+	add := func() { s.node.Run(s.t, "ip", "address", "add", address+to, "dev", "in0", "nodad") }
+	del := func() { s.node.Run(s.t, "ip", "address", "del", address+from, "dev", "in0") }
+	if strings.Contains(address, ":") { // a device has an IPv6 address once
+		return func() { del(); add() }
+	}
+	return func() { add(); del() } // the kernel deletes routes with the last IPv4 address
+
+}
+
+// moreCases are requirements that other programs take away: links, routing rules, bridge ports.
+func (s *readySite) moreCases() []readyCase {
+	down, up := s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up")
+	cut, plugged := s.link(s.backends[0], "eth0", "down"), func() {
+		s.link(s.backends[0], "eth0", "up")()
+		s.backends[0].Route(s.t, "default", "10.0.1.1")
+		s.backends[0].Run(s.t, "ip", "address", "replace", "2001:db8:1::2/64", "dev", "eth0", "nodad")
+		s.backends[0].Run(s.t, "ip", "-6", "route", "replace", "default", "via", "2001:db8:1::1")
+	}
+	const in4, in6 = "192.0.2.1", "2001:db8:0:2::1"
+	b1, b16 := "10.0.1.2:9000", "[2001:db8:1::2]:9000"
+	far, far6 := "203.0.113.1", "2001:db8:f::1"
+	route4, back4 := s.blackholed("-4", "203.0.113.0/24")
+	route6, back6 := s.blackholed("-6", "2001:db8:f::/64")
+	nat4, natBack4 := s.blackholed("-4", far)
+	nat6, natBack6 := s.blackholed("-6", far6)
+	some4, all4 := s.blackholed("-4", "10.0.3.2", "iif", "in0")
+	some6, all6 := s.blackholed("-6", "2001:db8:3::2", "iif", "in0")
+	return []readyCase{
+		{"masquerade by a device that is down", "NAT", "out", down, up, []string{"ip link set p1 up"}, "tcp4", b1, s.client, let, silent, ""},
+		{"IPv6 masquerade by a device that is down", "NAT", "out6", down, up, []string{"ip link set p1 up"}, "tcp6", b16, s.client, let, silent, ""},
+		{"masquerade by a device without carrier", "NAT", "out", cut, plugged, []string{"p1", "no carrier"}, "tcp4", b1, s.client, let, silent, ""},
+		{"Route with a blackhole rule", "Route", "far", route4, back4, []string{"blackhole", "ip rule"}, "tcp4", far + ":9000", s.client, let, silent, ""},
+		{"IPv6 Route with a blackhole rule", "Route", "far6", route6, back6, []string{"blackhole", "ip rule"}, "tcp6", "[" + far6 + "]:9000", s.client, let, silent, ""},
+		{"NAT with a blackhole rule", "NAT", "in", nat4, natBack4, []string{far, "blackhole"}, "tcp4", in4 + ":8088", s.client, let, silent, ""},
+		{"IPv6 NAT with a blackhole rule", "NAT", "in6", nat6, natBack6, []string{far6, "blackhole"}, "tcp6", "[" + in6 + "]:8088", s.client, let, silent, ""},
+		{"Service with a blackhole rule for some", "Service", "web", some4, all4, []string{"10.0.3.2", "in0", "blackhole"}, "tcp4", vip4 + ":80", s.client, let, silent, "Ready"},
+		{"IPv6 Service with a blackhole rule for some", "Service", "web6", some6, all6, []string{"2001:db8:3::2", "in0", "blackhole"},
+			"tcp6", vip6 + ":80", s.client, let, silent, "Ready"},
+		{"Bridge with a blocked port", "Bridge", "lan", func() { s.node.Run(s.t, "bridge", "link", "set", "dev", "x2", "state", "0") },
+			func() { s.node.Run(s.t, "bridge", "link", "set", "dev", "x2", "state", "3") }, []string{"bridge link set dev x2 state 3"},
+			"tcp4", "10.88.0.2:8082", s.x1, let, silent, ""},
+		// Hosts that have a route to the address on the link reach it all the same.
+		{"Service outside of the uplink's network", "Service", "near", s.prefixLength(in4, "/24", "/25"), s.prefixLength(in4, "/25", "/24"),
+			[]string{"192.0.2.200 is in no network", "192.0.2.0/25 on in0"}, "tcp4", "192.0.2.200:80", s.client, let, let, "Ready"},
+		{"IPv6 Service outside of the uplink's network", "Service", "near6", s.prefixLength(in6, "/64", "/120"), s.prefixLength(in6, "/120", "/64"),
+			[]string{"2001:db8:0:2::200 is in no network", "2001:db8:0:2::/120 on in0"}, "tcp6", "[2001:db8:0:2::200]:80", s.client, let, let, "Ready"},
+	}
 }
 
 // role gives in0 a role. The client forgets who has an address.
@@ -341,7 +408,7 @@ func (c *readyCase) run(t *testing.T, s *site) {
 // node, and compares the state of the object with the results of packets.
 func TestReadyAndPackets(t *testing.T) {
 	s := newReadySite(t)
-	for _, c := range s.cases() {
+	for _, c := range append(s.cases(), s.moreCases()...) {
 		t.Run(c.name, func(t *testing.T) { c.run(t, s.site) })
 	}
 	t.Run("health", func(t *testing.T) {

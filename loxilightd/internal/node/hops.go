@@ -28,11 +28,19 @@ func newHopCache(n *Node) *hopCache {
 // to returns the next hop towards an address. The zero value means that the address is an address
 // of the node, or that nothing is known.
 func (c *hopCache) to(addr netip.Addr, inSwitch bool) datapath.HopState {
-	h := datapath.Hop{Addr: addr, Switch: inSwitch}
+	return c.lookup(datapath.Hop{Addr: addr, Switch: inSwitch})
+}
+
+// lookup returns the state of a next hop.
+func (c *hopCache) lookup(h datapath.Hop) datapath.HopState {
+	limit := maxWays
+	if h.From != (datapath.Arrival{}) {
+		limit *= 1 + maxArrivals
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	is, ok := c.known[h]
-	if !ok && len(c.known) < maxWays {
+	if !ok && len(c.known) < limit {
 		is = c.n.opts.Plane.Telemetry().HopTo(h, false)
 		c.known[h] = is
 	}

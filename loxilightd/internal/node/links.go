@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +32,55 @@ func noCarrier(device string) string {
 	return fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", device)
 }
 
+// hopIsLost returns why packets do not leave towards a next hop; empty: they leave, or nothing is
+// known.
+func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
+	switch {
+	case is.Link == datapath.LinkDown:
+		return n.linkIsDown(is.Device, inSwitch)
+	case is.Err != nil:
+		return is.Err.Error()
+	case is.Link == datapath.LinkNoCarrier:
+		return noCarrier(is.Device)
+	}
+	return ""
+}
+
+// linkOf returns the state of the link of a device, with the device that causes it: a VLAN has no
+// carrier while the device that carries it is down.
+func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
+	found := w.found[0]
+	if inSwitch && w.isSplit() {
+		found = w.found[1]
+	}
+	d := found[device]
+	for range len(found) {
+		parent, ok := found[d.Parent]
+		if !ok || d.Parent == "" || d.Link != datapath.LinkNoCarrier || parent.Link == datapath.LinkUp {
+			break
+		}
+		device, d = d.Parent, parent
+	}
+	return datapath.HopState{Device: device, Link: d.Link}
+}
+
+// notBridged returns a condition if the bridge of a device drops its frames although the device has
+// a link: another program set its spanning tree state.
+func (w *world) notBridged(device string, inSwitch bool) condition {
+	zone := zoneOf(inSwitch && w.isSplit())
+	d := w.found[zone][device]
+	if d.Link != datapath.LinkUp || !d.Bridging.IsOff() {
+		return condition{}
+	}
+	command := "bridge link"
+	if namespace := w.n.opts.Devices.Namespace; zone == 1 && namespace != "" {
+		command = "bridge -n " + namespace + " link"
+	}
+	return condition{message: fmt.Sprintf(
+		"the bridge drops the frames of port %q, because the spanning tree state of the port is %s: run %s set dev %s state 3",
+		device, d.Bridging, command, device)}
+}
+
 // linkInSwitch returns the state of the link of a device in the switch with attached programs.
 func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	for _, a := range w.devices[device] {
@@ -44,7 +94,7 @@ func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	return 0, false
 }
 
-// ofBridgeLinks returns the first port that is down, or the ports without carrier if no port has
+// ofBridgeLinks returns the first port that is down or blocked, or the ports without carrier if no port has
 // a carrier: then nothing is bridged.
 func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
 	var silent []string
@@ -59,6 +109,10 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 			return condition{message: w.n.linkIsDown(device, true)}
 		case is == datapath.LinkNoCarrier:
 			silent = append(silent, device)
+		default:
+			if blocked := w.notBridged(device, true); blocked.message != "" {
+				return blocked
+			}
 		}
 		count++
 	}
@@ -84,7 +138,9 @@ func (w *world) ofEndpoint(name string) condition {
 		return condition{ready: opening, quiet: true, message: fmt.Sprintf(
 			"device %q has no carrier: set the pod's end of the link up (ip link set DEVICE up in its network namespace)", is.Device)}
 	}
-	return condition{}
+	blocked := w.notBridged(cmp.Or(is.RuleName, is.Device), true)
+	blocked.quiet = true
+	return blocked
 }
 
 // ofPeer requires that the Peer is reachable, and that packets to it are forwarded.

@@ -17,10 +17,11 @@ func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 	if !devices.isMet() {
 		return devices
 	}
-	if is := w.noTarget(v, revision); is.message != "" {
-		return is
+	target := w.noTarget(v, revision)
+	if !target.isMet() {
+		return target
 	}
-	list := []condition{devices}
+	list := []condition{devices, target}
 	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
 		families := w.families(&v.Match, v.Addresses)
 		is := w.notForwarded(families, w.crossed(v))
@@ -29,6 +30,11 @@ func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 		}
 		list = append(list, w.innerOff(v, families))
 	} // else it is for the node itself, which then forwards nothing
+	links := w.noWayOut(v)
+	if !links.isMet() {
+		return links
+	}
+	list = append(list, links)
 	if v.Type == datapath.Masquerade {
 		list = append(list, w.noSource(v))
 	}
@@ -43,16 +49,45 @@ func (w *world) inSwitch(m *datapath.Match) bool {
 	})
 }
 
-// noTarget returns a condition if packets to a new destination do not arrive.
+// noTarget returns a condition if packets to a new destination do not arrive. It is met if only
+// some of them do not.
 func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
+	var some condition
 	for _, t := range w.targetsOf(v) {
-		is := w.lost(t, revision)
-		if is.message == "" || first.message != "" && (is.untried || !first.untried) {
-			continue
+		var arrivals []datapath.Arrival
+		if !t.inSwitch {
+			arrivals = w.arrivalsOf(&v.Match, familyOf(t.addr))
 		}
-		first = is
-		first.message = fmt.Sprintf("target %s is not reached: %s", t.addr, is.message)
+		is, partly := w.lost(t, revision, arrivals)
+		switch {
+		case is.message != "" && (first.message == "" || first.untried && !is.untried):
+			first = is
+			first.message = fmt.Sprintf("target %s is not reached: %s", t.addr, is.message)
+		case partly != "" && some.message == "":
+			some = condition{message: partly, ready: true, quiet: true}
+		}
 	}
+	if first.message == "" {
+		return some
+	}
+	return first
+}
+
+// noWayOut returns a condition if no device by which the packets of a NAT leave has a link. It is
+// met if one of several has.
+func (w *world) noWayOut(v *state.NAT) (first condition) {
+	inSwitch, usable := w.inSwitch(&v.Match), 0
+	for _, device := range v.Match.Out {
+		is := w.linkOf(device, inSwitch)
+		lost := w.n.hopIsLost(is, inSwitch)
+		if lost == "" {
+			usable++
+		} else if first.message == "" {
+			first = condition{message: "no packet leaves by device " + device + ": " + lost}
+		}
+	}
+	first.ready = usable > 0
+	first.quiet = first.ready
 	return first
 }
 

@@ -186,9 +186,11 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 	if off.message == "" && family == 0 {
 		off = w.arrivalsOff(func(device string) bool { return w.isCovered(device, 0) })
 	}
-	var lost, partly, aside condition
+	arrivals := w.arrivals(family, func(device string) bool { return w.isCovered(device, 0) })
+	var lost, partly, routed, aside condition
 	for _, b := range list {
-		if is := w.lost(target{addr: b.Addr()}, o.Revision); is.message != "" {
+		is, some := w.lost(target{addr: b.Addr()}, o.Revision, arrivals)
+		if is.message != "" {
 			if lost.message == "" || lost.untried && !is.untried {
 				lost = is
 				lost.quiet = is.quiet || o.Owner == ownerK8s
@@ -197,20 +199,23 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 			continue
 		}
 		reached++
-		is := w.ways.to(b.Addr(), false)
+		if some != "" && routed.message == "" {
+			routed = condition{ready: true, quiet: true, message: fmt.Sprintf("backend %s: %s", b, some)}
+		}
+		way := w.ways.to(b.Addr(), false)
 		switch {
-		case is.Device == "": // an address of the node, or unknown
+		case way.Device == "": // an address of the node, or unknown
 			continue
 		case !off.isMet():
 			return off
 		}
 		partly = off // of some devices only
-		if aside.message == "" && !w.isCovered(is.Device, 0) {
+		if aside.message == "" && !w.isCovered(way.Device, 0) {
 			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
 				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
-				b, is.Device, w.addCommand(is.Device, 0))}
+				b, way.Device, w.addCommand(way.Device, 0))}
 		}
 	}
 	lost.ready = reached > 0
-	return joinConditions([]condition{lost, partly, aside})
+	return joinConditions([]condition{lost, partly, routed, aside})
 }

@@ -137,7 +137,7 @@ func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h dat
 	}
 	r.asked[h] = last
 	is := telemetry.HopTo(h, ask)
-	if broken := n.broken(&is, h.Switch); broken != "" {
+	if broken := n.hopIsLost(is, h.Switch); broken != "" {
 		r.open[h] = every != never // when that is repaired, it is asked at once
 		return condition{message: broken}
 	}
@@ -151,19 +151,6 @@ func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h dat
 		return condition{message: fmt.Sprintf("%s has not answered on device %q yet", is.Neighbour, is.Device), quiet: true, untried: true}
 	}
 	return condition{}
-}
-
-// broken returns why no packet leaves towards a next hop; empty: packets leave, or it is unknown.
-func (n *Node) broken(is *datapath.HopState, inSwitch bool) string {
-	switch {
-	case is.Link == datapath.LinkDown:
-		return n.linkIsDown(is.Device, inSwitch)
-	case is.Err != nil:
-		return is.Err.Error()
-	case is.Link == datapath.LinkNoCarrier:
-		return noCarrier(is.Device)
-	}
-	return ""
 }
 
 // next updates the watch with the counters of a Peer.

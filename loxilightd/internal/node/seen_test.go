@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -203,6 +204,152 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, with(backend("10.1.0.9:80", datapath.BackendActive, 1))), true, []string{"sysctl -w net.ipv4.conf.wan.forwarding=1"})
 	w.devices = nil
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), false, []string{"no device is attached", "llcli interface add"})
+}
+
+// TestAnnouncedOffLink: an announced address that is in no network of an uplink is named, with these
+// networks.
+func TestAnnouncedOffLink(t *testing.T) {
+	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")})
+	w.devices["lan"] = []attachment{{object: state.Key{Kind: state.KindInterface, Name: "lan"}}}
+	commit(t, w.n.opts.Store, []*state.Object{
+		objectOf(state.KindInterface, "wan", &state.Interface{Port: datapath.Port{Device: "wan"}}),
+		objectOf(state.KindInterface, "lan", &state.Interface{Port: datapath.Port{Device: "lan", Role: datapath.RolePort}}),
+	})
+	of := func(addr string) condition { return w.offLink(netip.MustParseAddr(addr)) }
+	wantCondition(t, of("198.51.100.9"), true, nil)
+	wantCondition(t, of("10.1.0.9"), true, []string{"10.1.0.9 is in no network", "198.51.100.0/24 on wan", "ip route add 10.1.0.9 dev DEVICE"})
+	wantCondition(t, of("fd01::9"), true, []string{"fd01::9 is in no network", "none of this family"})
+	w.found[0]["wan"] = device()
+	bridge := device("198.51.100.7/24", "fd02::1/64")
+	bridge.Kind, bridge.Ports = "bridge", []string{"wan"}
+	w.found[0]["br0"] = bridge
+	wantCondition(t, of("198.51.100.9"), true, nil)
+	wantCondition(t, of("fd02::9"), true, nil)
+}
+
+// TestNATWithoutALink: a masquerade needs a link on one of its devices.
+func TestNATWithoutALink(t *testing.T) {
+	link := func(state datapath.LinkState) datapath.Device {
+		d := device("198.51.100.7/24")
+		d.Link = state
+		return d
+	}
+	vlan := link(datapath.LinkNoCarrier)
+	vlan.Kind, vlan.Parent = "vlan", "wan"
+	for name, c := range map[string]struct {
+		wan   datapath.LinkState
+		out   []string
+		ready bool
+		words []string
+	}{
+		"up":                       {datapath.LinkUp, []string{"wan"}, true, nil},
+		"unknown":                  {datapath.LinkUnknown, []string{"wan"}, true, nil},
+		"down":                     {datapath.LinkDown, []string{"wan"}, false, []string{"by device wan", "run ip link set wan up"}},
+		"no carrier":               {datapath.LinkNoCarrier, []string{"wan"}, false, []string{`"wan" has no carrier`}},
+		"one of two":               {datapath.LinkDown, []string{"wan", "wan2"}, true, []string{"run ip link set wan up"}},
+		"VLAN of a device down":    {datapath.LinkDown, []string{"wan.7"}, false, []string{"by device wan.7", "run ip link set wan up"}},
+		"VLAN without its carrier": {datapath.LinkNoCarrier, []string{"wan.7"}, false, []string{`"wan" has no carrier`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := seenWorld(t, map[string]datapath.Device{"wan": link(c.wan), "wan2": link(datapath.LinkUp), "wan.7": vlan})
+			w.devices["wan2"], w.devices["wan.7"] = w.devices["wan"], w.devices["wan"]
+			match := datapath.Match{Out: c.out, Source: prefixes("10.1.0.0/24")}
+			is := w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: match}})
+			wantCondition(t, is, c.ready, c.words)
+			if is.ready && !is.quiet {
+				t.Errorf("%+v: the other device works", is)
+			}
+		})
+	}
+}
+
+// TestRoutingRules: if routing rules exist, the routes of forwarded packets decide, not the routes
+// of the node's own.
+func TestRoutingRules(t *testing.T) {
+	to := netip.MustParseAddr("198.51.100.66")
+	dropped := map[string]bool{} // by the device on which packets arrive; empty: by the node itself
+	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24"), "lan2": device("10.2.0.1/24")})
+	w.n.opts.Plane = backends.NewFake(backends.FakeOptions{Hop: func(h datapath.Hop) datapath.HopState {
+		if dropped[h.From.Device] && h.Addr == to {
+			return datapath.HopState{Err: errors.New("dropped")}
+		}
+		return datapath.HopState{Device: "wan"}
+	}})
+	w.devices["lan"], w.devices["lan2"] = w.devices["wan"], w.devices["wan"]
+	w.routers = [2]int{3, 0}
+	all := func(drops ...string) (list []condition) {
+		clear(dropped)
+		for _, device := range drops {
+			dropped[device] = true
+		}
+		w.ways = newHopCache(w.n)
+		v := &state.Service{Service: datapath.Service{
+			Frontends: []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80")}},
+			Backends:  []datapath.Backend{{Addr: netip.AddrPortFrom(to, 80), Weight: 1}},
+		}}
+		return append(list, w.ofService(objectOf(state.KindService, "web", v), v),
+			w.ofRoute(&state.Route{Route: datapath.Route{Prefix: netip.PrefixFrom(to, 32)}}),
+			w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.DNAT, Addresses: prefixes("198.51.100.66/32"),
+				Match: datapath.Match{In: []string{"lan"}}}}))
+	}
+	arriving := []string{"lan", "lan2", "wan"}
+	for _, is := range all(arriving...) {
+		wantCondition(t, is, true, nil) // without rules, the arrival does not matter
+	}
+	w.forwarding[0].Rules4 = true
+	for _, is := range all(arriving...) {
+		wantCondition(t, is, false, []string{"dropped"})
+	}
+	for _, is := range all("lan", "lan2", "wan", "") {
+		wantCondition(t, is, false, []string{"dropped"})
+	}
+	some := all("lan")
+	wantCondition(t, some[0], true, []string{"backend 198.51.100.66:80", `packets from 10.1.0.2 on device "lan" are dropped`})
+	wantCondition(t, some[1], true, []string{`packets from 10.1.0.2 on device "lan" are dropped`})
+	wantCondition(t, some[2], false, []string{"dropped"})
+	for _, is := range all("") {
+		wantCondition(t, is, true, []string{"packets of the node itself are dropped"})
+	}
+	some = all("lan2", "wan")
+	wantCondition(t, some[2], true, nil)
+}
+
+// TestExamplesOfPrefixes: addresses of hosts, at both ends.
+func TestExamplesOfPrefixes(t *testing.T) {
+	for prefix, want := range map[string][]string{
+		"0.0.0.0/0": {"198.18.0.1"}, "::/0": {"2001:2::1"}, "203.0.113.0/24": {"203.0.113.1", "203.0.113.254"}, "203.0.113.7/32": {"203.0.113.7"},
+		"203.0.113.6/31": {"203.0.113.6", "203.0.113.7"}, "2001:db8::/126": {"2001:db8::1", "2001:db8::2"},
+	} {
+		var got []string
+		for _, a := range examplesOf(netip.MustParsePrefix(prefix)) {
+			got = append(got, a.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %s, want %s", prefix, got, want)
+		}
+	}
+	for address, want := range map[string]string{"192.0.2.1/24": "192.0.2.2", "192.0.2.9/24": "192.0.2.1", "192.0.2.6/31": "192.0.2.7", "2001:db8::1/64": "2001:db8::2"} {
+		if got := otherIn(netip.MustParsePrefix(address)); got.String() != want {
+			t.Errorf("host beside %s: %s, want %s", address, got, want)
+		}
+	}
+}
+
+// TestBlockedPorts: a port whose frames the bridge drops is named with the command, in the host and
+// in the switch.
+func TestBlockedPorts(t *testing.T) {
+	port := func(link datapath.LinkState, is datapath.PortBridging) datapath.Device {
+		return datapath.Device{Kind: "veth", Link: link, Bridging: is}
+	}
+	w := seenWorld(t, map[string]datapath.Device{
+		"p1": port(datapath.LinkUp, datapath.BridgingForwarding), "p2": port(datapath.LinkUp, datapath.BridgingBlocking),
+		"p3": port(datapath.LinkNoCarrier, datapath.BridgingDisabled),
+	}, "x")
+	w.found[1]["x"] = port(datapath.LinkUp, datapath.BridgingDisabled)
+	wantCondition(t, w.notBridged("p1", false), true, nil)
+	wantCondition(t, w.notBridged("p2", false), false, []string{"is blocking", "run bridge link set dev p2 state 3"})
+	wantCondition(t, w.notBridged("p3", false), true, nil)
+	wantCondition(t, w.notBridged("x", true), false, []string{"is disabled", "run bridge -n sw link set dev x state 3"})
 }
 
 // TestServiceWithALostBackend: a Service with a backend that no route leads to counts for the health,

@@ -23,7 +23,7 @@ func (w *world) readTargets(s *state.Snapshot, before *reach) {
 	asked := 0
 	check := func(t target) (more bool) {
 		is := w.ways.to(t.addr, t.inSwitch)
-		if broken := w.n.broken(&is, t.inSwitch); broken != "" {
+		if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {
 			w.reach.problems[fmt.Sprint("target ", t)] = condition{message: broken}
 		}
 		h, ok := neighbourOf(&is, t.inSwitch)
@@ -81,18 +81,19 @@ func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool)
 }
 
 // lost returns why packets to a target do not arrive; no message: they do, or nothing is known.
-// revision is that of the object that has the target.
-func (w *world) lost(t target, revision uint64) condition {
-	is := w.ways.to(t.addr, t.inSwitch)
-	if broken := w.n.broken(&is, t.inSwitch); broken != "" {
-		return condition{message: broken}
+// partly is a message if only some packets arrive. revision is that of the object that has the
+// target, arrivals are examples of its packets.
+func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
+	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)
+	if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {
+		return condition{message: broken}, ""
 	}
 	h, ok := neighbourOf(&is, t.inSwitch)
 	if !ok {
-		return condition{}
+		return condition{}, partly
 	}
 	if _, asked := w.reach.asked[h]; !asked && !is.Resolved && revision > w.reach.revision {
-		return condition{message: fmt.Sprintf("%s has not been asked on device %q yet", h.Addr, h.Device), quiet: true, untried: true}
+		return condition{message: fmt.Sprintf("%s has not been asked on device %q yet", h.Addr, h.Device), quiet: true, untried: true}, partly
 	}
-	return w.reach.hops[h]
+	return w.reach.hops[h], partly
 }

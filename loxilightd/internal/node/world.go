@@ -299,7 +299,12 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	case datapath.LinkNoCarrier:
 		return condition{message: noCarrier(is.Device), quiet: quiet}
 	}
-	return condition{}
+	// Spanning tree blocks a port by design, and never disables one with a link.
+	device := cmp.Or(is.RuleName, is.Device)
+	blocked := w.notBridged(device, v.Switch)
+	blocked.quiet = true
+	blocked.ready = w.found[zoneOf(v.Switch && w.isSplit())][device].Bridging != datapath.BridgingDisabled
+	return blocked
 }
 
 // ofBridge requires attached programs on all ports, because rules must see bridged packets, and
@@ -337,6 +342,9 @@ func (w *world) ofRoute(v *state.Route) condition {
 		if is := w.forwardingOff(zoneOf(inSwitch), families, nil); is.message != "" {
 			return is
 		}
+	}
+	if is := w.notRouted(v, family, inSwitch); !is.isMet() || reach.message == "" {
+		return is
 	}
 	return reach
 }
