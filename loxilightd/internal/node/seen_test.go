@@ -254,7 +254,7 @@ func TestNATWithoutALink(t *testing.T) {
 			w := seenWorld(t, map[string]datapath.Device{"wan": link(c.wan), "wan2": link(datapath.LinkUp), "wan.7": vlan})
 			w.devices["wan2"], w.devices["wan.7"] = w.devices["wan"], w.devices["wan"]
 			match := datapath.Match{Out: c.out, Source: prefixes("10.1.0.0/24")}
-			is := w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: match}})
+			is := w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: match}}, 0)
 			wantCondition(t, is, c.ready, c.words)
 			if is.ready && !is.quiet {
 				t.Errorf("%+v: the other device works", is)
@@ -290,7 +290,7 @@ func TestRoutingRules(t *testing.T) {
 		return append(list, w.ofService(objectOf(state.KindService, "web", v), v),
 			w.ofRoute(&state.Route{Route: datapath.Route{Prefix: netip.PrefixFrom(to, 32)}}),
 			w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.DNAT, Addresses: prefixes("198.51.100.66/32"),
-				Match: datapath.Match{In: []string{"lan"}}}}))
+				Match: datapath.Match{In: []string{"lan"}}}}, 0))
 	}
 	arriving := []string{"lan", "lan2", "wan"}
 	for _, is := range all(arriving...) {

@@ -13,7 +13,8 @@ import (
 )
 
 // wayOf returns a neighbour on the device lan, whose state the last group of its address selects.
-func wayOf(a netip.Addr) datapath.HopState {
+func wayOf(h datapath.Hop) datapath.HopState {
+	a := h.Addr
 	is := datapath.HopState{Device: "lan", Link: datapath.LinkUp, Neighbour: a}
 	switch a.AsSlice()[len(a.AsSlice())-1] {
 	case 1: // the node's own
