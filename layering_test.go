@@ -15,9 +15,10 @@ const module = "github.com/loxilight/loxilight/"
 // Go's own internal/ rule keeps everybody else out of the rest. Packages for
 // tests only (internal/test*) may be imported by any test.
 var mayImport = map[string][]string{
-	"api":        {},
-	"api/client": {"api"},
-	"datapath":   {},
+	"api":          {},
+	"api/client":   {"api"},
+	"api/document": {"api"},
+	"datapath":     {},
 
 	"datapath/classify":            {"datapath"},
 	"datapath/selection":           {"datapath"},
@@ -32,7 +33,7 @@ var mayImport = map[string][]string{
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
-	"loxilightd/internal/control": {"api", "datapath", "loxilightd/internal/ipam", "loxilightd/internal/state"},
+	"loxilightd/internal/control": {"api", "api/document", "datapath", "loxilightd/internal/ipam", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
@@ -74,7 +75,7 @@ var mayImport = map[string][]string{
 	"loxilight-cni":         {"api", "api/client"},
 	"llcli":                 {"api", "api/client", "llcli/internal/cli"},
 	"llcli/internal/bundle": {"api"},
-	"llcli/internal/cli":    {"api", "api/client", "llcli/internal/bundle"},
+	"llcli/internal/cli":    {"api", "api/client", "api/document", "llcli/internal/bundle"},
 
 	"tools/chart":          {},
 	"tools/image":          {},
