@@ -124,7 +124,7 @@ func moreFiles(files *[]string) cobra.PositionalArgs {
 }
 
 // changeInput reads the input of a change by files.
-func (a *app) changeInput(files []string, owner string, options *changeOptions) ([]document, api.Change, error) {
+func (a *app) changeInput(files []string, owner string, options *changeOptions) ([]manifest, api.Change, error) {
 	change, err := options.params()
 	if err != nil {
 		return nil, change, err
@@ -144,7 +144,7 @@ func (a *app) changeInput(files []string, owner string, options *changeOptions) 
 	return docs, change, err
 }
 
-func objectsOf(docs []document) []api.Object {
+func objectsOf(docs []manifest) []api.Object {
 	objects := make([]api.Object, len(docs))
 	for i := range docs {
 		objects[i] = docs[i].object
@@ -229,7 +229,7 @@ func (a *app) deleteChosen(ctx context.Context, d Daemon, kind string, names []s
 
 // change carries out a change and prints the result for each object. An error that names an object
 // of docs is reported with its file and line.
-func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []document) error {
+func (a *app) change(ctx context.Context, d Daemon, t transaction, docs []manifest) error {
 	result, err := t.send(ctx, d)
 	if err != nil {
 		a.tellWaiting(&t, err)
@@ -257,7 +257,7 @@ func (e *located) Error() string { return e.place + ": " + e.err.Error() }
 func (e *located) Unwrap() error { return e.err }
 
 // locate finds the place in docs that an error of the daemon names.
-func locate(err error, docs []document) error {
+func locate(err error, docs []manifest) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Data == nil {
 		return err
@@ -265,7 +265,7 @@ func locate(err error, docs []document) error {
 	place := func(object, field string) string {
 		for i := range docs {
 			if d := &docs[i]; d.ref().String() == object {
-				return fmt.Sprintf("%s:%d", d.file, d.lineOf(field))
+				return fmt.Sprintf("%s:%d", d.File, d.Line(field))
 			}
 		}
 		return ""
@@ -280,13 +280,13 @@ func locate(err error, docs []document) error {
 	}
 	if d := nameless(e, docs); d != nil {
 		_, field, _ := strings.Cut(e.Data.Field, ".")
-		return &located{place: fmt.Sprintf("%s:%d", d.file, d.lineOf(field)), err: err}
+		return &located{place: fmt.Sprintf("%s:%d", d.File, d.Line(field)), err: err}
 	}
 	return err
 }
 
 // nameless returns the document of an error that is about a missing kind or name.
-func nameless(e *api.Error, docs []document) *document {
+func nameless(e *api.Error, docs []manifest) *manifest {
 	var i int
 	if _, err := fmt.Sscanf(e.Data.Field, "objects[%d].kind", &i); err != nil || i < 0 || i >= len(docs) {
 		return nil

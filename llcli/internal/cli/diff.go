@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 )
 
@@ -110,7 +111,7 @@ func canonical(o *api.Object) (string, error) {
 		return "", fmt.Errorf("%s/%s: spec: %w", o.Kind, o.Name, err)
 	}
 	wanted["spec"] = spec
-	text, err := toYAML(wanted)
+	text, err := document.ToYAML(wanted)
 	return string(text), err
 }
 

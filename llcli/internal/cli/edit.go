@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 )
 
 // maxAttempts is how often a change is tried that others get ahead of.
@@ -70,7 +71,7 @@ func (a *app) edit(ctx context.Context, d Daemon, ref api.ObjectRef, change api.
 		if err := f(spec); err != nil {
 			return err
 		}
-		raw, err := marshal(spec)
+		raw, err := document.Marshal(spec)
 		if err != nil {
 			return err
 		}

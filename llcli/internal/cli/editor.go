@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 )
 
@@ -59,7 +60,7 @@ func (a *app) editObject(ctx context.Context, d Daemon, ref api.ObjectRef, chang
 	}
 	revision := object.Revision
 	object.Status, object.Revision = nil, 0
-	text, err := toYAML(object)
+	text, err := document.ToYAML(object)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -199,7 +200,7 @@ func (a *app) reportJSON(err error) {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.RequestID = e.RequestID
 	}
-	line, err := marshal(map[string]errorReport{"error": r})
+	line, err := document.Marshal(map[string]errorReport{"error": r})
 	if err != nil {
 		line = []byte(err.Error())
 	}

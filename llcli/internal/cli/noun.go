@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -67,7 +68,7 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			raw, err := marshal(spec)
+			raw, err := document.Marshal(spec)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 )
 
@@ -53,7 +54,7 @@ func (a *app) note(format string, args ...any) {
 // printValue writes v, which must be valid as JSON, as one document.
 func (a *app) printValue(v any) error {
 	if a.output == formatYAML {
-		text, err := toYAML(v)
+		text, err := document.ToYAML(v)
 		if err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func (a *app) printValue(v any) error {
 
 // indentJSON writes v as people read it.
 func indentJSON(v any, prefix string) ([]byte, error) {
-	data, err := marshal(v)
+	data, err := document.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +123,7 @@ func (a *app) printLine(v any) error {
 		a.printf("---\n")
 		return a.printValue(v)
 	}
-	text, err := marshal(v)
+	text, err := document.Marshal(v)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -53,7 +54,7 @@ func (f *serviceFlags) merge(spec map[string]any, given *pflag.FlagSet) error {
 // mergeFields puts the fields that are set in a part of a spec into the spec; objects of fields
 // are merged, other values are replaced.
 func mergeFields(spec map[string]any, part any) error {
-	raw, err := marshal(part)
+	raw, err := document.Marshal(part)
 	if err != nil {
 		return err
 	}
@@ -199,7 +200,7 @@ func (a *app) backendAdd() *cobra.Command {
 
 // sameBackend reports whether a backend of a spec equals the one to be added.
 func sameBackend(item any, b api.Backend) bool {
-	was, err := marshal(item)
+	was, err := document.Marshal(item)
 	if err != nil {
 		return false
 	}

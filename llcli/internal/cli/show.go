@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/spf13/cobra"
 )
 
@@ -89,7 +90,7 @@ func (a *app) showObject(ctx context.Context, d Daemon, o *api.Object) error {
 		a.showFields(ctx, d, k, o)
 		return nil
 	}
-	text, err := toYAML(map[string]any{"spec": o.Spec, "status": o.Status}) // of a newer daemon
+	text, err := document.ToYAML(map[string]any{"spec": o.Spec, "status": o.Status}) // of a newer daemon
 	a.printf("%s", text)
 	return err
 }
