@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -53,7 +53,7 @@ func (s *Server) takeFiles(c Caller) (*api.ReloadResult, *api.Error) {
 	for i := range objects {
 		put[i] = objects[i].object
 		if err := s.notReserved(put[i]); err != nil {
-			return nil, objects[i].document.placed(err)
+			return nil, placed(objects[i].document, err)
 		}
 	}
 	committed, cerr := s.Store.Commit(&state.Transaction{
@@ -90,7 +90,7 @@ func placeRefusal(err error, objects []fileObject) *api.Error {
 	// If an object occurs twice, report the second occurrence.
 	for _, o := range slices.Backward(objects) {
 		if o.object.Key == r.Key {
-			return o.document.placed(e)
+			return placed(o.document, e)
 		}
 	}
 	return e
@@ -99,102 +99,102 @@ func placeRefusal(err error, objects []fileObject) *api.Error {
 // fileObject is one object with its position.
 type fileObject struct {
 	object   *state.Object
-	document *document
+	document *document.Document
 }
 
 // readFiles reads all object files in dir, in the order of their names, with the budget b for all
 // of them. A missing folder counts as empty.
 func readFiles(dir string, b *budget) (files []string, objects []fileObject, err *api.Error) {
-	files = []string{}
 	if dir == "" {
-		return files, nil, nil
+		return []string{}, nil, nil
 	}
-	entries, rerr := os.ReadDir(dir)
-	if errors.Is(rerr, fs.ErrNotExist) {
-		return files, nil, nil
+	files, ferr := document.Files(dir)
+	if errors.Is(ferr, fs.ErrNotExist) {
+		return []string{}, nil, nil
 	}
-	if rerr != nil {
-		return nil, nil, api.Errorf(api.ReasonUnavailable, "object files: %v", rerr)
+	if ferr != nil {
+		return nil, nil, unread(ferr)
 	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, ".") {
-			continue
-		}
-		path := filepath.Join(dir, name)
+	for _, path := range files {
 		list, err := readFile(path, b)
 		if err != nil {
 			return nil, nil, err
 		}
-		files = append(files, path)
 		objects = append(objects, list...)
 	}
-	return files, objects, nil
+	return append([]string{}, files...), objects, nil
 }
 
-// maxFile is the largest object file, in bytes.
-const maxFile = 64 << 20
-
 func readFile(path string, b *budget) ([]fileObject, *api.Error) {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, api.Errorf(api.ReasonUnavailable, "object files: %v", err)
+		return nil, unread(err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, api.Errorf(api.ReasonInvalid, "%s: is no file: move it out of the folder", path)
-	}
-	if info.Size() > maxFile {
-		return nil, api.Errorf(api.ReasonInvalid, "%s: has %d bytes, at most %d: split it", path, info.Size(), maxFile)
-	}
-	text, err := os.ReadFile(path)
+	defer f.Close() // only read: nothing can be lost
+	text, err := document.Read(f, path)
 	if err != nil {
-		return nil, api.Errorf(api.ReasonUnavailable, "object files: %v", err)
+		return nil, unread(err)
 	}
-	documents, aerr := splitYAML(path, text)
-	if aerr != nil {
-		return nil, aerr
+	documents, err := document.Parse(path, text)
+	if err != nil {
+		return nil, api.Errorf(api.ReasonInvalid, "%v", err)
 	}
 	objects := make([]fileObject, 0, len(documents))
 	for _, d := range documents {
-		o, err := d.parse(b)
+		o, err := parseDocument(d, b)
 		if err != nil {
-			return nil, d.placed(err)
+			return nil, err
 		}
 		objects = append(objects, fileObject{o, d})
 	}
 	return objects, nil
 }
 
-// parse checks one document as an object of a file.
-func (d *document) parse(b *budget) (*state.Object, *api.Error) {
-	json, err := d.json()
-	if err != nil {
-		return nil, err
+// unread returns the error for files that cannot be read, or that are no files of objects.
+func unread(err error) *api.Error {
+	reason := api.ReasonInvalid
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		reason = api.ReasonUnavailable
 	}
-	var o api.Object
-	if ferr := decodeStrict(json, &o); ferr != nil {
-		return nil, api.Errorf(api.ReasonInvalid, "%s", ferr.text).At(d.ref(), ferr.path)
-	}
-	if o.Owner != "" && o.Owner != api.OwnerFile {
-		return nil, invalid("", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(d.ref(), "owner")
-	}
-	object, aerr := parseObject(&o, api.OwnerFile, 0, b)
-	if aerr != nil && aerr.Data != nil && aerr.Data.Object == "" {
-		// The error concerns kind or name, which are not in a list.
-		field := strings.TrimPrefix(aerr.Data.Field, "objects[0].")
-		text := strings.TrimPrefix(aerr.Message, aerr.Data.Field+": ")
-		return nil, api.Errorf(aerr.Reason(), "%s", text).At(d.ref(), field)
-	}
-	return object, aerr
+	return api.Errorf(reason, "object files: %v", err)
 }
 
+// parseDocument checks one document as an object of a file.
+func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) {
+	o, mistakes := d.Object()
+	if len(mistakes) > 0 {
+		first := mistakes[0]
+		text := strings.TrimPrefix(first.Text, first.Field+": ")
+		e := api.Errorf(api.ReasonInvalid, "%s", shortenTo(text, maxDetail)).At(shorten(first.Object), shortenTo(first.Field, maxDetail))
+		e.Message = fmt.Sprintf("%s:%d: %s", first.File, first.Line, e.Message)
+		return nil, e
+	}
+	if o.Owner != "" && o.Owner != api.OwnerFile {
+		return nil, placed(d, invalid("", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(shorten(d.Ref()), "owner"))
+	}
+	object, err := parseObject(&o, api.OwnerFile, 0, b)
+	if err == nil {
+		return object, nil
+	}
+	if err.Data != nil && err.Data.Object == "" {
+		// The error concerns kind or name, which are not in a list.
+		field := strings.TrimPrefix(err.Data.Field, "objects[0].")
+		text := strings.TrimPrefix(err.Message, err.Data.Field+": ")
+		err = api.Errorf(err.Reason(), "%s", text).At(shorten(d.Ref()), field)
+	}
+	return nil, placed(d, err)
+}
+
+// maxDetail limits what an error repeats of a file, in bytes.
+const maxDetail = 500
+
 // placed returns err with the file and the line before its message.
-func (d *document) placed(err *api.Error) *api.Error {
+func placed(d *document.Document, err *api.Error) *api.Error {
 	field := ""
 	if err.Data != nil {
 		field = err.Data.Field
 	}
 	e := *err
-	e.Message = fmt.Sprintf("%s:%d: %s", d.path, d.line(field), err.Message)
+	e.Message = fmt.Sprintf("%s:%d: %s", d.File, d.Line(field), err.Message)
 	return &e
 }
