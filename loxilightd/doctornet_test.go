@@ -44,6 +44,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 func TestDoctorOfIPv6Parameters(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.ns.Addr(t, "eth1", "2001:db8:2::1/64")
+	p.far.Addr(t, "far1", "2001:db8:2::2/64")
 	p.apply(api.Object{Kind: api.KindService, Name: "web6", Spec: []byte(`{"frontends":["[2001:db8::10]:80/tcp"],"backends":[{"address":"[2001:db8:2::2]:8080"}]}`)})
 	for _, x := range []struct{ name, value, sane, severity, key, word string }{
 		{"net.ipv6.conf.eth0.forwarding", "0", "1", "warning", "sysctl.device_forwarding net.ipv6.conf.eth0.forwarding", "eth0"},
@@ -66,7 +67,7 @@ func TestDoctorOfIPv6Parameters(t *testing.T) {
 
 func TestDoctorOfWays(t *testing.T) {
 	p := newPatient(t, "tcx")
-	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2"})
+	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2", Addrs: []string{"10.0.3.2/24"}})
 	p.ns.Run(t, "ip", "route", "add", "unreachable", "10.0.9.0/24")
 	p.apply(serviceObject("aside", 2, "10.0.3.2:8080"), serviceObject("lost", 3, "10.0.9.2:8080", "10.0.1.2:80"))
 	p.finds("note", "routes.aside device eth2 (IPv4)", "no Interface", "")

@@ -85,11 +85,11 @@ func TestRecordsTorn(t *testing.T) {
 	if got, err := testtraffic.TalkTCP(s.outside, "", "192.0.2.1:8080", []byte("hello")); err != nil || got != "server" {
 		t.Errorf("the port of the pod: %q, %v", got, err)
 	}
-	if out := s.LLCLI("status"); !strings.Contains(out, "was damaged or lost of") || !strings.Contains(out, "server/eth0") {
-		t.Errorf("the status tells nothing of it:\n%s", out)
+	if out := s.LLCLI("status"); !strings.Contains(out, "were damaged or lost for") || !strings.Contains(out, "server/eth0") {
+		t.Errorf("the status does not report it:\n%s", out)
 	}
 	s.del(list, server)
 	if out := s.LLCLI("status"); strings.Contains(out, "damaged") {
-		t.Errorf("it is gone, and the status tells of it still:\n%s", out)
+		t.Errorf("the pod is deleted, and the status still reports it:\n%s", out)
 	}
 }

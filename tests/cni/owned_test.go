@@ -201,7 +201,6 @@ func (s *site) settled(t *testing.T, at *testnet.NS, command string) (out string
 	return out
 }
 
-
 // TestOwnershipRows compares the rows of the document with the changes that are tested.
 func TestOwnershipRows(t *testing.T) {
 	page, err := os.ReadFile("../../docs/ownership.md")
