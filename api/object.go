@@ -22,10 +22,11 @@ const (
 // Kinds lists them in the order in which they are applied.
 var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
-// Owners that are not a client's own word.
+// Owners with a meaning; a client may use others.
 const (
 	OwnerCLI  = "cli"  // the default
 	OwnerFile = "file" // /etc/loxilight/conf.d; only the daemon sets it
+	OwnerK8s  = "k8s"  // the agent
 )
 
 // Object is one piece of the daemon's configuration. The same document is valid JSON on the

@@ -42,7 +42,7 @@ owners stay as they are. With --dry-run it lists the objects that it would delet
 // bindOwner adds the flag for an owner.
 func bindOwner(cmd *cobra.Command, owner *string, value, usage string) {
 	cmd.Flags().StringVar(owner, "owner", value, usage)
-	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, api.OwnerK8s, api.OwnerCNI}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // kindsOf returns the kinds that words mean; without words all that this llcli

@@ -21,7 +21,7 @@ type getOptions struct {
 func (o *getOptions) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.owner, "owner", "", "only objects of this `OWNER`: "+api.OwnerCLI+", "+api.OwnerFile+" or another")
 	o.bindLabels(cmd)
-	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, "k8s", "cni"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions([]string{api.OwnerCLI, api.OwnerFile, api.OwnerK8s, api.OwnerCNI}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func (o *getOptions) bindLabels(cmd *cobra.Command) {

@@ -14,8 +14,6 @@ import (
 
 // Owners of objects from Kubernetes, and the labels of its services' objects.
 const (
-	ownerK8s       = "k8s"
-	ownerCNI       = "cni"
 	labelNamespace = "namespace"
 	labelService   = "service"
 	labelPort      = "port"
@@ -116,7 +114,7 @@ func (a *app) k8sNodes() *cobra.Command {
 }
 
 func (a *app) showNodes(ctx context.Context, d Daemon) error {
-	peers, err := a.collect(ctx, d, api.ListParams{Kind: api.KindPeer, Owner: ownerK8s})
+	peers, err := a.collect(ctx, d, api.ListParams{Kind: api.KindPeer, Owner: api.OwnerK8s})
 	if err != nil {
 		return err
 	}
@@ -189,7 +187,7 @@ own network are not among them.`,
 }
 
 func (a *app) showPods(ctx context.Context, d Daemon, namespace, name string) error {
-	objects, err := a.collect(ctx, d, api.ListParams{Kind: api.KindEndpoint, Owner: ownerCNI})
+	objects, err := a.collect(ctx, d, api.ListParams{Kind: api.KindEndpoint, Owner: api.OwnerCNI})
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func (a *app) completeK8sServices(namespace *string) completer {
 
 // k8sServiceList returns the request for the objects of services; empty: of all.
 func k8sServiceList(namespace, name string) api.ListParams {
-	p := api.ListParams{Kind: api.KindService, Owner: ownerK8s, Labels: map[string]string{}}
+	p := api.ListParams{Kind: api.KindService, Owner: api.OwnerK8s, Labels: map[string]string{}}
 	if namespace != "" {
 		p.Labels[labelNamespace] = namespace
 	}

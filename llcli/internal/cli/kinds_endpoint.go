@@ -103,7 +103,7 @@ func (a *app) showHostPorts(ctx context.Context, d Daemon, o *api.Object) {
 		}
 	}
 	var ports []string
-	_, err := a.list(ctx, d, api.ListParams{Kind: api.KindNAT, Owner: ownerCNI}, func(objects []api.Object) error {
+	_, err := a.list(ctx, d, api.ListParams{Kind: api.KindNAT, Owner: api.OwnerCNI}, func(objects []api.Object) error {
 		for i := range objects {
 			if strings.HasPrefix(objects[i].Name, o.Name+"/") {
 				ports = append(ports, hostPort(&objects[i]))

@@ -36,7 +36,7 @@ const (
 )
 
 // Owner is the owner of all objects of the agent.
-const Owner = "k8s"
+const Owner = api.OwnerK8s
 
 // uplinksMax is how many uplinks there may be.
 const uplinksMax = 8

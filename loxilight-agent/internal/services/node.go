@@ -16,7 +16,7 @@ import (
 )
 
 // Owner is the owner of these objects.
-const Owner = "k8s"
+const Owner = api.OwnerK8s
 
 // Labels of services that name the component responsible for them.
 const (

@@ -16,9 +16,6 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ownerK8s owns Kubernetes Services, for which a lack of endpoints is normal.
-const ownerK8s = "k8s"
-
 // noteServing records the state of the backends of a Service, as the daemon reports it.
 func (d *desired) noteServing(o *api.Object) {
 	var status api.ServiceStatus
@@ -39,7 +36,7 @@ func (d *desired) noteServing(o *api.Object) {
 func (x *examiner) checkServing() {
 	for _, o := range x.desired.objects {
 		s, ok := o.Value.(*state.Service)
-		if !ok || o.Owner == ownerK8s {
+		if !ok || o.Owner == state.OwnerK8s {
 			continue
 		}
 		for _, family := range []int{4, 6} {

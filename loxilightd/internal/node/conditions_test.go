@@ -23,7 +23,7 @@ func TestServiceWithoutBackends(t *testing.T) {
 	store := attachedStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
 	own, pods := service("own", 1, 80, 0), service("pods", 2, 80, 0)
-	pods.Owner = ownerK8s
+	pods.Owner = state.OwnerK8s
 	waitFor(t, n, commit(t, store, []*state.Object{own, pods}), own, pods)
 	for _, o := range []*state.Object{own, pods} {
 		if s, _ := n.Status(o.Key); s.State != reconcile.Realised || !strings.Contains(s.Message, "no IPv4 backend") {

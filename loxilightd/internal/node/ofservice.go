@@ -14,9 +14,6 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ownerK8s owns the objects of the agent. A Kubernetes Service without endpoints is normal.
-const ownerK8s = "k8s"
-
 func (w *world) ofService(o *state.Object, v *state.Service) condition {
 	if w.found[0] != nil { // else the data plane has no devices: a fake
 		if is := w.noneAttached(); is.message != "" {
@@ -24,7 +21,7 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 		}
 	}
 	list := []condition{w.notAnnounced(v)}
-	if o.Owner != ownerK8s { // Kubernetes nodes may have devices that are of no concern to it
+	if o.Owner != state.OwnerK8s { // Kubernetes nodes may have devices that are of no concern to it
 		list = append(list, w.passedBy())
 	}
 	for family, is4 := range []bool{true, false} {
@@ -151,7 +148,7 @@ func (s *serving) usable() []datapath.BackendAddr {
 }
 
 func (s *serving) condition(o *state.Object, v *state.Service, family int) condition {
-	what, quiet := [2]string{"IPv4", "IPv6"}[family], o.Owner == ownerK8s
+	what, quiet := [2]string{"IPv4", "IPv6"}[family], o.Owner == state.OwnerK8s
 	active, fallback := len(s.active), len(s.fallback)
 	switch {
 	case active > 0 && active == s.unknown:
@@ -193,7 +190,7 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 		if is.message != "" {
 			if lost.message == "" || lost.untried && !is.untried {
 				lost = is
-				lost.quiet = is.quiet || o.Owner == ownerK8s
+				lost.quiet = is.quiet || o.Owner == state.OwnerK8s
 				lost.message = fmt.Sprintf("backend %s is not reached: %s", b, is.message)
 			}
 			continue

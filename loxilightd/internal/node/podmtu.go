@@ -52,15 +52,13 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 	return podMTU{n.kept.device, way}
 }
 
-// ownerCNI owns the Endpoints of pods whose devices have the same MTU at both ends. Devices of
-// other Endpoints get their MTU from whoever creates them, and must be changed with the network.
-const ownerCNI = "cni" // as in the API
-
-// podsThere reports whether a device of a pod exists; known: all of them were checked.
+// podsThere reports whether a device of a pod exists; known: all of them were checked. Only devices
+// of owner cni have the same MTU at both ends: others get it from whoever creates them, and must be
+// changed with the network.
 func (n *Node) podsThere(s *state.Snapshot) (there, known bool) {
 	known = true
 	for o := range s.After(state.KindEndpoint, "") {
-		if o.Owner != ownerCNI {
+		if o.Owner != state.OwnerCNI {
 			continue
 		}
 		name := datapath.EndpointName(o.Name)
@@ -82,7 +80,7 @@ func (n *Node) leastThere(s *state.Snapshot) (mtu int) {
 	}
 	least(state.PodPortSwitch)
 	for o := range s.After(state.KindEndpoint, "") {
-		if o.Owner == ownerCNI {
+		if o.Owner == state.OwnerCNI {
 			least(datapath.EndpointName(o.Name).Port())
 		}
 	}

@@ -50,7 +50,7 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 		Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Prefixes: list("10.9.0.0/16", "2001:db8:9::/48"), Tunnel: "mesh"}})
 	tunnel := objectOf(state.KindTunnel, "mesh", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hsvxlan100", MTU: 9000}})
 	pod, byHand := endpoint("hs1", "one", 5, nil), endpoint("hs2", "one", 6, nil)
-	pod.Owner = ownerCNI
+	pod.Owner = state.OwnerCNI
 	objects := []*state.Object{uplink("eth0"), podNetwork("one", "10.7.1.0/24", "2001:db8:7::/64"), tunnel, peer}
 	waitFor(t, n, commit(t, store, objects), objects...)
 	want(n, "without pods", 1500, 0)

@@ -430,7 +430,7 @@ func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 	}{
 		{"cli", "192.0.2.9:80", false, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp", "llcli service backend add web"}},
 		{"cli", "[2001:db8:1::9]:80", false, []string{"no IPv4 backend", "frontend 192.0.2.200:80/tcp", "llcli service backend add web"}},
-		{ownerK8s, "192.0.2.9:80", true, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp"}},
+		{state.OwnerK8s, "192.0.2.9:80", true, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp"}},
 		{"cli", "", true, []string{"no IPv4 backend is configured", "no IPv6 backend is configured"}},
 	} {
 		v := &state.Service{Service: datapath.Service{Frontends: []datapath.Frontend{
@@ -443,7 +443,7 @@ func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 		o.Owner = c.owner
 		is := w.ofService(o, v)
 		wantCondition(t, is, c.ready, c.words)
-		if is.quiet != (c.owner == ownerK8s) {
+		if is.quiet != (c.owner == state.OwnerK8s) {
 			t.Errorf("%+v of owner %s: only Kubernetes does not count it for the health", is, c.owner)
 		}
 	}

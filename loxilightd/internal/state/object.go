@@ -42,6 +42,9 @@ const OwnerFile = "file"
 // them, because the pods themselves are not rolled back.
 const OwnerCNI = "cni"
 
+// OwnerK8s owns the objects of the agent. A Service of Kubernetes without endpoints is normal.
+const OwnerK8s = "k8s"
+
 // Key names an object.
 type Key struct{ Kind, Name string }
 

@@ -144,7 +144,7 @@ type waiting struct {
 
 // machineOwners are programs that cannot wait for users: their objects may change while a change
 // of another owner waits.
-var machineOwners = map[string]bool{OwnerFile: true, "cni": true, "k8s": true}
+var machineOwners = map[string]bool{OwnerFile: true, OwnerCNI: true, OwnerK8s: true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
 	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}}
