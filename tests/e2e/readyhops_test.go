@@ -5,6 +5,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/loxilight/loxilight/internal/testnet"
 )
@@ -70,6 +71,30 @@ func TestReadyAndNextHops(t *testing.T) {
 	s.node.Run(t, "ip", "link", "set", "p2", "down")
 	for _, name := range routes {
 		wantPending(t, s, "Route", name, "ip link set p2 up")
+	}
+}
+
+// TestStaticNeighbours: neighbour entries that an operator made are not asked, and stay as they are.
+func TestStaticNeighbours(t *testing.T) {
+	testnet.RequireRoot(t)
+	s := newSite(t)
+	s.Start()
+	s.backends[1].Run(t, "ip", "link", "set", "eth0", "arp", "off") // it answers no request
+	static := map[string]string{"10.0.2.2": "02:00:00:00:00:01", "2001:db8:2::2": "02:00:00:00:00:02"}
+	for hop, mac := range static {
+		s.node.Run(t, "ip", "neigh", "replace", hop, "lladdr", mac, "dev", "p2", "nud", "permanent")
+	}
+	s.Apply(readyHops)
+	s.node.Run(t, "ip", "neigh", "replace", "10.0.1.2", "lladdr", "02:00:00:00:00:03", "dev", "p1", "nud", "permanent") // until now dynamic
+	static["10.0.1.2"] = "02:00:00:00:00:03"
+	<-time.After(5 * time.Second) // neighbours are asked every 2 s
+	for hop, mac := range static {
+		if out := s.node.Run(t, "ip", "neigh", "show", hop); !strings.Contains(out, mac) || !strings.Contains(out, "PERMANENT") {
+			t.Errorf("static neighbour %s became %q", hop, out)
+		}
+	}
+	for _, name := range []string{"one4", "one6", "two4", "two6"} {
+		wantState(t, s, "Route", name, "Ready")
 	}
 }
 

@@ -240,7 +240,10 @@ func (z *zone) accepts(from datapath.Arrival) bool {
 func (z *zone) askNeighbour(index int, addr netip.Addr) (state int, err error) {
 	state, err = z.neighbourNow(index, addr)
 	request := &netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
-	if err == nil && state&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY) != 0 {
+	switch {
+	case err == nil && state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0:
+		return state, nil // from Linux 5.16 on NTF_USE makes a static entry a dynamic one
+	case err == nil && state&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY) != 0:
 		request.Flags, request.State = 0, netlink.NUD_PROBE
 		return state, z.nl.NeighSet(request)
 	}
