@@ -108,8 +108,8 @@ func TestOverlayDeviceTaken(t *testing.T) {
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan"})
 	n := m.nodes[0]
 	n.LLCLI("apply", "-f", n.File("kind: Tunnel\nname: taken\nspec: {device: p1, vni: 99}"))
-	testnet.Eventually(t, patience, "the Tunnel says why it is not there", func() bool {
-		return strings.Contains(n.LLCLI("get", "tunnel", "taken", "-o", "json"), "is there and no tunnel's")
+	testnet.Eventually(t, patience, "the Tunnel reports why it has no device", func() bool {
+		return strings.Contains(n.LLCLI("get", "tunnel", "taken", "-o", "json"), "already exists and is no device of a Tunnel")
 	})
 	m.allPairs()
 }

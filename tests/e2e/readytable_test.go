@@ -365,7 +365,7 @@ func (s *readySite) cases() []readyCase {
 		}, func() {
 			s.LLCLI("service", "backend", "add", "near6", b16)
 			s.LLCLI("service", "backend", "remove", "near6", b1)
-		}, []string{"no IPv6 backend", "[2001:db8:0:2::200]:80/tcp"}, "tcp6", "[2001:db8:0:2::200]:80", s.client, let, refused, ""},
+		}, []string{"no IPv6 backend", "[2001:db8:0:2::200]:80/tcp"}, "tcp6", "[2001:db8:0:2::200]:80", s.client, let, refused, "Ready"},
 		{"Service that no uplink announces", "Service", "near", s.role("port"), s.role("uplink"), []string{"192.0.2.200", "llcli interface add"},
 			"tcp4", "192.0.2.200:80", s.client, let, silent, ""},
 		{"IPv6 Service that no uplink announces", "Service", "near6", s.role("port"), s.role("uplink"), []string{"2001:db8:0:2::200", "llcli interface add"},

@@ -163,7 +163,7 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 		return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are down", what, s.total), ready: true, quiet: quiet}
 	case len(v.Backends) > 0:
 		// Endpoints of one family are normal for a dual-stack Service of Kubernetes.
-		return condition{ready: quiet, quiet: quiet, message: fmt.Sprintf(
+		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
 			"no %s backend is configured, so connections to frontend %s are not accepted: add an %[1]s backend (llcli service backend add %[3]s ADDRESS:PORT), or remove the frontend",
 			what, v.Frontends[slices.IndexFunc(v.Frontends, func(f datapath.Frontend) bool { return familyOf(f.Addr.Addr()) == family })], o.Name)}
 	default:

@@ -414,12 +414,12 @@ func TestMessagesOfBothFamilies(t *testing.T) {
 	}, Health: &state.HealthCheck{}}
 	is := w.ofService(objectOf(state.KindService, "web", v), v)
 	wantCondition(t, is, false, []string{"no IPv4 backend is configured", "no IPv6 backend has been checked"})
-	if is.quiet || is.untried {
-		t.Errorf("%+v: the first part counts for the health, and does not change by itself", is)
+	if is.quiet || !is.untried {
+		t.Errorf("%+v: the first part counts for the health, the second one is about to change", is)
 	}
 }
 
-// TestFrontendWithoutBackendOfItsFamily: a frontend whose family has no backend serves nobody, so the
+// TestFrontendWithoutBackendOfItsFamily: a frontend whose family has no backend has no server, so the
 // message names it. For Kubernetes a dual-stack Service with endpoints of one family is normal.
 func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 	w := seenWorld(t, nil)
@@ -428,8 +428,8 @@ func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 		ready          bool
 		words          []string
 	}{
-		{"cli", "192.0.2.9:80", false, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp", "llcli service backend add web"}},
-		{"cli", "[2001:db8:1::9]:80", false, []string{"no IPv4 backend", "frontend 192.0.2.200:80/tcp", "llcli service backend add web"}},
+		{"cli", "192.0.2.9:80", true, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp", "llcli service backend add web"}},
+		{"cli", "[2001:db8:1::9]:80", true, []string{"no IPv4 backend", "frontend 192.0.2.200:80/tcp", "llcli service backend add web"}},
 		{state.OwnerK8s, "192.0.2.9:80", true, []string{"no IPv6 backend", "frontend [2001:db8::200]:80/tcp"}},
 		{"cli", "", true, []string{"no IPv4 backend is configured", "no IPv6 backend is configured"}},
 	} {
