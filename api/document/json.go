@@ -79,7 +79,7 @@ func newJSONReader(text []byte) *jsonReader {
 // line returns the line that was read last, from 1.
 func (r *jsonReader) line() int { return 1 + sort.SearchInts(r.starts, int(r.InputOffset())) }
 
-// value reads one value. [io.EOF]: there is none.
+// value reads one value. [io.EOF]: the text has ended.
 func (r *jsonReader) value() (*yaml.Node, error) {
 	token, err := r.Token()
 	if err != nil {

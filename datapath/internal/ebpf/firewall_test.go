@@ -88,7 +88,7 @@ func (n *network) putRules(set datapath.FirewallSet) {
 	ctx := context.Background()
 	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); !ok || err != nil {
-		n.t.Errorf("the sets differ from what was just written: %v", err)
+		n.t.Errorf("the sets differ from the ones just written: %v", err)
 	}
 }
 

@@ -21,7 +21,7 @@ func (w *world) hasRules(zone, family int) bool {
 }
 
 // arrivals returns examples of the packets that the host forwards: from each selected device on
-// which packets of other hosts arrive. There are none unless routing rules may distinguish them.
+// which packets of other hosts arrive. The list is empty unless routing rules may distinguish them.
 func (w *world) arrivals(family int, selected func(device string) bool) (list []datapath.Arrival) {
 	if !w.hasRules(0, family) {
 		return nil

@@ -49,10 +49,7 @@ func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 // linkOf returns the state of the link of a device, with the device that causes it: a VLAN has no
 // carrier while the device that carries it is down.
 func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
-	found := w.found[0]
-	if inSwitch && w.isSplit() {
-		found = w.found[1]
-	}
+	found := w.found[zoneOf(inSwitch && w.isSplit())]
 	d := found[device]
 	for range len(found) {
 		parent, ok := found[d.Parent]
@@ -94,8 +91,8 @@ func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	return 0, false
 }
 
-// ofBridgeLinks returns the first port that is down or blocked, or the ports without carrier if no port has
-// a carrier: then nothing is bridged.
+// ofBridgeLinks returns the first port that is down or blocked, or the ports without carrier if no
+// port has a carrier: then nothing is bridged.
 func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
 	var silent []string
 	count := 0

@@ -81,7 +81,7 @@ func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool)
 }
 
 // lost returns why packets to a target do not arrive; no message: they do, or nothing is known.
-// partly is a message if only some packets arrive. revision is that of the object that has the
+// partly is a message if only some packets arrive. revision belongs to the object that has the
 // target, arrivals are examples of its packets.
 func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
 	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)

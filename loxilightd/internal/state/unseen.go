@@ -211,8 +211,8 @@ func (u *unseen) readUnderlays() {
 	}
 }
 
-// named returns the names of some of the objects of a kind, and the number of others; empty: there
-// are none.
+// named returns the names of some of the objects of a kind, and the number of others; empty: no
+// such object.
 func (p *plan) named(kind string, is func(*Object) bool) string {
 	var names []string
 	more := 0
