@@ -24,6 +24,7 @@ import (
 
 	"github.com/loxilight/loxilight/api/client"
 	"github.com/loxilight/loxilight/llcli/internal/cli"
+	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
 // version is set by the linker.
@@ -32,7 +33,7 @@ var version = "dev"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(cli.Run(ctx, cli.Env{
+	os.Exit(cli.Run(ctx, command.Env{
 		Args:     os.Args[1:],
 		In:       os.Stdin,
 		Out:      os.Stdout,
@@ -50,7 +51,7 @@ func main() {
 	}))
 }
 
-func dial(ctx context.Context, url string, timeout time.Duration) (cli.Daemon, error) {
+func dial(ctx context.Context, url string, timeout time.Duration) (command.Daemon, error) {
 	c, err := client.Dial(ctx, client.Options{Socket: url, Timeout: timeout})
 	if err != nil {
 		return nil, err // no client: a nil *client.Client would be a Daemon that is not nil
@@ -61,8 +62,8 @@ func dial(ctx context.Context, url string, timeout time.Duration) (cli.Daemon, e
 // daemon is a client as llcli needs it.
 type daemon struct{ *client.Client }
 
-// Events implements [cli.Daemon].
-func (d daemon) Events(ctx context.Context, topics ...string) (cli.Events, error) {
+// Events implements [command.Daemon].
+func (d daemon) Events(ctx context.Context, topics ...string) (command.Events, error) {
 	s, err := d.Subscribe(ctx, topics...)
 	if err != nil {
 		return nil, err // no events: a nil subscription would be Events that are not nil
@@ -103,7 +104,7 @@ func program() (string, error) {
 	}
 	path, err := exec.LookPath("loxilightd")
 	if err != nil {
-		return "", cli.ErrNoProgram
+		return "", command.ErrNoProgram
 	}
 	return path, nil
 }

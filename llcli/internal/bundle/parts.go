@@ -214,8 +214,8 @@ func (b *writer) filters(ctx context.Context) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// fileParts are the configuration, the object files, and how files and folders of
-// ours are.
+// fileParts returns the configuration, the object files, and a list of our files and folders with
+// mode and owner.
 func (b *writer) fileParts() []part {
 	parts := []part{{name: "config/loxilightd.yaml", what: b.o.Config, get: readFile(b.o.Config)}}
 	files, err := filepath.Glob(filepath.Join(b.o.ObjectDir, "*.yaml"))

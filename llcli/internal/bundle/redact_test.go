@@ -81,10 +81,10 @@ func TestNoSecrets(t *testing.T) {
 		"link/ether 02:00:5e:10:01:01 brd ff:ff:ff:ff:ff:ff", "default via 192.0.2.1 dev eth0 proto static",
 		`time=2026-11-21T10:00:00Z level=INFO msg="object files read" files=3`,
 		"frontends: [\"198.51.100.10:80/tcp\"]", "6: sched_cls  name ll_tc_ingress  tag 3b185187f1855c4c  gpl",
-		"bypass: 3", "monkey business", "compass: north", "verdicts: {pass: 12}\n  tracked: 5",
+		"bypass: 3", "monkey business", "compass: north", "verdicts: {pass: 12}\n  fast: 5",
 		"Requires=sys-fs-bpf.mount", "bpf_prog_load_failed=0",
 	} {
-		if got := redact(text); got != text && text != "verdicts: {pass: 12}\n  tracked: 5" {
+		if got := redact(text); got != text && text != "verdicts: {pass: 12}\n  fast: 5" {
 			t.Errorf("%q became %q", text, got)
 		}
 	}

@@ -265,7 +265,10 @@ func TestCNIKeepOfAnotherDaemon(t *testing.T) {
 		_, _, errs := s.run(ctx, "cni", "keep", "--dir", dir, "--file", source, "--socket", "/srv/blue/control.sock")
 		done <- errs
 	}()
-	testnet.Eventually(t, 20*time.Second, "it is installed", func() bool { return isFile(filepath.Join(dir, "10-loxilight.conflist")) })
+	testnet.Eventually(t, 20*time.Second, "it is installed", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "10-loxilight.conflist"))
+		return err == nil
+	})
 	stop()
 	if errs := <-done; !strings.Contains(errs, "mine.conflist: its stateDir is /var/lib/loxilight, and the daemon's is /srv/blue/state") {
 		t.Errorf("it says %q", errs)

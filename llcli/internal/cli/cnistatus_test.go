@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/llcli/internal/local"
 )
 
 // cniNode is a machine with its files for runtimes.
@@ -67,7 +68,7 @@ func TestCNIStatus(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	_, out = n.status("-o", "json")
-	var s cniState
+	var s local.CNIState
 	if err := json.Unmarshal([]byte(out), &s); err != nil || !s.Ready || len(s.Reasons) != 0 || s.Daemon == nil || !s.Daemon.Ready ||
 		s.Daemon.StateDir != "/var/lib/loxilight" || s.Configuration == nil || !s.Configuration.Ours || s.Configuration.Network != "default" ||
 		len(s.Plugins) != 1 || s.Plugins[0].Version != "1.2.3" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
 // testEvents are the events of the test daemon, before it ends.
@@ -48,7 +49,7 @@ func event(t *testing.T, topic string, v any) client.Event {
 }
 
 // Events implements Daemon.
-func (d *testDaemon) Events(_ context.Context, topics ...string) (Events, error) {
+func (d *testDaemon) Events(_ context.Context, topics ...string) (command.Events, error) {
 	if d.away != nil {
 		return nil, d.away
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
 // testDaemon holds objects as loxilightd does, and forwards nothing: a Service
@@ -46,7 +47,7 @@ func newTestDaemon(t *testing.T) *testDaemon {
 	return &testDaemon{objects: map[api.ObjectRef]api.Object{}, revision: 40, connections: testConnections(), events: testEvents(t), fail: map[string]*api.Error{}, stateDir: "/var/lib/loxilight"}
 }
 
-func (d *testDaemon) dial(context.Context, string, time.Duration) (Daemon, error) {
+func (d *testDaemon) dial(context.Context, string, time.Duration) (command.Daemon, error) {
 	if d.away != nil {
 		return nil, d.away
 	}

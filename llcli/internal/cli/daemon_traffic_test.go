@@ -17,8 +17,8 @@ func testConnections() []api.Connection {
 			Protocol: "tcp",
 			Original: api.Tuple{Source: "203.0.113.5:40112", Destination: "198.51.100.10:80"},
 			Reply:    api.Tuple{Source: "10.0.1.2:8080", Destination: "203.0.113.5:40112"},
-			Forth:    api.Way{Path: "tracked", Device: "eth1", VLAN: 30}, Back: api.Way{Path: "tracked", Device: "eth0"},
-			State: "established", Path: "tracked", NAT: "dnat", Service: "web", Backend: "10.0.1.2:8080",
+			Forth:    api.Way{Path: "fast", Device: "eth1", VLAN: 30}, Back: api.Way{Path: "fast", Device: "eth0"},
+			State: "established", Path: "fast", NAT: "dnat", Service: "web", Backend: "10.0.1.2:8080",
 			Age: api.Duration(3725 * time.Second), Idle: api.Duration(1200 * time.Millisecond), Expires: api.Duration(2 * time.Hour),
 			Sent: api.Traffic{Packets: 12, Bytes: 3456}, Received: api.Traffic{Packets: 345, Bytes: 456_789},
 		},
@@ -34,7 +34,7 @@ func testConnections() []api.Connection {
 			Protocol: "icmp",
 			Original: api.Tuple{Source: "203.0.113.9:771", Destination: "10.0.1.2:771"},
 			Reply:    api.Tuple{Source: "10.0.1.2:771", Destination: "203.0.113.9:771"},
-			Forth:    api.Way{Path: "slow", Why: "netfilter has rules"}, Back: api.Way{Path: "tracked", Device: "eth0"},
+			Forth:    api.Way{Path: "slow", Why: "netfilter has rules"}, Back: api.Way{Path: "fast", Device: "eth0"},
 			State: "replied", Path: "slow",
 			Sent: api.Traffic{Packets: 2, Bytes: 196}, Received: api.Traffic{Packets: 2, Bytes: 196},
 		},
@@ -87,7 +87,7 @@ func (d *testDaemon) counters(p api.CountersParams) (any, *api.Error) {
 	case p.Kind == "":
 		return api.CountersResult{
 			Packets: 1_234_567 + more, Bytes: 987_654_321 + 1500*more, Connections: 4321 + d.counted,
-			Verdicts: map[string]uint64{"tracked": 1_200_000, "slow": 34_000, "icmp_error": 0},
+			Verdicts: map[string]uint64{"fast": 1_200_000, "slow": 34_000, "icmp_error": 0},
 			Drops:    map[string]uint64{"no_backend": 17, "of_a_newer_daemon": 1, "no_route": 0},
 		}, nil
 	case p.Kind == api.KindService:

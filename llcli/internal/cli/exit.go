@@ -12,40 +12,12 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
 	"github.com/loxilight/loxilight/api/document"
+	"github.com/loxilight/loxilight/llcli/internal/changes"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/output"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
-
-// isUnreachable reports whether err means that the daemon cannot be reached.
-func isUnreachable(err error) bool {
-	return errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrPermission) || errors.Is(err, client.ErrNotAnswering)
-}
-
-// usageError is a command line that cannot be carried out.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// noWords refuses arguments, with a hint what to do instead.
-func noWords(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usagef("unexpected %q; %s", args[0], hint)
-		}
-		return nil
-	}
-}
-
-// needWords refuses fewer arguments than n.
-func needWords(n int, usage string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) < n {
-			return usagef("something is missing: %s", usage)
-		}
-		return nil
-	}
-}
 
 // flagError adds the expected value of a flag to the library's error.
 func flagError(cmd *cobra.Command, err error) error {
@@ -60,7 +32,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	switch invalid.GetFlag().Value.Type() {
 	case "duration":
 		want = "a time with its unit, such as 30s or 5m"
-	case typeConfirm:
+	case changes.TypeConfirm:
 		want = "1s to 1h"
 	case "int", "int64":
 		want = "a number"
@@ -75,52 +47,19 @@ func flagError(cmd *cobra.Command, err error) error {
 	default:
 		return err
 	}
-	return usagef("--%s %s: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
+	return command.Usagef("--%s %s: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
-
-// oneName wants exactly one argument.
-func oneName(command, what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0:
-			return usagef("%s is missing: llcli %s %s", what, command, what)
-		case args[0] == "":
-			return usagef("%s is empty: llcli %s %s", what, command, what)
-		case len(args) > 1:
-			return usagef("unexpected %q: llcli %s takes one %s", args[1], command, what)
-		}
-		return nil
-	}
-}
-
-// noCommand refuses words after a command that only has commands of its own.
-func noCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-	if instead := foreignCommands[strings.ToLower(args[0])]; instead != "" && !cmd.HasParent() {
-		return usagef("%s; use %s", text, instead)
-	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		text += "; did you mean " + strings.Join(near, " or ") + "?"
-	}
-	return usagef("%s", text)
-}
-
-func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
 // exitCode is the one place where errors become exit codes.
 func exitCode(err error) int {
 	if err == nil {
 		return ExitDone
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if _, ok := errors.AsType[*command.UsageError](err); ok {
 		return ExitUsage
 	}
-	if e, ok := errors.AsType[*errSilent](err); ok {
-		return e.code
+	if e, ok := errors.AsType[*command.Silent](err); ok {
+		return e.Code
 	}
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		if e.Reason() == api.ReasonTimeout {
@@ -128,7 +67,7 @@ func exitCode(err error) int {
 		}
 		return ExitFailed
 	}
-	if isUnreachable(err) {
+	if command.IsUnreachable(err) {
 		return ExitUnreachable
 	}
 	return ExitFailed
@@ -136,14 +75,14 @@ func exitCode(err error) int {
 
 // report prints err, with which cmd ended, for people. A closed pipe (llcli get | head) and an
 // interrupt by the user are not reported.
-func (a *app) report(cmd *cobra.Command, err error) {
+func report(a *command.App, cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
-	_, silent := errors.AsType[*errSilent](err)
-	if err == nil || silent || errors.Is(err, errDiffers) || errors.Is(err, errDegraded) || errors.Is(err, syscall.EPIPE) || interrupted {
+	_, silent := errors.AsType[*command.Silent](err)
+	if err == nil || silent || errors.Is(err, syscall.EPIPE) || interrupted {
 		return
 	}
-	if a.output == formatJSON {
-		a.reportJSON(err)
+	if a.Format == output.FormatJSON {
+		reportJSON(a, err)
 		return
 	}
 	text := err.Error()
@@ -155,20 +94,20 @@ func (a *app) report(cmd *cobra.Command, err error) {
 	}
 	// An error of writing this cannot be reported.
 	_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", text)
-	if l, ok := errors.AsType[*located](err); ok {
-		for _, other := range l.others {
+	if l, ok := errors.AsType[*command.Located](err); ok {
+		for _, other := range l.Others {
 			_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", other.Message)
 		}
 	}
 	if listed {
 		for _, object := range e.Data.NotReady {
-			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, prefixed(": ", object.Message))
+			_, _ = fmt.Fprintf(a.Err, "  %s is %s%s\n", object.Object, object.State, output.Prefixed(": ", object.Message))
 		}
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.RequestID != "" {
 		_, _ = fmt.Fprintf(a.Err, "llcli: to be sure, run the same again with --request-id %s\n", e.RequestID)
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if _, ok := errors.AsType[*command.UsageError](err); ok {
 		_, _ = fmt.Fprintf(a.Err, "llcli: see %s --help\n", cmd.CommandPath())
 	}
 }
@@ -186,7 +125,7 @@ type errorReport struct {
 }
 
 // reportJSON prints err as one line of JSON.
-func (a *app) reportJSON(err error) {
+func reportJSON(a *command.App, err error) {
 	r := errorReport{Code: exitCode(err), Message: err.Error()}
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		r.Reason = e.Reason()
@@ -194,8 +133,8 @@ func (a *app) reportJSON(err error) {
 			r.Object, r.Field, r.Others, r.NotReady = e.Data.Object, e.Data.Field, e.Data.Others, e.Data.NotReady
 		}
 	}
-	if l, ok := errors.AsType[*located](err); ok {
-		r.Others = l.others
+	if l, ok := errors.AsType[*command.Located](err); ok {
+		r.Others = l.Others
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.RequestID = e.RequestID
@@ -205,12 +144,4 @@ func (a *app) reportJSON(err error) {
 		line = []byte(err.Error())
 	}
 	_, _ = fmt.Fprintf(a.Err, "%s\n", line) // an error of writing this cannot be reported
-}
-
-// prefixed returns prefix and text, or nothing where text is empty.
-func prefixed(prefix, text string) string {
-	if text == "" {
-		return ""
-	}
-	return prefix + text
 }

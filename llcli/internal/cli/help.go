@@ -6,34 +6,24 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/loxilight/loxilight/llcli/internal/changes"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/local"
+	"github.com/loxilight/loxilight/llcli/internal/view"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // addCommands adds all commands, in the groups that help shows them in.
-func (a *app) addCommands(root *cobra.Command) {
-	objects := []*cobra.Command{
-		a.applyCommand(), a.deleteCommand(), a.diffCommand(), a.editCommand(), a.replaceCommand(), a.exportCommand(), a.reloadCommand(),
-		a.confirmCommand(), a.historyCommand(), a.rollbackCommand(),
-		a.serviceCommand(), a.interfaceCommand(),
-	}
-	for _, n := range nouns() {
-		objects = append(objects, a.fieldsCommand(n))
-	}
+func addCommands(a *command.App, root *cobra.Command) {
 	groups := []struct {
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"objects", "Configuration:", objects},
-		{"state", "Status:", []*cobra.Command{
-			a.getCommand(), a.describeCommand(), a.kernelCommand(), a.connectionsCommand(), a.countersCommand(), a.topCommand(), a.eventsCommand(), a.changesCommand(),
-			a.statusCommand(), a.healthCommand(), a.waitCommand(), a.k8sCommand(),
-		}},
-		{"machine", "Host:", []*cobra.Command{
-			a.doctorCommand(), a.bundleCommand(), a.preflightCommand(), a.detachCommand(), a.cniCommand(),
-		}},
+		{"objects", "Configuration:", append(changes.Commands(a), nounCommands(a)...)},
+		{"state", "Status:", append(view.Commands(a), changes.ChangesCommand(a))},
+		{"machine", "Host:", local.Commands(a)},
 		{"help", "About llcli:", []*cobra.Command{
-			a.explainCommand(), a.versionCommand(), a.completionCommand(), a.manCommand(),
+			view.ExplainCommand(a), versionCommand(a), completionCommand(a), manCommand(a),
 		}},
 	}
 	for _, group := range groups {
@@ -58,17 +48,4 @@ func wrapUsage(root *cobra.Command, width int) {
 	}
 	wrapped := fmt.Sprintf("FlagUsagesWrapped %d", min(max(width, minWrap), maxWrap))
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
-}
-
-// hideDefault removes meaningless defaults of flags from the help.
-func hideDefault(flags *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		flag := flags.Lookup(name)
-		switch flag.Value.Type() {
-		case "int", "int64":
-			flag.DefValue = "0"
-		default:
-			flag.DefValue = ""
-		}
-	}
 }

@@ -44,7 +44,6 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 		{"3041", "--service shop/web"}, // in the order of the objects' names
 		{"04", "--service shop/web:http"},
 		{"2", "--service shop/webshop"},
-		{"", "--service shop/none"},
 		{"30llcli: there are more than 2; --limit 0 shows all", "--service shop/web --limit 2"},
 		{"3llcli: there are more than 1; --limit 0 shows all", "--service shop/web --limit 1"},
 		{"3041", "--service shop/web --limit 4"},
@@ -55,6 +54,9 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 	}
 	if code, out, errs := s.run(t.Context(), "connections", "flush", "--service", "shop/web"); code != 0 || out != "4 connections flushed\n" {
 		t.Errorf("%d %s%s", code, out, errs)
+	}
+	if code, _, errs := s.run(t.Context(), "connections", "--service", "shop/none"); code != ExitFailed || !strings.Contains(errs, "Service/shop/none") {
+		t.Errorf("a service that does not exist: %d %s", code, errs)
 	}
 	if got := sources(); got != "2" {
 		t.Errorf("left after the flush: %q", got)

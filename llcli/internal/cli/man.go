@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,21 +12,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/output"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-func (a *app) manCommand() *cobra.Command {
+func manCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "Write the manual pages into a folder",
 		Long: `Write the manual pages of llcli and of all of its commands into a folder, which is
 made if need be. Their date is that of SOURCE_DATE_EPOCH, where that is set.`,
 		Example: "  llcli man /usr/local/share/man/man1",
-		Args:    oneName("man", "DIR"),
+		Args:    command.OneName("man", "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a.started = true
-			date, err := a.manDate()
+			a.Started = true
+			date, err := manDate(a)
 			if err != nil {
 				return err
 			}
@@ -36,9 +39,9 @@ made if need be. Their date is that of SOURCE_DATE_EPOCH, where that is set.`,
 			err = eachCommand(cmd.Root(), func(c *cobra.Command) error {
 				pages++
 				path := filepath.Join(args[0], manName(c)+".1")
-				return os.WriteFile(path, []byte(a.manPage(c, date)), 0o644)
+				return os.WriteFile(path, []byte(manPage(a, c, date)), 0o644)
 			})
-			a.printf("%s in %s\n", plural(uint64(pages), "page"), args[0])
+			a.Printf("%s in %s\n", output.Plural(uint64(pages), "page"), args[0])
 			return err
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -47,7 +50,7 @@ made if need be. Their date is that of SOURCE_DATE_EPOCH, where that is set.`,
 	}
 }
 
-func (a *app) manDate() (time.Time, error) {
+func manDate(a *command.App) (time.Time, error) {
 	epoch := a.Getenv("SOURCE_DATE_EPOCH")
 	if epoch == "" {
 		return a.Now(), nil
@@ -76,7 +79,7 @@ func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandP
 
 // manPage returns the page of a command. cobra's own generator converts from Markdown, which has
 // no lists of terms, and so prints options as one block.
-func (a *app) manPage(cmd *cobra.Command, date time.Time) string {
+func manPage(a *command.App, cmd *cobra.Command, date time.Time) string {
 	r := roff{}
 	r.macro("TH", strings.ToUpper(manName(cmd)), "1", date.UTC().Format("2006-01-02"), "loxilight "+a.Version, "loxilight")
 	r.section("NAME")
@@ -84,7 +87,7 @@ func (a *app) manPage(cmd *cobra.Command, date time.Time) string {
 	r.section("SYNOPSIS")
 	r.line(`\fB` + escape(cmd.CommandPath()) + `\fR` + escape(strings.TrimPrefix(cmd.UseLine(), cmd.CommandPath())))
 	r.section("DESCRIPTION")
-	r.text(or(cmd.Long, cmd.Short+"."))
+	r.text(cmp.Or(cmd.Long, cmd.Short+"."))
 	r.commands(cmd)
 	r.flags("OPTIONS", cmd.NonInheritedFlags())
 	r.flags("GLOBAL OPTIONS", cmd.InheritedFlags())

@@ -5,49 +5,36 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
+	"github.com/loxilight/loxilight/llcli/internal/changes"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/kinds"
+	"github.com/loxilight/loxilight/llcli/internal/view"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// specFlags are the flags that a spec is made of.
-type specFlags interface {
-	bind(cmd *cobra.Command)
-	// spec returns the whole spec of an object from its name and the flags.
-	spec(name string) (any, error)
-	// merge puts the values of the given flags into a spec.
-	merge(spec map[string]any, given *pflag.FlagSet) error
-	// paths returns the fields of the spec that the flags set.
-	paths() []flagPath
-}
-
-func (a *app) interfaceCommand() *cobra.Command {
-	k := findKind(api.KindInterface)
-	cmd := a.nounCommand(k, &interfaceFlags{}, "  llcli interface add eth0\n  llcli interface add uplink --device enp3s0")
-	cmd.AddCommand(a.setCommand(k, &interfaceFlags{}, "  llcli interface set eth0 --xdp native"))
-	return cmd
-}
-
 // nounCommand is the word for a kind, with the verbs that all kinds have.
-func (a *app) nounCommand(k *kind, flags specFlags, addExample string) *cobra.Command {
-	noun := k.words[0]
+func nounCommand(a *command.App, k *kinds.Kind) *cobra.Command {
+	noun := k.Words[0]
 	cmd := &cobra.Command{
 		Use:     noun,
-		Aliases: k.words[1:],
-		Short:   fmt.Sprintf("Add, change, show and delete %ss", k.name),
-		Args:    noCommand,
+		Aliases: k.Words[1:],
+		Short:   fmt.Sprintf("Add, change, show and delete %ss", k.Name),
+		Args:    command.NoCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.addCommand(k, flags, addExample), a.nounList(k), a.nounShow(k), a.nounDelete(k))
+	cmd.AddCommand(addCommand(a, k), setCommand(a, k), nounList(a, k), nounShow(a, k), nounDelete(a, k))
 	return cmd
 }
 
 // addCommand makes one object from flags.
-func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Command {
-	var options changeOptions
+func addCommand(a *command.App, k *kinds.Kind) *cobra.Command {
+	flags := k.Flags(a)
+	var options changes.Options
 	var owner string
 	var labels map[string]string
 	var overwrite bool
@@ -55,16 +42,19 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Aliases: []string{"create"},
-		Short:   "Add " + article(k.name) + " by flags",
-		Long:    fmt.Sprintf("Add %s. An existing object with a different spec is left alone unless --overwrite is\ngiven. llcli explain %s explains the fields.", article(k.name), k.words[0]),
-		Example: example,
-		Args:    oneName(k.words[0]+" add", "NAME"),
-		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			change, err := options.params()
+		Short:   "Add " + kinds.Article(k.Name) + " by flags",
+		Long:    fmt.Sprintf("Add %s. An existing object with a different spec is left alone unless --overwrite is\ngiven. llcli explain %s explains the fields.", kinds.Article(k.Name), k.Words[0]),
+		Example: k.AddExample,
+		Args:    command.OneName(k.Words[0]+" add", "NAME"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			change, err := options.Params()
 			if err != nil {
 				return err
 			}
-			spec, err := flags.spec(args[0])
+			if err := nothingEmpty(given); err != nil {
+				return err
+			}
+			spec, err := flags.Spec(args[0])
 			if err != nil {
 				return err
 			}
@@ -72,144 +62,144 @@ func (a *app) addCommand(k *kind, flags specFlags, example string) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			object := api.Object{Kind: k.name, Name: args[0], Owner: owner, Labels: labels, Spec: raw}
-			t := transaction{method: api.MethodApply, objects: []api.Object{object}, change: change}
+			object := api.Object{Kind: k.Name, Name: args[0], Owner: owner, Labels: labels, Spec: raw}
+			t := changes.Transaction{Method: api.MethodApply, Objects: []api.Object{object}, Change: change}
 			if overwrite {
-				return inFlags(a.change(ctx, d, t, nil), flags.paths(), given)
+				return command.InFlags(changes.CarryOut(ctx, a, d, t, nil), flags.Paths(), given)
 			}
-			return inFlags(a.attempt(ctx, d, t, func(t *transaction) error { return t.checkAbsent(ctx, d) }), flags.paths(), given)
+			return command.InFlags(changes.Attempt(ctx, a, d, t, func(t *changes.Transaction) error { return t.CheckAbsent(ctx, d) }), flags.Paths(), given)
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	if k.name == api.KindInterface {
-		cmd.ValidArgsFunction = a.completeDevices
+	if k.Name == api.KindInterface {
+		cmd.ValidArgsFunction = a.CompleteDevices
 	}
 	given = cmd.Flags()
-	flags.bind(cmd)
-	options.bind(cmd)
+	flags.Bind(cmd)
+	options.Bind(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "`OWNER` of the object (default cli)")
 	cmd.Flags().StringToStringVarP(&labels, "labels", "l", nil, "labels of the object: `KEY=VALUE,...`")
-	hideDefault(cmd.Flags(), "labels")
+	command.HideDefault(cmd.Flags(), "labels")
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change the object if it exists")
 	return cmd
 }
 
-// checkAbsent refuses to change objects that already exist with a different spec.
-func (t *transaction) checkAbsent(ctx context.Context, d Daemon) error {
-	dry := *t
-	dry.change = api.Change{DryRun: true, IfRevision: t.change.IfRevision}
-	result, err := dry.send(ctx, d)
-	if err != nil {
-		return err
-	}
-	for _, c := range result.Changes {
-		if c.Action == api.ActionUpdated {
-			return fmt.Errorf("%s/%s already exists with a different spec; use llcli %s set, or --overwrite", c.Kind, c.Name, nounOf(c.Kind))
+// nothingEmpty refuses a flag that is given without a value, as by a variable of a script that is not
+// set: a rule without a source matches all sources.
+func nothingEmpty(given *pflag.FlagSet) (err error) {
+	given.Visit(func(flag *pflag.Flag) {
+		if v := flag.Value.String(); err == nil && (v == "" || v == "[]" || v == `[""]`) {
+			err = command.Usagef("--%s: is empty; leave it out, or give a value", flag.Name)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
-func (a *app) nounList(k *kind) *cobra.Command {
-	var options getOptions
+func nounList(a *command.App, k *kinds.Kind) *cobra.Command {
+	var options kinds.Selection
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   fmt.Sprintf("List %ss", k.name),
-		Args:    noWords("name objects with show or get"),
-		RunE: a.run(func(ctx context.Context, d Daemon, _ []string) error {
-			return a.get(ctx, d, k.name, nil, options)
+		Short:   fmt.Sprintf("List %ss", k.Name),
+		Args:    command.NoWords("name objects with show or get"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
+			return view.Get(ctx, a, d, k.Name, nil, options)
 		}),
-		Annotations: map[string]string{namesObjects: "yes"},
+		Annotations: map[string]string{command.NamesObjects: "yes"},
 	}
-	options.bind(cmd)
-	a.bindWatch(cmd)
+	options.Bind(cmd)
+	a.BindWatch(cmd)
 	return cmd
 }
 
-func (a *app) nounShow(k *kind) *cobra.Command {
+func nounShow(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME…",
-		Short: fmt.Sprintf("Show all about %s: spec, status and counters", article(k.name)),
-		Args:  needWords(1, "llcli "+k.words[0]+" show NAME…"),
-		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			return a.repeat(ctx, func() error { return a.show(ctx, d, k.name, args) })
+		Short: fmt.Sprintf("Show all about %s: spec, status and counters", kinds.Article(k.Name)),
+		Args:  command.NeedWords(1, "llcli "+k.Words[0]+" show NAME…"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			return a.Repeat(ctx, func() error { return view.Show(ctx, a, d, k.Name, args) })
 		}),
-		ValidArgsFunction: a.completeNames(k.name),
+		ValidArgsFunction: kinds.CompleteNames(a, k.Name),
 	}
-	a.bindWatch(cmd)
+	a.BindWatch(cmd)
 	return cmd
 }
 
-func (a *app) nounDelete(k *kind) *cobra.Command {
-	var options changeOptions
-	var chosen getOptions
+func nounDelete(a *command.App, k *kinds.Kind) *cobra.Command {
+	var options changes.Options
+	var chosen kinds.Selection
 	cmd := &cobra.Command{
 		Use:     "delete {NAME… | -l KEY=VALUE}",
 		Aliases: []string{"rm", "remove"},
-		Short:   fmt.Sprintf("Delete %ss", k.name),
+		Short:   fmt.Sprintf("Delete %ss", k.Name),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !cmd.Flags().Changed("labels") {
-				return usagef("something is missing: llcli %s delete NAME…, or -l KEY=VALUE", k.words[0])
+				return command.Usagef("something is missing: llcli %s delete NAME…, or -l KEY=VALUE", k.Words[0])
 			}
 			return nil
 		},
-		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			change, err := options.params()
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			change, err := options.Params()
 			if err != nil {
 				return err
 			}
-			return a.deleteChosen(ctx, d, k.name, args, chosen, change)
+			return changes.DeleteChosen(ctx, a, d, k.Name, args, chosen, change)
 		}),
-		ValidArgsFunction: a.completeNames(k.name),
+		ValidArgsFunction: kinds.CompleteNames(a, k.Name),
 	}
-	options.bind(cmd)
-	chosen.bindLabels(cmd)
+	options.Bind(cmd)
+	chosen.BindLabels(cmd)
 	return cmd
 }
 
-// interfaceFlags are an InterfaceSpec as flags.
-type interfaceFlags struct{ api.InterfaceSpec }
-
-func (f *interfaceFlags) bind(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to (default of add: NAME, without --address)")
-	flags.StringVar(&f.Address, "address", "", "instead of a device the `ADDRESS` that it has")
-	flags.StringVar(&f.Netns, "netns", "", "the `NAMESPACE` that it is in: host (default) or switch")
-	flags.StringVar(&f.Role, "role", "", "its `ROLE`: uplink (default), port, host or tunnel")
-	flags.StringVar(&f.XDP, "xdp", "", "the `MODE` of XDP: off (default), generic or native")
-	for flag, values := range map[string][]string{
-		"device": nil, "address": nil, "netns": {"host", "switch"}, "role": {"uplink", "port", "host", "tunnel"}, "xdp": {"off", "generic", "native"},
-	} {
-		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+// nounCommands returns the words for kinds, with their verbs.
+func nounCommands(a *command.App) []*cobra.Command {
+	commands := make([]*cobra.Command, len(kinds.All))
+	for i := range kinds.All {
+		commands[i] = nounCommand(a, &kinds.All[i])
+		if kinds.All[i].Name == api.KindService {
+			commands[i].AddCommand(drainCommand(a), backendCommand(a))
+		}
 	}
+	return commands
 }
 
-// spec uses the name as the device, unless a device or an address is given.
-func (f *interfaceFlags) spec(name string) (any, error) {
-	spec := f.InterfaceSpec
-	if spec.Address == "" {
-		spec.Device = or(spec.Device, name)
+// setCommand changes only the given fields of one object.
+func setCommand(a *command.App, k *kinds.Kind) *cobra.Command {
+	flags := k.Flags(a)
+	var options changes.Options
+	cmd := &cobra.Command{
+		Use:     "set NAME",
+		Aliases: []string{"update"},
+		Short:   fmt.Sprintf("Change fields of %s by flags", kinds.Article(k.Name)),
+		Long:    fmt.Sprintf("Change the fields of %s that flags name. Other fields stay as they are. A list replaces the\nwhole list; --add-… and --remove-… change single elements. --diff shows the difference first.", kinds.Article(k.Name)),
+		Example: k.SetExample,
+		Args:    command.OneName(k.Words[0]+" set", "NAME"),
 	}
-	return spec, nil
-}
-
-// article returns a kind with its indefinite article.
-func article(kind string) string {
-	if strings.ContainsRune("AEIOU", rune(kind[0])) {
-		return "an " + kind
+	flags.Bind(cmd)
+	own := 0 // flags of the spec that were given
+	cmd.RunE = a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+		change, err := options.Params()
+		if err != nil {
+			return err
+		}
+		if own == 0 {
+			return command.Usagef("nothing to change; see llcli %s set --help", k.Words[0])
+		}
+		ref := api.ObjectRef{Kind: k.Name, Name: args[0]}
+		return command.InFlags(changes.EditSpec(ctx, a, d, ref, change, func(spec map[string]any) error { return flags.Merge(spec, cmd.Flags()) }), flags.Paths(), cmd.Flags())
+	})
+	var names []string
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if slices.Contains(names, flag.Name) {
+				own++
+			}
+		})
 	}
-	return "a " + kind
-}
-
-// nounOf returns the word of the command line for a kind.
-func nounOf(name string) string {
-	if k := findKind(name); k != nil {
-		return k.words[0]
-	}
-	return name
-}
-
-func (f *interfaceFlags) paths() []flagPath {
-	return []flagPath{{"device", "device"}, {"address", "address"}, {"netns", "netns"}, {"role", "role"}, {"xdp", "xdp"}}
+	options.Bind(cmd)
+	cmd.ValidArgsFunction = kinds.CompleteName(a, k.Name)
+	return cmd
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
 var update = flag.Bool("update", false, "write what llcli prints into the scripts of testdata")
@@ -43,7 +45,7 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 	ctx, interrupt := context.WithCancel(ctx)
 	defer interrupt()
 	s.daemon.interrupt = interrupt
-	code := Run(ctx, Env{
+	code := Run(ctx, command.Env{
 		Args:   args,
 		In:     strings.NewReader(s.stdin),
 		Out:    &out,

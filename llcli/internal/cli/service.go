@@ -3,157 +3,25 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/document"
+	"github.com/loxilight/loxilight/llcli/internal/changes"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/kinds"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-func (a *app) serviceCommand() *cobra.Command {
-	cmd := a.nounCommand(findKind(api.KindService), &serviceFlags{},
-		"  llcli service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080 --backend 10.0.1.3:8080,weight=2")
-	cmd.AddCommand(a.setCommand(findKind(api.KindService), &serviceFlags{}, "  llcli service set web --algorithm least-connections --affinity 3h\n  llcli service set web --health none"),
-		a.drainCommand(), a.backendCommand())
-	return cmd
-}
-
-// serviceFlags are a ServiceSpec as flags.
-type serviceFlags struct {
-	frontends, backends []string
-	algorithm, source   string
-	sourceRanges        []string
-	affinity            time.Duration
-	health              api.HealthCheck
-	interval, timeout   time.Duration
-	idle                map[string]string
-	diverts             []string
-	noBackend           string
-	otherPorts          string
-	announce            bool
-}
-
-func (f *serviceFlags) bind(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringArrayVar(&f.frontends, "frontend", nil, "`ADDRESS:PORT/PROTOCOL` that clients connect to; protocol: tcp, udp or sctp; may be repeated")
-	flags.StringArrayVar(&f.backends, "backend", nil, "`ADDRESS:PORT` of a server, with ,weight=N and ,state=active, draining or down if need be; may be repeated")
-	flags.StringVar(&f.algorithm, "algorithm", "", "the `ALGORITHM` that chooses a backend: maglev (default), random, round-robin, least-connections or source-hash")
-	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for this `TIME` since its last new connection; 0: do not")
-	flags.StringVar(&f.source, "source", "", "`HOW` backends see the client's address: keep, snat or auto (default)")
-	flags.StringSliceVar(&f.sourceRanges, "source-range", nil, "`PREFIX` of clients let in; may be repeated (default: all)")
-	flags.StringVar(&f.health.Type, "health", "", "check backends by this `TYPE`: tcp, http, https or ping (default: not)")
-	flags.StringVar(&f.health.Path, "health-path", "", "`PATH` that http and https checks ask for (default /)")
-	flags.IntVar(&f.health.Port, "health-port", 0, "`PORT` to check (default: the backend's)")
-	flags.DurationVar(&f.interval, "health-interval", 0, "`TIME` between two checks (default 5s)")
-	flags.DurationVar(&f.timeout, "health-timeout", 0, "`TIME` for a backend to answer (default 1s)")
-	flags.IntVar(&f.health.Healthy, "health-healthy", 0, "`N` successes in a row make a backend healthy (default 2)")
-	flags.IntVar(&f.health.Unhealthy, "health-unhealthy", 0, "`N` failures in a row make it unhealthy (default 3)")
-	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,...`; defaults: tcp=2h,udp=30s,sctp=2h")
-	hideDefault(flags, "idle-timeout")
-	flags.StringVar(&f.noBackend, "no-backend", "", "`WHAT` new connections meet while there is no backend for them: reject (default) or drop")
-	flags.StringArrayVar(&f.diverts, "divert", nil, "`SERVICE=PREFIX[,PREFIX…]`: balance connections of these clients as connections to that Service; may be repeated")
-	flags.BoolVar(&f.announce, "announce", false, "answer the neighbours, by the uplinks, for the frontends' addresses")
-	flags.StringVar(&f.otherPorts, "other-ports", "", "`WHAT` becomes of packets to the frontends' addresses that are no Service's: pass (default), reject (default with --announce) or drop")
-	fixed := map[string][]string{
-		"algorithm":  {"maglev", "random", "round-robin", "least-connections", "source-hash"},
-		"source":     {"keep", "snat", "auto"},
-		"health":     {"tcp", "http", "https", "ping"},
-		"no-backend": {"reject", "drop"}, "other-ports": {"pass", "reject", "drop"},
-	}
-	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
-		if flag.Name != "help" {
-			must(cmd.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(fixed[flag.Name], cobra.ShellCompDirectiveNoFileComp)))
-		}
-	})
-}
-
-// spec returns the spec from the flags; the daemon checks whether it is valid.
-func (f *serviceFlags) spec(string) (any, error) {
-	if len(f.frontends) == 0 {
-		return nil, usagef("the frontend is missing; set --frontend ADDRESS:PORT/PROTOCOL")
-	}
-	spec, err := f.fields()
-	if err == nil && spec.Health != nil && spec.Health.Type == "" {
-		return nil, usagef("the --health-… flags need --health tcp, http, https or ping")
-	}
-	return spec, err
-}
-
-// fields returns the fields of the given flags.
-func (f *serviceFlags) fields() (*api.ServiceSpec, error) {
-	spec := &api.ServiceSpec{
-		Frontends: f.frontends, Algorithm: or(foreignAlgorithms[f.algorithm], f.algorithm), Source: f.source, SourceRanges: f.sourceRanges,
-		NoBackend: f.noBackend, Announce: f.announce, OtherPorts: f.otherPorts,
-	}
-	for _, text := range f.diverts {
-		if service, sources, ok := strings.Cut(text, "="); ok {
-			spec.Divert = append(spec.Divert, api.Divert{Sources: strings.Split(sources, ","), Service: service})
-		} else if text != "" {
-			return nil, usagef("--divert %s: want SERVICE=PREFIX, such as web=10.0.0.0/8", text)
-		}
-	}
-	for _, text := range f.backends {
-		b, err := parseBackend(text)
-		if err != nil {
-			return nil, err
-		}
-		spec.Backends = append(spec.Backends, b)
-	}
-	if f.affinity != 0 {
-		spec.Affinity = &api.Affinity{Timeout: api.Duration(f.affinity)}
-	}
-	f.health.Interval, f.health.Timeout = api.Duration(f.interval), api.Duration(f.timeout)
-	if f.health != (api.HealthCheck{}) {
-		spec.Health = &f.health
-	}
-	if len(f.idle) > 0 {
-		spec.IdleTimeout = &api.IdleTimeout{}
-		into := map[string]*api.Duration{"tcp": &spec.IdleTimeout.TCP, "udp": &spec.IdleTimeout.UDP, "sctp": &spec.IdleTimeout.SCTP}
-		for protocol, text := range f.idle {
-			d, err := time.ParseDuration(text)
-			if into[protocol] == nil || err != nil {
-				return nil, usagef("--idle-timeout %s=%s: want tcp, udp or sctp, and a time such as 30s", protocol, text)
-			}
-			*into[protocol] = api.Duration(d)
-		}
-	}
-	return spec, nil
-}
-
-// parseBackend reads ADDRESS:PORT[,weight=N][,state=S].
-func parseBackend(text string) (api.Backend, error) {
-	parts := strings.Split(text, ",")
-	b := api.Backend{Address: parts[0]}
-	for _, part := range parts[1:] {
-		name, value, _ := strings.Cut(part, "=")
-		switch name {
-		case "weight":
-			weight, err := strconv.Atoi(value)
-			if err != nil {
-				return b, usagef("--backend %s: weight %q is not a number", text, value)
-			}
-			if weight < 0 || weight > math.MaxUint16 {
-				return b, usagef("--backend %s: weight %d is not between 0 and %d", text, weight, math.MaxUint16)
-			}
-			b.Weight = &weight
-		case "state":
-			b.State = value
-		default:
-			return b, usagef("--backend %s: %q: want weight=N or state=active, draining or down", text, part)
-		}
-	}
-	return b, nil
-}
-
 // drainCommand sets backends of a Service to draining, or back to active.
-func (a *app) drainCommand() *cobra.Command {
-	var options changeOptions
+func drainCommand(a *command.App) *cobra.Command {
+	var options changes.Options
 	var undo bool
 	cmd := &cobra.Command{
 		Use:   "drain NAME BACKEND…",
@@ -163,9 +31,9 @@ get no new ones, unless no other backend is left: set the state to down for that
 --undo sets it back to active. BACKEND is an address:port, or an address for all of
 its ports.`,
 		Example: "  llcli service drain web 10.0.1.2:8080 --wait 5s\n  llcli service drain web 10.0.1.2 --undo",
-		Args:    needWords(2, "llcli service drain NAME BACKEND…"),
-		RunE: a.run(func(ctx context.Context, d Daemon, args []string) error {
-			change, err := options.params()
+		Args:    command.NeedWords(2, "llcli service drain NAME BACKEND…"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			change, err := options.Params()
 			if err != nil {
 				return err
 			}
@@ -173,81 +41,180 @@ its ports.`,
 			if undo {
 				state = "active"
 			}
-			return a.edit(ctx, d, serviceRef(args[0]), change, func(spec map[string]any) error {
-				return setBackends(spec, args[0], args[1:], map[string]any{"state": state})
+			return changes.EditSpec(ctx, a, d, kinds.ServiceRef(args[0]), change, func(spec map[string]any) error {
+				return kinds.SetBackends(spec, args[0], args[1:], map[string]any{"state": state})
 			})
 		}),
-		ValidArgsFunction: a.completeServiceBackends,
+		ValidArgsFunction: kinds.CompleteServiceBackends(a),
 	}
-	options.bind(cmd)
+	options.Bind(cmd)
 	cmd.Flags().BoolVar(&undo, "undo", false, "give them new connections again")
 	return cmd
 }
 
-// setBackends sets fields of the backends that are named, in a spec of which
-// nothing else is touched, known or not.
-func setBackends(spec map[string]any, service string, names []string, fields map[string]any) error {
-	chosen, err := chooseBackends(spec, service, names)
-	if err != nil {
-		return err
+// backendCommand is the noun for the backends of a Service.
+func backendCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "backend",
+		Aliases: []string{"backends"},
+		Short:   "Add, change and remove backends of a Service",
+		Args:    command.NoCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, i := range chosen {
-		b := spec["backends"].([]any)[i].(map[string]any)
-		for field, value := range fields {
-			b[field] = value
-		}
-	}
-	return nil
+	cmd.AddCommand(backendAdd(a), backendSet(a), backendRemove(a))
+	return cmd
 }
 
-// chooseBackends returns which backends of a spec the names name.
-func chooseBackends(spec map[string]any, service string, names []string) ([]int, error) {
-	backends, _ := spec["backends"].([]any)
-	var chosen []int
-	for _, name := range names {
-		found := false
-		for i, item := range backends {
-			b, _ := item.(map[string]any)
-			address, _ := b["address"].(string)
-			if address == name || address != "" && hostOf(address) == strings.Trim(name, "[]") {
-				chosen, found = append(chosen, i), true
+func backendAdd(a *command.App) *cobra.Command {
+	var options changes.Options
+	cmd := &cobra.Command{
+		Use:     "add NAME ADDRESS:PORT[,weight=N][,state=S]…",
+		Short:   "Add backends to a Service",
+		Long:    "Add backends to a Service. An existing backend with another weight or state is refused:\nchange it with set.",
+		Example: "  llcli service backend add web 10.0.1.4:8080 10.0.1.5:8080,weight=2 --wait 5s",
+		Args:    command.NeedWords(2, "llcli service backend add NAME ADDRESS:PORT…"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			change, err := options.Params()
+			if err != nil {
+				return err
 			}
+			var added []api.Backend
+			for _, text := range args[1:] {
+				b, err := kinds.ParseBackend(text)
+				if err != nil {
+					return err
+				}
+				added = append(added, b)
+			}
+			err = changes.EditSpec(ctx, a, d, kinds.ServiceRef(args[0]), change, func(spec map[string]any) error {
+				backends, _ := spec["backends"].([]any)
+				for _, b := range added {
+					switch i := indexOf(backends, b.Address); {
+					case i < 0:
+						backends = append(slices.Clip(backends), b)
+					case !sameBackend(backends[i], b):
+						return fmt.Errorf("%s has backend %s already, and not the same; change it with llcli service backend set", kinds.ServiceRef(args[0]), b.Address)
+					}
+				}
+				spec["backends"] = backends
+				return nil
+			})
+			if e, ok := errors.AsType[*api.Error](err); ok && e.Data != nil && strings.HasPrefix(e.Data.Field, "spec.backends") {
+				return command.ArgumentError(err, e, err.Error())
+			}
+			return err
+		}),
+		ValidArgsFunction: kinds.CompleteName(a, api.KindService),
+	}
+	options.Bind(cmd)
+	return cmd
+}
+
+// sameBackend reports whether a backend of a spec equals the one to be added.
+func sameBackend(item any, b api.Backend) bool {
+	was, err := document.Marshal(item)
+	if err != nil {
+		return false
+	}
+	var is api.Backend
+	if err := json.Unmarshal(was, &is); err != nil {
+		return false
+	}
+	weight := func(b api.Backend) int {
+		if b.Weight == nil {
+			return 1
 		}
-		if !found {
-			return nil, fmt.Errorf("%s has no backend %s; llcli service show %s lists them", serviceRef(service), name, service)
+		return *b.Weight
+	}
+	return weight(is) == weight(b) && cmp.Or(is.State, "active") == cmp.Or(b.State, "active")
+}
+
+// indexOf returns the index of the backend with an address; -1: it does not exist.
+func indexOf(backends []any, address string) int {
+	return slices.IndexFunc(backends, func(item any) bool {
+		switch b := item.(type) {
+		case map[string]any:
+			return b["address"] == address
+		case api.Backend: // added just now
+			return b.Address == address
+		default:
+			return false
 		}
-	}
-	return chosen, nil
+	})
 }
 
-func serviceRef(name string) api.ObjectRef { return api.ObjectRef{Kind: api.KindService, Name: name} }
-
-// hostOf returns the address without its port.
-func hostOf(address string) string {
-	if i := strings.LastIndexByte(address, ':'); i >= 0 {
-		address = address[:i]
+func backendSet(a *command.App) *cobra.Command {
+	var options changes.Options
+	var weight int
+	var state string
+	cmd := &cobra.Command{
+		Use:     "set NAME BACKEND…",
+		Short:   "Change the weight or the state of backends",
+		Long:    "Change the weight or the state of backends. BACKEND is an address:port, or an address for all of its ports.",
+		Example: "  llcli service backend set web 10.0.1.2:8080 --weight 5\n  llcli service backend set web 10.0.1.3 --state down",
+		Args:    command.NeedWords(2, "llcli service backend set NAME BACKEND…"),
 	}
-	return strings.Trim(address, "[]")
+	cmd.RunE = a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+		change, err := options.Params()
+		if err != nil {
+			return err
+		}
+		fields := map[string]any{}
+		if cmd.Flags().Changed("weight") {
+			fields["weight"] = weight
+		}
+		if cmd.Flags().Changed("state") {
+			fields["state"] = state
+		}
+		if len(fields) == 0 {
+			return command.Usagef("nothing to change; set --weight N or --state %s", kinds.AnyOf(api.BackendStates))
+		}
+		return changes.EditSpec(ctx, a, d, kinds.ServiceRef(args[0]), change, func(spec map[string]any) error {
+			return kinds.SetBackends(spec, args[0], args[1:], fields)
+		})
+	})
+	cmd.Flags().IntVar(&weight, "weight", 1, "its share `N` of new connections, 0 (none) to 65535")
+	cmd.Flags().StringVar(&state, "state", "", "its `STATE`: active, draining (keeps its connections, gets no new ones) or down")
+	command.Must(cmd.RegisterFlagCompletionFunc("weight", cobra.NoFileCompletions))
+	command.Must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(api.BackendStates, cobra.ShellCompDirectiveNoFileComp)))
+	options.Bind(cmd)
+	cmd.ValidArgsFunction = kinds.CompleteServiceBackends(a)
+	return cmd
 }
 
-// backendsOf returns the addresses of a Service's backends, in order.
-func backendsOf(o *api.Object) []string {
-	var spec api.ServiceSpec
-	decode(o, &spec, &struct{}{})
-	var addresses []string
-	for _, b := range spec.Backends {
-		addresses = append(addresses, b.Address)
+func backendRemove(a *command.App) *cobra.Command {
+	var options changes.Options
+	cmd := &cobra.Command{
+		Use:     "remove NAME BACKEND…",
+		Aliases: []string{"delete"},
+		Short:   "Remove backends from a Service",
+		Long: `Remove backends from a Service; to let their connections end first, drain them.
+BACKEND is an address:port, or an address for all of its ports.`,
+		Example: "  llcli service backend remove web 10.0.1.2:8080",
+		Args:    command.NeedWords(2, "llcli service backend remove NAME BACKEND…"),
+		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			change, err := options.Params()
+			if err != nil {
+				return err
+			}
+			return changes.EditSpec(ctx, a, d, kinds.ServiceRef(args[0]), change, func(spec map[string]any) error {
+				chosen, err := kinds.ChooseBackends(spec, args[0], args[1:])
+				if err != nil {
+					return err
+				}
+				backends, _ := spec["backends"].([]any)
+				kept := make([]any, 0, len(backends))
+				for i := range backends {
+					if !slices.Contains(chosen, i) {
+						kept = append(kept, backends[i])
+					}
+				}
+				spec["backends"] = kept
+				return nil
+			})
+		}),
+		ValidArgsFunction: kinds.CompleteServiceBackends(a),
 	}
-	slices.Sort(addresses)
-	return addresses
-}
-
-func (f *serviceFlags) paths() []flagPath {
-	return []flagPath{
-		{"frontend", "frontends"}, {"backend", "backends"}, {"algorithm", "algorithm"}, {"source", "source"}, {"source-range", "sourceRanges"},
-		{"affinity", "affinity"}, {"idle-timeout", "idleTimeout"}, {"divert", "divert"}, {"no-backend", "noBackend"},
-		{"other-ports", "otherPorts"}, {"announce", "announce"},
-		{"health", "health"}, {"health-path", "health.path"}, {"health-port", "health.port"}, {"health-interval", "health.interval"},
-		{"health-timeout", "health.timeout"}, {"health-healthy", "health.healthy"}, {"health-unhealthy", "health.unhealthy"},
-	}
+	options.Bind(cmd)
+	return cmd
 }

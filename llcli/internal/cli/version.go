@@ -3,10 +3,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/output"
 	"github.com/spf13/cobra"
 )
 
@@ -16,60 +19,50 @@ type versions struct {
 	Daemon *api.VersionResult `json:"daemon,omitempty"`
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *command.App) *cobra.Command {
 	var own bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of llcli and of the daemon",
-		Args:  noWords("version takes flags only"),
-		RunE: a.runLocal(func(ctx context.Context, _ []string) error {
+		Args:  command.NoWords("version takes flags only"),
+		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {
 			v := versions{Client: api.VersionResult{Version: a.Version, API: []int{api.Version}, Build: a.Build}}
 			var err error
 			if !own {
-				v.Daemon, err = a.daemonVersion(ctx)
+				v.Daemon, err = daemonVersion(ctx, a)
 			}
-			return firstError(a.printVersions(&v), err)
+			return cmp.Or(printVersions(a, &v), err)
 		}),
 	}
 	cmd.Flags().BoolVar(&own, "client", false, "only the version of llcli, without the daemon")
 	return cmd
 }
 
-func (a *app) daemonVersion(ctx context.Context) (*api.VersionResult, error) {
-	d, err := a.dial(ctx)
+func daemonVersion(ctx context.Context, a *command.App) (*api.VersionResult, error) {
+	d, err := a.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var v api.VersionResult
 	err = d.Call(ctx, api.MethodVersion, nil, &v)
-	if err := firstError(err, d.Close()); err != nil {
+	if err := cmp.Or(err, d.Close()); err != nil {
 		return nil, err
 	}
 	return &v, nil
 }
 
-func (a *app) printVersions(v *versions) error {
-	if !a.isTable() {
-		return a.printValue(v)
+func printVersions(a *command.App, v *versions) error {
+	if !a.IsTable() {
+		return a.PrintValue(v)
 	}
-	t := a.table(column{title: ""}, column{title: "VERSION"}, column{title: "API"}, column{title: "BUILD", flexible: true})
+	t := a.Table(output.Column{Title: ""}, output.Column{Title: "VERSION"}, output.Column{Title: "API"}, output.Column{Title: "BUILD", Flexible: true})
 	row := func(who string, v *api.VersionResult) {
-		t.add(cell{text: who}, cell{text: v.Version}, cell{text: fmt.Sprint(v.API)}, cell{text: v.Build})
+		t.Add(output.Cell{Text: who}, output.Cell{Text: v.Version}, output.Cell{Text: fmt.Sprint(v.API)}, output.Cell{Text: v.Build})
 	}
 	row("llcli", &v.Client)
 	if v.Daemon != nil {
 		row("loxilightd", v.Daemon)
 	}
-	t.flush()
-	return nil
-}
-
-// firstError returns the first of errs that is one.
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
+	t.Flush()
 	return nil
 }

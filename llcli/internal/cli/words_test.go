@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -22,6 +23,11 @@ func TestForeignWords(t *testing.T) {
 		{"firewall add b --action accept --port any", api.KindFirewallRule, "b", `{"action":"allow"}`},
 		{"firewall add c --action deny --source any --destination 10.0.0.0/8", api.KindFirewallRule, "c",
 			`{"action":"deny","match":{"destination":["10.0.0.0/8"]}}`},
+		{"firewall add all --action deny --source all --destination all --protocol all --in all --out all", api.KindFirewallRule, "all",
+			`{"action":"deny"}`},
+		{"firewall add ports --action deny --protocol tcp --port all --source-port any --in any --out any", api.KindFirewallRule, "ports",
+			`{"action":"deny","match":{"protocol":["tcp"]}}`},
+		{"nat add out --masquerade --source 10.0.0.0/8 --out all", api.KindNAT, "out", `{"match":{"source":["10.0.0.0/8"]},"type":"masquerade"}`},
 		{"nat add web --dnat --port 8080 --to 192.168.1.10:80", api.KindNAT, "web",
 			`{"match":{"ports":["8080"]},"to":{"addresses":["192.168.1.10"],"ports":["80"]},"type":"dnat"}`},
 		{"nat add web6 --dnat --port 8080 --to [2001:db8::1]:80", api.KindNAT, "web6",
@@ -56,21 +62,44 @@ func TestForeignWords(t *testing.T) {
 		"nat add x --dnat --to [2001:db8::1]:0":              `--to [2001:db8::1]:0: "0" is not a port`,
 		"nat add x --dnat --to 10.0.0.1:nosuchsvc":           `--to 10.0.0.1:nosuchsvc: "nosuchsvc" is not a port; expected ADDRESS:PORT`,
 		"nat add x --dnat --to 10.0.0.1 --to-port nosuchsvc": "--to-port nosuchsvc: unknown service name",
-		"nat add x --masquerade --snat":                      "--masquerade and --snat do not go together: both set type",
-		"nat add x --type dnat --snat --to 10.0.0.1":         "--type and --snat do not go together",
-		"firewall add x --action deny --port nosuchsvc":      "--port nosuchsvc: unknown service name; expected a port from 1 to 65535",
-		"firewall set a --add-source-port nosuchsvc":         "--add-source-port nosuchsvc: unknown service name",
-		"firewall add x --action deny --wait 1":              "--wait",
-		"get all":                                            "llcli export",
-		"logs":                                               `unknown command "logs" for "llcli"; use llcli events --since 1h`,
-		"drop":                                               "use llcli firewall add NAME --action deny",
-		"firewall add x --action deny --dport 22":            "unknown flag: --dport; use --port",
-		"firewall add x --drop":                              "unknown flag: --drop; use --action deny",
-		"firewall add x -p tcp":                              "use --protocol",
-		"route add x --gateway 192.0.2.1":                    "unknown flag: --gateway; use --via",
-		"interface add x --gateway 192.0.2.1":                "unknown flag: --gateway",
+		"servce":                                        `unknown command "servce" for "llcli"; did you mean service?`,
+		"service drian":                                 "did you mean drain?",
+		"explain interfce":                              `nothing to explain called "interfce"; did you mean interface?`,
+		"explain no_backnd":                             "did you mean no_backend?",
+		"explain servic.frontends":                      "did you mean service.frontends?",
+		"explain service.frontnds":                      "llcli explain service shows the fields",
+		"nat add x --dnat --to 2001:db8::1:18080":       "--to 2001:db8::1:18080: an IPv6 address before a port stands in brackets: [2001:db8::1]:18080",
+		"nat add x --dnat --to 2001:db8:1:2:3:4:5:6:80": "stands in brackets: [2001:db8:1:2:3:4:5:6]:80",
+		"nat add x --dnat --to 2001:db8::1:http":        "[2001:db8::1]:http",
+		"nat add x --masquerade --snat":                 "--masquerade and --snat do not go together: both set type",
+		"nat add x --type dnat --snat --to 10.0.0.1":    "--type and --snat do not go together",
+		"firewall add x --action deny --port nosuchsvc": "--port nosuchsvc: unknown service name; expected a port from 1 to 65535",
+		"firewall set a --add-source-port nosuchsvc":    "--add-source-port nosuchsvc: unknown service name",
+		"firewall add x --action deny --wait 1":         "--wait",
+		"get all":                                       "llcli export",
+		"logs":                                          `unknown command "logs" for "llcli"; use llcli events --since 1h`,
+		"drop":                                          "use llcli firewall add NAME --action deny",
+		"firewall add x --action deny --dport 22":       "unknown flag: --dport; use --port",
+		"firewall add x --drop":                         "unknown flag: --drop; use --action deny",
+		"firewall add x -p tcp":                         "use --protocol",
+		"route add x --gateway 192.0.2.1":               "unknown flag: --gateway; use --via",
+		"interface add x --gateway 192.0.2.1":           "unknown flag: --gateway",
 	} {
 		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d: %s", command, code, errs)
+		}
+	}
+	const note = "--to 2001:db8::1:80 is an address without a port; for port 80 of 2001:db8::1 write [2001:db8::1]:80"
+	for command, want := range map[string]bool{
+		"nat add six1 --dnat --port 8080 --to 2001:db8::1:80":              true,
+		"nat add six2 --dnat --port 8080 --to 2001:db8::1:80 --to-port 80": false,
+		"nat add six3 --dnat --port 8080 --to [2001:db8::1]:80":            false,
+		"nat add six4 --snat --to 2001:db8::1:80":                          false,
+		"nat add six5 --dnat --to 2001:db8::1:0/112":                       false,
+		"nat add six6 --dnat --to 2001:db8::1-2001:db8::1:80":              false,
+		"nat add six7 --dnat --to 2001:db8::7":                             false,
+	} {
+		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitDone || strings.Contains(errs, note) != want {
 			t.Errorf("%s: exit code %d: %s", command, code, errs)
 		}
 	}
@@ -99,6 +128,7 @@ func TestExplainWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for word, wants := range map[string][]string{
 		"firewall":            {"kind: FirewallRule", "What to do: llcli counters", "before translation"},
+		"interface":           {"# uplink: towards", "# port: behind", "# host: the host's", "# tunnel: a device"},
 		"interface.role":      {"role: uplink                # or port, host, tunnel", "\n  uplink: a device towards", "\n  port: ", "\n  host: ", "\n  tunnel: "},
 		"Interface.spec.role": {"role: uplink", "\n  tunnel: "},
 		"nat.type":            {"type: snat", "\n  masquerade: ", "\n  dnat: "},
@@ -119,10 +149,10 @@ func TestExplainWords(t *testing.T) {
 	}
 }
 
-// TestForeignWordsLeadSomewhere checks that the commands and flags that are named instead exist, and the
-// words that are not understood are no commands.
+// TestForeignWordsLeadSomewhere checks that the commands and flags that are named instead exist,
+// and the words that are not understood are no commands.
 func TestForeignWordsLeadSomewhere(t *testing.T) {
-	root := (&app{Env: Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}}).root()
+	root := newRoot(command.New(command.Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}))
 	flags := map[string]bool{}
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {
@@ -132,7 +162,7 @@ func TestForeignWordsLeadSomewhere(t *testing.T) {
 		}
 	}
 	visit(root)
-	for word, instead := range foreignCommands {
+	for word, instead := range command.ForeignCommands {
 		if cmd, _, err := root.Find([]string{word}); err == nil && cmd != root {
 			t.Errorf("%s is a command", word)
 		}

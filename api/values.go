@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// The values of fields that take one of a fixed set of words. If the field may be absent, the first
+// value is its default. The daemon and its clients use these lists, so that each word is defined
+// once.
+var (
+	Algorithms    = []string{"maglev", "random", "round-robin", "least-connections", "source-hash"} // of a Service
+	SourceModes   = []string{"auto", "keep", "snat"}                                                // source of a Service
+	NoBackends    = []string{"reject", "drop"}                                                      // noBackend of a Service
+	OtherPorts    = []string{"pass", "reject", "drop"}                                              // otherPorts of a Service
+	BackendStates = []string{"active", "draining", "down"}
+	HealthTypes   = []string{"tcp", "http", "https", "ping"} // required
+
+	Netns    = []string{"host", "switch"}                   // of an Interface, a Route, and network.list
+	Roles    = []string{"uplink", "port", "host", "tunnel"} // of an Interface
+	XDPModes = []string{"off", "generic", "native"}         // of an Interface
+
+	RouteTypes  = []string{"unicast", "blackhole", "unreachable", "prohibit"}
+	TunnelTypes = []string{"vxlan", "geneve", "gre"}
+
+	NATTypes        = []string{"snat", "dnat", "masquerade"}                         // required
+	NATBehaviours   = []string{"address-and-port-dependent", "endpoint-independent"} // mapping and filtering of a NAT
+	FirewallActions = []string{"allow", "deny", "reject"}                            // required
+	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the match is known
+)
+
+// Owners are the owners with a meaning.
+var Owners = []string{OwnerCLI, OwnerFile, OwnerK8s, OwnerCNI}
+
+// Protocols are the usual ones of a Match, which takes others by name or number, too.
+var Protocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6", "gre", "esp", "ah"}
+
+// ConnectionProtocols are the protocols that the data plane tracks, ServiceProtocols are the protocols
+// of the frontends of Services.
+var (
+	ConnectionProtocols = Protocols[:5]
+	ServiceProtocols    = Protocols[:3]
+)

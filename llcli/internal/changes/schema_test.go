@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package changes
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/llcli/internal/kinds"
+)
+
+// TestSchemas: each kind has a schema that apply accepts, and no field is missing.
+func TestSchemas(t *testing.T) {
+	specs := map[string]any{
+		api.KindService: &api.ServiceSpec{}, api.KindInterface: &api.InterfaceSpec{}, api.KindBridge: &api.BridgeSpec{}, api.KindRoute: &api.RouteSpec{},
+		api.KindEndpoint: &api.EndpointSpec{}, api.KindAddressGroup: &api.AddressGroupSpec{}, api.KindNAT: &api.NATSpec{}, api.KindFirewallRule: &api.FirewallRuleSpec{},
+		api.KindPodNetwork: &api.PodNetworkSpec{},
+		api.KindTunnel:     &api.TunnelSpec{}, api.KindPeer: &api.PeerSpec{},
+	}
+	for _, kind := range api.Kinds {
+		docs, err := parseManifest(kind, []byte(kinds.SchemaOf(kind)))
+		if err != nil || len(docs) == 0 {
+			t.Fatalf("schema of %s: %d documents, %v", kind, len(docs), err)
+		}
+		set := map[string]bool{"Route.Peer": true} // refused so far
+		for _, d := range docs {
+			spec := reflect.New(reflect.TypeOf(specs[kind]).Elem())
+			dec := json.NewDecoder(bytes.NewReader(d.object.Spec))
+			dec.DisallowUnknownFields()
+			if err := dec.Decode(spec.Interface()); err != nil || d.object.Kind != kind {
+				t.Errorf("schema of %s: %s: %v", kind, d.object.Kind, err)
+			}
+			checkSet(set, kind, spec.Elem())
+		}
+		for path, is := range set {
+			if !is && !strings.HasPrefix(path, "NAT.Match.") { // same as in a FirewallRule
+				t.Errorf("%s is missing", path)
+			}
+		}
+	}
+}
+
+// checkSet notes of every field whether it is set in one of the documents, in structs
+// and in the first element of lists.
+func checkSet(set map[string]bool, path string, v reflect.Value) {
+	set[path] = set[path] || !v.IsZero()
+	switch {
+	case v.IsZero():
+	case v.Kind() == reflect.Pointer:
+		checkSet(set, path, v.Elem())
+	case v.Kind() == reflect.Slice:
+		checkSet(set, path+"[0]", v.Index(0))
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			checkSet(set, path+"."+v.Type().Field(i).Name, v.Field(i))
+		}
+	}
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kinds
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// AnyOf writes words for people: a, b or c.
+func AnyOf(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// withDefault returns words with a note that the first is the default.
+func withDefault(words []string) []string {
+	words = slices.Clone(words)
+	words[0] += " (default)"
+	return words
+}
+
+// fillSchema puts the words of fields into a schema, for {…}.
+var fillSchema = strings.NewReplacer(
+	"{algorithms}", strings.Join(api.Algorithms[1:], ", "),
+	"{healthTypes}", AnyOf(api.HealthTypes),
+	"{roles}", strings.Join(api.Roles[1:], ", "),
+	"{serviceProtocols}", AnyOf(api.ServiceProtocols),
+	"{tunnelTypes}", strings.Join(api.TunnelTypes[1:], ", "),
+	"{xdpModes}", strings.Join(api.XDPModes[1:], ", "),
+).Replace

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kinds
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// orNone lists the existing items, for a message.
+func orNone(list []any, key func(any) string) string {
+	const few = 10
+	var names []string
+	for i, item := range list {
+		if i == few {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, key(item))
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+// itemOf reads NAME,KEY=VALUE,KEY… with these keys; a key without a value is true.
+func itemOf(nameKey string, keys map[string]form) func(string) (any, error) {
+	return func(text string) (any, error) {
+		item := map[string]any{}
+		for i, part := range strings.Split(text, ",") {
+			key, value, hasValue := strings.Cut(part, "=")
+			if i == 0 && !hasValue {
+				key, value = nameKey, part
+			}
+			form, known := keys[key]
+			if !known {
+				return nil, fmt.Errorf("%q: want %s", part, strings.Join(sortedKeys(keys), ", "))
+			}
+			switch form {
+			case formTruth:
+				item[key] = !hasValue || value == "true"
+			case formNumber:
+				item[key] = json.Number(value)
+			case formWords:
+				item[key] = strings.Split(value, "+")
+			default:
+				item[key] = value
+			}
+			if form == formNumber && !isNumber(value) {
+				return nil, fmt.Errorf("%s=%s: want a number", key, value)
+			}
+		}
+		return item, nil
+	}
+}
+
+func isNumber(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+}
+
+func sortedKeys(keys map[string]form) []string {
+	var list []string
+	for key, form := range keys {
+		if form != formTruth {
+			key += "="
+		}
+		list = append(list, key)
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
+)
+
+func doctorCommand(a *command.App) *cobra.Command {
+	var o localOptions
+	var fix bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this machine and the daemon, and say how to repair what is wrong",
+		Long: `Look at everything that the data plane depends on, and say of each thing that is
+not as it should be what it is, why it matters and what to do: the daemon and its
+unit, files and groups, the kernel, what is pinned and attached, programs of
+others on the same hooks, routes, kernel parameters, firewalls, memory.
+
+It works whether the daemon runs, hangs or is stopped, is done within a minute,
+and says what it could not see: run it as root. --fix mends what is ours (modes,
+what was left behind, object files not read yet) and says what it did; what
+belongs to others is never touched.
+
+The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
+		Example: "  llcli doctor\n  llcli doctor --fix\n  llcli doctor -o json",
+		Args:    command.NoWords("doctor takes flags only"),
+		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {
+			config, err := configFile(a, &o)
+			if err != nil {
+				return err
+			}
+			args := []string{"--config", config, "--doctor", "--json"}
+			if fix {
+				args = append(args, "--fix")
+			}
+			if a.IsTable() && a.Terminal != nil && a.Terminal() {
+				a.Note("checking this machine; the kernel verifies the programs, which may take ten seconds …")
+			}
+			out, code, err := loxilightd(ctx, a, args...)
+			if err != nil {
+				return err
+			}
+			var report api.DoctorReport
+			if err := json.Unmarshal(out, &report); err != nil {
+				return fmt.Errorf("loxilightd --doctor ended with exit code %d and no report: %w", code, err)
+			}
+			if a.IsTable() {
+				printReport(a, &report)
+			} else if err := a.PrintValue(&report); err != nil {
+				return err
+			}
+			if code != 0 {
+				return command.ErrFailed
+			}
+			return nil
+		}),
+	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&fix, "fix", false, "repair what belongs to loxilight")
+	return cmd
+}
+
+var severityColor = map[string]string{api.SeverityError: output.Red, api.SeverityWarning: output.Yellow}
+
+// printReport shows the findings, repaired ones last.
+func printReport(a *command.App, r *api.DoctorReport) {
+	repaired := 0
+	counts := map[string]uint64{}
+	for i := range r.Findings {
+		if f := &r.Findings[i]; f.Left() {
+			printFinding(a, f)
+			counts[f.Severity]++
+		} else {
+			repaired++
+		}
+	}
+	for i := range r.Findings {
+		if f := &r.Findings[i]; !f.Left() {
+			a.Printf("%s  %s %s\n", a.Painter().Paint(output.Green, "repaired"), output.Clean(f.Object), output.Clean(f.What))
+			wrapped(a, "did", f.Fixed)
+		}
+	}
+	if len(r.Unseen) > 0 {
+		t := a.Table(output.Column{Title: "NOT SEEN"}, output.Column{Title: "WHY", Flexible: true})
+		for _, u := range r.Unseen {
+			t.Add(output.Cell{Text: u.What}, output.Cell{Text: u.Why})
+		}
+		t.Flush()
+	}
+	if len(r.Findings) > 0 || len(r.Unseen) > 0 {
+		a.Printf("\n")
+	}
+	if counts[api.SeverityError]+counts[api.SeverityWarning]+counts[api.SeverityNote] == 0 {
+		a.Printf("nothing is wrong with instance %s; checked: %s\n", output.Clean(r.Instance), strings.Join(r.Checked, ", "))
+		return
+	}
+	if r.Daemon != "" {
+		a.Printf("loxilightd %s\n", output.Clean(r.Daemon))
+	}
+	a.Printf("%s, %s, %s\n", output.Plural(counts[api.SeverityError], "error"), output.Plural(counts[api.SeverityWarning], "warning"),
+		output.Plural(counts[api.SeverityNote], "note"))
+}
+
+func printFinding(a *command.App, f *api.Finding) {
+	a.Printf("%s  %s\n", a.Painter().Paint(severityColor[f.Severity], f.Severity), a.Painter().Paint(output.Bold, output.Clean(f.Object)))
+	wrapped(a, "what", f.What)
+	wrapped(a, "why", f.Why)
+	do := f.Do
+	if f.Fixable && f.FixError == "" {
+		do += " (llcli doctor --fix does it)"
+	}
+	wrapped(a, "do", do)
+	if f.FixError != "" {
+		wrapped(a, "left", "not repaired: "+f.FixError)
+	}
+}
+
+// wrapped writes a text below its title so that it fits the terminal.
+func wrapped(a *command.App, title, text string) {
+	width := a.Width()
+	if width == 0 {
+		width = 1 << 20
+	}
+	const indent = 6
+	line := fmt.Sprintf("  %-4s", title)
+	used := 0
+	for _, word := range strings.Fields(output.Clean(text)) {
+		if used > 0 && len([]rune(line))+1+len([]rune(word)) > width {
+			a.Printf("%s\n", line)
+			line, used = strings.Repeat(" ", indent), 0
+		}
+		line += " " + word
+		used++
+	}
+	a.Printf("%s\n", line)
+}
