@@ -77,11 +77,11 @@ func TestAddressesFromPools(t *testing.T) {
 	greedy := balancer("c", "10.96.0.9")
 	greedy.Spec.LoadBalancerIP = "192.0.2.77"
 	w.kube.Set(greedy)
-	eventually(t, "an event says why c has no address", func() bool { return w.told("c", "192.0.2.77") })
+	eventually(t, "an event says why c has no address", func() bool { return w.hasEvent("c", "192.0.2.77") })
 }
 
-// told reports whether an event about the addresses of a Service contains a text.
-func (w *world) told(name, text string) bool {
+// hasEvent reports whether an event about the addresses of a Service contains a text.
+func (w *world) hasEvent(name, text string) bool {
 	for _, e := range w.kube.Events() {
 		if e.Reason == controller.ReasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
 			return true
@@ -104,13 +104,13 @@ func TestPoolMadeSmaller(t *testing.T) {
 	stop()
 	w.config.LoadBalancer.Pools[0].Addresses = []string{"203.0.113.18-203.0.113.19"}
 	w.controller("c1")
-	eventually(t, "an event says that it is not announced", func() bool { return w.told("a", "203.0.113.16 belongs to no pool any more") })
+	eventually(t, "an event says that it is not announced", func() bool { return w.hasEvent("a", "203.0.113.16 is in no pool any more") })
 	w.kube.Set(balancer("b", "10.96.0.9"))
 	eventually(t, "b has an address", func() bool { return w.ingress("b") == "203.0.113.18" })
 	if got := w.ingress("a"); got != "203.0.113.16" {
 		t.Errorf("a has %q", got)
 	}
-	if w.told("cloud", "") || w.ingress("cloud") != "192.0.2.77" {
+	if w.hasEvent("cloud", "") || w.ingress("cloud") != "192.0.2.77" {
 		t.Errorf("an address of another controller was reported or changed: %q", w.ingress("cloud"))
 	}
 }

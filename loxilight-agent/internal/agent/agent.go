@@ -18,12 +18,12 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
-	"github.com/loxilight/loxilight/loxilight-agent/internal/keeper"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/servicehealth"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/syncer"
 )
 
 // Options of an [Agent].
@@ -50,7 +50,7 @@ type Agent struct {
 	queue    *queue
 	state    *state
 	events   *kube.Recorder
-	figures  *figures
+	metrics  *agentMetrics
 	health   *servicehealth.Server // of Services with a health check of local endpoints
 
 	known  atomic.Pointer[[]string] // addresses of the API servers; nil: not yet listed
@@ -58,7 +58,7 @@ type Agent struct {
 	pools  *pools.Pools             // nil: no pools
 
 	// Of the goroutine of Run.
-	keeper     *keeper.Keeper
+	syncer     *syncer.Syncer
 	translator *translator // nil: this node is not known yet
 	remembers  bool        // the objects of an earlier agent were read from the daemon
 }
@@ -82,13 +82,13 @@ func New(o Options) *Agent {
 		Convert: pack, Check: kube.NeverEmpty[packed]("EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
 	})
 	a.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-agent", o.NodeName)
-	a.keeper = keeper.New(keeper.Options{
+	a.syncer = syncer.New(syncer.Options{
 		Client: o.Daemon, Owner: nodes.Owner, Kinds: Kinds, Log: o.Log, All: a.translateAll,
-		Refused: a.refused, Told: a.told, Sent: a.sent,
+		Refused: a.refused, Applied: a.applied, Sent: a.sent,
 	})
 	a.before = onceIn(time.Second, a.askBefore)
 	o.Kube.SetServers(a.servers)
-	a.figures = a.newFigures()
+	a.metrics = a.newMetrics()
 	a.health = servicehealth.New(a.Healthy, a.healthPortFailed, o.Log)
 	return a
 }
@@ -100,7 +100,7 @@ func (a *Agent) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a panic must not wait for goroutines that wait for ctx
 	defer a.health.Close()
-	watcher := &kube.Watcher{Log: a.log, Failed: func(resource string, _ error) { a.figures.apiFailures.Add(1, resource) }}
+	watcher := &kube.Watcher{Log: a.log, Failed: func(resource string, _ error) { a.metrics.apiFailures.Add(1, resource) }}
 	all.Go(func() { health.Serve(ctx, a.log, "health", a.o.Config.Health.Listen, health.Handler(a)) })
 	all.Go(func() { health.Serve(ctx, a.log, "metrics", a.o.Config.Metrics.Listen, metricsHandler(a.Metrics())) })
 	all.Go(func() { watcher.Nodes(ctx, a.o.Kube, a.nodes) })

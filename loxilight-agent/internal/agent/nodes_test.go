@@ -147,7 +147,7 @@ func TestNodeGetsItsSubnetsLater(t *testing.T) {
 	w.inStep(api.KindPodNetwork, nodes.Network)
 }
 
-func TestWrongAnnotationIsTold(t *testing.T) {
+func TestWrongAnnotationIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bad := node("n3", "192.0.2.3", "10.244.3.0/24")
@@ -201,9 +201,9 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyCanSayStays: the last known configuration of a node stays while its object is
+// TestUnknownConfigurationStays: the last known configuration of a node stays while its object is
 // invalid, or is gone for this node, also across restarts of the daemon and the agent.
-func TestWhatNobodyCanSayStays(t *testing.T) {
+func TestUnknownConfigurationStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ports := service("shop", "web", "10.96.0.7")
@@ -234,7 +234,7 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	}
 	// A node with a valid object shows that the rest was processed.
 	n := 3
-	told := func(when string) {
+	wantStays := func(when string) {
 		t.Helper()
 		n++
 		name := fmt.Sprintf("z%d", n)
@@ -249,24 +249,24 @@ func TestWhatNobodyCanSayStays(t *testing.T) {
 	n2.Annotations = map[string]string{nodes.AnnotationUnderlay: "garbage"}
 	n3.Status.Addresses = nil
 	w.kube.Set(n1, n2, n3)
-	told("with wrong annotations, and without addresses")
+	wantStays("with wrong annotations, and without addresses")
 	w.daemon.kill()
 	w.daemon.start()
-	told("to a daemon that has started")
+	wantStays("to a daemon that has started")
 	w.kube.Set(node("n1", ""))
-	told("without this node's addresses and podCIDRs")
+	wantStays("without this node's addresses and podCIDRs")
 	w.daemon.kill()
 	w.daemon.start()
-	told("without them, to a daemon that has started")
+	wantStays("without them, to a daemon that has started")
 	stop()
 	started = true
 	w.agent()
-	told("by an agent that has started")
+	wantStays("by an agent that has started")
 	w.kube.Delete(node("n1", ""))
-	told("without this node")
+	wantStays("without this node")
 	w.daemon.kill()
 	w.daemon.start()
-	told("without this node, to a daemon that has started")
+	wantStays("without this node, to a daemon that has started")
 }
 
 // leftover creates an object of an earlier agent in the daemon.
@@ -336,8 +336,8 @@ func TestDaemonIsKilledAndForgets(t *testing.T) {
 	w.inStep(api.KindPeer, "n3")
 }
 
-// TestSomebodyElseDeletes: changes of our objects by other clients are repaired.
-func TestSomebodyElseDeletes(t *testing.T) {
+// TestExternalChangesAreRepaired: changes of our objects by other clients are repaired.
+func TestExternalChangesAreRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.agent()

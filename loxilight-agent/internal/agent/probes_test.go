@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
 )
 
-func TestProbesAndFigures(t *testing.T) {
+func TestProbesAndMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a, _ := w.agent()
@@ -63,20 +63,20 @@ func TestProbesAndFigures(t *testing.T) {
 	s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(-time.Second).Format(time.RFC3339Nano)}
 	w.kube.Set(s)
 	eventually(t, "two backends", func() bool { return backends(w.daemon.has()["Service/default/kubernetes"]) == 2 })
-	var figures strings.Builder
+	var metrics strings.Builder
 	eventually(t, "the latency is counted", func() bool {
-		figures.Reset()
-		if err := a.Metrics().Write(&figures); err != nil {
+		metrics.Reset()
+		if err := a.Metrics().Write(&metrics); err != nil {
 			t.Fatal(err)
 		}
-		return strings.Contains(figures.String(), "loxilight_agent_endpoints_latency_seconds_count 1\n")
+		return strings.Contains(metrics.String(), "loxilight_agent_endpoints_latency_seconds_count 1\n")
 	})
 	for _, want := range []string{
 		`loxilight_agent_endpoints_latency_seconds_bucket{le="0.5"} 0`, "loxilight_agent_in_step 1", "loxilight_agent_ready 1",
 		"loxilight_agent_nodes 2", "loxilight_agent_objects 5",
 	} {
-		if !strings.Contains(figures.String(), want+"\n") {
-			t.Errorf("no %q in\n%s", want, figures.String())
+		if !strings.Contains(metrics.String(), want+"\n") {
+			t.Errorf("no %q in\n%s", want, metrics.String())
 		}
 	}
 	w.daemon.kill()

@@ -134,7 +134,7 @@ func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
 		there[key] = true
 		a.tellService(key, s, since[item{itemService, key}])
 	}
-	for _, group := range a.keeper.Groups() {
+	for _, group := range a.syncer.Groups() {
 		if key, ok := strings.CutPrefix(group, groupService); ok && !there[key] {
 			a.forgetService(key, time.Time{})
 		}
@@ -166,11 +166,11 @@ func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 	a.translator.announce(a, key, s)
 	slices := a.departed.with(key, unpack(a.slices.By(key)))
 	t := services.TranslateService(a.translator.node, s, slices, a.translator.claims)
-	a.keeper.Set(groupService+key, t.Objects, since)
+	a.syncer.Set(groupService+key, t.Objects, since)
 	a.health.Set(services.Key{Namespace: s.Namespace, Name: s.Name}, t.Health)
 	problems := strings.Join(t.Problems, "; ")
 	if problems != "" && problems != a.translator.problems[key] {
-		a.complain(aboutService(s), reasonInvalid, errors.New(problems))
+		a.reportProblem(aboutService(s), reasonInvalid, errors.New(problems))
 	}
 	if problems == "" {
 		delete(a.translator.problems, key)
@@ -181,7 +181,7 @@ func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 
 func (a *Agent) forgetService(key string, since time.Time) {
 	a.departed.forget(key)
-	a.keeper.Set(groupService+key, nil, since)
+	a.syncer.Set(groupService+key, nil, since)
 	namespace, name, _ := strings.Cut(key, "/")
 	a.health.Set(services.Key{Namespace: namespace, Name: name}, nil)
 	delete(a.translator.problems, key)

@@ -442,6 +442,38 @@ func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is tried again by itself
 }
 
+// TestServiceTooLarge: a Service of more endpoints than an object can have is reported, delays no
+// other, and is in force once it has fewer. Endpoints come in slices.
+func TestServiceTooLarge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const count, each = 8, 1000 // half of them fit, also with those remembered after they left
+	for i := range count {
+		addresses := make([]string, each)
+		for k := range addresses {
+			addresses[k] = fmt.Sprintf("10.%d.%d.%d", 200+i, k>>8, k&0xff)
+		}
+		w.kube.Set(slice("shop", "large", fmt.Sprint("large-", i), addresses...))
+	}
+	w.kube.Set(service("shop", "large", "10.96.0.7"))
+	w.agent()
+	w.inStep(api.KindService, "default/kubernetes")
+	eventually(t, "an event reports it", func() bool {
+		return slices.ContainsFunc(w.kube.Events(), func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == "large" && strings.Contains(e.Message, "at most")
+		})
+	})
+	w.kube.Set(service("shop", "web", "10.96.0.8"))
+	w.inStep(api.KindService, "default/kubernetes shop/web")
+	for i := range count / 2 {
+		w.kube.Delete(slice("shop", "large", fmt.Sprint("large-", i)))
+	}
+	w.inStep(api.KindService, "default/kubernetes shop/large shop/web")
+	if spec := w.daemon.has()["Service/shop/large"]; !strings.Contains(spec, "10.207.3.231:8080") || backends(spec) < count/2*each {
+		t.Errorf("%d backends, want those of all slices: %.200s", backends(spec), spec)
+	}
+}
+
 // TestRefusedChangeLeavesWhatIsThere: a service stays as it was if the daemon refuses the change,
 // across restarts of both.
 func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {

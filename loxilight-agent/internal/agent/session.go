@@ -96,7 +96,7 @@ func ended(ctx context.Context, err error) error {
 // step waits for something to do, and does it.
 func (a *Agent) step(ctx context.Context, news *news) error {
 	var retry <-chan time.Time
-	if next := a.keeper.Next(); !next.IsZero() {
+	if next := a.syncer.Next(); !next.IsZero() {
 		timer := time.NewTimer(time.Until(next))
 		defer timer.Stop()
 		retry = timer.C
@@ -127,23 +127,23 @@ func (a *Agent) step(ctx context.Context, news *news) error {
 	case foreign:
 		err = a.repair(ctx)
 	default:
-		err = a.keeper.Flush(ctx)
+		err = a.syncer.Flush(ctx)
 	}
 	a.state.gather = min(max(2*time.Since(begin), gatherMin), gatherMax)
 	if err == nil {
-		a.state.count(a.keeper.Len(), a.keeper.Refused())
+		a.state.count(a.syncer.Len(), a.syncer.Refused())
 	}
 	return err
 }
 
 // replace makes everything in the daemon as it is wanted.
 func (a *Agent) replace(ctx context.Context) error {
-	if err := a.keeper.Replace(ctx); err != nil {
+	if err := a.syncer.Replace(ctx); err != nil {
 		return err
 	}
 	a.state.inStep()
 	debug.FreeOSMemory() // translating and sending everything needed much memory
-	a.state.count(a.keeper.Len(), a.keeper.Refused())
+	a.state.count(a.syncer.Len(), a.syncer.Refused())
 	return a.lookAtNetwork(ctx)
 }
 
@@ -151,7 +151,7 @@ func (a *Agent) replace(ctx context.Context) error {
 // less often if the changes continue.
 func (a *Agent) repair(ctx context.Context) error {
 	pause := a.state.repairPause()
-	a.figures.repairs.Add(1)
+	a.metrics.repairs.Add(1)
 	a.log.Warn("another client changed objects of owner k8s; they are repaired", slog.Duration("pause", pause))
 	select {
 	case <-time.After(pause):
@@ -167,14 +167,14 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 	changes, statuses, lost := news.take()
 	var seen uint64
 	for _, c := range changes {
-		foreign = foreign || a.keeper.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
+		foreign = foreign || a.syncer.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
 		if c.Kind == api.KindEndpoint && c.Action == api.ActionDeleted {
-			a.keeper.Retry(podNetwork) // it may have been the last one in the way
+			a.syncer.Retry(podNetwork) // it may have been the last one in the way
 		}
 		seen = max(seen, c.Revision)
 	}
 	if !lost { // otherwise something before it may have been missed
-		a.keeper.Seen(seen)
+		a.syncer.Seen(seen)
 	}
 	next := a.state.nextLook()
 	look := lost || !next.IsZero() && !time.Now().Before(next)
@@ -185,7 +185,7 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 		}
 	}
 	if lost && !foreign {
-		if foreign, err = a.keeper.CatchUp(ctx); err != nil {
+		if foreign, err = a.syncer.CatchUp(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -211,7 +211,7 @@ func (a *Agent) lookAtNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if refused := a.keeper.Refusal(podNetwork); refused != nil {
+	if refused := a.syncer.Refusal(podNetwork); refused != nil {
 		a.networkRefused(refused)
 		return nil
 	}

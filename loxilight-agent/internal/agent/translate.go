@@ -88,7 +88,7 @@ func (a *Agent) translate() {
 func (a *Agent) translateAll() {
 	items := a.queue.take()
 	a.translateSelf()
-	for _, group := range a.keeper.Groups() {
+	for _, group := range a.syncer.Groups() {
 		if name, ok := strings.CutPrefix(group, groupNode); ok && a.nodes.Get(name) == nil {
 			a.translateNode(name, time.Time{})
 		}
@@ -108,46 +108,46 @@ func (a *Agent) translateSelf() {
 	node := a.self()
 	tunnelRef, uplinkRefs := nodes.SelfRefs()
 	if node == nil {
-		a.keeper.Keep(groupSelf, tunnelRef)
-		a.keeper.Keep(groupNetwork, podNetwork)
-		a.keeper.Keep(groupUplinks, uplinkRefs...)
+		a.syncer.Keep(groupSelf, tunnelRef)
+		a.syncer.Keep(groupNetwork, podNetwork)
+		a.syncer.Keep(groupUplinks, uplinkRefs...)
 		a.log.Warn("this node is no longer in the cluster; the current configuration stays in force", slog.String("node", a.o.NodeName))
 		return
 	}
 	uplinks, err := nodes.Uplinks(node)
 	if err != nil {
-		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
+		a.reportProblem(nodeOf(a.o.NodeName), reasonInvalid, err)
 	}
 	if len(uplinks) > 0 {
-		a.keeper.Set(groupUplinks, uplinks, time.Time{})
+		a.syncer.Set(groupUplinks, uplinks, time.Time{})
 	} else {
-		a.keeper.Keep(groupUplinks, uplinkRefs...)
+		a.syncer.Keep(groupUplinks, uplinkRefs...)
 	}
-	a.keeper.Set(groupSelf, nodes.Tunnel(a.o.Config), time.Time{})
+	a.syncer.Set(groupSelf, nodes.Tunnel(a.o.Config), time.Time{})
 	network, err := nodes.PodNetwork(a.o.Config, node)
 	if err != nil {
-		a.complain(nodeOf(a.o.NodeName), reasonInvalid, err)
+		a.reportProblem(nodeOf(a.o.NodeName), reasonInvalid, err)
 	}
 	if network == nil { // the present state stays in force
-		a.keeper.Keep(groupNetwork, podNetwork)
+		a.syncer.Keep(groupNetwork, podNetwork)
 		return
 	}
-	a.keeper.Set(groupNetwork, []api.Object{*network}, time.Time{})
+	a.syncer.Set(groupNetwork, []api.Object{*network}, time.Time{})
 }
 
 func (a *Agent) translateNode(name string, since time.Time) {
 	node := a.nodes.Get(name)
 	if node == nil || name == a.o.NodeName {
-		a.keeper.Set(groupNode+name, nil, since)
+		a.syncer.Set(groupNode+name, nil, since)
 		return
 	}
 	peer, err := nodes.Peer(a.o.Config, node)
 	if err != nil {
-		a.complain(nodeOf(name), reasonInvalid, err)
+		a.reportProblem(nodeOf(name), reasonInvalid, err)
 	}
 	if peer == nil { // the present state stays in force
-		a.keeper.Keep(groupNode+name, api.ObjectRef{Kind: api.KindPeer, Name: name})
+		a.syncer.Keep(groupNode+name, api.ObjectRef{Kind: api.KindPeer, Name: name})
 		return
 	}
-	a.keeper.Set(groupNode+name, []api.Object{*peer}, since)
+	a.syncer.Set(groupNode+name, []api.Object{*peer}, since)
 }

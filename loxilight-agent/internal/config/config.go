@@ -17,8 +17,10 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/loxilight/loxilight/api"
 	"gopkg.in/yaml.v3"
 )
 
@@ -187,8 +189,8 @@ func (c *Config) check() error {
 }
 
 func (t *Tunnel) check() error {
-	if !slices.Contains([]string{"vxlan", "geneve", "gre", "none"}, t.Type) {
-		return fmt.Errorf("type: %q is not one of vxlan, geneve, gre, none", t.Type)
+	if types := append(slices.Clone(api.TunnelTypes), "none"); !slices.Contains(types, t.Type) {
+		return fmt.Errorf("type: %q is not one of %s", t.Type, strings.Join(types, ", "))
 	}
 	if t.Type != "gre" && t.VNI > 1<<24-1 {
 		return fmt.Errorf("vni: %d is larger than %d", t.VNI, 1<<24-1)

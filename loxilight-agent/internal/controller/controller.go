@@ -118,7 +118,7 @@ func (c *Controller) giveOut(ctx context.Context) {
 	reported := map[string]string{} // problems, by namespace/name
 	for {
 		if err := lease.Try(ctx); err != nil && ctx.Err() == nil {
-			c.o.Log.Debug("the lease for giving out addresses could not be taken", slog.Any("error", err))
+			c.o.Log.Debug("the lease for assigning addresses could not be acquired", slog.Any("error", err))
 		}
 		if since := lease.Held(); !since.IsZero() && time.Since(since) > settle {
 			c.assign(ctx, reported)
@@ -147,7 +147,7 @@ func (c *Controller) assign(ctx context.Context, reported map[string]string) {
 		if as.Problem != "" {
 			now[key] = as.Problem
 			if reported[key] != as.Problem {
-				c.complain(s, as.Problem)
+				c.reportProblem(s, as.Problem)
 			}
 		}
 		if !as.Changed() {
@@ -168,8 +168,8 @@ func (c *Controller) assign(ctx context.Context, reported map[string]string) {
 	}
 }
 
-// complain reports that a Service does not have the addresses that it asks for.
-func (c *Controller) complain(s *corev1.Service, problem string) {
+// reportProblem reports that a Service does not have the addresses that it asks for.
+func (c *Controller) reportProblem(s *corev1.Service, problem string) {
 	c.o.Log.Warn("no address", slog.String("namespace", s.Namespace), slog.String("name", s.Name), slog.String("error", problem))
 	c.events.Warn(corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID,

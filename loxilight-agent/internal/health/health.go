@@ -142,7 +142,7 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 	if address == "" {
 		return
 	}
-	for told := false; ; {
+	for reported := false; ; {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {
 			err = serve(ctx, log, listener, h)
@@ -150,8 +150,8 @@ func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.H
 		if ctx.Err() != nil {
 			return
 		}
-		if !told {
-			told = true
+		if !reported {
+			reported = true
 			log.Error("the health server cannot listen; it is retried", slog.String("server", name), slog.String("address", address), slog.Any("error", err))
 		}
 		select {

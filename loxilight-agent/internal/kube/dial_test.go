@@ -61,7 +61,7 @@ func TestAgentsShareTheAPIServers(t *testing.T) {
 		t.Errorf("%d agents went by way of the Service", counts[service])
 	}
 	if counts := dialed(t, 10, true, service, servers...); counts[service] != 10 {
-		t.Errorf("what is configured is not first: %v", counts)
+		t.Errorf("the configured server is not first: %v", counts)
 	}
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -75,6 +75,6 @@ func TestAgentsShareTheAPIServers(t *testing.T) {
 		}
 	}
 	if counts := dialed(t, 10, false, service, gone.Addr().String(), servers[1]); counts[servers[1]] != 10 {
-		t.Errorf("one that is gone is in the way: %v", counts)
+		t.Errorf("a server that is gone delays the others: %v", counts)
 	}
 }

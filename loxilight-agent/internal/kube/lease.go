@@ -113,8 +113,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	if h := there.Spec.HolderIdentity; h == nil || *h != l.Holder {
 		return nil
 	}
-	nobody := ""
-	there.Spec.HolderIdentity = &nobody
+	noHolder := ""
+	there.Spec.HolderIdentity = &noHolder
 	return l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 }
 

@@ -27,8 +27,8 @@ type Watcher struct {
 	// Failed is called with each failed request for a resource; may be nil.
 	Failed func(resource string, err error)
 
-	mu   sync.Mutex
-	told map[string]time.Time // when it was complained about a resource last
+	mu       sync.Mutex
+	reported map[string]time.Time // when a failure of a resource was last reported
 }
 
 // Nodes fills a store with all nodes, until ctx ends.
@@ -118,7 +118,7 @@ func (s *source) tell(ctx context.Context, err error) {
 	s.pause = min(max(2*s.pause, failedMin), failedMax)
 }
 
-// quiet is how long the same complaint is not repeated.
+// quiet is how long the same failure is not reported again.
 const quiet = time.Minute
 
 func (w *Watcher) failed(resource string, err error) {
@@ -127,13 +127,13 @@ func (w *Watcher) failed(resource string, err error) {
 	}
 	now := time.Now()
 	w.mu.Lock()
-	last, told := w.told[resource]
-	again := told && now.Sub(last) < quiet
+	last, reported := w.reported[resource]
+	again := reported && now.Sub(last) < quiet
 	if !again {
-		if w.told == nil {
-			w.told = map[string]time.Time{}
+		if w.reported == nil {
+			w.reported = map[string]time.Time{}
 		}
-		w.told[resource] = now
+		w.reported[resource] = now
 	}
 	w.mu.Unlock()
 	if again {

@@ -9,7 +9,7 @@ import (
 
 func TestText(t *testing.T) {
 	var r Registry
-	c := r.Counter("requests_total", "What was asked.", "code")
+	c := r.Counter("requests_total", "Requests received.", "code")
 	c.Add(2, "500")
 	c.Add(1, `a"b`)
 	r.Counter("none_total", "Nothing.")
@@ -22,7 +22,7 @@ func TestText(t *testing.T) {
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := `# HELP requests_total What was asked.
+	want := `# HELP requests_total Requests received.
 # TYPE requests_total counter
 requests_total{code="500"} 2
 requests_total{code="a\"b"} 1

@@ -41,10 +41,10 @@ type Server struct {
 
 // service is a service with a health check.
 type service struct {
-	health services.Health
-	server *http.Server        // nil: its port is open on no address
-	open   map[netip.Addr]bool // addresses that its port is open on
-	told   string              // the last reported error of opening
+	health   services.Health
+	server   *http.Server        // nil: its port is open on no address
+	open     map[netip.Addr]bool // addresses that its port is open on
+	reported string              // the last reported error of opening
 }
 
 // everywhere stands for all addresses of the node.
@@ -125,10 +125,10 @@ func (s *Server) open() map[services.Key]error {
 	for key, sv := range s.services {
 		problem := s.listen(key, sv)
 		again = again || problem != ""
-		if problem != "" && problem != sv.told {
+		if problem != "" && problem != sv.reported {
 			problems[key] = fmt.Errorf("health check port %d: %s", sv.health.Port, problem)
 		}
-		sv.told = problem
+		sv.reported = problem
 	}
 	if again {
 		s.retry = time.AfterFunc(retryAfter, func() { s.change(func() {}) })

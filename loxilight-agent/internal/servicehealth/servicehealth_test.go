@@ -111,23 +111,23 @@ func TestPortMovesToAnother(t *testing.T) {
 	// The second report may arrive before the first.
 	s.Set(api, &services.Health{Port: port, Local: 3})
 	if f := <-failures; !strings.Contains(f, "shop/api: health check port") || !strings.Contains(f, "in use") {
-		t.Errorf("told %q", f)
+		t.Errorf("reported %q", f)
 	}
 	expect(t, port, 200, "2", `{"service":{"namespace":"shop","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}`)
 	s.Set(web, nil)
 	expect(t, port, 200, "3", `{"service":{"namespace":"shop","name":"api"},"localEndpoints":3,"serviceProxyHealthy":true}`)
 }
 
-func TestPortOfStrangerIsTriedAgain(t *testing.T) {
+func TestPortOfAnotherProgramIsTriedAgain(t *testing.T) {
 	s, _, failures := start(t)
-	stranger := occupy(t, "127.0.0.1:0")
-	port := netip.MustParseAddrPort(stranger.Addr().String()).Port()
+	other := occupy(t, "127.0.0.1:0")
+	port := netip.MustParseAddrPort(other.Addr().String()).Port()
 	s.Set(web, &services.Health{Port: port, Local: 2})
 	<-failures
 	if s.retry == nil {
 		t.Fatal("it is not to be tried again")
 	}
-	_ = stranger.Close()
+	_ = other.Close()
 	s.retry.Reset(0)
 	testnet.Eventually(t, 10*time.Second, "it is opened", func() bool {
 		status, _, _, err := ask("127.0.0.1", port)
@@ -159,8 +159,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestNobodySaysWhere: a node without configured addresses listens on all.
-func TestNobodySaysWhere(t *testing.T) {
+// TestNoAddressesMeansAll: a node without configured addresses listens on all.
+func TestNoAddressesMeansAll(t *testing.T) {
 	s := New(func() bool { return true }, func(_ services.Key, err error) { t.Error(err) }, slog.New(slog.DiscardHandler))
 	t.Cleanup(s.Close)
 	port := freePort(t)
@@ -176,12 +176,12 @@ func TestNobodySaysWhere(t *testing.T) {
 // the others, reports the error once, and listens there too as soon as it can.
 func TestAddressOfNoDevice(t *testing.T) {
 	s, _, failures := start(t)
-	stranger := occupy(t, "127.0.0.2:0") // in place of an address that becomes one of the node
-	port := netip.MustParseAddrPort(stranger.Addr().String()).Port()
+	other := occupy(t, "127.0.0.2:0") // in place of an address that becomes one of the node
+	port := netip.MustParseAddrPort(other.Addr().String()).Port()
 	s.SetAddresses([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("198.51.100.77"), netip.MustParseAddr("127.0.0.3")})
 	s.Set(web, &services.Health{Port: port, Local: 1})
 	if f := <-failures; !strings.Contains(f, "127.0.0.2") || !strings.Contains(f, "198.51.100.77") || strings.Contains(f, "127.0.0.3") {
-		t.Errorf("told %q", f)
+		t.Errorf("reported %q", f)
 	}
 	answers := func(host string) bool {
 		status, _, _, err := ask(host, port)
@@ -192,13 +192,13 @@ func TestAddressOfNoDevice(t *testing.T) {
 	}
 	s.Set(web, &services.Health{Port: port, Local: 2})
 	if len(failures) > 0 {
-		t.Errorf("told again: %q", <-failures)
+		t.Errorf("reported again: %q", <-failures)
 	}
-	_ = stranger.Close()
+	_ = other.Close()
 	s.retry.Reset(0)
 	testnet.Eventually(t, 10*time.Second, "it answers there, too", func() bool { return answers("127.0.0.2") })
 	if f := <-failures; strings.Contains(f, "127.0.0.2") || !strings.Contains(f, "198.51.100.77") {
-		t.Errorf("told %q", f)
+		t.Errorf("reported %q", f)
 	}
 	if !answers("127.0.0.1") {
 		t.Error("it does not answer any more")

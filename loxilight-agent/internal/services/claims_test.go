@@ -75,7 +75,7 @@ func TestClaims(t *testing.T) {
 	affects("of the same age", keys(c.Set(n, named("a", "10.96.0.15", time.Minute, externalIPs("203.0.113.9")))), "shop/young")
 	holds("203.0.113.9:80", "a")
 
-	for _, name := range []string{"a", "old", "thief", "young", "middle", "nobody"} {
+	for _, name := range []string{"a", "old", "thief", "young", "middle", "unserved"} {
 		c.Delete(Key{Namespace: "shop", Name: name})
 	}
 	if len(c.services)+len(c.holders)+len(c.rivals) > 0 {
@@ -95,7 +95,7 @@ func TestLostFrontend(t *testing.T) {
 		shop/web/external: 203.0.113.10:80/tcp -> 10.244.4.6:8080 source=snat
 	`)
 	if len(got.Problems) != 1 || got.Problems[0] != "203.0.113.9:80/tcp belongs to service shop/api" {
-		t.Errorf("told: %q", got.Problems)
+		t.Errorf("problems: %q", got.Problems)
 	}
 	if got := TranslateService(n, winner, nil, c); len(got.Problems) > 0 || !strings.Contains(render(t, got.Objects), "203.0.113.9:80/tcp") {
 		t.Errorf("the winner: %q\n%s", got.Problems, render(t, got.Objects))
@@ -107,9 +107,9 @@ func TestLostFrontend(t *testing.T) {
 	}
 }
 
-// TestNobodyHasTwo sets and deletes services at random, and compares with a plain search: of all
-// Services that want a frontend, which one ranks first?
-func TestNobodyHasTwo(t *testing.T) {
+// TestOneHolderPerFrontend sets and deletes services at random, and compares with a plain search:
+// of all Services that want a frontend, which one ranks first?
+func TestOneHolderPerFrontend(t *testing.T) {
 	rapidCheck(t, func(draw drawer) {
 		n, c := thisNode(), &Claims{}
 		there := map[Key]*corev1.Service{}
@@ -147,7 +147,7 @@ func TestNobodyHasTwo(t *testing.T) {
 			for f, k := range after {
 				for _, other := range []Key{before[f], k} {
 					if before[f] != k && other != key && other != (Key{}) && !slices.Contains(affected, other) {
-						draw.Fatalf("%s went from %v to %v, and not all are told: %v", f, before[f], k, affected)
+						draw.Fatalf("%s went from %v to %v, and not all are reported: %v", f, before[f], k, affected)
 					}
 				}
 			}

@@ -25,14 +25,14 @@ type endpoint struct {
 func (e *endpoint) retiring() bool { return !e.ready && e.serving && e.terminating }
 
 // hintsNode and hintsZone report whether the endpoint is meant for a node or a zone.
-func (e *endpoint) hintsNode(name string) (told, here bool) {
+func (e *endpoint) hintsNode(name string) (hinted, here bool) {
 	if e.hints == nil {
 		return false, false
 	}
 	return len(e.hints.ForNodes) > 0, slices.ContainsFunc(e.hints.ForNodes, func(f discoveryv1.ForNode) bool { return f.Name == name })
 }
 
-func (e *endpoint) hintsZone(name string) (told, here bool) {
+func (e *endpoint) hintsZone(name string) (hinted, here bool) {
 	if e.hints == nil {
 		return false, false
 	}
@@ -60,8 +60,8 @@ func flag(a, b bool) int {
 	}
 }
 
-// told returns the value of a condition, or the default if the condition is absent.
-func told(condition *bool, otherwise bool) bool {
+// valueOr returns the value of a condition, or the default if the condition is absent.
+func valueOr(condition *bool, otherwise bool) bool {
 	if condition == nil {
 		return otherwise
 	}
@@ -109,13 +109,13 @@ func appendEndpoints(all []endpoint, n *Node, slice *discoveryv1.EndpointSlice, 
 			continue
 		}
 		addr, ok := parseAddr(e.Addresses[0])
-		if !ok || !isStation(addr) || addr.Is4() != (slice.AddressType == discoveryv1.AddressTypeIPv4) {
+		if !ok || !isHost(addr) || addr.Is4() != (slice.AddressType == discoveryv1.AddressTypeIPv4) {
 			bad("address " + strconv.Quote(e.Addresses[0]) + " of EndpointSlice " + slice.Name)
 			continue
 		}
 		all = append(all, endpoint{
 			addr:  netip.AddrPortFrom(addr, port),
-			ready: told(e.Conditions.Ready, true), serving: told(e.Conditions.Serving, true), terminating: told(e.Conditions.Terminating, false),
+			ready: valueOr(e.Conditions.Ready, true), serving: valueOr(e.Conditions.Serving, true), terminating: valueOr(e.Conditions.Terminating, false),
 			local: e.NodeName != nil && *e.NodeName == n.Name,
 			hints: e.Hints,
 		})
@@ -155,7 +155,7 @@ func choose(n *Node, all []endpoint) chosen {
 // hinted returns whether an endpoint is meant for this node. Hints count only if every ready
 // endpoint has them and at least one is meant for here: for the node, or else for its zone.
 func hinted(n *Node, all []endpoint) func(*endpoint) bool {
-	for _, hint := range []func(*endpoint) (told, here bool){
+	for _, hint := range []func(*endpoint) (hinted, here bool){
 		func(e *endpoint) (bool, bool) { return e.hintsNode(n.Name) },
 		func(e *endpoint) (bool, bool) { return e.hintsZone(n.Zone) },
 	} {
@@ -164,8 +164,8 @@ func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 			if !all[i].ready {
 				continue
 			}
-			told, here := hint(&all[i])
-			every, some = every && told, some || here
+			hinted, here := hint(&all[i])
+			every, some = every && hinted, some || here
 		}
 		if every && some {
 			return func(e *endpoint) bool { _, here := hint(e); return here }

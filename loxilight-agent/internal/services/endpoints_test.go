@@ -25,7 +25,7 @@ var endpointCases = []struct {
 			shop/web: 10.96.0.7:80/tcp ->
 			shop/web/external: 203.0.113.9:80/tcp -> source=snat
 		`},
-	{"conditions that are not told", nil, one(here, there), `
+	{"absent conditions", nil, one(here, there), `
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080
 			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080 source=snat
 		`},
@@ -118,7 +118,7 @@ var endpointCases = []struct {
 			shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080(draining) 10.244.4.6:8080
 			shop/web/external: 203.0.113.9:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080(draining) source=keep ` + divertTo + `shop/web
 		`},
-	{"in two slices: the one that stays", nil, []*discoveryv1.EndpointSlice{
+	{"in two slices, one of which stays", nil, []*discoveryv1.EndpointSlice{
 		slice("web-a", here+" unready serving terminating", there+" unready", "10.244.5.7 ready"),
 		slice("web-b", here, there+" ready", "10.244.5.7 unready serving terminating"),
 	}, `
@@ -167,14 +167,14 @@ func TestInvalidAddresses(t *testing.T) {
 		shop/web: 10.96.0.7:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080
 		shop/web/external: 203.0.113.9:80/tcp 203.0.113.10:80/tcp -> 10.244.3.5:8080 10.244.4.6:8080 source=snat
 	`)
-	told := strings.Join(got.Problems, "\n")
+	problems := strings.Join(got.Problems, "\n")
 	for _, text := range []string{`"nonsense"`, `"127.0.0.9"`, `"10.244.4.300" of EndpointSlice web-a`, `"127.0.0.1"`, `"224.0.0.7"`, `"0.0.0.0"`, `"2001:db8:3::5" of EndpointSlice web-b`} {
-		if !strings.Contains(told, text) {
-			t.Errorf("%s is not told of in %q", text, told)
+		if !strings.Contains(problems, text) {
+			t.Errorf("%s is not reported in %q", text, problems)
 		}
 	}
-	if strings.Contains(told, "example.com") {
-		t.Errorf("told of a name, which is no mistake: %q", told)
+	if strings.Contains(problems, "example.com") {
+		t.Errorf("a name, which is no mistake, is reported: %q", problems)
 	}
 }
 

@@ -103,7 +103,7 @@ func addressesOf(n *Node, s *corev1.Service) *addresses {
 
 // refuse notes that an address is not served, unless why is empty.
 func (a *addresses) refuse(what string, addr netip.Addr, why string) bool {
-	if why != "" && len(a.refused) < maxTold {
+	if why != "" && len(a.refused) < maxProblems {
 		a.refused = append(a.refused, what+" "+addr.String()+" is refused: "+why)
 	}
 	return why != ""
@@ -112,7 +112,7 @@ func (a *addresses) refuse(what string, addr netip.Addr, why string) bool {
 // parse parses an address, and records invalid texts.
 func (a *addresses) parse(what, text string) (netip.Addr, bool) {
 	addr, ok := parseAddr(text)
-	if !ok || !isStation(addr) {
+	if !ok || !isHost(addr) {
 		a.bad = append(a.bad, what+" "+strconv.Quote(text))
 		return netip.Addr{}, false
 	}

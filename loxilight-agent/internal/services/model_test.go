@@ -118,7 +118,7 @@ func (w *world) serve(q question, port *corev1.ServicePort, localOnly bool, sour
 			func(s server) (bool, bool) { return s.nodes != "", hasWord(s.nodes, "n3") },
 			func(s server) (bool, bool) { return s.zones != "", hasWord(s.zones, "east") },
 		} {
-			every := pick(func(s server) bool { told, _ := near(s); return s.ready && told })
+			every := pick(func(s server) bool { given, _ := near(s); return s.ready && given })
 			here := pick(func(s server) bool { _, h := near(s); return s.ready && h })
 			if len(every) == len(ready) && len(here) > 0 {
 				usable = here

@@ -107,12 +107,12 @@ func podCIDRs(n *corev1.Node) []string {
 func chooseAddrs(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	var chosen []netip.Addr
 	for _, a := range addrs {
-		told, in := false, false
+		restricted, in := false, false
 		for _, p := range prefixes {
-			told = told || p.Addr().Is4() == a.Is4()
+			restricted = restricted || p.Addr().Is4() == a.Is4()
 			in = in || p.Contains(a)
 		}
-		if in || !told {
+		if in || !restricted {
 			chosen = append(chosen, a)
 		}
 	}
@@ -138,8 +138,8 @@ func (n *Node) pool(a netip.Addr) (ours, here bool) {
 // Concerns reports whether a service must be translated: it has an address of its own for clients,
 // and its labels assign it to us.
 func (n *Node) Concerns(s *corev1.Service) bool {
-	name, told := s.Labels[labelProxyName]
-	if told != (n.ProxyName != "") || name != n.ProxyName {
+	name, ok := s.Labels[labelProxyName]
+	if ok != (n.ProxyName != "") || name != n.ProxyName {
 		return false
 	}
 	if _, headless := s.Labels[labelHeadless]; headless {
@@ -185,7 +185,7 @@ func withoutZeros(text string) string {
 	return strings.Join(parts, ".")
 }
 
-// isStation reports whether an address can be the unicast address of another host.
-func isStation(a netip.Addr) bool {
+// isHost reports whether an address can be the unicast address of another host.
+func isHost(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

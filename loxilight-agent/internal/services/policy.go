@@ -27,7 +27,7 @@ type Policy struct {
 }
 
 // neverServed are the prefixes whose addresses no Service may have besides its cluster IPs.
-// Loopback, multicast and unspecified addresses are no address of a host, see isStation.
+// Loopback, multicast and unspecified addresses are no address of a host, see isHost.
 var neverServed = []struct {
 	prefix netip.Prefix
 	what   string

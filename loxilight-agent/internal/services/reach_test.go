@@ -111,9 +111,9 @@ func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 			pod, pod, own, pod, own, pod, own, pod))
 	}
 	n.LLCLI("apply", "-f", n.File(strings.Join(docs, "\n---\n")))
-	stations := map[int]*testnet.NS{}
+	hosts := map[int]*testnet.NS{}
 	for _, pod := range pods {
-		stations[pod] = testnet.New(p.t, fmt.Sprint("pod", pod))
+		hosts[pod] = testnet.New(p.t, fmt.Sprint("pod", pod))
 	}
 	testnet.Eventually(p.t, placePatience, "the switch exists", func() bool {
 		const nsfs = 0x6e736673
@@ -122,13 +122,13 @@ func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 	})
 	p.t.Run("plug in", func(t *testing.T) { // which holds the switch's namespace as long as it takes
 		sw := testnet.Named(t, n.sw)
-		for pod, ns := range stations {
+		for pod, ns := range hosts {
 			testnet.Veth(t, testnet.Port{NS: ns, Name: "eth0", MAC: fmt.Sprintf("02:00:5e:00:%02x:%02x", own, pod),
 				Addrs: []string{fmt.Sprintf("10.244.%d.%d/24", own, pod), fmt.Sprintf("2001:db8:%d::%d/64", own, pod)}},
 				testnet.Port{NS: sw, Name: fmt.Sprint("hs", pod)})
 		}
 	})
-	for pod, ns := range stations {
+	for pod, ns := range hosts {
 		ns.Route(p.t, "default", fmt.Sprintf("10.244.%d.1", own))
 		ns.Route(p.t, "default", fmt.Sprintf("2001:db8:%d::1", own))
 		for _, a := range []string{fmt.Sprintf("10.244.%d.%d", own, pod), fmt.Sprintf("2001:db8:%d::%d", own, pod)} {
@@ -143,7 +143,7 @@ func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 func (p *place) ready(n *placeNode) {
 	p.t.Helper()
 	var left []api.NotReady
-	testnet.Eventually(p.t, placePatience, "the node is as told", func() bool {
+	testnet.Eventually(p.t, placePatience, "the node is as configured", func() bool {
 		status, err := n.Client.Status(p.t.Context())
 		if err == nil {
 			left = status.NotReady

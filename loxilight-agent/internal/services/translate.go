@@ -142,7 +142,7 @@ func (t *translator) won(list []wanted, claims *Claims) []wanted {
 		if !ok || holder == key {
 			return false
 		}
-		if len(t.problems) < maxTold {
+		if len(t.problems) < maxProblems {
 			t.problems = append(t.problems, fmt.Sprintf("%s belongs to service %s", w.frontend, holder))
 		}
 		return true
@@ -224,13 +224,13 @@ func PortOf(s *corev1.Service, object string) *corev1.ServicePort {
 }
 
 func (t *translator) badEndpoint(text string) {
-	if len(t.bad) < maxTold && !slices.Contains(t.bad, text) {
+	if len(t.bad) < maxProblems && !slices.Contains(t.bad, text) {
 		t.bad = append(t.bad, text)
 	}
 }
 
-// maxTold bounds how many items one event lists.
-const maxTold = 10
+// maxProblems bounds how many items one event lists.
+const maxProblems = 10
 
 func (t *translator) sortObjects() {
 	slices.SortFunc(t.objects, func(a, b api.Object) int { return cmp.Compare(a.Name, b.Name) })
@@ -246,10 +246,10 @@ func (t *translator) health() *Health {
 	for _, slice := range t.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			if e.NodeName == nil || *e.NodeName != t.node.Name || !told(e.Conditions.Ready, true) || len(e.Addresses) == 0 {
+			if e.NodeName == nil || *e.NodeName != t.node.Name || !valueOr(e.Conditions.Ready, true) || len(e.Addresses) == 0 {
 				continue
 			}
-			if a, ok := parseAddr(e.Addresses[0]); ok && isStation(a) {
+			if a, ok := parseAddr(e.Addresses[0]); ok && isHost(a) {
 				seen[family(a)] = append(seen[family(a)], a)
 			}
 		}

@@ -210,7 +210,7 @@ func TestIdleTimeouts(t *testing.T) {
 	n := thisNode()
 	for _, o := range TranslateService(n, service, nil, nil).Objects {
 		if spec := specOf(t, &o); spec.IdleTimeout != nil {
-			t.Errorf("%s was told %+v", o.Name, *spec.IdleTimeout)
+			t.Errorf("%s has %+v", o.Name, *spec.IdleTimeout)
 		}
 	}
 	n.IdleTimeout = api.IdleTimeout{TCP: api.Duration(7 * time.Hour), UDP: api.Duration(8 * time.Minute), SCTP: api.Duration(9 * time.Hour)}

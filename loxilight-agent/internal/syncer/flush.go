@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package keeper
+package syncer
 
 import (
 	"context"
@@ -17,145 +17,145 @@ import (
 // time ago. It uses one transaction for updates and one for deletions. If a claim moves from a
 // deleted object to an updated one, it uses a single replace instead, so that no packet finds
 // neither object.
-func (k *Keeper) Flush(ctx context.Context) error {
+func (s *Syncer) Flush(ctx context.Context) error {
 	now := time.Now()
-	if len(k.stuck) > 0 && !now.Before(k.stuckNext) {
-		return k.Replace(ctx)
+	if len(s.stuck) > 0 && !now.Before(s.stuckNext) {
+		return s.Replace(ctx)
 	}
-	for ref, e := range k.want {
+	for ref, e := range s.want {
 		if r := e.refusal; r != nil && (r.sum != e.sum || !now.Before(r.next)) {
-			k.dirty[ref] = true
+			s.dirty[ref] = true
 		}
 	}
 	var puts []api.Object
-	for ref := range k.dirty {
-		e := k.want[ref]
+	for ref := range s.dirty {
+		e := s.want[ref]
 		if r := e.refusal; r != nil && r.sum == e.sum && now.Before(r.next) {
-			delete(k.dirty, ref)
+			delete(s.dirty, ref)
 			continue
 		}
-		if e.told == e.sum { // it was changed back meanwhile
-			delete(k.dirty, ref)
-			k.accepted(ref, e)
+		if e.appliedSum == e.sum { // it was changed back meanwhile
+			delete(s.dirty, ref)
+			s.accepted(ref, e)
 			continue
 		}
 		puts = append(puts, *e.object)
 	}
 	sortObjects(puts)
-	moved, err := k.apply(ctx, puts, len(k.gone) > 0)
+	moved, err := s.apply(ctx, puts, len(s.toDelete) > 0)
 	if err != nil {
 		return err
 	}
 	if moved {
-		return k.Replace(ctx)
+		return s.Replace(ctx)
 	}
-	if err := k.delete(ctx); err != nil {
+	if err := s.delete(ctx); err != nil {
 		return err
 	}
-	k.tellGroups()
+	s.reportGroups()
 	return nil
 }
 
-// tellGroups reports the groups of which the daemon has all objects.
-func (k *Keeper) tellGroups() {
-	for group := range k.since {
-		whole := true
-		for _, ref := range k.groups[group] {
-			whole = whole && !k.dirty[ref]
+// reportGroups reports the groups of which the daemon has all objects.
+func (s *Syncer) reportGroups() {
+	for group := range s.since {
+		complete := true
+		for _, ref := range s.groups[group] {
+			complete = complete && !s.dirty[ref]
 		}
-		if whole {
-			k.groupTold(group)
+		if complete {
+			s.groupApplied(group)
 		}
 	}
 }
 
 // apply sends objects, without the refused ones. moved is set if an object was refused because an
 // object to be deleted holds its claim.
-func (k *Keeper) apply(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
+func (s *Syncer) apply(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
 	for refused := 0; len(objects) > 0; refused++ {
 		if refused >= manyRefusals && len(objects) > smallBatch {
 			for batch := range slices.Chunk(objects, smallBatch) {
-				if moved, err := k.apply(ctx, batch, going); moved || err != nil {
+				if moved, err := s.apply(ctx, batch, going); moved || err != nil {
 					return moved, err
 				}
 			}
 			return false, nil
 		}
 		begin := time.Now()
-		result, err := k.o.Client.Apply(ctx, api.ApplyParams{Objects: objects, Change: api.Change{Force: true}})
-		k.sent(api.MethodApply, len(objects), begin, err)
+		result, err := s.o.Client.Apply(ctx, api.ApplyParams{Objects: objects, Change: api.Change{Force: true}})
+		s.sent(api.MethodApply, len(objects), begin, err)
 		if err == nil {
-			k.applied(objects, result)
+			s.applied(objects, result)
 			return false, nil
 		}
-		cause, ref := k.blame(objects, err)
+		cause, ref := s.blame(objects, err)
 		if cause == nil {
 			if wrong, ok := errors.AsType[*api.Error](err); ok && aboutObjects(wrong) && len(objects) > 1 {
-				return k.halves(ctx, objects, going)
+				return s.halves(ctx, objects, going)
 			}
 			return false, err
 		}
 		if cause.Reason() == api.ReasonConflict && going {
 			return true, nil
 		}
-		k.refuse(ref, k.want[ref], cause)
+		s.refuse(ref, s.want[ref], cause)
 		objects = slices.DeleteFunc(objects, func(o api.Object) bool { return o.Kind == ref.Kind && o.Name == ref.Name })
 	}
 	return false, nil
 }
 
 // halves sends objects, one of which the daemon refuses without naming it.
-func (k *Keeper) halves(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
+func (s *Syncer) halves(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
 	for batch := range slices.Chunk(objects, (len(objects)+1)/2) {
-		if moved, err := k.apply(ctx, slices.Clone(batch), going); moved || err != nil {
+		if moved, err := s.apply(ctx, slices.Clone(batch), going); moved || err != nil {
 			return moved, err
 		}
 	}
 	return false, nil
 }
 
-func (k *Keeper) applied(objects []api.Object, result *api.ChangeResult) {
+func (s *Syncer) applied(objects []api.Object, result *api.ChangeResult) {
 	for _, o := range objects {
 		ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
-		delete(k.dirty, ref)
-		k.accepted(ref, k.want[ref])
+		delete(s.dirty, ref)
+		s.accepted(ref, s.want[ref])
 	}
-	k.note(result)
-	k.o.Log.Debug("the daemon has changes", slog.Uint64("revision", result.Revision), slog.Int("objects", len(objects)))
+	s.note(result)
+	s.o.Log.Debug("the daemon has changes", slog.Uint64("revision", result.Revision), slog.Int("objects", len(objects)))
 }
 
 // delete sends the deletions.
-func (k *Keeper) delete(ctx context.Context) error {
-	if len(k.gone) == 0 {
+func (s *Syncer) delete(ctx context.Context) error {
+	if len(s.toDelete) == 0 {
 		return nil
 	}
-	refs := slices.Collect(maps.Keys(k.gone))
+	refs := slices.Collect(maps.Keys(s.toDelete))
 	begin := time.Now()
-	result, err := k.o.Client.Delete(ctx, api.DeleteParams{Objects: refs, Change: api.Change{Force: true}})
-	k.sent(api.MethodDelete, len(refs), begin, err)
+	result, err := s.o.Client.Delete(ctx, api.DeleteParams{Objects: refs, Change: api.Change{Force: true}})
+	s.sent(api.MethodDelete, len(refs), begin, err)
 	if err != nil {
 		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Reason() == api.ReasonConflict {
-			return k.Replace(ctx) // an object that still exists refers to it
+			return s.Replace(ctx) // an object that still exists refers to it
 		}
 		return err
 	}
-	clear(k.gone)
-	k.note(result)
+	clear(s.toDelete)
+	s.note(result)
 	return nil
 }
 
 // probe finds the desired objects that the daemon refuses, in small transactions. It deletes
 // nothing.
-func (k *Keeper) probe(ctx context.Context) error {
+func (s *Syncer) probe(ctx context.Context) error {
 	var objects []api.Object
-	for _, e := range k.want {
+	for _, e := range s.want {
 		if e.refusal == nil {
 			objects = append(objects, *e.object)
 		}
 	}
 	sortObjects(objects)
 	for batch := range slices.Chunk(objects, smallBatch) {
-		if _, err := k.apply(ctx, slices.Clone(batch), false); err != nil {
+		if _, err := s.apply(ctx, slices.Clone(batch), false); err != nil {
 			return err
 		}
 	}
@@ -164,8 +164,8 @@ func (k *Keeper) probe(ctx context.Context) error {
 
 // CatchUp asks the daemon for the changes since events were lost, and reports whether another
 // client changed an object of ours.
-func (k *Keeper) CatchUp(ctx context.Context) (foreign bool, err error) {
-	changes, err := k.o.Client.Changes(ctx, k.revision)
+func (s *Syncer) CatchUp(ctx context.Context) (foreign bool, err error) {
+	changes, err := s.o.Client.Changes(ctx, s.revision)
 	if err != nil {
 		return false, err
 	}
@@ -173,8 +173,8 @@ func (k *Keeper) CatchUp(ctx context.Context) (foreign bool, err error) {
 		return true, nil
 	}
 	for _, c := range changes.Changes {
-		foreign = foreign || k.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
+		foreign = foreign || s.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
 	}
-	k.Seen(changes.Revision)
+	s.Seen(changes.Revision)
 	return foreign, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/metrics"
 )
 
-// figures are the metrics of an agent.
-type figures struct {
+// agentMetrics are the metrics of an agent.
+type agentMetrics struct {
 	registry    metrics.Registry
 	latency     metrics.Histogram
 	calls       metrics.Histogram
@@ -23,8 +23,8 @@ type figures struct {
 	repairs     metrics.Counter
 }
 
-func (a *Agent) newFigures() *figures {
-	f := &figures{}
+func (a *Agent) newMetrics() *agentMetrics {
+	f := &agentMetrics{}
 	r := &f.registry
 	f.latency = r.Histogram("loxilight_agent_endpoints_latency_seconds",
 		"From the change of a pod, as its EndpointSlice reports it, to the daemon's answer.",
@@ -44,7 +44,7 @@ func (a *Agent) newFigures() *figures {
 	r.Gauge("loxilight_agent_nodes", "Nodes of the cluster.", func() float64 { return float64(a.nodes.Len()) })
 	r.Gauge("loxilight_agent_services", "Services of the cluster.", func() float64 { return float64(a.services.Len()) })
 	r.Gauge("loxilight_agent_endpoint_slices", "EndpointSlices of the cluster.", func() float64 { return float64(a.slices.Len()) })
-	r.Gauge("loxilight_agent_in_step", "1: the daemon has what the API server says.", func() float64 { return bit(a.state.numbers().daemon) })
+	r.Gauge("loxilight_agent_in_step", "1: the daemon has the state of the API server.", func() float64 { return bit(a.state.numbers().daemon) })
 	r.Gauge("loxilight_agent_ready", "1: the node can carry pods.", func() float64 { ready, _ := a.Readiness(); return bit(ready) })
 	return f
 }
@@ -56,14 +56,14 @@ func bit(b bool) float64 {
 	return 0
 }
 
-// told is called when the daemon has the change made at since.
-func (a *Agent) told(_ string, since time.Time) {
-	a.figures.latency.Observe(time.Since(since).Seconds())
+// applied is called when the daemon has the change made at since.
+func (a *Agent) applied(_ string, since time.Time) {
+	a.metrics.latency.Observe(time.Since(since).Seconds())
 }
 
 // sent is called after each requested change.
 func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
-	a.figures.calls.Observe(took.Seconds(), method)
+	a.metrics.calls.Observe(took.Seconds(), method)
 	if err == nil {
 		return
 	}
@@ -71,11 +71,11 @@ func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
 	if refused, ok := errors.AsType[*api.Error](err); ok {
 		reason = string(refused.Reason())
 	}
-	a.figures.errors.Add(1, method, reason)
+	a.metrics.errors.Add(1, method, reason)
 }
 
 // Metrics returns the figures, to be served.
-func (a *Agent) Metrics() *metrics.Registry { return &a.figures.registry }
+func (a *Agent) Metrics() *metrics.Registry { return &a.metrics.registry }
 
 // metricsHandler serves the metrics for Prometheus, and the name of the service proxy for clients
 // that expect kube-proxy.

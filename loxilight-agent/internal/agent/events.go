@@ -37,15 +37,15 @@ func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 	return nodeOf(a.o.NodeName)
 }
 
-// complain reports that an object of the cluster is not in force.
-func (a *Agent) complain(about corev1.ObjectReference, reason string, err error) {
+// reportProblem reports that an object of the cluster is not in force.
+func (a *Agent) reportProblem(about corev1.ObjectReference, reason string, err error) {
 	a.log.Warn("not in force", slog.String("kind", about.Kind), slog.String("namespace", about.Namespace), slog.String("name", about.Name), slog.Any("error", err))
 	a.events.Warn(about, reason, err.Error())
 }
 
 // refused is called when the daemon does not take an object.
 func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
-	a.figures.refusals.Add(1, ref.Kind)
+	a.metrics.refusals.Add(1, ref.Kind)
 	a.events.Warn(a.about(ref), reasonRefused, err.Message)
 	if ref == podNetwork {
 		a.networkRefused(err)
@@ -61,6 +61,6 @@ func (a *Agent) failing(ref api.ObjectRef, message string) {
 // healthPortFailed is called when the port of a Service's health check cannot be opened.
 func (a *Agent) healthPortFailed(key services.Key, err error) {
 	if s := a.services.Get(key.String()); s != nil {
-		a.complain(aboutService(s), reasonFailing, err)
+		a.reportProblem(aboutService(s), reasonFailing, err)
 	}
 }
