@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s scale-k8s parity model pauses matrix deb check-deb
+.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -84,6 +84,9 @@ test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" R
 TEST_K8S = $(GO) test ./tests/k8s -count=1 -timeout 60m -v
 # What is tried with one family of addresses as well.
 ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|Source|APIServer|NodePort|External|Local|LocalBalancer|HostPort|HostPortsApart|Hairpin|NoServers|RollingUpdate|Leaving)$$
+
+k8s-programs: setup ## build the programs of the cluster of test-k8s, and keep them in the cache folder
+	LOXILIGHT_K8S=build $(GO) test ./tests/k8s -count=1 -timeout 60m -v
 
 test-k8s: setup ## a real Kubernetes cluster with loxilight as its only network, no kube-proxy: all tests with both families of addresses, then some with each alone; RUN=TestClusterIP or FAMILY=ipv6 chooses (root; builds Kubernetes the first time, and keeps it in the cache folder)
 	LOXILIGHT_K8S=$(or $(FAMILY),1) $(TEST_K8S) $(if $(RUN),-run '$(RUN)')

@@ -46,18 +46,17 @@ var packages = []program{
 	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
 }
 
-// CacheDir is where programs are kept that were built.
-func CacheDir() (string, error) {
-	base, err := os.UserCacheDir()
-	return filepath.Join(base, "loxilight", "k8s"), err
-}
-
 // KubeProxy is an extra program for Build, not built by default: a cluster has no kube-proxy.
 const KubeProxy = "kube-proxy"
 
-// Build builds missing programs into dir, and logs that to log. The first time takes two
-// processors some ten minutes.
-func Build(dir string, log io.Writer, more ...string) (*Programs, error) {
+// Build builds missing programs into the user's cache folder, and logs that to log. The first time
+// takes two processors some ten minutes.
+func Build(log io.Writer, more ...string) (*Programs, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(cache, "loxilight", "k8s")
 	b := builder{dir: dir, log: log}
 	p := &Programs{Dir: filepath.Join(dir, "bin-"+kubernetesVersion), CoreDNS: filepath.Join(dir, "bin-"+kubernetesVersion, "coredns.yaml")}
 	if err := os.MkdirAll(p.Dir, 0o755); err != nil {

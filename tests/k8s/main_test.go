@@ -80,11 +80,22 @@ var (
 	skipped = "it builds Kubernetes: make test-k8s (LOXILIGHT_K8S=1)"
 )
 
+// build builds the programs of the cluster, for later runs.
+func build() (code int) {
+	if _, err := testk8s.Build(os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
 func run(m *testing.M) (code int) {
 	which := os.Getenv("LOXILIGHT_K8S")
 	switch which {
 	case "":
 		return m.Run()
+	case "build":
+		return build()
 	case "1":
 		which = "ipv4,ipv6"
 	}
@@ -100,11 +111,7 @@ func run(m *testing.M) (code int) {
 		}
 	}()
 	a.attempt(func() {
-		dir, err := testk8s.CacheDir()
-		if err != nil {
-			a.Fatalf("%v", err)
-		}
-		programs, err := testk8s.Build(dir, os.Stderr)
+		programs, err := testk8s.Build(os.Stderr)
 		if err != nil {
 			a.Fatalf("%v", err)
 		}

@@ -68,11 +68,7 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := testk8s.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs, err := testk8s.Build(dir, os.Stderr, testk8s.KubeProxy)
+	programs, err := testk8s.Build(os.Stderr, testk8s.KubeProxy)
 	if err != nil {
 		t.Fatal(err)
 	}
